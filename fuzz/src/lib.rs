@@ -1,0 +1,1 @@
+//! ironverbs_fuzz

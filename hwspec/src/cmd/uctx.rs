@@ -1,0 +1,44 @@
+//! User contexts: who an object belongs to.
+use crate::hw_layout;
+
+hw_layout! {
+    /// What a user context may do.
+    pub struct UserContext: 0x30 {
+        0x000 [31: 0] cap: u32,
+    }
+}
+
+hw_layout! {
+    /// `CREATE_UCTX` input.
+    pub struct CreateUctxIn: 0x40 {
+        0x000 [31:16] opcode: u16,
+        0x004 [15: 0] op_mod: u16,
+        0x010         uctx: UserContext,
+    }
+}
+
+hw_layout! {
+    /// `CREATE_UCTX` output.
+    pub struct CreateUctxOut: 0x10 {
+        0x000 [31:24] status: u8,
+        0x004 [31: 0] syndrome: u32,
+        0x008 [15: 0] uid: u16,
+    }
+}
+
+hw_layout! {
+    /// `DESTROY_UCTX` input.
+    pub struct DestroyUctxIn: 0x10 {
+        0x000 [31:16] opcode: u16,
+        0x004 [15: 0] op_mod: u16,
+        0x008 [15: 0] uid: u16,
+    }
+}
+
+hw_layout! {
+    /// `DESTROY_UCTX` output.
+    pub struct DestroyUctxOut: 0x10 {
+        0x000 [31:24] status: u8,
+        0x004 [31: 0] syndrome: u32,
+    }
+}

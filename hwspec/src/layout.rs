@@ -1,0 +1,261 @@
+//! `hw_layout!`: write a hardware structure the way the data sheet prints it.
+//!
+//! One line per field: byte offset of its dword, bit range in that dword, name, type. Memory is big-endian.
+//! The macro yields a newtype over `[u8; SIZE]` with readers (`x.state()`), a chained writer
+//! (`x.set().state(..).pd(..)`), `Debug`, and `FIELDS`: the table itself, as data. A field that overlaps another,
+//! runs past the end, or is wider than its type does not compile.
+
+/// One row of a layout table, in bits from the start of the structure, most significant first
+/// (the numbering of `mlx5_ifc.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name, as the data sheet spells it.
+    pub name: &'static str,
+    /// First bit.
+    pub offset: usize,
+    /// Number of bits.
+    pub width: usize,
+}
+
+/// A type that any pattern of `WIDTH` bits can be read as.
+pub trait Bits: Copy {
+    /// Number of bits.
+    const WIDTH: usize;
+    /// Reads the low `WIDTH` bits; the others are zero.
+    fn from_bits(raw: u64) -> Self;
+    /// The bits, in the low end.
+    fn into_bits(self) -> u64;
+}
+
+/// A type that any string of `SIZE` bytes can be read as.
+pub trait Layout: Copy {
+    /// Number of bytes.
+    const SIZE: usize;
+    /// The bytes, in memory order.
+    fn bytes(&self) -> &[u8];
+    /// Reads the first `SIZE` bytes of `bytes`; a short slice reads as zero-filled.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+impl<const N: usize> Layout for [u8; N] {
+    const SIZE: usize = N;
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> Self {
+        prefix(bytes)
+    }
+}
+
+impl Bits for bool {
+    const WIDTH: usize = 1;
+    #[inline(always)]
+    fn from_bits(raw: u64) -> Self {
+        raw & 1 != 0
+    }
+    #[inline(always)]
+    fn into_bits(self) -> u64 {
+        self as u64
+    }
+}
+
+macro_rules! impl_bits { ($($t:ty)*) => { $(
+    impl Bits for $t {
+        const WIDTH: usize = <$t>::BITS as usize;
+        #[inline(always)]
+        fn from_bits(raw: u64) -> Self { raw as $t }
+        #[inline(always)]
+        fn into_bits(self) -> u64 { self as u64 }
+    }
+)* } }
+impl_bits!(u8 u16 u32 u64);
+
+/// The first `N` bytes of `bytes`, zero-filled if there are fewer.
+#[inline(always)]
+pub fn prefix<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    match bytes.first_chunk::<N>() {
+        Some(whole) => *whole,
+        None => {
+            let mut out = [0; N];
+            out[..bytes.len()].copy_from_slice(bytes);
+            out
+        }
+    }
+}
+
+/// The writing half of a structure; see [`hw_layout!`](crate::hw_layout).
+pub struct Set<'a, T>(pub(crate) &'a mut T);
+
+/// Checks one row against its word and its type. Fails the build, naming the field.
+pub const fn row(name: &'static str, off: usize, hi: usize, lo: usize, type_width: usize) -> Field {
+    let word = if hi > 31 { 64 } else { 32 };
+    assert!(lo <= hi && hi < 64, "{}", name);
+    assert!(off % 4 == 0, "{}", name);
+    assert!(hi - lo < type_width, "{}", name);
+    Field { name, offset: off * 8 + word - 1 - hi, width: hi - lo + 1 }
+}
+
+/// The bits that `fields` own. Fails the build on overlap or overrun, naming the field.
+pub const fn claim<const N: usize>(fields: &[Field]) -> [u8; N] {
+    let mut owned = [0u8; N];
+    let mut i = 0;
+    while i < fields.len() {
+        let mut bit = fields[i].offset;
+        while bit < fields[i].offset + fields[i].width {
+            let mask = 0x80u8 >> (bit % 8);
+            assert!(bit / 8 < N && owned[bit / 8] & mask == 0, "{}", fields[i].name);
+            owned[bit / 8] |= mask;
+            bit += 1;
+        }
+        i += 1;
+    }
+    owned
+}
+
+/// Bits `hi..=lo` of the big-endian word at byte `off` (64 bits wide if `hi` is above 31).
+#[inline(always)]
+pub fn load(b: &[u8], off: usize, hi: usize, lo: usize) -> u64 {
+    let word = match hi > 31 {
+        true => u64::from_be_bytes(prefix(&b[off..off + 8])),
+        false => u32::from_be_bytes(prefix(&b[off..off + 4])).into(),
+    };
+    (word >> lo) & (u64::MAX >> (63 - (hi - lo)))
+}
+
+/// Writes bits `hi..=lo` of the word at byte `off`. Bits of `v` above the field are cut off.
+#[inline(always)]
+pub fn store(b: &mut [u8], off: usize, hi: usize, lo: usize, v: u64) {
+    let mask = u64::MAX >> (63 - (hi - lo));
+    debug_assert!(v <= mask, "{v:#x} does not fit bits [{hi}:{lo}] at {off:#x}");
+    if hi > 31 {
+        let word = load(b, off, 63, 0) & !(mask << lo) | (v & mask) << lo;
+        b[off..off + 8].copy_from_slice(&word.to_be_bytes());
+    } else {
+        let word = load(b, off, 31, 0) & !(mask << lo) | (v & mask) << lo;
+        b[off..off + 4].copy_from_slice(&(word as u32).to_be_bytes());
+    }
+}
+
+/// Declares a hardware structure; see the [module](crate::layout).
+#[macro_export]
+macro_rules! hw_layout {
+    ($(#[$m:meta])* $v:vis struct $S:ident: $size:literal {
+        $( $(#[$fm:meta])* $off:literal $([$hi:literal : $lo:literal])? $name:ident: $ty:ty, )*
+    }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[repr(transparent)]
+        $v struct $S([u8; $size]);
+
+        #[allow(missing_docs)]
+        impl $S {
+            pub const SIZE: usize = $size;
+            /// The layout table, in declaration order.
+            pub const FIELDS: &'static [$crate::layout::Field] =
+                &[ $( $crate::hw_layout!(@row $off $([$hi $lo])? $name $ty) ),* ];
+            /// The bits some field owns; the others are reserved.
+            pub const OWNED: [u8; $size] = $crate::layout::claim(Self::FIELDS);
+
+            #[inline(always)]
+            pub const fn zeroed() -> Self { Self([0; $size]) }
+            #[inline(always)]
+            pub const fn from_bytes(bytes: [u8; $size]) -> Self { Self(bytes) }
+            #[inline(always)]
+            pub const fn as_bytes(&self) -> &[u8; $size] { &self.0 }
+            /// The writer: `x.set().a(1).b(2);`
+            #[inline(always)]
+            pub const fn set(&mut self) -> $crate::layout::Set<'_, Self> { $crate::layout::Set(self) }
+            /// Offset of the first byte in which a reserved bit is set.
+            pub fn reserved_set(&self) -> Option<usize> {
+                (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
+            }
+            $( $(#[$fm])* #[inline(always)]
+               pub fn $name(&self) -> $ty { $crate::hw_layout!(@load self.0, $off $([$hi $lo])? $ty) } )*
+        }
+        const _: [u8; $size] = $S::OWNED; // the compile-time checks
+
+        #[allow(missing_docs)]
+        impl $crate::layout::Set<'_, $S> {
+            $( $(#[$fm])* #[inline(always)]
+               pub fn $name(&mut self, v: $ty) -> &mut Self {
+                   $crate::hw_layout!(@store self.0.0, $off $([$hi $lo])? v $ty); self
+               } )*
+        }
+
+        impl $crate::layout::Layout for $S {
+            const SIZE: usize = $size;
+            #[inline(always)]
+            fn bytes(&self) -> &[u8] { &self.0 }
+            #[inline(always)]
+            fn read(bytes: &[u8]) -> Self { Self($crate::layout::prefix(bytes)) }
+        }
+
+        impl Default for $S {
+            fn default() -> Self { Self::zeroed() }
+        }
+
+        impl ::core::fmt::Debug for $S {
+            /// Prints the fields that are not zero.
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                let mut d = f.debug_struct(stringify!($S));
+                $( if $crate::hw_layout!(@nonzero self.0, $off $([$hi $lo])? $ty) {
+                    d.field(stringify!($name), &self.$name());
+                } )*
+                d.finish_non_exhaustive()
+            }
+        }
+    };
+
+    (@row $off:literal [$hi:literal $lo:literal] $name:ident $ty:ty) =>
+        { $crate::layout::row(stringify!($name), $off, $hi, $lo, <$ty as $crate::layout::Bits>::WIDTH) };
+    (@row $off:literal $name:ident $ty:ty) =>
+        { $crate::layout::Field { name: stringify!($name), offset: $off * 8, width: <$ty as $crate::layout::Layout>::SIZE * 8 } };
+
+    (@load $b:expr, $off:literal [$hi:literal $lo:literal] $ty:ty) =>
+        { <$ty as $crate::layout::Bits>::from_bits($crate::layout::load(&$b, $off, $hi, $lo)) };
+    (@load $b:expr, $off:literal $ty:ty) =>
+        { <$ty as $crate::layout::Layout>::read(&$b[$off..]) };
+
+    (@store $b:expr, $off:literal [$hi:literal $lo:literal] $v:ident $ty:ty) =>
+        { $crate::layout::store(&mut $b, $off, $hi, $lo, <$ty as $crate::layout::Bits>::into_bits($v)) };
+    (@store $b:expr, $off:literal $v:ident $ty:ty) =>
+        { $b[$off..$off + <$ty as $crate::layout::Layout>::SIZE].copy_from_slice(<$ty as $crate::layout::Layout>::bytes(&$v)) };
+
+    (@nonzero $b:expr, $off:literal [$hi:literal $lo:literal] $ty:ty) => { $crate::layout::load(&$b, $off, $hi, $lo) != 0 };
+    (@nonzero $b:expr, $off:literal $ty:ty) => { $b[$off..$off + <$ty as $crate::layout::Layout>::SIZE].iter().any(|b| *b != 0) };
+}
+
+/// Declares an enumerated field. Values without a name survive as `Other`, so one side may send what the other has
+/// never heard of and nothing is lost or panics.
+#[macro_export]
+macro_rules! hw_enum {
+    ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits {
+        $( $(#[$vm:meta])* $name:ident = $val:literal, )*
+    }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs)]
+        $v enum $E { $( $(#[$vm])* $name, )* Other($raw) }
+
+        impl $crate::layout::Bits for $E {
+            const WIDTH: usize = $width;
+            #[inline(always)]
+            fn from_bits(raw: u64) -> Self {
+                match raw { $( $val => Self::$name, )* other => Self::Other(other as $raw) }
+            }
+            #[inline(always)]
+            fn into_bits(self) -> u64 {
+                match self { $( Self::$name => $val, )* Self::Other(raw) => raw.into() }
+            }
+        }
+        #[allow(missing_docs)]
+        impl $E {
+            #[inline(always)]
+            pub fn from_raw(raw: $raw) -> Self { <Self as $crate::layout::Bits>::from_bits(raw.into()) }
+            #[inline(always)]
+            pub fn raw(self) -> $raw { <Self as $crate::layout::Bits>::into_bits(self) as $raw }
+        }
+    };
+}
