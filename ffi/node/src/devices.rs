@@ -1,0 +1,124 @@
+//! The devices of a node and every identity that follows from a function's number.
+
+use std::fmt;
+
+/// Greatest number of virtual functions of the adapter.
+pub const MAX_VFS: u8 = 127;
+
+/// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
+const PCI_BUS: &str = "0000:c1";
+
+/// One function of the simulated adapter, as programs meet it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Verbs name: `iron0` is the PF, `iron<i>` VF i.
+    pub name: String,
+    /// Function number: 0 the PF, i VF i.
+    pub fid: u8,
+    /// Number N of its `uverbsN`.
+    pub uverbs: u32,
+    /// PCI address, `dddd:bb:dd.f`.
+    pub bdf: String,
+    /// Ethernet address of its port.
+    pub mac: [u8; 6],
+    /// Node and port GUID: the modified EUI-64 of the MAC.
+    pub guid: [u8; 8],
+    /// GID table, all RoCE v2: link-local from the MAC, then IPv4-mapped 127.0.0.(fid+1).
+    pub gids: [[u8; 16]; 2],
+}
+
+impl DeviceInfo {
+    /// The device of function `fid`.
+    pub fn new(fid: u8) -> Self {
+        let mac = mac(fid);
+        let guid = eui64(mac);
+        Self {
+            name: format!("iron{fid}"),
+            fid,
+            uverbs: u32::from(fid),
+            bdf: format!("{PCI_BUS}:{:02x}.{:x}", fid >> 3, fid & 7),
+            mac,
+            guid,
+            gids: [link_local(guid), ipv4_mapped([127, 0, 0, fid.wrapping_add(1)])],
+        }
+    }
+
+    /// True for the physical function.
+    pub fn is_pf(&self) -> bool {
+        self.fid == 0
+    }
+}
+
+/// The PF and `vfs` VFs, in order of function number; more than [`MAX_VFS`] are not there.
+pub fn devices(vfs: u8) -> Vec<DeviceInfo> {
+    (0..=vfs.min(MAX_VFS)).map(DeviceInfo::new).collect()
+}
+
+/// MAC of function `fid`: locally administered, the number in the last byte.
+pub fn mac(fid: u8) -> [u8; 6] {
+    [0x02, 0x1b, 0x56, 0x00, 0x00, fid]
+}
+
+/// Modified EUI-64 of a MAC (RFC 4291 appendix A): ff:fe in the middle, the universal/local bit turned.
+pub fn eui64(mac: [u8; 6]) -> [u8; 8] {
+    [mac[0] ^ 0x02, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]]
+}
+
+fn link_local(guid: [u8; 8]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xfe, 0x80]);
+    gid[8..].copy_from_slice(&guid);
+    gid
+}
+
+fn ipv4_mapped(ip: [u8; 4]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..12].copy_from_slice(&[0xff, 0xff]);
+    gid[12..].copy_from_slice(&ip);
+    gid
+}
+
+/// A byte string as sysfs writes GUIDs and GIDs: pairs of bytes in hex, joined by colons.
+pub struct Colons<'a>(
+    /// The bytes, an even number of them.
+    pub &'a [u8],
+);
+
+impl fmt::Display for Colons<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pair) in self.0.chunks(2).enumerate() {
+            if i > 0 {
+                f.write_str(":")?;
+            }
+            for byte in pair {
+                write!(f, "{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_follow_from_the_function_number() {
+        let all = devices(8);
+        assert_eq!(all.len(), 9);
+        let d = &all[2];
+        assert_eq!((d.name.as_str(), d.fid, d.uverbs, d.bdf.as_str()), ("iron2", 2, 2, "0000:c1:00.2"));
+        assert_eq!(Colons(&d.guid).to_string(), "001b:56ff:fe00:0002");
+        assert_eq!(Colons(&d.gids[0]).to_string(), "fe80:0000:0000:0000:001b:56ff:fe00:0002");
+        assert_eq!(Colons(&d.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f00:0003");
+    }
+
+    #[test]
+    fn names_and_addresses_of_a_full_adapter_are_distinct() {
+        let all = devices(200);
+        assert_eq!(all.len(), 128);
+        assert_eq!(all[127].bdf, "0000:c1:0f.7");
+        let bdfs: std::collections::BTreeSet<_> = all.iter().map(|d| &d.bdf).collect();
+        assert_eq!(bdfs.len(), 128);
+    }
+}

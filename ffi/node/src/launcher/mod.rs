@@ -1,0 +1,1 @@
+//! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.

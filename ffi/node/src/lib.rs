@@ -1,0 +1,4 @@
+//! The simulated node: which devices it has, where it lives, and how unmodified programs come to see it.
+
+pub mod devices;
+pub mod launcher;
