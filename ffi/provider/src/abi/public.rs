@@ -1,0 +1,533 @@
+//! The public verbs types of `<infiniband/verbs.h>`, as the applications see them.
+//!
+//! Enumerations are plain integers here: they arrive from foreign memory, and an unknown value must be refused, not
+//! be undefined behaviour. Structures which grew over the releases are the newest ones known (rdma-core 65); those
+//! which the library or the application hands us with a size are only filled as far as that size goes.
+//! `tests/public_layout.rs` holds sizes and offsets against the installed header.
+
+#![allow(missing_docs, non_camel_case_types)]
+
+use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
+
+/// 16 bytes of a GID, network order.
+pub type ibv_gid = [u8; 16];
+/// A function pointer slot nobody here calls.
+pub type Slot = *const c_void;
+
+pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
+pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
+pub const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
+pub const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
+pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
+pub const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
+/// Bits 20-29 are optional: a device that does not know one ignores it.
+pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+/// `verbs_device.core_support`: optional access bits are passed on to the provider.
+pub const IBV_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
+
+pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
+pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
+pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
+pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+
+pub const IBV_ATOMIC_HCA: u32 = 1;
+pub const IBV_PORT_ACTIVE: u32 = 4;
+pub const IBV_MTU_4096: u32 = 5;
+pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
+pub const IBV_PORT_CM_SUP: u32 = 1 << 16;
+pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
+
+pub const IBV_QPT_RC: u32 = 2;
+
+pub const IBV_QP_STATE: u32 = 1;
+pub const IBV_QP_CUR_STATE: u32 = 1 << 1;
+pub const IBV_QP_ACCESS_FLAGS: u32 = 1 << 3;
+pub const IBV_QP_PKEY_INDEX: u32 = 1 << 4;
+pub const IBV_QP_PORT: u32 = 1 << 5;
+pub const IBV_QP_QKEY: u32 = 1 << 6;
+pub const IBV_QP_AV: u32 = 1 << 7;
+pub const IBV_QP_PATH_MTU: u32 = 1 << 8;
+pub const IBV_QP_TIMEOUT: u32 = 1 << 9;
+pub const IBV_QP_RETRY_CNT: u32 = 1 << 10;
+pub const IBV_QP_RNR_RETRY: u32 = 1 << 11;
+pub const IBV_QP_RQ_PSN: u32 = 1 << 12;
+pub const IBV_QP_MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+pub const IBV_QP_ALT_PATH: u32 = 1 << 14;
+pub const IBV_QP_MIN_RNR_TIMER: u32 = 1 << 15;
+pub const IBV_QP_SQ_PSN: u32 = 1 << 16;
+pub const IBV_QP_MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+pub const IBV_QP_PATH_MIG_STATE: u32 = 1 << 18;
+pub const IBV_QP_CAP: u32 = 1 << 19;
+pub const IBV_QP_DEST_QPN: u32 = 1 << 20;
+
+pub const IBV_QPS_RESET: u32 = 0;
+pub const IBV_QPS_INIT: u32 = 1;
+pub const IBV_QPS_RTR: u32 = 2;
+pub const IBV_QPS_RTS: u32 = 3;
+pub const IBV_QPS_SQD: u32 = 4;
+pub const IBV_QPS_SQE: u32 = 5;
+pub const IBV_QPS_ERR: u32 = 6;
+
+pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+
+pub const IBV_QP_EX_WITH_RDMA_WRITE: u64 = 1;
+pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
+pub const IBV_QP_EX_WITH_SEND: u64 = 1 << 2;
+pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
+pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
+
+pub const IBV_WR_RDMA_WRITE: u32 = 0;
+pub const IBV_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
+pub const IBV_WR_SEND: u32 = 2;
+pub const IBV_WR_SEND_WITH_IMM: u32 = 3;
+pub const IBV_WR_RDMA_READ: u32 = 4;
+pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
+pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+pub const IBV_WR_LOCAL_INV: u32 = 7;
+pub const IBV_WR_SEND_WITH_INV: u32 = 9;
+
+pub const IBV_SEND_FENCE: u32 = 1;
+pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
+pub const IBV_SEND_SOLICITED: u32 = 1 << 2;
+pub const IBV_SEND_INLINE: u32 = 1 << 3;
+
+pub const IBV_WC_SEND: u32 = 0;
+pub const IBV_WC_RDMA_WRITE: u32 = 1;
+pub const IBV_WC_RDMA_READ: u32 = 2;
+pub const IBV_WC_COMP_SWAP: u32 = 3;
+pub const IBV_WC_FETCH_ADD: u32 = 4;
+pub const IBV_WC_LOCAL_INV: u32 = 6;
+pub const IBV_WC_RECV: u32 = 1 << 7;
+pub const IBV_WC_RECV_RDMA_WITH_IMM: u32 = (1 << 7) + 1;
+
+pub const IBV_WC_WITH_IMM: u32 = 1 << 1;
+pub const IBV_WC_WITH_INV: u32 = 1 << 3;
+
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+/// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
+pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+
+pub const IBV_EVENT_CQ_ERR: u32 = 0;
+pub const IBV_EVENT_QP_FATAL: u32 = 1;
+pub const IBV_EVENT_QP_REQ_ERR: u32 = 2;
+pub const IBV_EVENT_QP_ACCESS_ERR: u32 = 3;
+pub const IBV_EVENT_COMM_EST: u32 = 4;
+pub const IBV_EVENT_SQ_DRAINED: u32 = 5;
+pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
+pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
+pub const IBV_EVENT_PORT_ERR: u32 = 10;
+pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+
+#[repr(C)]
+pub struct ibv_device {
+    pub _ops: [Slot; 2],
+    pub node_type: c_int,
+    pub transport_type: c_int,
+    pub name: [c_char; 64],
+    pub dev_name: [c_char; 64],
+    pub dev_path: [c_char; 256],
+    pub ibdev_path: [c_char; 256],
+}
+
+#[repr(C)]
+pub struct ibv_context {
+    pub device: *mut ibv_device,
+    pub ops: [Slot; 32],
+    pub cmd_fd: c_int,
+    pub async_fd: c_int,
+    pub num_comp_vectors: c_int,
+    pub mutex: pthread_mutex_t,
+    pub abi_compat: *mut c_void,
+}
+
+#[repr(C)]
+pub struct ibv_device_attr {
+    pub fw_ver: [c_char; 64],
+    /// Network order.
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: c_int,
+    pub max_qp_wr: c_int,
+    pub device_cap_flags: c_uint,
+    pub max_sge: c_int,
+    pub max_sge_rd: c_int,
+    pub max_cq: c_int,
+    pub max_cqe: c_int,
+    pub max_mr: c_int,
+    pub max_pd: c_int,
+    pub max_qp_rd_atom: c_int,
+    pub max_ee_rd_atom: c_int,
+    pub max_res_rd_atom: c_int,
+    pub max_qp_init_rd_atom: c_int,
+    pub max_ee_init_rd_atom: c_int,
+    pub atomic_cap: c_uint,
+    pub max_ee: c_int,
+    pub max_rdd: c_int,
+    pub max_mw: c_int,
+    pub max_raw_ipv6_qp: c_int,
+    pub max_raw_ethy_qp: c_int,
+    pub max_mcast_grp: c_int,
+    pub max_mcast_qp_attach: c_int,
+    pub max_total_mcast_qp_attach: c_int,
+    pub max_ah: c_int,
+    pub max_fmr: c_int,
+    pub max_map_per_fmr: c_int,
+    pub max_srq: c_int,
+    pub max_srq_wr: c_int,
+    pub max_srq_sge: c_int,
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+}
+
+/// Only the members up to the last this device says something about have names.
+#[repr(C)]
+pub struct ibv_device_attr_ex {
+    pub orig_attr: ibv_device_attr,
+    pub comp_mask: u32,
+    pub odp_general_caps: u64,
+    pub odp_transport_caps: [u32; 3],
+    pub completion_timestamp_mask: u64,
+    pub hca_core_clock: u64,
+    pub device_cap_flags_ex: u64,
+    /// TSO, RSS, packet pacing, tag matching, moderation, device memory: none, all zero.
+    pub not_offered: [u64; 13],
+    pub xrc_odp_caps: u32,
+    pub phys_port_cnt_ex: u32,
+}
+
+/// Without `active_speed_ex` (v58 on), which the library has zeroed.
+#[repr(C)]
+pub struct ibv_port_attr {
+    pub state: c_uint,
+    pub max_mtu: c_uint,
+    pub active_mtu: c_uint,
+    pub gid_tbl_len: c_int,
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    pub bad_pkey_cntr: u32,
+    pub qkey_viol_cntr: u32,
+    pub pkey_tbl_len: u16,
+    pub lid: u16,
+    pub sm_lid: u16,
+    pub lmc: u8,
+    pub max_vl_num: u8,
+    pub sm_sl: u8,
+    pub subnet_timeout: u8,
+    pub init_type_reply: u8,
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub phys_state: u8,
+    pub link_layer: u8,
+    pub flags: u8,
+    pub port_cap_flags2: u16,
+}
+
+#[repr(C)]
+pub struct ibv_pd {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+#[repr(C)]
+pub struct ibv_mr {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub addr: *mut c_void,
+    pub length: size_t,
+    pub handle: u32,
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_global_route {
+    pub dgid: Gid,
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+}
+
+/// A GID with the alignment of the C union.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub struct Gid(pub ibv_gid);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_ah_attr {
+    pub grh: ibv_global_route,
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: u8,
+    pub port_num: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_qp_cap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+#[repr(C)]
+pub struct ibv_qp_init_attr {
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_qp_init_attr_ex {
+    pub base: ibv_qp_init_attr,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut c_void,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut c_void,
+    pub rx_hash_conf: [u64; 3],
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_qp_attr {
+    pub qp_state: c_uint,
+    pub cur_qp_state: c_uint,
+    pub path_mtu: c_uint,
+    pub path_mig_state: c_uint,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: c_uint,
+    pub cap: ibv_qp_cap,
+    pub ah_attr: ibv_ah_attr,
+    pub alt_ah_attr: ibv_ah_attr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_sge {
+    pub addr: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
+#[repr(C)]
+pub struct ibv_data_buf {
+    pub addr: *mut c_void,
+    pub length: size_t,
+}
+
+#[repr(C)]
+pub struct ibv_send_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_send_wr,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: c_int,
+    pub opcode: c_uint,
+    pub send_flags: c_uint,
+    /// Network order when immediate data, host order when an rkey to invalidate.
+    pub imm_data: u32,
+    pub wr: ibv_wr_body,
+    pub remote_srqn: u32,
+    /// The union of bind_mw and tso.
+    pub extra: [u64; 6],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_wr_body {
+    pub rdma: ibv_wr_rdma,
+    pub atomic: ibv_wr_atomic,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
+#[repr(C)]
+pub struct ibv_recv_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_recv_wr,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_wc {
+    pub wr_id: u64,
+    pub status: c_uint,
+    pub opcode: c_uint,
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    pub imm_data: u32,
+    pub qp_num: u32,
+    pub src_qp: u32,
+    pub wc_flags: c_uint,
+    pub pkey_index: u16,
+    pub slid: u16,
+    pub sl: u8,
+    pub dlid_path_bits: u8,
+}
+
+#[repr(C)]
+pub struct ibv_comp_channel {
+    pub context: *mut ibv_context,
+    pub fd: c_int,
+    pub refcnt: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_cq {
+    pub context: *mut ibv_context,
+    pub channel: *mut ibv_comp_channel,
+    pub cq_context: *mut c_void,
+    pub handle: u32,
+    pub cqe: c_int,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub comp_events_completed: u32,
+    pub async_events_completed: u32,
+}
+
+#[repr(C)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
+}
+
+/// A function pointer is `None` unless its field was asked for (`wc_flags`).
+#[repr(C)]
+pub struct ibv_cq_ex {
+    pub base: ibv_cq,
+    pub comp_mask: u32,
+    pub status: c_uint,
+    pub wr_id: u64,
+    pub start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut u32) -> c_int>,
+    pub next_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int>,
+    pub end_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex)>,
+    pub read_opcode: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
+    pub read_vendor_err: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_byte_len: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_imm_data: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_qp_num: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_src_qp: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_wc_flags: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
+    pub read_slid: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+    pub read_sl: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
+    pub read_dlid_path_bits: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
+    pub read_completion_ts: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
+    pub read_cvlan: Slot,
+    pub read_flow_tag: Slot,
+    pub read_tm_info: Slot,
+    pub read_completion_wallclock_ns: Slot,
+}
+
+#[repr(C)]
+pub struct ibv_qp {
+    pub context: *mut ibv_context,
+    pub qp_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub handle: u32,
+    pub qp_num: u32,
+    pub state: c_uint,
+    pub qp_type: c_uint,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
+}
+
+type QpEx = *mut ibv_qp_ex;
+
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(QpEx, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(QpEx, u32, u64, u64)>,
+    pub wr_bind_mw: Slot,
+    pub wr_local_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
+    pub wr_rdma_read: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
+    pub wr_rdma_write: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
+    pub wr_rdma_write_imm: Option<unsafe extern "C" fn(QpEx, u32, u64, u32)>,
+    pub wr_send: Option<unsafe extern "C" fn(QpEx)>,
+    pub wr_send_imm: Option<unsafe extern "C" fn(QpEx, u32)>,
+    pub wr_send_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
+    pub wr_send_tso: Slot,
+    pub wr_set_ud_addr: Slot,
+    pub wr_set_xrc_srqn: Slot,
+    pub wr_set_inline_data: Option<unsafe extern "C" fn(QpEx, *mut c_void, size_t)>,
+    pub wr_set_inline_data_list: Option<unsafe extern "C" fn(QpEx, size_t, *const ibv_data_buf)>,
+    pub wr_set_sge: Option<unsafe extern "C" fn(QpEx, u32, u64, u32)>,
+    pub wr_set_sge_list: Option<unsafe extern "C" fn(QpEx, size_t, *const ibv_sge)>,
+    pub wr_start: Option<unsafe extern "C" fn(QpEx)>,
+    pub wr_complete: Option<unsafe extern "C" fn(QpEx) -> c_int>,
+    pub wr_abort: Option<unsafe extern "C" fn(QpEx)>,
+    pub wr_atomic_write: Slot,
+    /// From v45 on; before, `verbs_qp.comp_mask` begins here.
+    pub wr_flush: Slot,
+}

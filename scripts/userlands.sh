@@ -1,0 +1,61 @@
+#!/bin/sh
+# Folders with the rdma-core of Debian 12, 13 and sid, and the proof that one provider serves all three.
+#
+#   scripts/userlands.sh build             make the folders that are missing or out of date
+#   scripts/userlands.sh path SUITE        print the folder of one suite
+#   scripts/userlands.sh check [SUITE..]   probe and run the verbs programs inside the folders
+#
+# The folders live in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/userlands, named by what they are made of, so a change of
+# the package list makes new ones and removes those it replaces. sid moves: it is made again when older than 30 days.
+set -eu
+
+MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
+PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest
+SUITES="bookworm trixie sid"
+ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/userlands
+HERE=$(cd "$(dirname "$0")/.." && pwd)
+
+die() { echo "userlands: $*" >&2; exit 1; }
+
+folder() { # SUITE
+    key=$(printf '%s\n' "$1" "$PACKAGES" "$MIRROR" "$(dpkg --print-architecture)" | sha256sum | cut -c1-12)
+    echo "$ROOM/$1-$key"
+}
+
+build_one() { # SUITE
+    dir=$(folder "$1")
+    if [ "$1" = sid ] && [ -n "$(find "$dir/.made" -mtime +30 2>/dev/null)" ]; then rm -rf "$dir"; fi
+    if [ -e "$dir/.made" ]; then return 0; fi
+    [ "$(id -u)" = 0 ] || die "the folder of $1 is missing and debootstrap needs root"
+    command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
+    mkdir -p "$ROOM"
+    find "$ROOM" -maxdepth 1 -name "$1-*" -exec rm -rf {} +
+    work=$dir.part
+    if ! debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" "$MIRROR" >"$ROOM/$1.log" 2>&1; then
+        tail -n 5 "$ROOM/$1.log" >&2
+        die "debootstrap of $1 failed, see $ROOM/$1.log"
+    fi
+    rm -rf "$work/var/cache/apt/archives" "$work/var/lib/apt/lists"
+    mkdir -p "$work/ironverbs"
+    touch "$work/.made"
+    mv "$work" "$dir"
+}
+
+case ${1:-check} in
+build)
+    exec 9>"${ROOM%/*}/.userlands.lock" 2>/dev/null || { mkdir -p "${ROOM%/*}"; exec 9>"${ROOM%/*}/.userlands.lock"; }
+    flock 9
+    for suite in $SUITES; do build_one "$suite"; done
+    ;;
+path)
+    [ $# = 2 ] || die "usage: userlands.sh path SUITE"
+    folder "$2"
+    ;;
+check)
+    "$0" build
+    [ $# = 0 ] || shift
+    [ $# -gt 0 ] || set -- $SUITES
+    for suite in "$@"; do sh "$HERE/tests/userlands/check.sh" "$suite" "$(folder "$suite")"; done
+    ;;
+*) die "unknown command '$1'; build, path or check" ;;
+esac
