@@ -1,0 +1,1 @@
+//! Memory the device also touches.

@@ -1,0 +1,119 @@
+//! What can go wrong, in one line each.
+
+use hwspec::cmd::{DeliveryStatus, Opcode, Status};
+use std::{io, time::Duration};
+
+/// Why a call failed. [`Error::errno`] is what a verbs call returns for it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine refused something (memory, configuration space, an interrupt).
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the machine said.
+        source: io::Error,
+    },
+    /// The device refused a command.
+    #[error("{op:?} was refused: status {status:?} ({:#04x}), syndrome {syndrome:#x}", status.raw())]
+    Command {
+        /// The command.
+        op: Opcode,
+        /// Its status.
+        status: Status,
+        /// The device's own reason.
+        syndrome: u32,
+    },
+    /// A command never reached the firmware.
+    #[error("{op:?} was not delivered: {status:?}")]
+    Delivery {
+        /// The command.
+        op: Opcode,
+        /// Delivery status of the command queue entry.
+        status: DeliveryStatus,
+    },
+    /// Something did not happen in time.
+    #[error("{what} did not finish within {waited:?}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The device or its answer is not as the interface says.
+    #[error("expected {expected}, found {found}")]
+    Device {
+        /// What the interface says.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
+    /// The caller asked for what cannot be.
+    #[error("{what}")]
+    Invalid {
+        /// What was wrong with the request.
+        what: String,
+        /// The errno a verbs call returns for it.
+        errno: i32,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), errno: libc::EINVAL }
+    }
+
+    pub(crate) fn no_memory(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), errno: libc::ENOMEM }
+    }
+
+    pub(crate) fn device(expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::Device { expected: expected.into(), found: found.into() }
+    }
+
+    /// The errno a verbs call returns, as the Linux driver maps command status.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(match source.kind() {
+                io::ErrorKind::OutOfMemory => libc::ENOMEM,
+                io::ErrorKind::PermissionDenied => libc::EPERM,
+                io::ErrorKind::InvalidInput => libc::EINVAL,
+                io::ErrorKind::Unsupported => libc::EOPNOTSUPP,
+                io::ErrorKind::ResourceBusy => libc::EBUSY,
+                io::ErrorKind::NotFound => libc::ENODEV,
+                _ => libc::EIO,
+            }),
+            Self::Command { status, .. } => match status {
+                Status::BadOp
+                | Status::BadParam
+                | Status::BadResource
+                | Status::BadResState
+                | Status::BadIndex
+                | Status::BadQpState
+                | Status::BadPkt
+                | Status::BadSizeOutsCqes => libc::EINVAL,
+                Status::ResBusy => libc::EBUSY,
+                Status::Lim => libc::ENOMEM,
+                Status::NoResources => libc::EAGAIN,
+                _ => libc::EIO,
+            },
+            Self::Delivery { .. } | Self::Device { .. } => libc::EIO,
+            Self::Timeout { .. } => libc::ETIMEDOUT,
+            Self::Invalid { errno, .. } => *errno,
+        }
+    }
+}
+
+/// A list of work requests was posted up to `index`; that one was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {index} was refused: {}", io::Error::from_raw_os_error(*errno))]
+pub struct PostError {
+    /// Position of the refused work request in the list; those before it are posted.
+    pub index: usize,
+    /// EINVAL: not valid for this QP or its state; ENOMEM: the queue is full.
+    pub errno: i32,
+}

@@ -1,0 +1,91 @@
+//! Register windows.
+
+use std::sync::{
+    Arc,
+    atomic::{Ordering::Release, fence},
+};
+
+/// Registers reached by calls. Values are host-order numbers of the big-endian register: the first byte in memory is
+/// the most significant.
+pub trait Registers: Send + Sync {
+    /// Reads four bytes at `offset`.
+    fn read32(&self, offset: u32) -> u32;
+    /// Writes four bytes at `offset`.
+    fn write32(&self, offset: u32, value: u32);
+    /// Writes eight bytes at `offset` in one access (a doorbell).
+    fn write64(&self, offset: u32, value: u64);
+}
+
+/// Registers mapped into this process.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+// SAFETY: a mapping of device registers, only touched by volatile accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Registers at `base`, `len` bytes.
+    /// # Safety
+    /// The range is a mapping of device registers (or of memory that stands for them), 8-byte aligned, and stays
+    /// mapped as long as this value lives.
+    pub unsafe fn new(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    #[inline]
+    fn at<T>(&self, offset: u32) -> *mut T {
+        let size = size_of::<T>();
+        let offset = offset as usize;
+        assert!(
+            offset % size == 0 && offset + size <= self.len,
+            "register {offset:#x} is outside of the BAR"
+        );
+        self.base.wrapping_add(offset).cast()
+    }
+}
+
+/// A register window: a plain store, or a call.
+#[derive(Clone)]
+pub enum Bar {
+    /// Stores go to the device.
+    Mapped(Arc<Mapping>),
+    /// Stores are calls.
+    Trapped(Arc<dyn Registers>),
+}
+
+impl Bar {
+    /// Reads the register at `offset`.
+    pub fn read32(&self, offset: u32) -> u32 {
+        match self {
+            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            Bar::Mapped(m) => u32::from_be(unsafe { m.at::<u32>(offset).read_volatile() }),
+            Bar::Trapped(r) => r.read32(offset),
+        }
+    }
+
+    /// Writes the register at `offset`, after all earlier stores to memory.
+    pub fn write32(&self, offset: u32, value: u32) {
+        fence(Release);
+        match self {
+            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            Bar::Mapped(m) => unsafe { m.at::<u32>(offset).write_volatile(value.to_be()) },
+            Bar::Trapped(r) => r.write32(offset, value),
+        }
+    }
+
+    /// Rings a doorbell: one 8-byte store of the big-endian register value `value`, after all earlier stores to
+    /// memory (queue entries, doorbell record).
+    #[inline]
+    pub fn doorbell(&self, offset: u32, value: u64) {
+        fence(Release);
+        match self {
+            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            Bar::Mapped(m) => unsafe { m.at::<u64>(offset).write_volatile(value.to_be()) },
+            Bar::Trapped(r) => r.write64(offset, value),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Interrupts as file descriptors.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+/// The event one MSI-X vector signals.
+#[derive(Debug)]
+pub struct Interrupt {
+    /// An eventfd: readable when the vector has fired since the last read.
+    pub fd: OwnedFd,
+}
+
+impl Interrupt {
+    /// Waits until the vector fires or `timeout` passes (`None`: for ever). True if it fired.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd that lives across the call.
+        match unsafe { libc::poll(&mut poll, 1, millis) } {
+            -1 => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+                e => Err(e),
+            },
+            ready => Ok(ready > 0),
+        }
+    }
+
+    /// Takes what has fired so far; never blocks, whether or not the descriptor is in non-blocking mode.
+    pub fn clear(&self) -> io::Result<bool> {
+        if !self.wait(Some(Duration::ZERO))? {
+            return Ok(false);
+        }
+        let mut count = 0u64;
+        // SAFETY: eight bytes, the size of an eventfd's counter.
+        let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        Ok(got == 8)
+    }
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

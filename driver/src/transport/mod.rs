@@ -1,0 +1,106 @@
+//! What a driver needs of the machine: one PCI function, however it is reached.
+#![allow(unsafe_code)]
+
+mod bar;
+mod interrupt;
+
+pub use bar::{Bar, Mapping, Registers};
+pub use interrupt::Interrupt;
+
+use std::{io, ptr::NonNull};
+
+/// An address as the device sees it.
+pub type Iova = u64;
+
+/// What the device may do to a range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The device may read.
+    pub read: bool,
+    /// The device may write.
+    pub write: bool,
+}
+
+/// Size of a configuration space access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// One byte.
+    B1,
+    /// Two bytes.
+    B2,
+    /// Four bytes.
+    B4,
+}
+
+/// Who a block of driver memory belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The function: it outlives this opener (command queue, pages given to the chip).
+    Function,
+    /// This opener: it is freed when the opener goes, however it goes.
+    Opener,
+}
+
+/// Zeroed, page-aligned memory that the device reaches at `iova`.
+#[derive(Debug)]
+pub struct DmaBlock {
+    /// Where this process sees it.
+    pub ptr: NonNull<u8>,
+    /// Where the device sees it.
+    pub iova: Iova,
+    /// Bytes.
+    pub len: usize,
+}
+// SAFETY: a block is memory shared with a device; it is only touched through atomics (see `dma`).
+unsafe impl Send for DmaBlock {}
+// SAFETY: as above.
+unsafe impl Sync for DmaBlock {}
+
+/// One PCI function: kernel VFIO, a vfio-user socket, or a model in this process.
+///
+/// Control path only, but for [`Transport::idle`] and [`Bar::doorbell`].
+pub trait Transport: Send + Sync {
+    /// Reads configuration space; the value is little-endian PCI in host order.
+    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32>;
+    /// Writes configuration space.
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
+    /// The register window behind base address register `index`.
+    fn bar(&self, index: u8) -> io::Result<Bar>;
+    /// Lets the device reach `len` bytes of existing user memory at `base`. The IOVA range is contiguous. `base` and
+    /// `len` are whole 4096-byte pages; a range may be mapped several times and overlap others.
+    /// # Safety
+    /// The range stays mapped in this process until `dma_unmap`, and from now on changes under us.
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;
+    /// Ends what one `dma_map` began. When it returns the device no longer reaches the range.
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
+    /// Zeroed, page-aligned memory for the driver's own structures (rings, doorbell records, command queue, pages for
+    /// the chip).
+    fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;
+    /// Frees a block of `dma_alloc` or `dma_attach`.
+    fn dma_free(&self, block: DmaBlock);
+    /// The [`Scope::Function`] block that some opener (perhaps another, perhaps gone) was given at `iova`. Freeing any
+    /// view of it frees it for all. Transports with a single opener need not know how.
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        let _ = (iova, len);
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this transport has no memory shared between openers"))
+    }
+    /// Drops a view obtained from `dma_attach` without freeing the block.
+    fn dma_detach(&self, block: DmaBlock) {
+        let _ = block;
+    }
+    /// Connects MSI-X vector `vector` (table entry included) to an eventfd with counter semantics.
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
+    /// Function level reset.
+    fn reset(&self) -> io::Result<()>;
+    /// One small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory where
+    /// there is only one opener). The device need not reach it. Every call returns the same memory; it is never freed.
+    fn shared(&self) -> io::Result<DmaBlock>;
+    /// Who we are among the openers: never 0, never used again.
+    fn opener(&self) -> u32;
+    /// Whether another opener still lives: for locks and claims in `shared`.
+    fn alive(&self, opener: u32) -> bool;
+    /// Called when a poll found nothing: an in-process model runs what is due. Must be cheap.
+    fn idle(&self);
+    /// MAC of the port that answers a GID (neighbour resolution; RoCE has no subnet manager). `None`: not ours to know.
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]>;
+}

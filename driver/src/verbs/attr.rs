@@ -1,0 +1,294 @@
+//! Attributes of devices, ports and queue pairs.
+
+use super::Cq;
+use std::sync::Arc;
+
+bitflags::bitflags! {
+    /// Access rights of a memory region or a QP (`ibv_access_flags`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct AccessFlags: u32 {
+        /// The device may write on behalf of local work requests.
+        const LOCAL_WRITE = 1;
+        /// Peers may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// Peers may read.
+        const REMOTE_READ = 1 << 2;
+        /// Peers may do atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound.
+        const MW_BIND = 1 << 4;
+        /// Keys are used with offsets from 0.
+        const ZERO_BASED = 1 << 5;
+        /// Pages may be missing.
+        const ON_DEMAND = 1 << 6;
+        /// Memory is in huge pages.
+        const HUGETLB = 1 << 7;
+        /// PCIe relaxed ordering is allowed (optional access: may be ignored).
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+#[allow(missing_docs)]
+mod mask {
+    bitflags::bitflags! {
+        /// Which fields of a [`QpAttr`](super::QpAttr) a modify sets (`ibv_qp_attr_mask`).
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub struct QpAttrMask: u32 {
+            const STATE = 1;
+            const CUR_STATE = 1 << 1;
+            const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+            const ACCESS_FLAGS = 1 << 3;
+            const PKEY_INDEX = 1 << 4;
+            const PORT = 1 << 5;
+            const QKEY = 1 << 6;
+            const AV = 1 << 7;
+            const PATH_MTU = 1 << 8;
+            const TIMEOUT = 1 << 9;
+            const RETRY_CNT = 1 << 10;
+            const RNR_RETRY = 1 << 11;
+            const RQ_PSN = 1 << 12;
+            const MAX_QP_RD_ATOMIC = 1 << 13;
+            const ALT_PATH = 1 << 14;
+            const MIN_RNR_TIMER = 1 << 15;
+            const SQ_PSN = 1 << 16;
+            const MAX_DEST_RD_ATOMIC = 1 << 17;
+            const PATH_MIG_STATE = 1 << 18;
+            const CAP = 1 << 19;
+            const DEST_QPN = 1 << 20;
+            const RATE_LIMIT = 1 << 25;
+        }
+    }
+}
+pub use mask::QpAttrMask;
+
+/// QP state, numbered as `ibv_qp_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum QpState {
+    /// Reset.
+    #[default]
+    Reset = 0,
+    /// Initialised: receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// Send queue drained.
+    Sqd = 4,
+    /// Send queue error.
+    Sqe = 5,
+    /// Error: everything flushes.
+    Err = 6,
+}
+
+impl QpState {
+    /// From `ibv_qp_state`.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            4 => Self::Sqd,
+            5 => Self::Sqe,
+            6 => Self::Err,
+            _ => return None,
+        })
+    }
+}
+
+/// Transport service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// What the device can do with atomics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AtomicCap {
+    /// Nothing.
+    #[default]
+    None = 0,
+    /// Atomic among the operations of this device.
+    Hca = 1,
+    /// Atomic with the host's too.
+    Glob = 2,
+}
+
+/// What a function can do (`ibv_device_attr`, `ibv_device_attr_ex`).
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct DeviceAttr {
+    /// Firmware version: major, minor, sub.
+    pub fw_ver: (u16, u16, u16),
+    /// EUI-64, first byte first.
+    pub node_guid: [u8; 8],
+    /// EUI-64, first byte first.
+    pub sys_image_guid: [u8; 8],
+    /// PCI vendor.
+    pub vendor_id: u32,
+    /// PCI device.
+    pub vendor_part_id: u32,
+    /// PCI revision.
+    pub hw_ver: u32,
+    /// IEEE vendor id of `QUERY_ADAPTER`.
+    pub ieee_vendor_id: u32,
+    /// Parameter set identification (board id).
+    pub psid: String,
+    pub max_mr_size: u64,
+    /// Bit n: pages of 2^n bytes.
+    pub page_size_cap: u64,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_sge: u32,
+    pub max_sge_rd: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    /// Incoming READs and atomics per QP.
+    pub max_qp_rd_atom: u32,
+    pub max_res_rd_atom: u32,
+    /// Outgoing READs and atomics per QP.
+    pub max_qp_init_rd_atom: u32,
+    pub atomic_cap: AtomicCap,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+    /// Largest `max_inline` a QP with one send work request may ask for.
+    pub max_inline: u32,
+    /// Largest message: 2^n bytes.
+    pub log_max_msg: u8,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+}
+
+/// What the port carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// RoCE.
+    #[default]
+    Ethernet,
+    /// InfiniBand.
+    InfiniBand,
+}
+
+/// State of the port (`ibv_port_attr`).
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct PortAttr {
+    /// Link up.
+    pub active: bool,
+    pub link_layer: LinkLayer,
+    /// Largest path MTU, bytes.
+    pub max_mtu: u32,
+    /// Path MTU the link allows now, bytes.
+    pub active_mtu: u32,
+    pub gid_tbl_len: u32,
+    pub pkey_tbl_len: u16,
+    pub max_msg_sz: u32,
+    /// `ibv_port_attr.active_speed`: 32 = EDR (25 Gb/s per lane).
+    pub active_speed: u8,
+    /// `ibv_port_attr.active_width`: 2 = four lanes.
+    pub active_width: u8,
+    /// MAC of the port.
+    pub mac: [u8; 6],
+    /// Local identifier; 0 on Ethernet.
+    pub lid: u16,
+    pub port_cap_flags: u32,
+    pub max_vl_num: u8,
+}
+
+/// Work queue sizes (`ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QpCap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+}
+
+/// What a QP is created with.
+#[derive(Clone)]
+pub struct QpInit {
+    /// Completions of send work requests.
+    pub send_cq: Arc<Cq>,
+    /// Completions of receive work requests.
+    pub recv_cq: Arc<Cq>,
+    /// Transport service.
+    pub service: Service,
+    /// Work requests that fit at once.
+    pub max_send_wr: u32,
+    /// As `max_send_wr`, receives.
+    pub max_recv_wr: u32,
+    /// Pieces per work request.
+    pub max_send_sge: u32,
+    /// As `max_send_sge`, receives.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+    /// Every send work request is signaled.
+    pub sq_sig_all: bool,
+    /// Comes back in this QP's events.
+    pub cookie: u64,
+}
+
+/// How a QP reaches its peer (`ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct AddressHandle {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    /// InfiniBand only.
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: bool,
+    pub port_num: u8,
+    /// The peer's MAC; `None`: the driver finds it from `dgid`.
+    pub dmac: Option<[u8; 6]>,
+}
+
+/// Attributes of a QP (`ibv_qp_attr`). `path_mtu` is in bytes; timers and retries are the codes of IBTA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QpAttr {
+    pub qp_state: QpState,
+    pub cur_qp_state: QpState,
+    /// 256, 512, 1024, 2048 or 4096.
+    pub path_mtu: u32,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: AccessFlags,
+    pub cap: QpCap,
+    pub ah: AddressHandle,
+    pub pkey_index: u16,
+    pub en_sqd_async_notify: bool,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+}

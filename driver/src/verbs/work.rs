@@ -1,0 +1,165 @@
+//! Work requests and work completions.
+
+bitflags::bitflags! {
+    /// `ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u32 {
+        /// Wait for earlier READs and atomics.
+        const FENCE = 1;
+        /// Report success too.
+        const SIGNALED = 1 << 1;
+        /// The peer's completion is a solicited one.
+        const SOLICITED = 1 << 2;
+        /// Data is taken from the buffers at once; lkeys are not used.
+        const INLINE = 1 << 3;
+    }
+}
+
+bitflags::bitflags! {
+    /// `ibv_wc_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct WcFlags: u32 {
+        /// The first 40 bytes are a GRH (UD).
+        const GRH = 1;
+        /// `imm_or_inv` is immediate data.
+        const WITH_IMM = 1 << 1;
+        /// `imm_or_inv` is the rkey the peer invalidated.
+        const WITH_INV = 1 << 3;
+    }
+}
+
+/// A piece of memory. Same layout as `ibv_sge`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sge {
+    /// Address within the memory region (its `hca_va`); for inline data an address of this process.
+    pub addr: u64,
+    /// Bytes. 0 is nothing.
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SendOp {
+    Send,
+    /// Immediate data: four bytes in network order, as `u32::from_be_bytes` reads them.
+    SendImm(u32),
+    /// Invalidates the peer's rkey.
+    SendInv(u32),
+    Write {
+        raddr: u64,
+        rkey: u32,
+    },
+    WriteImm {
+        raddr: u64,
+        rkey: u32,
+        imm: u32,
+    },
+    Read {
+        raddr: u64,
+        rkey: u32,
+    },
+    /// Values in host order.
+    CmpSwap {
+        raddr: u64,
+        rkey: u32,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        raddr: u64,
+        rkey: u32,
+        add: u64,
+    },
+    /// Invalidates a local key.
+    LocalInv(u32),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Local memory.
+    pub sge: &'a [Sge],
+    /// How.
+    pub flags: SendFlags,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sge: &'a [Sge],
+}
+
+/// `ibv_wc_status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum WcStatus {
+    #[default]
+    Success = 0,
+    LocLenErr = 1,
+    LocQpOpErr = 2,
+    LocEecOpErr = 3,
+    LocProtErr = 4,
+    WrFlushErr = 5,
+    MwBindErr = 6,
+    BadRespErr = 7,
+    LocAccessErr = 8,
+    RemInvReqErr = 9,
+    RemAccessErr = 10,
+    RemOpErr = 11,
+    RetryExcErr = 12,
+    RnrRetryExcErr = 13,
+    RemAbortErr = 16,
+    GeneralErr = 21,
+}
+
+/// `ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum WcOpcode {
+    #[default]
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// Success, or why not.
+    pub status: WcStatus,
+    /// What completed; only meaningful on success.
+    pub opcode: WcOpcode,
+    /// The device's own error code.
+    pub vendor_err: u32,
+    /// Bytes received, read, or 8 for an atomic.
+    pub byte_len: u32,
+    /// Immediate data (`u32::from_be_bytes` of it) or the invalidated rkey; see `flags`.
+    pub imm_or_inv: u32,
+    /// Local QP number.
+    pub qpn: u32,
+    /// Remote QP number (UD).
+    pub src_qp: u32,
+    /// What else is valid.
+    pub flags: WcFlags,
+}
