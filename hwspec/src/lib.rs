@@ -9,5 +9,9 @@ pub mod layout;
 
 pub mod cmd;
 pub mod context;
+pub mod cqe;
+pub mod doorbell;
+pub mod eqe;
 pub mod handle;
 pub mod init_segment;
+pub mod wqe;

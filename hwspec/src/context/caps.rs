@@ -325,8 +325,8 @@ hw_layout! {
 hw_layout! {
     /// Atomic capabilities (capability type 3).
     pub struct AtomicCaps: 0x100 {
-        0x008 [31:30] atomic_req_8B_endianness_mode: u8,
-        0x008 [25:25] supported_atomic_req_8B_endianness_mode_1: bool,
+        0x008 [31:30] atomic_req_8b_endianness_mode: u8,
+        0x008 [25:25] supported_atomic_req_8b_endianness_mode_1: bool,
         0x010 [15: 0] atomic_operations: u16,
         0x014 [15: 0] atomic_size_qp: u16,
         0x018 [15: 0] atomic_size_dc: u16,

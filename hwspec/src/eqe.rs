@@ -1,0 +1,168 @@
+//! Event queue elements.
+//!
+//! An EQE is ready for software when its `owner` bit equals the wrap parity of the consumer index
+//! (`ci >> log_eq_size & 1`); software sets the bit in every entry of a new queue.
+
+use crate::handle::{Cqn, Qpn};
+use crate::{hw_enum, hw_layout};
+
+/// Byte of an EQE that holds the owner bit; written last.
+pub const OWNER: usize = 0x3f;
+
+hw_enum! {
+    /// Event type (`eqe.event_type`), and bit number in the event mask of `CREATE_EQ`.
+    pub enum EventType: u8, 8 bits {
+        Comp = 0x00,
+        PathMig = 0x01,
+        CommEst = 0x02,
+        SqDrained = 0x03,
+        CqError = 0x04,
+        WqCatasError = 0x05,
+        PathMigFailed = 0x07,
+        InternalError = 0x08,
+        PortChange = 0x09,
+        Cmd = 0x0a,
+        PageRequest = 0x0b,
+        PageFault = 0x0c,
+        NicVportChange = 0x0d,
+        EswFunctionsChanged = 0x0e,
+        VhcaStateChange = 0x0f,
+        WqInvalReqError = 0x10,
+        WqAccessError = 0x11,
+        SrqCatasError = 0x12,
+        SrqLastWqe = 0x13,
+        SrqRqLimit = 0x14,
+        GpioEvent = 0x15,
+        PortModuleEvent = 0x16,
+        TempWarnEvent = 0x17,
+        XrqError = 0x18,
+        RemoteConfig = 0x19,
+        DbBfCongestion = 0x1a,
+        StallEvent = 0x1b,
+        DctDrained = 0x1c,
+        DctKeyViolation = 0x1d,
+        FpgaError = 0x20,
+        FpgaQpError = 0x21,
+        GeneralEvent = 0x22,
+        MonitorCounter = 0x24,
+        PpsEvent = 0x25,
+        DeviceTracer = 0x26,
+        ObjectChange = 0x27,
+    }
+}
+
+hw_enum! {
+    /// What happened to a port (`eqe.event_sub_type` of a port change).
+    pub enum PortChange: u8, 8 bits {
+        Down = 1, Active = 4, Initialized = 5, Lid = 6, Pkey = 7, Guid = 8, ClientRereg = 9,
+    }
+}
+
+hw_enum! {
+    /// Why a CQ failed (`cq_error.syndrome`).
+    pub enum CqErrorSyndrome: u8, 8 bits { Overrun = 1, AccessViolation = 2, }
+}
+
+hw_enum! {
+    /// Kind of queue an event names (`qp_events.type`).
+    pub enum QueueKind: u8, 8 bits { Qp = 0, Rq = 1, Sq = 2, Dct = 6, }
+}
+
+hw_layout! {
+    /// Event queue element.
+    pub struct Eqe: 0x40 {
+        0x00 [23:16] event_type: EventType,
+        0x00 [ 7: 0] event_sub_type: u8,
+        0x20         event_data: [u8; 0x1c],
+        0x3c [15: 8] signature: u8,
+        0x3c [ 0: 0] owner: bool,
+    }
+}
+
+impl Eqe {
+    /// An event of `kind` that says `data`; the owner bit is clear.
+    #[inline]
+    pub fn new<D: EventData>(kind: EventType, data: D) -> Self {
+        let mut eqe = Self::zeroed();
+        eqe.set().event_type(kind).event_data(data.to_data());
+        eqe
+    }
+    /// The data, read as those of the event type.
+    #[inline]
+    pub fn data<D: EventData>(&self) -> D {
+        D::read(&self.as_bytes()[0x20..0x3c])
+    }
+}
+
+/// One reading of the 28 bytes of event data.
+pub trait EventData: crate::layout::Layout {
+    /// The bytes as an EQE carries them.
+    #[inline]
+    fn to_data(&self) -> [u8; 0x1c] {
+        crate::layout::prefix(self.bytes())
+    }
+}
+
+macro_rules! event_data { ($($T:ident)*) => { $( impl EventData for $T {} )* } }
+event_data!(CompEvent QpEvent CqErrorEvent CmdEvent PagesEvent PortEvent VportEvent DctEvent);
+
+hw_layout! {
+    /// Completion event: the CQ that has a completion.
+    pub struct CompEvent: 0x1c {
+        0x18 [23: 0] cq_number: Cqn,
+    }
+}
+
+hw_layout! {
+    /// Event of a QP, SRQ or work queue.
+    pub struct QpEvent: 0x1c {
+        0x14 [31:24] kind: QueueKind,
+        0x18 [23: 0] qpn_rqn_sqn: Qpn,
+    }
+}
+
+hw_layout! {
+    /// CQ error.
+    pub struct CqErrorEvent: 0x1c {
+        0x00 [23: 0] cqn: Cqn,
+        0x08 [ 7: 0] syndrome: CqErrorSyndrome,
+    }
+}
+
+hw_layout! {
+    /// Command completion: one bit per command queue entry that is done.
+    pub struct CmdEvent: 0x1c {
+        0x00 [31: 0] command_completion_vector: u32,
+    }
+}
+
+hw_layout! {
+    /// Page request. `num_pages` is signed: negative asks the driver to take pages back.
+    pub struct PagesEvent: 0x1c {
+        /// The function is the embedded CPU's.
+        0x00 [31:31] ec_function: bool,
+        0x00 [15: 0] function_id: u16,
+        0x04 [31: 0] num_pages: u32,
+    }
+}
+
+hw_layout! {
+    /// Port state change; the sub-type of the EQE is a [`PortChange`].
+    pub struct PortEvent: 0x1c {
+        0x08 [31:28] port_num: u8,
+    }
+}
+
+hw_layout! {
+    /// A vport's context changed.
+    pub struct VportEvent: 0x1c {
+        0x00 [15: 0] vport_num: u16,
+    }
+}
+
+hw_layout! {
+    /// Event of a DC target.
+    pub struct DctEvent: 0x1c {
+        0x18 [23: 0] dct_number: u32,
+    }
+}
