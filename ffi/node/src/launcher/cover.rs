@@ -1,0 +1,138 @@
+//! Covers a directory of the launched program's view with a tmpfs in which the old entries are still there.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::LaunchError;
+use super::sys;
+
+/// A directory covered by a tmpfs of ours; what it held before is reached through an open descriptor.
+pub struct Covered {
+    at: PathBuf,
+    old: OwnedFd,
+    entries: Vec<(OsString, Kind)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Link,
+    Dir,
+    Other,
+}
+
+/// Covers the existing directory `at`; until entries are kept, it looks empty.
+pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
+    let step = |what: &str| LaunchError::step(format!("{what} {}", at.display()));
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(at).map_err(step("list"))? {
+        let entry = entry.map_err(step("list"))?;
+        // What vanishes in between is not there for the program either.
+        let Ok(kind) = entry.file_type() else { continue };
+        let kind = match () {
+            () if kind.is_symlink() => Kind::Link,
+            () if kind.is_dir() => Kind::Dir,
+            () => Kind::Other,
+        };
+        entries.push((entry.file_name(), kind));
+    }
+    let target = cstring(at)?;
+    let old = sys::open_path(&target).map_err(step("open"))?;
+    sys::mount(Some(c"ironverbs"), &target, Some(c"tmpfs"), libc::MS_NOSUID, Some(c"mode=755"))
+        .map_err(step("mount a tmpfs over"))?;
+    Ok(Covered { at: at.to_path_buf(), old, entries })
+}
+
+/// Covers `path`, or when it is not there its nearest existing parent, whose entries stay, and makes it inside.
+pub fn cover_or_make(path: &Path) -> Result<Option<Covered>, LaunchError> {
+    if path.is_dir() {
+        return cover(path).map(Some);
+    }
+    let parent = path.ancestors().skip(1).find(|p| p.is_dir()).unwrap_or(Path::new("/"));
+    if parent == Path::new("/") {
+        let why = io::Error::from(io::ErrorKind::NotFound);
+        return Err(LaunchError::step(format!("cover {}", path.display()))(why));
+    }
+    cover(parent)?.keep(|_, _| true)?;
+    fs::create_dir_all(path).map_err(LaunchError::step(format!("create {}", path.display())))?;
+    Ok(None)
+}
+
+impl Covered {
+    /// Brings back the old entries `wanted` says yes to, given the name and, for a symbolic link, its target: links
+    /// as links, everything else as a bind of the old one with all that is mounted below it.
+    pub fn keep(&self, wanted: impl Fn(&OsStr, Option<&Path>) -> bool) -> Result<(), LaunchError> {
+        for (name, kind) in &self.entries {
+            let old = self.old_path().join(name);
+            let target = if *kind == Kind::Link { fs::read_link(&old).ok() } else { None };
+            let new = self.at.join(name);
+            if !wanted(name, target.as_deref()) || fs::symlink_metadata(&new).is_ok() {
+                continue;
+            }
+            match self.keep_one(*kind, &old, &new, target.as_deref()) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(LaunchError::step(format!("keep {}", new.display()))(e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_one(&self, kind: Kind, old: &Path, new: &Path, target: Option<&Path>) -> io::Result<()> {
+        match (kind, target) {
+            (Kind::Link, None) => Ok(()),
+            (Kind::Link, Some(target)) => symlink(target, new),
+            (Kind::Dir, _) => {
+                fs::create_dir(new)?;
+                bind(old, new)
+            }
+            (Kind::Other, _) => {
+                fs::File::create_new(new)?;
+                bind(old, new)
+            }
+        }
+    }
+
+    /// The covered directory's path for this process, past the cover.
+    pub fn old_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.old.as_raw_fd()))
+    }
+
+    /// Forbids writes to the cover; what was kept by binds keeps its own setting.
+    pub fn seal(&self) -> Result<(), LaunchError> {
+        let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID;
+        sys::mount(None, &cstring(&self.at)?, None, flags, None)
+            .map_err(LaunchError::step(format!("make {} read-only", self.at.display())))
+    }
+}
+
+/// Lets `new` show `old` and all that is mounted below it.
+pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
+    let (old, new) = (c_path(old)?, c_path(new)?);
+    sys::mount(Some(&old), &new, None, libc::MS_BIND | libc::MS_REC, None)
+}
+
+/// True when this kernel's tmpfs lists the entry made last first, as most do; told by trying in `dir`.
+pub fn newest_first(dir: &Path) -> bool {
+    let (one, two) = (dir.join(".first"), dir.join(".second"));
+    let made = fs::create_dir(&one).and_then(|()| fs::create_dir(&two));
+    let first = fs::read_dir(dir).ok().and_then(|mut list| {
+        list.find_map(|e| e.ok().map(|e| e.file_name()).filter(|n| n != ".first" || made.is_ok()))
+    });
+    let _ = fs::remove_dir(&two);
+    let _ = fs::remove_dir(&one);
+    first.is_none_or(|name| name == ".second")
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+fn cstring(path: &Path) -> Result<CString, LaunchError> {
+    c_path(path).map_err(LaunchError::step(format!("name {}", path.display())))
+}

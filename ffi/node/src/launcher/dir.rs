@@ -1,0 +1,150 @@
+//! Where a node lives: the default directory of a user, and the checks before one is used.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::LaunchError;
+use super::sys;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// The node directory of the calling user when none is named: in the runtime directory of the login, else in
+/// `/dev/shm`, else in `/tmp`; the first that lies in memory.
+pub fn default_dir() -> PathBuf {
+    let uid = sys::euid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let login = PathBuf::from(format!("/run/user/{uid}"));
+    for dir in runtime.into_iter().chain([login]) {
+        if dir.is_absolute() && in_memory(&dir) && owner(&dir) == Some(uid) {
+            return dir.join("ironverbs");
+        }
+    }
+    let shm = Path::new("/dev/shm");
+    let base = if in_memory(shm) { shm } else { Path::new("/tmp") };
+    base.join(format!("ironverbs-{uid}"))
+}
+
+/// Makes `dir` ready to hold a node: created with mode 0700 when missing, refused when it is someone else's, open to
+/// others' writes or not a directory. Returns its absolute path with links resolved.
+pub fn claim(dir: &Path) -> Result<PathBuf, LaunchError> {
+    let shown = || dir.display().to_string();
+    if dir.as_os_str().is_empty() {
+        return Err(LaunchError::NodeDir { dir: shown(), why: "the name is empty".into() });
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(LaunchError::NodeDir { dir: shown(), why: format!("cannot create it: {e}") }),
+    }
+    check(dir)?;
+    let full =
+        fs::canonicalize(dir).map_err(|e| LaunchError::NodeDir { dir: shown(), why: e.to_string() })?;
+    // It is written into one line of a text file by which the provider finds its node.
+    if full.as_os_str().as_bytes().iter().any(|b| b.is_ascii_control() || *b == b':' || *b == b';') {
+        return Err(LaunchError::NodeDir {
+            dir: shown(),
+            why: "the path holds a control character, ':' or ';', which lists of drivers cannot carry".into(),
+        });
+    }
+    Ok(full)
+}
+
+/// Refuses a directory that is not the caller's own; an existing one is not changed.
+pub fn check(dir: &Path) -> Result<(), LaunchError> {
+    let refuse = |why: String| LaunchError::NodeDir { dir: dir.display().to_string(), why };
+    let meta = fs::metadata(dir).map_err(|e| refuse(e.to_string()))?;
+    let uid = sys::euid();
+    if !meta.is_dir() {
+        return Err(refuse("it is not a directory".into()));
+    }
+    if meta.uid() != uid {
+        return Err(refuse(format!("it is owned by uid {}, you are uid {uid}", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(refuse(format!(
+            "mode {:04o} lets others write to it, expected 0700",
+            meta.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}
+
+/// True when the file system of `path` keeps its files in memory, which a region shared by processes needs.
+pub fn in_memory(path: &Path) -> bool {
+    statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.0))
+}
+
+/// Bytes free to the caller in the file system of `path`.
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    statfs(path).map(|s| s.1)
+}
+
+fn statfs(path: &Path) -> Option<(i64, u64)> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    sys::statfs(&path).ok()
+}
+
+fn owner(path: &Path) -> Option<u32> {
+    fs::metadata(path).ok().map(|m| m.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("ironverbs-dir-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_missing_directory_is_created_for_its_owner_only() {
+        let dir = scratch("new");
+        let full = claim(&dir).unwrap();
+        assert_eq!(fs::metadata(&full).unwrap().mode() & 0o777, 0o700);
+        claim(&dir).unwrap();
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_others_can_write_is_refused_in_one_line() {
+        let dir = scratch("open");
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        let said = claim(&dir).unwrap_err().to_string();
+        assert!(said.contains("0777") && !said.contains('\n'), "{said}");
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused_by_name() {
+        let (dir, other) = if sys::euid() == 0 {
+            let dir = scratch("foreign");
+            fs::create_dir(&dir).unwrap();
+            std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+            (dir, 65534)
+        } else {
+            (PathBuf::from("/"), 0)
+        };
+        let said = claim(&dir).unwrap_err().to_string();
+        assert!(said.contains(&format!("owned by uid {other}")), "{said}");
+        if other != 0 {
+            fs::remove_dir(&dir).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_directory_is_refused() {
+        let file = scratch("file");
+        fs::write(&file, "").unwrap();
+        assert!(claim(&file).unwrap_err().to_string().contains("not a directory"));
+        fs::remove_file(&file).unwrap();
+    }
+}

@@ -1,0 +1,168 @@
+//! A mount namespace of the program's own, by root or through a user namespace.
+//!
+//! The kernel lets processes of one user copy each other's memory (`process_vm_readv`) only inside one user namespace,
+//! so all programs an unprivileged user runs on one node must share one. The first makes it; its process number is
+//! written into the node directory, and the next join the namespace of any that is still alive.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::LaunchError;
+use super::sys;
+
+/// File in the node directory that lists the processes in the shared user namespace, and carries the lock.
+const MEMBERS: &str = "userns";
+
+/// How the mount namespace was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The caller may make mount namespaces as it is.
+    Privileged,
+    /// Inside a new user namespace.
+    NewUser,
+    /// Inside the user namespace of another program of the node.
+    JoinedUser,
+}
+
+/// Gives the calling (single-threaded) process a mount namespace of its own from which nothing it mounts gets out.
+pub fn enter(node: &Path) -> Result<Way, LaunchError> {
+    let way = match sys::unshare(libc::CLONE_NEWNS) {
+        Ok(()) => Way::Privileged,
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => unprivileged(node)?,
+        Err(e) => return Err(LaunchError::forbidden("unshare(CLONE_NEWNS)", e)),
+    };
+    // Slave, not private: what the host unmounts later must not be held up by us.
+    sys::mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)
+        .map_err(|e| LaunchError::forbidden("mount(\"/\", MS_SLAVE)", e))?;
+    Ok(way)
+}
+
+/// As [`enter`], in a user namespace of nobody else's where one is needed: to find out whether the host allows it.
+pub fn enter_fresh() -> io::Result<()> {
+    if sys::unshare(libc::CLONE_NEWNS).is_err() {
+        new_user().map_err(LaunchError::into_io)?;
+        sys::unshare(libc::CLONE_NEWNS)?;
+    }
+    sys::mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)
+}
+
+fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
+    let path = node.join(MEMBERS);
+    let step = |what: &str| LaunchError::step(format!("{what} {}", path.display()));
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(step("open"))?;
+    sys::lock(file.as_raw_fd()).map_err(step("lock"))?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(step("read"))?;
+    let mut members: Vec<Member> = text.lines().filter_map(Member::parse).filter(Member::alive).collect();
+
+    let way = if members.iter().any(|m| m.join().is_ok()) {
+        Way::JoinedUser
+    } else {
+        new_user()?;
+        Way::NewUser
+    };
+    sys::unshare(libc::CLONE_NEWNS).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWNS)", e))?;
+
+    // exec keeps the process number and the start time, so this line names the program from now on.
+    members.extend(Member::of(std::process::id()));
+    let text: String = members.iter().map(Member::line).collect();
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .map_err(step("write"))?;
+    Ok(way)
+}
+
+/// A new user namespace in which the caller keeps its user and group numbers.
+fn new_user() -> Result<(), LaunchError> {
+    let (uid, gid) = (sys::euid(), sys::egid());
+    sys::unshare(libc::CLONE_NEWUSER).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWUSER)", e))?;
+    // A group map may be written by an unprivileged user only once setgroups is given up (user_namespaces(7)).
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text)
+            .map_err(|e| LaunchError::forbidden(&format!("writing /proc/self/{file}"), e))
+    };
+    write("setgroups", "deny".into())?;
+    write("uid_map", format!("{uid} {uid} 1"))?;
+    write("gid_map", format!("{gid} {gid} 1"))
+}
+
+/// A process in the shared user namespace, told from a later one of the same number by its start time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Member {
+    pid: u32,
+    started: u64,
+    userns: u64,
+}
+
+impl Member {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let userns = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?.ino();
+        Some(Self { pid, started: start_time(&stat)?, userns })
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let member = Self {
+            pid: words.next()?.parse().ok()?,
+            started: words.next()?.parse().ok()?,
+            userns: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(member)
+    }
+
+    fn line(&self) -> String {
+        format!("{} {} {}\n", self.pid, self.started, self.userns)
+    }
+
+    fn alive(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    fn join(&self) -> io::Result<()> {
+        let fd = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
+        sys::setns(&fd, libc::CLONE_NEWUSER)
+    }
+}
+
+/// Field 22 of /proc/PID/stat; the command in field 2 may hold anything, but its closing parenthesis is the last.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_known_again_and_a_reused_number_is_not() {
+        let me = Member::of(std::process::id()).unwrap();
+        assert_eq!(Member::parse(me.line().trim()), Some(me.clone()));
+        assert!(me.alive());
+        assert!(!Member { started: me.started + 1, ..me }.alive());
+    }
+
+    #[test]
+    fn damaged_lines_are_ignored() {
+        for line in ["", "12", "12 x 3", "-1 2 3", "1 2 3 4"] {
+            assert_eq!(Member::parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_with_parentheses_does_not_hide_the_start_time() {
+        let stat = "7 (a) b) S 1 1 1 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
+        assert_eq!(start_time(stat), Some(4242));
+    }
+}

@@ -1,0 +1,40 @@
+//! Questions `ironverbs doctor` asks this host. Each is tried for real, in a child where it would change something.
+
+use std::io;
+
+use super::sys;
+use super::{error, namespace, seccomp};
+
+pub use super::sys::Answer;
+
+/// Whether a namespace with a tmpfs over `/sys/class` can be had.
+pub fn namespaces() -> Answer {
+    sys::in_child(|| {
+        namespace::enter_fresh()?;
+        let flags = libc::MS_NOSUID;
+        sys::mount(Some(c"ironverbs"), c"/sys/class", Some(c"tmpfs"), flags, Some(c"mode=755"))
+    })
+}
+
+/// The host setting that most likely forbids namespaces, and how to change it.
+pub fn namespaces_remedy() -> String {
+    error::remedy()
+}
+
+/// Whether a process may copy from another's memory once that one agrees, as passive RDMA targets do.
+pub fn process_vm() -> Answer {
+    // Where Yama is not built in, nothing needs allowing and the call fails.
+    let _ = sys::allow_any_tracer();
+    let word = 0x1234_5678_9abc_def0u64;
+    sys::in_child(|| sys::read_parent(&word))
+}
+
+/// Whether a seccomp filter can be installed.
+pub fn seccomp() -> Answer {
+    sys::in_child(seccomp::hide_rdma_netlink)
+}
+
+/// What an errno means, in words.
+pub fn errno(number: i32) -> String {
+    io::Error::from_raw_os_error(number).to_string()
+}

@@ -1,0 +1,174 @@
+//! The system calls of the launcher that the standard library lacks, each made safe and turned into `io::Result`.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Effective user id.
+pub fn euid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Effective group id.
+pub fn egid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// Moves the calling (single-threaded) process into new namespaces of the kinds in `flags`.
+pub fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: changes kernel-side attributes of this process only.
+    done(unsafe { libc::unshare(flags) })
+}
+
+/// Joins the namespace `fd` refers to, which must be of the kind in `flags`.
+pub fn setns(fd: &OwnedFd, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the length of the call.
+    done(unsafe { libc::setns(fd.as_raw_fd(), flags) })
+}
+
+/// mount(2); `None` where the call ignores the argument.
+pub fn mount(
+    source: Option<&CStr>,
+    target: &CStr,
+    fstype: Option<&CStr>,
+    flags: libc::c_ulong,
+    data: Option<&CStr>,
+) -> io::Result<()> {
+    let text = |s: Option<&CStr>| s.map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: every pointer is null or a C string that outlives the call.
+    done(unsafe {
+        libc::mount(text(source), target.as_ptr(), text(fstype), flags, text(data).cast::<libc::c_void>())
+    })
+}
+
+/// Opens `path` without following what is mounted or done there: good for walking and binding only.
+pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the path is a C string; a descriptor that comes back is ours alone.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Waits for the exclusive advisory lock of `fd`.
+pub fn lock(fd: RawFd) -> io::Result<()> {
+    loop {
+        // SAFETY: no memory is passed.
+        match done(unsafe { libc::flock(fd, libc::LOCK_EX) }) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Magic number of the file system of `path` and the bytes free there to the caller.
+pub fn statfs(path: &CStr) -> io::Result<(i64, u64)> {
+    let mut out = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills `out` whenever it returns 0, and only then it is read.
+    unsafe {
+        done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
+        let out = out.assume_init();
+        Ok((out.f_type, out.f_bavail * out.f_bsize.unsigned_abs()))
+    }
+}
+
+/// Gives up gaining privileges by executing set-uid files, for this process and all it starts.
+pub fn no_new_privs() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    done(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+}
+
+/// Lets every process of the same user copy to and from this one's memory where Yama would refuse siblings.
+pub fn allow_any_tracer() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    done(unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) })
+}
+
+/// Installs a seccomp filter for the calling thread and all it starts.
+pub fn seccomp(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(filter.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call, and writes nothing.
+    done(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) })
+}
+
+/// Opens a netlink socket of `protocol` and closes it again.
+#[cfg(test)]
+pub fn netlink(protocol: libc::c_int) -> io::Result<()> {
+    // SAFETY: no memory is passed; a descriptor that comes back is ours alone and closed by its owner.
+    unsafe {
+        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        drop(OwnedFd::from_raw_fd(fd));
+    }
+    Ok(())
+}
+
+/// What a child process found, by its exit status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It worked.
+    Yes,
+    /// It was refused with this errno.
+    No(i32),
+    /// The child could not be asked or died.
+    Unknown,
+}
+
+/// Runs `ask` in a forked child, so that what it changes dies with it. `ask` makes system calls only: where other
+/// threads run, the child must not wait for a lock one of them held.
+pub fn in_child(ask: impl FnOnce() -> io::Result<()>) -> Answer {
+    // SAFETY: the child does nothing but `ask` and leaves by `_exit` without returning into our stack.
+    unsafe {
+        match libc::fork() {
+            -1 => Answer::Unknown,
+            0 => {
+                let code = match ask() {
+                    Ok(()) => 0,
+                    Err(e) => e.raw_os_error().map_or(255, |n| n.clamp(1, 254)),
+                };
+                libc::_exit(code)
+            }
+            child => {
+                let mut status = 0;
+                while libc::waitpid(child, &mut status, 0) < 0 {
+                    if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                        return Answer::Unknown;
+                    }
+                }
+                match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
+                    Some(0) => Answer::Yes,
+                    Some(n) if n < 255 => Answer::No(n),
+                    _ => Answer::Unknown,
+                }
+            }
+        }
+    }
+}
+
+/// Reads eight bytes of the parent's memory as another process of the user would.
+pub fn read_parent(word: &u64) -> io::Result<()> {
+    let mut copy = 0u64;
+    let size = size_of::<u64>();
+    let local = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size };
+    let remote = libc::iovec { iov_base: ptr::from_ref(word).cast_mut().cast(), iov_len: size };
+    // SAFETY: the local vector is `copy`, eight bytes of ours; the remote one is only read, in the parent.
+    let got =
+        unsafe { libc::process_vm_readv(libc::getppid(), &raw const local, 1, &raw const remote, 1, 0) };
+    match got {
+        8 if copy == *word => Ok(()),
+        n if n < 0 => Err(io::Error::last_os_error()),
+        _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+    }
+}

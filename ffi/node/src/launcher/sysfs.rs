@@ -1,0 +1,287 @@
+//! What sysfs shows of a ConnectX-5 and its verbs devices, as a list of files; nothing here touches the system.
+//!
+//! Real sysfs keeps a device's directory under `/sys/devices` and links to it from `class` and `bus`. Ours stands in
+//! the covered `/sys/bus/pci/devices` itself, and the classes link there: programs that resolve the links and cut the
+//! PCI address out of the path find it at the same place from the end.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::pci;
+use crate::devices::{Colons, DeviceInfo};
+
+/// Where a link from a device's directory in a class leads, relative to `/sys/class/<class>`.
+pub const DEVICES_FROM_CLASS: &str = "../../bus/pci/devices/";
+
+/// Name of the file in `uverbsN` that tells the provider its node and function.
+pub const NODE_FILE: &str = "ironverbs";
+
+/// `MAJOR:MINOR` of the stand-in for the character device: `/dev/null`.
+const NULL_DEVICE: &str = "1:3";
+
+/// Version of the uverbs interface as a whole.
+const UVERBS_ABI: &str = "6";
+
+/// Version of the umad interface, which ibstat asks before it lists any device.
+const UMAD_ABI: &str = "5";
+
+const COUNTERS: [&str; 21] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
+];
+
+const HW_COUNTERS: [&str; 17] = [
+    "duplicate_request",
+    "implied_nak_seq_err",
+    "lifespan",
+    "local_ack_timeout_err",
+    "out_of_buffer",
+    "out_of_sequence",
+    "packet_seq_err",
+    "req_cqe_error",
+    "req_cqe_flush_error",
+    "req_remote_access_errors",
+    "req_remote_invalid_request",
+    "resp_cqe_error",
+    "resp_cqe_flush_error",
+    "resp_local_length_error",
+    "resp_remote_access_errors",
+    "rnr_nak_retry_err",
+    "rx_read_requests",
+];
+
+/// One thing to make below a root; parent directories are implied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A file with these bytes.
+    File(Vec<u8>),
+    /// A symbolic link to this target.
+    Link(String),
+}
+
+/// Things to make below one root, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree(Vec<(String, Entry)>);
+
+impl Tree {
+    /// A file holding one line.
+    pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
+        self.bytes(path, format!("{text}\n").into_bytes());
+    }
+
+    /// A file holding `bytes`.
+    pub fn bytes(&mut self, path: impl Into<String>, bytes: Vec<u8>) {
+        self.0.push((path.into(), Entry::File(bytes)));
+    }
+
+    /// A symbolic link.
+    pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) {
+        self.0.push((path.into(), Entry::Link(target.into())));
+    }
+
+    /// What stands at `path`.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        self.0.iter().find(|(p, _)| p == path).map(|(_, e)| e)
+    }
+
+    /// Makes everything below `root`; an entry already there is an error.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        let mut made = PathBuf::new();
+        for (path, entry) in &self.0 {
+            let path = root.join(path);
+            if let Some(parent) = path.parent().filter(|p| *p != made) {
+                fs::create_dir_all(parent)?;
+                made = parent.to_path_buf();
+            }
+            match entry {
+                Entry::File(bytes) => fs::write(&path, bytes)?,
+                Entry::Link(target) => symlink(target, &path)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/sys/class` entries: the verbs classes with a link for each device.
+pub fn classes(devices: &[DeviceInfo]) -> Tree {
+    let mut tree = Tree::default();
+    tree.line("infiniband_verbs/abi_version", UVERBS_ABI);
+    tree.line("infiniband_mad/abi_version", UMAD_ABI);
+    for d in devices {
+        let home = format!("{DEVICES_FROM_CLASS}{}", d.bdf);
+        tree.link(format!("infiniband/{}", d.name), format!("{home}/infiniband/{}", d.name));
+        let uverbs = format!("uverbs{}", d.uverbs);
+        tree.link(format!("infiniband_verbs/{uverbs}"), format!("{home}/infiniband_verbs/{uverbs}"));
+    }
+    tree
+}
+
+/// `/sys/bus/pci/devices` entries: every function's directory with its verbs device inside.
+pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
+    let mut tree = Tree::default();
+    let vfs = devices.iter().filter(|d| !d.is_pf()).count();
+    for d in devices {
+        pci::function(&mut tree, d, vfs);
+        if d.is_pf() {
+            for vf in devices.iter().filter(|d| !d.is_pf()) {
+                tree.link(format!("{}/virtfn{}", d.bdf, vf.fid - 1), format!("../{}", vf.bdf));
+            }
+        } else if let Some(pf) = devices.iter().find(|d| d.is_pf()) {
+            tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
+        }
+        verbs_device(&mut tree, d);
+        uverbs(&mut tree, d, node);
+    }
+    tree
+}
+
+fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
+    let home = format!("{}/infiniband/{}", d.bdf, d.name);
+    tree.link(format!("{home}/device"), format!("../../../{}", d.bdf));
+    tree.link(format!("{home}/subsystem"), "../../../../../../class/infiniband");
+    for (name, text) in [
+        ("node_type", "1: CA".into()),
+        ("node_guid", Colons(&d.guid).to_string()),
+        ("sys_image_guid", Colons(&DeviceInfo::new(0).guid).to_string()),
+        ("fw_ver", FW_VERSION.into()),
+        ("hca_type", format!("MT{}", pci::device_id(d))),
+        ("board_id", "IRV0000000001".into()),
+        ("hw_rev", "0".into()),
+        ("node_desc", d.name.clone()),
+        ("uevent", format!("NAME={}", d.name)),
+    ] {
+        tree.line(format!("{home}/{name}"), text);
+    }
+    let port = format!("{home}/ports/1");
+    for (name, text) in [
+        ("state", "4: ACTIVE"),
+        ("phys_state", "5: LinkUp"),
+        ("rate", "100 Gb/sec (4X EDR)"),
+        ("link_layer", "Ethernet"),
+        ("lid", "0x0"),
+        ("sm_lid", "0x0"),
+        ("lid_mask_count", "0"),
+        ("sm_sl", "0"),
+        ("cap_mask", "0x04010000"),
+        ("pkeys/0", "0xffff"),
+    ] {
+        tree.line(format!("{port}/{name}"), text);
+    }
+    for (i, gid) in d.gids.iter().enumerate() {
+        tree.line(format!("{port}/gids/{i}"), Colons(gid));
+        tree.line(format!("{port}/gid_attrs/types/{i}"), "RoCE v2");
+        // libibverbs turns this into an interface index and fails where there is none of that name; the addresses
+        // are the loopback's.
+        tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
+    }
+    for name in COUNTERS {
+        tree.line(format!("{port}/counters/{name}"), 0);
+    }
+    for name in HW_COUNTERS {
+        tree.line(format!("{port}/hw_counters/{name}"), 0);
+    }
+}
+
+/// Firmware version the device reports.
+pub const FW_VERSION: &str = "16.35.4030";
+
+fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
+    let home = format!("{}/infiniband_verbs/uverbs{}", d.bdf, d.uverbs);
+    tree.link(format!("{home}/device"), format!("../../../{}", d.bdf));
+    tree.link(format!("{home}/subsystem"), "../../../../../../class/infiniband_verbs");
+    tree.line(format!("{home}/ibdev"), &d.name);
+    tree.line(format!("{home}/dev"), NULL_DEVICE);
+    tree.line(format!("{home}/abi_version"), 1);
+    tree.line(format!("{home}/uevent"), format!("MAJOR=1\nMINOR=3\nDEVNAME=infiniband/uverbs{}", d.uverbs));
+    let mut text = b"node=".to_vec();
+    text.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(node.as_os_str()));
+    text.extend_from_slice(format!("\nfid={}\n", d.fid).as_bytes());
+    tree.bytes(format!("{home}/{NODE_FILE}"), text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::devices;
+
+    fn text(tree: &Tree, path: &str) -> String {
+        match tree.get(path) {
+            Some(Entry::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_vf_is_found_from_both_classes_and_leads_to_its_pf() {
+        let all = devices(8);
+        let (class, pci) = (classes(&all), functions(&all, Path::new("/run/x")));
+        let link = Entry::Link("../../bus/pci/devices/0000:c1:00.2/infiniband/iron2".into());
+        assert_eq!(class.get("infiniband/iron2"), Some(&link));
+        let link = Entry::Link("../../bus/pci/devices/0000:c1:00.2/infiniband_verbs/uverbs2".into());
+        assert_eq!(class.get("infiniband_verbs/uverbs2"), Some(&link));
+        assert_eq!(pci.get("0000:c1:00.2/physfn"), Some(&Entry::Link("../0000:c1:00.0".into())));
+        assert_eq!(pci.get("0000:c1:00.0/virtfn1"), Some(&Entry::Link("../0000:c1:00.2".into())));
+    }
+
+    #[test]
+    fn the_provider_finds_its_node_and_function() {
+        let all = devices(2);
+        let tree = functions(&all, Path::new("/run/x"));
+        let said = text(&tree, "0000:c1:00.2/infiniband_verbs/uverbs2/ironverbs");
+        assert_eq!(said, "node=/run/x\nfid=2\n");
+    }
+
+    #[test]
+    fn gids_have_a_type_and_a_net_device_each() {
+        let tree = functions(&devices(1), Path::new("/n"));
+        let port = "0000:c1:00.1/infiniband/iron1/ports/1";
+        assert_eq!(text(&tree, &format!("{port}/gids/1")), "0000:0000:0000:0000:0000:ffff:7f00:0002\n");
+        for i in 0..2 {
+            // libibverbs reads the type into eleven bytes.
+            assert!(text(&tree, &format!("{port}/gid_attrs/types/{i}")).len() <= 11);
+            assert_eq!(text(&tree, &format!("{port}/gid_attrs/ndevs/{i}")), "lo\n");
+        }
+        assert!(tree.get(&format!("{port}/gids/2")).is_none());
+    }
+
+    #[test]
+    fn written_links_resolve_to_written_files() {
+        let root = std::env::temp_dir().join(format!("ironverbs-sysfs-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let all = devices(3);
+        classes(&all).write(&root.join("class")).unwrap();
+        functions(&all, Path::new("/n")).write(&root.join("bus/pci/devices")).unwrap();
+        for d in &all {
+            let uverbs = root.join(format!("class/infiniband_verbs/uverbs{}", d.uverbs));
+            assert_eq!(fs::read_to_string(uverbs.join("ibdev")).unwrap().trim(), d.name);
+            assert!(fs::read_to_string(uverbs.join("device/modalias")).unwrap().starts_with("pci:v000015B3"));
+            let ib = root.join(format!("class/infiniband/{}", d.name));
+            assert!(ib.join("device/infiniband_verbs").join(format!("uverbs{}", d.uverbs)).is_dir());
+            assert_eq!(fs::canonicalize(ib.join("subsystem")).unwrap(), root.join("class/infiniband"));
+            let real = fs::canonicalize(ib).unwrap();
+            assert!(real.ends_with(format!("{}/infiniband/{}", d.bdf, d.name)));
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
