@@ -14,4 +14,5 @@ pub mod doorbell;
 pub mod eqe;
 pub mod handle;
 pub mod init_segment;
+pub mod wire;
 pub mod wqe;

@@ -1,0 +1,188 @@
+//! From headers to a frame.
+use super::ip::PROTO_UDP;
+use super::*;
+use crate::layout::Layout;
+
+/// What carries a packet: everything before the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Source MAC.
+    pub src_mac: [u8; 6],
+    /// Destination MAC.
+    pub dst_mac: [u8; 6],
+    /// 802.1Q tag; its EtherType is filled in.
+    pub vlan: Option<Vlan>,
+    /// Addresses; they choose IPv4 or IPv6.
+    pub addresses: IpPair,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label (20 bits).
+    pub flow_label: u32,
+    /// IPv4 identification.
+    pub identification: u16,
+    /// UDP source port.
+    pub src_port: u16,
+}
+
+impl Envelope {
+    /// An untagged envelope with hop limit 64 and the first RoCEv2 source port.
+    pub const fn new(src_mac: [u8; 6], dst_mac: [u8; 6], addresses: IpPair) -> Self {
+        Self {
+            src_mac,
+            dst_mac,
+            vlan: None,
+            addresses,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            identification: 0,
+            src_port: udp::MIN_SRC_PORT,
+        }
+    }
+}
+
+/// The transport headers of a packet. Of the extended ones, those its opcode calls for are written; the others are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Packet {
+    /// `pad_count` is filled in from the payload's length.
+    pub bth: Bth,
+    pub deth: Deth,
+    pub xrceth: XrcEth,
+    pub reth: Reth,
+    pub atomic: AtomicEth,
+    pub aeth: Aeth,
+    pub atomic_ack: AtomicAckEth,
+    pub imm: u32,
+    pub ieth: u32,
+}
+
+/// Bytes [`write_headers`] writes.
+#[inline]
+pub fn headers_len(envelope: &Envelope, opcode: BthOpcode) -> usize {
+    let vlan = if envelope.vlan.is_some() { Vlan::SIZE } else { 0 };
+    let ip = match envelope.addresses {
+        IpPair::V4 { .. } => Ipv4::SIZE,
+        IpPair::V6 { .. } => Ipv6::SIZE,
+    };
+    Ethernet::SIZE + vlan + ip + Udp::SIZE + Bth::SIZE + opcode.ext_len()
+}
+
+/// Bytes of the frame with `payload_len` bytes of payload: headers, payload, pad, ICRC.
+#[inline]
+pub fn frame_len(envelope: &Envelope, opcode: BthOpcode, payload_len: usize) -> usize {
+    headers_len(envelope, opcode) + payload_len + pad(payload_len) + ICRC_SIZE
+}
+
+/// Writes everything up to the payload and returns its length; payload, pad and ICRC are the caller's. Returns `None`
+/// and writes nothing if `out` is too short or the packet longer than IP can say.
+pub fn write_headers(
+    out: &mut [u8],
+    envelope: &Envelope,
+    packet: &Packet,
+    payload_len: usize,
+) -> Option<usize> {
+    let opcode = packet.bth.opcode();
+    let len = headers_len(envelope, opcode);
+    let pad = pad(payload_len);
+    let v6 = matches!(envelope.addresses, IpPair::V6 { .. });
+    let datagram = (Udp::SIZE + Bth::SIZE + opcode.ext_len() + ICRC_SIZE + pad).checked_add(payload_len)?;
+    let ip_len = u16::try_from(datagram + if v6 { 0 } else { Ipv4::SIZE }).ok()?;
+    let mut w = Writer { out: out.get_mut(..len)?, at: 0 };
+
+    let ethertype = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+    let mut eth = Ethernet::zeroed();
+    eth.set().dst(envelope.dst_mac).src(envelope.src_mac);
+    eth.set().ethertype(if envelope.vlan.is_some() { EtherType::VLAN } else { ethertype });
+    w.put(&eth);
+    if let Some(mut vlan) = envelope.vlan {
+        vlan.set().ethertype(ethertype.raw());
+        w.put(&vlan);
+    }
+    let (dscp, ecn) = (envelope.traffic_class >> 2, envelope.traffic_class & 3);
+    match envelope.addresses {
+        IpPair::V4 { src, dst } => {
+            let mut ip = Ipv4::zeroed();
+            ip.set().version(4).ihl(5).dscp(dscp).ecn(ecn).total_len(ip_len);
+            ip.set().identification(envelope.identification).dont_fragment(true);
+            ip.set().ttl(envelope.hop_limit).protocol(PROTO_UDP).src(src).dst(dst);
+            let checksum = ip.expected_checksum();
+            ip.set().checksum(checksum);
+            w.put(&ip);
+        }
+        IpPair::V6 { src, dst } => {
+            let mut ip = Ipv6::zeroed();
+            ip.set().version(6).dscp(dscp).ecn(ecn).flow_label(envelope.flow_label & 0xf_ffff);
+            ip.set().payload_len(ip_len).next_header(PROTO_UDP).hop_limit(envelope.hop_limit);
+            ip.set().src(src).dst(dst);
+            w.put(&ip);
+        }
+    }
+    let mut udp = Udp::zeroed();
+    udp.set().src_port(envelope.src_port).dst_port(ROCE_PORT).length(datagram as u16);
+    w.put(&udp);
+    let mut bth = packet.bth;
+    bth.set().pad_count(pad as u8);
+    w.put(&bth);
+    w.put_extended(opcode, packet);
+    Some(len)
+}
+
+/// Writes a whole frame, payload, pad and ICRC included, and returns its length. Returns `None` if `out` is too short or
+/// the packet longer than IP can say; `out` may then be written in part.
+pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Option<usize> {
+    let start = write_headers(out, envelope, packet, payload.len())?;
+    let end = start + payload.len() + pad(payload.len());
+    let frame = out.get_mut(..end + ICRC_SIZE)?;
+    frame[start..start + payload.len()].copy_from_slice(payload);
+    frame[start + payload.len()..end].fill(0);
+    let ip = Ethernet::SIZE + if envelope.vlan.is_some() { Vlan::SIZE } else { 0 };
+    let icrc = Icrc::new(&frame[ip..end]).finish();
+    frame[end..].copy_from_slice(&icrc);
+    Some(end + ICRC_SIZE)
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    fn put<T: Layout>(&mut self, header: &T) {
+        self.out[self.at..self.at + T::SIZE].copy_from_slice(header.bytes());
+        self.at += T::SIZE;
+    }
+
+    #[inline]
+    fn put_extended(&mut self, opcode: BthOpcode, packet: &Packet) {
+        if opcode.has_deth() {
+            self.put(&packet.deth);
+        }
+        if opcode.has_xrceth() {
+            self.put(&packet.xrceth);
+        }
+        if opcode.has_reth() {
+            self.put(&packet.reth);
+        }
+        if opcode.has_atomic_eth() {
+            self.put(&packet.atomic);
+        }
+        if opcode.has_aeth() {
+            self.put(&packet.aeth);
+        }
+        if opcode.has_atomic_ack_eth() {
+            self.put(&packet.atomic_ack);
+        }
+        if opcode.has_imm() {
+            self.put(&packet.imm.to_be_bytes());
+        }
+        if opcode.has_ieth() {
+            self.put(&packet.ieth.to_be_bytes());
+        }
+        // What is left is reserved (CNP).
+        self.out[self.at..].fill(0);
+    }
+}

@@ -1,0 +1,122 @@
+//! IPv4 and IPv6 headers, as RoCEv2 uses them (annex A17: no IPv4 options, no extension headers).
+use crate::hw_layout;
+
+/// IP protocol number of UDP.
+pub const PROTO_UDP: u8 = 17;
+/// GID bytes before an IPv4 address: `::ffff:0:0/96`.
+pub const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+hw_layout! {
+    /// IPv4 header without options.
+    pub struct Ipv4: 20 {
+        0x00 [31:28] version: u8,
+        /// Header length in 32-bit words.
+        0x00 [27:24] ihl: u8,
+        0x00 [23:18] dscp: u8,
+        0x00 [17:16] ecn: u8,
+        /// Bytes of the packet, this header included.
+        0x00 [15: 0] total_len: u16,
+        0x04 [31:16] identification: u16,
+        0x04 [14:14] dont_fragment: bool,
+        0x04 [13:13] more_fragments: bool,
+        0x04 [12: 0] fragment_offset: u16,
+        0x08 [31:24] ttl: u8,
+        0x08 [23:16] protocol: u8,
+        0x08 [15: 0] checksum: u16,
+        0x0c         src: [u8; 4],
+        0x10         dst: [u8; 4],
+    }
+}
+
+impl Ipv4 {
+    /// The header checksum these bytes should carry; the `checksum` field counts as 0 (RFC 791).
+    #[inline]
+    pub fn expected_checksum(&self) -> u16 {
+        let b = self.as_bytes();
+        let mut sum = 0u32;
+        for (i, word) in b.chunks_exact(2).enumerate() {
+            if i != 5 {
+                sum += u32::from(u16::from_be_bytes([word[0], word[1]]));
+            }
+        }
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        !(sum as u16)
+    }
+    /// Whether the checksum is right.
+    #[inline]
+    pub fn checksum_ok(&self) -> bool {
+        // Both encodings of zero are the same sum in ones' complement.
+        let (have, want) = (self.checksum(), self.expected_checksum());
+        have == want || (have | want == 0xffff && have & want == 0)
+    }
+}
+
+hw_layout! {
+    /// IPv6 header.
+    pub struct Ipv6: 40 {
+        0x00 [31:28] version: u8,
+        0x00 [27:22] dscp: u8,
+        0x00 [21:20] ecn: u8,
+        0x00 [19: 0] flow_label: u32,
+        /// Bytes after this header.
+        0x04 [31:16] payload_len: u16,
+        0x04 [15: 8] next_header: u8,
+        0x04 [ 7: 0] hop_limit: u8,
+        0x08         src: [u8; 16],
+        0x18         dst: [u8; 16],
+    }
+}
+
+/// Source and destination of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpPair {
+    /// IPv4.
+    V4 {
+        /// Source.
+        src: [u8; 4],
+        /// Destination.
+        dst: [u8; 4],
+    },
+    /// IPv6.
+    V6 {
+        /// Source.
+        src: [u8; 16],
+        /// Destination.
+        dst: [u8; 16],
+    },
+}
+
+impl IpPair {
+    /// The addresses two RoCEv2 GIDs stand for: IPv4 if both are IPv4-mapped (annex A17.4.5.2).
+    #[inline]
+    pub fn from_gids(src: [u8; 16], dst: [u8; 16]) -> Self {
+        match (v4_of_gid(&src), v4_of_gid(&dst)) {
+            (Some(src), Some(dst)) => Self::V4 { src, dst },
+            _ => Self::V6 { src, dst },
+        }
+    }
+    /// The GIDs these addresses stand for: source, destination.
+    #[inline]
+    pub fn gids(&self) -> ([u8; 16], [u8; 16]) {
+        match *self {
+            Self::V4 { src, dst } => (gid_of_v4(src), gid_of_v4(dst)),
+            Self::V6 { src, dst } => (src, dst),
+        }
+    }
+}
+
+/// The IPv4 address in an IPv4-mapped GID.
+#[inline]
+pub fn v4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
+    gid.strip_prefix(&V4_MAPPED)?.first_chunk().copied()
+}
+
+/// The IPv4-mapped GID of `addr`.
+#[inline]
+pub fn gid_of_v4(addr: [u8; 4]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[..12].copy_from_slice(&V4_MAPPED);
+    gid[12..].copy_from_slice(&addr);
+    gid
+}

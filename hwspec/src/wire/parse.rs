@@ -1,0 +1,301 @@
+//! From a frame to its headers.
+use core::fmt;
+use core::ops::Range;
+
+use super::ip::PROTO_UDP;
+use super::*;
+use crate::layout::{Layout, prefix};
+
+/// Why a frame is not a RoCEv2 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParseError {
+    /// A header or the ICRC lies behind the end of the frame.
+    Truncated,
+    /// Neither IPv4 nor IPv6: the EtherType.
+    NotIp(u16),
+    /// IP version, header length, length or fragmentation RoCEv2 has no use for.
+    BadIp,
+    /// The IPv4 header checksum is wrong.
+    BadIpChecksum,
+    /// Not UDP: the protocol or next header.
+    NotUdp(u8),
+    /// The UDP length differs from the IP length.
+    BadUdpLength,
+    /// Not for RoCEv2: the destination port.
+    NotRoce(u16),
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("frame shorter than its headers say"),
+            Self::NotIp(t) => write!(f, "expected EtherType IPv4 or IPv6, found {t:#06x}"),
+            Self::BadIp => f.write_str("IP header with options, fragments or a length that does not fit"),
+            Self::BadIpChecksum => f.write_str("wrong IPv4 header checksum"),
+            Self::NotUdp(p) => write!(f, "expected UDP, found IP protocol {p}"),
+            Self::BadUdpLength => f.write_str("UDP length differs from what IP carries"),
+            Self::NotRoce(p) => write!(f, "expected UDP port {ROCE_PORT}, found {p}"),
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP, BTH and the extended
+/// headers its opcode calls for. Readers copy a header out; none can fail.
+///
+/// The opcode may still be unknown; then no extended headers are assumed and all behind the BTH counts as payload.
+#[derive(Clone, Copy)]
+pub struct Headers<'a> {
+    head: &'a [u8],
+    frame_len: usize,
+    ip: u8,
+    v6: bool,
+    // From the start of the frame; `end` is where the ICRC begins.
+    ext: u16,
+    end: u32,
+    bth: Bth,
+}
+
+impl<'a> Headers<'a> {
+    /// Parses a whole frame.
+    #[inline]
+    pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
+        Self::parse_head(frame, frame.len())
+    }
+
+    /// Parses the first bytes of a frame of `frame_len` bytes. `head` must hold all headers
+    /// ([`MAX_HEADERS`] bytes always do); payload and ICRC may lie behind it.
+    pub fn parse_head(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
+        let head = &head[..head.len().min(frame_len)];
+        let eth: Ethernet = read(head, 0)?;
+        let mut ip = Ethernet::SIZE;
+        let mut ethertype = eth.ethertype();
+        if ethertype == EtherType::VLAN {
+            ethertype = EtherType::new(read::<Vlan>(head, ip)?.ethertype());
+            ip += Vlan::SIZE;
+        }
+        let v6 = ethertype == EtherType::IPV6;
+        let (udp, datagram, protocol) = match ethertype {
+            EtherType::IPV4 => {
+                let h: Ipv4 = read(head, ip)?;
+                let total = usize::from(h.total_len());
+                let fragment = h.more_fragments() || h.fragment_offset() != 0;
+                if h.version() != 4 || h.ihl() != 5 || fragment || total < Ipv4::SIZE {
+                    return Err(ParseError::BadIp);
+                }
+                if !h.checksum_ok() {
+                    return Err(ParseError::BadIpChecksum);
+                }
+                (ip + Ipv4::SIZE, total - Ipv4::SIZE, h.protocol())
+            }
+            EtherType::IPV6 => {
+                let h: Ipv6 = read(head, ip)?;
+                if h.version() != 6 {
+                    return Err(ParseError::BadIp);
+                }
+                (ip + Ipv6::SIZE, usize::from(h.payload_len()), h.next_header())
+            }
+            other => return Err(ParseError::NotIp(other.raw())),
+        };
+        if protocol != PROTO_UDP {
+            return Err(ParseError::NotUdp(protocol));
+        }
+        if datagram > frame_len - udp {
+            return Err(ParseError::Truncated);
+        }
+        let h: Udp = read(head, udp)?;
+        if usize::from(h.length()) != datagram {
+            return Err(ParseError::BadUdpLength);
+        }
+        if h.dst_port() != ROCE_PORT {
+            return Err(ParseError::NotRoce(h.dst_port()));
+        }
+        let bth: Bth = read(head, udp + Udp::SIZE)?;
+        let ext = udp + Udp::SIZE + Bth::SIZE;
+        let payload = ext + bth.opcode().ext_len();
+        let end = udp + datagram;
+        if payload + ICRC_SIZE > end || payload > head.len() {
+            return Err(ParseError::Truncated);
+        }
+        Ok(Self { head, frame_len, ip: ip as u8, v6, ext: ext as u16, end: (end - ICRC_SIZE) as u32, bth })
+    }
+
+    /// Bytes of the whole frame.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        self.frame_len
+    }
+    /// The Ethernet header.
+    #[inline]
+    pub fn ethernet(&self) -> Ethernet {
+        Ethernet::read(self.head)
+    }
+    /// The VLAN tag, if there is one.
+    #[inline]
+    pub fn vlan(&self) -> Option<Vlan> {
+        (usize::from(self.ip) > Ethernet::SIZE).then(|| self.at(Ethernet::SIZE))
+    }
+    /// Whether the network header is IPv6.
+    #[inline]
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+    /// The IPv4 header, if it is one.
+    #[inline]
+    pub fn ipv4(&self) -> Option<Ipv4> {
+        (!self.v6).then(|| self.at(self.ip.into()))
+    }
+    /// The IPv6 header, if it is one.
+    #[inline]
+    pub fn ipv6(&self) -> Option<Ipv6> {
+        self.v6.then(|| self.at(self.ip.into()))
+    }
+    /// Source and destination address.
+    #[inline]
+    pub fn addresses(&self) -> IpPair {
+        if self.v6 {
+            let h: Ipv6 = self.at(self.ip.into());
+            IpPair::V6 { src: h.src(), dst: h.dst() }
+        } else {
+            let h: Ipv4 = self.at(self.ip.into());
+            IpPair::V4 { src: h.src(), dst: h.dst() }
+        }
+    }
+    /// TOS or traffic class: DSCP and ECN.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        match self.ipv6() {
+            Some(h) => h.dscp() << 2 | h.ecn(),
+            None => self.head[usize::from(self.ip) + 1],
+        }
+    }
+    /// Congestion was experienced on the way (ECN 0b11).
+    #[inline]
+    pub fn is_ce_marked(&self) -> bool {
+        self.traffic_class() & 3 == 3
+    }
+    /// The GRH area of a received UD message: the IPv6 header, or the IPv4 header in its last 20 bytes (annex A17.4.5.1).
+    #[inline]
+    pub fn grh(&self) -> [u8; GRH_SIZE] {
+        let ip = usize::from(self.ip);
+        if self.v6 {
+            return prefix(&self.head[ip..]);
+        }
+        let mut area = [0; GRH_SIZE];
+        area[GRH_SIZE - Ipv4::SIZE..].copy_from_slice(&self.head[ip..ip + Ipv4::SIZE]);
+        area
+    }
+    /// The UDP header.
+    #[inline]
+    pub fn udp(&self) -> Udp {
+        self.at(usize::from(self.ext) - Bth::SIZE - Udp::SIZE)
+    }
+    /// The BTH.
+    #[inline]
+    pub fn bth(&self) -> Bth {
+        self.bth
+    }
+    /// The DETH, if the opcode has one.
+    #[inline]
+    pub fn deth(&self) -> Option<Deth> {
+        self.bth.opcode().has_deth().then(|| self.at(self.ext.into()))
+    }
+    /// The XRCETH, if the opcode has one.
+    #[inline]
+    pub fn xrceth(&self) -> Option<XrcEth> {
+        self.bth.opcode().has_xrceth().then(|| self.at(self.ext.into()))
+    }
+    /// The RETH, if the opcode has one.
+    #[inline]
+    pub fn reth(&self) -> Option<Reth> {
+        self.bth.opcode().has_reth().then(|| self.at(self.after_xrc()))
+    }
+    /// The AtomicETH, if the opcode has one.
+    #[inline]
+    pub fn atomic(&self) -> Option<AtomicEth> {
+        self.bth.opcode().has_atomic_eth().then(|| self.at(self.after_xrc()))
+    }
+    /// The AETH, if the opcode has one.
+    #[inline]
+    pub fn aeth(&self) -> Option<Aeth> {
+        self.bth.opcode().has_aeth().then(|| self.at(self.ext.into()))
+    }
+    /// The AtomicAckETH, if the opcode has one.
+    #[inline]
+    pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
+        self.bth.opcode().has_atomic_ack_eth().then(|| self.at(usize::from(self.ext) + Aeth::SIZE))
+    }
+    /// Immediate data, if the opcode has them.
+    #[inline]
+    pub fn imm(&self) -> Option<u32> {
+        self.bth.opcode().has_imm().then(|| self.at::<ImmDt>(self.payload_start() - ImmDt::SIZE).imm())
+    }
+    /// The rkey to invalidate, if the opcode has one.
+    #[inline]
+    pub fn ieth(&self) -> Option<u32> {
+        self.bth.opcode().has_ieth().then(|| self.at::<Ieth>(self.payload_start() - Ieth::SIZE).rkey())
+    }
+
+    /// First byte behind the headers, from the start of the frame.
+    #[inline]
+    pub fn payload_start(&self) -> usize {
+        usize::from(self.ext) + self.bth.opcode().ext_len()
+    }
+    /// Where payload and pad lie in the frame.
+    #[inline]
+    pub fn padded_range(&self) -> Range<usize> {
+        self.payload_start()..self.end as usize
+    }
+    /// Where the payload lies in the frame, pad excluded; `None` if the pad count exceeds what is there.
+    #[inline]
+    pub fn payload_range(&self) -> Option<Range<usize>> {
+        let Range { start, end } = self.padded_range();
+        let len = (end - start).checked_sub(self.bth.pad_count().into())?;
+        Some(start..start + len)
+    }
+    /// The payload, pad excluded; `None` if the pad count exceeds what is there or the payload is not in the slice.
+    #[inline]
+    pub fn payload(&self) -> Option<&'a [u8]> {
+        self.head.get(self.payload_range()?)
+    }
+    /// Where what the ICRC covers begins (the IP header) and ends (the ICRC itself).
+    #[inline]
+    pub fn icrc_range(&self) -> Range<usize> {
+        self.ip.into()..self.end as usize
+    }
+    /// The ICRC the frame carries; `None` if it lies behind the slice.
+    #[inline]
+    pub fn icrc(&self) -> Option<[u8; ICRC_SIZE]> {
+        self.head.get(self.end as usize..)?.first_chunk().copied()
+    }
+    /// Whether the ICRC is right; `false` too if the slice does not hold the whole frame.
+    #[inline]
+    pub fn icrc_ok(&self) -> bool {
+        self.head.get(self.icrc_range()).is_some_and(|bytes| self.icrc() == Some(Icrc::new(bytes).finish()))
+    }
+
+    #[inline]
+    fn after_xrc(&self) -> usize {
+        usize::from(self.ext) + if self.bth.opcode().has_xrceth() { XrcEth::SIZE } else { 0 }
+    }
+    #[inline]
+    fn at<T: Layout>(&self, offset: usize) -> T {
+        T::read(&self.head[offset..])
+    }
+}
+
+impl fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Headers")
+            .field("addresses", &self.addresses())
+            .field("bth", &self.bth)
+            .field("payload", &self.payload_range())
+            .finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn read<T: Layout>(head: &[u8], offset: usize) -> Result<T, ParseError> {
+    head.get(offset..offset + T::SIZE).map(T::read).ok_or(ParseError::Truncated)
+}
