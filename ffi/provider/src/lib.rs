@@ -1,6 +1,26 @@
 //! The rdma-core provider: unmodified verbs programs reach the ironverbs devices through the stock libibverbs.
 //!
 //! One shared object serves the releases 36 to 65; what differs between them is found out at load time ([`abi`]).
+//! Read in this order: `register` (loading), `device`, `context`, `table` (what is offered), then one file per object;
+//! `post` and `poll` are the hot ones.
 #![allow(unsafe_code)]
 
 pub mod abi;
+mod channel;
+mod context;
+mod convert;
+mod cq;
+mod cq_ex;
+mod device;
+mod events;
+mod guard;
+mod mr;
+mod pd;
+mod pipe;
+mod poll;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod register;
+mod table;

@@ -174,21 +174,26 @@ fn probe_context(library: &Library) -> Result<(usize, OpsTable), String> {
     // SAFETY: all-zero is a valid device: null pointers, zero counts.
     let mut device: Box<verbs_device> = unsafe { Box::new(std::mem::zeroed()) };
     device.refcount = 1;
-    let public = &raw mut device.device;
-    // SAFETY: the device lives until after uninit_context; without a descriptor the library makes no system call that
-    // could succeed.
-    let context = unsafe { library.init_context(public, -1, CONTEXT_ROOM) };
+    let device = Box::into_raw(device);
+    // SAFETY: the device lives until the end of this function; the library counts its users behind our back.
+    let refcount = || unsafe { (&raw const (*device).refcount).read_volatile() };
+    // SAFETY: as above. Without a descriptor the library makes no system call that could succeed.
+    let context = unsafe { library.init_context(device.cast(), -1, CONTEXT_ROOM) };
     if context.is_null() {
         return Err("it could not initialise a context".into());
     }
-    let found = read_context(library, context, public, device.refcount);
-    // SAFETY: from init_context; malloc'ed by the library with the C allocator.
+    let found = read_context(library, context, device.cast(), refcount());
+    // SAFETY: from init_context; the library allocated it with the C allocator.
     unsafe {
         library.uninit_context(context);
         libc::free(context.cast());
     }
-    if found.is_ok() && device.refcount != 1 {
-        return Err(format!("struct verbs_device: its count is {} after the last user, expected 1", device.refcount));
+    let left = refcount();
+    if found.is_ok() && left == 1 {
+        // SAFETY: from Box::into_raw, and nobody else counts it.
+        drop(unsafe { Box::from_raw(device) });
+    } else if found.is_ok() {
+        return Err(format!("struct verbs_device: its count is {left} after the last user, expected 1"));
     }
     found
 }

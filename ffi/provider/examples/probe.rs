@@ -1,0 +1,34 @@
+//! Prints the private layout of this machine's libibverbs: `probe` in a folder with an rdma-core tells which it is.
+#![allow(unsafe_code)]
+
+use ironverbs_provider::abi::probe::{Layout, Library};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let found = load().and_then(Layout::probe);
+    match found {
+        Ok(layout) => {
+            println!(
+                "operations {} (since v{}), verbs_context {} bytes, comp_mask of verbs_qp at {}",
+                layout.ops.len(),
+                layout.ops.since,
+                layout.context_size,
+                layout.qp_comp_mask
+            );
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("probe: libibverbs: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn load() -> Result<Library, String> {
+    // SAFETY: loads the library every verbs program loads.
+    let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
+    if handle.is_null() {
+        return Err("not installed".into());
+    }
+    Library::loaded()?.ok_or_else(|| "loaded, but not found again".into())
+}

@@ -1,0 +1,136 @@
+//! Replaces one imported function of an object already loaded, by the slot of its global offset table.
+//!
+//! Completion channels are the one verb without a provider operation: libibverbs writes a command to the device file
+//! itself. Its call of `write` is therefore answered by us, and by nobody else's: only that one object is touched.
+
+use libc::{c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::CStr;
+use std::slice;
+
+#[cfg(target_arch = "x86_64")]
+const SLOT_KINDS: [u32; 2] = [6, 7]; // R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT
+#[cfg(target_arch = "aarch64")]
+const SLOT_KINDS: [u32; 2] = [1025, 1026]; // R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+
+#[repr(C)]
+struct Dyn {
+    tag: i64,
+    value: u64,
+}
+
+/// The mapped object an address belongs to.
+struct Object {
+    inside: usize,
+    base: usize,
+    dynamic: *const Dyn,
+    /// The range made read-only after relocation.
+    relro: (usize, usize),
+}
+
+/// Lets every call of `name` from the object around `inside` go to `target`. Returns how many slots were set.
+///
+/// # Errors
+/// When the object, its tables or the import cannot be found, or the memory not be made writable.
+///
+/// # Safety
+/// `target` has the type of the function it replaces and lives as long as the process.
+pub unsafe fn replace_import(inside: usize, name: &CStr, target: *const c_void) -> Result<usize, String> {
+    let mut object = Object { inside, base: 0, dynamic: std::ptr::null(), relro: (0, 0) };
+    // SAFETY: the callback gets its data pointer back during this call only.
+    unsafe { libc::dl_iterate_phdr(Some(find_object), (&raw mut object).cast()) };
+    if object.dynamic.is_null() {
+        return Err("its dynamic section was not found".into());
+    }
+    let mut set = 0;
+    // SAFETY: the loader keeps these tables mapped and initialised.
+    unsafe {
+        let find = |tag| dynamic_value(&object, tag);
+        let (strings, symbols) = (find(DT_STRTAB), find(DT_SYMTAB));
+        let (Some(strings), Some(symbols)) = (strings, symbols) else {
+            return Err("its symbol table was not found".into());
+        };
+        for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+            let (Some(table), Some(size)) = (find(table), find(size)) else { continue };
+            let count = size / size_of::<libc::Elf64_Rela>();
+            for rela in slice::from_raw_parts(table as *const libc::Elf64_Rela, count) {
+                let (symbol, kind) = ((rela.r_info >> 32) as usize, rela.r_info as u32);
+                if !SLOT_KINDS.contains(&kind) {
+                    continue;
+                }
+                let symbol = &*(symbols as *const libc::Elf64_Sym).add(symbol);
+                if CStr::from_ptr((strings + symbol.st_name as usize) as *const _) == name {
+                    write_slot(&object, object.base + rela.r_offset as usize, target)?;
+                    set += 1;
+                }
+            }
+        }
+    }
+    if set == 0 { Err(format!("it does not call {}", name.to_string_lossy())) } else { Ok(set) }
+}
+
+unsafe extern "C" fn find_object(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's record and our own pointer, both valid during the call.
+    let (info, object) = unsafe { (&*info, &mut *data.cast::<Object>()) };
+    // SAFETY: the loader's own count of headers.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let range = |h: &libc::Elf64_Phdr| (base + h.p_vaddr as usize, base + (h.p_vaddr + h.p_memsz) as usize);
+    let holds = |h: &&libc::Elf64_Phdr| {
+        let (low, high) = range(h);
+        h.p_type == libc::PT_LOAD && (low..high).contains(&object.inside)
+    };
+    if !headers.iter().any(|h| holds(&h)) {
+        return 0;
+    }
+    object.base = base;
+    for header in headers {
+        match header.p_type {
+            libc::PT_DYNAMIC => object.dynamic = range(header).0 as *const Dyn,
+            libc::PT_GNU_RELRO => object.relro = range(header),
+            _ => {}
+        }
+    }
+    1
+}
+
+/// One entry of the dynamic section. glibc has relocated the addresses in it; musl has not.
+unsafe fn dynamic_value(object: &Object, tag: i64) -> Option<usize> {
+    let mut entry = object.dynamic;
+    // SAFETY: the section ends with a zero tag.
+    unsafe {
+        while (*entry).tag != 0 {
+            if (*entry).tag == tag {
+                let value = (*entry).value as usize;
+                let is_size = matches!(tag, DT_PLTRELSZ | DT_RELASZ);
+                return Some(if is_size || value >= object.base { value } else { value + object.base });
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}
+
+unsafe fn write_slot(object: &Object, slot: usize, target: *const c_void) -> Result<(), String> {
+    let sealed = (object.relro.0..object.relro.1).contains(&slot);
+    // SAFETY: one page of the object's own data; other threads only ever read the slot.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let start = (slot & !(page - 1)) as *mut c_void;
+        if sealed && libc::mprotect(start, page, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+            return Err(format!("its import table cannot be written: {}", std::io::Error::last_os_error()));
+        }
+        std::sync::atomic::AtomicPtr::from_ptr(slot as *mut *mut c_void)
+            .store(target.cast_mut(), std::sync::atomic::Ordering::Release);
+        if sealed {
+            libc::mprotect(start, page, libc::PROT_READ);
+        }
+    }
+    Ok(())
+}

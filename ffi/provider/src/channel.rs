@@ -1,0 +1,111 @@
+//! Completion channels: libibverbs creates them by writing command 17 to the device file, so its `write` is ours.
+
+use crate::guard::{guard, set_errno};
+use crate::pipe::EventPipe;
+use libc::{c_int, c_void, size_t, ssize_t};
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL` of the kernel's write interface.
+const CREATE_COMP_CHANNEL: u32 = 17;
+/// Command header (command, lengths) and the address the answer goes to.
+const COMMAND_LEN: usize = 16;
+
+/// A channel carries the addresses of CQs, 8 bytes each.
+pub type Channel = EventPipe<8>;
+
+/// The channels of one context, by the descriptor the program holds.
+#[derive(Default)]
+pub struct Channels(Mutex<HashMap<RawFd, Arc<Channel>>>);
+
+impl Channels {
+    fn create(&self) -> std::io::Result<RawFd> {
+        let channel = Channel::new()?;
+        let fd = channel.reader();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, channel| Arc::strong_count(channel) > 1 || !channel.abandoned());
+        all.insert(fd, Arc::new(channel));
+        Ok(fd)
+    }
+
+    /// The channel behind a descriptor.
+    pub fn get(&self, fd: RawFd) -> Option<Arc<Channel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned()
+    }
+}
+
+/// Contexts by their command descriptor.
+static OPEN: Mutex<Vec<(RawFd, Arc<Channels>)>> = Mutex::new(Vec::new());
+
+/// From now on commands on `fd` are answered for these channels.
+pub fn enter(fd: RawFd, channels: &Arc<Channels>) {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|(other, _)| *other != fd);
+    open.push((fd, Arc::clone(channels)));
+}
+
+/// The context is closed.
+pub fn leave(channels: &Arc<Channels>) {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
+}
+
+/// What libibverbs calls instead of write(2).
+///
+/// # Safety
+/// As write(2); a command for one of our descriptors is one libibverbs built.
+pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    let ours = guard(None, || {
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().find(|(other, _)| *other == fd).map(|(_, channels)| Arc::clone(channels))
+    });
+    let Some(channels) = ours else {
+        // SAFETY: the caller's own arguments.
+        return unsafe { libc::write(fd, buffer, length) };
+    };
+    let answer = guard(Err(libc::EIO), || {
+        // SAFETY: the buffer is readable for its length, which is checked first.
+        let command = (length >= COMMAND_LEN).then(|| unsafe { buffer.cast::<u32>().read_unaligned() });
+        if command != Some(CREATE_COMP_CHANNEL) {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // SAFETY: as above; the second half of the command is the address of an int for the answer.
+        unsafe {
+            let answer = buffer.cast::<u64>().add(1).read_unaligned() as *mut c_int;
+            answer.write_unaligned(channels.create().map_err(|e| e.raw_os_error().unwrap_or(libc::EMFILE))?);
+        }
+        Ok(length as ssize_t)
+    });
+    answer.unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A descriptor number no file of this process has.
+    const FD: RawFd = 1 << 20;
+
+    fn command(number: u32, answer: &mut c_int) -> ssize_t {
+        let mut bytes = [0u8; COMMAND_LEN];
+        bytes[..4].copy_from_slice(&number.to_ne_bytes());
+        bytes[8..].copy_from_slice(&(&raw mut *answer as u64).to_ne_bytes());
+        // SAFETY: a whole command.
+        unsafe { write_command(FD, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    #[test]
+    fn a_channel_is_created_by_its_command_and_no_other_command_passes() {
+        let channels = Arc::new(Channels::default());
+        enter(FD, &channels);
+        let mut fd = -1;
+        assert_eq!(command(CREATE_COMP_CHANNEL, &mut fd), COMMAND_LEN as ssize_t);
+        assert!(channels.get(fd).is_some());
+        assert_eq!(command(9, &mut fd), -1);
+        leave(&channels);
+        assert_eq!(command(CREATE_COMP_CHANNEL, &mut fd), -1, "the real write on a descriptor that is none");
+    }
+}

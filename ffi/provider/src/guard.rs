@@ -1,0 +1,71 @@
+//! The rim every C entry goes through: no panic passes it, and a forked child gets past nothing.
+
+use libc::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Counts the forks between the process that loaded us and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Begins to notice forks.
+pub fn watch_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handler only touches an atomic; this object is never unloaded.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
+
+/// The process an object was made in, told apart from its forked children: those share its rings with it and must not
+/// touch them.
+#[derive(Clone, Copy)]
+pub struct Birth(u32);
+
+impl Birth {
+    /// This process.
+    pub fn here() -> Self {
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Still in the process of birth.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the body of a C entry; a panic in it becomes `on_panic`.
+#[inline]
+pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
+}
+
+/// For entries that return a pointer: null and errno on an error or a panic.
+pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
+    match guard(Err(libc::EIO), body) {
+        Ok(pointer) => pointer,
+        Err(errno) => {
+            set_errno(errno);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// For entries that return 0 or an errno.
+pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
+    match guard(Err(libc::EIO), body) {
+        Ok(()) => 0,
+        Err(errno) => errno,
+    }
+}
+
+/// Sets the C library's errno.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}

@@ -1,0 +1,123 @@
+//! The descriptors a program waits on: records of fixed length, written by us, read by libibverbs.
+//!
+//! A pipe keeps records whole (they are far smaller than PIPE_BUF and all of one length) and behaves under poll and
+//! O_NONBLOCK as the kernel's own event files do.
+
+use libc::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+/// One event file of records of `N` bytes. The program owns the reading end (and closes it), we the writing end.
+pub struct EventPipe<const N: usize> {
+    reader: RawFd,
+    writer: OwnedFd,
+    /// Senders and the withdrawal of records exclude each other.
+    sending: Mutex<()>,
+}
+
+impl<const N: usize> EventPipe<N> {
+    /// A new, empty pipe.
+    pub fn new() -> io::Result<Self> {
+        let mut ends: [c_int; 2] = [-1; 2];
+        // SAFETY: two ints to fill.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fresh descriptors of ours.
+        let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+        // SAFETY: a descriptor of ours. A full pipe loses the record instead of stopping the event thread: the program
+        // has then left thousands unread.
+        if unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { reader: reader.into_raw_fd(), writer, sending: Mutex::new(()) })
+    }
+
+    /// The reading end, as handed to the program.
+    pub fn reader(&self) -> RawFd {
+        self.reader
+    }
+
+    /// Appends a record.
+    pub fn send(&self, record: [u8; N]) {
+        let _one = self.sending.lock();
+        self.write(&record);
+    }
+
+    /// Takes back the unread records `unwanted` names; the others keep their order. Returns how many were taken back.
+    pub fn withdraw(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> usize {
+        let _one = self.sending.lock();
+        let (mut kept, mut taken) = (Vec::new(), 0);
+        while let Some(record) = self.read() {
+            if unwanted(&record) {
+                taken += 1;
+            } else {
+                kept.push(record);
+            }
+        }
+        kept.iter().for_each(|record| self.write(record));
+        taken
+    }
+
+    /// The program has closed its end.
+    pub fn abandoned(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.writer.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one entry; returns at once.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLERR != 0 }
+    }
+
+    fn write(&self, record: &[u8; N]) {
+        // SAFETY: N readable bytes. SIGPIPE cannot arise unnoticed: see below.
+        let written = unsafe {
+            if self.abandoned() { N as isize } else { libc::write(self.writer.as_raw_fd(), record.as_ptr().cast(), N) }
+        };
+        debug_assert!(written == N as isize || written == -1);
+    }
+
+    /// One record without waiting, whatever the program set its end to.
+    fn read(&self) -> Option<[u8; N]> {
+        let mut record = [0; N];
+        let mut ready: c_int = 0;
+        let vector = libc::iovec { iov_base: record.as_mut_ptr().cast::<c_void>(), iov_len: N };
+        // SAFETY: an int and N bytes to fill. Kernels before 6.4 know no RWF_NOWAIT for pipes: there the bytes seen
+        // waiting can only be missed when the program reads this channel while destroying an object on it.
+        let got = unsafe {
+            if libc::ioctl(self.reader, libc::FIONREAD, &raw mut ready) != 0 || (ready as usize) < N {
+                return None;
+            }
+            match libc::preadv2(self.reader, &raw const vector, 1, -1, libc::RWF_NOWAIT) {
+                -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                    libc::read(self.reader, vector.iov_base, N)
+                }
+                got => got,
+            }
+        };
+        (got == N as isize).then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EventPipe;
+
+    #[test]
+    fn records_of_a_destroyed_object_are_withdrawn_and_the_others_stay_in_order() {
+        let pipe = EventPipe::<8>::new().expect("a pipe");
+        for record in [1u64, 2, 1, 3] {
+            pipe.send(record.to_ne_bytes());
+        }
+        assert_eq!(pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1), 2);
+        let left: Vec<u64> = std::iter::from_fn(|| pipe.read()).map(u64::from_ne_bytes).collect();
+        assert_eq!(left, [2, 3]);
+    }
+
+    #[test]
+    fn a_record_for_a_closed_channel_is_dropped_quietly() {
+        let pipe = EventPipe::<8>::new().expect("a pipe");
+        // SAFETY: the reading end belongs to whoever asked for it, here us.
+        unsafe { libc::close(pipe.reader()) };
+        assert!(pipe.abandoned());
+        pipe.send([0; 8]);
+    }
+}

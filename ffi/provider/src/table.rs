@@ -1,0 +1,48 @@
+//! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
+//! (EOPNOTSUPP): SRQ, address handles and UD, XRC, memory windows, device memory, flows, raw packets.
+
+use crate::abi::ops::{MAX_OPS, OpsTable};
+use crate::{context, cq, cq_ex, mr, pd, post, qp, query};
+use libc::c_void;
+
+type Op = *const c_void;
+
+/// The operations in the slots of this library.
+///
+/// # Errors
+/// The name the library has no slot for.
+pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
+    let offered: [(&'static str, Op); 26] = [
+        ("free_context", context::free_context as Op),
+        ("query_device_ex", query::query_device_ex as Op),
+        ("query_port", query::query_port as Op),
+        ("alloc_pd", pd::alloc_pd as Op),
+        ("dealloc_pd", pd::dealloc_pd as Op),
+        ("reg_mr", mr::reg_mr as Op),
+        ("dereg_mr", mr::dereg_mr as Op),
+        ("create_cq", cq::create_cq as Op),
+        ("create_cq_ex", cq_ex::create_cq_ex as Op),
+        ("destroy_cq", cq::destroy_cq as Op),
+        ("poll_cq", cq::poll_cq as Op),
+        ("req_notify_cq", cq::req_notify_cq as Op),
+        ("cq_event", cq::cq_event as Op),
+        ("create_qp", qp::create_qp as Op),
+        ("create_qp_ex", qp::create_qp_ex as Op),
+        ("modify_qp", qp::modify_qp as Op),
+        ("query_qp", qp::query_qp as Op),
+        ("destroy_qp", qp::destroy_qp as Op),
+        ("post_send", post::post_send as Op),
+        ("post_recv", post::post_recv as Op),
+        ("async_event", context::async_event as Op),
+        ("create_srq", query::refuse_pointer as Op),
+        ("create_ah", query::refuse_pointer as Op),
+        ("open_xrcd", query::refuse_pointer as Op),
+        ("alloc_mw", query::refuse_pointer as Op),
+        ("query_qp_data_in_order", query::refuse_in_order as Op),
+    ];
+    let mut table: [Op; MAX_OPS] = [std::ptr::null(); MAX_OPS];
+    for (name, op) in offered {
+        table[slots.slot(name).ok_or(name)?] = op;
+    }
+    Ok(table)
+}
