@@ -14,5 +14,6 @@ pub mod doorbell;
 pub mod eqe;
 pub mod handle;
 pub mod init_segment;
+pub mod pcie;
 pub mod wire;
 pub mod wqe;
