@@ -1,1 +1,65 @@
-//! devmodel
+//! What the chip does: a ConnectX-class SR-IOV adapter as one flat region of state and a pipeline that works on it.
+//!
+//! [`Adapter`] is the chip: a [`region::Region`] and a [`Config`]. [`engine::Runner`] drives it on behalf of one thread,
+//! through a [`host::Host`] that stands for the machine around it.
+#![deny(unsafe_code)]
+
+pub mod cmd;
+mod config;
+pub mod engine;
+pub mod host;
+pub mod identity;
+pub mod pcie;
+pub mod pipe;
+pub mod region;
+pub mod state;
+
+pub use config::{Config, Profile};
+
+use region::{Func, Region, Sync};
+
+/// The chip.
+pub struct Adapter {
+    region: Region,
+    config: Config,
+}
+
+impl Adapter {
+    /// An adapter in its power-on state: only the PF is there.
+    pub fn power_on(region: Region, config: Config, host: &mut dyn host::Host) -> Self {
+        let adapter = Self { region, config };
+        for fid in 0..adapter.region.functions() {
+            let mut func = Func::lock(&adapter.region, fid, host);
+            pcie::power_on(&mut func);
+            func.commit(host);
+        }
+        adapter
+    }
+
+    /// An adapter that another party powered on, or that was restored.
+    pub fn attach(region: Region, config: Config) -> Self {
+        Self { region, config }
+    }
+
+    /// All state.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Behaviour.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The function whose MAC is the destination of `frame`.
+    #[inline]
+    pub(crate) fn owner_of_mac(&self, frame: &[u8]) -> Option<u8> {
+        let mac: [u8; 6] = *frame.first_chunk()?;
+        identity::fid_of_mac(mac).filter(|fid| *fid < self.region.functions() && self.region.is_present(*fid))
+    }
+
+    /// Counts a frame that found no room.
+    fn count_ring_full(&self, fid: u8) {
+        self.region.sync(fid, Sync::RxFull).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,33 @@
+//! What a user may choose of an adapter's behaviour.
+
+/// Where the specification leaves room, or the hardware differs from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// The letter of the InfiniBand architecture specification.
+    Ibta,
+    /// As measured on ConnectX-5.
+    #[default]
+    Cx5,
+}
+
+/// Behaviour of an adapter; the same for all parties of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// See [`Profile`].
+    pub profile: Profile,
+    /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 unless told otherwise.
+    pub min_ack_timeout: u8,
+    /// Requests between two that ask for an acknowledgement, within a message of several packets.
+    pub ack_every: u32,
+    /// Frames travel as bytes with pad and ICRC, which the receiver checks; else the payload of a frame that stays
+    /// within the region is passed by reference and the ICRC, which nothing could have damaged, is left out.
+    pub sealed: bool,
+    /// Frames a function may process in one go before others get their turn.
+    pub budget: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { profile: Profile::Cx5, min_ack_timeout: 0, ack_every: 32, sealed: false, budget: 512 }
+    }
+}

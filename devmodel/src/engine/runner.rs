@@ -1,0 +1,335 @@
+//! The functional runner: costs are zero, and whoever needs the chip drives it.
+//!
+//! A runner belongs to one thread. [`Runner::run`] works on a function until nothing is left to do or its bound is
+//! reached, then on the functions its frames went to, and so on. Functions are locked one at a time.
+
+use crate::{
+    Adapter,
+    host::{Abort, Host},
+    pipe::{Frame, Job, Payload, Step, dispatch, step::Buffers},
+    region::{Func, SlotPayload, Sync, WireRing},
+};
+use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+/// What becomes of a frame on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It arrives.
+    Deliver,
+    /// It is lost.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+}
+
+/// A wire that is watched, or leads out of the region. Frames are whole: Ethernet to ICRC.
+pub trait Link: Send {
+    /// Asked for every frame that enters the wire; may alter it, keep a copy, or release others kept back by pushing
+    /// them to `more`.
+    fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict;
+    /// A frame whose destination is no function of this adapter.
+    fn leave(&mut self, frame: &[u8]);
+}
+
+/// Runs the pipeline; see the [module](self).
+#[derive(Default)]
+pub struct Runner {
+    buffers: Buffers,
+    /// Functions with something to do, by bit.
+    due: u128,
+    link: Option<Box<dyn Link>>,
+    sealed: Vec<u8>,
+}
+
+/// Rounds over functions in one call, so that a call ends even if others keep making work.
+const ROUNDS: usize = 64;
+/// Frames in the outbox that end a step.
+const OUT: usize = 128;
+
+impl Runner {
+    /// A runner with its buffers in place.
+    pub fn new() -> Self {
+        let mut runner = Self::default();
+        runner.buffers.jobs.reserve(1024);
+        runner.buffers.out.reserve(2 * OUT);
+        runner.buffers.moves.reserve(1024);
+        runner.buffers.staged.reserve(256 << 10);
+        runner
+    }
+
+    /// Watches every frame this runner sends.
+    pub fn set_link(&mut self, link: Option<Box<dyn Link>>) {
+        self.link = link;
+    }
+
+    /// The link, if there is one.
+    pub fn link(&mut self) -> Option<&mut (dyn Link + 'static)> {
+        self.link.as_deref_mut()
+    }
+
+    /// Hands `job` to function `fid` and runs.
+    pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
+        self.work(adapter, host, now, fid, Some(job), true);
+        self.run_due(adapter, host, now);
+    }
+
+    /// Runs function `fid` and whatever follows, if it has anything to do.
+    pub fn run(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
+        if adapter.has_work(fid, now) {
+            self.due |= 1 << fid;
+            self.run_due(adapter, host, now);
+        }
+    }
+
+    /// A whole frame (Ethernet to ICRC) arrives from outside.
+    pub fn receive(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, frame: &[u8]) {
+        self.carry(adapter, host, frame);
+        self.run_due(adapter, host, now);
+    }
+
+    fn run_due(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
+        for _ in 0..ROUNDS {
+            if self.due == 0 {
+                break;
+            }
+            let fid = self.due.trailing_zeros() as u8;
+            self.due &= !(1 << fid);
+            self.work(adapter, host, now, fid, None, false);
+        }
+        self.due = 0;
+    }
+
+    /// Works on `fid` for one bound. With a job in hand the lock is waited for; else a busy holder will see the work.
+    fn work(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        fid: u8,
+        first: Option<Job>,
+        wait: bool,
+    ) {
+        let region = adapter.region();
+        let mut first = first;
+        loop {
+            let func = if wait || first.is_some() {
+                Func::lock(region, fid, host)
+            } else {
+                match Func::try_lock(region, fid, host) {
+                    Some(func) => func,
+                    None => return,
+                }
+            };
+            let more = self.locked(adapter, host, now, func, first.take());
+            self.deliver(adapter, host, fid);
+            if more {
+                self.due |= 1 << fid;
+                return;
+            }
+            // A frame pushed while we held the lock was left to us: look once more now that we do not.
+            fence(SeqCst);
+            if !WireRing::of(region, fid).waits() {
+                return;
+            }
+        }
+    }
+
+    /// Works on a locked function. True if there is more to do than fits one bound.
+    fn locked(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        mut func: Func<'_>,
+        first: Option<Job>,
+    ) -> bool {
+        let mut careful = false;
+        let mut first = first;
+        'again: loop {
+            let mut budget = adapter.config().budget;
+            let mut kept = first;
+            loop {
+                let mut step = Step {
+                    host,
+                    now,
+                    config: adapter.config(),
+                    careful,
+                    yielded: false,
+                    buffers: &mut self.buffers,
+                };
+                // A job and all that follows from it within the function is the least that commits.
+                let source = kept.take().or_else(|| next(&mut func, &mut step));
+                let Some(job) = source else { break };
+                dispatch(job, &mut func, &mut step);
+                while let Some(job) = step.buffers.jobs.pop_front() {
+                    dispatch(job, &mut func, &mut step);
+                }
+                let yielded = step.yielded;
+                budget = budget.saturating_sub(1);
+                let full = yielded || budget == 0 || self.buffers.out.len() >= OUT;
+                if careful || full || !func.has_room() {
+                    if self.commit(&mut func, host).is_err() {
+                        careful = true;
+                        self.buffers.clear();
+                        continue 'again;
+                    }
+                    first = None;
+                    if full {
+                        return true;
+                    }
+                }
+            }
+            if self.commit(&mut func, host).is_err() {
+                careful = true;
+                self.buffers.clear();
+                continue 'again;
+            }
+            return false;
+        }
+    }
+
+    fn commit(&mut self, func: &mut Func<'_>, host: &mut dyn Host) -> Result<(), Abort> {
+        if !self.buffers.moves.is_empty() {
+            let done = host.copy(&self.buffers.staged, &self.buffers.moves);
+            self.buffers.moves.clear();
+            if let Err(abort) = done {
+                func.rollback();
+                return Err(abort);
+            }
+        }
+        func.commit(host);
+        Ok(())
+    }
+
+    /// Brings the frames of a step to their destinations.
+    fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8) {
+        let mut out = std::mem::take(&mut self.buffers.out);
+        for frame in &out {
+            self.put(adapter, host, from, frame);
+        }
+        out.clear();
+        self.buffers.out = out;
+        self.buffers.staged.clear();
+    }
+
+    fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, frame: &Frame) {
+        let headers = &frame.headers[..frame.header_len as usize];
+        let to = adapter.owner_of_mac(headers);
+        if self.link.is_some() || to.is_none() || adapter.config().sealed {
+            let mut whole = std::mem::take(&mut self.sealed);
+            whole.clear();
+            if seal(host, from, frame, &self.buffers.staged, &mut whole).is_ok() {
+                self.transmit(adapter, host, from, &mut whole);
+            }
+            self.sealed = whole;
+            return;
+        }
+        let Some(to) = to else { return };
+        let payload = match &frame.payload {
+            Payload::Empty => SlotPayload::Bytes(&[]),
+            Payload::Staged(at, len) => SlotPayload::Bytes(
+                self.buffers.staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]),
+            ),
+            Payload::Pieces(n, pieces) => SlotPayload::Pieces(crate::host::Rid(from), &pieces[..*n as usize]),
+        };
+        if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
+            self.due |= 1 << to;
+        } else {
+            adapter.count_ring_full(to);
+        }
+        fence(SeqCst);
+    }
+
+    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, whole: &mut Vec<u8>) {
+        let mut more = Vec::new();
+        let verdict = match &mut self.link {
+            Some(link) => link.transmit(from, whole, &mut more),
+            None => Verdict::Deliver,
+        };
+        let times = match verdict {
+            Verdict::Deliver => 1,
+            Verdict::Drop => 0,
+            Verdict::Duplicate => 2,
+        };
+        for _ in 0..times {
+            self.carry(adapter, host, whole);
+        }
+        for frame in more {
+            self.carry(adapter, host, &frame);
+        }
+    }
+
+    fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, whole: &[u8]) {
+        match adapter.owner_of_mac(whole) {
+            Some(to) => {
+                // A frame that makes no sense is cut anywhere; the receiver counts it.
+                let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
+                let (headers, rest) = whole.split_at(cut);
+                if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
+                    self.due |= 1 << to;
+                } else {
+                    adapter.count_ring_full(to);
+                }
+                fence(SeqCst);
+            }
+            None => {
+                if let Some(link) = &mut self.link {
+                    link.leave(whole);
+                }
+            }
+        }
+    }
+}
+
+/// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
+fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
+    if func.front().is_some() {
+        return Some(Job::Arrive);
+    }
+    if let Some((qp, kind)) = func.take_timer(step.now) {
+        return Some(Job::Timeout { qp, kind });
+    }
+    func.take_ready().map(|qp| Job::Execute { qp })
+}
+
+/// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
+fn seal(
+    host: &mut dyn Host,
+    from: u8,
+    frame: &Frame,
+    staged: &[u8],
+    whole: &mut Vec<u8>,
+) -> Result<(), Abort> {
+    whole.extend_from_slice(&frame.headers[..frame.header_len as usize]);
+    match &frame.payload {
+        Payload::Empty => {}
+        Payload::Staged(at, len) => {
+            whole.extend_from_slice(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]));
+        }
+        Payload::Pieces(n, pieces) => {
+            for piece in &pieces[..*n as usize] {
+                let start = whole.len();
+                whole.resize(start + piece.len as usize, 0);
+                host.read(crate::host::Rid(from), piece.at, &mut whole[start..])?;
+            }
+        }
+    }
+    let pad = (4 - frame.payload.len() % 4) % 4;
+    whole.resize(whole.len() + pad, 0);
+    let ip = Ethernet::SIZE;
+    let icrc = Icrc::new(whole.get(ip..).unwrap_or_default()).finish();
+    whole.extend_from_slice(&icrc);
+    Ok(())
+}
+
+impl Adapter {
+    /// Whether `fid` has anything to do at `now`, without its lock.
+    #[inline]
+    pub fn has_work(&self, fid: u8, now: u64) -> bool {
+        let region = self.region();
+        WireRing::of(region, fid).waits()
+            || region.sync(fid, Sync::Ready).load(std::sync::atomic::Ordering::Relaxed) != 0
+            || region.timer_due(fid, now)
+    }
+}

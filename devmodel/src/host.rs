@@ -1,0 +1,69 @@
+//! What the chip asks of the machine it is plugged into.
+//!
+//! A [`Host`] is one runner's view: the memory it can reach, the interrupts it can raise and the other parties of the
+//! node it can wake. The model calls nothing else.
+
+/// Requester id: the function (0 is the PF, `i` is VF `i`) that a transfer or an interrupt comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rid(pub u8);
+
+/// A bus address. The host decides what its bits mean; the model only adds offsets to it.
+pub type Iova = u64;
+
+/// Who drives the node: a process, a server for guests, a test. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Party(pub u16);
+
+/// The host refused a transfer: nothing is mapped there, or not for this function, or its owner is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// Reading failed: a read, or the source of a copy.
+    Source,
+    /// Writing failed: a write, or the destination of a copy.
+    Destination,
+}
+
+/// Where a copy comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A bus address in the mapping of a function.
+    Bus(Rid, Iova),
+    /// An offset into the bytes handed over with the moves.
+    Staged(u32),
+}
+
+/// One copy to a bus address, possibly between the memories of two parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Where from.
+    pub src: Source,
+    /// The function whose mapping `dst` belongs to.
+    pub dst_rid: Rid,
+    /// Where to.
+    pub dst: Iova,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// What the chip asks of the machine it is plugged into.
+pub trait Host {
+    /// Reads `buf.len()` bytes at `at`.
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+    /// Writes `data` at `at`, in ascending order: the last byte becomes visible last, after all writes before.
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
+    /// Carries out all `moves`; those into the memory of one party in the order given. `staged` holds the bytes of
+    /// [`Source::Staged`] moves. On an abort some may have been done.
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort>;
+    /// Raises the MSI-X interrupt of table entry `vector`, whose message is `address` and `data`.
+    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
+    /// The party this runner works for.
+    fn party(&self) -> Party;
+    /// Whether this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
+    fn reaches(&mut self, party: Party) -> bool;
+    /// Tells `party` that work waits in its queue.
+    fn wake(&mut self, party: Party);
+    /// Whether `party` still lives. Asked only when it holds a lock for long.
+    fn alive(&mut self, party: Party) -> bool;
+    /// Called while waiting for another party: yield the processor.
+    fn relax(&mut self);
+}

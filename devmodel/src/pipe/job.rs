@@ -1,0 +1,32 @@
+//! The drawing of the data flow: one variant per arrow.
+
+use crate::region::TimerKind;
+
+/// A job of one function. Numbers are indices of the function's own tables unless named otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Command queue doorbell: a bit per slot.
+    Command {
+        /// Slots rung.
+        slots: u32,
+    },
+    /// Send doorbell: the QP's number as the driver wrote it.
+    Doorbell {
+        /// QP number.
+        qpn: u32,
+    },
+    /// A frame waits in the receive ring.
+    Arrive,
+    /// The QP has requests or responses to send.
+    Execute {
+        /// QP index.
+        qp: u32,
+    },
+    /// A timer of the QP ran out.
+    Timeout {
+        /// QP index.
+        qp: u32,
+        /// Which.
+        kind: TimerKind,
+    },
+}

@@ -1,0 +1,153 @@
+//! What a stage has in its hands: the host, the time, and where to put what comes out.
+
+use super::Job;
+use crate::{
+    config::Config,
+    host::{Abort, Host, Iova, Move, Rid, Source},
+    region::Piece,
+};
+use std::collections::VecDeque;
+
+/// A frame on its way to the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// Bytes of `headers` in use: Ethernet to the last extension header.
+    pub header_len: u16,
+    /// Headers.
+    pub headers: [u8; 128],
+    /// What follows them.
+    pub payload: Payload,
+}
+
+/// Payload of a frame that is being sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload {
+    /// None.
+    Empty,
+    /// In the step's staging bytes: offset and length.
+    Staged(u32, u32),
+    /// In the sender's memory: pieces in use and the pieces.
+    Pieces(u8, [Piece; 4]),
+}
+
+impl Payload {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Staged(_, len) => *len as usize,
+            Self::Pieces(n, pieces) => pieces[..*n as usize].iter().map(|p| p.len as usize).sum(),
+        }
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Buffers of a step, kept from one to the next so that the data path allocates nothing.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) out: Vec<Frame>,
+    pub(crate) moves: Vec<Move>,
+    pub(crate) staged: Vec<u8>,
+}
+
+impl Buffers {
+    pub(crate) fn clear(&mut self) {
+        self.jobs.clear();
+        self.out.clear();
+        self.moves.clear();
+        self.staged.clear();
+    }
+}
+
+/// What a stage has in its hands.
+pub struct Step<'a> {
+    /// The machine around the chip.
+    pub host: &'a mut dyn Host,
+    /// The time, in picoseconds of the runner's clock.
+    pub now: u64,
+    /// The adapter's behaviour.
+    pub config: &'a Config,
+    /// Carry out each copy at once, so that a refusal is known where it happens. Else copies are gathered and made
+    /// before the step commits; if one is refused the step is taken back and run again this way.
+    pub(crate) careful: bool,
+    /// Set by a stage that must not go on before the frames sent so far have been delivered.
+    pub yielded: bool,
+    pub(crate) buffers: &'a mut Buffers,
+}
+
+impl Step<'_> {
+    /// Adds a job to this function's queue.
+    #[inline]
+    pub fn push(&mut self, job: Job) {
+        self.buffers.jobs.push_back(job);
+    }
+
+    /// Puts a frame on the wire when the step commits.
+    #[inline]
+    pub fn send(&mut self, frame: Frame) {
+        self.buffers.out.push(frame);
+    }
+
+    /// Frames sent in this step so far.
+    #[inline]
+    pub fn sent(&self) -> usize {
+        self.buffers.out.len()
+    }
+
+    /// Keeps `bytes` until the step commits; the offset names them in a [`Payload`] or a move.
+    #[inline]
+    pub fn stage(&mut self, bytes: &[u8]) -> u32 {
+        let at = self.buffers.staged.len() as u32;
+        self.buffers.staged.extend_from_slice(bytes);
+        at
+    }
+
+    /// Reads `len` bytes at `at` into the staging bytes and says where they are.
+    pub fn stage_from(&mut self, rid: Rid, at: Iova, len: usize) -> Result<u32, Abort> {
+        let start = self.buffers.staged.len();
+        self.buffers.staged.resize(start + len, 0);
+        self.host.read(rid, at, &mut self.buffers.staged[start..])?;
+        Ok(start as u32)
+    }
+
+    /// Bytes staged at `at`.
+    pub fn staged(&self, at: u32, len: u32) -> &[u8] {
+        self.buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[])
+    }
+
+    /// Copies from memory to memory before the step commits.
+    #[inline]
+    pub fn copy(&mut self, src: (Rid, Iova), dst: (Rid, Iova), len: u32) -> Result<(), Abort> {
+        self.moving(Move { src: Source::Bus(src.0, src.1), dst_rid: dst.0, dst: dst.1, len })
+    }
+
+    /// Writes `bytes` to memory before the step commits.
+    #[inline]
+    pub fn write(&mut self, dst: (Rid, Iova), bytes: &[u8]) -> Result<(), Abort> {
+        let at = self.stage(bytes);
+        self.moving(Move { src: Source::Staged(at), dst_rid: dst.0, dst: dst.1, len: bytes.len() as u32 })
+    }
+
+    #[inline]
+    fn moving(&mut self, one: Move) -> Result<(), Abort> {
+        if self.careful {
+            return self.host.copy(&self.buffers.staged, &[one]);
+        }
+        self.buffers.moves.push(one);
+        Ok(())
+    }
+
+    /// Makes the copies gathered so far, so that what is read next sees them.
+    pub fn flush(&mut self) -> Result<(), Abort> {
+        if self.buffers.moves.is_empty() {
+            return Ok(());
+        }
+        let done = self.host.copy(&self.buffers.staged, &self.buffers.moves);
+        self.buffers.moves.clear();
+        done
+    }
+}

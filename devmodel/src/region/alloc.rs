@@ -1,0 +1,126 @@
+//! Allocation of rows and of translation ranges.
+
+use super::{Func, Table, func::Row};
+use crate::{host::Party, state::Head};
+
+/// A range of translation entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MttRange {
+    /// First entry; 0 is none.
+    pub first: u32,
+    /// Entries asked for; the range has the next power of two.
+    pub len: u32,
+}
+
+impl Func<'_> {
+    /// Allocates a zeroed row for `uid` and `party`; `None` if the table is full.
+    pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, uid: u16, party: Party) -> Option<u32> {
+        self.alloc_from::<R>(uid, party, 0)
+    }
+
+    /// Allocates a row with an index of at least `first`: some numbers are taken from the start (QP0, QP1, key 0).
+    pub fn alloc_from<R: Row + zerocopy::FromZeros>(
+        &mut self,
+        uid: u16,
+        party: Party,
+        first: u32,
+    ) -> Option<u32> {
+        let rows = self.rows(R::TABLE);
+        let mut free = self.function().free[R::TABLE as usize];
+        let index = if free.fresh.max(first) < rows {
+            // Unused numbers first: a number comes back as late as it can.
+            let index = free.fresh.max(first);
+            free.fresh = index + 1;
+            index
+        } else {
+            let index = free.head.checked_sub(1)?;
+            free.head = self.any_row_mut::<R>(index).head().next_free;
+            if free.head == 0 {
+                free.tail = 0;
+            }
+            index
+        };
+        free.used += 1;
+        *self.function_mut(|f| &mut f.free[R::TABLE as usize]) = free;
+        let row = self.any_row_mut::<R>(index);
+        *row = R::new_zeroed();
+        *row.head_mut() = Head { live: 1, uid, party: party.0, ..Head::default() };
+        Some(index)
+    }
+
+    /// Frees row `index`.
+    pub fn free<R: Row>(&mut self, index: u32) {
+        let mut free = self.function().free[R::TABLE as usize];
+        let Some(row) = self.row_mut::<R>(index) else { return };
+        *row.head_mut() = Head::default();
+        match free.tail.checked_sub(1) {
+            Some(tail) => self.any_row_mut::<R>(tail).head_mut().next_free = index + 1,
+            None => free.head = index + 1,
+        }
+        free.tail = index + 1;
+        free.used -= 1;
+        *self.function_mut(|f| &mut f.free[R::TABLE as usize]) = free;
+    }
+
+    /// Rows of `R` in use.
+    pub fn used<R: Row>(&self) -> u32 {
+        self.function().free[R::TABLE as usize].used
+    }
+
+    /// Indices of all rows of `R` in use, in order, found from the rows ever used.
+    pub fn live<R: Row>(&self) -> Vec<u32> {
+        (0..self.function().free[R::TABLE as usize].fresh).filter(|i| self.row::<R>(*i).is_some()).collect()
+    }
+
+    /// Allocates `len` translation entries; `None` if there are none left. Entries are not cleared.
+    pub fn alloc_mtt(&mut self, len: u32) -> Option<MttRange> {
+        if len == 0 {
+            return Some(MttRange::default());
+        }
+        if len > self.rows(Table::Mtt) / 2 {
+            return None;
+        }
+        let class = len.next_power_of_two().trailing_zeros();
+        let first = self.take_mtt(class)?;
+        *self.function_mut(|f| &mut f.mtt_used) += 1 << class;
+        Some(MttRange { first, len })
+    }
+
+    fn take_mtt(&mut self, class: u32) -> Option<u32> {
+        let head = self.function().mtt_free[class as usize];
+        if head != 0 {
+            let next = *self.plain::<u64>(Table::Mtt, head) as u32;
+            *self.function_mut(|f| &mut f.mtt_free).get_mut(class as usize)? = next;
+            return Some(head);
+        }
+        // Entry 0 is "none", so fresh entries start behind it, aligned to nothing.
+        let fresh = self.function().mtt_fresh.max(1);
+        if fresh + (1 << class) <= self.rows(Table::Mtt) {
+            *self.function_mut(|f| &mut f.mtt_fresh) = fresh + (1 << class);
+            return Some(fresh);
+        }
+        // Split a larger one: its upper half becomes free.
+        if class >= 30 {
+            return None;
+        }
+        let first = self.take_mtt(class + 1)?;
+        self.give_mtt(first + (1 << class), class);
+        Some(first)
+    }
+
+    fn give_mtt(&mut self, first: u32, class: u32) {
+        let head = self.function().mtt_free[class as usize];
+        *self.plain_mut::<u64>(Table::Mtt, first) = head.into();
+        self.function_mut(|f| &mut f.mtt_free)[class as usize] = first;
+    }
+
+    /// Gives a range back.
+    pub fn free_mtt(&mut self, range: MttRange) {
+        if range.first == 0 || range.len == 0 {
+            return;
+        }
+        let class = range.len.next_power_of_two().trailing_zeros();
+        self.give_mtt(range.first, class);
+        *self.function_mut(|f| &mut f.mtt_used) -= 1 << class;
+    }
+}

@@ -1,0 +1,288 @@
+//! A function, locked: the only way to its rows.
+
+use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
+use crate::{
+    host::{Host, Rid},
+    state::{
+        CounterRow, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
+        TdRow, UarRow, UctxRow, XrcdRow,
+    },
+};
+use std::{
+    marker::PhantomData,
+    sync::atomic::Ordering::{Relaxed, Release},
+};
+
+/// A row of an object table.
+pub trait Row: Copy {
+    /// Which table.
+    const TABLE: Table;
+    /// Allocation and ownership.
+    fn head(&self) -> &Head;
+    /// See [`head`](Self::head).
+    fn head_mut(&mut self) -> &mut Head;
+}
+
+macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
+    impl Row for $R {
+        const TABLE: Table = Table::$T;
+        fn head(&self) -> &Head { &self.head }
+        fn head_mut(&mut self) -> &mut Head { &mut self.head }
+    }
+)* } }
+impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter,
+    EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp);
+
+/// A locked function.
+///
+/// Every change goes through a `*_mut` method, which notes the old bytes in the function's journal: a job's changes
+/// become final as a whole in [`commit`](Self::commit) or are taken back as a whole by [`rollback`](Self::rollback),
+/// also when the runner is killed in between.
+pub struct Func<'r> {
+    region: &'r Region,
+    fid: u8,
+    base: usize,
+    // One thread holds the lock.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<'r> Func<'r> {
+    /// Locks `fid`, waiting for whoever holds it; what a dead holder left half-done is finished or taken back first.
+    #[inline]
+    pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
+        let base = region.checked_base(fid);
+        let got = lock::acquire(region.sync(fid, Sync::Lock), host);
+        let func = Self { region, fid, base, _not_send: PhantomData };
+        if got == lock::Acquired::FromDead {
+            func.journal().recover(region, host, fid);
+        }
+        func
+    }
+
+    /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
+    #[inline]
+    pub fn try_lock(region: &'r Region, fid: u8, host: &dyn Host) -> Option<Self> {
+        let base = region.checked_base(fid);
+        lock::try_acquire(region.sync(fid, Sync::Lock), host).then(|| Self {
+            region,
+            fid,
+            base,
+            _not_send: PhantomData,
+        })
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::at(self.region, self.base)
+    }
+
+    /// The function's number.
+    pub fn fid(&self) -> u8 {
+        self.fid
+    }
+    /// Its requester id.
+    pub fn rid(&self) -> Rid {
+        Rid(self.fid)
+    }
+    /// The region it lies in.
+    pub fn region(&self) -> &'r Region {
+        self.region
+    }
+
+    #[inline(always)]
+    fn row_at(&self, table: Table, index: usize) -> *mut u8 {
+        let size = self.region.row_size(table);
+        self.region.at(self.base + self.region.offset(table) + index * size, size)
+    }
+
+    /// Registers and books.
+    #[inline]
+    pub fn function(&self) -> &FunctionRow {
+        // SAFETY: in bounds; we hold the lock.
+        unsafe { &*self.row_at(Table::Function, 0).cast() }
+    }
+
+    /// The part of the registers and books that `field` picks, to change.
+    #[inline]
+    pub fn function_mut<T: Copy>(&mut self, field: fn(&mut FunctionRow) -> &mut T) -> &mut T {
+        // SAFETY: as in `function`; `&mut self` makes us the only user.
+        let row: &mut FunctionRow = unsafe { &mut *self.row_at(Table::Function, 0).cast() };
+        let field = field(row);
+        self.journal().save(self.region, (&raw mut *field).cast(), size_of::<T>());
+        field
+    }
+
+    /// Row `index`, if it is allocated.
+    #[inline]
+    pub fn row<R: Row>(&self, index: u32) -> Option<&R> {
+        if index as usize >= self.region.rows(R::TABLE) {
+            return None;
+        }
+        // SAFETY: in bounds; rows are plain data; we hold the lock.
+        let row: &R = unsafe { &*self.row_at(R::TABLE, index as usize).cast() };
+        (row.head().live != 0).then_some(row)
+    }
+
+    /// Row `index`, to change, if it is allocated.
+    #[inline]
+    pub fn row_mut<R: Row>(&mut self, index: u32) -> Option<&mut R> {
+        if index as usize >= self.region.rows(R::TABLE) {
+            return None;
+        }
+        let at = self.row_at(R::TABLE, index as usize);
+        // SAFETY: in bounds; rows are plain data; we hold the lock and `&mut self`.
+        let row: &mut R = unsafe { &mut *at.cast() };
+        if row.head().live == 0 {
+            return None;
+        }
+        self.journal().save(self.region, at, size_of::<R>());
+        Some(row)
+    }
+
+    /// Row `index` whether allocated or not, noted in the journal.
+    pub(super) fn any_row_mut<R: Row>(&mut self, index: u32) -> &mut R {
+        let at = self.row_at(R::TABLE, index as usize);
+        self.journal().save(self.region, at, size_of::<R>());
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        unsafe { &mut *at.cast() }
+    }
+
+    /// The number by which the driver knows row `index`: adapter-wide for QPs, CQs, SRQs, PDs and mkeys.
+    pub fn number<R: Row>(&self, index: u32) -> u32 {
+        if R::TABLE.is_global() { (self.fid as u32) << self.region.log_rows(R::TABLE) | index } else { index }
+    }
+
+    /// The index behind `number`, if it is one of this function's.
+    #[inline]
+    pub fn index<R: Row>(&self, number: u32) -> Option<u32> {
+        if !R::TABLE.is_global() {
+            return Some(number);
+        }
+        let log = self.region.log_rows(R::TABLE);
+        (number >> log == self.fid as u32).then_some(number & ((1 << log) - 1))
+    }
+
+    /// The row that `number` names, if it is this function's and allocated.
+    #[inline]
+    pub fn get<R: Row>(&self, number: u32) -> Option<&R> {
+        self.row(self.index::<R>(number)?)
+    }
+
+    /// The row that `number` names, to change.
+    #[inline]
+    pub fn get_mut<R: Row>(&mut self, number: u32) -> Option<&mut R> {
+        self.row_mut(self.index::<R>(number)?)
+    }
+
+    /// Send record `at` (free-running) of QP `qp`. Not journaled: the QP's indices say which records count.
+    #[inline]
+    pub fn send_record(&self, qp: u32, at: u32) -> &SendRecord {
+        let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock.
+        unsafe { &*self.row_at(Table::SendRecord, i).cast() }
+    }
+
+    /// Send record `at` of QP `qp`, to fill. A record that counts already must be journaled with `journaled`.
+    #[inline]
+    pub fn send_record_mut(&mut self, qp: u32, at: u32, journaled: bool) -> &mut SendRecord {
+        let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
+        let at = self.row_at(Table::SendRecord, i);
+        if journaled {
+            self.journal().save(self.region, at, size_of::<SendRecord>());
+        }
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        unsafe { &mut *at.cast() }
+    }
+
+    /// READ resource `at` (free-running) of QP `qp`.
+    #[inline]
+    pub fn read_resource(&self, qp: u32, at: u32) -> &ReadResource {
+        let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock.
+        unsafe { &*self.row_at(Table::ReadResource, i).cast() }
+    }
+
+    /// READ resource `at` of QP `qp`, to fill or change; journaled, for an old one is overwritten.
+    #[inline]
+    pub fn read_resource_mut(&mut self, qp: u32, at: u32) -> &mut ReadResource {
+        let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
+        let at = self.row_at(Table::ReadResource, i);
+        self.journal().save(self.region, at, size_of::<ReadResource>());
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        unsafe { &mut *at.cast() }
+    }
+
+    /// Translation entry `index`: the bus address of a page; low bits are access bits.
+    #[inline]
+    pub fn mtt(&self, index: u32) -> u64 {
+        if index as usize >= self.region.rows(Table::Mtt) {
+            return 0;
+        }
+        // SAFETY: in bounds by the check; plain data; we hold the lock.
+        unsafe { self.row_at(Table::Mtt, index as usize).cast::<u64>().read() }
+    }
+
+    /// Writes translation entry `index` of a range that no row names yet (not journaled).
+    pub fn set_mtt(&mut self, index: u32, value: u64) {
+        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        unsafe { self.row_at(Table::Mtt, index as usize).cast::<u64>().write(value) }
+    }
+
+    /// A plain row of `table` that is no object: timers, ready entries, free translation entries.
+    pub(super) fn plain<T: Copy>(&self, table: Table, index: u32) -> &T {
+        debug_assert_eq!(size_of::<T>(), self.region.row_size(table));
+        // SAFETY: in bounds by `row_at`; plain data of this size; we hold the lock.
+        unsafe { &*self.row_at(table, index as usize).cast() }
+    }
+
+    /// See [`plain`](Self::plain); journaled.
+    pub(super) fn plain_mut<T: Copy>(&mut self, table: Table, index: u32) -> &mut T {
+        debug_assert_eq!(size_of::<T>(), self.region.row_size(table));
+        let at = self.row_at(table, index as usize);
+        self.journal().save(self.region, at, size_of::<T>());
+        // SAFETY: in bounds by `row_at`; plain data of this size; we hold the lock and `&mut self`.
+        unsafe { &mut *at.cast() }
+    }
+
+    /// Number of rows of `table`.
+    pub fn rows(&self, table: Table) -> u32 {
+        self.region.rows(table) as u32
+    }
+
+    /// Notes something to be done to the outside when the job commits. False if the journal is full: commit first.
+    #[inline]
+    pub fn effect(&mut self, effect: super::Effect<'_>) -> bool {
+        self.journal().effect(effect)
+    }
+
+    /// Whether the journal has room for another job of ordinary size.
+    pub fn has_room(&self) -> bool {
+        self.journal().has_room()
+    }
+
+    /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been made before.
+    #[inline]
+    pub fn commit(&mut self, host: &mut dyn Host) {
+        self.journal().commit(host, self.fid);
+        let (next, head) = (self.function().rx_next, self.region.sync(self.fid, Sync::RxHead));
+        if head.load(Relaxed) != next {
+            head.store(next, Release);
+        }
+    }
+
+    /// How full the journal is.
+    pub fn journal_stats(&self) -> JournalStats {
+        self.journal().stats()
+    }
+
+    /// Takes the job's changes back and forgets its effects.
+    pub fn rollback(&mut self) {
+        self.journal().rollback(self.region);
+    }
+}
+
+impl Drop for Func<'_> {
+    fn drop(&mut self) {
+        self.journal().rollback(self.region);
+        lock::release(self.region.sync(self.fid, Sync::Lock));
+    }
+}

@@ -1,0 +1,210 @@
+//! What lies where in the region.
+
+use super::ring;
+use crate::state::{
+    CounterRow, CqRow, EqRow, FunctionRow, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow, TdRow,
+    TimerRow, UarRow, UctxRow, XrcdRow,
+};
+
+/// Sizes of the tables of every function, as powers of two, and the number of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Geometry {
+    /// PF and VFs, at most 128.
+    pub functions: u8,
+    /// QPs per function.
+    pub log_qp: u8,
+    /// CQs per function.
+    pub log_cq: u8,
+    /// Memory keys per function.
+    pub log_mkey: u8,
+    /// Translation entries per function.
+    pub log_mtt: u8,
+    /// SRQs (and RMPs, XRC SRQs) per function.
+    pub log_srq: u8,
+    /// PDs, transport domains, XRC domains per function.
+    pub log_pd: u8,
+    /// Reserved.
+    pub reserved: u8,
+}
+
+impl Geometry {
+    /// The adapter of a node: 128 functions; untouched rows cost nothing.
+    pub const NODE: Self = Self {
+        functions: 128,
+        log_qp: 16,
+        log_cq: 16,
+        log_mkey: 17,
+        log_mtt: 20,
+        log_srq: 12,
+        log_pd: 15,
+        reserved: 0,
+    };
+    /// A small adapter for tests: a PF and three VFs.
+    pub const SMALL: Self = Self {
+        functions: 4,
+        log_qp: 8,
+        log_cq: 8,
+        log_mkey: 8,
+        log_mtt: 12,
+        log_srq: 6,
+        log_pd: 6,
+        reserved: 0,
+    };
+
+    /// Whether all sizes are in the range the interface can name (24-bit numbers adapter-wide).
+    pub fn is_sane(&self) -> bool {
+        self.functions >= 1
+            && self.functions <= 128
+            && [self.log_qp, self.log_cq, self.log_mkey, self.log_srq, self.log_pd]
+                .iter()
+                .all(|l| (4..=17).contains(l))
+            && (8..=24).contains(&self.log_mtt)
+    }
+
+    /// Bytes of the whole region.
+    pub fn size(&self) -> usize {
+        self.function_base(self.functions)
+    }
+
+    /// First byte of function `fid`'s block.
+    fn function_base(&self, fid: u8) -> usize {
+        PAGE + fid as usize * self.block()
+    }
+
+    pub(super) fn block(&self) -> usize {
+        Table::ALL.iter().map(|t| pages(t.rows(self) * t.row_size())).sum()
+    }
+
+    /// Offset of `table` within a function's block.
+    pub(super) fn table_offset(&self, table: Table) -> usize {
+        let mut at = 0;
+        for t in Table::ALL {
+            if t as usize == table as usize {
+                break;
+            }
+            at += pages(t.rows(self) * t.row_size());
+        }
+        at
+    }
+}
+
+const PAGE: usize = 4096;
+
+fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+/// The tables of a function's block, in the order they lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Table {
+    /// Words that parties touch without the function's lock: see [`Sync`](super::Sync).
+    Sync,
+    Function,
+    Journal,
+    Eq,
+    Pd,
+    Uar,
+    Td,
+    Xrcd,
+    Counter,
+    Uctx,
+    Srq,
+    Cq,
+    Qp,
+    /// What the requester remembers of requests under way: [`SendRecord::PER_QP`] rows for each QP.
+    SendRecord,
+    /// What the responder remembers of READs and atomics: [`ReadResource::PER_QP`] rows for each QP.
+    ReadResource,
+    Mkey,
+    Mtt,
+    Timer,
+    Ready,
+    RxSlot,
+    RxPayload,
+}
+
+impl Table {
+    /// All tables, in order.
+    pub const ALL: [Self; 21] = [
+        Self::Sync,
+        Self::Function,
+        Self::Journal,
+        Self::Eq,
+        Self::Pd,
+        Self::Uar,
+        Self::Td,
+        Self::Xrcd,
+        Self::Counter,
+        Self::Uctx,
+        Self::Srq,
+        Self::Cq,
+        Self::Qp,
+        Self::SendRecord,
+        Self::ReadResource,
+        Self::Mkey,
+        Self::Mtt,
+        Self::Timer,
+        Self::Ready,
+        Self::RxSlot,
+        Self::RxPayload,
+    ];
+
+    /// Number of rows of each function.
+    pub fn rows(self, g: &Geometry) -> usize {
+        match self {
+            Self::Sync | Self::Function => 1,
+            Self::Journal => 1,
+            Self::Eq => 128,
+            Self::Pd | Self::Td | Self::Xrcd => 1 << g.log_pd,
+            Self::Uar => 1024,
+            Self::Counter => 256,
+            Self::Uctx => 1024,
+            Self::Srq => 1 << g.log_srq,
+            Self::Cq => 1 << g.log_cq,
+            Self::Qp => 1 << g.log_qp,
+            Self::SendRecord => SendRecord::PER_QP << g.log_qp,
+            Self::ReadResource => ReadResource::PER_QP << g.log_qp,
+            Self::Mkey => 1 << g.log_mkey,
+            Self::Mtt => 1 << g.log_mtt,
+            // A QP waits for at most one acknowledgement and one RNR timer.
+            Self::Timer => 2 << g.log_qp,
+            Self::Ready => 1 << g.log_qp,
+            Self::RxSlot | Self::RxPayload => ring::SLOTS,
+        }
+    }
+
+    /// Bytes of a row.
+    pub fn row_size(self) -> usize {
+        match self {
+            Self::Sync => super::SYNC,
+            Self::Function => size_of::<FunctionRow>(),
+            Self::Journal => super::journal::SIZE,
+            Self::Eq => size_of::<EqRow>(),
+            Self::Pd => size_of::<PdRow>(),
+            Self::Uar => size_of::<UarRow>(),
+            Self::Td => size_of::<TdRow>(),
+            Self::Xrcd => size_of::<XrcdRow>(),
+            Self::Counter => size_of::<CounterRow>(),
+            Self::Uctx => size_of::<UctxRow>(),
+            Self::Srq => size_of::<SrqRow>(),
+            Self::Cq => size_of::<CqRow>(),
+            Self::Qp => size_of::<QpRow>(),
+            Self::SendRecord => size_of::<SendRecord>(),
+            Self::ReadResource => size_of::<ReadResource>(),
+            Self::Mkey => size_of::<MkeyRow>(),
+            Self::Mtt => 8,
+            Self::Timer => size_of::<TimerRow>(),
+            Self::Ready => 4,
+            Self::RxSlot => size_of::<ring::Slot>(),
+            Self::RxPayload => ring::PAYLOAD,
+        }
+    }
+
+    /// Numbers of a table's rows are unique adapter-wide if this is set; else they are the function's own.
+    pub fn is_global(self) -> bool {
+        matches!(self, Self::Pd | Self::Td | Self::Xrcd | Self::Srq | Self::Cq | Self::Qp | Self::Mkey)
+    }
+}

@@ -1,0 +1,244 @@
+//! The journal of a function: how a job's changes become final as a whole.
+//!
+//! While a job runs, the old bytes of every row it changes lie here (undo) beside the list of what it wants done to the
+//! outside when it is through (effects: completions, events, interrupts). `commit` declares the changes final and then
+//! carries the effects out. A party that dies before that point leaves changes that the next holder of the lock takes
+//! back; one that dies behind it leaves effects that the next holder carries out again: each is a write of given bytes
+//! to a given place, so twice is as good as once.
+//!
+//! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
+//! with compiler fences through release atomics do.
+
+use super::{Region, Table};
+use crate::host::{Host, Iova, Rid};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+const ENTRIES: usize = 512;
+const UNDO: usize = 192 << 10;
+const EFFECTS: usize = 64 << 10;
+
+/// Largest write a single effect can hold.
+const EFFECT_DATA: usize = 128;
+const EFFECT: usize = 24 + EFFECT_DATA;
+
+#[repr(C)]
+struct Layout {
+    /// 1: effects are to be carried out. 0: undo entries are to be taken back.
+    committed: AtomicU32,
+    entries: AtomicU32,
+    undo_bytes: AtomicU32,
+    effects: AtomicU32,
+    /// Rows that did not fit: their changes are not undone if a holder dies.
+    overflows: AtomicU32,
+    reserved: [u32; 3],
+    index: [Entry; ENTRIES],
+    undo: [u8; UNDO],
+    effect: [u8; EFFECTS],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    offset: u64,
+    len: u32,
+    data: u32,
+}
+
+/// Bytes of a journal.
+pub(super) const SIZE: usize = size_of::<Layout>();
+
+/// Something done to the outside when a job commits.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect<'a> {
+    /// Writes at most 128 bytes, the last one last: a completion, an event, an atomic's result.
+    Write {
+        /// Where.
+        at: Iova,
+        /// What.
+        data: &'a [u8],
+    },
+    /// Raises an interrupt.
+    Msix {
+        /// Vector.
+        vector: u16,
+        /// Message address.
+        address: u64,
+        /// Message data.
+        data: u32,
+    },
+}
+
+/// What a journal holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Rows whose changes could not be noted, ever. 0 in a correct model.
+    pub overflows: u32,
+    /// Rows noted by the job under way.
+    pub entries: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Journal(*mut Layout);
+
+impl Journal {
+    /// The journal of the function whose block starts at `base`.
+    #[inline(always)]
+    pub(super) fn at(region: &Region, base: usize) -> Self {
+        Self(region.at(base + region.offset(Table::Journal), SIZE).cast())
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &Layout {
+        // SAFETY: in bounds and aligned by `at`; the caller holds the function's lock; counters are atomics and the
+        // arrays are only touched through raw pointers.
+        unsafe { &*self.0 }
+    }
+
+    pub(super) fn stats(&self) -> JournalStats {
+        JournalStats {
+            overflows: self.words().overflows.load(Relaxed),
+            entries: self.words().entries.load(Relaxed),
+        }
+    }
+
+    /// Notes the bytes at `at` before they change, once per job.
+    #[inline]
+    pub(super) fn save(&self, region: &Region, at: *mut u8, len: usize) {
+        let words = self.words();
+        let offset = at as u64 - region.base.as_ptr() as u64;
+        let n = words.entries.load(Relaxed) as usize;
+        // SAFETY: `n` never passes ENTRIES; the caller holds the lock.
+        let index = unsafe {
+            std::slice::from_raw_parts((&raw const (*self.0).index).cast::<Entry>(), n.min(ENTRIES))
+        };
+        if index.iter().rev().any(|e| e.offset == offset && e.len as usize >= len) {
+            return;
+        }
+        let used = words.undo_bytes.load(Relaxed) as usize;
+        if n >= ENTRIES || used + len > UNDO {
+            words.overflows.fetch_add(1, Relaxed);
+            return;
+        }
+        // SAFETY: source in the region by the caller; destination bounded above.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, (&raw mut (*self.0).undo).cast::<u8>().add(used), len);
+            (&raw mut (*self.0).index).cast::<Entry>().add(n).write(Entry {
+                offset,
+                len: len as u32,
+                data: used as u32,
+            });
+        }
+        words.undo_bytes.store((used + len.next_multiple_of(8)).min(UNDO) as u32, Relaxed);
+        words.entries.store(n as u32 + 1, Release);
+    }
+
+    /// Notes an effect. False if there is no room.
+    #[inline]
+    pub(super) fn effect(&self, effect: Effect<'_>) -> bool {
+        let words = self.words();
+        let n = words.effects.load(Relaxed) as usize;
+        if (n + 1) * EFFECT > EFFECTS {
+            return false;
+        }
+        // SAFETY: bounded above; the caller holds the lock.
+        let slot = unsafe {
+            std::slice::from_raw_parts_mut((&raw mut (*self.0).effect).cast::<u8>().add(n * EFFECT), EFFECT)
+        };
+        let (head, body) = slot.split_at_mut(24);
+        match effect {
+            Effect::Write { at, data } => {
+                if data.len() > EFFECT_DATA {
+                    return false;
+                }
+                head[..4].copy_from_slice(&0u32.to_ne_bytes());
+                head[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
+                head[8..16].copy_from_slice(&at.to_ne_bytes());
+                body[..data.len()].copy_from_slice(data);
+            }
+            Effect::Msix { vector, address, data } => {
+                head[..4].copy_from_slice(&1u32.to_ne_bytes());
+                head[4..8].copy_from_slice(&u32::from(vector).to_ne_bytes());
+                head[8..16].copy_from_slice(&address.to_ne_bytes());
+                head[16..20].copy_from_slice(&data.to_ne_bytes());
+            }
+        }
+        words.effects.store(n as u32 + 1, Release);
+        true
+    }
+
+    /// Whether a job of ordinary size still fits.
+    pub(super) fn has_room(&self) -> bool {
+        let words = self.words();
+        (words.entries.load(Relaxed) as usize) < ENTRIES / 2
+            && (words.undo_bytes.load(Relaxed) as usize) < UNDO / 2
+            && (words.effects.load(Relaxed) as usize) < EFFECTS / EFFECT / 2
+    }
+
+    /// Makes the changes final and carries out the effects.
+    #[inline]
+    pub(super) fn commit(&self, host: &mut dyn Host, fid: u8) {
+        let words = self.words();
+        if words.effects.load(Relaxed) != 0 {
+            words.committed.store(1, Release);
+            self.carry_out(host, fid);
+        }
+        self.clear();
+    }
+
+    fn carry_out(&self, host: &mut dyn Host, fid: u8) {
+        let n = (self.words().effects.load(Acquire) as usize).min(EFFECTS / EFFECT);
+        for i in 0..n {
+            // SAFETY: bounded; the caller holds the lock.
+            let slot = unsafe {
+                std::slice::from_raw_parts((&raw const (*self.0).effect).cast::<u8>().add(i * EFFECT), EFFECT)
+            };
+            let word = |at: usize| u32::from_ne_bytes(hwspec::layout::prefix(&slot[at..]));
+            let wide = u64::from_ne_bytes(hwspec::layout::prefix(&slot[8..]));
+            match word(0) {
+                // A queue whose memory is gone loses its entry, as on a bus.
+                0 => drop(host.write(Rid(fid), wide, &slot[24..24 + (word(4) as usize).min(EFFECT_DATA)])),
+                _ => host.msix(Rid(fid), word(4) as u16, wide, word(16)),
+            }
+        }
+    }
+
+    /// Takes the changes back and forgets the effects.
+    pub(super) fn rollback(&self, region: &Region) {
+        let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
+        for i in (0..n).rev() {
+            // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
+            unsafe {
+                let e = (&raw const (*self.0).index).cast::<Entry>().add(i).read();
+                if (e.data as usize) + (e.len as usize) <= UNDO {
+                    let to = region.at(e.offset as usize, e.len as usize);
+                    std::ptr::copy_nonoverlapping(
+                        (&raw const (*self.0).undo).cast::<u8>().add(e.data as usize),
+                        to,
+                        e.len as usize,
+                    );
+                }
+            }
+        }
+        self.clear();
+    }
+
+    /// Finishes or takes back what a dead holder left.
+    pub(super) fn recover(&self, region: &Region, host: &mut dyn Host, fid: u8) {
+        if self.words().committed.load(Acquire) == 1 {
+            self.carry_out(host, fid);
+            self.clear();
+        } else {
+            self.rollback(region);
+        }
+    }
+
+    #[inline]
+    fn clear(&self) {
+        let words = self.words();
+        // The undo list goes first: from here on a death takes nothing back.
+        words.entries.store(0, Release);
+        words.undo_bytes.store(0, Relaxed);
+        words.effects.store(0, Release);
+        words.committed.store(0, Release);
+    }
+}

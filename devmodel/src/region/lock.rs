@@ -1,0 +1,61 @@
+//! Locks that know their owner, so that the dead do not hold them.
+
+use crate::host::{Host, Party};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acquired {
+    Free,
+    /// Taken over from a party that died holding it.
+    FromDead,
+}
+
+/// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
+const ROUNDS_PER_CHECK: u32 = 4_000;
+
+/// Takes `word` for `host`'s party if it is free.
+#[inline]
+pub(super) fn try_acquire(word: &AtomicU32, host: &dyn Host) -> bool {
+    word.load(Relaxed) == 0 && word.compare_exchange(0, u32::from(host.party().0), Acquire, Relaxed).is_ok()
+}
+
+/// Takes `word` for `host`'s party, waiting while its holder lives.
+#[inline]
+pub(super) fn acquire(word: &AtomicU32, host: &mut dyn Host) -> Acquired {
+    if word.compare_exchange(0, u32::from(host.party().0), Acquire, Relaxed).is_ok() {
+        return Acquired::Free;
+    }
+    contended(word, host)
+}
+
+#[cold]
+fn contended(word: &AtomicU32, host: &mut dyn Host) -> Acquired {
+    let me = u32::from(host.party().0);
+    let mut rounds = 0u32;
+    loop {
+        let holder = word.load(Relaxed);
+        if holder == 0 {
+            if word.compare_exchange_weak(0, me, Acquire, Relaxed).is_ok() {
+                return Acquired::Free;
+            }
+            continue;
+        }
+        rounds += 1;
+        if rounds % ROUNDS_PER_CHECK == 0 {
+            // Another thread of our own party lives as surely as we do.
+            if holder != me
+                && !host.alive(Party(holder as u16))
+                && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
+            {
+                return Acquired::FromDead;
+            }
+            host.relax();
+        }
+        std::hint::spin_loop();
+    }
+}
+
+#[inline]
+pub(super) fn release(word: &AtomicU32) {
+    word.store(0, Release);
+}

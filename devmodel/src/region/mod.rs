@@ -1,0 +1,305 @@
+//! The flat region: all state of the adapter, in one pointer-free piece of memory.
+//!
+//! Fixed tables of plain-data rows, found by index, so that a copy of the bytes is a snapshot and several processes may
+//! map the same adapter. Which bytes lie where follows from the [`Geometry`] alone.
+//!
+//! Unsafe code of the model lives in this folder. What it relies on: a row is only touched through a [`Func`], which
+//! holds its function's lock; words that several parties touch without a lock are atomics; parties of one region trust
+//! each other (hostile guests come in through a server that maps nothing of it).
+#![allow(unsafe_code)]
+
+mod alloc;
+mod func;
+mod geometry;
+mod journal;
+mod lock;
+mod queues;
+mod ring;
+
+pub use alloc::MttRange;
+pub use func::{Func, Row};
+pub use geometry::{Geometry, Table};
+pub use journal::{Effect, JournalStats};
+pub use queues::TimerKind;
+pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
+
+use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
+
+/// Magic number of a formatted region; its low byte is the version of the layout.
+const MAGIC: u64 = 0x6972_6f6e_7665_7201;
+
+/// Memory that holds an adapter.
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    geometry: Geometry,
+    block: usize,
+    offsets: [usize; Table::ALL.len()],
+    counts: [usize; Table::ALL.len()],
+    sizes: [usize; Table::ALL.len()],
+    _memory: Box<dyn Any + Send + std::marker::Sync>,
+}
+
+/// Bytes of the words below.
+const SYNC: usize = 4096;
+const PAGE: usize = 4096;
+
+/// Words of a function that parties touch without holding its lock, each group on its own cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Sync {
+    /// Who holds the function: a party, or 0.
+    Lock = 0,
+    /// Receive ring: who is filling it: a party, or 0.
+    RxLock = 64,
+    /// Receive ring: slots filled, free-running.
+    RxTail = 68,
+    /// Receive ring: slots given back to the senders, free-running.
+    RxHead = 128,
+    /// Receive ring: frames that found no room.
+    RxFull = 72,
+    /// 1: powered and present (the PF, and VFs from VF Enable on).
+    Present = 192,
+    /// QPs that wait to send: bit 0 if the ready ring is not empty.
+    Ready = 256,
+    /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
+    Timer = 320,
+}
+
+// SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl std::marker::Sync for Region {}
+
+#[repr(C)]
+struct Header {
+    magic: u64,
+    geometry: Geometry,
+}
+
+/// A region could not be formatted or attached.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// Too small for its geometry.
+    #[error("the adapter's region has {found} bytes, expected {expected}")]
+    Size {
+        /// Bytes the geometry needs.
+        expected: usize,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// Not a region of this version.
+    #[error(
+        "the adapter's region starts with {found:#x}, expected {MAGIC:#x}: made by another version; reset the node"
+    )]
+    Magic {
+        /// First eight bytes.
+        found: u64,
+    },
+}
+
+/// Zeroed private memory, page-aligned; untouched pages cost nothing.
+struct Private(NonNull<u8>, std::alloc::Layout);
+// SAFETY: owned memory without thread affinity.
+unsafe impl Send for Private {}
+// SAFETY: only `Region` touches the bytes.
+unsafe impl std::marker::Sync for Private {}
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `Region::private` with this layout.
+        unsafe { std::alloc::dealloc(self.0.as_ptr(), self.1) }
+    }
+}
+
+impl Region {
+    /// A fresh adapter in private memory.
+    pub fn private(geometry: Geometry) -> Self {
+        let layout = std::alloc::Layout::from_size_align(geometry.size(), 4096)
+            .unwrap_or_else(|_| std::alloc::Layout::new::<Header>());
+        // SAFETY: the size is not zero.
+        let base = match NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) {
+            Some(base) => base,
+            None => std::alloc::handle_alloc_error(layout),
+        };
+        let region = Self::new(base, layout.size(), geometry, Box::new(Private(base, layout)));
+        region.format();
+        region
+    }
+
+    /// A fresh adapter in memory that is all zero.
+    ///
+    /// # Safety
+    /// `base` points to `len` bytes, page-aligned, valid as long as `memory` lives, changed by nothing but regions.
+    pub unsafe fn create(
+        base: NonNull<u8>,
+        len: usize,
+        geometry: Geometry,
+        memory: Box<dyn Any + Send + std::marker::Sync>,
+    ) -> Result<Self, RegionError> {
+        if len < geometry.size() {
+            return Err(RegionError::Size { expected: geometry.size(), found: len });
+        }
+        let region = Self::new(base, len, geometry, memory);
+        region.format();
+        Ok(region)
+    }
+
+    /// The adapter that another party created in this memory.
+    ///
+    /// # Safety
+    /// As for [`create`](Self::create).
+    pub unsafe fn attach(
+        base: NonNull<u8>,
+        len: usize,
+        memory: Box<dyn Any + Send + std::marker::Sync>,
+    ) -> Result<Self, RegionError> {
+        if len < size_of::<Header>() {
+            return Err(RegionError::Size { expected: size_of::<Header>(), found: len });
+        }
+        // SAFETY: in bounds, aligned; a header is plain data.
+        let header = unsafe { base.cast::<Header>().read_volatile() };
+        if header.magic != MAGIC {
+            return Err(RegionError::Magic { found: header.magic });
+        }
+        let geometry = header.geometry;
+        if !geometry.is_sane() || len < geometry.size() {
+            return Err(RegionError::Size { expected: geometry.size(), found: len });
+        }
+        Ok(Self::new(base, len, geometry, memory))
+    }
+
+    fn format(&self) {
+        // SAFETY: the memory is ours and large enough.
+        unsafe {
+            let header = self.base.cast::<Header>();
+            (&raw mut (*header.as_ptr()).geometry).write_volatile(self.geometry);
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+            (&raw mut (*header.as_ptr()).magic).write_volatile(MAGIC);
+        }
+    }
+
+    /// Sizes of the tables.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Number of functions: the PF and all VFs that could be enabled.
+    pub fn functions(&self) -> u8 {
+        self.geometry.functions
+    }
+
+    /// Whether `fid` is powered and present.
+    #[inline]
+    pub fn is_present(&self, fid: u8) -> bool {
+        self.sync(fid, Sync::Present).load(std::sync::atomic::Ordering::Acquire) != 0
+    }
+
+    /// A copy of all that is not zero: (offset, 4 KiB page) pairs. The caller sees to it that nobody runs.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut pages = Vec::new();
+        for offset in (0..self.len).step_by(4096) {
+            // SAFETY: in bounds; no runner is active, by the caller's promise.
+            let page = unsafe {
+                std::slice::from_raw_parts(self.base.as_ptr().add(offset), 4096.min(self.len - offset))
+            };
+            if page.iter().any(|b| *b != 0) {
+                pages.push((offset, page.into()));
+            }
+        }
+        Snapshot { geometry: self.geometry, pages }
+    }
+
+    /// A private adapter in the state of `snapshot`.
+    pub fn restore(snapshot: &Snapshot) -> Self {
+        let region = Self::private(snapshot.geometry);
+        for (offset, page) in &snapshot.pages {
+            // SAFETY: offsets come from a region of the same geometry.
+            unsafe {
+                std::ptr::copy_nonoverlapping(page.as_ptr(), region.base.as_ptr().add(*offset), page.len())
+            }
+        }
+        region
+    }
+
+    /// Pointer to `offset`, of which `len` bytes are in bounds.
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset, "region offset {offset:#x}+{len:#x}");
+        // SAFETY: checked above.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    #[inline(always)]
+    fn checked_base(&self, fid: u8) -> usize {
+        assert!(fid < self.geometry.functions, "function {fid} of {}", self.geometry.functions);
+        PAGE + fid as usize * self.block
+    }
+
+    #[inline(always)]
+    fn offset(&self, table: Table) -> usize {
+        self.offsets[table as usize]
+    }
+
+    #[inline(always)]
+    fn rows(&self, table: Table) -> usize {
+        self.counts[table as usize]
+    }
+
+    #[inline(always)]
+    fn row_size(&self, table: Table) -> usize {
+        self.sizes[table as usize]
+    }
+
+    /// log2 of the number of rows of an adapter-wide numbered table.
+    #[inline(always)]
+    fn log_rows(&self, table: Table) -> u32 {
+        self.counts[table as usize].trailing_zeros()
+    }
+
+    /// A word of `fid` that parties touch without its lock.
+    #[inline(always)]
+    pub fn sync(&self, fid: u8, word: Sync) -> &AtomicU32 {
+        let at = self.at(self.checked_base(fid) + self.offset(Table::Sync) + word as usize, 4);
+        // SAFETY: in bounds, aligned by `Sync`, only ever used as an atomic.
+        unsafe { &*at.cast::<AtomicU32>() }
+    }
+
+    fn new(
+        base: NonNull<u8>,
+        len: usize,
+        geometry: Geometry,
+        memory: Box<dyn Any + Send + std::marker::Sync>,
+    ) -> Self {
+        let each = |f: &dyn Fn(Table) -> usize| Table::ALL.map(f);
+        Self {
+            base,
+            len,
+            geometry,
+            block: geometry.block(),
+            offsets: each(&|t| geometry.table_offset(t)),
+            counts: each(&|t| t.rows(&geometry)),
+            sizes: each(&|t| t.row_size()),
+            _memory: memory,
+        }
+    }
+}
+
+/// All of an adapter's state, in our own memory.
+#[derive(Clone)]
+pub struct Snapshot {
+    geometry: Geometry,
+    pages: Vec<(usize, Box<[u8]>)>,
+}
+
+impl Snapshot {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().map(|(_, p)| p.len()).sum()
+    }
+}
+
+impl PartialEq for Snapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.pages == other.pages
+    }
+}

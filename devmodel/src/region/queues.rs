@@ -1,0 +1,169 @@
+//! What waits in a function: its ready ring (QPs with something to send) and its timers.
+
+use super::{Func, Sync, Table, func::Row};
+use crate::state::{QpFlags, QpRow, TimerRow};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What a timer of a QP is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TimerKind {
+    /// The oldest request is not acknowledged (IBTA 9.7.6.1.3).
+    Ack = 0,
+    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8).
+    Rnr = 1,
+}
+
+/// Picoseconds per unit of [`Sync::Timer`].
+const COARSE: u32 = 20;
+
+impl Func<'_> {
+    /// Puts QP `index` into the ready ring, once.
+    pub fn make_ready(&mut self, index: u32) {
+        let Some(qp) = self.row_mut::<QpRow>(index) else { return };
+        if qp.has(QpFlags::READY) {
+            return;
+        }
+        qp.set(QpFlags::READY, true);
+        let tail = self.function().ready[1];
+        let rows = self.rows(Table::Ready);
+        *self.plain_mut::<u32>(Table::Ready, tail % rows) = index;
+        self.function_mut(|f| &mut f.ready)[1] = tail.wrapping_add(1);
+        self.region().sync(self.fid(), Sync::Ready).store(1, Relaxed);
+    }
+
+    /// Takes the QP that waits longest.
+    pub fn take_ready(&mut self) -> Option<u32> {
+        loop {
+            let [head, tail] = self.function().ready;
+            if head == tail {
+                self.region().sync(self.fid(), Sync::Ready).store(0, Relaxed);
+                return None;
+            }
+            let rows = self.rows(Table::Ready);
+            let index = *self.plain::<u32>(Table::Ready, head % rows);
+            self.function_mut(|f| &mut f.ready)[0] = head.wrapping_add(1);
+            // A QP destroyed meanwhile leaves its entry behind.
+            if let Some(qp) = self.row_mut::<QpRow>(index) {
+                if qp.has(QpFlags::READY) {
+                    qp.set(QpFlags::READY, false);
+                    return Some(index);
+                }
+            }
+        }
+    }
+
+    /// Sees to it that QP `index` is looked at by `at` (ps). A QP has one entry of each kind; an earlier one is kept
+    /// and finds the later deadline when it fires.
+    pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) {
+        let flag = match kind {
+            TimerKind::Ack => QpFlags::TIMER_ACK,
+            TimerKind::Rnr => QpFlags::TIMER_RNR,
+        };
+        let Some(qp) = self.row::<QpRow>(index) else { return };
+        if qp.has(flag) {
+            return;
+        }
+        let n = self.function().timers;
+        if n >= self.rows(Table::Timer) {
+            return;
+        }
+        if let Some(qp) = self.row_mut::<QpRow>(index) {
+            qp.set(flag, true);
+        }
+        *self.function_mut(|f| &mut f.timers) = n + 1;
+        let mut i = n;
+        let entry = TimerRow { at, qp: index, kind: kind as u32 };
+        while i > 0 {
+            let up = (i - 1) / 2;
+            let parent = *self.plain::<TimerRow>(Table::Timer, up);
+            if parent.at <= at {
+                break;
+            }
+            *self.plain_mut(Table::Timer, i) = parent;
+            i = up;
+        }
+        *self.plain_mut(Table::Timer, i) = entry;
+        self.publish_timer();
+    }
+
+    /// The earliest deadline, ps.
+    pub fn next_timer(&self) -> Option<u64> {
+        (self.function().timers > 0).then(|| self.plain::<TimerRow>(Table::Timer, 0).at)
+    }
+
+    /// Takes a timer that is due at `now` (ps): the QP's index and what for. The QP may want to be armed again.
+    pub fn take_timer(&mut self, now: u64) -> Option<(u32, TimerKind)> {
+        if self.next_timer()? > now {
+            return None;
+        }
+        let top = *self.plain::<TimerRow>(Table::Timer, 0);
+        let n = self.function().timers - 1;
+        *self.function_mut(|f| &mut f.timers) = n;
+        let last = *self.plain::<TimerRow>(Table::Timer, n);
+        let mut i = 0;
+        loop {
+            let mut child = 2 * i + 1;
+            if child >= n {
+                break;
+            }
+            if child + 1 < n
+                && self.plain::<TimerRow>(Table::Timer, child + 1).at
+                    < self.plain::<TimerRow>(Table::Timer, child).at
+            {
+                child += 1;
+            }
+            let row = *self.plain::<TimerRow>(Table::Timer, child);
+            if row.at >= last.at {
+                break;
+            }
+            *self.plain_mut(Table::Timer, i) = row;
+            i = child;
+        }
+        if n > 0 {
+            *self.plain_mut(Table::Timer, i) = last;
+        }
+        self.publish_timer();
+        let (kind, flag) = if top.kind == 0 {
+            (TimerKind::Ack, QpFlags::TIMER_ACK)
+        } else {
+            (TimerKind::Rnr, QpFlags::TIMER_RNR)
+        };
+        if let Some(qp) = self.row_mut::<QpRow>(top.qp) {
+            qp.set(flag, false);
+        }
+        Some((top.qp, kind))
+    }
+
+    fn publish_timer(&self) {
+        let coarse = self.next_timer().map_or(0, |at| ((at >> COARSE) as u32).max(1));
+        self.region().sync(self.fid(), Sync::Timer).store(coarse, Release);
+    }
+
+    /// Whether index `index` of `R` was ever allocated.
+    pub fn exists<R: Row>(&self, index: u32) -> bool {
+        self.row::<R>(index).is_some()
+    }
+}
+
+impl super::Region {
+    /// Whether a timer of `fid` may be due at `now` (ps), without its lock. Sure to say so within about a microsecond.
+    #[inline]
+    pub fn timer_due(&self, fid: u8, now: u64) -> bool {
+        match self.sync(fid, Sync::Timer).load(Acquire) {
+            0 => false,
+            at => ((now >> COARSE) as u32).wrapping_sub(at) as i32 >= 0,
+        }
+    }
+
+    /// About when the earliest timer of `fid` is due (ps), without its lock.
+    pub fn timer_hint(&self, fid: u8, now: u64) -> Option<u64> {
+        match self.sync(fid, Sync::Timer).load(Acquire) {
+            0 => None,
+            at => {
+                let behind = at.wrapping_sub((now >> COARSE) as u32) as i32;
+                Some(now.saturating_add_signed(i64::from(behind) << COARSE))
+            }
+        }
+    }
+}

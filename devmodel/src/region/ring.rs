@@ -1,0 +1,190 @@
+//! The receive ring of a function: frames that crossed the wire and wait for the responder or the requester.
+//!
+//! Any party may fill it (under the ring's own small lock, with the tail as the only thing published, so that a
+//! filler who dies leaves nothing); the holder of the function takes from it. Nothing here is journaled but the index
+//! taken: a frame lost or doubled by a death is one more thing the transport repairs.
+
+use super::{Func, Region, Sync, Table, lock};
+use crate::host::{Host, Iova, Rid};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Slots of a ring.
+pub const SLOTS: usize = 512;
+/// Bytes of payload a slot holds by value.
+pub(super) const PAYLOAD: usize = 4096 + 64;
+/// Bytes of headers a slot holds.
+const HEADERS: usize = 128;
+/// Pieces of payload a slot may refer to.
+const PIECES: usize = 4;
+
+/// Payload that still lies in the sender's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Piece {
+    /// Where, in the sending function's address space.
+    pub at: Iova,
+    /// Bytes.
+    pub len: u32,
+    /// Padding.
+    pub reserved: u32,
+}
+
+/// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Slot {
+    header_len: u16,
+    /// Pieces; 0 is by value.
+    pieces: u8,
+    /// Function the pieces belong to.
+    from: u8,
+    payload_len: u32,
+    /// 1: the payload is by value and followed by pad and ICRC.
+    sealed: u32,
+    reserved: u32,
+    headers: [u8; HEADERS],
+    piece: [Piece; PIECES],
+}
+
+/// What a frame carries behind its headers.
+#[derive(Clone, Copy, Debug)]
+pub enum SlotPayload<'a> {
+    /// The bytes themselves; pad and ICRC behind them if the frame is sealed.
+    Bytes(&'a [u8]),
+    /// Where they lie in the memory of function `0`, and how many they are.
+    Pieces(Rid, &'a [Piece]),
+}
+
+impl Slot {
+    /// Whether pad and ICRC follow the payload, to be checked.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed != 0
+    }
+    /// Ethernet to the last extension header.
+    pub fn headers(&self) -> &[u8] {
+        &self.headers[..(self.header_len as usize).min(HEADERS)]
+    }
+}
+
+/// The filling side of a function's ring.
+pub struct WireRing<'r> {
+    region: &'r Region,
+    fid: u8,
+}
+
+impl<'r> WireRing<'r> {
+    /// The ring of `fid`.
+    #[inline]
+    pub fn of(region: &'r Region, fid: u8) -> Self {
+        Self { region, fid }
+    }
+
+    /// Free slots, about.
+    pub fn free(&self) -> usize {
+        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
+        SLOTS
+            - (tail.wrapping_sub(self.region.sync(self.fid, Sync::RxHead).load(Acquire)) as usize).min(SLOTS)
+    }
+
+    /// Whether a frame waits.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.region.sync(self.fid, Sync::RxTail).load(Acquire)
+            != self.region.sync(self.fid, Sync::RxHead).load(Relaxed)
+    }
+
+    /// Appends a frame. False if the ring is full or the frame does not fit a slot.
+    #[inline]
+    pub fn push(&self, host: &mut dyn Host, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
+        let fits = headers.len() <= HEADERS
+            && match payload {
+                SlotPayload::Bytes(b) => b.len() <= PAYLOAD,
+                SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
+            };
+        if !fits {
+            return false;
+        }
+        let word = self.region.sync(self.fid, Sync::RxLock);
+        lock::acquire(word, host);
+        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
+        let head = self.region.sync(self.fid, Sync::RxHead).load(Acquire);
+        let room = (tail.wrapping_sub(head) as usize) < SLOTS;
+        if room {
+            let index = tail as usize % SLOTS;
+            let base = self.region.checked_base(self.fid);
+            let slot = self
+                .region
+                .at(base + self.region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
+            let body = self.region.at(base + self.region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+            // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock;
+            // lengths were checked above.
+            unsafe {
+                let slot = slot.cast::<Slot>();
+                (*slot).header_len = headers.len() as u16;
+                (*slot).sealed = sealed.into();
+                std::ptr::copy_nonoverlapping(
+                    headers.as_ptr(),
+                    (&raw mut (*slot).headers).cast(),
+                    headers.len(),
+                );
+                match payload {
+                    SlotPayload::Bytes(bytes) => {
+                        (*slot).pieces = 0;
+                        (*slot).payload_len = bytes.len() as u32;
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
+                    }
+                    SlotPayload::Pieces(from, pieces) => {
+                        (*slot).pieces = pieces.len() as u8;
+                        (*slot).from = from.0;
+                        (*slot).payload_len = pieces.iter().map(|p| p.len).sum();
+                        std::ptr::copy_nonoverlapping(
+                            pieces.as_ptr(),
+                            (&raw mut (*slot).piece).cast(),
+                            pieces.len(),
+                        );
+                    }
+                }
+            }
+            self.region.sync(self.fid, Sync::RxTail).store(tail.wrapping_add(1), Release);
+        }
+        lock::release(word);
+        room
+    }
+}
+
+impl<'r> Func<'r> {
+    /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
+    /// commits.
+    #[inline]
+    pub fn front(&self) -> Option<(&'r Slot, SlotPayload<'r>)> {
+        let next = self.function().rx_next;
+        if self.region().sync(self.fid(), Sync::RxTail).load(Acquire) == next {
+            return None;
+        }
+        let region = self.region();
+        let base = region.checked_base(self.fid());
+        let index = next as usize % SLOTS;
+        let slot =
+            region.at(base + region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
+        // SAFETY: in bounds; slots before the tail are not written until the head passes them, which only we move.
+        let slot: &'r Slot = unsafe { &*slot.cast() };
+        let payload = match slot.pieces {
+            0 => {
+                let body = region.at(base + region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+                // SAFETY: as for the slot; the length is bounded.
+                SlotPayload::Bytes(unsafe {
+                    std::slice::from_raw_parts(body, (slot.payload_len as usize).min(PAYLOAD))
+                })
+            }
+            n => SlotPayload::Pieces(Rid(slot.from), &slot.piece[..(n as usize).min(PIECES)]),
+        };
+        Some((slot, payload))
+    }
+
+    /// Takes the frame that [`front`](Self::front) shows. Its slot goes back to the senders at the commit.
+    #[inline]
+    pub fn take_front(&mut self) {
+        let next = self.function().rx_next;
+        *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
+    }
+}

@@ -1,0 +1,158 @@
+//! The function itself: registers, command queue, pages, addresses, counters.
+
+use super::FreeList;
+use crate::region::Table;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// MSI-X table entries of a function.
+pub const MSIX_VECTORS: usize = 64;
+/// Entries of a function's RoCE address (GID) table.
+pub const ROCE_ADDRESSES: usize = 32;
+
+/// One MSI-X table entry, as the driver programs it (PCIe base specification, MSI-X).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct MsixEntry {
+    /// Message address.
+    pub address: u64,
+    /// Message data.
+    pub data: u32,
+    /// Bit 0: masked.
+    pub control: u32,
+}
+
+/// One RoCE address: a GID and how packets that use it look.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct RoceAddress {
+    /// The GID; for IPv4 the mapped form `::ffff:a.b.c.d`.
+    pub gid: [u8; 16],
+    /// Source MAC.
+    pub mac: [u8; 6],
+    /// 1: in use.
+    pub valid: u8,
+    /// `roce_version`: 2 is RoCE v2.
+    pub version: u8,
+    /// `roce_l3_type`: 0 IPv4, 1 IPv6.
+    pub l3_type: u8,
+    /// Padding.
+    pub reserved: [u8; 7],
+}
+
+/// Number of per-function counters.
+pub const COUNTERS: usize = 32;
+
+/// What the port counts. Names follow the Linux `hw_counters` directory of a RoCE device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Counters {
+    TxPackets,
+    TxBytes,
+    RxPackets,
+    RxBytes,
+    RxIcrcErrors,
+    /// Unknown QPN, wrong transport, QP not in RTR or RTS, TVer not 0.
+    RxDroppedQp,
+    RxDroppedPkey,
+    RxDroppedQkey,
+    /// Malformed before the transport headers made sense.
+    RxMalformed,
+    /// No room in the receive ring.
+    RxRingFull,
+    OutOfSequence,
+    DuplicateRequest,
+    ImpliedNakSeqErr,
+    PacketSeqErr,
+    RnrNakRetryErr,
+    LocalAckTimeoutErr,
+    OutOfBuffer,
+    RespLocalLengthError,
+    RespCqeError,
+    ReqCqeError,
+    ReqRemoteInvalidRequest,
+    ReqRemoteAccessErrors,
+    RespRemoteAccessErrors,
+    RxReadRequests,
+    RxWriteRequests,
+    RxAtomicRequests,
+    NpCnpSent,
+    RpCnpHandled,
+    BadDoorbells,
+    CommandsDone,
+    Unused30,
+    Unused31,
+}
+
+/// Registers and books of one function.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FunctionRow {
+    /// Rises with every reset of the function.
+    pub resets: u32,
+    /// 1: memory space enabled and bus master enabled, bits 1 and 2 of the PCI command register, kept at hand.
+    pub pci_command: u32,
+
+    /// PCI configuration space, as the driver reads it.
+    pub config: [u8; 4096],
+    /// MSI-X table.
+    pub msix: [MsixEntry; MSIX_VECTORS],
+    /// MSI-X pending bits.
+    pub msix_pending: u64,
+
+    /// Command queue address from the initialization segment.
+    pub cmdq: u64,
+    /// Slots of the command queue with a doorbell outstanding.
+    pub cmd_pending: u32,
+    /// State of the bring-up: 0 reset, 1 after `ENABLE_HCA`, 2 after `INIT_HCA`.
+    pub hca_state: u32,
+    /// Interface step sequence id chosen by `SET_ISSI`.
+    pub issi: u32,
+    /// Health counter, when last read.
+    pub health_counter: u32,
+    /// Health syndrome; 0 is well.
+    pub health_syndrome: u32,
+    /// Pages the driver gave and did not get back.
+    pub pages_held: u32,
+    /// Pages asked for at boot and at init that are still missing.
+    pub pages_wanted: [i32; 2],
+    /// First and number of translation entries that list the pages held: see the page commands.
+    pub page_list: [u32; 2],
+
+    /// MAC of the port.
+    pub mac: [u8; 6],
+    /// Port MTU of the Ethernet link, in bytes.
+    pub mtu: u16,
+    /// Link: 1 down, 2 up as the vport state says.
+    pub vport_state: u32,
+    /// Administrative state.
+    pub vport_admin_state: u32,
+    /// RoCE on this vport.
+    pub roce_enabled: u32,
+    /// Capability bits changed by `SET_HCA_CAP`: general page, first 64 bytes of difference kept by the command's file.
+    pub caps_set: [u32; 16],
+    /// RoCE addresses.
+    pub roce: [RoceAddress; ROCE_ADDRESSES],
+
+    /// Free lists of the object tables, by [`Table`].
+    pub free: [FreeList; Table::ALL.len()],
+    /// Free lists of translation ranges by log2 of their length (index plus one of the first entry).
+    pub mtt_free: [u32; 32],
+    /// Translation entries from here on were never used.
+    pub mtt_fresh: u32,
+    /// Translation entries in use.
+    pub mtt_used: u32,
+
+    /// Entries of the timer heap.
+    pub timers: u32,
+    /// Padding.
+    pub reserved0: u32,
+    /// Ready ring: next to take and next to fill, free-running.
+    pub ready: [u32; 2],
+
+    /// Receive ring: slots taken, free-running; the senders see it when the job commits.
+    pub rx_next: u32,
+
+    /// See [`Counters`].
+    pub counters: [u64; COUNTERS],
+}

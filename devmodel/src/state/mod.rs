@@ -1,0 +1,46 @@
+//! What the adapter keeps of every object: one plain-data row each, found by index.
+//!
+//! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
+//! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
+
+mod function;
+mod objects;
+mod qp;
+
+pub use function::{COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MsixEntry, ROCE_ADDRESSES, RoceAddress};
+pub use objects::{
+    CounterRow, CqRow, EqRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, WqMemory, XrcdRow,
+};
+pub use qp::{QpFlags, QpRow, ReadResource, RxMessage, SendRecord};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of every row of an object table.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Head {
+    /// 1: allocated. 0: free.
+    pub live: u32,
+    /// Free rows: index of the next free row plus one, 0 at the end.
+    pub next_free: u32,
+    /// User context the object belongs to; 0 is the function's own driver.
+    pub uid: u16,
+    /// Party whose program created it and whose memory its queues and keys name.
+    pub party: u16,
+    /// Objects that refer to this one; it can't be destroyed while there are any.
+    pub refs: u32,
+}
+
+/// Free list of one table: first in, first out, so that a number is not used again at once.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FreeList {
+    /// Index plus one of the row freed longest ago.
+    pub head: u32,
+    /// Index plus one of the row freed last.
+    pub tail: u32,
+    /// Rows from here on were never used.
+    pub fresh: u32,
+    /// Rows in use.
+    pub used: u32,
+}

@@ -1,0 +1,174 @@
+//! Queues, keys and domains other than the QP.
+
+use super::Head;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Where a queue's entries lie: a page list in the translation table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct WqMemory {
+    /// First translation entry; 0 is none.
+    pub mtt: u32,
+    /// Entries.
+    pub pages: u32,
+    /// log2 of a page in bytes.
+    pub log_page: u32,
+    /// Byte offset of the first entry in the first page.
+    pub offset: u32,
+}
+
+macro_rules! rows { ($( $(#[$m:meta])* $R:ident { $( $(#[$fm:meta])* $f:ident: $t:ty, )* } )*) => { $(
+    $(#[$m])*
+    #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C)]
+    pub struct $R {
+        /// Allocation and ownership.
+        pub head: Head,
+        $( $(#[$fm])* pub $f: $t, )*
+    }
+)* } }
+
+rows! {
+    /// Protection domain.
+    PdRow {}
+    /// Transport domain.
+    TdRow {}
+    /// XRC domain.
+    XrcdRow {}
+    /// User access region: one doorbell page of BAR0. Its index is the page's number.
+    UarRow {}
+    /// User context.
+    UctxRow {
+        /// Capabilities granted.
+        cap: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Set of queue counters.
+    CounterRow {
+        /// Values, by the order of `QUERY_Q_COUNTER`.
+        values: [u64; 16],
+    }
+    /// Event queue.
+    EqRow {
+        /// Ring.
+        memory: WqMemory,
+        /// Which events come here, by type (4 x 64 bits).
+        mask: [u64; 4],
+        /// Entries produced, free-running.
+        pi: u32,
+        /// Entries consumed, as the driver last said.
+        ci: u32,
+        /// log2 of the number of entries.
+        log_size: u32,
+        /// MSI-X vector.
+        vector: u32,
+        /// 1: raise the interrupt with the next entry.
+        armed: u32,
+        /// 1: an entry was lost for want of room.
+        overflowed: u32,
+        /// UAR it was created with.
+        uar: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Completion queue.
+    CqRow {
+        /// Ring.
+        memory: WqMemory,
+        /// Doorbell record: consumer index, then arming.
+        dbr: u64,
+        /// Entries produced, free-running.
+        pi: u32,
+        /// Consumer index as last read from the doorbell record, 24 bits.
+        ci: u32,
+        /// log2 of the number of entries.
+        log_size: u32,
+        /// Event queue for completion events.
+        eqn: u32,
+        /// `ArmState`: fired, armed, armed for solicited.
+        arm: u32,
+        /// Command sequence number of the last arming.
+        arm_sn: u32,
+        /// `CqStatus`: 9 is overflow.
+        status: u32,
+        /// UAR it was created with.
+        uar: u32,
+        /// `cqe_sz`: 0 is 64 bytes, 1 is 128.
+        cqe_size: u32,
+        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`).
+        flags: u32,
+        /// Moderation: period in us, count.
+        moderation: [u16; 2],
+        /// Completions since the last event.
+        since_event: u32,
+    }
+    /// Shared receive queue, RMP or XRC SRQ.
+    SrqRow {
+        /// Ring of linked WQEs.
+        memory: WqMemory,
+        /// Doorbell record.
+        dbr: u64,
+        /// 0 SRQ, 1 XRC SRQ, 2 RMP.
+        kind: u32,
+        /// Protection domain number.
+        pd: u32,
+        /// CQ (XRC SRQ only).
+        cqn: u32,
+        /// XRC domain (XRC SRQ only).
+        xrcd: u32,
+        /// log2 of the number of WQEs.
+        log_size: u32,
+        /// log2 of a WQE in bytes.
+        log_stride: u32,
+        /// Producer counter as last read.
+        counter: u32,
+        /// Index of the WQE to take next.
+        next: u32,
+        /// Limit; 0 is not armed.
+        lwm: u32,
+        /// WQEs consumed, free-running 16 bits.
+        consumed: u32,
+        /// User index.
+        user_index: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Memory key.
+    MkeyRow {
+        /// Start of the region in the key's address space.
+        start: u64,
+        /// Bytes. Ignored if `length64`.
+        len: u64,
+        /// First translation entry; 0 is none (physical access).
+        mtt: u32,
+        /// Translation entries.
+        pages: u32,
+        /// log2 of a page in bytes.
+        log_page: u32,
+        /// Protection domain number.
+        pd: u32,
+        /// Low byte of the key.
+        variant: u8,
+        /// `AccessMode`.
+        mode: u8,
+        /// Bits: local read 1, local write 2, remote read 4, remote write 8, atomic 16, free 32, length64 64, umr 128.
+        access: u8,
+        /// Bit 0: remote invalidation allowed.
+        flags: u8,
+        /// QPN the key is bound to; 0xffffff is any.
+        qpn: u32,
+    }
+}
+
+/// One entry of the timer heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct TimerRow {
+    /// When, in picoseconds of the runner's clock.
+    pub at: u64,
+    /// QP index.
+    pub qp: u32,
+    /// 0 acknowledgement timeout, 1 RNR wait.
+    pub kind: u32,
+}
