@@ -167,6 +167,11 @@ macro_rules! hw_layout {
             /// The writer: `x.set().a(1).b(2);`
             #[inline(always)]
             pub const fn set(&mut self) -> $crate::layout::Set<'_, Self> { $crate::layout::Set(self) }
+            /// For tests: one function per row of `FIELDS`, which writes ones to it through its writer.
+            #[doc(hidden)]
+            pub const FILL: &'static [fn(&mut Self)] =
+                &[ $( |x| { x.set().$name($crate::hw_layout!(@ones $([$hi $lo])? $ty)); } ),* ];
+
             /// Offset of the first byte in which a reserved bit is set.
             pub fn reserved_set(&self) -> Option<usize> {
                 (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
@@ -213,6 +218,10 @@ macro_rules! hw_layout {
     (@row $off:literal $name:ident $ty:ty) =>
         { $crate::layout::Field { name: stringify!($name), offset: $off * 8, width: <$ty as $crate::layout::Layout>::SIZE * 8 } };
 
+    (@ones [$hi:literal $lo:literal] $ty:ty) =>
+        { <$ty as $crate::layout::Bits>::from_bits(u64::MAX >> (63 - ($hi - $lo))) };
+    (@ones $ty:ty) => { <$ty as $crate::layout::Layout>::read(&[0xff; <$ty as $crate::layout::Layout>::SIZE]) };
+
     (@load $b:expr, $off:literal [$hi:literal $lo:literal] $ty:ty) =>
         { <$ty as $crate::layout::Bits>::from_bits($crate::layout::load(&$b, $off, $hi, $lo)) };
     (@load $b:expr, $off:literal $ty:ty) =>
@@ -252,6 +261,9 @@ macro_rules! hw_enum {
         }
         #[allow(missing_docs)]
         impl $E {
+            /// The named values, in declaration order.
+            pub const NAMED: &'static [(&'static str, $raw)] = &[ $( (stringify!($name), $val) ),* ];
+
             #[inline(always)]
             pub fn from_raw(raw: $raw) -> Self { <Self as $crate::layout::Bits>::from_bits(raw.into()) }
             #[inline(always)]

@@ -1,0 +1,115 @@
+//! Names, places, widths and sizes of every layout, against `mlx5_ifc.h`.
+
+use crate::headers::{dirs, read};
+use crate::ifc::Ifc;
+use std::path::Path;
+
+/// Fields of ours that no header shows where we have them, and why. `*` is the whole structure's size.
+const OURS_ALONE: &[(&str, &str, &str)] = &[
+    ("initial_seg", "*", "a page of timestamps behind it is left out"),
+    ("cmd_in", "*", "16 bytes, as many as lie in the command queue entry"),
+    ("cmd_in", "uid", "named only in the inputs of single commands"),
+    ("cmd_out", "*", "16 bytes, as many as lie in the command queue entry"),
+    ("ud_adrs_vector", "qkey", "the upper half of dc_key, for UD"),
+    ("pages_req_event", "ec_function", "bit 15 of the driver's ec_function"),
+];
+
+/// Fields newer headers moved, renamed or widened; here ours are those of Linux 6.1.
+const MOVED: &[(&str, &str)] = &[
+    ("mkc", "log_page_size"),
+    ("cmd_hca_cap", "shampo"),
+    ("cmd_hca_cap", "relaxed_ordering_read"),
+    ("odp_cap", "sig"),
+    ("odp_cap", "rc_odp_caps"),
+    ("odp_cap", "uc_odp_caps"),
+    ("odp_cap", "ud_odp_caps"),
+    ("odp_cap", "xrc_odp_caps"),
+    ("odp_cap", "dc_odp_caps"),
+    ("nic_vport_context", "allowed_list_size"),
+    ("query_qp_out", "*"),
+];
+
+/// Named fields of Linux 6.1 that we leave out, and why.
+const THEIRS_ALONE: &[(&str, &str, &str)] = &[
+    ("ud_adrs_vector", "dc_key", "DC is not built; its upper half is qkey"),
+    ("cmd_out", "command_output", "stands for whatever a command answers"),
+];
+
+/// Fields are held in both directions against this version; newer ones add fields we need not know.
+fn is_reference(dir: &Path) -> bool {
+    dir.to_string_lossy().contains("linux-headers-6.1.")
+}
+
+fn header_name(ours: &str) -> &str {
+    match ours {
+        "kind" => "type",
+        "match_" => "match",
+        other => other,
+    }
+}
+
+fn same(ours: &str, theirs: &str) -> bool {
+    header_name(ours).eq_ignore_ascii_case(theirs)
+}
+
+#[test]
+fn every_layout_agrees_with_mlx5_ifc_h_bit_for_bit() {
+    for dir in dirs() {
+        let ifc = Ifc::parse(&(read(&dir, "mlx5_ifc.h") + &read(&dir, "mlx5_ifc_fpga.h")));
+        let reference = is_reference(&dir);
+        let excused = |ifc: &str, field: &str| {
+            OURS_ALONE.iter().any(|e| (e.0, e.1) == (ifc, field))
+                || (!reference && MOVED.iter().any(|e| *e == (ifc, field)))
+        };
+        let mut wrong = Vec::new();
+        let mut judged = 0;
+        for case in crate::cases::all().into_iter().filter(|c| c.ifc != "none") {
+            let Some(theirs) = ifc.shape(case.ifc) else {
+                wrong.push(format!("mlx5_ifc_{}_bits is not in the header", case.ifc));
+                continue;
+            };
+            if theirs.size != case.size * 8 && !excused(case.ifc, "*") {
+                wrong.push(format!("{}: {} bits, ours has {}", case.ifc, theirs.size, case.size * 8));
+            }
+            for f in case.fields.iter().filter(|f| !excused(case.ifc, f.name)) {
+                let found = theirs.fields.iter().find(|(name, _)| same(f.name, name)).map(|(_, at)| *at);
+                judged += 1;
+                if found != Some((f.offset, f.width)) {
+                    let ours = (f.offset, f.width);
+                    wrong.push(format!("{}.{}: bit and width {found:x?}, ours {ours:x?}", case.ifc, f.name));
+                }
+            }
+            for name in theirs.fields.keys().filter(|_| reference) {
+                let known = case.fields.iter().any(|f| same(f.name, name));
+                if !known && !THEIRS_ALONE.iter().any(|e| (e.0, e.1) == (case.ifc, name)) {
+                    wrong.push(format!("{}.{name}: not ours", case.ifc));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}:\n{}", dir.display(), wrong.join("\n"));
+        assert!(judged > 1000, "only {judged} fields judged by {}", dir.display());
+    }
+}
+
+#[test]
+fn excuses_are_all_needed() {
+    for dir in dirs().into_iter().filter(|d| is_reference(d)) {
+        let ifc = Ifc::parse(&(read(&dir, "mlx5_ifc.h") + &read(&dir, "mlx5_ifc_fpga.h")));
+        let cases = crate::cases::all();
+        for (name, field, _) in OURS_ALONE {
+            let case = cases.iter().find(|c| c.ifc == *name).expect(name);
+            let theirs = ifc.shape(name).expect(name);
+            let needed = match *field {
+                "*" => theirs.size != case.size * 8,
+                field => !theirs.fields.contains_key(field) && case.fields.iter().any(|f| f.name == field),
+            };
+            assert!(needed, "{name}.{field} needs no excuse");
+        }
+        for (name, field, _) in THEIRS_ALONE {
+            let case = cases.iter().find(|c| c.ifc == *name).expect(name);
+            let theirs = ifc.shape(name).expect(name);
+            let ours = case.fields.iter().any(|f| same(f.name, field));
+            assert!(theirs.fields.contains_key(*field) && !ours, "{name}.{field} needs no excuse");
+        }
+    }
+}
