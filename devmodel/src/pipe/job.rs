@@ -15,6 +15,22 @@ pub enum Job {
         /// QP number.
         qpn: u32,
     },
+    /// CQ arm register.
+    ArmCq {
+        /// CQ number.
+        cqn: u32,
+        /// First word of the register: serial number, solicited bit, consumer index (`doorbell::CqArm`).
+        value: u32,
+    },
+    /// EQ consumer register.
+    EqUpdate {
+        /// EQ number.
+        eqn: u32,
+        /// Consumer index, 24 bits.
+        ci: u32,
+        /// Whether the register also arms.
+        arm: bool,
+    },
     /// A frame waits in the receive ring.
     Arrive,
     /// The QP has requests or responses to send.
@@ -28,5 +44,10 @@ pub enum Job {
         qp: u32,
         /// Which.
         kind: TimerKind,
+    },
+    /// A queue pair went to ERR, or more was posted to one that is there: completions are owed.
+    Flush {
+        /// QP index.
+        qp: u32,
     },
 }

@@ -12,6 +12,12 @@ use crate::region::Func;
 pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match job {
         Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
-        Job::Doorbell { .. } | Job::Arrive | Job::Execute { .. } | Job::Timeout { .. } => {}
+        Job::Doorbell { .. }
+        | Job::ArmCq { .. }
+        | Job::EqUpdate { .. }
+        | Job::Arrive
+        | Job::Execute { .. }
+        | Job::Timeout { .. }
+        | Job::Flush { .. } => {}
     }
 }
