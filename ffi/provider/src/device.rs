@@ -50,7 +50,8 @@ fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
     if !name.starts_with("uverbs") {
         return None;
     }
-    let marker = Path::new(&layout()?.library.sysfs()).join("class/infiniband_verbs").join(name).join("ironverbs");
+    let marker =
+        Path::new(&layout()?.library.sysfs()).join("class/infiniband_verbs").join(name).join("ironverbs");
     let text = std::fs::read_to_string(&marker).ok()?;
     Place::parse(&text).map_err(|what| eprintln!("ironverbs: {}: {what}", marker.display())).ok()
 }

@@ -39,10 +39,10 @@ impl<const N: usize> EventPipe<N> {
         self.reader
     }
 
-    /// Appends a record.
-    pub fn send(&self, record: [u8; N]) {
+    /// Appends a record; false when it was lost because the program has closed its end or left thousands unread.
+    pub fn send(&self, record: [u8; N]) -> bool {
         let _one = self.sending.lock();
-        self.write(&record);
+        self.write(&record)
     }
 
     /// Takes back the unread records `unwanted` names; the others keep their order. Returns how many were taken back.
@@ -56,7 +56,9 @@ impl<const N: usize> EventPipe<N> {
                 kept.push(record);
             }
         }
-        kept.iter().for_each(|record| self.write(record));
+        for record in &kept {
+            self.write(record);
+        }
         taken
     }
 
@@ -67,12 +69,13 @@ impl<const N: usize> EventPipe<N> {
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLERR != 0 }
     }
 
-    fn write(&self, record: &[u8; N]) {
-        // SAFETY: N readable bytes. SIGPIPE cannot arise unnoticed: see below.
-        let written = unsafe {
-            if self.abandoned() { N as isize } else { libc::write(self.writer.as_raw_fd(), record.as_ptr().cast(), N) }
-        };
-        debug_assert!(written == N as isize || written == -1);
+    fn write(&self, record: &[u8; N]) -> bool {
+        // Without a reader a write would raise SIGPIPE in the program.
+        if self.abandoned() {
+            return false;
+        }
+        // SAFETY: N readable bytes.
+        unsafe { libc::write(self.writer.as_raw_fd(), record.as_ptr().cast(), N) == N as isize }
     }
 
     /// One record without waiting, whatever the program set its end to.
@@ -105,7 +108,7 @@ mod tests {
     fn records_of_a_destroyed_object_are_withdrawn_and_the_others_stay_in_order() {
         let pipe = EventPipe::<8>::new().expect("a pipe");
         for record in [1u64, 2, 1, 3] {
-            pipe.send(record.to_ne_bytes());
+            assert!(pipe.send(record.to_ne_bytes()));
         }
         assert_eq!(pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1), 2);
         let left: Vec<u64> = std::iter::from_fn(|| pipe.read()).map(u64::from_ne_bytes).collect();
@@ -118,6 +121,6 @@ mod tests {
         // SAFETY: the reading end belongs to whoever asked for it, here us.
         unsafe { libc::close(pipe.reader()) };
         assert!(pipe.abandoned());
-        pipe.send([0; 8]);
+        assert!(!pipe.send([0; 8]));
     }
 }

@@ -12,7 +12,7 @@ type Op = *const c_void;
 /// # Errors
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
-    let offered: [(&'static str, Op); 26] = [
+    let offered: [(&'static str, Op); 19] = [
         ("free_context", context::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
@@ -25,7 +25,6 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_cq", cq::destroy_cq as Op),
         ("poll_cq", cq::poll_cq as Op),
         ("req_notify_cq", cq::req_notify_cq as Op),
-        ("cq_event", cq::cq_event as Op),
         ("create_qp", qp::create_qp as Op),
         ("create_qp_ex", qp::create_qp_ex as Op),
         ("modify_qp", qp::modify_qp as Op),
@@ -33,12 +32,6 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_qp", qp::destroy_qp as Op),
         ("post_send", post::post_send as Op),
         ("post_recv", post::post_recv as Op),
-        ("async_event", context::async_event as Op),
-        ("create_srq", query::refuse_pointer as Op),
-        ("create_ah", query::refuse_pointer as Op),
-        ("open_xrcd", query::refuse_pointer as Op),
-        ("alloc_mw", query::refuse_pointer as Op),
-        ("query_qp_data_in_order", query::refuse_in_order as Op),
     ];
     let mut table: [Op; MAX_OPS] = [std::ptr::null(); MAX_OPS];
     for (name, op) in offered {

@@ -235,7 +235,12 @@ fn read_context(
 }
 
 /// A named slot must hold a sentinel, a nameless one must not.
-fn note<'a>(seen: &mut Vec<(&'a str, usize)>, name: &'a str, slot: Option<usize>, at: &str) -> Result<(), String> {
+fn note<'a>(
+    seen: &mut Vec<(&'a str, usize)>,
+    name: &'a str,
+    slot: Option<usize>,
+    at: &str,
+) -> Result<(), String> {
     match slot {
         Some(slot) if !name.is_empty() => seen.push((name, slot)),
         Some(slot) => return Err(format!("{at}: operation {slot}, expected none")),
@@ -257,7 +262,9 @@ fn find_context_size(context: *const u8, device: *const ibv_device) -> Result<us
             let fd = word(context, at + 8 + offset_of!(ibv_context, cmd_fd));
             // Two ints of -1: no command descriptor was given, no event descriptor opened.
             if fd != usize::MAX || at / 8 < PRIV_WORD {
-                return Err(format!("struct verbs_context of {size} bytes: descriptors {fd:#x}, expected -1 and -1"));
+                return Err(format!(
+                    "struct verbs_context of {size} bytes: descriptors {fd:#x}, expected -1 and -1"
+                ));
             }
             Ok(size)
         }

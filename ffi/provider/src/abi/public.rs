@@ -14,12 +14,6 @@ pub type ibv_gid = [u8; 16];
 /// A function pointer slot nobody here calls.
 pub type Slot = *const c_void;
 
-pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
-pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
-pub const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
-pub const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
-pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
-pub const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
 /// Bits 20-29 are optional: a device that does not know one ignores it.
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 /// `verbs_device.core_support`: optional access bits are passed on to the provider.
@@ -30,43 +24,19 @@ pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
 
-pub const IBV_ATOMIC_HCA: u32 = 1;
+pub const IBV_PORT_DOWN: u32 = 1;
 pub const IBV_PORT_ACTIVE: u32 = 4;
-pub const IBV_MTU_4096: u32 = 5;
+pub const IBV_MIG_MIGRATED: u32 = 0;
+pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
-pub const IBV_PORT_CM_SUP: u32 = 1 << 16;
-pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
 pub const IBV_QPT_RC: u32 = 2;
 
 pub const IBV_QP_STATE: u32 = 1;
-pub const IBV_QP_CUR_STATE: u32 = 1 << 1;
-pub const IBV_QP_ACCESS_FLAGS: u32 = 1 << 3;
-pub const IBV_QP_PKEY_INDEX: u32 = 1 << 4;
-pub const IBV_QP_PORT: u32 = 1 << 5;
-pub const IBV_QP_QKEY: u32 = 1 << 6;
-pub const IBV_QP_AV: u32 = 1 << 7;
 pub const IBV_QP_PATH_MTU: u32 = 1 << 8;
-pub const IBV_QP_TIMEOUT: u32 = 1 << 9;
-pub const IBV_QP_RETRY_CNT: u32 = 1 << 10;
-pub const IBV_QP_RNR_RETRY: u32 = 1 << 11;
 pub const IBV_QP_RQ_PSN: u32 = 1 << 12;
-pub const IBV_QP_MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-pub const IBV_QP_ALT_PATH: u32 = 1 << 14;
-pub const IBV_QP_MIN_RNR_TIMER: u32 = 1 << 15;
-pub const IBV_QP_SQ_PSN: u32 = 1 << 16;
-pub const IBV_QP_MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-pub const IBV_QP_PATH_MIG_STATE: u32 = 1 << 18;
-pub const IBV_QP_CAP: u32 = 1 << 19;
-pub const IBV_QP_DEST_QPN: u32 = 1 << 20;
 
 pub const IBV_QPS_RESET: u32 = 0;
-pub const IBV_QPS_INIT: u32 = 1;
-pub const IBV_QPS_RTR: u32 = 2;
-pub const IBV_QPS_RTS: u32 = 3;
-pub const IBV_QPS_SQD: u32 = 4;
-pub const IBV_QPS_SQE: u32 = 5;
-pub const IBV_QPS_ERR: u32 = 6;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
@@ -92,24 +62,6 @@ pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const IBV_WR_LOCAL_INV: u32 = 7;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
-pub const IBV_SEND_FENCE: u32 = 1;
-pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
-pub const IBV_SEND_SOLICITED: u32 = 1 << 2;
-pub const IBV_SEND_INLINE: u32 = 1 << 3;
-
-pub const IBV_WC_SEND: u32 = 0;
-pub const IBV_WC_RDMA_WRITE: u32 = 1;
-pub const IBV_WC_RDMA_READ: u32 = 2;
-pub const IBV_WC_COMP_SWAP: u32 = 3;
-pub const IBV_WC_FETCH_ADD: u32 = 4;
-pub const IBV_WC_LOCAL_INV: u32 = 6;
-pub const IBV_WC_RECV: u32 = 1 << 7;
-pub const IBV_WC_RECV_RDMA_WITH_IMM: u32 = (1 << 7) + 1;
-
-pub const IBV_WC_WITH_IMM: u32 = 1 << 1;
-pub const IBV_WC_WITH_INV: u32 = 1 << 3;
-
-pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
 /// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
@@ -120,10 +72,13 @@ pub const IBV_EVENT_QP_REQ_ERR: u32 = 2;
 pub const IBV_EVENT_QP_ACCESS_ERR: u32 = 3;
 pub const IBV_EVENT_COMM_EST: u32 = 4;
 pub const IBV_EVENT_SQ_DRAINED: u32 = 5;
+pub const IBV_EVENT_PATH_MIG: u32 = 6;
+pub const IBV_EVENT_PATH_MIG_ERR: u32 = 7;
 pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
 pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
 pub const IBV_EVENT_PORT_ERR: u32 = 10;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+pub const IBV_EVENT_GID_CHANGE: u32 = 18;
 
 #[repr(C)]
 pub struct ibv_device {
@@ -302,7 +257,14 @@ pub struct ibv_qp_init_attr {
 
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
-    pub base: ibv_qp_init_attr,
+    /// As in `ibv_qp_init_attr`, but for its padding: `comp_mask` lies there.
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
     pub xrcd: *mut c_void,

@@ -1,0 +1,149 @@
+//! One opening of a device: the context libibverbs made, and what we keep beside it.
+
+use crate::abi::ops::MAX_OPS;
+use crate::abi::probe::{CONTEXT_ROOM, Layout};
+use crate::abi::public::{ibv_context, ibv_device};
+use crate::abi::verbs_types::verbs_context;
+use crate::channel::{self, Channels};
+use crate::device::{IronDevice, Place};
+use crate::events::{AsyncFile, Pump, Targets};
+use crate::guard::{Birth, guard, guard_ptr};
+use crate::register::layout;
+use crate::table;
+use libc::{c_int, c_void};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Our side of an open device.
+pub struct Context {
+    /// The function.
+    pub device: Arc<driver::Device>,
+    /// Where it was opened; a forked child must not touch it.
+    pub birth: Birth,
+    /// Completion channels by descriptor.
+    pub channels: Arc<Channels>,
+    /// Who gets which event.
+    pub targets: Arc<Targets>,
+    pump: Pump,
+}
+
+impl Context {
+    /// The context behind what the program holds.
+    ///
+    /// # Safety
+    /// `context` is one [`alloc_context`] made, not yet closed.
+    #[inline]
+    pub unsafe fn of<'a>(context: *const ibv_context) -> &'a Self {
+        // SAFETY: our pointer follows the library's part.
+        unsafe { &*context.add(1).cast::<*const Self>().read() }
+    }
+
+    /// Refuses work in a forked child.
+    pub fn check_birth(&self) -> Result<(), c_int> {
+        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
+
+    fn open(place: &Place, async_file: AsyncFile) -> Result<Box<Self>, c_int> {
+        let device = crate::open::open(place).map_err(|(what, errno)| {
+            eprintln!("ironverbs: function {} of {}: {what}", place.fid, place.node.display());
+            errno
+        })?;
+        let targets = Arc::new(Targets::new(async_file));
+        let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets)).map_err(io_errno)?;
+        let channels = Arc::new(Channels::default());
+        Ok(Box::new(Self { device, birth: Birth::here(), channels, targets, pump }))
+    }
+
+    fn close(self) {
+        channel::leave(&self.channels);
+        self.pump.stop();
+        if let Err(error) = self.device.close() {
+            eprintln!("ironverbs: closing the device: {error}");
+        }
+    }
+}
+
+/// The errno of a failed system call.
+pub fn io_errno(error: std::io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Opens a device. Takes over `cmd_fd`.
+///
+/// # Safety
+/// Called by libibverbs with a device [`crate::device::alloc_device`] made.
+pub unsafe extern "C" fn alloc_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    _private: *mut c_void,
+) -> *mut verbs_context {
+    guard_ptr(|| {
+        let layout = layout().ok_or(libc::ENOSYS)?;
+        let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
+        // SAFETY: our device; the room exceeds the library's part and our pointer behind it.
+        let (place, base) = unsafe {
+            (&(*device.cast::<IronDevice>()).place, layout.library.init_context(device, cmd_fd, CONTEXT_ROOM))
+        };
+        if base.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: a context the library just initialised.
+        unsafe { finish(layout, base, place, cmd_fd, &operations) }.inspect_err(|_| {
+            // SAFETY: nobody else has seen it yet.
+            unsafe { discard(layout, base) }
+        })
+    })
+}
+
+/// Joins the library's part and ours.
+///
+/// # Safety
+/// `base` is a fresh context.
+unsafe fn finish(
+    layout: &Layout,
+    base: *mut u8,
+    place: &Place,
+    cmd_fd: RawFd,
+    operations: &[*const c_void; MAX_OPS],
+) -> Result<*mut verbs_context, c_int> {
+    let async_file = AsyncFile::new().map_err(io_errno)?;
+    // SAFETY: by contract. The event descriptor is set before the library would ask the kernel for one, and closed by it.
+    unsafe {
+        let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
+        context.async_fd = async_file.reader();
+        let ours = Context::open(place, async_file)?;
+        context.num_comp_vectors = ours.device.attr().num_comp_vectors.max(1) as c_int;
+        channel::enter(cmd_fd, &ours.channels);
+        base.add(layout.context_size).cast::<*mut Context>().write(Box::into_raw(ours));
+        layout.library.set_ops(base, operations);
+    }
+    Ok(base.cast())
+}
+
+/// Gives the library's part back.
+unsafe fn discard(layout: &Layout, base: *mut u8) {
+    // SAFETY: from init_context, used by nobody; the library allocated it with the C allocator.
+    unsafe {
+        layout.library.uninit_context(base);
+        libc::free(base.cast());
+    }
+}
+
+/// Closes a device.
+///
+/// # Safety
+/// Called by libibverbs with an open context of ours.
+pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    guard((), || {
+        let Some(layout) = layout() else { return };
+        // SAFETY: from Box::into_raw in `finish`; the last use.
+        let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };
+        if ours.birth.is_here() {
+            ours.close();
+        } else {
+            std::mem::forget(ours);
+        }
+        // SAFETY: the start of the allocation, found the way it was laid out.
+        unsafe { discard(layout, context.cast::<u8>().sub(layout.context_offset())) }
+    });
+}

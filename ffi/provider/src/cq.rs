@@ -1,0 +1,158 @@
+//! Completion queues.
+
+use crate::abi::public::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::guard::{Birth, guard, guard_int, guard_ptr};
+use crate::pd::Users;
+use crate::poll;
+use driver::Completion;
+use libc::c_int;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Our CQ; the program knows its first member, as `ibv_cq` or as `ibv_cq_ex`.
+#[repr(C)]
+pub struct IronCq {
+    /// What the program reads and calls.
+    pub public: ibv_cq_ex,
+    /// The driver's.
+    pub inner: Arc<driver::Cq>,
+    birth: Birth,
+    cookie: u64,
+    /// QPs that report to it.
+    pub users: Users,
+    /// Held from `ibv_start_poll` to `ibv_end_poll`.
+    pub polling: AtomicBool,
+    /// The completion the readers of `ibv_cq_ex` look at; belongs to who holds `polling`.
+    pub current: UnsafeCell<Completion>,
+}
+
+impl IronCq {
+    /// The CQ behind what the program holds.
+    ///
+    /// # Safety
+    /// `cq` is one of ours, not yet destroyed.
+    #[inline]
+    pub unsafe fn of<'a>(cq: *const ibv_cq) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    /// Makes one with room for `entries`. The library fills in channel and context afterwards, the rest is here.
+    ///
+    /// # Safety
+    /// `context` is an open one of ours, `channel` null or one of its channels.
+    pub unsafe fn create(
+        context: *mut ibv_context,
+        entries: i64,
+        channel: *mut ibv_comp_channel,
+    ) -> Result<*mut Self, c_int> {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of(context) };
+        ours.check_birth()?;
+        let channel: Option<Arc<Channel>> = if channel.is_null() {
+            None
+        } else {
+            // SAFETY: by contract.
+            Some(ours.channels.get(unsafe { (*channel).fd }).ok_or(libc::EINVAL)?)
+        };
+        let entries = u32::try_from(entries).ok().filter(|n| *n >= 1 && *n <= ours.device.attr().max_cqe);
+        let cookie = ours.targets.new_cookie();
+        let inner =
+            driver::Cq::create(&ours.device, entries.ok_or(libc::EINVAL)?, cookie).map_err(|e| e.errno())?;
+        // SAFETY: all-zero is a valid CQ: null pointers, no functions; the library initialises the locks.
+        let mut public: ibv_cq_ex = unsafe { std::mem::zeroed() };
+        public.base.context = context;
+        public.base.handle = cookie as u32;
+        public.base.cqe = inner.entries().min(i32::MAX as u32) as c_int;
+        let cq = Self {
+            public,
+            inner,
+            birth: ours.birth,
+            cookie,
+            users: Users::default(),
+            polling: AtomicBool::new(false),
+            current: UnsafeCell::default(),
+        };
+        let cq = Box::into_raw(Box::new(cq));
+        ours.targets.enter(cookie, cq as usize, channel);
+        Ok(cq)
+    }
+}
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+/// Called by libibverbs with an open context of ours.
+pub unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    _vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: by contract.
+    guard_ptr(|| unsafe { IronCq::create(context, i64::from(cqe), channel) }.map(<*mut IronCq>::cast))
+}
+
+/// `ibv_destroy_cq`. Waits until the program has acknowledged every event it was sent.
+///
+/// # Safety
+/// Called by libibverbs with a CQ of ours.
+pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; after the wait nobody else uses it.
+        let ours = unsafe {
+            let context = Context::of((*cq).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            let ours = IronCq::of(cq);
+            ours.users.none()?;
+            let sent = context.targets.leave(ours.cookie);
+            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
+            while (&raw const (*cq).comp_events_completed).read_volatile() != sent.completions
+                || (&raw const (*cq).async_events_completed).read_volatile() != sent.errors
+            {
+                libc::pthread_cond_wait(&raw mut (*cq).cond, &raw mut (*cq).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
+            Box::from_raw(cq.cast::<IronCq>())
+        };
+        ours.inner.destroy().map_err(|e| e.errno())
+    })
+}
+
+/// `ibv_poll_cq`: how many completions were taken, negative on failure.
+///
+/// # Safety
+/// Called by programs with a CQ of ours and room for `count` completions.
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    guard(-libc::EIO, || {
+        // SAFETY: by contract.
+        let ours = unsafe { IronCq::of(cq) };
+        let Ok(count) = usize::try_from(count) else { return -libc::EINVAL };
+        if !ours.birth.is_here() {
+            return -libc::EIO;
+        }
+        // SAFETY: by contract.
+        unsafe { poll::take(&ours.inner, count, wc) as c_int }
+    })
+}
+
+/// `ibv_req_notify_cq`.
+///
+/// # Safety
+/// Called by programs with a CQ of ours.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronCq::of(cq) };
+        if !ours.birth.is_here() {
+            return Err(libc::EIO);
+        }
+        ours.inner.arm(solicited_only != 0);
+        Ok(())
+    })
+}

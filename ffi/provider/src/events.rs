@@ -1,0 +1,244 @@
+//! From the device's events to the descriptors programs wait on. One parked thread per open device.
+
+use crate::abi::public as abi;
+use crate::channel::Channel;
+use crate::pipe::EventPipe;
+use driver::{DeviceEvent, Event, PortEvent, QpEvent};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// The asynchronous events of a context: `{ u64 element, u32 type, u32 0 }` each.
+pub type AsyncFile = EventPipe<16>;
+
+/// An object that events can concern, and how many it was sent.
+struct Target {
+    /// Address of the object the program knows.
+    object: usize,
+    channel: Option<Arc<Channel>>,
+    completions: u32,
+    errors: u32,
+}
+
+/// Objects by their cookie. An event for one that is gone finds nothing.
+pub struct Targets {
+    by_cookie: Mutex<HashMap<u64, Target>>,
+    next_cookie: AtomicU64,
+    async_file: AsyncFile,
+}
+
+/// What an object was sent and had not taken back: the program acknowledges as many before it is freed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Completion events.
+    pub completions: u32,
+    /// Asynchronous events.
+    pub errors: u32,
+}
+
+impl Targets {
+    /// Nobody yet.
+    pub fn new(async_file: AsyncFile) -> Self {
+        Self { by_cookie: Mutex::default(), next_cookie: AtomicU64::new(1), async_file }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
+        self.by_cookie.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A cookie no other object of this context has had.
+    pub fn new_cookie(&self) -> u64 {
+        self.next_cookie.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// From now on events with this cookie concern `object`.
+    pub fn enter(&self, cookie: u64, object: usize, channel: Option<Arc<Channel>>) {
+        self.lock().insert(cookie, Target { object, channel, completions: 0, errors: 0 });
+    }
+
+    /// The object goes: what it was sent and nobody read is taken back.
+    pub fn leave(&self, cookie: u64) -> Delivered {
+        let Some(target) = self.lock().remove(&cookie) else { return Delivered::default() };
+        let is_object = |bytes: &[u8]| bytes.starts_with(&(target.object as u64).to_ne_bytes());
+        let unread = target.channel.map_or(0, |channel| channel.withdraw(|record| is_object(record)));
+        let unseen = self.async_file.withdraw(|record| is_object(record) && is_affiliated(record));
+        Delivered {
+            completions: target.completions.wrapping_sub(unread as u32),
+            errors: target.errors.wrapping_sub(unseen as u32),
+        }
+    }
+
+    fn completion(&self, cookie: u64) {
+        if let Some(target) = self.lock().get_mut(&cookie)
+            && let Some(channel) = &target.channel
+            && channel.send((target.object as u64).to_ne_bytes())
+        {
+            target.completions = target.completions.wrapping_add(1);
+        }
+    }
+
+    fn affiliated(&self, cookie: u64, kind: u32) {
+        if let Some(target) = self.lock().get_mut(&cookie)
+            && self.send_async(target.object as u64, kind)
+        {
+            target.errors = target.errors.wrapping_add(1);
+        }
+    }
+
+    fn send_async(&self, element: u64, kind: u32) -> bool {
+        let mut record = [0; 16];
+        record[..8].copy_from_slice(&element.to_ne_bytes());
+        record[8..12].copy_from_slice(&kind.to_ne_bytes());
+        self.async_file.send(record)
+    }
+
+    fn deliver(&self, event: Event) {
+        match event {
+            Event::Cq { cookie, .. } => self.completion(cookie),
+            Event::CqError { cookie, .. } => self.affiliated(cookie, abi::IBV_EVENT_CQ_ERR),
+            Event::Qp { cookie, kind, .. } => self.affiliated(cookie, qp_event(kind)),
+            Event::Port { port, kind } => {
+                self.send_async(u64::from(port), port_event(kind));
+            }
+            Event::Device(DeviceEvent::Fatal) => {
+                self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
+            }
+            Event::Device(DeviceEvent::Other(..)) => {}
+        }
+    }
+}
+
+/// Port and device events name no object.
+fn is_affiliated(record: &[u8; 16]) -> bool {
+    let kind = u32::from_ne_bytes([record[8], record[9], record[10], record[11]]);
+    kind < abi::IBV_EVENT_DEVICE_FATAL || kind == abi::IBV_EVENT_QP_LAST_WQE_REACHED
+}
+
+fn qp_event(kind: QpEvent) -> u32 {
+    match kind {
+        QpEvent::CommEstablished => abi::IBV_EVENT_COMM_EST,
+        QpEvent::SqDrained => abi::IBV_EVENT_SQ_DRAINED,
+        QpEvent::LastWqeReached => abi::IBV_EVENT_QP_LAST_WQE_REACHED,
+        QpEvent::Fatal => abi::IBV_EVENT_QP_FATAL,
+        QpEvent::RequestError => abi::IBV_EVENT_QP_REQ_ERR,
+        QpEvent::AccessError => abi::IBV_EVENT_QP_ACCESS_ERR,
+        QpEvent::PathMigrated => abi::IBV_EVENT_PATH_MIG,
+        QpEvent::PathMigrationFailed => abi::IBV_EVENT_PATH_MIG_ERR,
+    }
+}
+
+fn port_event(kind: PortEvent) -> u32 {
+    match kind {
+        PortEvent::Active => abi::IBV_EVENT_PORT_ACTIVE,
+        PortEvent::Error => abi::IBV_EVENT_PORT_ERR,
+        PortEvent::Changed(_) => abi::IBV_EVENT_GID_CHANGE,
+    }
+}
+
+/// The thread that carries events from the device to the descriptors.
+pub struct Pump {
+    thread: JoinHandle<()>,
+    /// Closing it ends the thread.
+    stop: OwnedFd,
+}
+
+impl Pump {
+    /// Starts it. It takes no signal of the program's.
+    pub fn start(device: Arc<driver::Device>, targets: Arc<Targets>) -> io::Result<Self> {
+        let mut ends = [-1; 2];
+        // SAFETY: two ints to fill, which are then ours.
+        let (stopped, stop) = unsafe {
+            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+        };
+        let spawn = || {
+            let thread = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
+            thread.spawn(move || run(&device, &targets, &stopped))
+        };
+        let thread = without_signals(spawn)?;
+        Ok(Self { thread, stop })
+    }
+
+    /// Ends it and waits for that.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
+    let events = device.events();
+    loop {
+        while let Some(event) = events.next() {
+            targets.deliver(event);
+        }
+        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd()) {
+            return;
+        }
+    }
+}
+
+/// Until there may be an event (true) or the pump is stopped (false).
+fn wait(events: RawFd, stopped: RawFd) -> bool {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(events), entry(stopped)];
+    // SAFETY: two entries.
+    let ready = unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) };
+    if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+        return false;
+    }
+    entries[1].revents == 0
+}
+
+/// Runs `body` with every signal blocked, so that a thread it starts inherits that.
+fn without_signals<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are filled before they are read; the thread's own mask, put back as it was.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = body();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn targets() -> Targets {
+        Targets::new(AsyncFile::new().expect("a pipe"))
+    }
+
+    #[test]
+    fn an_event_for_an_object_that_is_gone_reaches_nobody() {
+        let targets = targets();
+        let channel = Arc::new(Channel::new().expect("a pipe"));
+        targets.enter(7, 0x1000, Some(Arc::clone(&channel)));
+        targets.leave(7);
+        targets.deliver(Event::Cq { cqn: 1, cookie: 7 });
+        assert_eq!(channel.withdraw(|_| true), 0);
+    }
+
+    #[test]
+    fn unread_events_need_no_acknowledgement() {
+        let targets = targets();
+        let channel = Arc::new(Channel::new().expect("a pipe"));
+        targets.enter(7, 0x1000, Some(Arc::clone(&channel)));
+        targets.enter(8, 0x2000, Some(Arc::clone(&channel)));
+        for cookie in [7, 8, 7] {
+            targets.deliver(Event::Cq { cqn: 1, cookie });
+        }
+        targets.deliver(Event::Qp { qpn: 2, cookie: 7, kind: QpEvent::Fatal });
+        targets.deliver(Event::Port { port: 1, kind: PortEvent::Active });
+        assert_eq!(targets.leave(7), Delivered::default());
+        assert_eq!(channel.withdraw(|_| true), 1, "the other object's event stayed");
+        assert_eq!(targets.async_file.withdraw(|_| true), 1, "the port's event stayed");
+    }
+}

@@ -1,0 +1,248 @@
+//! `ibv_post_send` and `ibv_post_recv`: hot. The program's list is converted piece by piece on the stack; the driver
+//! validates, builds and rings once for the whole list.
+
+use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::guard::guard;
+use crate::qp::IronQp;
+use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use libc::c_int;
+
+/// The lists are handed through without copying.
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
+
+/// A singly linked list of work requests.
+trait WorkRequest {
+    fn next(&self) -> *mut Self;
+}
+
+impl WorkRequest for ibv_send_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl WorkRequest for ibv_recv_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// Walks the program's list; ends early at one that cannot be converted and remembers why.
+struct Walk<W> {
+    at: *mut W,
+    refused: Option<c_int>,
+}
+
+impl<W: WorkRequest> Walk<W> {
+    #[inline]
+    fn step<T>(&mut self, convert: impl FnOnce(&W) -> Result<T, c_int>) -> Option<T> {
+        // SAFETY: the program's list: null or a work request.
+        let wr = unsafe { self.at.as_ref() }?;
+        match convert(wr) {
+            Ok(converted) => {
+                self.at = wr.next();
+                Some(converted)
+            }
+            Err(errno) => {
+                self.refused = Some(errno);
+                None
+            }
+        }
+    }
+
+    /// The errno to return; `bad` then points to the first work request not posted.
+    #[inline]
+    unsafe fn finish(self, first: *mut W, posted: Result<(), PostError>, bad: *mut *mut W) -> c_int {
+        let (errno, at) = match posted {
+            Err(error) => {
+                let mut at = first;
+                for _ in 0..error.index {
+                    // SAFETY: the driver counts what this walk gave it.
+                    at = unsafe { (*at).next() };
+                }
+                (error.errno, at)
+            }
+            Ok(()) => match self.refused {
+                None => return 0,
+                Some(errno) => (errno, self.at),
+            },
+        };
+        if !bad.is_null() {
+            // SAFETY: the program's place for it.
+            unsafe { *bad = at };
+        }
+        errno
+    }
+}
+
+/// The program's list of pieces.
+///
+/// # Safety
+/// `list` holds `count` pieces for as long as the result is used.
+#[inline]
+unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_int> {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract; same layout, asserted above.
+    Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+}
+
+impl Iterator for &mut Walk<ibv_send_wr> {
+    type Item = SendWr<'static>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(|wr| {
+            let op = send_op(wr)?;
+            let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
+            // SAFETY: the program keeps its list until the call returns.
+            Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
+        })
+    }
+}
+
+impl Iterator for &mut Walk<ibv_recv_wr> {
+    type Item = RecvWr<'static>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: the program keeps its list until the call returns.
+        self.step(|wr| Ok(RecvWr { wr_id: wr.wr_id, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }? }))
+    }
+}
+
+#[inline]
+fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
+    let imm = u32::from_be(wr.imm_data);
+    // SAFETY: the opcode tells which member of the union the program filled.
+    let (rdma, atomic) = (|| unsafe { wr.wr.rdma }, || unsafe { wr.wr.atomic });
+    let to = || (rdma().remote_addr, rdma().rkey);
+    Ok(match wr.opcode {
+        abi::IBV_WR_RDMA_WRITE => {
+            let (raddr, rkey) = to();
+            SendOp::Write { raddr, rkey }
+        }
+        abi::IBV_WR_RDMA_WRITE_WITH_IMM => {
+            let (raddr, rkey) = to();
+            SendOp::WriteImm { raddr, rkey, imm }
+        }
+        abi::IBV_WR_SEND => SendOp::Send,
+        abi::IBV_WR_SEND_WITH_IMM => SendOp::SendImm(imm),
+        abi::IBV_WR_SEND_WITH_INV => SendOp::SendInv(wr.imm_data),
+        abi::IBV_WR_RDMA_READ => {
+            let (raddr, rkey) = to();
+            SendOp::Read { raddr, rkey }
+        }
+        abi::IBV_WR_ATOMIC_CMP_AND_SWP => {
+            let a = atomic();
+            SendOp::CmpSwap { raddr: a.remote_addr, rkey: a.rkey, compare: a.compare_add, swap: a.swap }
+        }
+        abi::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            let a = atomic();
+            SendOp::FetchAdd { raddr: a.remote_addr, rkey: a.rkey, add: a.compare_add }
+        }
+        abi::IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
+        _ => return Err(libc::EOPNOTSUPP),
+    })
+}
+
+/// `ibv_post_send`.
+///
+/// # Safety
+/// Called by programs with a QP of ours and a list of send work requests.
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    guard(libc::EIO, || {
+        let mut walk = Walk { at: wr, refused: None };
+        // SAFETY: by contract.
+        unsafe {
+            let ours = IronQp::of(qp);
+            let posted = match ours.check_birth() {
+                Ok(()) => ours.inner.post_send(&mut walk),
+                Err(errno) => Err(PostError { index: 0, errno }),
+            };
+            walk.finish(wr, posted, bad)
+        }
+    })
+}
+
+/// `ibv_post_recv`.
+///
+/// # Safety
+/// Called by programs with a QP of ours and a list of receive work requests.
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    guard(libc::EIO, || {
+        let mut walk = Walk { at: wr, refused: None };
+        // SAFETY: by contract.
+        unsafe {
+            let ours = IronQp::of(qp);
+            let posted = match ours.check_birth() {
+                Ok(()) => ours.inner.post_recv(&mut walk),
+                Err(errno) => Err(PostError { index: 0, errno }),
+            };
+            walk.finish(wr, posted, bad)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::null_mut;
+
+    fn send(opcode: u32, num_sge: c_int) -> ibv_send_wr {
+        // SAFETY: all-zero is a valid, empty work request.
+        let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
+        wr.opcode = opcode;
+        wr.num_sge = num_sge;
+        wr
+    }
+
+    #[test]
+    fn a_list_ends_at_the_request_that_cannot_be_and_names_it() {
+        let mut list =
+            [send(abi::IBV_WR_SEND, 0), send(abi::IBV_WR_SEND, 0), send(77, 0), send(abi::IBV_WR_SEND, 0)];
+        for index in 0..3 {
+            list[index].next = &raw mut list[index + 1];
+        }
+        let first = list.as_mut_ptr();
+        let mut walk = Walk { at: first, refused: None };
+        assert_eq!((&mut walk).count(), 2);
+        let mut bad = null_mut();
+        // SAFETY: the list and the place for the bad one live here.
+        assert_eq!(unsafe { walk.finish(first, Ok(()), &raw mut bad) }, libc::EOPNOTSUPP);
+        assert_eq!(bad, &raw mut list[2]);
+        let walk = Walk { at: null_mut(), refused: None };
+        let failed = Err(PostError { index: 1, errno: libc::ENOMEM });
+        // SAFETY: as above.
+        assert_eq!(unsafe { walk.finish(first, failed, &raw mut bad) }, libc::ENOMEM);
+        assert_eq!(bad, &raw mut list[1]);
+    }
+
+    #[test]
+    fn impossible_counts_of_pieces_are_refused() {
+        for (count, list) in [(-1, null_mut()), (1, null_mut())] {
+            // SAFETY: nothing is read through the null list.
+            assert_eq!(unsafe { pieces(list, count) }, Err(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn immediate_data_keeps_its_bytes() {
+        let mut wr = send(abi::IBV_WR_SEND_WITH_IMM, 0);
+        wr.imm_data = 0x1122_3344u32.to_be();
+        assert_eq!(send_op(&wr), Ok(SendOp::SendImm(0x1122_3344)));
+    }
+}

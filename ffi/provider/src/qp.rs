@@ -1,0 +1,244 @@
+//! Queue pairs.
+
+use crate::abi::probe::QP_ROOM;
+use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex};
+use crate::abi::public::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use crate::abi::verbs_types::VERBS_QP_EX;
+use crate::context::Context;
+use crate::convert;
+use crate::cq::IronCq;
+use crate::guard::{Birth, guard_int, guard_ptr};
+use crate::pd::IronPd;
+use crate::qp_ex::{self, Posting};
+use crate::register::layout;
+use driver::{QpInit, Service};
+use libc::{c_int, c_uint};
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// What the program and the library know of a QP, with room for `struct verbs_qp` of any release.
+#[repr(C)]
+union Public {
+    qp: std::mem::ManuallyDrop<ibv_qp_ex>,
+    words: [u32; QP_ROOM / 4],
+}
+
+/// Our QP; the program knows its first member, as `ibv_qp` or as `ibv_qp_ex`.
+#[repr(C)]
+pub struct IronQp {
+    public: Public,
+    /// The driver's.
+    pub inner: Arc<driver::Qp>,
+    birth: Birth,
+    cookie: u64,
+    sq_sig_all: bool,
+    /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
+    pub posting: UnsafeCell<Option<Posting>>,
+}
+
+impl IronQp {
+    /// The QP behind what the program holds.
+    ///
+    /// # Safety
+    /// `qp` is one of ours, not yet destroyed.
+    #[inline]
+    pub unsafe fn of<'a>(qp: *const ibv_qp) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*qp.cast::<Self>() }
+    }
+
+    /// Refuses work in a forked child.
+    #[inline]
+    pub fn check_birth(&self) -> Result<(), c_int> {
+        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// Called by libibverbs with a PD of ours and CQs of the same context.
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: by contract.
+    guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, None) })
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const KNOWN: u32 =
+        abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    guard_ptr(|| {
+        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        unsafe {
+            let mask = (*attr).comp_mask;
+            let has = |bit| mask & bit != 0;
+            if mask & !KNOWN != 0 || has(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && (*attr).create_flags != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
+            if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
+                return Err(libc::EINVAL);
+            }
+            let ops = has(abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then(|| (*attr).send_ops_flags);
+            if ops.is_some_and(|ops| ops & !qp_ex::SEND_OPS != 0) {
+                return Err(libc::EOPNOTSUPP);
+            }
+            create(context, (*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), ops)
+        }
+    })
+}
+
+/// Makes a QP; `send_ops` when the program wants the extended post interface. The sizes given are written back.
+///
+/// # Safety
+/// All pointers are to objects of one context.
+unsafe fn create(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, c_int> {
+    // SAFETY: by contract.
+    let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
+    ours.check_birth()?;
+    let layout = layout().ok_or(libc::ENOSYS)?;
+    if attr.qp_type != abi::IBV_QPT_RC || !attr.srq.is_null() {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract.
+    let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
+    let cookie = ours.targets.new_cookie();
+    let init = QpInit {
+        send_cq: Arc::clone(&send_cq.inner),
+        recv_cq: Arc::clone(&recv_cq.inner),
+        service: Service::Rc,
+        max_send_wr: attr.cap.max_send_wr,
+        max_recv_wr: attr.cap.max_recv_wr,
+        max_send_sge: attr.cap.max_send_sge,
+        max_recv_sge: attr.cap.max_recv_sge,
+        max_inline: attr.cap.max_inline_data,
+        sq_sig_all: attr.sq_sig_all != 0,
+        cookie,
+    };
+    let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;
+    attr.cap = convert::caps_to_c(inner.cap());
+    let mut made = Box::new(IronQp {
+        public: Public { words: [0; QP_ROOM / 4] },
+        inner,
+        birth: ours.birth,
+        cookie,
+        sq_sig_all: attr.sq_sig_all != 0,
+        posting: UnsafeCell::new(None),
+    });
+    // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = attr.qp_context;
+        qp.pd = pd;
+        qp.send_cq = attr.send_cq;
+        qp.recv_cq = attr.recv_cq;
+        qp.qp_num = made.inner.qpn();
+        qp.handle = qp.qp_num;
+        qp.state = abi::IBV_QPS_RESET;
+        qp.qp_type = attr.qp_type;
+        libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
+        libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
+        if send_ops.is_some() {
+            qp_ex::install(public);
+            made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
+        }
+    }
+    owner.users.add();
+    send_cq.users.add();
+    recv_cq.users.add();
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// `ibv_modify_qp`; the library notes the new state.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours.
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, mask: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (IronQp::of(qp), &*attr) };
+        ours.check_birth()?;
+        let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
+        ours.inner.modify(&attr, mask).map_err(|e| e.errno())
+    })
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours and room for both answers.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronQp::of(qp) };
+        ours.check_birth()?;
+        let found = ours.inner.query().map_err(|e| e.errno())?;
+        let cap: ibv_qp_cap = convert::caps_to_c(ours.inner.cap());
+        // SAFETY: by contract.
+        unsafe {
+            attr.write(convert::attr_to_c(&found, cap));
+            init.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: c_int::from(ours.sq_sig_all),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`. Waits until the program has acknowledged every event it was sent.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours, for the last time.
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; PD and CQs cannot have gone before it, and after the wait nobody else uses it.
+        unsafe {
+            let context = Context::of((*qp).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
+            libc::pthread_mutex_lock(&raw mut (*qp).mutex);
+            while (&raw const (*qp).events_completed).read_volatile() != sent {
+                libc::pthread_cond_wait(&raw mut (*qp).cond, &raw mut (*qp).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*qp).mutex);
+            let (pd, send_cq, recv_cq) =
+                (IronPd::of((*qp).pd), IronCq::of((*qp).send_cq), IronCq::of((*qp).recv_cq));
+            let ours = Box::from_raw(qp.cast::<IronQp>());
+            let result = ours.inner.destroy().map_err(|e| e.errno());
+            pd.users.remove();
+            send_cq.users.remove();
+            recv_cq.users.remove();
+            result
+        }
+    })
+}

@@ -1,0 +1,223 @@
+//! The extended post interface (`ibv_wr_start` ... `ibv_wr_complete`), on the driver's batches.
+//!
+//! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request, its data setter closes it; one that gets no data
+//! is closed by whatever comes next. The first failure is kept and `wr_complete` reports it, posting nothing.
+
+use crate::abi::public::{self as abi, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::guard::guard;
+use crate::qp::IronQp;
+use driver::{SendBatch, SendFlags, SendOp, SendWr, Sge};
+use libc::{c_int, c_void, size_t};
+
+/// `send_ops_flags` a QP can be created with.
+pub const SEND_OPS: u64 = abi::IBV_QP_EX_WITH_RDMA_WRITE
+    | abi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | abi::IBV_QP_EX_WITH_SEND
+    | abi::IBV_QP_EX_WITH_SEND_WITH_IMM
+    | abi::IBV_QP_EX_WITH_RDMA_READ
+    | abi::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | abi::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | abi::IBV_QP_EX_WITH_LOCAL_INV
+    | abi::IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// Pieces of one inline work request; more than the device's largest inline data has bytes would be no use.
+const MAX_INLINE_PIECES: usize = 32;
+
+/// What has been collected since `ibv_wr_start`.
+pub struct Posting {
+    batch: SendBatch<'static>,
+    open: Option<(u64, SendOp, SendFlags)>,
+    failed: Option<c_int>,
+}
+
+impl Posting {
+    fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
+        self.close(&[], SendFlags::empty());
+        match SendFlags::from_bits(flags) {
+            Some(flags) => self.open = Some((wr_id, op, flags - SendFlags::INLINE)),
+            None => self.fail(libc::EINVAL),
+        }
+    }
+
+    fn close(&mut self, sge: &[Sge], more: SendFlags) {
+        let Some((wr_id, op, flags)) = self.open.take() else { return };
+        if self.failed.is_none()
+            && let Err(errno) = self.batch.push(&SendWr { wr_id, op, sge, flags: flags | more })
+        {
+            self.fail(errno);
+        }
+    }
+
+    fn fail(&mut self, errno: c_int) {
+        self.failed.get_or_insert(errno);
+    }
+}
+
+/// Sets the functions of an extended QP.
+pub fn install(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+}
+
+/// The collection of the thread that called `ibv_wr_start`; nothing when it did not.
+///
+/// # Safety
+/// `qp` is ours; the batch within holds the send queue's lock, so there is no second such thread.
+#[inline]
+unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
+    guard((), || {
+        // SAFETY: by contract.
+        if let Some(posting) = unsafe { &mut *IronQp::of(qp.cast()).posting.get() } {
+            body(posting);
+        }
+    });
+}
+
+#[inline]
+unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: called by programs between start and complete; the two members are theirs to set before.
+    unsafe {
+        let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+        with(qp, |posting| posting.begin(wr_id, flags, op));
+    }
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    guard((), || {
+        // SAFETY: called by programs with a QP of ours. The batch does not outlive the driver's QP: it ends at complete
+        // or abort, before the program may destroy the QP.
+        unsafe {
+            let ours = IronQp::of(qp.cast());
+            if ours.check_birth().is_err() {
+                return;
+            }
+            let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());
+            *ours.posting.get() = Some(Posting { batch, open: None, failed: None });
+        }
+    });
+}
+
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: as in `with`.
+        let Some(mut posting) = (unsafe { (*IronQp::of(qp.cast()).posting.get()).take() }) else {
+            return libc::EIO;
+        };
+        posting.close(&[], SendFlags::empty());
+        match posting.failed {
+            None => {
+                posting.batch.commit();
+                0
+            }
+            Some(errno) => {
+                posting.batch.abort();
+                errno
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    guard((), || {
+        // SAFETY: as in `with`.
+        if let Some(posting) = unsafe { (*IronQp::of(qp.cast()).posting.get()).take() } {
+            posting.batch.abort();
+        }
+    });
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: called by programs between start and complete.
+    unsafe { begin(qp, SendOp::Send) }
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendImm(u32::from_be(imm))) }
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendInv(rkey)) }
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Write { raddr, rkey }) }
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, imm: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::WriteImm { raddr, rkey, imm: u32::from_be(imm) }) }
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Read { raddr, rkey }) }
+}
+
+unsafe extern "C" fn atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, compare: u64, swap: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::CmpSwap { raddr, rkey, compare, swap }) }
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, add: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::FetchAdd { raddr, rkey, add }) }
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::LocalInv(rkey)) }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: as above.
+    unsafe { with(qp, |posting| posting.close(&[Sge { addr, length, lkey }], SendFlags::empty())) }
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
+    // SAFETY: as above; the program's list of `count` pieces, laid out as the driver's.
+    unsafe {
+        let pieces: &[Sge] = if count == 0 { &[] } else { std::slice::from_raw_parts(list.cast(), count) };
+        with(qp, |posting| posting.close(pieces, SendFlags::empty()));
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
+    let buffer = ibv_data_buf { addr, length };
+    // SAFETY: as above; the data is copied before this returns.
+    unsafe { set_inline_data_list(qp, 1, &raw const buffer) }
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
+    // SAFETY: as above; the program's list of `count` buffers.
+    unsafe {
+        with(qp, |posting| {
+            let buffers: &[ibv_data_buf] =
+                if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
+            let mut pieces = [Sge::default(); MAX_INLINE_PIECES];
+            if buffers.len() > MAX_INLINE_PIECES || buffers.iter().any(|b| b.length > u32::MAX as usize) {
+                return posting.fail(libc::EINVAL);
+            }
+            for (piece, buffer) in pieces.iter_mut().zip(buffers) {
+                *piece = Sge { addr: buffer.addr as u64, length: buffer.length as u32, lkey: 0 };
+            }
+            posting.close(&pieces[..buffers.len()], SendFlags::INLINE);
+        });
+    }
+}

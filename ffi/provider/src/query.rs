@@ -1,0 +1,142 @@
+//! What the device and its port are.
+
+use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
+use crate::context::Context;
+use crate::convert::mtu_code;
+use crate::guard::guard_int;
+use driver::{DeviceAttr, LinkLayer};
+use libc::{c_int, c_void, size_t};
+
+/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go.
+///
+/// # Safety
+/// Called by libibverbs with an open context of ours and `size` writable bytes.
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const u32,
+    answer: *mut ibv_device_attr_ex,
+    size: size_t,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; the input begins with its mask of extensions, of which there are none.
+        let (ours, mask) = unsafe { (Context::of(context), if input.is_null() { 0 } else { *input }) };
+        ours.check_birth()?;
+        if mask != 0 || size < size_of::<ibv_device_attr>() {
+            return Err(libc::EINVAL);
+        }
+        let full = describe(ours.device.attr());
+        // SAFETY: by contract; a longer structure of a newer release ends in zeros.
+        unsafe {
+            answer.cast::<u8>().write_bytes(0, size);
+            std::ptr::copy_nonoverlapping(
+                (&raw const full).cast::<u8>(),
+                answer.cast::<u8>(),
+                size.min(size_of::<ibv_device_attr_ex>()),
+            );
+        }
+        Ok(())
+    })
+}
+
+/// Counts are signed in C.
+fn int(value: u32) -> c_int {
+    value.min(c_int::MAX as u32) as c_int
+}
+
+fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
+    // SAFETY: all-zero is a valid answer: nothing offered.
+    let mut all: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+    let (major, minor, sub) = attr.fw_ver;
+    let out = &mut all.orig_attr;
+    for (to, from) in out.fw_ver.iter_mut().take(63).zip(format!("{major}.{minor}.{sub:04}").bytes()) {
+        *to = from as _;
+    }
+    out.node_guid = u64::from_ne_bytes(attr.node_guid);
+    out.sys_image_guid = u64::from_ne_bytes(attr.sys_image_guid);
+    out.max_mr_size = attr.max_mr_size;
+    out.page_size_cap = attr.page_size_cap;
+    // Linux reports the IEEE id here, and programs compare with that.
+    out.vendor_id = if attr.ieee_vendor_id == 0 { attr.vendor_id } else { attr.ieee_vendor_id };
+    out.vendor_part_id = attr.vendor_part_id;
+    out.hw_ver = attr.hw_ver;
+    out.max_qp = int(attr.max_qp);
+    out.max_qp_wr = int(attr.max_qp_wr);
+    out.device_cap_flags = abi::IBV_DEVICE_CURR_QP_STATE_MOD
+        | abi::IBV_DEVICE_PORT_ACTIVE_EVENT
+        | abi::IBV_DEVICE_SYS_IMAGE_GUID
+        | abi::IBV_DEVICE_RC_RNR_NAK_GEN;
+    out.max_sge = int(attr.max_sge);
+    out.max_sge_rd = int(attr.max_sge_rd);
+    out.max_cq = int(attr.max_cq);
+    out.max_cqe = int(attr.max_cqe);
+    out.max_mr = int(attr.max_mr);
+    out.max_pd = int(attr.max_pd);
+    out.max_qp_rd_atom = int(attr.max_qp_rd_atom);
+    out.max_res_rd_atom = int(attr.max_res_rd_atom);
+    out.max_qp_init_rd_atom = int(attr.max_qp_init_rd_atom);
+    out.atomic_cap = attr.atomic_cap as u32;
+    out.max_pkeys = attr.max_pkeys;
+    out.local_ca_ack_delay = attr.local_ca_ack_delay;
+    out.phys_port_cnt = attr.phys_port_cnt;
+    all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+    all.phys_port_cnt_ex = u32::from(attr.phys_port_cnt);
+    all
+}
+
+/// `ibv_query_port`; the library has zeroed the answer, whose newer members stay so.
+///
+/// # Safety
+/// Called by libibverbs with an open context of ours and room for the answer.
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    answer: *mut ibv_port_attr,
+) -> c_int {
+    /// Physical state 5 is LinkUp, 3 is Disabled (IBTA 14.2.5.6).
+    const PHYS: [u8; 2] = [3, 5];
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of(context) };
+        ours.check_birth()?;
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        let found = ours.device.port().map_err(|e| e.errno())?;
+        let value = ibv_port_attr {
+            state: if found.active { abi::IBV_PORT_ACTIVE } else { abi::IBV_PORT_DOWN },
+            max_mtu: mtu_code(found.max_mtu),
+            active_mtu: mtu_code(found.active_mtu),
+            gid_tbl_len: int(found.gid_tbl_len),
+            port_cap_flags: found.port_cap_flags,
+            max_msg_sz: found.max_msg_sz,
+            bad_pkey_cntr: 0,
+            qkey_viol_cntr: 0,
+            pkey_tbl_len: found.pkey_tbl_len,
+            lid: found.lid,
+            sm_lid: 0,
+            lmc: 0,
+            max_vl_num: found.max_vl_num,
+            sm_sl: 0,
+            subnet_timeout: 0,
+            init_type_reply: 0,
+            active_width: found.active_width,
+            active_speed: found.active_speed,
+            phys_state: PHYS[usize::from(found.active)],
+            link_layer: match found.link_layer {
+                LinkLayer::Ethernet => abi::IBV_LINK_LAYER_ETHERNET,
+                LinkLayer::InfiniBand => abi::IBV_LINK_LAYER_INFINIBAND,
+            },
+            flags: 0,
+            port_cap_flags2: 0,
+        };
+        // SAFETY: by contract; only the part every release has.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                (&raw const value).cast::<c_void>(),
+                answer.cast(),
+                size_of_val(&value),
+            )
+        };
+        Ok(())
+    })
+}

@@ -1,0 +1,136 @@
+//! The judge of `abi/public.rs`: sizes and offsets as the C compiler sees them in the installed `<infiniband/verbs.h>`.
+//!
+//! `IRONVERBS_VERBS_INCLUDE` names another include directory, to judge against the header of another release.
+
+use ironverbs_provider::abi::public::*;
+use std::fmt::Write as _;
+use std::mem::{offset_of, size_of};
+use std::process::Command;
+
+/// One line of C and the number it must print.
+struct Claim {
+    c: String,
+    ours: usize,
+}
+
+macro_rules! sizes {
+    ($claims:ident: $($name:ident)*) => {
+        $($claims.push(Claim { c: format!("sizeof(struct {})", stringify!($name)), ours: size_of::<$name>() });)*
+    };
+}
+
+/// `ours.field` or `ours.field = "field in C"`.
+macro_rules! offsets {
+    ($claims:ident: $name:ident { $($($field:ident).+ $(= $c:literal)?),* $(,)? }) => {
+        $({
+            #[allow(unused_mut, unused_assignments)]
+            let mut field = stringify!($($field).+).replace(' ', "");
+            $(field = $c.to_owned();)?
+            $claims.push(Claim {
+                c: format!("offsetof(struct {}, {field})", stringify!($name)),
+                ours: offset_of!($name, $($field).+),
+            });
+        })*
+    };
+}
+
+fn claims() -> Vec<Claim> {
+    let mut c = Vec::new();
+    sizes!(c: ibv_device ibv_context ibv_device_attr ibv_device_attr_ex ibv_pd ibv_mr ibv_global_route ibv_ah_attr
+        ibv_qp_cap ibv_qp_init_attr ibv_qp_init_attr_ex ibv_qp_attr ibv_sge ibv_data_buf ibv_send_wr ibv_recv_wr ibv_wc
+        ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp);
+    offsets!(c: ibv_device { node_type, name, dev_name, dev_path, ibdev_path });
+    offsets!(c: ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
+    offsets!(c: ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id,
+        vendor_part_id, hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr,
+        max_pd, max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, atomic_cap, max_srq, max_pkeys,
+        local_ca_ack_delay, phys_port_cnt });
+    offsets!(c: ibv_device_attr_ex { comp_mask, odp_general_caps = "odp_caps.general_caps",
+        completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, not_offered = "tso_caps",
+        xrc_odp_caps, phys_port_cnt_ex });
+    offsets!(c: ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
+        qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply,
+        active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 });
+    offsets!(c: ibv_mr { context, pd, addr, length, handle, lkey, rkey });
+    offsets!(c: ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class });
+    offsets!(c: ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num });
+    offsets!(c: ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all });
+    offsets!(c: ibv_qp_init_attr_ex { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd, xrcd, create_flags, max_tso_header,
+        rwq_ind_tbl, rx_hash_conf, source_qpn, send_ops_flags });
+    offsets!(c: ibv_qp_attr { qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num,
+        qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining,
+        max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num,
+        alt_timeout, rate_limit });
+    offsets!(c: ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr,
+        wr.rdma.remote_addr, wr.rdma.rkey, wr.atomic.remote_addr, wr.atomic.compare_add, wr.atomic.swap,
+        wr.atomic.rkey, remote_srqn = "qp_type.xrc.remote_srqn", extra = "bind_mw" });
+    offsets!(c: ibv_recv_wr { wr_id, next, sg_list, num_sge });
+    offsets!(c: ibv_wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
+        slid, sl, dlid_path_bits });
+    offsets!(c: ibv_comp_channel { context, fd, refcnt });
+    offsets!(c: ibv_cq { context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed,
+        async_events_completed });
+    offsets!(c: ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags,
+        parent_domain });
+    offsets!(c: ibv_cq_ex { base = "context", comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode,
+        read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl,
+        read_dlid_path_bits, read_completion_ts });
+    offsets!(c: ibv_qp { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond,
+        events_completed });
+    offsets!(c: ibv_qp_ex { base = "qp_base", comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add,
+        wr_bind_mw, wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm, wr_send_inv,
+        wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data, wr_set_inline_data_list, wr_set_sge,
+        wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write });
+    macro_rules! values {
+        ($($name:ident)*) => { $(c.push(Claim { c: format!("(size_t){}", stringify!($name)), ours: $name as usize });)* };
+    }
+    values!(IBV_ACCESS_OPTIONAL_RANGE
+        IBV_DEVICE_CURR_QP_STATE_MOD IBV_DEVICE_PORT_ACTIVE_EVENT IBV_DEVICE_SYS_IMAGE_GUID IBV_DEVICE_RC_RNR_NAK_GEN
+        IBV_PORT_DOWN IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_LINK_LAYER_INFINIBAND IBV_QPT_RC
+        IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
+        IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        IBV_QP_EX_WITH_RDMA_WRITE IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM IBV_QP_EX_WITH_SEND IBV_QP_EX_WITH_SEND_WITH_IMM
+        IBV_QP_EX_WITH_RDMA_READ IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        IBV_QP_EX_WITH_LOCAL_INV IBV_QP_EX_WITH_SEND_WITH_INV
+        IBV_WR_RDMA_WRITE IBV_WR_RDMA_WRITE_WITH_IMM IBV_WR_SEND IBV_WR_SEND_WITH_IMM IBV_WR_RDMA_READ
+        IBV_WR_ATOMIC_CMP_AND_SWP IBV_WR_ATOMIC_FETCH_AND_ADD IBV_WR_LOCAL_INV IBV_WR_SEND_WITH_INV
+        IBV_WC_STANDARD_FLAGS IBV_CQ_INIT_ATTR_MASK_FLAGS
+        IBV_EVENT_CQ_ERR IBV_EVENT_QP_FATAL IBV_EVENT_QP_REQ_ERR IBV_EVENT_QP_ACCESS_ERR IBV_EVENT_COMM_EST
+        IBV_EVENT_SQ_DRAINED IBV_EVENT_PATH_MIG IBV_EVENT_PATH_MIG_ERR IBV_EVENT_DEVICE_FATAL IBV_EVENT_PORT_ACTIVE
+        IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED IBV_EVENT_GID_CHANGE);
+    c
+}
+
+#[test]
+fn public_types_are_those_of_the_installed_header() {
+    let claims = claims();
+    let mut source = String::from(
+        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
+    );
+    for claim in &claims {
+        writeln!(source, "  printf(\"%zu\\n\", {});", claim.c).expect("a String takes all");
+    }
+    source.push_str("  return 0;\n}\n");
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (file, program) = (dir.join("public_layout.c"), dir.join("public_layout"));
+    std::fs::write(&file, source).expect("writing into the target directory");
+    let mut cc = Command::new("cc");
+    if let Some(include) = std::env::var_os("IRONVERBS_VERBS_INCLUDE") {
+        cc.arg("-I").arg(include);
+    }
+    let compiled =
+        cc.arg(&file).arg("-o").arg(&program).output().expect("a C compiler (apt-get install gcc)");
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "needs libibverbs-dev: {said}");
+    let answer = Command::new(&program).output().expect("running the judge");
+    let answer = String::from_utf8(answer.stdout).expect("numbers");
+    let theirs: Vec<usize> = answer.lines().map(|line| line.parse().expect("a number")).collect();
+    assert_eq!(theirs.len(), claims.len());
+    let wrong: Vec<String> = claims
+        .iter()
+        .zip(&theirs)
+        .filter(|(claim, theirs)| claim.ours != **theirs)
+        .map(|(claim, theirs)| format!("{}: {theirs} in the header, {} here", claim.c, claim.ours))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
