@@ -155,6 +155,7 @@ impl Runner {
                     now,
                     config: adapter.config(),
                     careful,
+                    refused: false,
                     yielded: false,
                     buffers: &mut self.buffers,
                 };
@@ -165,13 +166,18 @@ impl Runner {
                 while let Some(job) = step.buffers.jobs.pop_front() {
                     dispatch(job, &mut func, &mut step);
                 }
-                let yielded = step.yielded;
+                let (yielded, refused) = (step.yielded, step.refused);
+                if refused {
+                    func.rollback();
+                    careful = true;
+                    self.buffers.rollback();
+                    continue 'again;
+                }
                 budget = budget.saturating_sub(1);
                 let full = yielded || budget == 0 || self.buffers.out.len() >= OUT;
                 if careful || full || !func.has_room() {
                     if self.commit(&mut func, host).is_err() {
                         careful = true;
-                        self.buffers.clear();
                         continue 'again;
                     }
                     first = None;
@@ -182,7 +188,6 @@ impl Runner {
             }
             if self.commit(&mut func, host).is_err() {
                 careful = true;
-                self.buffers.clear();
                 continue 'again;
             }
             return false;
@@ -195,10 +200,12 @@ impl Runner {
             self.buffers.moves.clear();
             if let Err(abort) = done {
                 func.rollback();
+                self.buffers.rollback();
                 return Err(abort);
             }
         }
         func.commit(host);
+        self.buffers.committed();
         Ok(())
     }
 
@@ -210,7 +217,7 @@ impl Runner {
         }
         out.clear();
         self.buffers.out = out;
-        self.buffers.staged.clear();
+        self.buffers.delivered();
     }
 
     fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, frame: &Frame) {

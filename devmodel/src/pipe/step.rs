@@ -52,14 +52,29 @@ pub(crate) struct Buffers {
     pub(crate) out: Vec<Frame>,
     pub(crate) moves: Vec<Move>,
     pub(crate) staged: Vec<u8>,
+    /// Frames and staged bytes of jobs that have committed.
+    committed: (usize, usize),
 }
 
 impl Buffers {
-    pub(crate) fn clear(&mut self) {
+    /// What the jobs so far produced stays, whatever becomes of the next.
+    pub(crate) fn committed(&mut self) {
+        self.committed = (self.out.len(), self.staged.len());
+    }
+
+    /// Forgets what the jobs since the last commit produced.
+    pub(crate) fn rollback(&mut self) {
         self.jobs.clear();
-        self.out.clear();
         self.moves.clear();
+        self.out.truncate(self.committed.0);
+        self.staged.truncate(self.committed.1);
+    }
+
+    /// Ready for the next step: all frames were delivered.
+    pub(crate) fn delivered(&mut self) {
+        self.out.clear();
         self.staged.clear();
+        self.committed = (0, 0);
     }
 }
 
@@ -74,6 +89,8 @@ pub struct Step<'a> {
     /// Carry out each copy at once, so that a refusal is known where it happens. Else copies are gathered and made
     /// before the step commits; if one is refused the step is taken back and run again this way.
     pub(crate) careful: bool,
+    /// A gathered copy was refused: the step will be taken back.
+    pub(crate) refused: bool,
     /// Set by a stage that must not go on before the frames sent so far have been delivered.
     pub yielded: bool,
     pub(crate) buffers: &'a mut Buffers,
@@ -141,13 +158,16 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Makes the copies gathered so far, so that what is read next sees them.
-    pub fn flush(&mut self) -> Result<(), Abort> {
+    /// Makes the copies gathered so far, so that what is read next sees them. If one is refused the whole step is
+    /// taken back and run again carefully: a stage that gets `false` returns at once, whatever state it leaves.
+    #[must_use]
+    pub fn flush(&mut self) -> bool {
         if self.buffers.moves.is_empty() {
-            return Ok(());
+            return true;
         }
         let done = self.host.copy(&self.buffers.staged, &self.buffers.moves);
         self.buffers.moves.clear();
-        done
+        self.refused |= done.is_err();
+        done.is_ok()
     }
 }

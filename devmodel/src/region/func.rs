@@ -55,6 +55,7 @@ impl<'r> Func<'r> {
         let func = Self { region, fid, base, _not_send: PhantomData };
         if got == lock::Acquired::FromDead {
             func.journal().recover(region, host, fid);
+            func.publish();
         }
         func
     }
@@ -276,13 +277,21 @@ impl<'r> Func<'r> {
 
     /// Takes the job's changes back and forgets its effects.
     pub fn rollback(&mut self) {
-        self.journal().rollback(self.region);
+        if self.journal().rollback(self.region) {
+            self.publish();
+        }
+    }
+
+    /// Tells those without the lock anew what waits here.
+    fn publish(&self) {
+        self.publish_timer();
+        self.publish_ready();
     }
 }
 
 impl Drop for Func<'_> {
     fn drop(&mut self) {
-        self.journal().rollback(self.region);
+        self.rollback();
         lock::release(self.region.sync(self.fid, Sync::Lock));
     }
 }

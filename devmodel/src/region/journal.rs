@@ -202,8 +202,18 @@ impl Journal {
         }
     }
 
-    /// Takes the changes back and forgets the effects.
-    pub(super) fn rollback(&self, region: &Region) {
+    /// Takes the changes back and forgets the effects. False if there were none.
+    #[inline]
+    pub(super) fn rollback(&self, region: &Region) -> bool {
+        let words = self.words();
+        if words.entries.load(Relaxed) == 0 && words.effects.load(Relaxed) == 0 {
+            return false;
+        }
+        self.take_back(region);
+        true
+    }
+
+    fn take_back(&self, region: &Region) {
         let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
         for i in (0..n).rev() {
             // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
@@ -228,7 +238,7 @@ impl Journal {
             self.carry_out(host, fid);
             self.clear();
         } else {
-            self.rollback(region);
+            self.take_back(region);
         }
     }
 

@@ -135,9 +135,14 @@ impl Func<'_> {
         Some((top.qp, kind))
     }
 
-    fn publish_timer(&self) {
+    pub(super) fn publish_timer(&self) {
         let coarse = self.next_timer().map_or(0, |at| ((at >> COARSE) as u32).max(1));
         self.region().sync(self.fid(), Sync::Timer).store(coarse, Release);
+    }
+
+    pub(super) fn publish_ready(&self) {
+        let [head, tail] = self.function().ready;
+        self.region().sync(self.fid(), Sync::Ready).store((head != tail).into(), Relaxed);
     }
 
     /// Whether index `index` of `R` was ever allocated.
