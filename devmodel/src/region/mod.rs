@@ -15,6 +15,8 @@ mod journal;
 mod lock;
 mod queues;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 pub use alloc::MttRange;
 pub use func::{Func, Row};

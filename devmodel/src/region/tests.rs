@@ -1,0 +1,258 @@
+//! What the region promises: jobs are whole, locks outlive their holders, rings and timers keep order.
+
+use super::*;
+use crate::{
+    host::{Abort, Host, Iova, Move, Party, Rid},
+    state::{CqRow, PdRow, QpFlags, QpRow},
+};
+use std::collections::HashSet;
+
+#[derive(Default)]
+struct Machine {
+    me: u16,
+    dead: HashSet<u16>,
+    written: Vec<(Iova, Vec<u8>)>,
+    interrupts: Vec<u16>,
+}
+
+impl Host for Machine {
+    fn read(&mut self, _: Rid, _: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        buf.fill(0);
+        Ok(())
+    }
+    fn write(&mut self, _: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        self.written.push((at, data.into()));
+        Ok(())
+    }
+    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
+        Ok(())
+    }
+    fn msix(&mut self, _: Rid, vector: u16, _: u64, _: u32) {
+        self.interrupts.push(vector);
+    }
+    fn party(&self) -> Party {
+        Party(self.me)
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, party: Party) -> bool {
+        !self.dead.contains(&party.0)
+    }
+    fn relax(&mut self) {}
+}
+
+fn machine(me: u16) -> Machine {
+    Machine { me, ..Machine::default() }
+}
+
+/// Leaves the function as a killed holder does: locked, with the job half done.
+fn die(func: Func<'_>) {
+    std::mem::forget(func);
+}
+
+#[test]
+fn a_job_that_does_not_commit_leaves_nothing() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 1, &mut host);
+    let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+    func.commit(&mut host);
+    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    assert!(func.alloc::<CqRow>(0, Party(1)).is_some());
+    func.make_ready(qp);
+    func.arm_timer(qp, TimerKind::Ack, 5 << 30);
+    assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
+    drop(func);
+    let mut func = Func::lock(&region, 1, &mut host);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    assert_eq!(func.used::<CqRow>(), 0);
+    assert_eq!(func.take_ready(), None);
+    assert_eq!(func.next_timer(), None);
+    assert!(!region.timer_due(1, u64::MAX >> 1), "the hint for those without the lock is taken back as well");
+    func.commit(&mut host);
+    assert!(host.written.is_empty());
+}
+
+#[test]
+fn the_next_holder_takes_back_what_a_dead_one_left_half_done() {
+    let (region, mut first, mut second) = (Region::private(Geometry::SMALL), machine(1), machine(2));
+    let mut func = Func::lock(&region, 0, &mut first);
+    let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+    func.commit(&mut first);
+    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
+    die(func);
+    assert!(Func::try_lock(&region, 0, &second).is_none());
+    second.dead.insert(1);
+    let func = Func::lock(&region, 0, &mut second);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    assert!(second.written.is_empty(), "an effect of a job that was not through must not be seen");
+}
+
+/// A host whose party is killed in the middle of carrying effects out.
+struct Killed<'a>(&'a mut Machine, usize);
+impl Host for Killed<'_> {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        self.0.read(rid, at, buf)
+    }
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        if self.1 == 0 {
+            std::panic::resume_unwind(Box::new("killed"));
+        }
+        self.1 -= 1;
+        self.0.write(rid, at, data)
+    }
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        self.0.copy(staged, moves)
+    }
+    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
+        self.0.msix(rid, vector, address, data);
+    }
+    fn party(&self) -> Party {
+        self.0.party()
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, party: Party) -> bool {
+        self.0.alive(party)
+    }
+    fn relax(&mut self) {}
+}
+
+#[test]
+fn the_next_holder_finishes_what_a_dead_one_had_decided() {
+    for done in 0..3 {
+        let (region, mut first, mut second) = (Region::private(Geometry::SMALL), machine(1), machine(2));
+        let mut func = Func::lock(&region, 0, &mut first);
+        let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+        func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+        for i in 0..3u8 {
+            assert!(func.effect(Effect::Write { at: u64::from(i), data: &[i; 64] }));
+        }
+        assert!(func.effect(Effect::Msix { vector: 5, address: 0, data: 0 }));
+        let mut func = std::mem::ManuallyDrop::new(func);
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            func.commit(&mut Killed(&mut first, done));
+        }));
+        assert!(killed.is_err());
+        second.dead.insert(1);
+        let func = Func::lock(&region, 0, &mut second);
+        assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 7);
+        assert_eq!(second.written, (0..3u8).map(|i| (u64::from(i), vec![i; 64])).collect::<Vec<_>>());
+        assert_eq!(second.interrupts, [5]);
+    }
+}
+
+#[test]
+fn a_number_comes_back_as_late_as_it_can() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 2, &mut host);
+    let rows = func.rows(Table::Pd);
+    let all: Vec<_> = (0..rows).map(|_| func.alloc::<PdRow>(0, Party(1)).unwrap()).collect();
+    assert_eq!(all.iter().collect::<HashSet<_>>().len(), rows as usize);
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), None);
+    func.free::<PdRow>(9);
+    func.free::<PdRow>(3);
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Some(9));
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Some(3));
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), None);
+    assert_eq!(func.number::<PdRow>(3), 2 << Geometry::SMALL.log_pd | 3);
+    assert_eq!(func.index::<PdRow>(3), None, "the number of another function");
+    func.commit(&mut host);
+    assert_eq!(func.journal_stats(), JournalStats { overflows: 0, entries: 0 });
+}
+
+#[test]
+fn translation_ranges_do_not_overlap_and_come_back() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 0, &mut host);
+    let mut held: Vec<MttRange> = Vec::new();
+    for round in 0..200u32 {
+        let len = 1 + round * 7 % 40;
+        match func.alloc_mtt(len) {
+            Some(range) => {
+                assert!(range.first > 0 && range.first + len <= func.rows(Table::Mtt));
+                for other in &held {
+                    assert!(range.first + range.len <= other.first || other.first + other.len <= range.first);
+                }
+                held.push(range);
+            }
+            None => held.drain(..held.len() / 2).for_each(|r| func.free_mtt(r)),
+        }
+        func.commit(&mut host);
+    }
+    held.drain(..).for_each(|r| func.free_mtt(r));
+    assert_eq!(func.function().mtt_used, 0);
+    assert!(func.alloc_mtt(u32::MAX).is_none());
+}
+
+#[test]
+fn timers_fire_in_order_and_not_before_their_time() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 0, &mut host);
+    let at = |i: u64| (i * 7919 % 100 + 1) << 30;
+    for i in 0..100 {
+        let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+        func.arm_timer(qp, TimerKind::Ack, at(u64::from(qp)));
+        func.arm_timer(qp, TimerKind::Ack, 1);
+        assert!(func.row::<QpRow>(qp).unwrap().has(QpFlags::TIMER_ACK), "{i}");
+    }
+    let mut last = 0;
+    for _ in 0..100 {
+        let due = func.next_timer().unwrap();
+        assert!(due >= last);
+        last = due;
+        assert_eq!(func.take_timer(due - 1), None);
+        let (qp, kind) = func.take_timer(due).unwrap();
+        assert_eq!((at(u64::from(qp)), kind), (due, TimerKind::Ack));
+        assert!(!func.row::<QpRow>(qp).unwrap().has(QpFlags::TIMER_ACK));
+        func.commit(&mut host);
+    }
+    assert_eq!(func.next_timer(), None);
+    assert!(!region.timer_due(0, u64::MAX >> 1));
+}
+
+#[test]
+fn a_full_ring_refuses_and_a_taken_slot_comes_back_with_the_commit() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let ring = WireRing::of(&region, 1);
+    for i in 0..SLOTS {
+        assert!(ring.push(&mut host, &[i as u8; 60], SlotPayload::Bytes(&[i as u8; 100]), false));
+    }
+    assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[]), false));
+    let mut func = Func::lock(&region, 1, &mut host);
+    for i in 0..3u8 {
+        let (slot, payload) = func.front().unwrap();
+        assert_eq!(slot.headers(), &[i; 60]);
+        assert!(matches!(payload, SlotPayload::Bytes(b) if b == [i; 100]));
+        func.take_front();
+    }
+    assert_eq!(ring.free(), 0);
+    func.rollback();
+    assert_eq!(func.front().unwrap().0.headers(), &[0; 60], "an undone job has taken nothing");
+    func.take_front();
+    func.commit(&mut host);
+    assert_eq!(ring.free(), 1);
+    assert!(!ring.push(&mut host, &[0; 129], SlotPayload::Bytes(&[]), false), "headers longer than a slot");
+    assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[0; 5000]), false), "payload longer than a slot");
+    assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Pieces(Rid(0), &[Piece::default(); 5]), false));
+    assert!(ring.push(&mut host, &[0; 60], SlotPayload::Pieces(Rid(3), &[Piece { at: 5, len: 6, reserved: 0 }]), false));
+}
+
+#[test]
+fn a_snapshot_restores_to_the_same_bytes() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 1, &mut host);
+    func.alloc::<QpRow>(3, Party(1)).unwrap();
+    func.commit(&mut host);
+    drop(func);
+    let snapshot = region.snapshot();
+    let again = Region::restore(&snapshot);
+    assert!(again.snapshot() == snapshot);
+    assert!(snapshot.bytes() < 1 << 20, "{} bytes", snapshot.bytes());
+    let func = Func::lock(&again, 1, &mut host);
+    assert_eq!(func.live::<QpRow>(), [0]);
+}
