@@ -1,7 +1,7 @@
 //! Opcodes, statuses, events and constants, against the enumerators of the headers.
 
 use crate::c::Header;
-use crate::headers::{dirs, read};
+use crate::headers::{dirs, is_reference, read};
 use hwspec::cmd::{Opcode, Status};
 use hwspec::context::{AccessMode, ArmState, CapType, CqStatus, PathMigState, QpState, ServiceType};
 use hwspec::cqe::{CqeFormat, CqeOpcode, CqeSyndrome, RoceL3Type};
@@ -47,6 +47,9 @@ const NAMES: &[(&str, &str)] = &[
     ("MLX5_UMR_CHECK_NONE", "-"),
 ];
 
+/// Names newer headers no longer have.
+const GONE: &[&str] = &["MLX5_CAP_VECTOR_CALC", "MLX5_INVALID_LKEY"];
+
 /// `CamelCase` to `CAMEL_CASE`; a digit stays with what is before it.
 fn capitals(name: &str) -> String {
     let mut out = String::new();
@@ -64,11 +67,13 @@ fn every_code_agrees_with_the_headers() {
     for dir in dirs() {
         let files = ["mlx5_ifc.h", "device.h", "qp.h", "cq.h", "doorbell.h"].map(|f| read(&dir, f));
         let header = Header::parse(&files.join("\n"));
+        let reference = is_reference(&dir);
         let mut wrong = Vec::new();
         let mut check = |name: String, ours: u64| {
             let name = NAMES.iter().find(|(n, _)| *n == name).map_or(&name[..], |(_, theirs)| theirs);
             let theirs = header.value(name);
-            if name != "-" && theirs != Some(ours) {
+            let absent = name == "-" || (theirs.is_none() && !reference && GONE.contains(&name));
+            if !absent && theirs != Some(ours) {
                 wrong.push(format!("{name}: {theirs:x?}, ours {ours:#x}"));
             }
         };

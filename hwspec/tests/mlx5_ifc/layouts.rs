@@ -1,8 +1,7 @@
 //! Names, places, widths and sizes of every layout, against `mlx5_ifc.h`.
 
-use crate::headers::{dirs, read};
+use crate::headers::{dirs, is_reference, read};
 use crate::ifc::Ifc;
-use std::path::Path;
 
 /// Fields of ours that no header shows where we have them, and why. `*` is the whole structure's size.
 const OURS_ALONE: &[(&str, &str, &str)] = &[
@@ -34,11 +33,6 @@ const THEIRS_ALONE: &[(&str, &str, &str)] = &[
     ("ud_adrs_vector", "dc_key", "DC is not built; its upper half is qkey"),
     ("cmd_out", "command_output", "stands for whatever a command answers"),
 ];
-
-/// Fields are held in both directions against this version; newer ones add fields we need not know.
-fn is_reference(dir: &Path) -> bool {
-    dir.to_string_lossy().contains("linux-headers-6.1.")
-}
 
 fn header_name(ours: &str) -> &str {
     match ours {
