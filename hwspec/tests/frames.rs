@@ -1,0 +1,263 @@
+//! Frames on the wire: what is built is parsed back, and nothing that arrives can do harm.
+
+use hwspec::handle::{Psn, Qpn, Srqn};
+use hwspec::layout::{Bits, Layout};
+use hwspec::wire::ip::{gid_of_v4, v4_of_gid};
+use hwspec::wire::*;
+use proptest::prelude::*;
+
+fn opcode() -> impl Strategy<Value = BthOpcode> {
+    (0u8..=255).prop_map(BthOpcode::from_raw).prop_filter("known", |op| op.is_known())
+}
+
+fn addresses() -> impl Strategy<Value = IpPair> {
+    prop_oneof![
+        any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| IpPair::V4 { src, dst }),
+        any::<([u8; 16], [u8; 16])>().prop_map(|(src, dst)| IpPair::V6 { src, dst }),
+    ]
+}
+
+prop_compose! {
+    fn envelope()(
+        addresses in addresses(),
+        macs in any::<([u8; 6], [u8; 6])>(),
+        tag in proptest::option::of((0u8..8, 0u16..4096)),
+        (traffic_class, hop_limit, flow_label) in (any::<u8>(), any::<u8>(), 0u32..1 << 20),
+        (identification, src_port) in any::<(u16, u16)>(),
+    ) -> Envelope {
+        let vlan = tag.map(|(pcp, vid)| {
+            let mut vlan = Vlan::zeroed();
+            vlan.set().pcp(pcp).vid(vid);
+            vlan
+        });
+        Envelope {
+            vlan, traffic_class, hop_limit, flow_label, identification, src_port,
+            ..Envelope::new(macs.0, macs.1, addresses)
+        }
+    }
+}
+
+prop_compose! {
+    fn packet()(
+        opcode in opcode(),
+        (se, mig_req, ack_req, becn) in any::<(bool, bool, bool, bool)>(),
+        (pkey, qpn, psn) in any::<(u16, u32, u32)>(),
+        (va, key, len) in any::<(u64, u32, u32)>(),
+        (swap_add, compare, original) in any::<(u64, u64, u64)>(),
+        (imm, ieth, syndrome) in any::<(u32, u32, u8)>(),
+    ) -> Packet {
+        let mut p = Packet::default();
+        let qpn = Qpn(qpn & 0xff_ffff);
+        p.bth.set().opcode(opcode).se(se).mig_req(mig_req).pkey(pkey).becn(becn);
+        p.bth.set().dest_qp(qpn).ack_req(ack_req).psn(Psn::new(psn));
+        p.deth.set().qkey(key).src_qp(qpn);
+        p.xrceth.set().srqn(Srqn(qpn.0));
+        p.reth.set().va(va).rkey(key).dma_len(len);
+        p.atomic.set().va(va).rkey(key).swap_add(swap_add).compare(compare);
+        p.aeth.set().syndrome(Syndrome::from_bits(syndrome.into())).msn(Psn::new(len));
+        p.atomic_ack.set().original(original);
+        p.imm = imm;
+        p.ieth = ieth;
+        p
+    }
+}
+
+fn build(envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Vec<u8> {
+    let len = build::frame_len(envelope, packet.bth.opcode(), payload.len());
+    let mut frame = vec![0xee; len];
+    assert_eq!(write_frame(&mut frame, envelope, packet, payload), Some(len));
+    frame
+}
+
+/// Calls every reader.
+fn read_all(h: &Headers<'_>) -> String {
+    let network =
+        (h.ethernet(), h.vlan(), h.ipv4(), h.ipv6(), h.addresses(), h.traffic_class(), h.is_ce_marked());
+    let transport = (h.udp(), h.bth(), h.deth(), h.xrceth(), h.reth(), h.atomic(), h.aeth(), h.atomic_ack());
+    let rest =
+        (h.imm(), h.ieth(), h.payload_range(), h.payload(), h.icrc(), h.icrc_ok(), h.icrc_range(), h.grh());
+    format!("{h:?} {network:?} {transport:?} {rest:?} {:?}", h.padded_range())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn what_is_built_is_parsed_back(
+        envelope in envelope(), packet in packet(), payload in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let frame = build(&envelope, &packet, &payload);
+        let h = Headers::parse(&frame).unwrap();
+        prop_assert!(h.icrc_ok());
+        prop_assert_eq!(h.payload(), Some(&payload[..]));
+        prop_assert_eq!(h.frame_len(), frame.len());
+        prop_assert_eq!((h.ethernet().src(), h.ethernet().dst()), (envelope.src_mac, envelope.dst_mac));
+        prop_assert_eq!(h.vlan().map(|v| (v.pcp(), v.vid())), envelope.vlan.map(|v| (v.pcp(), v.vid())));
+        prop_assert_eq!(h.addresses(), envelope.addresses);
+        prop_assert_eq!(h.traffic_class(), envelope.traffic_class);
+        prop_assert_eq!(h.udp().src_port(), envelope.src_port);
+        if let Some(ip) = h.ipv6() {
+            prop_assert_eq!((ip.hop_limit(), ip.flow_label()), (envelope.hop_limit, envelope.flow_label));
+            prop_assert_eq!(&h.grh()[..], ip.as_bytes());
+        }
+        if let Some(ip) = h.ipv4() {
+            prop_assert_eq!((ip.ttl(), ip.identification()), (envelope.hop_limit, envelope.identification));
+            prop_assert_eq!(&h.grh()[20..], ip.as_bytes());
+        }
+        let mut bth = packet.bth;
+        bth.set().pad_count(pad(payload.len()) as u8);
+        prop_assert_eq!(h.bth(), bth);
+        let op = bth.opcode();
+        prop_assert_eq!(h.deth(), op.has_deth().then_some(packet.deth));
+        prop_assert_eq!(h.xrceth(), op.has_xrceth().then_some(packet.xrceth));
+        prop_assert_eq!(h.reth(), op.has_reth().then_some(packet.reth));
+        prop_assert_eq!(h.atomic(), op.has_atomic_eth().then_some(packet.atomic));
+        prop_assert_eq!(h.aeth(), op.has_aeth().then_some(packet.aeth));
+        prop_assert_eq!(h.atomic_ack(), op.has_atomic_ack_eth().then_some(packet.atomic_ack));
+        prop_assert_eq!(h.imm(), op.has_imm().then_some(packet.imm));
+        prop_assert_eq!(h.ieth(), op.has_ieth().then_some(packet.ieth));
+    }
+
+    #[test]
+    fn headers_alone_parse_like_the_whole(
+        envelope in envelope(), packet in packet(), payload in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let frame = build(&envelope, &packet, &payload);
+        let whole = Headers::parse(&frame).unwrap();
+        let head = &frame[..whole.payload_start()];
+        let h = Headers::parse_head(head, frame.len()).unwrap();
+        prop_assert_eq!(h.payload_range(), whole.payload_range());
+        prop_assert_eq!((h.bth(), h.reth(), h.imm()), (whole.bth(), whole.reth(), whole.imm()));
+        prop_assert!(!h.icrc_ok());
+        read_all(&h);
+        let most = &frame[..frame.len().min(MAX_HEADERS)];
+        prop_assert!(Headers::parse_head(most, frame.len()).is_ok());
+    }
+
+    #[test]
+    fn a_cut_frame_is_refused_at_every_length(envelope in envelope(), packet in packet(), len in 0usize..40) {
+        let frame = build(&envelope, &packet, &vec![7; len]);
+        for cut in 0..frame.len() {
+            prop_assert_eq!(Headers::parse(&frame[..cut]).err(), Some(ParseError::Truncated), "{} bytes", cut);
+        }
+    }
+
+    #[test]
+    fn ethernet_padding_behind_the_packet_is_ignored(envelope in envelope(), packet in packet()) {
+        let mut frame = build(&envelope, &packet, b"x");
+        frame.extend([0; 46]);
+        let h = Headers::parse(&frame).unwrap();
+        prop_assert!(h.icrc_ok());
+        prop_assert_eq!(h.payload(), Some(&b"x"[..]));
+    }
+
+    #[test]
+    fn a_damaged_frame_is_refused_or_read_but_never_panics(
+        envelope in envelope(), packet in packet(), len in 0usize..40,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut frame = build(&envelope, &packet, &vec![7; len]);
+        for (at, value) in damage {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        if let Ok(h) = Headers::parse(&frame) {
+            read_all(&h);
+        }
+    }
+
+    #[test]
+    fn a_changed_payload_or_header_fails_the_icrc(
+        envelope in envelope(), packet in packet(), len in 1usize..40, at in any::<prop::sample::Index>(), bit in 0u8..8,
+    ) {
+        let mut frame = build(&envelope, &packet, &vec![7; len]);
+        let start = Headers::parse(&frame).unwrap().payload_start();
+        let at = start + at.index(frame.len() - start);
+        frame[at] ^= 1 << bit;
+        prop_assert!(!Headers::parse(&frame).unwrap().icrc_ok());
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200), v6 in any::<bool>()) {
+        prop_assert!(Headers::parse(&bytes).is_ok_and(|h| !read_all(&h).is_empty()) || Headers::parse(&bytes).is_err());
+        // The same bytes behind an Ethernet header that lets them through to the next check.
+        let mut frame = vec![0; 12];
+        frame.extend(if v6 { EtherType::IPV6 } else { EtherType::IPV4 }.bytes());
+        frame.extend(bytes);
+        if let Ok(h) = Headers::parse(&frame) {
+            read_all(&h);
+        }
+    }
+
+    #[test]
+    fn a_buffer_too_short_gets_nothing(envelope in envelope(), packet in packet(), len in 0usize..40) {
+        let payload = vec![7; len];
+        let whole = build(&envelope, &packet, &payload).len();
+        for short in 0..whole {
+            prop_assert_eq!(write_frame(&mut vec![0; short], &envelope, &packet, &payload), None);
+        }
+    }
+
+    #[test]
+    fn any_header_bytes_make_an_icrc(bytes in prop::collection::vec(any::<u8>(), 0..100), more in any::<[u8; 8]>()) {
+        Icrc::new(&bytes).update(&more).clone().finish();
+    }
+}
+
+#[test]
+fn a_packet_longer_than_ip_can_say_is_not_built() {
+    let v4 = Envelope::new([2; 6], [4; 6], IpPair::V4 { src: [127, 0, 0, 1], dst: [127, 0, 0, 2] });
+    let mut out = vec![0; 0x2_0000];
+    assert_eq!(write_headers(&mut out, &v4, &Packet::default(), 0x1_0000), None);
+    assert_eq!(write_headers(&mut out, &v4, &Packet::default(), usize::MAX), None);
+    assert_eq!(write_headers(&mut out, &v4, &Packet::default(), 4096), Some(14 + 20 + 8 + 12));
+}
+
+#[test]
+fn what_is_not_rocev2_is_named() {
+    let v4 = Envelope::new([2; 6], [4; 6], IpPair::V4 { src: [127, 0, 0, 1], dst: [127, 0, 0, 2] });
+    let good = build(&v4, &Packet::default(), &[]);
+    let with = |changes: &[(usize, u8)], fix_checksum: bool| {
+        let mut frame = good.clone();
+        for (at, value) in changes {
+            frame[*at] = *value;
+        }
+        if fix_checksum {
+            let mut ip = Ipv4::read(&frame[14..]);
+            let sum = ip.expected_checksum();
+            ip.set().checksum(sum);
+            frame[14..34].copy_from_slice(ip.bytes());
+        }
+        Headers::parse(&frame).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(with(&[(12, 0x88), (13, 0x08)], false), ParseError::NotIp(0x8808));
+    assert_eq!(with(&[(14, 0x46)], true), ParseError::BadIp);
+    assert_eq!(with(&[(20, 0x20)], true), ParseError::BadIp);
+    assert_eq!(with(&[(22, 9)], false), ParseError::BadIpChecksum);
+    assert_eq!(with(&[(23, 6)], true), ParseError::NotUdp(6));
+    assert_eq!(with(&[(37, 0x35)], false), ParseError::NotRoce(0x1235));
+    assert_eq!(with(&[(39, 0)], false), ParseError::BadUdpLength);
+    assert_eq!(Headers::parse(&[]).map(|_| ()).unwrap_err(), ParseError::Truncated);
+}
+
+#[test]
+fn a_wrong_pad_count_leaves_no_payload() {
+    let v4 = Envelope::new([2; 6], [4; 6], IpPair::V4 { src: [127, 0, 0, 1], dst: [127, 0, 0, 2] });
+    let mut frame = build(&v4, &Packet::default(), &[]);
+    frame[14 + 20 + 8 + 1] |= 0x30;
+    let h = Headers::parse(&frame).unwrap();
+    assert_eq!((h.bth().pad_count(), h.payload_range(), h.payload()), (3, None, None));
+    assert!(h.padded_range().is_empty());
+}
+
+#[test]
+fn gids_and_addresses_stand_for_each_other() {
+    let (a, b) = (gid_of_v4([127, 0, 0, 1]), gid_of_v4([127, 0, 0, 2]));
+    let pair = IpPair::from_gids(a, b);
+    assert_eq!(pair, IpPair::V4 { src: [127, 0, 0, 1], dst: [127, 0, 0, 2] });
+    assert_eq!(pair.gids(), (a, b));
+    let mut link_local = [0; 16];
+    (link_local[0], link_local[1]) = (0xfe, 0x80);
+    assert_eq!(IpPair::from_gids(link_local, b), IpPair::V6 { src: link_local, dst: b });
+    assert_eq!(v4_of_gid(&link_local), None);
+}
