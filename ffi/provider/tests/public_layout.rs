@@ -101,18 +101,54 @@ fn claims() -> Vec<Claim> {
     c
 }
 
-#[test]
-fn public_types_are_those_of_the_installed_header() {
-    let claims = claims();
+/// The driver numbers its flags, states and codes as verbs does, so the provider hands them through.
+fn driver_claims() -> Vec<Claim> {
+    use driver::{AccessFlags, QpAttrMask, QpState, SendFlags, WcFlags, WcOpcode, WcStatus};
+    let mut c = Vec::new();
+    macro_rules! bits {
+        ($flags:ident $prefix:literal: $($name:ident)*) => {
+            $(c.push(Claim {
+                c: format!(concat!("(size_t)", $prefix, "{}"), stringify!($name)),
+                ours: $flags::$name.bits() as usize,
+            });)*
+        };
+    }
+    macro_rules! codes {
+        ($kind:ident: $($name:ident = $theirs:ident)*) => {
+            $(c.push(Claim { c: format!("(size_t){}", stringify!($theirs)), ours: $kind::$name as usize });)*
+        };
+    }
+    bits!(AccessFlags "IBV_ACCESS_": LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC MW_BIND ZERO_BASED ON_DEMAND
+        HUGETLB RELAXED_ORDERING);
+    bits!(SendFlags "IBV_SEND_": FENCE SIGNALED SOLICITED INLINE);
+    bits!(WcFlags "IBV_WC_": GRH WITH_IMM WITH_INV);
+    bits!(QpAttrMask "IBV_QP_": STATE CUR_STATE EN_SQD_ASYNC_NOTIFY ACCESS_FLAGS PKEY_INDEX PORT QKEY AV PATH_MTU TIMEOUT
+        RETRY_CNT RNR_RETRY RQ_PSN MAX_QP_RD_ATOMIC ALT_PATH MIN_RNR_TIMER SQ_PSN MAX_DEST_RD_ATOMIC PATH_MIG_STATE CAP
+        DEST_QPN RATE_LIMIT);
+    codes!(QpState: Reset = IBV_QPS_RESET Init = IBV_QPS_INIT Rtr = IBV_QPS_RTR Rts = IBV_QPS_RTS Sqd = IBV_QPS_SQD
+        Sqe = IBV_QPS_SQE Err = IBV_QPS_ERR);
+    codes!(WcStatus: Success = IBV_WC_SUCCESS LocLenErr = IBV_WC_LOC_LEN_ERR LocQpOpErr = IBV_WC_LOC_QP_OP_ERR
+        LocProtErr = IBV_WC_LOC_PROT_ERR WrFlushErr = IBV_WC_WR_FLUSH_ERR MwBindErr = IBV_WC_MW_BIND_ERR
+        BadRespErr = IBV_WC_BAD_RESP_ERR LocAccessErr = IBV_WC_LOC_ACCESS_ERR RemInvReqErr = IBV_WC_REM_INV_REQ_ERR
+        RemAccessErr = IBV_WC_REM_ACCESS_ERR RemOpErr = IBV_WC_REM_OP_ERR RetryExcErr = IBV_WC_RETRY_EXC_ERR
+        RnrRetryExcErr = IBV_WC_RNR_RETRY_EXC_ERR RemAbortErr = IBV_WC_REM_ABORT_ERR GeneralErr = IBV_WC_GENERAL_ERR);
+    codes!(WcOpcode: Send = IBV_WC_SEND RdmaWrite = IBV_WC_RDMA_WRITE RdmaRead = IBV_WC_RDMA_READ
+        CompSwap = IBV_WC_COMP_SWAP FetchAdd = IBV_WC_FETCH_ADD BindMw = IBV_WC_BIND_MW LocalInv = IBV_WC_LOCAL_INV
+        Recv = IBV_WC_RECV RecvRdmaWithImm = IBV_WC_RECV_RDMA_WITH_IMM);
+    c
+}
+
+/// Compiles the claims and returns those the header contradicts.
+fn contradicted(name: &str, claims: &[Claim]) -> String {
     let mut source = String::from(
         "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
     );
-    for claim in &claims {
+    for claim in claims {
         writeln!(source, "  printf(\"%zu\\n\", {});", claim.c).expect("a String takes all");
     }
     source.push_str("  return 0;\n}\n");
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (file, program) = (dir.join("public_layout.c"), dir.join("public_layout"));
+    let (file, program) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&file, source).expect("writing into the target directory");
     let mut cc = Command::new("cc");
     if let Some(include) = std::env::var_os("IRONVERBS_VERBS_INCLUDE") {
@@ -126,11 +162,18 @@ fn public_types_are_those_of_the_installed_header() {
     let answer = String::from_utf8(answer.stdout).expect("numbers");
     let theirs: Vec<usize> = answer.lines().map(|line| line.parse().expect("a number")).collect();
     assert_eq!(theirs.len(), claims.len());
-    let wrong: Vec<String> = claims
-        .iter()
-        .zip(&theirs)
-        .filter(|(claim, theirs)| claim.ours != **theirs)
-        .map(|(claim, theirs)| format!("{}: {theirs} in the header, {} here", claim.c, claim.ours))
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let wrong = claims.iter().zip(&theirs).filter(|(claim, theirs)| claim.ours != **theirs);
+    let lines =
+        wrong.map(|(claim, theirs)| format!("{}: {theirs} in the header, {} here", claim.c, claim.ours));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn public_types_are_those_of_the_installed_header() {
+    assert_eq!(contradicted("public_layout", &claims()), "");
+}
+
+#[test]
+fn the_driver_numbers_its_codes_as_the_header_does() {
+    assert_eq!(contradicted("driver_codes", &driver_claims()), "");
 }

@@ -1,0 +1,106 @@
+#!/bin/sh
+# Runs the provider under the rdma-core of one userland folder. Called by scripts/userlands.sh.
+#
+#   check.sh SUITE FOLDER
+#
+# First the layout is probed and the devices are listed; then the suite's own verbs programs run between two VFs,
+# started by `ironverbs run` from the host so that the folder needs nothing of ours but the provider.
+set -eu
+
+suite=$1
+folder=$2
+here=$(cd "$(dirname "$0")/../.." && pwd)
+built=${IRONVERBS_BUILT:-${CARGO_TARGET_DIR:-$here/target}/release}
+node=$(mktemp -d /dev/shm/ironverbs-userland-XXXXXX)
+port=$((20000 + $$ % 20000))
+failed=0
+trap 'rm -rf "$node"' EXIT
+
+say() { printf '%-9s %-48s %s\n' "$suite" "$1" "$2"; }
+die() { echo "userlands: $*" >&2; exit 1; }
+
+[ -x "$built/ironverbs" ] || die "expected the command at $built/ironverbs (cargo build --release), found none"
+[ -x "$built/examples/probe" ] || die "expected $built/examples/probe (cargo build --release --examples), found none"
+
+# --- layout -------------------------------------------------------------------------------------------------------
+# What each release is known to have; sid moves on, so there only an unknown layout is a failure.
+case $suite in
+bookworm) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 352" ;;
+trixie) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 360" ;;
+*) expected= ;;
+esac
+cp "$built/examples/probe" "$folder/ironverbs/probe"
+found=$(chroot "$folder" /ironverbs/probe) || die "$suite: the layout is unknown"
+[ -z "$expected" ] || [ "$found" = "$expected" ] || die "$suite: expected $expected, found $found"
+say "layout" "$found"
+
+# --- programs -----------------------------------------------------------------------------------------------------
+# Inside the launcher's namespace the folder gets the same /sys, /dev and /proc; the node lies in /dev/shm.
+run() {
+    timeout 60 "$built/ironverbs" run --node "$node" --vfs 4 -- sh -c '
+        folder=$1; shift
+        for dir in sys dev proc; do mount --rbind "/$dir" "$folder/$dir"; done
+        exec chroot "$folder" "$@"' sh "$folder" "$@"
+}
+
+# check NAME PATTERN COMMAND...: the command succeeds and says PATTERN
+check() {
+    name=$1 pattern=$2
+    shift 2
+    if run "$@" >"$node/out" 2>&1 && grep -q -- "$pattern" "$node/out"; then
+        say "$name" ok
+    else
+        say "$name" FAILED
+        sed 's/^/    /' "$node/out" >&2
+        failed=1
+    fi
+}
+
+# pair PROGRAM ARGUMENTS...: a server on iron1 and a client on iron2, both must succeed
+pair() {
+    port=$((port + 1))
+    program=$1 how=$2
+    shift 2
+    case $how in
+    pingpong) at="-g 1 -p $port" ;;
+    perftest) at="-x 1 -p $port -F $old_post_send" ;;
+    esac
+    # shellcheck disable=SC2086 # words of our own
+    run "$program" -d iron1 $at "$@" >"$node/server" 2>&1 &
+    server=$!
+    client=1
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.3
+        # shellcheck disable=SC2086
+        if run "$program" -d iron2 $at "$@" 127.0.0.1 >"$node/client" 2>&1; then client=0 && break; fi
+        grep -q "Couldn't connect" "$node/client" || break
+    done
+    if [ $client = 0 ] && wait "$server"; then
+        say "$program $*" "$(tail -n 2 "$node/client" | head -n 1 | tr -s ' ' | cut -c1-60)"
+    else
+        kill "$server" 2>/dev/null || true
+        say "$program $*" FAILED
+        sed 's/^/    server: /' "$node/server" >&2
+        sed 's/^/    client: /' "$node/client" >&2
+        failed=1
+    fi
+}
+
+# perftest 25.01 asks mlx5dv about any device for its new post interface (fixed in 25.07).
+old_post_send=
+case $(chroot "$folder" dpkg-query -W -f '${Version}' perftest) in
+25.01*) old_post_send=--use_old_post_send ;;
+esac
+
+check "ibv_devices" iron2 ibv_devices
+check "ibv_devinfo -v" PORT_ACTIVE ibv_devinfo -v -d iron1
+pair ibv_rc_pingpong pingpong -c -n 1000
+pair ibv_rc_pingpong pingpong -c -e -n 1000
+pair ib_write_bw perftest -n 1000
+pair ib_write_lat perftest -n 1000
+pair ib_read_bw perftest -n 1000
+pair ib_read_lat perftest -n 1000
+pair ib_send_bw perftest -n 1000 -e
+pair ib_send_lat perftest -n 1000
+pair ib_atomic_lat perftest -n 1000
+exit $failed
