@@ -149,7 +149,7 @@ macro_rules! hw_layout {
         #[repr(transparent)]
         $v struct $S([u8; $size]);
 
-        #[allow(missing_docs)]
+        #[allow(missing_docs, clippy::len_without_is_empty)]
         impl $S {
             pub const SIZE: usize = $size;
             /// The layout table, in declaration order.
