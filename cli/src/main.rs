@@ -1,6 +1,11 @@
 //! `ironverbs`: RDMA programs on a simulated ConnectX, without the card.
 
+mod bench;
+mod demo;
+mod doctor;
 mod options;
+mod pair;
+mod perftest;
 mod run;
 
 use std::process::ExitCode;
@@ -15,6 +20,9 @@ fn main() -> ExitCode {
     };
     match options.command {
         Command::Run(run) => run::run(&run),
+        Command::Demo(demo) => demo::demo(&demo),
+        Command::Doctor(node) => doctor::doctor(&node),
+        Command::Bench(bench) => bench::bench(&bench),
     }
 }
 

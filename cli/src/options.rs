@@ -20,6 +20,30 @@ pub struct Options {
 pub enum Command {
     /// Run a program so that it sees the node's devices: iron0 is the PF, iron1.. are its VFs
     Run(Run),
+    /// Show Debian's ib_read_lat running between two VFs
+    Demo(Demo),
+    /// Say what this host lacks and how to get it
+    Doctor(NodeDir),
+    /// Measure perftest on the node and UCX over shared memory side by side
+    Bench(Bench),
+}
+
+#[derive(Args)]
+pub struct Demo {
+    #[command(flatten)]
+    pub node: NodeDir,
+}
+
+#[derive(Args)]
+pub struct Bench {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// How often every test is run, in turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Fail when a floor is missed
+    #[arg(long)]
+    pub check: bool,
 }
 
 #[derive(Args)]
@@ -30,7 +54,7 @@ pub struct Run {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: u8,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -55,7 +79,7 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = e.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:")).collect();
-    let why = lines.into_iter().filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
+    let why = lines.join(" ");
     crate::fail(2, format!("{} (see ironverbs --help)", why.trim_start_matches("error: ")))
 }

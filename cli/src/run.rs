@@ -3,7 +3,7 @@
 use std::env;
 use std::process::ExitCode;
 
-use node::launcher::{Launch, LaunchError, dir, provider};
+use node::launcher::{self, Launch, LaunchError, dir, provider};
 
 use crate::fail;
 use crate::options::Run;
@@ -18,6 +18,8 @@ pub fn run(run: &Run) -> ExitCode {
     let launch = || -> Result<_, LaunchError> {
         let exe = env::current_exe().map_err(|e| LaunchError::Provider(e.to_string()))?;
         let provider = provider::find(&exe)?;
+        // Before anything is made for it.
+        launcher::find_program(program)?;
         let node = dir::claim(&run.node.path())?;
         Launch { node, vfs: run.vfs, provider, program: program.clone(), args: args.to_vec() }.exec()
     };

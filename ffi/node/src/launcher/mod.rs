@@ -72,8 +72,8 @@ fn shown(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The file exec will take for `name`; looked up before anything else is done.
-fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
+/// The file exec will take for `name`, looked up in PATH as a shell would; looked up before anything else is done.
+pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound(shown(name));
     let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
         vec![PathBuf::from(name)]

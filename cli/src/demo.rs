@@ -1,0 +1,37 @@
+//! `ironverbs demo`: Debian's own `ib_read_lat` between two VFs, with perftest's table on the screen.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use node::launcher::dir;
+
+use crate::options::Demo;
+use crate::{fail, pair, perftest};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn demo(demo: &Demo) -> ExitCode {
+    match try_demo(demo) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => fail(1, format!("demo: {why}")),
+    }
+}
+
+fn try_demo(demo: &Demo) -> Result<(), String> {
+    let node = dir::claim(&demo.node.path()).map_err(|e| e.to_string())?;
+    let port = pair::free_port()?;
+    let common = |device: &str| -> Vec<String> {
+        let mut args: Vec<String> = ["-d", device, "-x", "1", "-p"].map(String::from).to_vec();
+        args.push(port.to_string());
+        args.extend(perftest::compat_args().into_iter().map(String::from));
+        args
+    };
+    let server = common("iron1");
+    let mut client = common("iron2");
+    client.push("127.0.0.2".into());
+    println!("ironverbs run -- ib_read_lat {} &", server.join(" "));
+    println!("ironverbs run -- ib_read_lat {}", client.join(" "));
+    let mut server = perftest::on_node(&node, "ib_read_lat", &server)?;
+    let mut client = perftest::on_node(&node, "ib_read_lat", &client)?;
+    pair::run(&mut server, &mut client, port, false, LIMIT).map(|_| ())
+}

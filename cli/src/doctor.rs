@@ -1,0 +1,215 @@
+//! `ironverbs doctor`: what this host lacks and how to get it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use node::launcher::probe::{self, Answer};
+use node::launcher::{dir, provider};
+
+use crate::options::NodeDir;
+
+/// rdma-core releases whose private provider interface is known; the provider probes again when it is loaded.
+const KNOWN_RDMA_CORE: std::ops::RangeInclusive<u32> = 39..=65;
+
+/// Room a node and its programs' rings should find in shared memory.
+const ROOM: u64 = 256 << 20;
+
+enum State {
+    Ok,
+    /// Works without it, but less well.
+    Limited,
+    Missing,
+}
+
+struct Finding {
+    what: &'static str,
+    state: State,
+    text: String,
+}
+
+fn found(what: &'static str, text: impl Into<String>) -> Finding {
+    Finding { what, state: State::Ok, text: text.into() }
+}
+
+fn missing(what: &'static str, text: impl Into<String>) -> Finding {
+    Finding { what, state: State::Missing, text: text.into() }
+}
+
+fn limited(what: &'static str, text: impl Into<String>) -> Finding {
+    Finding { what, state: State::Limited, text: text.into() }
+}
+
+pub fn doctor(node: &NodeDir) -> ExitCode {
+    let node = node.path();
+    let findings = [
+        library(),
+        program("ibverbs-utils", "ibv_devinfo"),
+        program("perftest", "ib_read_lat"),
+        provider_object(),
+        namespaces(),
+        seccomp(),
+        memory(&node),
+        process_vm(),
+        optional("ucx-utils", "ucx_perftest", "make bench compares with it"),
+    ];
+    for f in &findings {
+        let word = match f.state {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        };
+        println!("{word:8} {:15} {}", f.what, f.text);
+    }
+    let bad = findings.iter().filter(|f| matches!(f.state, State::Missing)).count();
+    if bad == 0 {
+        ExitCode::SUCCESS
+    } else {
+        crate::fail(1, format!("{bad} of what is needed missing on this host"))
+    }
+}
+
+fn library() -> Finding {
+    const WHAT: &str = "libibverbs";
+    let Some(file) = find_library() else {
+        return missing(WHAT, "libibverbs.so.1 not found: apt-get install libibverbs1 ibverbs-providers");
+    };
+    let shown = file.display();
+    match rdma_core(&file) {
+        Some(n) if KNOWN_RDMA_CORE.contains(&n) => {
+            found(WHAT, format!("rdma-core {n}, layout known ({shown})"))
+        }
+        Some(n) => limited(
+            WHAT,
+            format!(
+                "rdma-core {n} is outside the known {} to {}: the provider refuses it where its layout differs",
+                KNOWN_RDMA_CORE.start(),
+                KNOWN_RDMA_CORE.end()
+            ),
+        ),
+        None => limited(WHAT, format!("release not told by {shown}: the provider finds out when loaded")),
+    }
+}
+
+/// Where the dynamic linker of a Debian or similar system keeps its libraries.
+fn find_library() -> Option<PathBuf> {
+    let mut dirs: Vec<PathBuf> =
+        env::var_os("LD_LIBRARY_PATH").map(|p| env::split_paths(&p).collect()).unwrap_or_default();
+    for base in ["/usr/lib", "/lib"] {
+        let triple = format!("{}-linux-gnu", env::consts::ARCH);
+        dirs.push(Path::new(base).join(triple));
+    }
+    dirs.extend(["/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from));
+    dirs.iter().find_map(|d| fs::canonicalize(d.join("libibverbs.so.1")).ok())
+}
+
+/// The rdma-core release in `libibverbs.so.1.14.44.0`.
+fn rdma_core(file: &Path) -> Option<u32> {
+    file.file_name()?.to_str()?.strip_prefix("libibverbs.so.")?.split('.').nth(2)?.parse().ok()
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|d| d.join(name)).find(|f| f.is_file())
+}
+
+fn program(package: &'static str, name: &str) -> Finding {
+    match on_path(name) {
+        Some(file) => found(package, file.display().to_string()),
+        None => missing(package, format!("{name} not on PATH: apt-get install {package}")),
+    }
+}
+
+fn optional(package: &'static str, name: &str, use_of_it: &str) -> Finding {
+    match on_path(name) {
+        Some(file) => found(package, file.display().to_string()),
+        None => limited(package, format!("{name} not on PATH ({use_of_it}): apt-get install {package}")),
+    }
+}
+
+fn provider_object() -> Finding {
+    const WHAT: &str = "provider";
+    let found_at = env::current_exe()
+        .map_err(|e| e.to_string())
+        .and_then(|exe| provider::find(&exe).map_err(|e| e.to_string()));
+    match found_at {
+        Ok(file) => found(WHAT, file.display().to_string()),
+        Err(why) => missing(WHAT, why),
+    }
+}
+
+fn refused(answer: Answer) -> Option<String> {
+    match answer {
+        Answer::Yes => None,
+        Answer::No(errno) => Some(probe::errno(errno)),
+        Answer::Unknown => Some("the trial did not end as it should".into()),
+    }
+}
+
+fn namespaces() -> Finding {
+    match refused(probe::namespaces()) {
+        None => found("namespaces", "mount namespaces allowed"),
+        Some(why) => missing("namespaces", format!("refused: {why}; {}", probe::namespaces_remedy())),
+    }
+}
+
+fn seccomp() -> Finding {
+    match refused(probe::seccomp()) {
+        None => found("seccomp", "filters allowed"),
+        Some(why) => missing("seccomp", format!("refused: {why}; the kernel needs CONFIG_SECCOMP_FILTER")),
+    }
+}
+
+fn memory(node: &Path) -> Finding {
+    const WHAT: &str = "shared memory";
+    let at = if node.is_dir() { node } else { node.parent().unwrap_or(Path::new("/")) };
+    let free = dir::free_bytes(at).unwrap_or(0);
+    let shown = node.display();
+    if node.is_dir() {
+        if let Err(e) = dir::check(node) {
+            return missing(WHAT, e.to_string());
+        }
+    }
+    if !dir::in_memory(at) {
+        missing(
+            WHAT,
+            format!("{shown} is not on a tmpfs: mount -t tmpfs tmpfs /dev/shm, or name another with --node"),
+        )
+    } else if free < ROOM {
+        limited(
+            WHAT,
+            format!(
+                "{} MiB free at {shown}, {} advised: mount -o remount,size=1G its tmpfs (docker: --shm-size 1g)",
+                free >> 20,
+                ROOM >> 20
+            ),
+        )
+    } else {
+        found(WHAT, format!("{} MiB free at {shown}", free >> 20))
+    }
+}
+
+fn process_vm() -> Finding {
+    const WHAT: &str = "process_vm";
+    match refused(probe::process_vm()) {
+        None => found(WHAT, "direct copies between processes allowed"),
+        Some(why) => limited(
+            WHAT,
+            format!(
+                "direct copies refused: {why}; data goes through the owner's thread, slower; sysctl kernel.yama.ptrace_scope should be 0 or 1"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_the_third_number_of_the_library() {
+        assert_eq!(rdma_core(Path::new("/usr/lib/libibverbs.so.1.14.44.0")), Some(44));
+        assert_eq!(rdma_core(Path::new("/usr/lib/libibverbs.so.1.18.65.0")), Some(65));
+        assert_eq!(rdma_core(Path::new("/usr/lib/libibverbs.so.1")), None);
+    }
+}
