@@ -1,0 +1,56 @@
+# What a newcomer types:  make demo, make test, make bench
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Programs that wait for a terminal get the end of file instead.
+SHELL := /bin/sh
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+IRONVERBS := $(TARGET)/release/ironverbs
+CARGO := cargo
+ROUNDS ?= 5
+# Seconds each fuzz target runs in `make fuzz`.
+FUZZ_SECONDS ?= 60
+
+.PHONY: all demo build test test-rust test-userlands bench fuzz doctor deps-demo deps-test clean
+
+all: build
+
+deps-demo:
+	scripts/install-deps.sh demo
+
+deps-test:
+	scripts/install-deps.sh test
+
+build:
+	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider
+
+demo: deps-demo
+	$(MAKE) --no-print-directory build
+	timeout 120 $(IRONVERBS) demo
+
+doctor: build
+	$(IRONVERBS) doctor
+
+test: deps-test
+	$(MAKE) --no-print-directory build
+	$(MAKE) --no-print-directory test-rust
+	$(MAKE) --no-print-directory test-userlands
+
+# Everything cargo knows: units, properties, conformance, bounded fuzzing, and Debian's own tools on the node.
+test-rust:
+	CARGO="$(CARGO)" timeout 3000 scripts/test-rust.sh
+
+# The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
+test-userlands: build
+	if [ "$$(id -u)" = 0 ]; then timeout 1500 scripts/userlands.sh check; \
+	else echo "test-userlands: skipped, debootstrap needs root"; fi
+
+bench: deps-test
+	$(MAKE) --no-print-directory build
+	timeout 3000 $(IRONVERBS) bench --rounds $(ROUNDS)
+
+fuzz: deps-test
+	FUZZ_SECONDS=$(FUZZ_SECONDS) timeout 7200 scripts/fuzz.sh
+
+clean:
+	$(CARGO) clean

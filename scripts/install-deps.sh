@@ -1,0 +1,86 @@
+#!/bin/sh
+# Installs from Debian what is missing on this machine, and nothing else.
+#
+#   scripts/install-deps.sh demo    to build, and to run the demonstration
+#   scripts/install-deps.sh test    also what the tests and benchmarks run or read
+#
+# Needs root or sudo only when something is missing; without either it prints the command to run.
+set -eu
+
+RUST=1.85
+PATH=$HOME/.cargo/bin:$PATH
+export PATH DEBIAN_FRONTEND=noninteractive
+
+die() { echo "install-deps: $*" >&2; exit 1; }
+
+case ${1:-demo} in
+demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
+test) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers ucx-utils libibverbs-dev debootstrap" ;;
+*) die "unknown set '$1': demo or test" ;;
+esac
+
+rust_is_new_enough() {
+    command -v cargo >/dev/null || return 1
+    version=$(rustc --version 2>/dev/null | cut -d' ' -f2) || return 1
+    [ -n "$version" ] && [ "$(printf '%s\n' "$RUST" "$version" | sort -V | head -n 1)" = "$RUST" ]
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+offered() { # PACKAGE
+    version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p')
+    [ -n "$version" ] && [ "$version" != "(none)" ] && dpkg --compare-versions "$version" ge "$RUST"
+}
+
+# Debian 12 carries a second, newer toolchain for its browsers. cargo fetches the crates over https.
+rust_packages() {
+    if offered rustc; then echo cargo rustc ca-certificates
+    elif offered rustc-web; then echo cargo-web rustc-web ca-certificates
+    else die "no package of this release brings Rust >= $RUST: install it from https://rustup.rs"
+    fi
+}
+
+have_mlx5_ifc() { ls /usr/src/linux-headers-*/include/linux/mlx5/mlx5_ifc.h >/dev/null 2>&1; }
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    rust_is_new_enough || die "no apt-get here and no Rust >= $RUST: install it from https://rustup.rs"
+    for tool in gcc ib_read_lat ibv_devinfo; do
+        command -v $tool >/dev/null || die "no apt-get here and no $tool: install perftest, libibverbs-utils and gcc"
+    done
+    exit 0
+fi
+
+missing=
+for package in $packages; do installed "$package" || missing="$missing $package"; done
+rust_is_new_enough && rust= || rust=wanted
+headers=
+[ "${1:-demo}" = demo ] || have_mlx5_ifc || headers=wanted
+[ -n "$missing$rust$headers" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then
+    as_root=
+elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+    as_root=sudo
+else
+    [ -z "$rust" ] || missing="$missing $(rust_packages)"
+    [ -z "$headers" ] || missing="$missing linux-headers-$(dpkg --print-architecture)"
+    die "not root and no sudo; let root run: apt-get install -y --no-install-recommends$missing"
+fi
+
+# -E would hand sudo our PATH; env hands it only what apt needs.
+apt() { timeout 1800 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
+
+apt update >/dev/null || die "apt-get update failed"
+
+[ -z "$rust" ] || missing="$missing $(rust_packages)"
+# Of the kernel headers only the architecture-independent part is read, and not for the running kernel.
+if [ -n "$headers" ]; then
+    meta=linux-headers-$(dpkg --print-architecture)
+    headers=$(apt-cache depends --recurse --important "$meta" | grep -o 'linux-headers-[^ ]*-common$' | sort -V | tail -n 1)
+    [ -n "$headers" ] || die "$meta leads to no linux-headers-*-common package"
+    missing="$missing $headers"
+fi
+
+# shellcheck disable=SC2086  # a list of package names
+apt install -y --no-install-recommends $missing || die "apt-get install$missing failed"
+rust_is_new_enough || die "Rust >= $RUST still not found on PATH"
