@@ -1,6 +1,16 @@
 //! Events a function reports of its own accord.
 
-use std::os::fd::BorrowedFd;
+use crate::{eq::EventQueue, function::Function, transport::Interrupt};
+use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// What happened to a QP or its receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,17 +93,140 @@ pub enum Event {
 /// The events of one opener. A thread of the caller's pumps them: poll(2) on the descriptor, then [`Events::next`]
 /// until it returns `None`.
 pub struct Events {
-    pub(crate) interrupt: crate::transport::Interrupt,
+    pub(crate) function: Arc<Function>,
+    pub(crate) interrupt: Interrupt,
+    pub(crate) queue: Mutex<Option<EventQueue>>,
+    pub(crate) registry: Arc<Registry>,
+}
+
+/// The objects events are about: number to cookie.
+#[derive(Default)]
+pub(crate) struct Registry {
+    cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
+    qps: Mutex<HashMap<u32, u64>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Registry {
+    /// A CQ with its cookie and the serial number of its arming, which goes up with every event.
+    pub fn add_cq(&self, cqn: u32, cookie: u64, arm_sn: Arc<AtomicU32>) {
+        locked(&self.cqs).insert(cqn, (cookie, arm_sn));
+    }
+
+    pub fn remove_cq(&self, cqn: u32) {
+        locked(&self.cqs).remove(&cqn);
+    }
+
+    pub fn add_qp(&self, qpn: u32, cookie: u64) {
+        locked(&self.qps).insert(qpn, cookie);
+    }
+
+    pub fn remove_qp(&self, qpn: u32) {
+        locked(&self.qps).remove(&qpn);
+    }
 }
 
 impl Events {
     /// Readable when there may be an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.interrupt)
+        self.interrupt.fd.as_fd()
+    }
+
+    /// Waits until there may be an event or `timeout` passes.
+    pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        self.interrupt.wait(timeout)
     }
 
     /// The next event, if any; when it returns `None` the queue is armed and the descriptor will become readable again.
+    /// Requests of the device for pages are served on the way.
+    #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
-        None
+        loop {
+            let eqe = self.take()?;
+            if let Some(event) = self.translate(&eqe) {
+                return Some(event);
+            }
+        }
     }
+
+    fn take(&self) -> Option<Eqe> {
+        let mut queue = locked(&self.queue);
+        let queue = queue.as_mut()?;
+        if let Some(eqe) = queue.next() {
+            return Some(eqe);
+        }
+        self.function.transport.idle();
+        if let Some(eqe) = queue.next() {
+            return Some(eqe);
+        }
+        // Clear, then arm, then look again: what comes after the look makes the descriptor readable.
+        if let Err(error) = self.interrupt.clear() {
+            tracing::warn!(%error, "the interrupt's descriptor cannot be read");
+        }
+        queue.arm();
+        queue.next()
+    }
+
+    fn translate(&self, eqe: &Eqe) -> Option<Event> {
+        match eqe.event_type() {
+            EventType::Comp => {
+                let cqn = eqe.data::<CompEvent>().cq_number().0;
+                let (cookie, arm_sn) = locked(&self.registry.cqs).get(&cqn)?.clone();
+                arm_sn.fetch_add(1, Relaxed);
+                Some(Event::Cq { cqn, cookie })
+            }
+            EventType::CqError => {
+                let data = eqe.data::<CqErrorEvent>();
+                let cqn = data.cqn().0;
+                tracing::warn!(cqn, syndrome = ?data.syndrome(), "a CQ failed");
+                let cookie = locked(&self.registry.cqs).get(&cqn)?.0;
+                Some(Event::CqError { cqn, cookie })
+            }
+            EventType::PageRequest => {
+                let data = eqe.data::<PagesEvent>();
+                let pages = data.num_pages() as i32;
+                let served =
+                    self.function.pages().and_then(|supply| supply.change(data.function_id(), pages));
+                if let Err(error) = served {
+                    tracing::warn!(pages, %error, "a request for pages could not be served");
+                }
+                None
+            }
+            EventType::PortChange => {
+                let port = eqe.data::<hwspec::eqe::PortEvent>().port_num();
+                let kind = match PortChange::from_raw(eqe.event_sub_type()) {
+                    PortChange::Active => PortEvent::Active,
+                    PortChange::Down | PortChange::Initialized => PortEvent::Error,
+                    other => PortEvent::Changed(other.raw()),
+                };
+                Some(Event::Port { port, kind })
+            }
+            EventType::InternalError => Some(Event::Device(DeviceEvent::Fatal)),
+            other => {
+                let Some(kind) = qp_event(other) else {
+                    return Some(Event::Device(DeviceEvent::Other(other.raw(), eqe.event_sub_type())));
+                };
+                let qpn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
+                let cookie = *locked(&self.registry.qps).get(&qpn)?;
+                Some(Event::Qp { qpn, cookie, kind })
+            }
+        }
+    }
+}
+
+fn qp_event(kind: EventType) -> Option<QpEvent> {
+    Some(match kind {
+        EventType::CommEst => QpEvent::CommEstablished,
+        EventType::SqDrained => QpEvent::SqDrained,
+        EventType::SrqLastWqe => QpEvent::LastWqeReached,
+        EventType::WqCatasError => QpEvent::Fatal,
+        EventType::WqInvalReqError => QpEvent::RequestError,
+        EventType::WqAccessError => QpEvent::AccessError,
+        EventType::PathMig => QpEvent::PathMigrated,
+        EventType::PathMigFailed => QpEvent::PathMigrationFailed,
+        _ => return None,
+    })
 }

@@ -4,12 +4,25 @@
 //! simulated one. Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot files
 //! `post` and `poll`.
 
+mod bringup;
+mod claims;
+mod cmd;
+mod config;
 pub mod dma;
+mod eq;
 pub mod error;
 pub mod events;
+mod function;
+pub mod health;
+mod pages;
+mod poll;
+mod post;
+mod records;
+pub mod sriov;
 pub mod transport;
 pub mod verbs;
 
 pub use error::{Error, PostError};
 pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent};
+pub use health::Health;
 pub use verbs::*;

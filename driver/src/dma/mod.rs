@@ -1,1 +1,230 @@
 //! Memory the device also touches.
+//!
+//! Such memory is never a `&[u8]`: only copies in and out, through atomics. What the device must see in order is written
+//! with `Release`, what it hands over (an owner bit) is read with `Acquire` before what lies behind it.
+#![allow(unsafe_code)]
+
+mod ring;
+mod spin;
+
+pub use ring::DmaRing;
+pub use spin::{Spin, SpinGuard};
+
+use crate::{
+    error::Error,
+    transport::{DmaBlock, Iova, Scope, Transport},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// Size of the pages the chip and the driver agree on.
+pub const PAGE_SIZE: usize = 4096;
+
+/// A block of driver memory, freed when dropped.
+pub struct DmaMem {
+    block: DmaBlock,
+    transport: Arc<dyn Transport>,
+    drop: OnDrop,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnDrop {
+    Free,
+    Detach,
+    Keep,
+}
+
+impl DmaMem {
+    /// Zeroed memory of at least `len` bytes, whole pages.
+    pub fn alloc(transport: &Arc<dyn Transport>, len: usize, scope: Scope) -> Result<Self, Error> {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE);
+        let block =
+            transport.dma_alloc(len, scope).map_err(Error::io("cannot allocate memory for the device"))?;
+        Self::checked(block, len, transport, OnDrop::Free)
+    }
+
+    /// A view of the function's block at `iova`, allocated by whichever opener. Dropping it frees nothing.
+    pub fn attach(transport: &Arc<dyn Transport>, iova: Iova, len: usize) -> Result<Self, Error> {
+        let block =
+            transport.dma_attach(iova, len).map_err(Error::io("cannot reach the function's memory"))?;
+        Self::checked(block, len, transport, OnDrop::Detach)
+    }
+
+    /// The area all openers of the function share.
+    pub fn shared(transport: &Arc<dyn Transport>, len: usize) -> Result<Self, Error> {
+        let block = transport.shared().map_err(Error::io("cannot map the area shared by the openers"))?;
+        Self::checked(block, len, transport, OnDrop::Keep)
+    }
+
+    fn checked(
+        block: DmaBlock,
+        len: usize,
+        transport: &Arc<dyn Transport>,
+        drop: OnDrop,
+    ) -> Result<Self, Error> {
+        if block.len < len || block.ptr.as_ptr().align_offset(PAGE_SIZE) != 0 {
+            return Err(Error::device(
+                format!("{len} bytes of page-aligned memory"),
+                format!("{} bytes at {:p}", block.len, block.ptr),
+            ));
+        }
+        Ok(Self { block, transport: transport.clone(), drop })
+    }
+
+    /// Where the device sees it.
+    pub fn iova(&self) -> Iova {
+        self.block.iova
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.block.len
+    }
+
+    /// Never: a block has at least one page.
+    pub fn is_empty(&self) -> bool {
+        self.block.len == 0
+    }
+
+    /// Gives up freeing it: the device may still write to it, or the function keeps it.
+    pub fn leak(mut self) {
+        self.drop = OnDrop::Keep;
+    }
+
+    /// Leaves the block to the function and only ends this view.
+    pub fn leave(mut self) {
+        self.drop = OnDrop::Detach;
+    }
+
+    /// Frees the function's block behind an attached view.
+    pub fn free(mut self) {
+        self.drop = OnDrop::Free;
+    }
+
+    /// The memory as words, in memory order (not yet turned from big-endian).
+    #[inline(always)]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the block is page-aligned, lives as long as `self`, and is only ever touched through atomics.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 8) }
+    }
+
+    /// The memory as half words.
+    #[inline(always)]
+    pub fn words32(&self) -> &[AtomicU32] {
+        // SAFETY: as in `words`. Where 32- and 64-bit accesses meet the same word, one side is the initialisation.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 4) }
+    }
+
+    /// Copies `data` to byte `offset` (a multiple of 8); the last word is filled with zeros.
+    pub fn copy_in(&self, offset: usize, data: &[u8]) {
+        for (word, bytes) in self.words()[offset / 8..].iter().zip(data.chunks(8)) {
+            word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies from byte `offset` (a multiple of 8).
+    pub fn copy_out(&self, offset: usize, data: &mut [u8]) {
+        for (word, bytes) in self.words()[offset / 8..].iter().zip(data.chunks_mut(8)) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..bytes.len()]);
+        }
+    }
+}
+
+impl Drop for DmaMem {
+    fn drop(&mut self) {
+        let block = DmaBlock { ptr: self.block.ptr, iova: self.block.iova, len: self.block.len };
+        match self.drop {
+            OnDrop::Free => self.transport.dma_free(block),
+            OnDrop::Detach => self.transport.dma_detach(block),
+            OnDrop::Keep => {}
+        }
+    }
+}
+
+/// The page list of `len` bytes at `iova`: log2 of the page size above 4096, and the fewest pages that cover it.
+pub fn page_list(iova: Iova, len: usize) -> (u8, Vec<u64>) {
+    let span = (len.max(1) as u64).next_power_of_two().trailing_zeros();
+    let shift = iova.trailing_zeros().min(span.max(12)).min(30);
+    let pages = (len.max(1) as u64).div_ceil(1 << shift);
+    ((shift - 12) as u8, (0..pages).map(|page| iova + (page << shift)).collect())
+}
+
+/// Memory of the caller that the device may reach, until [`UserMapping::unmap`] or drop.
+pub struct UserMapping {
+    transport: Arc<dyn Transport>,
+    base: Iova,
+    len: usize,
+    /// IOVA of the first byte asked for.
+    pub iova: Iova,
+}
+
+impl UserMapping {
+    /// Maps the pages that hold `len` bytes at `addr`.
+    /// # Safety
+    /// The range stays mapped in this process as long as this value lives, and changes under it.
+    pub unsafe fn map(
+        transport: &Arc<dyn Transport>,
+        addr: *mut u8,
+        len: usize,
+        access: crate::transport::Access,
+    ) -> Result<Self, Error> {
+        let lead = addr as usize % PAGE_SIZE;
+        let whole = lead
+            .checked_add(len)
+            .and_then(|end| end.checked_next_multiple_of(PAGE_SIZE))
+            .filter(|whole| (addr as usize - lead).checked_add(*whole).is_some())
+            .ok_or_else(|| Error::invalid(format!("{len} bytes at {addr:p} run past the end of memory")))?;
+        let first = addr.wrapping_sub(lead);
+        // SAFETY: the caller's promise; pages are whole.
+        let base = unsafe { transport.dma_map(first, whole, access) }
+            .map_err(Error::io("cannot let the device reach the memory"))?;
+        Ok(Self { transport: transport.clone(), base, len: whole, iova: base + lead as u64 })
+    }
+
+    /// Ends the mapping and says whether that worked.
+    pub fn unmap(self) -> Result<(), Error> {
+        let this = std::mem::ManuallyDrop::new(self);
+        let result = this.transport.dma_unmap(this.base, this.len);
+        // SAFETY: `this` is never used again and its destructor does not run.
+        drop(unsafe { std::ptr::read(&this.transport) });
+        result.map_err(Error::io("cannot end the device's access to memory"))
+    }
+
+    /// Keeps the mapping for ever: the device did not say that it has stopped using it.
+    pub fn leak(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UserMapping {
+    fn drop(&mut self) {
+        if let Err(error) = self.transport.dma_unmap(self.base, self.len) {
+            tracing::warn!(iova = self.base, len = self.len, %error, "a mapping for the device could not be ended");
+        }
+    }
+}
+
+/// Copies inline data out of the caller's buffer at `addr`. That the buffer is readable is the caller's promise when
+/// it posts with the inline flag, as it is for the device when it posts without.
+#[inline]
+pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
+    if !out.is_empty() {
+        // SAFETY: the promise above; the destination is ours alone.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page_list;
+
+    #[test]
+    fn page_list_is_as_short_as_the_alignment_allows() {
+        assert_eq!(page_list(0x1000, 0x1000), (0, vec![0x1000]));
+        assert_eq!(page_list(0x10_0000, 0x4000), (2, vec![0x10_0000]));
+        assert_eq!(page_list(0x3000, 0x3000), (0, vec![0x3000, 0x4000, 0x5000]));
+        assert_eq!(page_list(0x2000, 0x3000), (1, vec![0x2000, 0x4000]));
+    }
+}

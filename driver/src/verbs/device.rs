@@ -1,8 +1,29 @@
 //! The device: one opener's view of one function.
 
-use super::{DeviceAttr, PortAttr};
-use crate::{error::Error, events::Events, transport::Transport};
-use std::{sync::Arc, time::Duration};
+use super::{AtomicCap, DeviceAttr, LinkLayer, PortAttr};
+use crate::{
+    bringup,
+    eq::EventQueue,
+    error::Error,
+    events::{Events, Registry},
+    function::Function,
+    records::RecordPool,
+    transport::Transport,
+};
+use hwspec::{
+    cmd::{Opcode, resource::*, uctx::*},
+    doorbell::UAR_SIZE,
+    wqe::{MAX_DS, MAX_SGE_READ, WQE_BB, WQE_DS},
+};
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicU8},
+    time::Duration,
+};
+
+/// Control and remote address segment: what a send WQE has before its data.
+pub(crate) const SEND_OVERHEAD: usize = 2 * WQE_DS;
+/// Head of an inline segment.
+pub(crate) const INLINE_HEAD: usize = 4;
 
 /// How to open a function.
 #[derive(Clone, Debug)]
@@ -23,15 +44,119 @@ impl Default for OpenOptions {
 
 /// One opener's view of one function.
 pub struct Device {
+    pub(crate) opener: Opener,
+    pub(crate) function: Arc<Function>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) records: RecordPool,
+    pub(crate) mkey_variant: AtomicU8,
     attr: DeviceAttr,
     events: Events,
+}
+
+/// What one opener holds of the function. Its fields say what is there to be given back.
+pub(crate) struct Opener {
+    function: Arc<Function>,
+    uid: Option<u16>,
+    uar: Option<u32>,
+    transport_domain: Option<u32>,
+    vector: Option<u16>,
+}
+
+impl Opener {
+    /// CREATE_UCTX, ALLOC_UAR, ALLOC_TRANSPORT_DOMAIN, a vector.
+    fn enter(function: Arc<Function>) -> Result<Self, Error> {
+        let mut this = Self { function, uid: None, uar: None, transport_domain: None, vector: None };
+        if this.function.caps.general.log_max_uctx() > 0 {
+            let out: CreateUctxOut = this.function.call(Opcode::CreateUctx, 0, &CreateUctxIn::zeroed())?;
+            this.uid = Some(out.uid());
+        }
+        let uid = this.uid();
+        let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
+        this.uar = Some(out.uar());
+        let vectors = this.function.identity.msix_vectors;
+        this.vector = this.function.shared.claim_vector(vectors);
+        if this.vector.is_none() {
+            return Err(Error::Invalid {
+                what: format!("all {vectors} interrupt vectors of the function are taken by other openers"),
+                errno: libc::EBUSY,
+            });
+        }
+        let out: AllocTransportDomainOut =
+            this.function.call(Opcode::AllocTransportDomain, uid, &AllocTransportDomainIn::zeroed())?;
+        this.transport_domain = Some(out.transport_domain());
+        Ok(this)
+    }
+
+    /// Our user context; 0 if the function has none.
+    pub fn uid(&self) -> u16 {
+        self.uid.unwrap_or(0)
+    }
+
+    /// Our doorbell page.
+    pub fn uar(&self) -> u32 {
+        self.uar.unwrap_or(0)
+    }
+
+    fn give_back(&mut self) -> Result<(), Error> {
+        let uid = self.uid();
+        let mut first = Ok(());
+        if let Some(domain) = self.transport_domain.take() {
+            let mut input = DeallocTransportDomainIn::zeroed();
+            input.set().transport_domain(domain);
+            first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
+        }
+        if let Some(vector) = self.vector.take() {
+            self.function.shared.release_vector(vector);
+        }
+        if let Some(uar) = self.uar.take() {
+            let mut input = DeallocUarIn::zeroed();
+            input.set().uar(uar);
+            first = first.and(self.function.order(Opcode::DeallocUar, uid, &input));
+        }
+        if let Some(uid) = self.uid.take() {
+            let mut input = DestroyUctxIn::zeroed();
+            input.set().uid(uid);
+            first = first.and(self.function.order(Opcode::DestroyUctx, 0, &input));
+        }
+        first
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_back() {
+            tracing::warn!(%error, "closing the device left something behind");
+        }
+    }
 }
 
 impl Device {
     /// Brings the function up, or attaches if another opener did.
     pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
-        let _ = (transport, options);
-        Err(Error::invalid("not built"))
+        let entries = options.eq_entries;
+        let function = Arc::new(bringup::open(transport, options)?);
+        let opener = Opener::enter(function.clone())?;
+        let vector = opener.vector.unwrap_or(0);
+        let interrupt =
+            function.transport.interrupt(vector).map_err(Error::io("cannot get the interrupt vector"))?;
+        let queue = EventQueue::create(&function, opener.uid(), opener.uar(), vector, entries)?;
+        let registry = Arc::new(Registry::default());
+        let events = Events {
+            function: function.clone(),
+            interrupt,
+            queue: Mutex::new(Some(queue)),
+            registry: registry.clone(),
+        };
+        let attr = attributes(&function);
+        Ok(Arc::new(Device {
+            opener,
+            function,
+            registry,
+            records: RecordPool::default(),
+            mkey_variant: AtomicU8::new(0),
+            attr,
+            events,
+        }))
     }
 
     /// What the function can do.
@@ -39,15 +164,46 @@ impl Device {
         &self.attr
     }
 
+    /// Whether this is a virtual function.
+    pub fn is_virtual(&self) -> bool {
+        self.function.is_virtual()
+    }
+
     /// State of port 1.
     pub fn port(&self) -> Result<PortAttr, Error> {
-        Err(Error::invalid("not built"))
+        let caps = &self.function.caps;
+        let ethernet = self.function.is_ethernet();
+        let mtu = mtu_behind_headers(self.function.vport.mtu);
+        Ok(PortAttr {
+            active: self.function.link_up()?,
+            link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+            max_mtu: 4096,
+            active_mtu: mtu,
+            gid_tbl_len: caps.roce.roce_address_table_size().into(),
+            pkey_tbl_len: self.attr.max_pkeys,
+            max_msg_sz: 1 << caps.general.log_max_msg().min(30),
+            active_speed: 32,
+            active_width: 2,
+            mac: self.function.vport.mac,
+            lid: 0,
+            // IP-based GIDs, communication management.
+            port_cap_flags: 1 << 26 | 1 << 16,
+            max_vl_num: 1,
+        })
     }
 
     /// Entry `index` of the GID table; EINVAL past its end.
     pub fn gid(&self, index: u16) -> Result<[u8; 16], Error> {
-        let _ = index;
-        Err(Error::invalid("not built"))
+        let len = self.function.caps.roce.roce_address_table_size();
+        if index >= len {
+            return Err(Error::invalid(format!("GID index {index} is past the table of {len}")));
+        }
+        Ok(self.function.roce_address(index)?.source_l3_address())
+    }
+
+    /// Writes entry `index` of the GID table as RoCE v2; `None` clears it.
+    pub fn set_gid(&self, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
+        bringup::set_gid(&self.function, index, gid)
     }
 
     /// This opener's events.
@@ -55,8 +211,103 @@ impl Device {
         &self.events
     }
 
-    /// Gives everything back; the last opener tears the function down. EBUSY while objects of it live.
+    /// The way this device is reached.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.function.transport
+    }
+
+    /// Gives everything back; the last opener tears the function down. EBUSY while objects of it live (they keep it
+    /// open; it closes with the last of them).
     pub fn close(self: Arc<Self>) -> Result<(), Error> {
-        Err(Error::invalid("not built"))
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the device is in use".into(), errno: libc::EBUSY }),
+            Some(mut device) => {
+                let eq = device.destroy_eq();
+                eq.and(device.opener.give_back())
+            }
+        }
+    }
+
+    fn destroy_eq(&self) -> Result<(), Error> {
+        match self.events.queue.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            Some(queue) => queue.destroy(&self.function, self.opener.uid()),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn eqn(&self) -> u8 {
+        self.events.queue.lock().unwrap_or_else(|e| e.into_inner()).as_ref().map_or(0, EventQueue::eqn)
+    }
+
+    /// Offset of a register of our doorbell page in BAR0.
+    pub(crate) fn uar_register(&self, register: usize) -> u32 {
+        (self.opener.uar() as usize * UAR_SIZE + register) as u32
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy_eq() {
+            tracing::warn!(%error, "the event queue could not be destroyed");
+        }
+    }
+}
+
+/// Largest path MTU whose packets, with Ethernet payload headers of IPv6, fit into `mtu` bytes.
+fn mtu_behind_headers(mtu: u16) -> u32 {
+    /// IPv6, UDP, BTH, XRC and atomic extensions, ICRC.
+    const HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
+    let room = u32::from(mtu).saturating_sub(HEADERS);
+    [4096, 2048, 1024, 512].into_iter().find(|size| *size <= room).unwrap_or(256)
+}
+
+fn attributes(function: &Function) -> DeviceAttr {
+    let (caps, atomic) = (&function.caps.general, &function.caps.atomic);
+    let pow = |log: u8| 1u32 << log.min(31);
+    let send_wqe = usize::from(caps.max_wqe_sz_sq()).min(MAX_DS * WQE_DS).max(WQE_BB);
+    let recv_sge = u32::from(caps.max_wqe_sz_rq()) / WQE_DS as u32;
+    let send_sge = (send_wqe - SEND_OVERHEAD) / WQE_DS;
+    /// `atomic_operations`: compare and swap, fetch and add; `atomic_size_qp`: 8 bytes.
+    const OPERATIONS: u16 = 0b11;
+    const EIGHT_BYTES: u16 = 1 << 3;
+    let atomics = caps.atomic()
+        && atomic.atomic_operations() & OPERATIONS == OPERATIONS
+        && atomic.atomic_size_qp() & EIGHT_BYTES != 0;
+    DeviceAttr {
+        fw_ver: function.identity.firmware,
+        node_guid: function.vport.node_guid.to_be_bytes(),
+        sys_image_guid: function.vport.system_image_guid.to_be_bytes(),
+        vendor_id: function.identity.vendor.into(),
+        vendor_part_id: function.identity.device.into(),
+        hw_ver: function.identity.revision.into(),
+        ieee_vendor_id: function.identity.ieee_vendor,
+        psid: function.identity.psid.clone(),
+        max_mr_size: u64::MAX,
+        page_size_cap: u64::MAX << 12,
+        max_qp: pow(caps.log_max_qp()),
+        max_qp_wr: pow(caps.log_max_qp_sz()),
+        max_sge: recv_sge.min(send_sge as u32),
+        max_sge_rd: MAX_SGE_READ as u32,
+        max_cq: pow(caps.log_max_cq()),
+        max_cqe: pow(caps.log_max_cq_sz()) - 1,
+        max_mr: pow(caps.log_max_mkey()),
+        max_pd: pow(caps.log_max_pd()),
+        max_qp_rd_atom: pow(caps.log_max_ra_req_qp()),
+        max_res_rd_atom: pow(caps.log_max_ra_req_qp()).saturating_mul(pow(caps.log_max_qp())),
+        max_qp_init_rd_atom: pow(caps.log_max_ra_res_qp()),
+        atomic_cap: if atomics { AtomicCap::Hca } else { AtomicCap::None },
+        max_srq: pow(caps.log_max_srq()),
+        max_srq_wr: pow(caps.log_max_srq_sz()) - 1,
+        max_srq_sge: recv_sge.saturating_sub(1),
+        max_pkeys: if function.is_ethernet() {
+            1
+        } else {
+            128u16.checked_shl(caps.pkey_table_size().into()).unwrap_or(128)
+        },
+        local_ca_ack_delay: caps.local_ca_ack_delay(),
+        phys_port_cnt: caps.num_ports().max(1),
+        max_inline: (send_wqe - SEND_OVERHEAD - INLINE_HEAD) as u32,
+        log_max_msg: caps.log_max_msg(),
+        num_comp_vectors: 1,
     }
 }

@@ -4,11 +4,13 @@
 mod attr;
 mod cq;
 mod device;
+mod modify;
 mod mr;
 mod pd;
 mod qp;
 mod work;
 
+pub use crate::post::SendBatch;
 pub use attr::{
     AccessFlags, AddressHandle, AtomicCap, DeviceAttr, LinkLayer, PortAttr, QpAttr, QpAttrMask, QpCap,
     QpInit, QpState, Service,
@@ -17,5 +19,5 @@ pub use cq::Cq;
 pub use device::{Device, OpenOptions};
 pub use mr::Mr;
 pub use pd::Pd;
-pub use qp::{Qp, SendBatch};
+pub use qp::Qp;
 pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus};

@@ -1,40 +1,235 @@
 //! Queue pairs.
 
-use super::{Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, RecvWr, SendWr};
-use crate::error::{Error, PostError};
-use std::{marker::PhantomData, sync::Arc};
+use super::{
+    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service,
+    device::{INLINE_HEAD, SEND_OVERHEAD},
+    modify,
+};
+use crate::{
+    dma::{DmaMem, DmaRing, Spin, page_list},
+    error::Error,
+    poll::{QpQueues, RecvTracker, SendTracker},
+    post::{RecvQueue, SendQueue},
+    records::Record,
+    transport::{Bar, Scope},
+};
+use hwspec::{
+    cmd::{Opcode, qp::*},
+    context::{self, PathMigState, ServiceType, qp::QpContext},
+    doorbell::{BF_OFFSET, RCV_DBR, SND_DBR},
+    wqe::{WQE_BB, WQE_DS},
+};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// `qpc.rq_type`: an own receive queue, or none.
+const RQ: u8 = 0;
+const NO_RQ: u8 = 3;
+/// `qpc.user_index` of those who have none.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+/// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
+pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
 /// A queue pair.
 pub struct Qp {
+    pub(crate) sq: Spin<SendQueue>,
+    pub(crate) rq: Spin<RecvQueue>,
+    pub(crate) queues: Arc<QpQueues>,
+    pub(crate) bar: Bar,
+    pub(crate) doorbell: u32,
+    record: Option<Record>,
+    /// As in `control`, for posts.
+    state: AtomicU32,
+    control: Mutex<Control>,
+    cap: QpCap,
+    service: Service,
+    pub(crate) pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    mem: Arc<DmaMem>,
+    live: bool,
+}
+
+/// State and attributes as they were last set.
+pub(crate) struct Control {
+    pub state: QpState,
+    pub attr: QpAttr,
+}
+
+/// Sizes of the queues in memory: receive queue first, send queue behind it.
+struct Geometry {
+    rq_entries: u32,
+    rq_stride: usize,
+    sq_blocks: u32,
+    sq_offset: usize,
     cap: QpCap,
 }
 
-/// Send work requests in the making: nothing is visible to the device before [`SendBatch::commit`]. Holds the send
-/// queue's lock; dropping it forgets them.
-pub struct SendBatch<'a>(PhantomData<&'a Qp>);
-
-impl SendBatch<'_> {
-    /// Adds one. After a failure the batch can only be aborted (`ibv_wr_complete` reports the errno).
-    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
-        let _ = wr;
-        Err(libc::EINVAL)
+impl Geometry {
+    fn of(init: &QpInit, attr: &super::DeviceAttr) -> Result<Self, Error> {
+        let limits = [
+            ("max_send_wr", init.max_send_wr, attr.max_qp_wr),
+            ("max_recv_wr", init.max_recv_wr, attr.max_qp_wr),
+            ("max_send_sge", init.max_send_sge, attr.max_sge),
+            ("max_recv_sge", init.max_recv_sge, attr.max_sge),
+            ("max_inline", init.max_inline, attr.max_inline),
+        ];
+        if let Some((name, asked, most)) = limits.into_iter().find(|(_, asked, most)| asked > most) {
+            return Err(Error::invalid(format!("{name} {asked} was asked for, {most} can be had")));
+        }
+        let (mut rq_entries, mut rq_stride, mut rq_bytes) = (0, WQE_DS, 0);
+        if init.max_recv_wr > 0 {
+            rq_stride = (init.max_recv_sge.max(1) as usize * WQE_DS).next_power_of_two();
+            // The send queue behind it begins at a basic block.
+            rq_bytes = (init.max_recv_wr.next_power_of_two() as usize * rq_stride).max(WQE_BB);
+            rq_entries = (rq_bytes / rq_stride) as u32;
+        }
+        let with_inline = match init.max_inline {
+            0 => 0,
+            bytes => (INLINE_HEAD + bytes as usize).next_multiple_of(WQE_DS),
+        };
+        let wqe = SEND_OVERHEAD + with_inline.max(init.max_send_sge as usize * WQE_DS);
+        let blocks_each = wqe.div_ceil(WQE_BB);
+        let sq_blocks = match init.max_send_wr {
+            0 => 0,
+            wrs => (wrs as usize * blocks_each).next_power_of_two(),
+        };
+        if sq_blocks > attr.max_qp_wr as usize {
+            return Err(Error::invalid(format!(
+                "{} send work requests of {wqe} bytes take {sq_blocks} basic blocks, {} can be had",
+                init.max_send_wr, attr.max_qp_wr
+            )));
+        }
+        let data = blocks_each * WQE_BB - SEND_OVERHEAD;
+        let cap = QpCap {
+            max_send_wr: (sq_blocks / blocks_each) as u32,
+            max_recv_wr: rq_entries,
+            max_send_sge: if sq_blocks == 0 { 0 } else { ((data / WQE_DS) as u32).min(attr.max_sge) },
+            max_recv_sge: if rq_entries == 0 { 0 } else { ((rq_stride / WQE_DS) as u32).min(attr.max_sge) },
+            max_inline: if sq_blocks == 0 { 0 } else { ((data - INLINE_HEAD) as u32).min(attr.max_inline) },
+        };
+        Ok(Self { rq_entries, rq_stride, sq_blocks: sq_blocks as u32, sq_offset: rq_bytes, cap })
     }
-    /// Rings the doorbell.
-    pub fn commit(self) {}
-    /// Forgets all of the batch.
-    pub fn abort(self) {}
+
+    fn bytes(&self) -> usize {
+        self.sq_offset + self.sq_blocks as usize * WQE_BB
+    }
 }
 
 impl Qp {
     /// Creates a queue pair in RESET.
     pub fn create(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
-        let _ = (pd, init);
-        Err(Error::invalid("not built"))
+        let device = &pd.device;
+        let st = match init.service {
+            Service::Rc => ServiceType::Rc,
+            Service::Uc => ServiceType::Uc,
+            Service::Ud => {
+                return Err(Error::Invalid {
+                    what: "datagram QPs are not offered".into(),
+                    errno: libc::EOPNOTSUPP,
+                });
+            }
+        };
+        for cq in [&init.send_cq, &init.recv_cq] {
+            if !Arc::ptr_eq(cq.device(), device) {
+                return Err(Error::invalid("CQ and protection domain belong to different devices"));
+            }
+        }
+        let geometry = Geometry::of(init, device.attr())?;
+        let function = &device.function;
+        let mem = Arc::new(DmaMem::alloc(&function.transport, geometry.bytes(), Scope::Opener)?);
+        let record = device.records.alloc(&function.transport)?;
+        let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
+        let mut qpc = QpContext::zeroed();
+        qpc.set()
+            .st(st)
+            .pm_state(PathMigState::Migrated)
+            .pd(pd.pdn)
+            .uar_page(device.opener.uar())
+            .log_page_size(log_page_size)
+            .cqn_snd(init.send_cq.cqn())
+            .cqn_rcv(init.recv_cq.cqn())
+            .dbr_addr(record.iova())
+            .log_ack_req_freq(LOG_ACK_REQ_FREQ)
+            .user_index(NO_USER_INDEX);
+        match geometry.sq_blocks {
+            0 => qpc.set().no_sq(true),
+            blocks => qpc.set().log_sq_size(blocks.trailing_zeros() as u8),
+        };
+        match geometry.rq_entries {
+            0 => qpc.set().rq_type(NO_RQ),
+            entries => qpc
+                .set()
+                .rq_type(RQ)
+                .log_rq_size(entries.trailing_zeros() as u8)
+                .log_rq_stride((geometry.rq_stride / WQE_DS).trailing_zeros() as u8),
+        };
+        let mut input = CreateQpIn::zeroed();
+        input.set().qpc(qpc);
+        let created: Result<CreateQpOut, Error> =
+            function.call_with(Opcode::CreateQp, device.opener.uid(), &input, &pages);
+        let qpn = match created {
+            Ok(out) => out.qpn(),
+            Err(error) => {
+                if matches!(error, Error::Timeout { .. }) {
+                    std::mem::forget((mem, record)); // the QP may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let queues = Arc::new(QpQueues {
+            qpn,
+            sq: SendTracker::new(geometry.sq_blocks),
+            rq: RecvTracker::new(geometry.rq_entries),
+        });
+        init.send_cq.attach(queues.clone());
+        init.recv_cq.attach(queues.clone());
+        device.registry.add_qp(qpn, init.cookie);
+        let cap = geometry.cap;
+        Ok(Arc::new(Qp {
+            sq: Spin::new(SendQueue {
+                ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
+                qpn,
+                block: 0,
+                number: 0,
+                max_wr: cap.max_send_wr,
+                max_sge: cap.max_send_sge as usize,
+                max_inline: cap.max_inline as usize,
+                signal_all: init.sq_sig_all,
+                small_fence: false,
+                scratch: SendQueue::scratch(),
+            }),
+            rq: Spin::new(RecvQueue {
+                ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries.max(1), geometry.rq_stride),
+                number: 0,
+                max_wr: cap.max_recv_wr,
+                max_sge: cap.max_recv_sge as usize,
+                segments: geometry.rq_stride / WQE_DS,
+            }),
+            queues,
+            bar: function.bar.clone(),
+            doorbell: device.uar_register(BF_OFFSET),
+            record: Some(record),
+            state: AtomicU32::new(QpState::Reset as u32),
+            control: Mutex::new(Control {
+                state: QpState::Reset,
+                attr: QpAttr { cap, port_num: 1, ..QpAttr::default() },
+            }),
+            cap,
+            service: init.service,
+            pd: pd.clone(),
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            mem,
+            live: true,
+        }))
     }
 
     /// Its number.
     pub fn qpn(&self) -> u32 {
-        0
+        self.queues.qpn
     }
 
     /// Sizes actually given.
@@ -42,41 +237,157 @@ impl Qp {
         self.cap
     }
 
+    /// Its transport service.
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// State as this side last set it.
     pub fn state(&self) -> QpState {
-        QpState::Reset
+        QpState::from_raw(self.state.load(Relaxed)).unwrap_or_default()
+    }
+
+    /// Whether send work requests may be posted (IBTA 10.3.1): from RTS on; in ERR they flush.
+    #[inline(always)]
+    pub(crate) fn may_send(&self) -> bool {
+        self.state.load(Relaxed) >= QpState::Rts as u32
+    }
+
+    /// Whether receive work requests may be posted: in all states but RESET.
+    #[inline(always)]
+    pub(crate) fn may_receive(&self) -> bool {
+        self.state.load(Relaxed) != QpState::Reset as u32
+    }
+
+    /// Writes half of the doorbell record.
+    #[inline(always)]
+    pub(crate) fn record(&self, half: usize, value: u32) {
+        if let Some(record) = &self.record {
+            record.set(half, value);
+        }
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
-        let _ = (attr, mask);
-        Err(Error::invalid("not built"))
+        let mut control = self.control();
+        let next = modify::apply(self, &control, attr, mask)?;
+        self.state.store(next.state as u32, Relaxed);
+        if next.state == QpState::Reset && control.state != QpState::Reset {
+            self.start_over();
+        }
+        *control = next;
+        Ok(())
+    }
+
+    /// After the move to RESET: nothing is posted, nothing completes any more.
+    fn start_over(&self) {
+        let (mut sq, mut rq) = (self.sq.lock(), self.rq.lock());
+        self.recv_cq.remove_completions(self.qpn());
+        self.send_cq.remove_completions(self.qpn());
+        sq.reset();
+        rq.number = 0;
+        self.queues.sq.reset();
+        self.queues.rq.reset();
+        self.record(RCV_DBR, 0);
+        self.record(SND_DBR, 0);
     }
 
     /// Asks the device.
     pub fn query(&self) -> Result<QpAttr, Error> {
-        Err(Error::invalid("not built"))
+        let mut input = QueryQpIn::zeroed();
+        input.set().qpn(self.qpn());
+        let device = &self.pd.device;
+        let out: QueryQpOut = device.function.call(Opcode::QueryQp, device.opener.uid(), &input)?;
+        let qpc = out.qpc();
+        let path = qpc.primary_address_path();
+        let last = self.control().attr;
+        let state = match qpc.state() {
+            context::QpState::Reset => QpState::Reset,
+            context::QpState::Init => QpState::Init,
+            context::QpState::Rtr => QpState::Rtr,
+            context::QpState::Rts => QpState::Rts,
+            context::QpState::SqErr => QpState::Sqe,
+            context::QpState::SqDrained => QpState::Sqd,
+            context::QpState::Err => QpState::Err,
+            context::QpState::Other(raw) => {
+                return Err(Error::device("a QP state from 0 to 6", raw.to_string()));
+            }
+        };
+        let mut access = AccessFlags::empty();
+        access.set(AccessFlags::REMOTE_READ, qpc.rre());
+        access.set(AccessFlags::REMOTE_WRITE, qpc.rwe());
+        access.set(AccessFlags::REMOTE_ATOMIC, qpc.rae());
+        Ok(QpAttr {
+            qp_state: state,
+            cur_qp_state: state,
+            path_mtu: if qpc.mtu() == 0 { 0 } else { 128 << qpc.mtu().min(5) },
+            qkey: qpc.q_key(),
+            rq_psn: qpc.next_rcv_psn(),
+            sq_psn: qpc.next_send_psn(),
+            dest_qp_num: qpc.remote_qpn(),
+            qp_access_flags: access,
+            cap: self.cap,
+            ah: super::AddressHandle {
+                dgid: path.rgid_rip(),
+                flow_label: path.flow_label(),
+                sgid_index: path.src_addr_index(),
+                hop_limit: path.hop_limit(),
+                traffic_class: path.tclass(),
+                is_global: path.grh(),
+                ..last.ah
+            },
+            pkey_index: path.pkey_index(),
+            max_rd_atomic: 1 << qpc.log_sra_max(),
+            max_dest_rd_atomic: 1 << qpc.log_rra_max(),
+            min_rnr_timer: qpc.min_rnr_nak(),
+            timeout: path.ack_timeout(),
+            retry_cnt: qpc.retry_count(),
+            rnr_retry: qpc.rnr_retry(),
+            ..last
+        })
     }
 
-    /// Posts in order, one doorbell for all. On an error those before it are posted.
-    pub fn post_send<'w>(&self, wrs: impl IntoIterator<Item = SendWr<'w>>) -> Result<(), PostError> {
-        let _ = wrs.into_iter();
-        Err(PostError { index: 0, errno: libc::EINVAL })
-    }
-
-    /// Posts receives in order. On an error those before it are posted.
-    pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
-        let _ = wrs.into_iter();
-        Err(PostError { index: 0, errno: libc::EINVAL })
-    }
-
-    /// Begins a batch (`ibv_wr_start`).
-    pub fn begin(&self) -> SendBatch<'_> {
-        SendBatch(PhantomData)
-    }
-
-    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same silently.
+    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same silently; EBUSY
+    /// if it is not the last.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        Err(Error::invalid("not built"))
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the QP is in use".into(), errno: libc::EBUSY }),
+            Some(mut qp) => qp.release(),
+        }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        let mut input = DestroyQpIn::zeroed();
+        input.set().qpn(self.qpn());
+        let device = &self.pd.device;
+        let result = device.function.order(Opcode::DestroyQp, device.opener.uid(), &input);
+        self.recv_cq.detach(self.qpn());
+        self.send_cq.detach(self.qpn());
+        device.registry.remove_qp(self.qpn());
+        if result.is_err() {
+            // The device may still read and write: its memory is kept for ever.
+            std::mem::forget((self.mem.clone(), self.record.take()));
+        }
+        result
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(qpn = self.qpn(), %error, "a QP could not be destroyed");
+        }
     }
 }

@@ -1,0 +1,316 @@
+//! Bring-up in the order of the programming interface (PRM: initialization), and teardown in reverse.
+
+use crate::{
+    claims::{FunctionState, Shared},
+    cmd::{self, CommandQueue},
+    config::Config,
+    dma::DmaMem,
+    error::Error,
+    function::{Caps, Function, Identity, Vport},
+    pages::{self, Stage},
+    transport::{Bar, Scope, Transport},
+    verbs::OpenOptions,
+};
+use hwspec::{
+    cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
+    context::{
+        CapType,
+        caps::{AtomicCaps, HcaCap, RoceCap},
+        vport::RoceAddr,
+    },
+    layout::{Layout, prefix},
+    pcie::{PF_DEVICE_ID, VENDOR_ID, VF_DEVICE_ID},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Registers of the initialization segment.
+const FW_REV: u32 = 0x00;
+const CMDIF_REV: u32 = 0x04;
+const CMDQ_HIGH: u32 = 0x10;
+const CMDQ_LOW: u32 = 0x14;
+const INITIALIZING: u32 = 0x1fc;
+/// Revision of the command interface this driver speaks.
+const INTERFACE: u16 = 5;
+/// `modify_nic_vport_field_select.roce_en`.
+const SELECT_ROCE_EN: u32 = 1 << 1;
+/// RoCE v2 in a RoCE address.
+const ROCE_V2: u8 = 2;
+/// Network types in a RoCE address.
+const L3_IPV4: u8 = 0;
+const L3_IPV6: u8 = 1;
+/// `op_mod` of `QUERY_HCA_CAP`: maximum or current.
+const MAXIMUM: u16 = 0;
+const CURRENT: u16 = 1;
+/// `atomic_req_8b_endianness_mode`: operands and results are in the host's order.
+const HOST_ENDIAN: u8 = 1;
+
+/// Brings the function up, or attaches if another opener did.
+pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Function, Error> {
+    let shared = Shared::open(&transport)?;
+    let lock = shared.lock(options.command_timeout)?;
+
+    // PCI configuration space: is it ours, may it do DMA, may it interrupt.
+    let config = Config(&*transport);
+    let (vendor, device, revision) = config.identity()?;
+    if vendor != VENDOR_ID || ![PF_DEVICE_ID, VF_DEVICE_ID].contains(&device) {
+        return Err(Error::device(
+            format!(
+                "PCI device {VENDOR_ID:04x}:{PF_DEVICE_ID:04x} or its virtual function {VF_DEVICE_ID:04x}"
+            ),
+            format!("{vendor:04x}:{device:04x}"),
+        ));
+    }
+    let fresh = shared.state() != FunctionState::Up;
+    if shared.state() == FunctionState::InChange {
+        tracing::info!("whoever was bringing the function up or down has died: resetting it");
+        transport.reset().map_err(Error::io("cannot reset the function"))?;
+        pages::free_all(&transport, &shared, &Default::default());
+        let (iova, len) = shared.command_memory();
+        if iova != 0 {
+            match DmaMem::attach(&transport, iova, len) {
+                Ok(mem) => mem.free(),
+                Err(error) => tracing::warn!(iova, %error, "the former command queue could not be freed"),
+            }
+        }
+        lock.set_command_memory(0, 0);
+        lock.set_state(FunctionState::Down);
+    }
+    config.enable_memory_and_bus_master()?;
+    config.enable_msix()?;
+    let identity =
+        Identity { vendor, device, revision, msix_vectors: config.msix_vectors()?, ..Default::default() };
+    let bar = transport.bar(0).map_err(Error::io("cannot map BAR0"))?;
+
+    // Initialization segment: wait until the firmware has started.
+    let (log_size, log_stride) = init_segment(&bar, &*transport, options.command_timeout)?;
+    let cmd_mem = match fresh {
+        true => {
+            lock.set_state(FunctionState::InChange);
+            lock.clear_slots();
+            DmaMem::alloc(&transport, cmd::memory_len(log_size), Scope::Function)?
+        }
+        false => DmaMem::attach(&transport, shared.command_memory().0, cmd::memory_len(log_size))?,
+    };
+    let (iova, cmd_len) = (cmd_mem.iova(), cmd_mem.len());
+    let cmd = CommandQueue::new(
+        cmd_mem,
+        bar.clone(),
+        transport.clone(),
+        shared.clone(),
+        (log_size, log_stride),
+        options.command_timeout,
+    )?;
+    let mut function = Function {
+        transport: transport.clone(),
+        bar,
+        shared: shared.clone(),
+        cmd: Some(cmd),
+        own_blocks: Default::default(),
+        options,
+        identity,
+        caps: Caps { general: HcaCap::zeroed(), atomic: AtomicCaps::zeroed(), roce: RoceCap::zeroed() },
+        vport: Vport::default(),
+    };
+    lock.set_command_memory(iova, cmd_len);
+    // From here on, dropping `function` after the lock undoes what was done.
+    let result = lock.enlist().and_then(|()| if fresh { start(&mut function, iova) } else { Ok(()) });
+    let result = result
+        .and_then(|()| describe(&mut function))
+        .and_then(|()| if fresh { addresses(&function) } else { Ok(()) });
+    if result.is_ok() {
+        lock.set_state(FunctionState::Up);
+    }
+    drop(lock);
+    result.map(|()| function)
+}
+
+/// Waits for the firmware; returns log2 of the command queue's entries and of their size.
+fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Result<(u8, u8), Error> {
+    let begin = Instant::now();
+    while bar.read32(INITIALIZING) >> 31 != 0 {
+        if begin.elapsed() > timeout {
+            return Err(Error::Timeout { what: "initialization of the firmware".into(), waited: timeout });
+        }
+        transport.idle();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let revision = (bar.read32(CMDIF_REV) >> 16) as u16;
+    if revision != INTERFACE {
+        return Err(Error::device(format!("command interface revision {INTERFACE}"), revision.to_string()));
+    }
+    let geometry = bar.read32(CMDQ_LOW);
+    Ok(((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf))
+}
+
+/// From a function nobody has touched to one that takes all commands.
+fn start(function: &mut Function, cmdq: u64) -> Result<(), Error> {
+    // Command queue address (initialization segment, cmdq_phy_addr).
+    function.bar.write32(CMDQ_HIGH, (cmdq >> 32) as u32);
+    function.bar.write32(CMDQ_LOW, cmdq as u32);
+    init_segment(&function.bar, &*function.transport, function.options.command_timeout)?;
+
+    // ENABLE_HCA
+    function.call::<_, EnableHcaOut>(Opcode::EnableHca, 0, &EnableHcaIn::zeroed())?;
+
+    // QUERY_ISSI, SET_ISSI: interface step sequence 1.
+    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
+    if issi.supported_issi_dw0() & 1 << 1 != 0 {
+        let mut input = SetIssiIn::zeroed();
+        input.set().current_issi(1);
+        function.call::<_, SetIssiOut>(Opcode::SetIssi, 0, &input)?;
+    }
+
+    // QUERY_PAGES (boot), MANAGE_PAGES.
+    function.pages()?.satisfy(Stage::Boot)?;
+
+    // QUERY_HCA_CAP, SET_HCA_CAP.
+    set_caps(function)?;
+
+    // QUERY_PAGES (init), MANAGE_PAGES.
+    function.pages()?.satisfy(Stage::Init)?;
+
+    // INIT_HCA
+    function.call::<_, InitHcaOut>(Opcode::InitHca, 0, &InitHcaIn::zeroed())?;
+    Ok(())
+}
+
+fn query_caps(function: &Function, kind: CapType, which: u16) -> Result<[u8; 0x1000], Error> {
+    let mut input = QueryHcaCapIn::zeroed();
+    input.set().op_mod(u16::from(kind.raw()) << 1 | which);
+    let out: QueryHcaCapOut = function.call(Opcode::QueryHcaCap, 0, &input)?;
+    Ok(out.capability())
+}
+
+/// Takes the current page of `kind` and writes it back as `change` wants it, given the maximum.
+fn change_caps<C: Layout>(
+    function: &Function,
+    kind: CapType,
+    change: impl FnOnce(&C, &mut C),
+) -> Result<(), Error> {
+    let max = C::read(&query_caps(function, kind, MAXIMUM)?);
+    let mut page = query_caps(function, kind, CURRENT)?;
+    let before = C::read(&page);
+    let mut now = before;
+    change(&max, &mut now);
+    if now.bytes() == before.bytes() {
+        return Ok(());
+    }
+    page[..C::SIZE].copy_from_slice(now.bytes());
+    let mut input = SetHcaCapIn::zeroed();
+    input.set().op_mod(u16::from(kind.raw()) << 1).capability(page);
+    function.call::<_, SetHcaCapOut>(Opcode::SetHcaCap, 0, &input).map(drop)
+}
+
+fn set_caps(function: &Function) -> Result<(), Error> {
+    change_caps::<HcaCap>(function, CapType::General, |max, now| {
+        // No checksums in the command interface; UAR pages of 4 KiB, one per 4 KiB.
+        now.set().cmdif_checksum(0).log_uar_page_sz(0).uar_4k(max.uar_4k());
+    })?;
+    let max = HcaCap::read(&query_caps(function, CapType::General, MAXIMUM)?);
+    if max.atomic() {
+        change_caps::<AtomicCaps>(function, CapType::Atomic, |max, now| {
+            if max.supported_atomic_req_8b_endianness_mode_1() {
+                now.set().atomic_req_8b_endianness_mode(HOST_ENDIAN);
+            }
+        })?;
+    }
+    if max.roce() {
+        change_caps::<RoceCap>(function, CapType::Roce, |max, now| {
+            now.set().sw_r_roce_src_udp_port(max.sw_r_roce_src_udp_port());
+        })?;
+    }
+    Ok(())
+}
+
+/// Reads what the function is, after `INIT_HCA`: capabilities again, adapter, vport.
+fn describe(function: &mut Function) -> Result<(), Error> {
+    let major_minor = function.bar.read32(FW_REV);
+    let sub = function.bar.read32(CMDIF_REV) as u16;
+    function.identity.firmware = (major_minor as u16, (major_minor >> 16) as u16, sub);
+
+    // QUERY_HCA_CAP, current.
+    function.caps.general = HcaCap::read(&query_caps(function, CapType::General, CURRENT)?);
+    if function.caps.general.atomic() {
+        function.caps.atomic = AtomicCaps::read(&query_caps(function, CapType::Atomic, CURRENT)?);
+    }
+    if function.caps.general.roce() {
+        function.caps.roce = RoceCap::read(&query_caps(function, CapType::Roce, CURRENT)?);
+    }
+
+    // QUERY_ADAPTER
+    let adapter: QueryAdapterOut = function.call(Opcode::QueryAdapter, 0, &QueryAdapterIn::zeroed())?;
+    let adapter = adapter.query_adapter_struct();
+    let psid = adapter.vsd_contd_psid();
+    let end = psid.iter().position(|b| *b == 0).unwrap_or(psid.len());
+    function.identity.ieee_vendor = adapter.ieee_vendor_id();
+    function.identity.psid = String::from_utf8_lossy(&psid[..end]).into_owned();
+
+    // QUERY_NIC_VPORT_CONTEXT
+    if function.is_ethernet() {
+        let out: QueryNicVportContextOut =
+            function.call(Opcode::QueryNicVportContext, 0, &QueryNicVportContextIn::zeroed())?;
+        let context = out.nic_vport_context();
+        function.vport = Vport {
+            mac: prefix(&context.permanent_address().as_bytes()[2..]),
+            mtu: context.mtu(),
+            node_guid: context.node_guid(),
+            system_image_guid: context.system_image_guid(),
+        };
+    }
+    Ok(())
+}
+
+/// Enables RoCE on the vport and programs the GIDs (`MODIFY_NIC_VPORT_CONTEXT`, `SET_ROCE_ADDRESS`).
+fn addresses(function: &Function) -> Result<(), Error> {
+    if !function.is_ethernet() || !function.caps.general.roce() {
+        return Ok(());
+    }
+    let mut input = ModifyNicVportContextIn::zeroed();
+    let mut context = input.nic_vport_context();
+    context.set().roce_en(true);
+    input.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
+    function.call::<_, ModifyNicVportContextOut>(Opcode::ModifyNicVportContext, 0, &input)?;
+    let room = usize::from(function.caps.roce.roce_address_table_size());
+    if function.options.gids.len() > room {
+        return Err(Error::invalid(format!(
+            "{} GIDs were asked for, the table of the device holds {room}",
+            function.options.gids.len()
+        )));
+    }
+    for (index, gid) in function.options.gids.iter().enumerate() {
+        set_gid(function, index as u16, Some(gid))?;
+    }
+    Ok(())
+}
+
+/// Writes one entry of the RoCE address table; `None` clears it.
+pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
+    let mut address = RoceAddr::zeroed();
+    if let Some(gid) = gid {
+        let mac = function.vport.mac;
+        let mapped = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        address
+            .set()
+            .source_l3_address(*gid)
+            .source_mac_47_32(u16::from_be_bytes(prefix(&mac)))
+            .source_mac_31_0(u32::from_be_bytes(prefix(&mac[2..])))
+            .roce_version(ROCE_V2)
+            .roce_l3_type(if mapped { L3_IPV4 } else { L3_IPV6 });
+    }
+    let mut input = SetRoceAddressIn::zeroed();
+    input.set().roce_address_index(index).roce_address(address);
+    function.call::<_, SetRoceAddressOut>(Opcode::SetRoceAddress, 0, &input).map(drop)
+}
+
+/// `TEARDOWN_HCA`, pages back, `DISABLE_HCA`, no more DMA. All objects of all openers are gone before.
+pub fn tear_down(function: &Function) -> Result<(), Error> {
+    function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
+    function.pages()?.reclaim(0)?;
+    function.call::<_, DisableHcaOut>(Opcode::DisableHca, 0, &DisableHcaIn::zeroed())?;
+    Config(&*function.transport).disable_bus_master()?;
+    pages::free_all(&function.transport, &function.shared, &function.own_blocks);
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! The area all openers of a function share: its state, and who holds what.
+//!
+//! Everything is a word that is claimed by writing an opener's id into it. What a dead opener holds may be taken.
+
+use crate::{dma::DmaMem, error::Error, transport::Transport};
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU32,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+/// Bytes of the shared area that are used.
+pub const SHARED_LEN: usize = 0x1_0000;
+/// Command slots at most.
+pub const SLOTS: usize = 32;
+/// Interrupt vectors at most.
+pub const VECTORS: usize = 256;
+/// Openers of one function at most.
+pub const OPENERS: usize = 1024;
+/// Blocks of pages given to the chip, at most.
+pub const PAGE_BLOCKS: usize = 2048;
+/// Words of one page block: IOVA (two words), function and pages in it, pages the chip holds.
+const BLOCK_WORDS: usize = 4;
+
+// Word numbers.
+const LOCK: usize = 0;
+const STATE: usize = 1;
+const CMD_LOW: usize = 2;
+const CMD_HIGH: usize = 3;
+const TOKEN: usize = 4;
+const MANAGER: usize = 5;
+const CMD_LEN: usize = 6;
+const SLOT: usize = 64;
+const VECTOR: usize = SLOT + SLOTS;
+const OPENER: usize = VECTOR + VECTORS;
+const BLOCK: usize = OPENER + OPENERS;
+const _: () = assert!((BLOCK + PAGE_BLOCKS * BLOCK_WORDS) * 4 <= SHARED_LEN);
+
+/// How far the function is (written under the function lock).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionState {
+    /// Nobody has touched it, or the last opener has torn it down.
+    Down,
+    /// The holder of the function lock is bringing it up or tearing it down.
+    InChange,
+    /// Anybody may attach.
+    Up,
+}
+
+/// The shared area.
+#[derive(Clone)]
+pub struct Shared {
+    mem: Arc<DmaMem>,
+    transport: Arc<dyn Transport>,
+    me: u32,
+}
+
+impl Shared {
+    /// Maps it.
+    pub fn open(transport: &Arc<dyn Transport>) -> Result<Self, Error> {
+        let mem = Arc::new(DmaMem::shared(transport, SHARED_LEN)?);
+        Ok(Self { mem, transport: transport.clone(), me: transport.opener() })
+    }
+
+    fn word(&self, number: usize) -> &AtomicU32 {
+        &self.mem.words32()[number]
+    }
+
+    /// Claims word `number` if it is free or its holder is dead.
+    fn try_claim(&self, number: usize) -> bool {
+        let word = self.word(number);
+        let held = word.load(Relaxed);
+        let free = held == 0 || held != self.me && !self.transport.alive(held);
+        free && word.compare_exchange(held, self.me, AcqRel, Relaxed).is_ok()
+    }
+
+    fn release(&self, number: usize) {
+        // Only what is still ours: if we were taken for dead, somebody else holds it now.
+        let _ = self.word(number).compare_exchange(self.me, 0, Release, Relaxed);
+    }
+
+    /// Takes the lock under which the function changes state. A dead holder loses it.
+    pub fn lock(&self, timeout: Duration) -> Result<FunctionLock<'_>, Error> {
+        let begin = Instant::now();
+        while !self.try_claim(LOCK) {
+            if begin.elapsed() > timeout {
+                let what = format!("opener {} holding the function's lock", self.word(LOCK).load(Relaxed));
+                return Err(Error::Timeout { what, waited: timeout });
+            }
+            self.transport.idle();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(FunctionLock(self))
+    }
+
+    /// State of the function.
+    pub fn state(&self) -> FunctionState {
+        match self.word(STATE).load(Acquire) {
+            0 => FunctionState::Down,
+            2 => FunctionState::Up,
+            _ => FunctionState::InChange,
+        }
+    }
+
+    /// Where the command queue's memory lies (IOVA, bytes); 0 if there is none.
+    pub fn command_memory(&self) -> (u64, usize) {
+        let iova =
+            u64::from(self.word(CMD_HIGH).load(Acquire)) << 32 | u64::from(self.word(CMD_LOW).load(Acquire));
+        (iova, self.word(CMD_LEN).load(Acquire) as usize)
+    }
+
+    /// A command token: never 0, different for commands that may be under way at once.
+    pub fn token(&self) -> u8 {
+        (self.word(TOKEN).fetch_add(1, Relaxed) % 255) as u8 + 1
+    }
+
+    /// Whether the command slot was claimed.
+    pub fn claim_slot(&self, slot: usize) -> bool {
+        self.try_claim(SLOT + slot)
+    }
+
+    /// Gives a command slot back.
+    pub fn release_slot(&self, slot: usize) {
+        self.release(SLOT + slot);
+    }
+
+    /// Claims a free interrupt vector of `0..count`.
+    pub fn claim_vector(&self, count: u16) -> Option<u16> {
+        (0..count.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
+    }
+
+    /// Gives a vector back.
+    pub fn release_vector(&self, vector: u16) {
+        self.release(VECTOR + usize::from(vector));
+    }
+
+    /// Whether we are the opener that supplies pages just now (one at a time, or they are given twice).
+    pub fn claim_page_manager(&self) -> bool {
+        self.try_claim(MANAGER)
+    }
+
+    /// Ends [`Shared::claim_page_manager`].
+    pub fn release_page_manager(&self) {
+        self.release(MANAGER);
+    }
+
+    /// Page block `index`; `None` if the entry is free.
+    pub fn page_block(&self, index: usize) -> Option<PageBlock> {
+        let at = BLOCK + index * BLOCK_WORDS;
+        let size = self.word(at + 2).load(Acquire);
+        let iova = u64::from(self.word(at + 1).load(Relaxed)) << 32 | u64::from(self.word(at).load(Relaxed));
+        let held = self.word(at + 3).load(Relaxed);
+        (size != 0).then_some(PageBlock { iova, pages: size & 0xffff, function: (size >> 16) as u16, held })
+    }
+
+    /// Writes page block `index`; `None` frees the entry.
+    pub fn set_page_block(&self, index: usize, block: Option<PageBlock>) {
+        let at = BLOCK + index * BLOCK_WORDS;
+        let Some(block) = block else { return self.word(at + 2).store(0, Release) };
+        self.word(at).store(block.iova as u32, Relaxed);
+        self.word(at + 1).store((block.iova >> 32) as u32, Relaxed);
+        self.word(at + 3).store(block.held, Relaxed);
+        self.word(at + 2).store(block.pages | u32::from(block.function) << 16, Release);
+    }
+}
+
+/// Memory given to the chip in one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageBlock {
+    /// Where it begins.
+    pub iova: u64,
+    /// Its pages.
+    pub pages: u32,
+    /// The function they were given for (0: this one).
+    pub function: u16,
+    /// Pages of it that the chip still holds.
+    pub held: u32,
+}
+
+/// Exclusive right to change the function's state.
+pub struct FunctionLock<'a>(&'a Shared);
+
+impl FunctionLock<'_> {
+    /// Writes the state.
+    pub fn set_state(&self, state: FunctionState) {
+        let raw = match state {
+            FunctionState::Down => 0,
+            FunctionState::InChange => 1,
+            FunctionState::Up => 2,
+        };
+        self.0.word(STATE).store(raw, Release);
+    }
+
+    /// Writes where the command queue's memory lies.
+    pub fn set_command_memory(&self, iova: u64, len: usize) {
+        self.0.word(CMD_LEN).store(len as u32, Release);
+        self.0.word(CMD_LOW).store(iova as u32, Release);
+        self.0.word(CMD_HIGH).store((iova >> 32) as u32, Release);
+    }
+
+    /// Frees all command slots: the command queue is new.
+    pub fn clear_slots(&self) {
+        (0..SLOTS).for_each(|slot| self.0.word(SLOT + slot).store(0, Release));
+    }
+
+    /// Enters us into the list of openers; dead ones fall out.
+    pub fn enlist(&self) -> Result<(), Error> {
+        match (0..OPENERS).any(|at| self.0.try_claim(OPENER + at)) {
+            true => Ok(()),
+            false => Err(Error::Invalid {
+                what: format!("{OPENERS} openers of one function at most, and all are there"),
+                errno: libc::EBUSY,
+            }),
+        }
+    }
+
+    /// Strikes us (once) out of the list; returns whether another opener still lives. An opener that opened the
+    /// function twice is in the list twice.
+    pub fn strike(&self) -> bool {
+        let mut struck = false;
+        let mut others = false;
+        for at in 0..OPENERS {
+            let word = self.0.word(OPENER + at);
+            match word.load(Relaxed) {
+                0 => {}
+                id if id == self.0.me && !struck => {
+                    word.store(0, Release);
+                    struck = true;
+                }
+                id if id == self.0.me || self.0.transport.alive(id) => others = true,
+                _ => word.store(0, Release),
+            }
+        }
+        others
+    }
+}
+
+impl Drop for FunctionLock<'_> {
+    fn drop(&mut self) {
+        self.0.release(LOCK);
+    }
+}

@@ -1,0 +1,84 @@
+//! Rings of fixed-size entries in memory the device also touches.
+
+use super::DmaMem;
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// A ring of entries of `8 * entry_words` bytes; their number is a power of two. The eight words at the end of an
+/// entry are what [`DmaRing::ready`] and [`DmaRing::take64`] look at.
+pub struct DmaRing {
+    mem: Arc<DmaMem>,
+    first_word: usize,
+    entry_words: usize,
+    mask: u32,
+}
+
+impl DmaRing {
+    /// `entries` entries of `entry_bytes` each from byte `offset` of `mem` on. They must fit (checked), and be powers
+    /// of two, entries of at least 8 bytes.
+    pub fn new(mem: Arc<DmaMem>, offset: usize, entries: u32, entry_bytes: usize) -> Self {
+        assert!(
+            entries.is_power_of_two() && entry_bytes.is_power_of_two() && entry_bytes >= 8 && offset % 8 == 0
+        );
+        assert!(offset + entries as usize * entry_bytes <= mem.len());
+        Self { mem, first_word: offset / 8, entry_words: entry_bytes / 8, mask: entries - 1 }
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: u32) -> &[AtomicU64] {
+        let at = self.first_word + (index & self.mask) as usize * self.entry_words;
+        &self.mem.words()[at..at + self.entry_words]
+    }
+
+    /// The last byte of an entry: opcode and owner. What lies before it is as old or older.
+    #[inline(always)]
+    pub fn last_byte(&self, index: u32) -> u8 {
+        self.entry(index)[self.entry_words - 1].load(Acquire).to_ne_bytes()[7]
+    }
+
+    /// Copies the last 64 bytes of entry `index` if `ours` says of its last byte that the device has finished it.
+    #[inline(always)]
+    pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; 64]> {
+        let entry = self.entry(index);
+        let entry = &entry[self.entry_words - 8..];
+        let last = entry[7].load(Acquire); // the owner bit first, the body after
+        if !ours(last.to_ne_bytes()[7]) {
+            return None;
+        }
+        let mut out = [0u8; 64];
+        for (bytes, word) in out[..56].chunks_exact_mut(8).zip(entry) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        out[56..].copy_from_slice(&last.to_ne_bytes());
+        Some(out)
+    }
+
+    /// Writes a 64-byte entry back, its last byte last.
+    pub fn put64(&self, index: u32, bytes: &[u8; 64]) {
+        let entry = self.entry(index);
+        let entry = &entry[self.entry_words - 8..];
+        for (at, (bytes, word)) in bytes.chunks_exact(8).zip(entry).enumerate() {
+            let order = if at == 7 { Release } else { Relaxed };
+            word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), order);
+        }
+    }
+
+    /// Writes a 16-byte segment to entry `index`, `segment` segments from its start.
+    #[inline(always)]
+    pub fn put_segment(&self, index: u32, segment: usize, bytes: &[u8; 16]) {
+        let words = &self.entry(index)[segment * 2..segment * 2 + 2];
+        words[0].store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), Relaxed);
+        words[1].store(u64::from_ne_bytes(hwspec::layout::prefix(&bytes[8..])), Relaxed);
+    }
+}

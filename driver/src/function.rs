@@ -1,0 +1,175 @@
+//! One function, up and running: what all objects of one opener stand on.
+
+use crate::{
+    claims::{FunctionState, Shared},
+    cmd::CommandQueue,
+    error::Error,
+    pages::{OwnBlocks, PageSupply},
+    transport::{Bar, Transport},
+    verbs::OpenOptions,
+};
+use hwspec::{
+    cmd::{Opcode, vport::*},
+    context::caps::{AtomicCaps, HcaCap, RoceCap},
+    layout::Layout,
+};
+use std::sync::Arc;
+
+/// Who the function is, as configuration space, initialization segment and `QUERY_ADAPTER` say.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    pub vendor: u16,
+    pub device: u16,
+    pub revision: u8,
+    pub firmware: (u16, u16, u16),
+    pub ieee_vendor: u32,
+    pub psid: String,
+    pub msix_vectors: u16,
+}
+
+/// Current capabilities.
+#[derive(Clone)]
+pub struct Caps {
+    pub general: HcaCap,
+    pub atomic: AtomicCaps,
+    pub roce: RoceCap,
+}
+
+/// What the vport context says.
+#[derive(Clone, Debug, Default)]
+pub struct Vport {
+    pub mac: [u8; 6],
+    pub mtu: u16,
+    pub node_guid: u64,
+    pub system_image_guid: u64,
+}
+
+/// One function, up.
+pub struct Function {
+    pub transport: Arc<dyn Transport>,
+    pub bar: Bar,
+    pub shared: Shared,
+    /// `None` only while the function goes down.
+    pub(crate) cmd: Option<CommandQueue>,
+    pub(crate) own_blocks: OwnBlocks,
+    pub options: OpenOptions,
+    pub identity: Identity,
+    pub caps: Caps,
+    pub vport: Vport,
+}
+
+impl Function {
+    /// Sends a command (see [`CommandQueue::call`]).
+    pub fn call<I: Layout, O: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<O, Error> {
+        self.cmd()?.call(op, uid, input)
+    }
+
+    /// Sends a command with a list behind its input.
+    pub fn call_with<I: Layout, O: Layout>(
+        &self,
+        op: Opcode,
+        uid: u16,
+        input: &I,
+        list: &[u64],
+    ) -> Result<O, Error> {
+        self.cmd()?.call_with(op, uid, input, list)
+    }
+
+    /// Sends a command whose output says nothing but its status.
+    pub fn order<I: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<(), Error> {
+        self.call::<I, [u8; 0x10]>(op, uid, input).map(drop)
+    }
+
+    /// Sends a command whose whole input is given.
+    pub fn execute(&self, op: Opcode, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        self.cmd()?.execute(op, input, output)
+    }
+
+    fn cmd(&self) -> Result<&CommandQueue, Error> {
+        self.cmd
+            .as_ref()
+            .ok_or_else(|| Error::Invalid { what: "the function is down".into(), errno: libc::ENODEV })
+    }
+
+    /// The supply of pages.
+    pub fn pages(&self) -> Result<PageSupply<'_>, Error> {
+        Ok(PageSupply {
+            transport: &self.transport,
+            shared: &self.shared,
+            cmd: self.cmd()?,
+            own: &self.own_blocks,
+        })
+    }
+
+    /// Whether this is a virtual function.
+    pub fn is_virtual(&self) -> bool {
+        self.identity.device == hwspec::pcie::VF_DEVICE_ID
+    }
+
+    /// Whether the port is Ethernet.
+    pub fn is_ethernet(&self) -> bool {
+        self.caps.general.port_type() == 1
+    }
+
+    /// Entry `index` of the RoCE address table (`QUERY_ROCE_ADDRESS`).
+    pub fn roce_address(&self, index: u16) -> Result<hwspec::context::vport::RoceAddr, Error> {
+        let mut input = QueryRoceAddressIn::zeroed();
+        input.set().roce_address_index(index);
+        let out: QueryRoceAddressOut = self.call(Opcode::QueryRoceAddress, 0, &input)?;
+        Ok(out.roce_address())
+    }
+
+    /// Whether the vport is up (`QUERY_VPORT_STATE`).
+    pub fn link_up(&self) -> Result<bool, Error> {
+        let out: QueryVportStateOut = self.call(Opcode::QueryVportState, 0, &QueryVportStateIn::zeroed())?;
+        Ok(out.state() == 1)
+    }
+}
+
+impl Drop for Function {
+    /// The last opener tears the function down; others only leave.
+    fn drop(&mut self) {
+        let shared = self.shared.clone();
+        let lock = match shared.lock(self.options.command_timeout) {
+            Ok(lock) => lock,
+            Err(error) => {
+                tracing::warn!(%error, "the function is left as it is");
+                return self.leave();
+            }
+        };
+        if lock.strike() {
+            return self.leave();
+        }
+        let torn_down = match shared.state() {
+            FunctionState::Up => {
+                lock.set_state(FunctionState::InChange);
+                crate::bringup::tear_down(self)
+            }
+            _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
+        };
+        // A reset takes everything from the chip, as teardown does.
+        let quiet = torn_down.or_else(|error| {
+            tracing::debug!(%error, "resetting the function instead of tearing it down");
+            self.transport.reset().map_err(Error::io("cannot reset the function"))
+        });
+        if let Err(error) = quiet {
+            tracing::warn!(%error, "the function could not be quieted; the next opener tries again");
+            return self.leave();
+        }
+        crate::pages::free_all(&self.transport, &self.shared, &self.own_blocks);
+        if let Some(cmd) = self.cmd.take() {
+            cmd.into_memory().free();
+        }
+        lock.set_command_memory(0, 0);
+        lock.set_state(FunctionState::Down);
+    }
+}
+
+impl Function {
+    fn leave(&mut self) {
+        crate::pages::leave(&self.own_blocks);
+        if let Some(cmd) = self.cmd.take() {
+            cmd.into_memory().leave();
+        }
+    }
+}

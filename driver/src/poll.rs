@@ -1,0 +1,383 @@
+//! From CQEs to work completions. Hot: no allocation, no system call.
+
+use crate::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
+use hwspec::{
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome},
+    wqe::WqeOpcode,
+};
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// What a QP keeps of posted work requests, for whoever polls. Written by posts (under the queue's lock) before the
+/// doorbell, read by polls (under the CQ's lock) after the CQE.
+pub struct QpQueues {
+    pub qpn: u32,
+    pub sq: SendTracker,
+    pub rq: RecvTracker,
+}
+
+/// Send work requests under way.
+pub struct SendTracker {
+    /// By first basic block: the caller's id, and `number << 32 | first basic block behind it`.
+    slots: Box<[(AtomicU64, AtomicU64)]>,
+    mask: u32,
+    /// Work requests posted.
+    head: AtomicU32,
+    /// `work requests done << 32 | basic blocks done`.
+    tail: AtomicU64,
+}
+
+impl SendTracker {
+    /// For a ring of `blocks` basic blocks (a power of two; 0: no send queue).
+    pub fn new(blocks: u32) -> Self {
+        let slots = (0..blocks.max(1)).map(|_| Default::default()).collect();
+        Self { slots, mask: blocks.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU64::new(0) }
+    }
+
+    /// Writes down a work request before the device can see it.
+    #[inline(always)]
+    pub fn put(&self, block: u32, wr_id: u64, number: u32, end: u32) {
+        let slot = &self.slots[(block & self.mask) as usize];
+        slot.0.store(wr_id, Relaxed);
+        slot.1.store(u64::from(number) << 32 | u64::from(end), Relaxed);
+    }
+
+    /// Makes all up to `head` count.
+    #[inline(always)]
+    pub fn publish(&self, head: u32) {
+        self.head.store(head, Release);
+    }
+
+    /// Work requests and basic blocks done.
+    #[inline(always)]
+    pub fn done(&self) -> (u32, u32) {
+        let tail = self.tail.load(Acquire);
+        ((tail >> 32) as u32, tail as u32)
+    }
+
+    /// The work request at basic block `counter` is done, and all before it. `None` if nothing is under way there.
+    #[inline(always)]
+    fn complete(&self, counter: u16) -> Option<u64> {
+        let slot = &self.slots[(u32::from(counter) & self.mask) as usize];
+        let meta = slot.1.load(Relaxed);
+        let (number, tail) = ((meta >> 32) as u32, (self.tail.load(Relaxed) >> 32) as u32);
+        if number.wrapping_sub(tail) >= self.head.load(Acquire).wrapping_sub(tail) {
+            return None;
+        }
+        let wr_id = slot.0.load(Relaxed);
+        self.tail.store(u64::from(number.wrapping_add(1)) << 32 | meta & 0xffff_ffff, Release);
+        Some(wr_id)
+    }
+
+    /// Forgets everything (the QP is reset).
+    pub fn reset(&self) {
+        self.head.store(0, Relaxed);
+        self.tail.store(0, Release);
+    }
+}
+
+/// Receive work requests under way.
+pub struct RecvTracker {
+    wr_ids: Box<[AtomicU64]>,
+    mask: u32,
+    head: AtomicU32,
+    tail: AtomicU32,
+}
+
+impl RecvTracker {
+    /// For a ring of `entries` (a power of two; 0: no receive queue).
+    pub fn new(entries: u32) -> Self {
+        let wr_ids = (0..entries.max(1)).map(|_| AtomicU64::new(0)).collect();
+        Self { wr_ids, mask: entries.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU32::new(0) }
+    }
+
+    /// Writes down a work request before the device can see it.
+    #[inline(always)]
+    pub fn put(&self, number: u32, wr_id: u64) {
+        self.wr_ids[(number & self.mask) as usize].store(wr_id, Relaxed);
+    }
+
+    /// Makes all up to `head` count.
+    #[inline(always)]
+    pub fn publish(&self, head: u32) {
+        self.head.store(head, Release);
+    }
+
+    /// Work requests done.
+    #[inline(always)]
+    pub fn done(&self) -> u32 {
+        self.tail.load(Acquire)
+    }
+
+    #[inline(always)]
+    fn complete(&self, counter: u16) -> Option<u64> {
+        let tail = self.tail.load(Relaxed);
+        let ahead = u32::from(counter.wrapping_sub(tail as u16));
+        if ahead >= self.head.load(Acquire).wrapping_sub(tail) {
+            return None;
+        }
+        let number = tail.wrapping_add(ahead);
+        self.tail.store(number.wrapping_add(1), Release);
+        Some(self.wr_ids[(number & self.mask) as usize].load(Relaxed))
+    }
+
+    /// Forgets everything (the QP is reset).
+    pub fn reset(&self) {
+        self.head.store(0, Relaxed);
+        self.tail.store(0, Release);
+    }
+}
+
+/// QP number to queues in two steps, without hashing. Grows with the numbers in use.
+#[derive(Default)]
+pub struct QpTable {
+    leaves: Vec<Option<Box<Leaf>>>,
+}
+
+const LEAF_BITS: u32 = 8;
+type Leaf = [Option<Arc<QpQueues>>; 1 << LEAF_BITS];
+
+impl QpTable {
+    /// The queues of `qpn`.
+    #[inline(always)]
+    pub fn get(&self, qpn: u32) -> Option<&Arc<QpQueues>> {
+        self.leaves.get((qpn >> LEAF_BITS) as usize)?.as_ref()?[qpn as usize % (1 << LEAF_BITS)].as_ref()
+    }
+
+    /// Enters a QP. Its number has 24 bits.
+    pub fn insert(&mut self, qp: Arc<QpQueues>) {
+        let leaf = (qp.qpn & 0xff_ffff) >> LEAF_BITS;
+        if self.leaves.len() <= leaf as usize {
+            self.leaves.resize_with(leaf as usize + 1, || None);
+        }
+        let at = qp.qpn as usize % (1 << LEAF_BITS);
+        let leaf =
+            self.leaves[leaf as usize].get_or_insert_with(|| Box::new([const { None }; 1 << LEAF_BITS]));
+        leaf[at] = Some(qp);
+    }
+
+    /// Removes a QP; leaves without any go too.
+    pub fn remove(&mut self, qpn: u32) {
+        let at = (qpn >> LEAF_BITS) as usize;
+        let Some(slot) = self.leaves.get_mut(at) else { return };
+        if let Some(leaf) = slot {
+            leaf[qpn as usize % (1 << LEAF_BITS)] = None;
+            if leaf.iter().all(Option::is_none) {
+                *slot = None;
+            }
+        }
+        while self.leaves.last().is_some_and(Option::is_none) {
+            self.leaves.pop();
+        }
+    }
+}
+
+/// The work completion a CQE means. `None`: it names a QP that is not there (any more), or is none.
+#[inline(always)]
+pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+    let qp = table.get(cqe.qpn().0)?;
+    let counter = cqe.wqe_counter();
+    let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
+    match cqe.opcode() {
+        CqeOpcode::Req => {
+            wc.opcode = send_opcode(cqe.sop());
+            if matches!(wc.opcode, WcOpcode::CompSwap | WcOpcode::FetchAdd) {
+                wc.byte_len = 8;
+            }
+            let wr_id = qp.sq.complete(counter);
+            Some(known(wc, wr_id))
+        }
+        CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
+            wc.opcode = WcOpcode::Recv;
+            wc.src_qp = cqe.rqpn().0;
+            match cqe.opcode() {
+                CqeOpcode::RespSend => {}
+                CqeOpcode::RespSendInv => wc.flags = WcFlags::WITH_INV,
+                imm => {
+                    wc.flags = WcFlags::WITH_IMM;
+                    if imm == CqeOpcode::RespWrImm {
+                        wc.opcode = WcOpcode::RecvRdmaWithImm;
+                    }
+                }
+            }
+            wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
+            if cqe.grh() != 0 {
+                wc.flags |= WcFlags::GRH;
+            }
+            let wr_id = qp.rq.complete(counter);
+            Some(known(wc, wr_id))
+        }
+        CqeOpcode::ReqErr | CqeOpcode::RespErr => Some(failed(qp, cqe)),
+        _ => None,
+    }
+}
+
+/// A completion of a work request nobody posted is the device's error; the caller hears of it.
+#[inline(always)]
+fn known(mut wc: Completion, wr_id: Option<u64>) -> Completion {
+    match wr_id {
+        Some(wr_id) => wc.wr_id = wr_id,
+        None => wc.status = WcStatus::GeneralErr,
+    }
+    wc
+}
+
+#[inline(always)]
+fn send_opcode(sop: u8) -> WcOpcode {
+    match WqeOpcode::from_raw(sop) {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::AtomicCs | WqeOpcode::AtomicMaskedCs => WcOpcode::CompSwap,
+        WqeOpcode::AtomicFa | WqeOpcode::AtomicMaskedFa => WcOpcode::FetchAdd,
+        WqeOpcode::Umr | WqeOpcode::LocalInval => WcOpcode::LocalInv,
+        WqeOpcode::BindMw => WcOpcode::BindMw,
+        _ => WcOpcode::Send,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn failed(qp: &QpQueues, cqe: &Cqe64) -> Completion {
+    let error = cqe.as_error();
+    let sent = cqe.opcode() == CqeOpcode::ReqErr;
+    let counter = error.wqe_counter();
+    let wr_id = if sent { qp.sq.complete(counter) } else { qp.rq.complete(counter) };
+    let status = match error.syndrome() {
+        CqeSyndrome::LocalLengthErr => WcStatus::LocLenErr,
+        CqeSyndrome::LocalQpOpErr => WcStatus::LocQpOpErr,
+        CqeSyndrome::LocalProtErr => WcStatus::LocProtErr,
+        CqeSyndrome::WrFlushErr => WcStatus::WrFlushErr,
+        CqeSyndrome::MwBindErr => WcStatus::MwBindErr,
+        CqeSyndrome::BadRespErr => WcStatus::BadRespErr,
+        CqeSyndrome::LocalAccessErr => WcStatus::LocAccessErr,
+        CqeSyndrome::RemoteInvalReqErr => WcStatus::RemInvReqErr,
+        CqeSyndrome::RemoteAccessErr => WcStatus::RemAccessErr,
+        CqeSyndrome::RemoteOpErr => WcStatus::RemOpErr,
+        CqeSyndrome::TransportRetryExcErr => WcStatus::RetryExcErr,
+        CqeSyndrome::RnrRetryExcErr => WcStatus::RnrRetryExcErr,
+        CqeSyndrome::RemoteAbortedErr => WcStatus::RemAbortErr,
+        CqeSyndrome::Other(_) => WcStatus::GeneralErr,
+    };
+    let wc = Completion {
+        status,
+        opcode: if sent { send_opcode(error.s_wqe_opcode()) } else { WcOpcode::Recv },
+        vendor_err: error.vendor_err_synd().into(),
+        qpn: qp.qpn,
+        ..Completion::default()
+    };
+    known(wc, wr_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hwspec::handle::Qpn;
+
+    fn queues(qpn: u32) -> Arc<QpQueues> {
+        Arc::new(QpQueues { qpn, sq: SendTracker::new(8), rq: RecvTracker::new(4) })
+    }
+
+    fn cqe(opcode: CqeOpcode, qpn: u32, counter: u16) -> Cqe64 {
+        let mut cqe = Cqe64::zeroed();
+        cqe.set()
+            .opcode(opcode)
+            .qpn(Qpn(qpn))
+            .wqe_counter(counter)
+            .sop(WqeOpcode::RdmaRead.raw())
+            .byte_cnt(9);
+        cqe
+    }
+
+    #[test]
+    fn completion_finds_its_work_request_and_retires_those_before() {
+        let mut table = QpTable::default();
+        let qp = queues(0x12345);
+        table.insert(qp.clone());
+        qp.sq.put(0, 100, 0, 2);
+        qp.sq.put(2, 101, 1, 3);
+        qp.sq.publish(2);
+        let wc = convert(&table, &cqe(CqeOpcode::Req, 0x12345, 2)).unwrap();
+        assert_eq!(
+            (wc.wr_id, wc.status, wc.opcode, wc.byte_len),
+            (101, WcStatus::Success, WcOpcode::RdmaRead, 9)
+        );
+        assert_eq!(qp.sq.done(), (2, 3));
+    }
+
+    #[test]
+    fn unknown_qp_is_skipped() {
+        let mut table = QpTable::default();
+        table.insert(queues(7));
+        for qpn in [0, 8, 0xff_ffff] {
+            assert_eq!(convert(&table, &cqe(CqeOpcode::Req, qpn, 0)), None);
+        }
+    }
+
+    #[test]
+    fn counters_nobody_posted_are_errors_and_move_nothing() {
+        let mut table = QpTable::default();
+        let qp = queues(7);
+        table.insert(qp.clone());
+        for counter in [0, 1, 7, 0xffff] {
+            for opcode in [CqeOpcode::Req, CqeOpcode::RespSend, CqeOpcode::RespErr] {
+                let wc = convert(&table, &cqe(opcode, 7, counter)).unwrap();
+                assert_eq!(wc.status, WcStatus::GeneralErr);
+            }
+        }
+        assert_eq!((qp.sq.done(), qp.rq.done()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn unknown_opcodes_are_skipped() {
+        let mut table = QpTable::default();
+        table.insert(queues(7));
+        for raw in [5, 6, 7, 9, 12, 15] {
+            assert_eq!(convert(&table, &cqe(CqeOpcode::from_raw(raw), 7, 0)), None);
+        }
+    }
+
+    #[test]
+    fn receive_counters_wrap_at_sixteen_bits() {
+        let tracker = RecvTracker::new(4);
+        for number in 0..70_000u32 {
+            tracker.put(number, number.into());
+            tracker.publish(number + 1);
+            assert_eq!(tracker.complete(number as u16), Some(number.into()));
+        }
+        assert_eq!(tracker.complete(70_000u32 as u16), None);
+    }
+
+    #[test]
+    fn error_cqe_says_why() {
+        let mut table = QpTable::default();
+        let qp = queues(7);
+        table.insert(qp.clone());
+        qp.sq.put(0, 5, 0, 1);
+        qp.sq.publish(1);
+        let mut error = hwspec::cqe::CqeError::zeroed();
+        error
+            .set()
+            .opcode(CqeOpcode::ReqErr)
+            .qpn(Qpn(7))
+            .syndrome(CqeSyndrome::RemoteAccessErr)
+            .vendor_err_synd(0x88);
+        let wc = convert(&table, &Cqe64::from_bytes(*error.as_bytes())).unwrap();
+        assert_eq!((wc.wr_id, wc.status, wc.vendor_err), (5, WcStatus::RemAccessErr, 0x88));
+    }
+
+    #[test]
+    fn table_shrinks_when_qps_go() {
+        let mut table = QpTable::default();
+        table.insert(queues(3));
+        table.insert(queues(0x4_0000));
+        table.remove(0x4_0000);
+        table.remove(0x9_0000);
+        assert_eq!(table.leaves.len(), 1);
+        assert!(table.get(3).is_some() && table.get(0x4_0000).is_none());
+    }
+}

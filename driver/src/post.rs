@@ -1,0 +1,377 @@
+//! From work requests to WQEs. Hot: no allocation, no system call.
+//!
+//! A work request is checked whole before the ring is touched. The order after that is the hardware's: WQE, doorbell
+//! record, doorbell.
+
+use crate::{
+    dma::{DmaRing, SpinGuard, copy_from_caller},
+    error::PostError,
+    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Sge},
+};
+use hwspec::{
+    context::mkey::MkeyContext,
+    doorbell::{RCV_DBR, SND_DBR},
+    handle::Qpn,
+    wqe::*,
+};
+
+/// Largest message (IBTA 9.7.6.1.4.1).
+const MAX_MESSAGE: u64 = 1 << 31;
+/// Bytes of the longest inline segment.
+const SCRATCH: usize = MAX_WQE_BBS * WQE_BB;
+
+/// Producer side of a send queue.
+pub struct SendQueue {
+    pub ring: DmaRing,
+    pub qpn: u32,
+    /// Next basic block; counts on, the ring takes it modulo its size.
+    pub block: u32,
+    /// Work requests posted.
+    pub number: u32,
+    pub max_wr: u32,
+    pub max_sge: usize,
+    pub max_inline: usize,
+    pub signal_all: bool,
+    /// The last WQE changed a key: the next one waits for it.
+    pub small_fence: bool,
+    pub scratch: Box<[u8; SCRATCH]>,
+}
+
+/// Producer side of a receive queue.
+pub struct RecvQueue {
+    pub ring: DmaRing,
+    /// Work requests posted.
+    pub number: u32,
+    pub max_wr: u32,
+    pub max_sge: usize,
+    /// Segments in one entry.
+    pub segments: usize,
+}
+
+impl SendQueue {
+    /// Room in which inline data are put together.
+    pub fn scratch() -> Box<[u8; SCRATCH]> {
+        Box::new([0; SCRATCH])
+    }
+
+    /// Starts over (the QP is reset).
+    pub fn reset(&mut self) {
+        (self.block, self.number, self.small_fence) = (0, 0, false);
+    }
+}
+
+/// What a work request becomes: opcode, immediate field of the control segment, remote address, and how the data are
+/// given.
+struct Plan {
+    opcode: WqeOpcode,
+    imm: u32,
+    remote: Option<(u64, u32)>,
+    atomic: Option<(u64, u64)>,
+}
+
+impl Plan {
+    #[inline(always)]
+    fn of(op: &SendOp) -> Self {
+        let plain = |opcode, imm| Self { opcode, imm, remote: None, atomic: None };
+        let rdma = |opcode, imm, raddr, rkey| Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None };
+        match *op {
+            SendOp::Send => plain(WqeOpcode::Send, 0),
+            SendOp::SendImm(imm) => plain(WqeOpcode::SendImm, imm),
+            SendOp::SendInv(rkey) => plain(WqeOpcode::SendInval, rkey),
+            SendOp::Write { raddr, rkey } => rdma(WqeOpcode::RdmaWrite, 0, raddr, rkey),
+            SendOp::WriteImm { raddr, rkey, imm } => rdma(WqeOpcode::RdmaWriteImm, imm, raddr, rkey),
+            SendOp::Read { raddr, rkey } => rdma(WqeOpcode::RdmaRead, 0, raddr, rkey),
+            SendOp::CmpSwap { raddr, rkey, compare, swap } => {
+                Self { atomic: Some((swap, compare)), ..rdma(WqeOpcode::AtomicCs, 0, raddr, rkey) }
+            }
+            SendOp::FetchAdd { raddr, rkey, add } => {
+                Self { atomic: Some((add, 0)), ..rdma(WqeOpcode::AtomicFa, 0, raddr, rkey) }
+            }
+            SendOp::LocalInv(key) => plain(WqeOpcode::Umr, key),
+        }
+    }
+
+    /// Whether data may be given inline.
+    #[inline(always)]
+    fn takes_inline(&self) -> bool {
+        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()
+    }
+}
+
+/// Send work requests in the making: nothing is visible to the device before [`SendBatch::commit`]. Holds the send
+/// queue's lock; dropping it forgets them.
+pub struct SendBatch<'a> {
+    qp: &'a Qp,
+    queue: SpinGuard<'a, SendQueue>,
+    begin: (u32, u32, bool),
+    /// First 8 bytes of the last control segment: what the doorbell carries.
+    bell: u64,
+}
+
+impl<'a> SendBatch<'a> {
+    #[inline]
+    pub(crate) fn new(qp: &'a Qp) -> Self {
+        let queue = qp.sq.lock();
+        let begin = (queue.block, queue.number, queue.small_fence);
+        Self { qp, queue, begin, bell: 0 }
+    }
+
+    /// Adds one work request; those before it stay in the batch if it is refused. EINVAL: not valid for this QP or its
+    /// state; ENOMEM: the queue is full.
+    #[inline]
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+        if !self.qp.may_send() {
+            return Err(libc::EINVAL);
+        }
+        let plan = Plan::of(&wr.op);
+        let queue = &mut *self.queue;
+
+        // Check.
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        let (bytes, data_segments) = measure(queue, wr.sge, inline)?;
+        let invalidate = plan.opcode == WqeOpcode::Umr;
+        if inline && !plan.takes_inline()
+            || plan.atomic.is_some() && (bytes != 8 || data_segments != 1)
+            || invalidate && data_segments != 0
+        {
+            return Err(libc::EINVAL);
+        }
+        let umr = if invalidate { (UmrCtrlSeg::SIZE + MkeyContext::SIZE) / WQE_DS } else { 0 };
+        let segments =
+            1 + usize::from(plan.remote.is_some()) + usize::from(plan.atomic.is_some()) + umr + data_segments;
+        let blocks = segments.div_ceil(DS_PER_BB) as u32;
+        let (done, blocks_done) = self.qp.queues.sq.done();
+        if queue.number.wrapping_sub(done) >= queue.max_wr
+            || queue.block.wrapping_sub(blocks_done) + blocks > queue.ring.entries()
+        {
+            return Err(libc::ENOMEM);
+        }
+
+        // Build.
+        let start = queue.block;
+        let signaled = queue.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        let fence = match (wr.flags.contains(SendFlags::FENCE), queue.small_fence) {
+            (false, false) => FenceMode::None,
+            (false, true) => FenceMode::InitiatorSmall,
+            (true, false) => FenceMode::Fence,
+            (true, true) => FenceMode::SmallAndFence,
+        };
+        queue.small_fence = invalidate;
+        let mut ctrl = CtrlSeg::zeroed();
+        ctrl.set()
+            .wqe_idx(start as u16)
+            .opcode(plan.opcode)
+            .qpn(Qpn(queue.qpn))
+            .ds(segments as u8)
+            .fm(fence)
+            .ce(if signaled { CqeMode::Always } else { CqeMode::OnError })
+            .se(wr.flags.contains(SendFlags::SOLICITED))
+            .imm(plan.imm);
+        self.bell = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
+        let mut writer = Writer { ring: &queue.ring, block: start, segment: 0 };
+        writer.put(ctrl.as_bytes());
+        if let Some((raddr, rkey)) = plan.remote {
+            let mut segment = RaddrSeg::zeroed();
+            segment.set().raddr(raddr).rkey(rkey);
+            writer.put(segment.as_bytes());
+        }
+        if let Some((swap_add, compare)) = plan.atomic {
+            let mut segment = AtomicSeg::zeroed();
+            segment.set().swap_add(swap_add).compare(compare);
+            writer.put(segment.as_bytes());
+        }
+        if invalidate {
+            writer.invalidate();
+        }
+        match inline {
+            true => writer.inline(&mut queue.scratch, wr.sge, bytes as usize),
+            false => wr.sge.iter().filter(|sge| sge.length != 0).for_each(|sge| writer.data(sge)),
+        }
+        queue.block = start.wrapping_add(blocks);
+        self.qp.queues.sq.put(start, wr.wr_id, queue.number, queue.block);
+        queue.number = queue.number.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Rings the doorbell, once for all.
+    #[inline]
+    pub fn commit(mut self) {
+        let (block, number) = (self.queue.block, self.queue.number);
+        if number != self.begin.1 {
+            self.begin = (block, number, self.queue.small_fence);
+            self.qp.queues.sq.publish(number);
+            self.qp.ring_send(block, self.bell);
+        }
+    }
+
+    /// Forgets all of the batch.
+    pub fn abort(self) {}
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        (self.queue.block, self.queue.number, self.queue.small_fence) = self.begin;
+    }
+}
+
+/// Total bytes and number of 16-byte segments of a work request's data.
+#[inline(always)]
+fn measure(queue: &SendQueue, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
+    let mut bytes = 0u64;
+    let mut pieces = 0;
+    for sge in list {
+        bytes += u64::from(sge.length);
+        pieces += usize::from(sge.length != 0);
+    }
+    if inline {
+        if bytes > queue.max_inline as u64 {
+            return Err(libc::EINVAL);
+        }
+        let segments = if bytes == 0 { 0 } else { InlineSeg::span(bytes as usize) / WQE_DS };
+        return Ok((bytes, segments));
+    }
+    if bytes > MAX_MESSAGE || list.len() > queue.max_sge {
+        return Err(libc::EINVAL);
+    }
+    Ok((bytes, pieces))
+}
+
+/// Writes segments one after the other, around the end of the ring.
+struct Writer<'a> {
+    ring: &'a DmaRing,
+    block: u32,
+    segment: usize,
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    fn put(&mut self, bytes: &[u8; 16]) {
+        self.ring.put_segment(self.block, self.segment, bytes);
+        self.segment += 1;
+        if self.segment == DS_PER_BB {
+            self.segment = 0;
+            self.block = self.block.wrapping_add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn data(&mut self, sge: &Sge) {
+        self.put(data_segment(sge).as_bytes());
+    }
+
+    /// The data themselves, behind a 4-byte head, padded with zeros.
+    #[inline]
+    fn inline(&mut self, scratch: &mut [u8; SCRATCH], list: &[Sge], bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let head = InlineSeg::SIZE;
+        let span = InlineSeg::span(bytes);
+        scratch[..head].copy_from_slice(InlineSeg::new(bytes as u16).as_bytes());
+        let mut at = head;
+        for sge in list {
+            let to = at + sge.length as usize;
+            copy_from_caller(sge.addr, &mut scratch[at..to]);
+            at = to;
+        }
+        scratch[at..span].fill(0);
+        for segment in scratch[..span].chunks_exact(WQE_DS) {
+            self.put(&hwspec::layout::prefix(segment));
+        }
+    }
+
+    /// UMR that frees the key of the control segment.
+    #[cold]
+    fn invalidate(&mut self) {
+        let mut umr = UmrCtrlSeg::zeroed();
+        umr.set().inline_data(true).mkey_mask(MkeyMask::FREE);
+        let mut key = MkeyContext::zeroed();
+        key.set().free(true);
+        for segment in umr.as_bytes().chunks_exact(WQE_DS).chain(key.as_bytes().chunks_exact(WQE_DS)) {
+            self.put(&hwspec::layout::prefix(segment));
+        }
+    }
+}
+
+#[inline(always)]
+fn data_segment(sge: &Sge) -> DataSeg {
+    let mut segment = DataSeg::zeroed();
+    segment.set().byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr);
+    segment
+}
+
+impl Qp {
+    /// Posts in order, one doorbell for all. On an error those before it are posted.
+    #[inline]
+    pub fn post_send<'w>(&self, wrs: impl IntoIterator<Item = SendWr<'w>>) -> Result<(), PostError> {
+        let mut batch = SendBatch::new(self);
+        let mut result = Ok(());
+        for (index, wr) in wrs.into_iter().enumerate() {
+            if let Err(errno) = batch.push(&wr) {
+                result = Err(PostError { index, errno });
+                break;
+            }
+        }
+        batch.commit();
+        result
+    }
+
+    /// Begins a batch (`ibv_wr_start`).
+    #[inline]
+    pub fn begin(&self) -> SendBatch<'_> {
+        SendBatch::new(self)
+    }
+
+    /// The doorbell record, then the doorbell.
+    #[inline(always)]
+    fn ring_send(&self, block: u32, bell: u64) {
+        self.record(SND_DBR, block & 0xffff);
+        self.bar.doorbell(self.doorbell, bell);
+    }
+
+    /// Posts receives in order. On an error those before it are posted.
+    #[inline]
+    pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
+        let mut queue = self.rq.lock();
+        let begin = queue.number;
+        let mut result = Ok(());
+        for (index, wr) in wrs.into_iter().enumerate() {
+            if let Err(errno) = self.receive(&mut queue, &wr) {
+                result = Err(PostError { index, errno });
+                break;
+            }
+        }
+        if queue.number != begin {
+            self.queues.rq.publish(queue.number);
+            self.record(RCV_DBR, queue.number & 0xffff);
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn receive(&self, queue: &mut RecvQueue, wr: &RecvWr<'_>) -> Result<(), i32> {
+        if wr.sge.len() > queue.max_sge || !self.may_receive() {
+            return Err(libc::EINVAL);
+        }
+        if queue.number.wrapping_sub(self.queues.rq.done()) >= queue.max_wr {
+            return Err(libc::ENOMEM);
+        }
+        let mut segment = 0;
+        for sge in wr.sge.iter().filter(|sge| sge.length != 0) {
+            if u64::from(sge.length) > MAX_MESSAGE {
+                return Err(libc::EINVAL);
+            }
+            queue.ring.put_segment(queue.number, segment, data_segment(sge).as_bytes());
+            segment += 1;
+        }
+        if segment < queue.segments {
+            let mut end = DataSeg::zeroed();
+            end.set().lkey(INVALID_LKEY);
+            queue.ring.put_segment(queue.number, segment, end.as_bytes());
+        }
+        self.queues.rq.put(queue.number, wr.wr_id);
+        queue.number = queue.number.wrapping_add(1);
+        Ok(())
+    }
+}

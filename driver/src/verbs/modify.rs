@@ -1,0 +1,358 @@
+//! Modify QP: which transitions and attributes are legal (IBTA 11.2.5.2 and table 91), and the context they become.
+
+use super::{
+    AccessFlags, QpAttr, QpAttrMask as Mask, QpState, Service,
+    qp::{Control, LOG_ACK_REQ_FREQ, Qp},
+};
+use crate::{error::Error, function::Function};
+use hwspec::{
+    cmd::{Opcode, qp::*},
+    context::{
+        PathMigState, ServiceType,
+        qp::{AddressPath, QpContext},
+    },
+    layout::prefix,
+};
+use std::fmt::Debug;
+
+bitflags::bitflags! {
+    /// Optional parameters of a transition (`opt_param_mask`).
+    #[derive(Clone, Copy)]
+    struct OptPar: u32 {
+        const RRE = 1 << 1;
+        const RAE = 1 << 2;
+        const RWE = 1 << 3;
+        const PKEY_INDEX = 1 << 4;
+        const RNR_TIMEOUT = 1 << 6;
+        const PRI_PORT = 1 << 16;
+    }
+}
+
+/// `qpc.atomic_mode`: IBTA, 8 bytes.
+const ATOMIC_IB: u8 = 1;
+
+/// A legal transition: the command, attributes it must have, and those it may have.
+struct Transition {
+    op: Opcode,
+    required: Mask,
+    optional: Mask,
+}
+
+/// The row of the table, if there is one.
+fn transition(service: Service, from: QpState, to: QpState) -> Option<Transition> {
+    use QpState::*;
+    let reliable = service == Service::Rc;
+    let none = Mask::empty();
+    let row = |op, required, optional| Some(Transition { op, required, optional });
+    match (from, to) {
+        (_, Reset) => row(Opcode::Qp2Rst, none, none),
+        (_, Err) => row(Opcode::Qp2Err, none, none),
+        (Reset, Init) => row(Opcode::Rst2initQp, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, none),
+        (Init, Init) => row(Opcode::Init2initQp, none, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
+        (Init, Rtr) => {
+            let connected = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
+            let rc = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+            let required = if reliable { connected | rc } else { connected };
+            row(Opcode::Init2rtrQp, required, Mask::ACCESS_FLAGS | Mask::PKEY_INDEX)
+        }
+        (Rtr, Rts) => {
+            let rc = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+            let required = if reliable { Mask::SQ_PSN | rc } else { Mask::SQ_PSN };
+            row(Opcode::Rtr2rtsQp, required, running(reliable))
+        }
+        (Rts, Rts) => row(Opcode::Rts2rtsQp, none, running(reliable)),
+        (Sqe, Rts) if !reliable => row(Opcode::Sqerr2rtsQp, none, Mask::CUR_STATE | Mask::ACCESS_FLAGS),
+        (Sqd, Rts) => row(Opcode::SqdRtsQp, none, running(reliable)),
+        _ => None,
+    }
+}
+
+/// What may be changed of a QP that sends.
+fn running(reliable: bool) -> Mask {
+    let both = Mask::CUR_STATE | Mask::ACCESS_FLAGS;
+    if reliable { both | Mask::MIN_RNR_TIMER } else { both }
+}
+
+/// Checks, sends the command, and returns what the QP is now. An error leaves it as it was.
+pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result<Control, Error> {
+    let from = if mask.contains(Mask::CUR_STATE) { attr.cur_qp_state } else { now.state };
+    if from != now.state
+        && !matches!((now.state, from), (QpState::Rts, QpState::Sqe) | (QpState::Rtr, QpState::Rts))
+    {
+        return Err(Error::invalid(format!("the QP is in {:?}, the request says {from:?}", now.state)));
+    }
+    let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
+    let row = transition(qp.service(), from, to)
+        .ok_or_else(|| Error::invalid(format!("a QP cannot be moved from {from:?} to {to:?}")))?;
+    let given = mask - Mask::STATE;
+    let missing = row.required - given;
+    let excess = given - row.required - row.optional;
+    if !missing.is_empty() || !excess.is_empty() {
+        return Err(Error::invalid(format!(
+            "{from:?} to {to:?} needs {:?} and may have {:?}; missing {missing:?}, not allowed {excess:?}",
+            row.required, row.optional
+        )));
+    }
+    let function = &qp.pd.device.function;
+    check(function, qp, attr, mask)?;
+    let mut merged = merge(&now.attr, attr, mask, to);
+    if mask.contains(Mask::AV) && function.is_ethernet() {
+        merged.ah.dmac = Some(destination_mac(function, &attr.ah)?);
+    }
+    let send = |input: &[u8]| {
+        let mut output = [0; 0x10];
+        let mut input = input.to_vec();
+        input[..2].copy_from_slice(&row.op.raw().to_be_bytes());
+        input[2..4].copy_from_slice(&qp.pd.device.opener.uid().to_be_bytes());
+        function.execute(row.op, &input, &mut output)
+    };
+    match to {
+        // A QP in RESET that is moved there stays.
+        QpState::Reset if from == QpState::Reset => {}
+        QpState::Reset | QpState::Err => {
+            let mut input = Qp2errIn::zeroed();
+            input.set().qpn(qp.qpn());
+            send(input.as_bytes())?;
+        }
+        _ => {
+            // All transitions with a context have the same layout.
+            let mut input = Rst2initQpIn::zeroed();
+            let optional = optional_parameters(row.op, mask);
+            input.set().qpn(qp.qpn()).opt_param_mask(optional.bits()).qpc(context(qp, function, &merged));
+            send(input.as_bytes())?;
+        }
+    }
+    match to {
+        QpState::Reset => {
+            let cap = now.attr.cap;
+            Ok(Control { state: to, attr: QpAttr { cap, port_num: 1, ..QpAttr::default() } })
+        }
+        _ => Ok(Control { state: to, attr: merged }),
+    }
+}
+
+fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
+    let mut optional = OptPar::empty();
+    if op == Opcode::Rst2initQp {
+        return optional;
+    }
+    if mask.contains(Mask::ACCESS_FLAGS) {
+        optional |= OptPar::RRE | OptPar::RWE | OptPar::RAE;
+    }
+    if mask.contains(Mask::PKEY_INDEX) {
+        optional |= OptPar::PKEY_INDEX;
+    }
+    if op == Opcode::Init2initQp && mask.contains(Mask::PORT) {
+        optional |= OptPar::PRI_PORT;
+    }
+    if op != Opcode::Init2rtrQp && mask.contains(Mask::MIN_RNR_TIMER) {
+        optional |= OptPar::RNR_TIMEOUT;
+    }
+    optional
+}
+
+/// Every value that the mask says is given must be one the device can take.
+fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), Error> {
+    fn within<T: PartialOrd + Debug>(given: bool, name: &str, value: T, most: T) -> Result<(), Error> {
+        match given && value > most {
+            true => Err(Error::invalid(format!("{name} {value:?} was given, {most:?} is the most"))),
+            false => Ok(()),
+        }
+    }
+    let limits = qp.pd.device.attr();
+    let on = |flag| mask.contains(flag);
+    within(on(Mask::PKEY_INDEX), "pkey_index", attr.pkey_index, limits.max_pkeys.saturating_sub(1))?;
+    within(on(Mask::PORT), "port_num", attr.port_num, limits.phys_port_cnt)?;
+    within(on(Mask::TIMEOUT), "timeout", attr.timeout, 31)?;
+    within(on(Mask::RETRY_CNT), "retry_cnt", attr.retry_cnt, 7)?;
+    within(on(Mask::RNR_RETRY), "rnr_retry", attr.rnr_retry, 7)?;
+    within(on(Mask::MIN_RNR_TIMER), "min_rnr_timer", attr.min_rnr_timer, 31)?;
+    within(on(Mask::DEST_QPN), "dest_qp_num", attr.dest_qp_num, 0xff_ffff)?;
+    let (init, dest) = (limits.max_qp_init_rd_atom, limits.max_qp_rd_atom);
+    within(on(Mask::MAX_QP_RD_ATOMIC), "max_rd_atomic", u32::from(attr.max_rd_atomic), init)?;
+    within(on(Mask::MAX_DEST_RD_ATOMIC), "max_dest_rd_atomic", u32::from(attr.max_dest_rd_atomic), dest)?;
+    if on(Mask::PORT) && attr.port_num == 0 {
+        return Err(Error::invalid("ports are numbered from 1"));
+    }
+    if on(Mask::PATH_MTU) && !(256..=4096).contains(&attr.path_mtu)
+        || on(Mask::PATH_MTU) && !attr.path_mtu.is_power_of_two()
+    {
+        let found = attr.path_mtu;
+        return Err(Error::invalid(format!(
+            "a path MTU of 256 to 4096, a power of two, was expected; {found} found"
+        )));
+    }
+    if on(Mask::AV) && function.is_ethernet() {
+        let table = function.caps.roce.roce_address_table_size().saturating_sub(1);
+        within(true, "sgid_index", u16::from(attr.ah.sgid_index), table)?;
+        if !attr.ah.is_global {
+            return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
+        }
+        within(true, "flow_label", attr.ah.flow_label, 0xf_ffff)?;
+        within(true, "sl", attr.ah.sl, 15)?;
+    }
+    Ok(())
+}
+
+/// The attributes after the change.
+fn merge(now: &QpAttr, attr: &QpAttr, mask: Mask, to: QpState) -> QpAttr {
+    let mut out = *now;
+    let on = |flag| mask.contains(flag);
+    macro_rules! take { ($($flag:ident: $field:ident),*) => { $( if on(Mask::$flag) { out.$field = attr.$field; } )* } }
+    take!(ACCESS_FLAGS: qp_access_flags, PKEY_INDEX: pkey_index, PORT: port_num, QKEY: qkey, AV: ah,
+        PATH_MTU: path_mtu, TIMEOUT: timeout, RETRY_CNT: retry_cnt, RNR_RETRY: rnr_retry,
+        MAX_QP_RD_ATOMIC: max_rd_atomic, MAX_DEST_RD_ATOMIC: max_dest_rd_atomic,
+        MIN_RNR_TIMER: min_rnr_timer, DEST_QPN: dest_qp_num);
+    if on(Mask::RQ_PSN) {
+        out.rq_psn = attr.rq_psn & 0xff_ffff;
+    }
+    if on(Mask::SQ_PSN) {
+        out.sq_psn = attr.sq_psn & 0xff_ffff;
+    }
+    (out.qp_state, out.cur_qp_state) = (to, to);
+    out
+}
+
+/// The whole context; the device takes the parts the transition is about.
+fn context(qp: &Qp, function: &Function, attr: &QpAttr) -> QpContext {
+    let access = attr.qp_access_flags;
+    let mut qpc = QpContext::zeroed();
+    qpc.set()
+        .st(if qp.service() == Service::Rc { ServiceType::Rc } else { ServiceType::Uc })
+        .pm_state(PathMigState::Migrated)
+        .pd(qp.pd.pdn)
+        .log_msg_max(function.caps.general.log_max_msg())
+        .mtu(mtu_code(attr.path_mtu))
+        .remote_qpn(attr.dest_qp_num)
+        .log_ack_req_freq(LOG_ACK_REQ_FREQ)
+        .retry_count(attr.retry_cnt)
+        .rnr_retry(attr.rnr_retry)
+        .next_send_psn(attr.sq_psn)
+        .next_rcv_psn(attr.rq_psn)
+        .min_rnr_nak(attr.min_rnr_timer)
+        .log_sra_max(log_ceil(attr.max_rd_atomic))
+        .log_rra_max(log_ceil(attr.max_dest_rd_atomic))
+        .rre(access.contains(AccessFlags::REMOTE_READ))
+        .rwe(access.contains(AccessFlags::REMOTE_WRITE))
+        .rae(access.contains(AccessFlags::REMOTE_ATOMIC))
+        .atomic_mode(ATOMIC_IB)
+        .primary_address_path(path(qp, function, attr));
+    qpc
+}
+
+fn mtu_code(bytes: u32) -> u8 {
+    match bytes {
+        0 => 0,
+        bytes => (bytes.trailing_zeros() as u8).saturating_sub(7),
+    }
+}
+
+fn log_ceil(count: u8) -> u8 {
+    u32::from(count.max(1)).next_power_of_two().trailing_zeros() as u8
+}
+
+fn path(qp: &Qp, function: &Function, attr: &QpAttr) -> AddressPath {
+    let ah = &attr.ah;
+    let mut path = AddressPath::zeroed();
+    path.set()
+        .pkey_index(attr.pkey_index)
+        .vhca_port_num(attr.port_num)
+        .ack_timeout(attr.timeout)
+        .stat_rate(ah.static_rate & 0xf)
+        .hop_limit(ah.hop_limit)
+        .tclass(ah.traffic_class)
+        .flow_label(ah.flow_label)
+        .src_addr_index(ah.sgid_index)
+        .grh(ah.is_global)
+        .rgid_rip(ah.dgid)
+        .sl(ah.sl);
+    if !function.is_ethernet() {
+        path.set().rlid(ah.dlid).mlid(ah.src_path_bits & 0x7f);
+        return path;
+    }
+    path.set().eth_prio(ah.sl & 7).dscp(ah.traffic_class >> 2).udp_sport(source_port(
+        ah.flow_label,
+        qp.qpn(),
+        attr.dest_qp_num,
+    ));
+    if let Some(mac) = ah.dmac {
+        path.set()
+            .rmac_47_32(u16::from_be_bytes(prefix(&mac)))
+            .rmac_31_0(u32::from_be_bytes(prefix(&mac[2..])));
+    }
+    path
+}
+
+/// UDP source port of RoCE v2: entropy for the fabric, from the flow label, or from the QP numbers if there is none
+/// (IBTA annex A17.9.2: 0xC000 to 0xFFFF).
+fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
+    let label = match flow_label & 0xf_ffff {
+        0 => {
+            let product = u64::from(local) * u64::from(remote);
+            let folded = product ^ product >> 20;
+            (folded ^ folded >> 40) as u32 & 0xf_ffff
+        }
+        label => label,
+    };
+    ((label ^ label >> 14) & 0x3fff) as u16 | 0xc000
+}
+
+/// The MAC behind a destination GID: given, resolved, or (link-local) part of it.
+fn destination_mac(function: &Function, ah: &super::AddressHandle) -> Result<[u8; 6], Error> {
+    let given = ah.dmac.filter(|mac| *mac != [0; 6]);
+    let found = given.or_else(|| function.transport.resolve(&ah.dgid)).or_else(|| link_local_mac(&ah.dgid));
+    found.ok_or_else(|| Error::Invalid {
+        what: format!("no MAC address is known for {}", std::net::Ipv6Addr::from(ah.dgid)),
+        errno: libc::EHOSTUNREACH,
+    })
+}
+
+/// The MAC an EUI-64 of a link-local address was made from (RFC 4291, appendix A).
+fn link_local_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
+    let made_of_mac = gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[11..13] == [0xff, 0xfe];
+    made_of_mac.then(|| [gid[8] ^ 2, gid[9], gid[10], gid[13], gid[14], gid[15]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_lie_in_the_dynamic_range_and_follow_the_label() {
+        assert_eq!(source_port(1, 5, 6), 0xc001);
+        assert_eq!(source_port(0x4000, 5, 6), 0xc001);
+        assert_ne!(source_port(0, 5, 6), source_port(0, 5, 7));
+    }
+
+    #[test]
+    fn link_local_gid_gives_its_mac() {
+        let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x1b, 0x56, 0xff, 0xfe, 0, 0, 3];
+        assert_eq!(link_local_mac(&gid), Some([0x02, 0x1b, 0x56, 0, 0, 3]));
+        assert_eq!(link_local_mac(&[0; 16]), None);
+    }
+
+    #[test]
+    fn every_rc_transition_the_table_lacks_is_refused() {
+        use QpState::*;
+        let legal = [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts), (Sqd, Rts)];
+        for from in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
+            for to in [Init, Rtr, Rts, Sqd, Sqe] {
+                assert_eq!(
+                    transition(Service::Rc, from, to).is_some(),
+                    legal.contains(&(from, to)),
+                    "{from:?} {to:?}"
+                );
+            }
+            assert!(
+                transition(Service::Rc, from, Reset).is_some()
+                    && transition(Service::Rc, from, Err).is_some()
+            );
+        }
+    }
+
+    #[test]
+    fn codes() {
+        assert_eq!([256, 512, 1024, 2048, 4096].map(mtu_code), [1, 2, 3, 4, 5]);
+        assert_eq!([0, 1, 2, 3, 16].map(log_ceil), [0, 0, 1, 2, 4]);
+    }
+}
