@@ -35,8 +35,7 @@ pub fn enter(node: &Path) -> Result<Way, LaunchError> {
         Err(e) => return Err(LaunchError::forbidden("unshare(CLONE_NEWNS)", e)),
     };
     // Slave, not private: what the host unmounts later must not be held up by us.
-    sys::mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)
-        .map_err(|e| LaunchError::forbidden("mount(\"/\", MS_SLAVE)", e))?;
+    sys::make_mounts_slaves().map_err(|e| LaunchError::forbidden("mount(\"/\", MS_REC | MS_SLAVE)", e))?;
     Ok(way)
 }
 
@@ -46,7 +45,7 @@ pub fn enter_fresh() -> io::Result<()> {
         new_user().map_err(LaunchError::into_io)?;
         sys::unshare(libc::CLONE_NEWNS)?;
     }
-    sys::mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)
+    sys::make_mounts_slaves()
 }
 
 fn unprivileged(node: &Path) -> Result<Way, LaunchError> {

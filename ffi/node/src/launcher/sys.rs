@@ -50,6 +50,46 @@ pub fn mount(
     })
 }
 
+/// Turns all mounts of the namespace into slaves of those they were copied from: what is mounted from now on is seen
+/// nowhere else.
+pub fn make_mounts_slaves() -> io::Result<()> {
+    let slaves = || mount(None, c".", None, libc::MS_REC | libc::MS_SLAVE, None);
+    let (root, here) = (open_path(c"/")?, open_path(c".")?);
+    enter_dir(&root)?;
+    match slaves() {
+        // Our root is no mount: a chroot. The mounts start above it, at the root of the namespace.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            climb_out_of_chroot()?;
+            let done = slaves();
+            enter_dir(&root)?;
+            chroot(c".")?;
+            done?;
+        }
+        other => other?,
+    }
+    enter_dir(&here)
+}
+
+/// Goes to the root of the mount namespace. With the root moved below the working directory, nothing stops `..`.
+fn climb_out_of_chroot() -> io::Result<()> {
+    chroot(c"proc")?;
+    for _ in 0..libc::PATH_MAX / 2 {
+        // SAFETY: the path is a C string.
+        done(unsafe { libc::chdir(c"..".as_ptr()) })?;
+    }
+    Ok(())
+}
+
+fn chroot(path: &CStr) -> io::Result<()> {
+    // SAFETY: the path is a C string that outlives the call.
+    done(unsafe { libc::chroot(path.as_ptr()) })
+}
+
+fn enter_dir(dir: &OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the length of the call.
+    done(unsafe { libc::fchdir(dir.as_raw_fd()) })
+}
+
 /// Opens `path` without following what is mounted or done there: good for walking and binding only.
 pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path is a C string; a descriptor that comes back is ours alone.

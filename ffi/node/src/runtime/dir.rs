@@ -1,0 +1,50 @@
+//! The node's directory: the caller's own, in memory, with room.
+
+use super::NodeError;
+use crate::launcher::dir as launcher;
+use std::path::{Path, PathBuf};
+
+/// What must be free in the file system for a node to be made.
+pub const ROOM_TO_CREATE: u64 = 16 << 20;
+/// What must stay free when a driver asks for memory. The adapter's tables get their pages when they are first touched,
+/// which nothing can refuse in good order (the kernel sends SIGBUS): this is what is kept for them.
+pub const RESERVE: u64 = 4 << 20;
+
+/// Makes `dir` ready to hold a node; returns its absolute path.
+pub fn claim(dir: &Path) -> Result<PathBuf, NodeError> {
+    let full = launcher::claim(dir).map_err(|e| NodeError::Dir(e.to_string()))?;
+    in_memory(&full)?;
+    Ok(full)
+}
+
+/// The absolute path of an existing node directory of the caller.
+pub fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
+    match std::fs::canonicalize(dir) {
+        Ok(full) => {
+            launcher::check(&full).map_err(|e| NodeError::Dir(e.to_string()))?;
+            Ok(full)
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(NodeError::Missing(dir.into())),
+        Err(e) => Err(NodeError::Dir(format!("node directory {}: {e}", dir.display()))),
+    }
+}
+
+fn in_memory(dir: &Path) -> Result<(), NodeError> {
+    match launcher::in_memory(dir) {
+        true => Ok(()),
+        false => Err(NodeError::Dir(format!(
+            "node directory {}: it lies on a disk, expected a file system in memory such as /dev/shm",
+            dir.display()
+        ))),
+    }
+}
+
+/// Fails unless `need` bytes are free where `dir` is.
+pub fn room(dir: &Path, need: u64) -> Result<(), NodeError> {
+    match launcher::free_bytes(dir) {
+        Some(free) if free < need => {
+            Err(NodeError::NoRoom { dir: dir.into(), need: need >> 10, free: free >> 10 })
+        }
+        _ => Ok(()),
+    }
+}

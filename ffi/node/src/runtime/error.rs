@@ -1,0 +1,110 @@
+//! What can keep a node from being used, each in one line.
+
+use std::{io, path::PathBuf};
+
+/// Why a node, or a device of it, could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The directory is unfit; says which and why.
+    #[error("{0}")]
+    Dir(String),
+    /// There is no node in the directory.
+    #[error("no node in {}: start a program with 'ironverbs run' first", .0.display())]
+    Missing(PathBuf),
+    /// Another version made it, or it is damaged.
+    #[error("the node in {} was made by another version ({found}, expected {expected}): reset it", dir.display())]
+    Version {
+        /// The node's directory.
+        dir: PathBuf,
+        /// What it says.
+        found: String,
+        /// What this version writes.
+        expected: String,
+    },
+    /// No room in shared memory.
+    #[error("no room in shared memory for the node in {}: {need} KiB needed, {free} KiB free", dir.display())]
+    NoRoom {
+        /// The node's directory.
+        dir: PathBuf,
+        /// KiB that should be free.
+        need: u64,
+        /// KiB that are.
+        free: u64,
+    },
+    /// Programs are on the node.
+    #[error("the node in {} is in use by {}", dir.display(), crate::runtime::error::pids(.pids))]
+    Busy {
+        /// The node's directory.
+        dir: PathBuf,
+        /// Process ids of the programs; 0 where another PID namespace hides it.
+        pids: Vec<u32>,
+    },
+    /// All places for programs are taken.
+    #[error("255 programs at most run on a node, and that many do")]
+    Full,
+    /// Another number of VFs than the node has.
+    #[error("the node has {have} virtual functions, asked for {asked}: {remedy}")]
+    Vfs {
+        /// VFs enabled.
+        have: u8,
+        /// VFs asked for.
+        asked: u8,
+        /// What would help.
+        remedy: &'static str,
+    },
+    /// No such device.
+    #[error("no device iron{fid}: the node has iron0 to iron{vfs}")]
+    NoDevice {
+        /// Function asked for.
+        fid: u8,
+        /// VFs enabled.
+        vfs: u8,
+    },
+    /// The driver could not bring the device up.
+    #[error("iron{fid}: {source}")]
+    Device {
+        /// Function.
+        fid: u8,
+        /// The driver's reason.
+        source: driver::Error,
+    },
+    /// The region is not one.
+    #[error(transparent)]
+    Region(#[from] devmodel::region::RegionError),
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The step, to be read after "cannot".
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl NodeError {
+    /// For `map_err`: the step `what` failed.
+    pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what: what.into(), source }
+    }
+
+    /// The errno a verbs caller gets.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
+            Self::NoRoom { .. } => libc::ENOMEM,
+            Self::Busy { .. } | Self::Full => libc::EBUSY,
+            Self::Dir(_) => libc::EACCES,
+            Self::Version { .. } | Self::Vfs { .. } | Self::Region(_) => libc::EINVAL,
+            Self::Device { source, .. } => source.errno(),
+            Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+fn pids(pids: &[u32]) -> String {
+    match pids {
+        [] => "a program".into(),
+        [one] => format!("process {one}"),
+        many => format!("processes {}", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}

@@ -1,0 +1,190 @@
+//! The node's file: what lies where.
+//!
+//! A header, the parties, the functions' openers, the arena's books, the adapter's region, the arena itself. Sparse: what
+//! nobody touched costs nothing. All words of the first parts are atomics.
+#![allow(unsafe_code)]
+
+use super::sys;
+use devmodel::region::Geometry;
+use std::{
+    fs::File,
+    io,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64},
+};
+
+/// First word of the file: name and version of the layout.
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0003;
+/// Places for parties; 0 is nobody.
+pub const PARTIES: usize = 256;
+/// Functions at most.
+pub const FUNCTIONS: usize = 128;
+/// Interrupt vectors of a function.
+pub const VECTORS: usize = 64;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Pages of the arena: 64 GiB of addresses, of which only what is allocated is memory.
+pub const ARENA_PAGES: u32 = 16 << 20;
+/// log2 classes of arena blocks, in pages.
+pub const CLASSES: usize = 25;
+
+/// The first page.
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// CLOCK_MONOTONIC when the node was made, ns: its time 0.
+    pub epoch: AtomicU64,
+    /// VFs enabled.
+    pub vfs: AtomicU32,
+    /// 1: no direct copies between programs, by the node's configuration.
+    pub no_direct: AtomicU32,
+    /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
+    /// an acknowledgement, sealed frames, budget.
+    pub behaviour: [AtomicU32; 5],
+    /// Parties found dead and cleaned up after, ever.
+    pub reaped: AtomicU32,
+    /// 1: somebody is changing the arena's books.
+    pub arena_busy: AtomicU32,
+    /// Pages of the arena ever used: blocks lie without gaps below this.
+    pub arena_fresh: AtomicU32,
+    /// Free blocks by class: number of the first one's first page plus one.
+    pub arena_free: [AtomicU32; CLASSES],
+    /// Pages in use.
+    pub arena_used: AtomicU64,
+}
+
+/// A party's place.
+#[repr(C, align(256))]
+pub struct PartySlot {
+    /// 0 free, 1 taken.
+    pub state: AtomicU32,
+    /// How often the place was taken.
+    pub generation: AtomicU32,
+    /// Process id in its own PID namespace.
+    pub pid: AtomicU32,
+    /// PID namespace (inode number).
+    pub pid_namespace: AtomicU64,
+    /// Start time of the process, which tells it from a later one with the same pid.
+    pub started: AtomicU64,
+    /// Address in the process of a copy of `token`, for others to find out whether they reach it.
+    pub probe: AtomicU64,
+    /// A random number.
+    pub token: AtomicU64,
+    /// Rises with every wake-up of the parked thread: the word it sleeps on.
+    pub wake: AtomicU32,
+    /// 1: the parked thread sleeps, or is about to.
+    pub sleeping: AtomicU32,
+    /// When the parked thread wakes by itself, ps of the node's time; 0 while it is awake, all ones for never.
+    pub deadline: AtomicU64,
+    /// How often the parked thread was woken.
+    pub wakes: AtomicU64,
+    /// How often it woke because a time had come.
+    pub ticks: AtomicU64,
+}
+
+/// What the node keeps of a function.
+#[repr(C, align(512))]
+pub struct FunctionSlot {
+    /// Parties that have it open, a bit each.
+    pub openers: [AtomicU64; PARTIES / 64],
+    /// Interrupts that wait for the parked thread of the vector's owner.
+    pub pending: AtomicU64,
+    /// The openers' shared block: its first page in the arena plus one.
+    pub shared: AtomicU32,
+    /// Opener that a vector belongs to, see `Transport::opener`.
+    pub vectors: [AtomicU32; VECTORS],
+}
+
+const PARTIES_AT: usize = PAGE;
+const FUNCTIONS_AT: usize = PARTIES_AT + PARTIES * size_of::<PartySlot>();
+const BLOCKS_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
+const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
+/// Bytes at the start of the file that are given memory when it is made.
+pub const HEAD_LEN: usize = BLOCKS_AT;
+/// Bytes of the arena.
+pub const ARENA_LEN: usize = ARENA_PAGES as usize * PAGE;
+const _: () = assert!(size_of::<Header>() <= PAGE && BLOCKS_AT % PAGE == 0 && REGION_AT % PAGE == 0);
+
+/// Bytes of the region, whole pages.
+fn region_len() -> usize {
+    Geometry::NODE.size().next_multiple_of(PAGE)
+}
+
+/// Offset of the arena in the file.
+pub fn arena_at() -> usize {
+    REGION_AT + region_len()
+}
+
+/// Bytes of the file.
+pub fn file_len() -> usize {
+    arena_at() + ARENA_LEN
+}
+
+/// The file, mapped.
+pub struct Mapped {
+    base: NonNull<u8>,
+    /// The file itself.
+    pub file: File,
+    arena: usize,
+}
+// SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps `file`, which has [`file_len`] bytes.
+    pub fn new(file: File) -> io::Result<Self> {
+        Ok(Self { base: sys::map_shared(&file, file_len())?, file, arena: arena_at() })
+    }
+
+    fn part<T>(&self, offset: usize, count: usize) -> &[T] {
+        // SAFETY: the callers below name parts of the file as it is laid out, made of atomics, aligned.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// The first page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        &self.part(0, 1)[0]
+    }
+
+    /// The parties' places.
+    #[inline]
+    pub fn parties(&self) -> &[PartySlot] {
+        self.part(PARTIES_AT, PARTIES)
+    }
+
+    /// The functions.
+    #[inline]
+    pub fn functions(&self) -> &[FunctionSlot] {
+        self.part(FUNCTIONS_AT, FUNCTIONS)
+    }
+
+    /// The arena's books: a word per page.
+    pub fn blocks(&self) -> &[AtomicU64] {
+        self.part(BLOCKS_AT, ARENA_PAGES as usize)
+    }
+
+    /// Where the region lies, and its length.
+    pub fn region(&self) -> (NonNull<u8>, usize) {
+        // SAFETY: within the mapping.
+        (unsafe { self.base.add(REGION_AT) }, region_len())
+    }
+
+    /// `len` bytes of the arena at `offset`, if it has them.
+    #[inline]
+    pub fn arena(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len as u64)?;
+        // SAFETY: within the mapping by the check.
+        (end <= ARENA_LEN as u64).then(|| unsafe { self.base.add(self.arena + offset as usize) })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever held a reference into it held us.
+        unsafe { sys::unmap(self.base, file_len()) };
+    }
+}

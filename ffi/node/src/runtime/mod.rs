@@ -1,0 +1,36 @@
+//! The simulated node at work: its shared memory, the programs on it, and the driver joined to the model.
+//!
+//! A node is one file in memory that every program maps: the adapter's region, the programs (parties) on it, and an
+//! arena for what drivers allocate. Whoever rings a doorbell or polls runs the model in its own thread; one parked thread
+//! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
+//!
+//! Read in this order: `file` (what lies where), `party` (who lives), `arena`, `host` (what the model sees of us),
+//! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
+
+mod arena;
+mod core;
+mod dir;
+mod engine;
+mod error;
+mod file;
+mod fork;
+mod host;
+mod locks;
+mod maps;
+mod memory;
+mod node;
+mod parked;
+mod party;
+mod reap;
+mod status;
+mod sys;
+mod transport;
+mod vfs;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::NodeError;
+pub use node::{Node, NodeOptions, open_device, open_device_of};
+pub use status::{FunctionStatus, NodeStatus, PartyStatus};
+pub use transport::NodeTransport;

@@ -1,0 +1,231 @@
+//! The system calls of the runtime that the standard library lacks, each made safe where it can be.
+#![allow(unsafe_code)]
+
+use std::{
+    fs::File,
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr::{self, NonNull},
+    sync::atomic::AtomicU32,
+};
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    let mut t = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: `t` is written; this clock always exists.
+    let t = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, t.as_mut_ptr());
+        t.assume_init()
+    };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Maps `len` bytes of `file` for all who map it.
+pub fn map_shared(file: &File, len: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at a place the kernel chooses.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: our own fresh mapping; a core dump has no use for a sparse file of this size.
+    unsafe { libc::madvise(at, len, libc::MADV_DONTDUMP) };
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// # Safety
+/// `at` and `len` are a mapping that nobody uses any more.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(at.as_ptr().cast(), len) };
+}
+
+/// Gives `file` memory for a range, so that touching it cannot fail.
+pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, len as i64) })
+}
+
+/// Gives a range of `file` back; it reads as zeros.
+pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
+}
+
+fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
+    // SAFETY: a plain structure of integers.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte.into();
+    lock.l_len = 1;
+    lock
+}
+
+/// Locks one byte of `file` for this process; waits if `wait`. False: another process has it.
+pub fn lock_byte(file: &File, byte: u16, wait: bool) -> io::Result<bool> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    let command = if wait { libc::F_SETLKW } else { libc::F_SETLK };
+    loop {
+        // SAFETY: the structure lives across the call.
+        match done(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) }) {
+            Ok(()) => return Ok(true),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
+                _ => return Err(e),
+            },
+        }
+    }
+}
+
+/// Releases a byte.
+pub fn unlock_byte(file: &File, byte: u16) {
+    let mut lock = byte_lock(libc::F_UNLCK, byte);
+    // SAFETY: the structure lives across the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
+}
+
+/// Whether another process holds the byte: its pid as we see it (0: hidden by a PID namespace).
+pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    // SAFETY: the structure lives across the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+    // An error is no proof of death.
+    (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
+}
+
+/// Sleeps while `word` is `value`, at most `nanos`. True: woken (or the value had changed already).
+pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
+    let time = nanos.map(|n| libc::timespec {
+        tv_sec: (n / 1_000_000_000) as libc::time_t,
+        tv_nsec: (n % 1_000_000_000) as libc::c_long,
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the word lives; not private, for others map it too.
+    let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time) };
+    result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Wakes whoever sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word lives.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// An eventfd that counts.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: takes no memory.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    done(fd)?;
+    // SAFETY: a new descriptor that is ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds one to an eventfd.
+pub fn signal(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// One range of memory of some process.
+pub type Piece = libc::iovec;
+
+/// Bytes copied from `remote` of process `pid` to `local`.
+/// # Safety
+/// `local` names memory of ours that may be written.
+pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
+    // SAFETY: the caller's promise; the kernel checks the other side.
+    let got = unsafe {
+        libc::process_vm_readv(
+            pid as libc::pid_t,
+            local.as_ptr(),
+            local.len() as libc::c_ulong,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Bytes copied from `local` to `remote` of process `pid`.
+/// # Safety
+/// `local` names memory of ours that may be read.
+pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
+    // SAFETY: the caller's promise; the kernel checks the other side.
+    let got = unsafe {
+        libc::process_vm_writev(
+            pid as libc::pid_t,
+            local.as_ptr(),
+            local.len() as libc::c_ulong,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Lets any process of this user reach our memory, where the host's Yama module would want to be asked.
+pub fn allow_copies() {
+    // SAFETY: changes a kernel-side attribute of this process; fails where there is no Yama.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}
+
+/// Brings the pages of a range into memory, to be written if `write`. The errno says what is wrong with it.
+/// # Safety
+/// The range is not otherwise constrained; the call only faults pages in.
+pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    loop {
+        // SAFETY: faulting pages in changes no contents.
+        match done(unsafe { libc::madvise(at.cast(), len, advice) }) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Blocks all signals of the calling thread while `f` runs, so that a thread started there has them blocked.
+pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are written before they are read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+    }
+    let result = f();
+    // SAFETY: `old` was written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut()) };
+    result
+}
+
+/// Calls `f` in every child of a fork of this process.
+pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
+    // SAFETY: a function without preconditions.
+    unsafe { libc::pthread_atfork(None, None, Some(f)) };
+}
+
+/// Gives the processor to whoever waits for it.
+pub fn yield_now() {
+    // SAFETY: takes nothing.
+    unsafe { libc::sched_yield() };
+}
