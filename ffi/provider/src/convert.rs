@@ -118,7 +118,7 @@ fn ah_to_c(ah: &AddressHandle) -> ibv_ah_attr {
 pub fn attr_to_c(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.qp_state as c_uint,
-        cur_qp_state: attr.cur_qp_state as c_uint,
+        cur_qp_state: attr.qp_state as c_uint,
         path_mtu: mtu_code(attr.path_mtu),
         path_mig_state: abi::IBV_MIG_MIGRATED,
         qkey: attr.qkey,

@@ -40,7 +40,8 @@ impl IronCq {
         unsafe { &*cq.cast::<Self>() }
     }
 
-    /// Makes one with room for `entries`. The library fills in channel and context afterwards, the rest is here.
+    /// Makes one with room for `entries` whose events come on completion vector `vector`. The library fills in channel
+    /// and context afterwards, the rest is here.
     ///
     /// # Safety
     /// `context` is an open one of ours, `channel` null or one of its channels.
@@ -48,10 +49,14 @@ impl IronCq {
         context: *mut ibv_context,
         entries: i64,
         channel: *mut ibv_comp_channel,
+        vector: i64,
     ) -> Result<*mut Self, c_int> {
         // SAFETY: by contract.
-        let ours = unsafe { Context::of(context) };
+        let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
         ours.check_birth()?;
+        if !(0..i64::from(vectors)).contains(&vector) {
+            return Err(libc::EINVAL);
+        }
         let channel: Option<Arc<Channel>> = if channel.is_null() {
             None
         } else {
@@ -90,10 +95,13 @@ pub unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     cqe: c_int,
     channel: *mut ibv_comp_channel,
-    _vector: c_int,
+    vector: c_int,
 ) -> *mut ibv_cq {
     // SAFETY: by contract.
-    guard_ptr(|| unsafe { IronCq::create(context, i64::from(cqe), channel) }.map(<*mut IronCq>::cast))
+    guard_ptr(|| {
+        unsafe { IronCq::create(context, i64::from(cqe), channel, i64::from(vector)) }
+            .map(<*mut IronCq>::cast)
+    })
 }
 
 /// `ibv_destroy_cq`. Waits until the program has acknowledged every event it was sent.

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn create_cq_ex(
         }
         // SAFETY: by contract; nobody else knows the new CQ.
         let cq = unsafe {
-            let cq = IronCq::create(context, i64::from(attr.cqe), attr.channel)?;
+            let cq = IronCq::create(context, i64::from(attr.cqe), attr.channel, i64::from(attr.comp_vector))?;
             &mut *cq
         };
         let public = &mut cq.public;

@@ -69,3 +69,32 @@ pub fn set_errno(errno: c_int) {
     // SAFETY: the thread's own errno.
     unsafe { *libc::__errno_location() = errno };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_knows_that_it_is_one() {
+        watch_forks();
+        let birth = Birth::here();
+        // SAFETY: the child only reads an atomic and leaves.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(c_int::from(birth.is_here()));
+            }
+            child
+        };
+        let mut status = -1;
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((status, birth.is_here()), (0, true));
+    }
+
+    #[test]
+    fn a_panic_becomes_an_errno() {
+        assert_eq!(guard_int(|| panic!("on purpose")), libc::EIO);
+        assert!(guard_ptr::<u8>(|| panic!("on purpose")).is_null());
+    }
+}
