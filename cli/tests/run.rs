@@ -1,0 +1,214 @@
+//! `ironverbs run` as a user meets it: what the program sees, what comes back, what stays behind.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A copy of the command beside a stand-in for the provider, where an unprivileged user can execute it too, and the
+/// name of a node directory in memory; both gone at the end.
+struct Bench {
+    root: PathBuf,
+    node: PathBuf,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let name = format!("ironverbs-run-{name}-{}", std::process::id());
+        let (root, node) = (std::env::temp_dir().join(&name), Path::new("/dev/shm").join(&name));
+        let _ = fs::remove_dir_all(&root);
+        let _ = fs::remove_dir_all(&node);
+        fs::create_dir(&root).unwrap();
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_ironverbs"), root.join("ironverbs")).unwrap();
+        fs::write(root.join("libironverbs_provider.so"), "").unwrap();
+        Self { root, node }
+    }
+
+    /// The command, with a node of its own.
+    fn command(&self, options: &[&str], program: &[&str]) -> Command {
+        let mut command = Command::new(self.root.join("ironverbs"));
+        command.arg("run").arg("--node").arg(&self.node).args(options).arg("--").args(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, options: &[&str], program: &[&str]) -> Output {
+        self.command(options, program).output().unwrap()
+    }
+
+    /// What `sh -c script` prints on the node; it must succeed.
+    fn sh(&self, script: &str) -> String {
+        text(&self.run(&["--vfs", "3"], &["sh", "-c", script]))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+        let _ = fs::remove_dir_all(&self.node);
+    }
+}
+
+fn text(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn complaint(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.lines().count(), 1, "expected one line, found {said:?}");
+    said
+}
+
+fn root() -> bool {
+    text(&Command::new("id").arg("-u").output().unwrap()).trim() == "0"
+}
+
+#[test]
+fn the_program_sees_the_devices_in_every_place_tools_look() {
+    let bench = Bench::new("sees");
+    let listed = bench.sh("ls /sys/class/infiniband; ls /sys/class/infiniband_verbs; ls /dev/infiniband");
+    for i in 0..4 {
+        assert!(
+            listed.contains(&format!("iron{i}\n")) && listed.contains(&format!("uverbs{i}\n")),
+            "{listed}"
+        );
+    }
+    assert!(!listed.contains("iron4"), "{listed}");
+    let numbers =
+        bench.sh("stat -c '%t:%T' /dev/infiniband/uverbs2; cat /sys/class/infiniband_verbs/uverbs2/dev");
+    assert_eq!(numbers, "1:3\n1:3\n");
+    let path = bench.sh("realpath /sys/class/infiniband/iron2/device");
+    assert!(path.trim().ends_with("0000:c1:00.2"), "{path}");
+    let drivers = bench.sh("echo $RDMAV_DRIVERS; cat /etc/libibverbs.d/ironverbs.driver 2>/dev/null || true");
+    let stem = bench.node.join("lib/libironverbs").display().to_string();
+    assert!(drivers.lines().all(|l| l.ends_with(&stem)), "{drivers}");
+}
+
+#[test]
+fn what_the_host_has_is_still_there() {
+    let bench = Bench::new("keeps");
+    for place in ["/sys/class", "/sys/class/net", "/sys/bus/pci/devices", "/dev", "/dev/shm"] {
+        let Ok(entries) = fs::read_dir(place) else { continue };
+        let inside = bench.sh(&format!("ls -a {place}"));
+        for name in entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()) {
+            // Other tests make and remove theirs meanwhile.
+            if !name.starts_with("ironverbs-") {
+                assert!(inside.lines().any(|l| l == name), "{place}/{name} is missing");
+            }
+        }
+    }
+    assert_eq!(bench.sh("echo x >/dev/null; head -c 4 /dev/zero | wc -c").trim(), "4");
+}
+
+#[test]
+fn exit_status_and_signals_are_the_programs_own() {
+    let bench = Bench::new("status");
+    assert_eq!(bench.run(&[], &["sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(bench.run(&[], &["sh", "-c", "kill -KILL $$"]).status.signal(), Some(9));
+}
+
+#[test]
+fn nothing_is_left_outside_the_node_directory() {
+    let seen = || {
+        let ours = fs::read_to_string("/proc/self/mountinfo").unwrap().matches("- tmpfs ironverbs").count();
+        (
+            ours,
+            Path::new("/sys/class/infiniband/iron0").exists(),
+            Path::new("/dev/infiniband/uverbs0").exists(),
+        )
+    };
+    let before = seen();
+    let bench = Bench::new("leaves");
+    bench.sh("true");
+    assert_eq!(seen(), before);
+}
+
+#[test]
+fn a_run_inside_a_run_stays_in_the_same_namespaces() {
+    let bench = Bench::new("nested");
+    let command = bench.root.join("ironverbs");
+    let said = bench.sh(&format!(
+        "readlink /proc/self/ns/mnt; {} run --node {} --vfs 3 -- readlink /proc/self/ns/mnt",
+        command.display(),
+        bench.node.display()
+    ));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0], lines[1]);
+}
+
+#[test]
+fn bad_input_gets_one_line_and_leaves_nothing() {
+    let bench = Bench::new("bad");
+    let missing = bench.run(&[], &["no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(complaint(&missing).contains("no-such-program"));
+    let option = bench.run(&["--vfs", "128"], &["true"]);
+    assert_eq!(option.status.code(), Some(2));
+    assert!(complaint(&option).contains("128"));
+    assert!(!bench.node.exists());
+
+    fs::create_dirbench.node.unwrap();
+    fs::set_permissions(&bench.node, fs::Permissions::from_mode(0o777)).unwrap();
+    let open = bench.run(&[], &["true"]);
+    assert_eq!(open.status.code(), Some(125));
+    assert!(complaint(&open).contains("0777"));
+    if root() {
+        fs::set_permissions(&bench.node, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&bench.node, Some(65534), None).unwrap();
+        assert!(complaint(&bench.run(&[], &["true"])).contains("owned by uid 65534"));
+    }
+    assert_eq!(fs::read_dirbench.node.unwrap().count(), 0);
+}
+
+/// Runs `command` as user 65534 when we are root, else as ourselves.
+fn unprivileged(command: &Command) -> Command {
+    let mut outer = if root() {
+        let mut outer = Command::new("setpriv");
+        outer
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+            .arg(command.get_program());
+        outer
+    } else {
+        Command::new(command.get_program())
+    };
+    outer.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    outer
+}
+
+#[test]
+fn unprivileged_programs_of_a_node_share_a_user_namespace() {
+    let bench = Bench::new("users");
+    if root() {
+        fs::create_dirbench.node.unwrap();
+        fs::set_permissions(&bench.node, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&bench.node, Some(65534), Some(65534)).unwrap();
+    }
+    let ready = bench.node.join("ready");
+    let script = format!("touch {}; exec sleep 30", ready.display());
+    let mut first: Child =
+        unprivileged(&bench.command(&["--vfs", "1"], &["sh", "-c", &script])).spawn().unwrap();
+    let started = Instant::now();
+    while !ready.exists() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", first.try_wait());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let space = fs::read_link(format!("/proc/{}/ns/user", first.id())).unwrap();
+    let ask = ["sh", "-c", "readlink /proc/self/ns/user; id -u; ls /sys/class/infiniband"];
+    let second = text(&unprivileged(&bench.command(&["--vfs", "1"], &ask)).output().unwrap());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let lines: Vec<&str> = second.lines().collect();
+    assert_eq!(lines[0], space.to_str().unwrap());
+    assert_ne!(lines[0], fs::read_link("/proc/self/ns/user").unwrap().to_str().unwrap());
+    assert_eq!(lines[2..], ["iron0", "iron1"]);
+
+    // The namespace went with its last process; a new one takes its place.
+    let third = text(&unprivileged(&bench.command(&["--vfs", "1"], &ask)).output().unwrap());
+    assert!(third.starts_with("user:"));
+}
