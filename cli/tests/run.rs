@@ -153,7 +153,7 @@ fn bad_input_gets_one_line_and_leaves_nothing() {
     assert!(complaint(&option).contains("128"));
     assert!(!bench.node.exists());
 
-    fs::create_dirbench.node.unwrap();
+    fs::create_dir(&bench.node).unwrap();
     fs::set_permissions(&bench.node, fs::Permissions::from_mode(0o777)).unwrap();
     let open = bench.run(&[], &["true"]);
     assert_eq!(open.status.code(), Some(125));
@@ -163,7 +163,7 @@ fn bad_input_gets_one_line_and_leaves_nothing() {
         chown(&bench.node, Some(65534), None).unwrap();
         assert!(complaint(&bench.run(&[], &["true"])).contains("owned by uid 65534"));
     }
-    assert_eq!(fs::read_dirbench.node.unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&bench.node).unwrap().count(), 0);
 }
 
 /// Runs `command` as user 65534 when we are root, else as ourselves.
@@ -185,7 +185,7 @@ fn unprivileged(command: &Command) -> Command {
 fn unprivileged_programs_of_a_node_share_a_user_namespace() {
     let bench = Bench::new("users");
     if root() {
-        fs::create_dirbench.node.unwrap();
+        fs::create_dir(&bench.node).unwrap();
         fs::set_permissions(&bench.node, fs::Permissions::from_mode(0o700)).unwrap();
         chown(&bench.node, Some(65534), Some(65534)).unwrap();
     }
