@@ -5,6 +5,9 @@ use std::fmt;
 /// Greatest number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
 
+/// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
+pub const GID_TABLE: usize = 16;
+
 /// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
 const PCI_BUS: &str = "0000:c1";
 

@@ -44,12 +44,12 @@ pub fn claim(dir: &Path) -> Result<PathBuf, LaunchError> {
     check(dir)?;
     let full =
         fs::canonicalize(dir).map_err(|e| LaunchError::NodeDir { dir: shown(), why: e.to_string() })?;
-    // It is written into one line of a text file by which the provider finds its node.
-    if full.as_os_str().as_bytes().iter().any(|b| b.is_ascii_control() || *b == b':' || *b == b';') {
-        return Err(LaunchError::NodeDir {
-            dir: shown(),
-            why: "the path holds a control character, ':' or ';', which lists of drivers cannot carry".into(),
-        });
+    // It stands in one line of the text file by which the provider finds its node, and in RDMAV_DRIVERS.
+    let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
+    if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
+        let why =
+            format!("{:?} is not a path libibverbs' lists of drivers can hold: no blanks, ':' or ';'", full);
+        return Err(LaunchError::NodeDir { dir: shown(), why });
     }
     Ok(full)
 }

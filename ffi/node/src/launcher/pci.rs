@@ -6,7 +6,7 @@ use crate::devices::{DeviceInfo, MAX_VFS};
 const VENDOR: u16 = 0x15b3;
 const DEVICE_PF: u16 = 0x1017;
 const DEVICE_VF: u16 = 0x1018;
-const SUBSYSTEM: u16 = 0x0020;
+const SUBSYSTEM: u16 = 0x0008;
 /// Network controller, Ethernet.
 const CLASS: u32 = 0x02_0000;
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::pci;
-use crate::devices::{Colons, DeviceInfo};
+use crate::devices::{Colons, DeviceInfo, GID_TABLE};
 
 /// Where a link from a device's directory in a class leads, relative to `/sys/class/<class>`.
 pub const DEVICES_FROM_CLASS: &str = "../../bus/pci/devices/";
@@ -188,12 +188,16 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     ] {
         tree.line(format!("{port}/{name}"), text);
     }
-    for (i, gid) in d.gids.iter().enumerate() {
-        tree.line(format!("{port}/gids/{i}"), Colons(gid));
+    for i in 0..GID_TABLE {
+        let gid = d.gids.get(i).copied();
+        tree.line(format!("{port}/gids/{i}"), Colons(&gid.unwrap_or_default()));
+        // Asked of unused entries too, and a missing file would end the listing.
         tree.line(format!("{port}/gid_attrs/types/{i}"), "RoCE v2");
-        // libibverbs turns this into an interface index and fails where there is none of that name; the addresses
-        // are the loopback's.
-        tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
+        if gid.is_some() {
+            // libibverbs turns this into an interface index and fails where there is none of that name; the
+            // addresses are the loopback's.
+            tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
+        }
     }
     for name in COUNTERS {
         tree.line(format!("{port}/counters/{name}"), 0);
@@ -204,7 +208,7 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
 }
 
 /// Firmware version the device reports.
-pub const FW_VERSION: &str = "16.35.4030";
+pub const FW_VERSION: &str = "16.99.1000";
 
 fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
     let home = format!("{}/infiniband_verbs/uverbs{}", d.bdf, d.uverbs);
@@ -262,7 +266,9 @@ mod tests {
             assert!(text(&tree, &format!("{port}/gid_attrs/types/{i}")).len() <= 11);
             assert_eq!(text(&tree, &format!("{port}/gid_attrs/ndevs/{i}")), "lo\n");
         }
-        assert!(tree.get(&format!("{port}/gids/2")).is_none());
+        let unused = format!("{}\n", ["0000"; 8].join(":"));
+        assert_eq!(text(&tree, &format!("{port}/gids/{}", GID_TABLE - 1)), unused);
+        assert!(tree.get(&format!("{port}/gids/{GID_TABLE}")).is_none());
     }
 
     #[test]
