@@ -42,6 +42,7 @@ test-rust:
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
 test-userlands: build
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-provider --examples
 	if [ "$$(id -u)" = 0 ]; then timeout 1500 scripts/userlands.sh check; \
 	else echo "test-userlands: skipped, debootstrap needs root"; fi
 
