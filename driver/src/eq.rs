@@ -95,7 +95,7 @@ impl EventQueue {
 
     /// The next entry, if the device has written one.
     pub fn next(&mut self) -> Option<Eqe> {
-        let wrap = self.ci / self.ring.entries() & 1;
+        let wrap = (self.ci / self.ring.entries()) & 1;
         let bytes = self.ring.take64(self.ci, |last| u32::from(last & 1) == wrap)?;
         self.ci = self.ci.wrapping_add(1);
         if self.ci.wrapping_sub(self.told) >= TELL_EVERY {

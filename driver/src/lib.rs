@@ -19,6 +19,8 @@ mod poll;
 mod post;
 mod records;
 pub mod sriov;
+#[cfg(test)]
+mod tests;
 pub mod transport;
 pub mod verbs;
 

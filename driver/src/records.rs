@@ -23,7 +23,7 @@ struct Page {
 impl Page {
     fn claim(&self) -> Option<u32> {
         let taken =
-            self.used.fetch_update(Relaxed, Relaxed, |used| (used != u64::MAX).then(|| used | used + 1));
+            self.used.fetch_update(Relaxed, Relaxed, |used| (used != u64::MAX).then(|| used | (used + 1)));
         taken.ok().map(u64::trailing_ones)
     }
 }

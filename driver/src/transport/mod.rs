@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 mod bar;
+#[cfg(test)]
+pub(crate) mod fake;
 mod interrupt;
 
 pub use bar::{Bar, Mapping, Registers};

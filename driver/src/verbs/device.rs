@@ -264,7 +264,7 @@ fn mtu_behind_headers(mtu: u16) -> u32 {
 fn attributes(function: &Function) -> DeviceAttr {
     let (caps, atomic) = (&function.caps.general, &function.caps.atomic);
     let pow = |log: u8| 1u32 << log.min(31);
-    let send_wqe = usize::from(caps.max_wqe_sz_sq()).min(MAX_DS * WQE_DS).max(WQE_BB);
+    let send_wqe = usize::from(caps.max_wqe_sz_sq()).clamp(WQE_BB, MAX_DS * WQE_DS);
     let recv_sge = u32::from(caps.max_wqe_sz_rq()) / WQE_DS as u32;
     let send_sge = (send_wqe - SEND_OVERHEAD) / WQE_DS;
     /// `atomic_operations`: compare and swap, fetch and add; `atomic_size_qp`: 8 bytes.

@@ -1,0 +1,154 @@
+use super::{device, open, options};
+use crate::{
+    Device,
+    claims::{FunctionState, Shared},
+    transport::{
+        Transport,
+        fake::{Chip, Lie},
+    },
+};
+use hwspec::cmd::Opcode::*;
+use std::{sync::Arc, time::Duration};
+
+#[test]
+fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
+    let (chip, device) = device();
+    let log: Vec<_> = std::mem::take(&mut chip.state().log);
+    let expected = [
+        EnableHca,
+        QueryIssi,
+        SetIssi,
+        QueryPages,
+        ManagePages,
+        QueryHcaCap,
+        QueryHcaCap,
+        SetHcaCap,
+        QueryHcaCap,
+        QueryHcaCap,
+        QueryHcaCap,
+        SetHcaCap,
+        QueryHcaCap,
+        QueryHcaCap,
+        QueryPages,
+        ManagePages,
+        ManagePages,
+        InitHca,
+        QueryHcaCap,
+        QueryHcaCap,
+        QueryHcaCap,
+        QueryAdapter,
+        QueryNicVportContext,
+        ModifyNicVportContext,
+        SetRoceAddress,
+        SetRoceAddress,
+        CreateUctx,
+        AllocUar,
+        AllocTransportDomain,
+        CreateEq,
+    ];
+    assert_eq!(log, expected);
+    device.close().unwrap();
+    let log: Vec<_> = std::mem::take(&mut chip.state().log);
+    let expected = [
+        DestroyEq,
+        DeallocTransportDomain,
+        DeallocUar,
+        DestroyUctx,
+        TeardownHca,
+        ManagePages,
+        ManagePages,
+        DisableHca,
+    ];
+    assert_eq!(log, expected);
+    assert_eq!((chip.blocks(), chip.state().pages.len()), (0, 0), "nothing is left behind");
+}
+
+#[test]
+fn what_the_device_says_of_itself_arrives() {
+    let (_chip, device) = device();
+    let attr = device.attr();
+    assert_eq!(attr.fw_ver, (16, 26, 7));
+    assert_eq!((attr.vendor_id, attr.vendor_part_id, attr.max_qp_wr), (0x15b3, 0x1018, 1024));
+    assert_eq!((attr.max_cqe, attr.max_sge, attr.psid.as_str()), (65535, 30, "IRN0000000001"));
+    assert_eq!(attr.node_guid, [0, 0x1b, 0x56, 0xff, 0xfe, 0, 0, 3]);
+    let port = device.port().unwrap();
+    assert!(port.active);
+    assert_eq!((port.active_mtu, port.mac, port.gid_tbl_len), (4096, crate::transport::fake::MAC, 16));
+    assert_eq!(device.gid(1).unwrap(), options().gids[1]);
+    assert_eq!(device.gid(5).unwrap(), [0; 16]);
+    assert_eq!(device.gid(16).unwrap_err().errno(), libc::EINVAL);
+}
+
+#[test]
+fn second_opener_attaches_and_the_first_may_leave() {
+    let chip = Chip::new();
+    let first = open(&chip.opener(1));
+    chip.state().log.clear();
+    let second = open(&chip.opener(2));
+    assert!(!chip.state().log.contains(&EnableHca) && !chip.state().log.contains(&SetRoceAddress));
+    first.close().unwrap();
+    assert!(!chip.state().log.contains(&TeardownHca));
+    assert!(second.port().unwrap().active);
+    second.close().unwrap();
+    assert!(chip.state().log.contains(&TeardownHca));
+    assert_eq!(chip.blocks(), 0, "the second frees what the first allocated");
+}
+
+#[test]
+fn dead_bringer_is_replaced() {
+    let chip = Chip::new();
+    let dead: Arc<dyn Transport> = chip.opener(1);
+    let shared = Shared::open(&dead).unwrap();
+    let lock = shared.lock(Duration::from_millis(50)).unwrap();
+    lock.set_state(FunctionState::InChange);
+    std::mem::forget(lock);
+    let refused = Device::open(chip.opener(2), options()).err().unwrap();
+    assert_eq!(refused.errno(), libc::ETIMEDOUT, "{refused}");
+    chip.state().dead.insert(1);
+    let device = open(&chip.opener(2));
+    assert_eq!(chip.state().resets, 1);
+    device.close().unwrap();
+    assert_eq!(chip.blocks(), 0);
+}
+
+#[test]
+fn openers_that_died_do_not_keep_the_function_up() {
+    let chip = Chip::new();
+    std::mem::forget(open(&chip.opener(1)));
+    let second = open(&chip.opener(2));
+    chip.state().dead.insert(1);
+    second.close().unwrap();
+    assert!(chip.state().log.contains(&TeardownHca));
+}
+
+#[test]
+fn failed_bring_up_leaves_nothing() {
+    for op in
+        [EnableHca, QueryPages, ManagePages, InitHca, QueryAdapter, SetRoceAddress, CreateUctx, CreateEq]
+    {
+        let chip = Chip::new();
+        chip.state().lie = Some(Lie::Refuse(op, hwspec::cmd::Status::BadSysState, 7));
+        let error = Device::open(chip.opener(1), options()).err().expect("refused");
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert_eq!((chip.blocks(), chip.state().pages.len()), (0, 0), "after {op:?}");
+        chip.state().lie = None;
+        open(&chip.opener(1)).close().unwrap();
+    }
+}
+
+#[test]
+fn close_says_when_objects_live() {
+    let (chip, device) = device();
+    let pd = crate::Pd::alloc(&device).unwrap();
+    assert_eq!(device.close().unwrap_err().errno(), libc::EBUSY);
+    pd.dealloc().unwrap();
+    assert_eq!(chip.blocks(), 0, "the device closes with its last object");
+}
+
+#[test]
+fn foreign_device_is_refused() {
+    let chip = Chip::new();
+    chip.config(0, 0x1533_8086);
+    let error = Device::open(chip.opener(1), options()).err().unwrap();
+    assert!(error.to_string().contains("8086:1533"), "{error}");
+}

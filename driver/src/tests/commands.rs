@@ -1,0 +1,125 @@
+use super::device;
+use crate::{AccessFlags, Mr, Pd, transport::fake::Lie};
+use hwspec::cmd::{Opcode, Status};
+use std::time::{Duration, Instant};
+
+#[test]
+fn status_becomes_the_errno_the_linux_driver_gives() {
+    let (chip, device) = device();
+    let cases = [
+        (Status::BadParam, libc::EINVAL),
+        (Status::NoResources, libc::EAGAIN),
+        (Status::Lim, libc::ENOMEM),
+        (Status::BadResource, libc::EINVAL),
+        (Status::ResBusy, libc::EBUSY),
+        (Status::InternalErr, libc::EIO),
+        (Status::Other(0x77), libc::EIO),
+    ];
+    for (status, errno) in cases {
+        chip.state().lie = Some(Lie::Refuse(Opcode::AllocPd, status, 0xabcd));
+        let error = Pd::alloc(&device).err().unwrap();
+        assert_eq!(error.errno(), errno);
+        assert!(error.to_string().contains("0xabcd"), "{error}");
+    }
+}
+
+#[test]
+fn undelivered_command_says_why() {
+    let (chip, device) = device();
+    chip.state().lie = Some(Lie::Undelivered(Opcode::AllocPd, 3));
+    let error = Pd::alloc(&device).err().unwrap();
+    assert!(error.to_string().contains("BadBlockNumber"), "{error}");
+}
+
+#[test]
+fn foreign_token_is_not_taken_for_an_answer() {
+    let (chip, device) = device();
+    chip.state().lie = Some(Lie::BadToken(Opcode::AllocPd));
+    assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::EIO);
+    chip.state().lie = None;
+    Pd::alloc(&device).unwrap().dealloc().unwrap();
+}
+
+#[test]
+fn silent_device_is_given_up_in_bounded_time_and_slots_go_round() {
+    let (chip, device) = device();
+    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    let begin = Instant::now();
+    assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    chip.state().lie = None;
+    // The slot of the lost command stays with the device, the others serve.
+    Pd::alloc(&device).unwrap().dealloc().unwrap();
+}
+
+#[test]
+fn many_threads_share_the_queue() {
+    let (chip, device) = device();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|_| Pd::alloc(&device).unwrap().dealloc().unwrap()));
+        }
+    });
+    let count = |op| chip.state().log.iter().filter(|o| **o == op).count();
+    assert_eq!((count(Opcode::AllocPd), count(Opcode::DeallocPd)), (200, 200));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn long_page_list_arrives_whole() {
+    let (chip, device) = device();
+    // One page of skew leaves 4 KiB pages only: 2049 entries, far more than the mailboxes of a slot.
+    chip.state().skew = 0x1000;
+    let pd = Pd::alloc(&device).unwrap();
+    let mut memory = vec![0u8; 8 << 20];
+    let base = memory.as_mut_ptr();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+    // SAFETY: the memory outlives the region.
+    let mr = unsafe { Mr::register(&pd, base, memory.len(), base as u64, access) }.unwrap();
+    let input = chip.state().inputs.iter().rev().find(|(op, _)| *op == Opcode::CreateMkey).unwrap().1.clone();
+    let list: Vec<u64> =
+        input[0x110..].chunks_exact(8).map(|b| u64::from_be_bytes(b.try_into().unwrap())).collect();
+    let shift = (base as u64 ^ (base as u64 + 0x1000)).trailing_zeros();
+    assert!(list.len() > 1000 && shift == 12 || shift > 12);
+    let first = (base as u64 + 0x1000) & (u64::MAX << shift);
+    assert!(
+        list.iter()
+            .take(2000 >> (shift - 12))
+            .enumerate()
+            .all(|(i, page)| *page == first + ((i as u64) << shift))
+    );
+    assert_eq!(chip.state().mapped.len(), 1);
+    mr.deregister().unwrap();
+    assert!(chip.state().mapped.is_empty());
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn keys_change_their_variant() {
+    let (_chip, device) = device();
+    let pd = Pd::alloc(&device).unwrap();
+    let mut memory = [0u8; 64];
+    let base = memory.as_mut_ptr();
+    let variants: Vec<u8> = (0..3)
+        .map(|_| {
+            // SAFETY: the memory outlives the region.
+            let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
+            mr.lkey() as u8
+        })
+        .collect();
+    assert!(variants[0] != variants[1] && variants[1] != variants[2]);
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn memory_of_a_key_the_device_keeps_is_never_given_back() {
+    let (chip, device) = device();
+    let pd = Pd::alloc(&device).unwrap();
+    let mut memory = [0u8; 64];
+    let base = memory.as_mut_ptr();
+    // SAFETY: the memory outlives the region.
+    let mr = unsafe { Mr::register(&pd, base, 64, base as u64, AccessFlags::empty()) }.unwrap();
+    chip.state().lie = Some(Lie::Refuse(Opcode::DestroyMkey, Status::BadResource, 1));
+    assert_eq!(mr.deregister().unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(chip.state().mapped.len(), 1);
+}

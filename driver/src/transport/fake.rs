@@ -1,0 +1,443 @@
+//! A scripted device in memory, for tests: it answers commands, or lies as it is told.
+
+use super::*;
+use crate::dma::PAGE_SIZE;
+use hwspec::{
+    cmd::{
+        Opcode, Status,
+        adapter::*,
+        adapter_id::QueryAdapterOut,
+        queue::{CmdMailbox, CmdQueueEntry},
+        vport::*,
+    },
+    context::caps::{AtomicCaps, HcaCap, RoceCap},
+    layout::Layout,
+};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    os::fd::{FromRawFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::*},
+    },
+};
+
+#[repr(align(4096))]
+struct Page([AtomicU64; PAGE_SIZE / 8]);
+
+/// How the device misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lie {
+    /// The command never completes.
+    Silent(Opcode),
+    /// The completion carries another token.
+    BadToken(Opcode),
+    /// The command is refused.
+    Refuse(Opcode, Status, u32),
+    /// The command is not delivered.
+    Undelivered(Opcode, u8),
+}
+
+#[derive(Default)]
+pub struct State {
+    blocks: BTreeMap<Iova, Arc<Vec<Page>>>,
+    next_iova: Iova,
+    registers: HashMap<u32, u32>,
+    config: HashMap<u16, u32>,
+    pub log: Vec<Opcode>,
+    pub inputs: Vec<(Opcode, Vec<u8>)>,
+    pub doorbells: Vec<(u32, u64)>,
+    pub lie: Option<Lie>,
+    pub pages: Vec<u64>,
+    pub resets: u32,
+    pub dead: HashSet<u32>,
+    pub mapped: Vec<(Iova, usize)>,
+    gids: HashMap<u16, [u8; 0x20]>,
+    numbers: u32,
+    /// Added to IOVAs of user memory, so that they differ from virtual addresses.
+    pub skew: u64,
+}
+
+/// The device; its openers are [`Fake`]s.
+pub struct Chip {
+    state: Mutex<State>,
+    shared: Arc<Vec<Page>>,
+}
+
+pub struct Fake {
+    pub chip: Arc<Chip>,
+    opener: u32,
+}
+
+fn pages(count: usize) -> Arc<Vec<Page>> {
+    Arc::new((0..count).map(|_| Page([const { AtomicU64::new(0) }; PAGE_SIZE / 8])).collect())
+}
+
+fn block(pages: &Arc<Vec<Page>>, iova: Iova) -> DmaBlock {
+    let ptr = NonNull::from(&pages[0]).cast();
+    DmaBlock { ptr, iova, len: pages.len() * PAGE_SIZE }
+}
+
+pub const MAC: [u8; 6] = [0x02, 0x1b, 0x56, 0, 0, 3];
+
+impl Chip {
+    pub fn new() -> Arc<Self> {
+        let mut state = State { next_iova: 0x10_0000_0000, ..State::default() };
+        state.config.insert(0, 0x1018_15b3);
+        state.config.insert(0x34, 0x9c);
+        state.config.insert(0x9c, 0x003f_0011);
+        state.registers.insert(0x00, 26 << 16 | 16);
+        state.registers.insert(0x04, 5 << 16 | 7);
+        state.registers.insert(0x14, 5 << 4 | 6);
+        Arc::new(Self { state: Mutex::new(state), shared: pages(16) })
+    }
+
+    pub fn opener(self: &Arc<Self>, opener: u32) -> Arc<Fake> {
+        Arc::new(Fake { chip: self.clone(), opener })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn config(&self, offset: u16, value: u32) {
+        self.state().config.insert(offset, value);
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.state().blocks.len()
+    }
+
+    /// The last input of `op`.
+    pub fn last<T: Layout>(&self, op: Opcode) -> T {
+        T::read(&self.state().inputs.iter().rev().find(|(o, _)| *o == op).expect("never sent").1)
+    }
+}
+
+impl State {
+    fn word(&self, at: Iova) -> &AtomicU64 {
+        let (base, pages) = self.blocks.range(..=at).next_back().expect("DMA outside of any block");
+        let offset = (at - base) as usize;
+        &pages[offset / PAGE_SIZE].0[offset % PAGE_SIZE / 8]
+    }
+
+    pub fn read(&self, at: Iova, out: &mut [u8]) {
+        for (word, bytes) in out.chunks_mut(8).enumerate() {
+            bytes
+                .copy_from_slice(&self.word(at + word as u64 * 8).load(Acquire).to_ne_bytes()[..bytes.len()]);
+        }
+    }
+
+    pub fn write(&self, at: Iova, data: &[u8]) {
+        for (word, bytes) in data.chunks(8).enumerate() {
+            let mut whole = self.word(at + word as u64 * 8).load(Relaxed).to_ne_bytes();
+            whole[..bytes.len()].copy_from_slice(bytes);
+            self.word(at + word as u64 * 8).store(u64::from_ne_bytes(whole), Release);
+        }
+    }
+
+    fn chain(&self, mut at: u64, len: usize, token: u8) -> Vec<u64> {
+        let mut boxes = Vec::new();
+        for number in 0..len.div_ceil(0x200) {
+            let mut bytes = [0; CmdMailbox::SIZE];
+            self.read(at, &mut bytes);
+            let mailbox = CmdMailbox::from_bytes(bytes);
+            assert_eq!((mailbox.block_number(), mailbox.token()), (number as u32, token));
+            boxes.push(at);
+            at =
+                u64::from(mailbox.next_pointer_63_32()) << 32 | u64::from(mailbox.next_pointer_31_10()) << 10;
+        }
+        assert_eq!(at, 0, "the chain ends with its data");
+        boxes
+    }
+
+    fn command(&mut self, slot: u32) {
+        let queue = u64::from(self.registers[&0x10]) << 32 | u64::from(self.registers[&0x14] & !0xfff);
+        let at = queue + u64::from(slot) * 64;
+        let mut bytes = [0; CmdQueueEntry::SIZE];
+        self.read(at, &mut bytes);
+        let mut entry = CmdQueueEntry::from_bytes(bytes);
+        assert!(entry.ownership() && entry.kind() == 7);
+        let pointer = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low) << 9;
+        let (in_len, out_len) = (entry.input_length() as usize, entry.output_length() as usize);
+        let at_in = pointer(entry.input_mailbox_pointer_63_32(), entry.input_mailbox_pointer_31_9());
+        let at_out = pointer(entry.output_mailbox_pointer_63_32(), entry.output_mailbox_pointer_31_9());
+        let mut input = entry.command_input_inline_data()[..in_len.min(16)].to_vec();
+        for (number, mailbox) in
+            self.chain(at_in, in_len.saturating_sub(16), entry.token()).iter().enumerate()
+        {
+            let mut part = vec![0; (in_len - 16 - number * 0x200).min(0x200)];
+            self.read(*mailbox, &mut part);
+            input.extend(part);
+        }
+        let op = Opcode::from_raw(u16::from_be_bytes([input[0], input[1]]));
+        self.log.push(op);
+        self.inputs.push((op, input.clone()));
+        if self.lie == Some(Lie::Silent(op)) {
+            return;
+        }
+        let mut output = vec![0; out_len];
+        match self.lie {
+            Some(Lie::Refuse(o, status, syndrome)) if o == op => {
+                output[0] = status.raw();
+                output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+            }
+            _ => self.answer(op, &input, &mut output),
+        }
+        let boxes = self.chain(at_out, out_len.saturating_sub(16), entry.token());
+        for (number, mailbox) in boxes.iter().enumerate() {
+            let from = 16 + number * 0x200;
+            self.write(*mailbox, &output[from..out_len.min(from + 0x200)]);
+        }
+        entry.set().command_output_inline_data(hwspec::layout::prefix(&output)).ownership(false);
+        match self.lie {
+            Some(Lie::BadToken(o)) if o == op => {
+                let wrong = entry.token() ^ 0x55;
+                entry.set().token(wrong);
+            }
+            Some(Lie::Undelivered(o, status)) if o == op => {
+                entry.set().status(status);
+            }
+            _ => {}
+        }
+        self.write(at, entry.as_bytes());
+    }
+
+    fn answer(&mut self, op: Opcode, input: &[u8], output: &mut [u8]) {
+        fn put<T: Layout>(output: &mut [u8], value: &T) {
+            let len = output.len().min(T::SIZE);
+            output[..len].copy_from_slice(&value.bytes()[..len]);
+        }
+        match op {
+            Opcode::QueryIssi => {
+                let mut out = QueryIssiOut::zeroed();
+                out.set().supported_issi_dw0(0b10);
+                put(output, &out);
+            }
+            Opcode::QueryPages => {
+                let boot = QueryPagesIn::read(input).op_mod() == 1;
+                let mut out = QueryPagesOut::zeroed();
+                out.set().num_pages(if boot { 3 } else { 700 });
+                put(output, &out);
+            }
+            Opcode::ManagePages => {
+                let header = ManagePagesIn::read(input);
+                let count = header.input_num_entries() as usize;
+                let mut out = ManagePagesOut::zeroed();
+                match header.op_mod() {
+                    1 => self.pages.extend(
+                        input[ManagePagesIn::SIZE..]
+                            .chunks_exact(8)
+                            .map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))),
+                    ),
+                    2 => {
+                        let given: Vec<_> = self.pages.drain(..count.min(self.pages.len())).collect();
+                        out.set().output_num_entries(given.len() as u32);
+                        for (at, page) in given.iter().enumerate() {
+                            let from = ManagePagesOut::SIZE + at * 8;
+                            output[from..from + 8].copy_from_slice(&page.to_be_bytes());
+                        }
+                    }
+                    _ => {}
+                }
+                put(output, &out);
+            }
+            Opcode::QueryHcaCap => {
+                let mut page = [0; 0x1000];
+                let bytes: Vec<u8> = match QueryHcaCapIn::read(input).op_mod() >> 1 {
+                    0 => general().bytes().to_vec(),
+                    3 => {
+                        let mut caps = AtomicCaps::zeroed();
+                        caps.set().atomic_operations(3).atomic_size_qp(8);
+                        caps.set().supported_atomic_req_8b_endianness_mode_1(true);
+                        caps.bytes().to_vec()
+                    }
+                    4 => {
+                        let mut caps = RoceCap::zeroed();
+                        caps.set().roce_address_table_size(16).roce_version(4).l3_type(6);
+                        caps.bytes().to_vec()
+                    }
+                    _ => Vec::new(),
+                };
+                page[..bytes.len()].copy_from_slice(&bytes);
+                let mut out = QueryHcaCapOut::zeroed();
+                out.set().capability(page);
+                put(output, &out);
+            }
+            Opcode::QueryAdapter => {
+                let mut out = QueryAdapterOut::zeroed();
+                let mut adapter = out.query_adapter_struct();
+                adapter.set().ieee_vendor_id(0x2c9).vsd_contd_psid(*b"IRN0000000001\0\0\0");
+                out.set().query_adapter_struct(adapter);
+                put(output, &out);
+            }
+            Opcode::QueryNicVportContext => {
+                let mut out = QueryNicVportContextOut::zeroed();
+                let mut context = out.nic_vport_context();
+                let mut mac = context.permanent_address();
+                mac.set().mac_addr_47_32(0x021b).mac_addr_31_0(0x5600_0003);
+                context.set().mtu(9000).permanent_address(mac).node_guid(0x001b_56ff_fe00_0003);
+                out.set().nic_vport_context(context);
+                put(output, &out);
+            }
+            Opcode::QueryVportState => {
+                let mut out = QueryVportStateOut::zeroed();
+                out.set().state(1);
+                put(output, &out);
+            }
+            Opcode::SetRoceAddress => {
+                let command = SetRoceAddressIn::read(input);
+                self.gids.insert(command.roce_address_index(), *command.roce_address().as_bytes());
+            }
+            Opcode::QueryRoceAddress => {
+                let index = QueryRoceAddressIn::read(input).roce_address_index();
+                let mut out = QueryRoceAddressOut::zeroed();
+                out.set().roce_address(Layout::read(self.gids.get(&index).unwrap_or(&[0; 0x20])));
+                put(output, &out);
+            }
+            Opcode::CreateEq
+            | Opcode::CreateCq
+            | Opcode::CreateQp
+            | Opcode::CreateMkey
+            | Opcode::CreateUctx
+            | Opcode::AllocPd
+            | Opcode::AllocUar
+            | Opcode::AllocTransportDomain => {
+                self.numbers += 1;
+                output[8..12].copy_from_slice(&(self.numbers + 16).to_be_bytes());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn general() -> HcaCap {
+    let mut caps = HcaCap::zeroed();
+    caps.set()
+        .log_max_qp_sz(10)
+        .log_max_qp(17)
+        .log_max_cq_sz(16)
+        .log_max_cq(17)
+        .log_max_eq_sz(12)
+        .log_max_eq(6);
+    caps.set()
+        .log_max_mkey(20)
+        .log_max_pd(16)
+        .log_max_ra_req_qp(4)
+        .log_max_ra_res_qp(4)
+        .port_type(1)
+        .num_ports(1);
+    caps.set().max_wqe_sz_sq(512).max_wqe_sz_rq(512).log_max_msg(30).log_max_uctx(8).uar_4k(true);
+    caps.set().rc(true).roce(true).atomic(true).cmdif_checksum(3);
+    caps
+}
+
+impl Registers for Chip {
+    fn read32(&self, offset: u32) -> u32 {
+        self.state().registers.get(&offset).copied().unwrap_or(0)
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        let mut state = self.state();
+        match offset {
+            0x18 => (0..32).filter(|slot| value >> slot & 1 != 0).for_each(|slot| state.command(slot)),
+            0x14 => {
+                let geometry = state.registers[&0x14] & 0xff;
+                state.registers.insert(0x14, value & !0xfff | geometry);
+            }
+            _ => {
+                state.registers.insert(offset, value);
+            }
+        }
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.state().doorbells.push((offset, value));
+    }
+}
+
+impl Transport for Fake {
+    fn config_read(&self, offset: u16, _: Width) -> io::Result<u32> {
+        Ok(self.chip.state().config.get(&offset).copied().unwrap_or(0))
+    }
+
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
+        let mut state = self.chip.state();
+        let old = state.config.get(&(offset & !3)).copied().unwrap_or(0);
+        let new = match (width, offset & 2) {
+            (Width::B2, 0) => old & 0xffff_0000 | value,
+            (Width::B2, _) => old & 0xffff | value << 16,
+            _ => value,
+        };
+        state.config.insert(offset & !3, new);
+        Ok(())
+    }
+
+    fn bar(&self, _: u8) -> io::Result<Bar> {
+        Ok(Bar::Trapped(self.chip.clone()))
+    }
+
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, _: Access) -> io::Result<Iova> {
+        assert!(base as usize % PAGE_SIZE == 0 && len % PAGE_SIZE == 0);
+        let mut state = self.chip.state();
+        let iova = base as u64 + state.skew;
+        state.mapped.push((iova, len));
+        Ok(iova)
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let mut state = self.chip.state();
+        let at = state.mapped.iter().position(|m| *m == (iova, len)).expect("never mapped");
+        state.mapped.swap_remove(at);
+        Ok(())
+    }
+
+    fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {
+        let mut state = self.chip.state();
+        let iova = state.next_iova;
+        state.next_iova += len as u64 + 0x1000;
+        let pages = pages(len.div_ceil(PAGE_SIZE));
+        let view = block(&pages, iova);
+        state.blocks.insert(iova, pages);
+        Ok(view)
+    }
+
+    fn dma_free(&self, block: DmaBlock) {
+        assert!(self.chip.state().blocks.remove(&block.iova).is_some(), "freed twice");
+    }
+
+    fn dma_attach(&self, iova: Iova, _: usize) -> io::Result<DmaBlock> {
+        let state = self.chip.state();
+        state.blocks.get(&iova).map(|pages| block(pages, iova)).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn interrupt(&self, _: u16) -> io::Result<Interrupt> {
+        // SAFETY: a new descriptor, nobody else's.
+        Ok(Interrupt { fd: unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) } })
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        let mut state = self.chip.state();
+        state.resets += 1;
+        state.pages.clear();
+        Ok(())
+    }
+
+    fn shared(&self) -> io::Result<DmaBlock> {
+        Ok(block(&self.chip.shared, 0))
+    }
+
+    fn opener(&self) -> u32 {
+        self.opener
+    }
+
+    fn alive(&self, opener: u32) -> bool {
+        !self.chip.state().dead.contains(&opener)
+    }
+
+    fn idle(&self) {}
+
+    fn resolve(&self, _: &[u8; 16]) -> Option<[u8; 6]> {
+        None
+    }
+}
