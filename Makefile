@@ -11,7 +11,7 @@ ROUNDS ?= 5
 # Seconds each fuzz target runs in `make fuzz`.
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo build test test-rust test-userlands bench fuzz doctor deps-demo deps-test clean
+.PHONY: all demo build test test-rust test-userlands test-fresh bench fuzz doctor deps-demo deps-test clean
 
 all: build
 
@@ -45,6 +45,10 @@ test-userlands: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-provider --examples
 	if [ "$$(id -u)" = 0 ]; then timeout 1500 scripts/userlands.sh check; \
 	else echo "test-userlands: skipped, debootstrap needs root"; fi
+
+# `make demo` on a bare Debian 12 and 13; needs root.
+test-fresh:
+	scripts/fresh.sh
 
 bench: deps-test
 	$(MAKE) --no-print-directory build
