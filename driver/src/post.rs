@@ -9,7 +9,6 @@ use crate::{
     verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Sge},
 };
 use hwspec::{
-    context::mkey::MkeyContext,
     doorbell::{RCV_DBR, SND_DBR},
     handle::Qpn,
     wqe::*,
@@ -87,14 +86,14 @@ impl Plan {
             SendOp::FetchAdd { raddr, rkey, add } => {
                 Self { atomic: Some((add, 0)), ..rdma(WqeOpcode::AtomicFa, 0, raddr, rkey) }
             }
-            SendOp::LocalInv(key) => plain(WqeOpcode::Umr, key),
+            SendOp::LocalInv(key) => plain(WqeOpcode::LocalInval, key),
         }
     }
 
     /// Whether data may be given inline.
     #[inline(always)]
     fn takes_inline(&self) -> bool {
-        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()
+        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::LocalInval) && self.atomic.is_none()
     }
 }
 
@@ -129,16 +128,15 @@ impl<'a> SendBatch<'a> {
         // Check.
         let inline = wr.flags.contains(SendFlags::INLINE);
         let (bytes, data_segments) = measure(queue, wr.sge, inline)?;
-        let invalidate = plan.opcode == WqeOpcode::Umr;
+        let invalidate = plan.opcode == WqeOpcode::LocalInval;
         if inline && !plan.takes_inline()
             || plan.atomic.is_some() && (bytes != 8 || data_segments != 1)
             || invalidate && data_segments != 0
         {
             return Err(libc::EINVAL);
         }
-        let umr = if invalidate { (UmrCtrlSeg::SIZE + MkeyContext::SIZE) / WQE_DS } else { 0 };
         let segments =
-            1 + usize::from(plan.remote.is_some()) + usize::from(plan.atomic.is_some()) + umr + data_segments;
+            1 + usize::from(plan.remote.is_some()) + usize::from(plan.atomic.is_some()) + data_segments;
         let blocks = segments.div_ceil(DS_PER_BB) as u32;
         let (done, blocks_done) = self.qp.queues.sq.done();
         if queue.number.wrapping_sub(done) >= queue.max_wr
@@ -179,9 +177,6 @@ impl<'a> SendBatch<'a> {
             let mut segment = AtomicSeg::zeroed();
             segment.set().swap_add(swap_add).compare(compare);
             writer.put(segment.as_bytes());
-        }
-        if invalidate {
-            writer.invalidate();
         }
         match inline {
             true => writer.inline(&mut queue.scratch, wr.sge, bytes as usize),
@@ -277,18 +272,6 @@ impl Writer<'_> {
         }
         scratch[at..span].fill(0);
         for segment in scratch[..span].chunks_exact(WQE_DS) {
-            self.put(&hwspec::layout::prefix(segment));
-        }
-    }
-
-    /// UMR that frees the key of the control segment.
-    #[cold]
-    fn invalidate(&mut self) {
-        let mut umr = UmrCtrlSeg::zeroed();
-        umr.set().inline_data(true).mkey_mask(MkeyMask::FREE);
-        let mut key = MkeyContext::zeroed();
-        key.set().free(true);
-        for segment in umr.as_bytes().chunks_exact(WQE_DS).chain(key.as_bytes().chunks_exact(WQE_DS)) {
             self.put(&hwspec::layout::prefix(segment));
         }
     }

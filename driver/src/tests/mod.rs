@@ -3,6 +3,7 @@
 mod bringup;
 mod commands;
 mod data;
+mod events;
 
 use crate::{
     Device, OpenOptions,
