@@ -97,7 +97,13 @@ impl Runner {
             self.due &= !(1 << fid);
             self.work(adapter, host, now, fid, None, false);
         }
-        self.due = 0;
+    }
+
+    /// Takes note of the functions, by bit, that the bound of the last call left with work, to be run again. They may be
+    /// functions that nobody else looks after.
+    #[inline]
+    pub fn take_due(&mut self) -> u128 {
+        std::mem::take(&mut self.due)
     }
 
     /// Works on `fid` for one bound. With a job in hand the lock is waited for; else a busy holder will see the work.
