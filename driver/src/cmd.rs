@@ -41,6 +41,8 @@ const MAX_SLOTS: usize = 8;
 const QUEUE_LEN: usize = 0x1000;
 /// Longest input or output accepted.
 const MAX_LEN: usize = 16 << 20;
+/// Looks at a command under way before waiting becomes sleeping.
+const SPINS: u32 = 64;
 /// Doorbell vector register of the initialization segment.
 const DOORBELL: u32 = 0x18;
 /// Health syndrome and counter in the initialization segment.
@@ -53,6 +55,11 @@ pub fn memory_len(log_size: u8) -> usize {
 
 fn slots(log_size: u8) -> usize {
     (1usize << log_size.min(5)).min(MAX_SLOTS).min(SLOTS)
+}
+
+/// Whether the function answers at all. A read of one that does not gives all ones (PCI Express 2.3.2).
+pub fn is_gone(bar: &Bar) -> bool {
+    bar.read32(HEALTH) == u32::MAX
 }
 
 /// A function's command queue as one opener uses it.
@@ -172,6 +179,9 @@ impl CommandQueue {
                 input.len().max(output.len())
             )));
         }
+        if is_gone(&self.bar) {
+            return Err(Error::Gone);
+        }
         let boxes = |len: usize| len.saturating_sub(INLINE).div_ceil(BOX_DATA);
         let (n_in, n_out) = (boxes(input.len()), boxes(output.len()));
         let extra = match n_in.max(n_out) > BOXES {
@@ -193,7 +203,7 @@ impl CommandQueue {
         let token = self.submit(slot, input, output.len(), &chain_in, &chain_out);
         let result = self.finish(op, slot, token, output, &chain_out);
         self.shared.release_slot(slot);
-        if let (Err(Error::Timeout { .. }), Some(mem)) = (&result, extra) {
+        if let (Err(Error::Timeout { .. } | Error::Gone), Some(mem)) = (&result, extra) {
             mem.leak(); // the device may yet write its answer there
         }
         result
@@ -273,8 +283,9 @@ impl CommandQueue {
             }
             self.transport.idle();
             polls += 1;
-            match polls < 64 {
+            match polls < SPINS {
                 true => std::hint::spin_loop(),
+                false if polls % SPINS == 0 && is_gone(&self.bar) => return Err(Error::Gone),
                 false => std::thread::sleep(Duration::from_micros(20)),
             }
         }

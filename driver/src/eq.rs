@@ -77,7 +77,7 @@ impl EventQueue {
         let out: CreateEqOut = match function.call_with(Opcode::CreateEq, uid, &input, &pages) {
             Ok(out) => out,
             Err(error) => {
-                if matches!(error, Error::Timeout { .. }) {
+                if error.is_uncertain() {
                     std::mem::forget(ring); // keeps the memory: the queue may yet come to life
                 }
                 return Err(error);

@@ -48,6 +48,9 @@ pub enum Error {
         /// What was there.
         found: String,
     },
+    /// The function answers no more: unplugged, or not ours (a child of fork).
+    #[error("the function is gone: its registers read as all ones")]
+    Gone,
     /// The caller asked for what cannot be.
     #[error("{what}")]
     Invalid {
@@ -73,6 +76,11 @@ impl Error {
 
     pub(crate) fn device(expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self::Device { expected: expected.into(), found: found.into() }
+    }
+
+    /// Whether the device may still carry out what failed, so that memory it was given must stay.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Gone)
     }
 
     /// The errno a verbs call returns, as the Linux driver maps command status.
@@ -103,6 +111,7 @@ impl Error {
             },
             Self::Delivery { .. } | Self::Device { .. } => libc::EIO,
             Self::Timeout { .. } => libc::ETIMEDOUT,
+            Self::Gone => libc::ENODEV,
             Self::Invalid { errno, .. } => *errno,
         }
     }

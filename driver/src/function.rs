@@ -129,6 +129,10 @@ impl Function {
 impl Drop for Function {
     /// The last opener tears the function down; others only leave.
     fn drop(&mut self) {
+        if crate::cmd::is_gone(&self.bar) {
+            // In a child of fork what is written down is the parent's.
+            return self.leave();
+        }
         let shared = self.shared.clone();
         let lock = match shared.lock(self.options.command_timeout) {
             Ok(lock) => lock,

@@ -98,7 +98,7 @@ impl PageSupply<'_> {
             let given: Result<ManagePagesOut, Error> =
                 self.cmd.call_with(Opcode::ManagePages, 0, &input, &list);
             match given {
-                Err(error) if !matches!(error, Error::Timeout { .. }) => {
+                Err(error) if !error.is_uncertain() => {
                     self.shared.set_page_block(index, None);
                     return Err(error);
                 }

@@ -123,3 +123,21 @@ fn memory_of_a_key_the_device_keeps_is_never_given_back() {
     assert_eq!(mr.deregister().unwrap_err().errno(), libc::EINVAL);
     assert_eq!(chip.state().mapped.len(), 1);
 }
+
+#[test]
+fn function_that_is_gone_is_noticed_at_once_and_nothing_of_others_is_touched() {
+    let (chip, device) = device();
+    let pd = Pd::alloc(&device).unwrap();
+    chip.state().gone = true;
+    let begin = Instant::now();
+    assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ENODEV);
+    drop(pd);
+    drop(device);
+    assert!(begin.elapsed() < Duration::from_millis(100));
+    chip.state().gone = false;
+    // As after a fork: the child has dropped everything, the parent's entry in the list of openers is still there.
+    let other = super::open(&chip.opener(2));
+    chip.state().log.clear();
+    other.close().unwrap();
+    assert!(!chip.state().log.contains(&Opcode::TeardownHca));
+}

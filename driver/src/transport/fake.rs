@@ -50,6 +50,8 @@ pub struct State {
     pub lie: Option<Lie>,
     pub pages: Vec<u64>,
     pub resets: u32,
+    /// Registers read as all ones, writes go nowhere.
+    pub gone: bool,
     pub dead: HashSet<u32>,
     pub mapped: Vec<(Iova, usize)>,
     gids: HashMap<u16, [u8; 0x20]>,
@@ -334,12 +336,17 @@ fn general() -> HcaCap {
 
 impl Registers for Chip {
     fn read32(&self, offset: u32) -> u32 {
-        self.state().registers.get(&offset).copied().unwrap_or(0)
+        let state = self.state();
+        if state.gone {
+            return u32::MAX;
+        }
+        state.registers.get(&offset).copied().unwrap_or(0)
     }
 
     fn write32(&self, offset: u32, value: u32) {
         let mut state = self.state();
         match offset {
+            _ if state.gone => {}
             0x18 => (0..32).filter(|slot| value >> slot & 1 != 0).for_each(|slot| state.command(slot)),
             0x14 => {
                 let geometry = state.registers[&0x14] & 0xff;

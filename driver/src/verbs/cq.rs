@@ -83,7 +83,7 @@ impl Cq {
         let cqn = match created {
             Ok(out) => out.cqn(),
             Err(error) => {
-                if matches!(error, Error::Timeout { .. }) {
+                if error.is_uncertain() {
                     std::mem::forget((mem, record)); // the queue may yet come to life
                 }
                 return Err(error);

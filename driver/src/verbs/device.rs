@@ -98,6 +98,11 @@ impl Opener {
     }
 
     fn give_back(&mut self) -> Result<(), Error> {
+        if crate::cmd::is_gone(&self.function.bar) {
+            // In a child of fork all of it is the parent's.
+            (self.transport_domain, self.vector, self.uar, self.uid) = (None, None, None, None);
+            return Ok(());
+        }
         let uid = self.uid();
         let mut first = Ok(());
         if let Some(domain) = self.transport_domain.take() {

@@ -76,7 +76,7 @@ impl Mr {
                 Ok(Mr { pd: pd.clone(), key: Mkey::new(out.mkey_index(), variant), mapping: Some(mapping) })
             }
             Err(error) => {
-                if matches!(error, Error::Timeout { .. }) {
+                if error.is_uncertain() {
                     mapping.leak(); // the key may yet come to life
                 }
                 Err(error)

@@ -173,7 +173,7 @@ impl Qp {
         let qpn = match created {
             Ok(out) => out.qpn(),
             Err(error) => {
-                if matches!(error, Error::Timeout { .. }) {
+                if error.is_uncertain() {
                     std::mem::forget((mem, record)); // the QP may yet come to life
                 }
                 return Err(error);
