@@ -16,8 +16,6 @@ use hwspec::{
 
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// Bytes of the longest inline segment.
-const SCRATCH: usize = MAX_WQE_BBS * WQE_BB;
 
 /// Producer side of a send queue.
 pub struct SendQueue {
@@ -33,7 +31,8 @@ pub struct SendQueue {
     pub signal_all: bool,
     /// The last WQE changed a key: the next one waits for it.
     pub small_fence: bool,
-    pub scratch: Box<[u8; SCRATCH]>,
+    /// Room in which inline data are put together: the segment of `max_inline` bytes.
+    pub scratch: Box<[u8]>,
 }
 
 /// Producer side of a receive queue.
@@ -48,9 +47,9 @@ pub struct RecvQueue {
 }
 
 impl SendQueue {
-    /// Room in which inline data are put together.
-    pub fn scratch() -> Box<[u8; SCRATCH]> {
-        Box::new([0; SCRATCH])
+    /// Room for inline segments of up to `max_inline` bytes.
+    pub fn scratch(max_inline: usize) -> Box<[u8]> {
+        vec![0; InlineSeg::span(max_inline)].into_boxed_slice()
     }
 
     /// Starts over (the QP is reset).
@@ -257,7 +256,7 @@ impl Writer<'_> {
 
     /// The data themselves, behind a 4-byte head, padded with zeros.
     #[inline]
-    fn inline(&mut self, scratch: &mut [u8; SCRATCH], list: &[Sge], bytes: usize) {
+    fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
         if bytes == 0 {
             return;
         }

@@ -199,7 +199,7 @@ impl Qp {
                 max_inline: cap.max_inline as usize,
                 signal_all: init.sq_sig_all,
                 small_fence: false,
-                scratch: SendQueue::scratch(),
+                scratch: SendQueue::scratch(cap.max_inline as usize),
             }),
             rq: Spin::new(RecvQueue {
                 ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries.max(1), geometry.rq_stride),
