@@ -10,7 +10,7 @@ use super::{
     locks::NodeLock,
     sys,
 };
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Whose a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +70,19 @@ impl<'a> Arena<'a> {
     /// The arena of `map`; finishes what somebody who died left undone.
     pub fn new(map: &'a Mapped, _lock: &NodeLock) -> Self {
         let arena = Self { map };
-        if map.header().arena_busy.load(Relaxed) != 0 {
+        if map.header().arena_busy.load(SeqCst) != 0 {
             arena.rebuild();
         }
         arena
     }
 
     fn word(&self, page: u32) -> Option<Word> {
-        self.map.blocks().get(page as usize).map(|w| Word(w.load(Relaxed)))
+        self.map.blocks().get(page as usize).map(|w| Word(w.load(SeqCst)))
     }
 
     fn set(&self, page: u32, word: Word) {
         if let Some(w) = self.map.blocks().get(page as usize) {
-            w.store(word.0, Relaxed);
+            w.store(word.0, SeqCst);
         }
     }
 
@@ -96,27 +96,27 @@ impl<'a> Arena<'a> {
         dir::room(room_at, dir::RESERVE + len as u64)?;
         let class = pages.next_power_of_two().trailing_zeros() as usize;
         let header = self.map.header();
-        header.arena_busy.store(1, Relaxed);
-        let head = header.arena_free[class].load(Relaxed);
+        header.arena_busy.store(1, SeqCst);
+        let head = header.arena_free[class].load(SeqCst);
         let page = match head.checked_sub(1).and_then(|page| Some((page, self.word(page)?))) {
             Some((page, word)) => {
-                header.arena_free[class].store(word.low(), Relaxed);
+                header.arena_free[class].store(word.low(), SeqCst);
                 page
             }
             None => {
-                let fresh = header.arena_fresh.load(Relaxed);
+                let fresh = header.arena_fresh.load(SeqCst);
                 if fresh as u64 + (1 << class) > u64::from(ARENA_PAGES) {
-                    header.arena_busy.store(0, Relaxed);
+                    header.arena_busy.store(0, SeqCst);
                     return Err(too_much());
                 }
                 self.set(fresh, Word::free(class, 0));
-                header.arena_fresh.store(fresh + (1 << class), Relaxed);
+                header.arena_fresh.store(fresh + (1 << class), SeqCst);
                 fresh
             }
         };
         self.set(page, Word::used(class, owner, pages));
-        header.arena_used.fetch_add(pages.into(), Relaxed);
-        header.arena_busy.store(0, Relaxed);
+        header.arena_used.fetch_add(pages.into(), SeqCst);
+        header.arena_busy.store(0, SeqCst);
         let lazy = matches!(owner, Owner::Function(_)) && pages > LAZY;
         if !lazy {
             if let Err(source) = sys::allocate(&self.map.file, self.at(page), u64::from(pages) * PAGE as u64) {
@@ -136,7 +136,7 @@ impl<'a> Arena<'a> {
 
     /// Pages of the block that begins at `page`, if one does.
     pub fn pages(&self, page: u32) -> Option<u32> {
-        let word = self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(Relaxed))?;
+        let word = self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(SeqCst))?;
         Some(word.low())
     }
 
@@ -154,11 +154,11 @@ impl<'a> Arena<'a> {
         }
         let header = self.map.header();
         let Some(class) = self.word(page).map(Word::class).filter(|c| *c < CLASSES) else { return };
-        header.arena_busy.store(1, Relaxed);
-        self.set(page, Word::free(class, header.arena_free[class].load(Relaxed)));
-        header.arena_free[class].store(page + 1, Relaxed);
-        header.arena_used.fetch_sub(pages.into(), Relaxed);
-        header.arena_busy.store(0, Relaxed);
+        header.arena_busy.store(1, SeqCst);
+        self.set(page, Word::free(class, header.arena_free[class].load(SeqCst)));
+        header.arena_free[class].store(page + 1, SeqCst);
+        header.arena_used.fetch_sub(pages.into(), SeqCst);
+        header.arena_busy.store(0, SeqCst);
     }
 
     /// Frees all blocks of `owner`; returns how many.
@@ -174,6 +174,7 @@ impl<'a> Arena<'a> {
     }
 
     /// Blocks and pages of `owner`.
+    #[cfg(test)]
     pub fn count(&self, owner: Owner) -> (usize, u64) {
         let mut sum = (0, 0);
         self.walk(|_, word| {
@@ -185,7 +186,7 @@ impl<'a> Arena<'a> {
     }
 
     fn walk(&self, mut see: impl FnMut(u32, Word)) {
-        let fresh = self.map.header().arena_fresh.load(Relaxed).min(ARENA_PAGES);
+        let fresh = self.map.header().arena_fresh.load(SeqCst).min(ARENA_PAGES);
         let mut page = 0;
         while page < fresh {
             let Some(word) = self.word(page) else { break };
@@ -197,18 +198,18 @@ impl<'a> Arena<'a> {
     /// Builds the free lists and the sum anew.
     fn rebuild(&self) {
         let header = self.map.header();
-        header.arena_free.iter().for_each(|head| head.store(0, Relaxed));
+        header.arena_free.iter().for_each(|head| head.store(0, SeqCst));
         let mut used = 0;
         self.walk(|page, word| {
             let class = word.class().min(CLASSES - 1);
             if word.is_used() {
                 used += u64::from(word.low());
             } else {
-                self.set(page, Word::free(class, header.arena_free[class].load(Relaxed)));
-                header.arena_free[class].store(page + 1, Relaxed);
+                self.set(page, Word::free(class, header.arena_free[class].load(SeqCst)));
+                header.arena_free[class].store(page + 1, SeqCst);
             }
         });
-        header.arena_used.store(used, Relaxed);
-        header.arena_busy.store(0, Relaxed);
+        header.arena_used.store(used, SeqCst);
+        header.arena_busy.store(0, SeqCst);
     }
 }

@@ -1,0 +1,270 @@
+//! What all threads of a process share of a node.
+
+use super::{
+    engine::Engines,
+    file::{FUNCTIONS, Mapped, VECTORS},
+    fork,
+    host::NodeHost,
+    locks::LockFile,
+    maps::Maps,
+    memory::Memory,
+    party::{self, Me},
+    sys,
+};
+use devmodel::{
+    Adapter,
+    engine::Runner,
+    region::Sync,
+};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence},
+    },
+};
+
+/// Picoseconds of a millisecond.
+pub const MILLI: u64 = 1_000_000_000;
+/// A parked thread is not woken for a timer this little (ps) before its own waking time.
+const SLACK: u64 = MILLI / 20;
+/// How often in one call work left over is taken up again before the parked thread has to see to it.
+const AGAIN: usize = 8;
+
+/// A node, as one process has it.
+pub struct Core {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its memory.
+    pub map: Arc<Mapped>,
+    /// The chip.
+    pub adapter: Adapter,
+    /// Who lives.
+    pub locks: &'static LockFile,
+    /// Our place.
+    pub me: Me,
+    /// What of our memory drivers mapped.
+    pub maps: Maps,
+    engines: Engines,
+    /// Copies to other parties are not tried.
+    no_direct: bool,
+    /// By party: its generation and whether we reach it (1 yes, 2 no) in the two low bits.
+    reach: Box<[AtomicU32]>,
+    /// Descriptors of our interrupts by function and vector; -1 is none.
+    eventfds: Box<[AtomicI32]>,
+    /// How often each function is open in this process.
+    opens: Box<[AtomicU32]>,
+    /// Functions with work that the bounds of a call left over.
+    left: [AtomicU64; 2],
+    /// Parties that seem to be gone.
+    suspects: [AtomicU64; 4],
+    forks: u32,
+}
+
+impl Core {
+    /// The node in `map`, of which we are party `me`.
+    pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
+        fork::watch();
+        sys::allow_copies();
+        let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let forbidden = std::env::var_os("IRONVERBS_NO_DIRECT_COPY").is_some_and(|v| v == "1");
+        let no_direct = forbidden || map.header().no_direct.load(Relaxed) != 0;
+        Self {
+            no_direct,
+            dir,
+            map,
+            adapter,
+            locks,
+            me,
+            maps: Maps::default(),
+            engines: Engines::default(),
+            reach: zeros(256),
+            eventfds: (0..FUNCTIONS * VECTORS).map(|_| AtomicI32::new(-1)).collect(),
+            opens: zeros(FUNCTIONS),
+            left: Default::default(),
+            suspects: Default::default(),
+            forks: fork::generation(),
+        }
+    }
+
+    /// Whether this is the process that opened the node, and not a child of a fork.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.forks == fork::generation()
+    }
+
+    /// The node's time, ps.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        sys::monotonic_ns().wrapping_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
+    }
+
+    /// Our place among the parties.
+    pub fn place(&self) -> &super::file::PartySlot {
+        &self.map.parties()[usize::from(self.me.slot)]
+    }
+
+    /// How often each function is open here.
+    pub fn opens(&self, fid: u8) -> &AtomicU32 {
+        &self.opens[usize::from(fid)]
+    }
+
+    /// The functions open here.
+    pub fn open_functions(&self) -> impl Iterator<Item = u8> + '_ {
+        self.opens.iter().enumerate().filter(|(_, n)| n.load(Relaxed) != 0).map(|(fid, _)| fid as u8)
+    }
+
+    /// Whether party `slot` has function `fid` open.
+    #[inline]
+    pub fn has_open(&self, slot: u8, fid: u8) -> bool {
+        let Some(function) = self.map.functions().get(usize::from(fid)) else { return false };
+        function.openers[usize::from(slot) / 64].load(Relaxed) & 1 << (slot % 64) != 0
+    }
+
+    /// The parties that have `fid` open.
+    pub fn openers(&self, fid: u8) -> impl Iterator<Item = u8> + '_ {
+        let words = self.map.functions()[usize::from(fid)].openers.each_ref().map(|w| w.load(Relaxed));
+        words.into_iter().enumerate().flat_map(|(i, word)| {
+            std::iter::successors(Some(word), |w| Some(w & w.wrapping_sub(1)))
+                .take_while(|w| *w != 0)
+                .map(move |w| (i * 64) as u8 + w.trailing_zeros() as u8)
+        })
+    }
+
+    /// The eventfd of a vector.
+    pub fn eventfd(&self, fid: u8, vector: u16) -> Option<&AtomicI32> {
+        if usize::from(vector) >= VECTORS {
+            return None;
+        }
+        self.eventfds.get(usize::from(fid) * VECTORS + usize::from(vector))
+    }
+
+    /// Whether copies to and from the program of `slot` are possible; asked of the kernel once per party.
+    #[inline]
+    pub fn reaches(&self, slot: u8) -> bool {
+        if slot == self.me.slot {
+            return true;
+        }
+        let generation = self.map.parties()[usize::from(slot)].generation.load(Relaxed);
+        let known = self.reach[usize::from(slot)].load(Relaxed);
+        if known >> 2 == generation & 0x3fff_ffff && known & 3 != 0 {
+            return known & 3 == 1;
+        }
+        let yes = !self.no_direct && party::probe(&self.map, slot);
+        // Who is gone is not noted: the next in that place may be reached.
+        if yes || self.no_direct || party::lives(&self.map, self.locks, slot) {
+            self.reach[usize::from(slot)].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
+        }
+        yes
+    }
+
+    /// Wakes the parked thread of `slot`.
+    pub fn wake(&self, slot: u8) {
+        let place = &self.map.parties()[usize::from(slot)];
+        place.wake.fetch_add(1, SeqCst);
+        if place.sleeping.load(SeqCst) != 0 {
+            sys::futex_wake(&place.wake);
+        }
+    }
+
+    /// Notes that `slot` seems to be gone; our parked thread looks into it.
+    pub fn suspect(&self, slot: u8) {
+        self.suspect_later(slot);
+        self.wake(self.me.slot);
+    }
+
+    /// Notes it without waking anybody.
+    pub fn suspect_later(&self, slot: u8) {
+        self.suspects[usize::from(slot) / 64].fetch_or(1 << (slot % 64), Relaxed);
+    }
+
+    /// Takes the parties noted.
+    pub fn take_suspects(&self) -> Vec<u8> {
+        let mut found = Vec::new();
+        for (i, word) in self.suspects.iter().enumerate() {
+            if word.load(Relaxed) != 0 {
+                let bits = word.swap(0, Relaxed);
+                found.extend((0..64).filter(|b| bits & 1 << b != 0).map(|b| (i * 64 + b) as u8));
+            }
+        }
+        found
+    }
+
+    /// Drives the model: `f` gets a runner and a host of ours.
+    #[inline]
+    pub fn drive<R>(&self, now: u64, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
+        self.engines.with(|engine| {
+            let mut host = NodeHost(Memory { core: self, scratch: &mut engine.scratch });
+            let result = f(&mut engine.runner, &mut host);
+            self.afterwards(&mut engine.runner, &mut host, now);
+            result
+        })
+    }
+
+    /// Runs `fid` if it has anything to do.
+    pub fn run(&self, now: u64, fid: u8) {
+        self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
+    }
+
+    /// Functions with work left over by a bound.
+    #[inline]
+    pub fn take_left(&self) -> u128 {
+        if self.left[0].load(Relaxed) | self.left[1].load(Relaxed) == 0 {
+            return 0;
+        }
+        u128::from(self.left[0].swap(0, Relaxed)) | u128::from(self.left[1].swap(0, Relaxed)) << 64
+    }
+
+    /// What a call leaves to be seen to: work over the bound, timers that parked threads do not know of, the dead.
+    #[inline]
+    fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
+        let mut left = runner.take_due();
+        if left != 0 {
+            for _ in 0..AGAIN {
+                for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
+                    runner.run(&self.adapter, host, now, fid);
+                }
+                left = runner.take_due();
+                if left == 0 {
+                    break;
+                }
+            }
+            if left != 0 {
+                self.left[0].fetch_or(left as u64, Relaxed);
+                self.left[1].fetch_or((left >> 64) as u64, Relaxed);
+                self.wake(self.me.slot);
+            }
+        }
+        let scratch = &mut *host.0.scratch;
+        let mut touched = std::mem::take(&mut scratch.touched);
+        if scratch.timers.is_empty() {
+            scratch.timers.resize(FUNCTIONS, 0);
+        }
+        while touched != 0 {
+            let fid = touched.trailing_zeros() as u8;
+            touched &= touched - 1;
+            let word = self.adapter.region().sync(fid, Sync::Timer).load(Relaxed);
+            if scratch.timers[usize::from(fid)] != word {
+                scratch.timers[usize::from(fid)] = word;
+                self.announce_timer(fid);
+            }
+        }
+        let suspect = std::mem::take(&mut scratch.suspect);
+        if suspect != 0 {
+            self.suspect(suspect);
+        }
+    }
+
+    /// Tells the parked threads of `fid`'s openers of an earlier timer than they know.
+    #[cold]
+    fn announce_timer(&self, fid: u8) {
+        fence(SeqCst);
+        let Some(at) = self.adapter.region().timer_hint(fid, self.now()) else { return };
+        for slot in self.openers(fid) {
+            let deadline = self.map.parties()[usize::from(slot)].deadline.load(SeqCst);
+            if at.saturating_add(SLACK) < deadline {
+                self.wake(slot);
+            }
+        }
+    }
+}

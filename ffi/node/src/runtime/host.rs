@@ -1,0 +1,75 @@
+//! What the model sees of us: the memory we reach, the interrupts we raise, the parties we can wake.
+
+use super::{file::VECTORS, memory::Memory, party, sys};
+use devmodel::host::{Abort, Host, Iova, Move, Party, Rid};
+use std::sync::atomic::Ordering::*;
+
+/// One runner's view of the node.
+pub struct NodeHost<'a>(pub(super) Memory<'a>);
+
+impl Host for NodeHost<'_> {
+    #[inline]
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        self.0.read(rid, at, buf)
+    }
+
+    #[inline]
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        self.0.write(rid, at, data)
+    }
+
+    #[inline]
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        self.0.copy(staged, moves)
+    }
+
+    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
+        let core = self.0.core;
+        let Some(function) = core.map.functions().get(usize::from(rid.0)) else { return };
+        if usize::from(vector) >= VECTORS {
+            return;
+        }
+        let owner = function.vectors[usize::from(vector)].load(Acquire);
+        if owner == core.me.opener() {
+            if let Some(fd) = core.eventfd(rid.0, vector).map(|fd| fd.load(Acquire)).filter(|fd| *fd >= 0) {
+                sys::signal(fd);
+            }
+        } else if owner != 0 {
+            function.pending.fetch_or(1 << vector, AcqRel);
+            core.wake(owner as u8);
+        }
+    }
+
+    #[inline]
+    fn party(&self) -> Party {
+        Party(self.0.core.me.slot.into())
+    }
+
+    #[inline]
+    fn reaches(&mut self, party: Party) -> bool {
+        u8::try_from(party.0).is_ok_and(|slot| self.0.core.reaches(slot))
+    }
+
+    fn wake(&mut self, party: Party) {
+        if let Ok(slot) = u8::try_from(party.0) {
+            self.0.core.wake(slot);
+        }
+    }
+
+    fn alive(&mut self, party: Party) -> bool {
+        let core = self.0.core;
+        let Ok(slot) = u8::try_from(party.0) else { return false };
+        if slot == core.me.slot {
+            return true;
+        }
+        let lives = party::lives(&core.map, core.locks, slot);
+        if !lives {
+            self.0.scratch.suspect = slot;
+        }
+        lives
+    }
+
+    fn relax(&mut self) {
+        sys::yield_now();
+    }
+}

@@ -1,0 +1,305 @@
+//! Where a bus address lies, and copies between such places.
+//!
+//! Bits 63 to 48 of a bus address say whose memory it is: 0xa7e0 is the arena, 1 to 255 a party. The rest is an offset
+//! into the arena or an address in the party's program.
+#![allow(unsafe_code)]
+
+use super::{
+    core::Core,
+    maps::Found,
+    sys::{self, Piece},
+};
+use devmodel::host::{Abort, Iova, Move, Rid, Source};
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Bits 63 to 48 of an arena address.
+pub const ARENA_TAG: u64 = 0xa7e0;
+const LOW: u64 = (1 << 48) - 1;
+/// Pieces of one call (IOV_MAX).
+const PIECES: usize = 1024;
+/// Bytes of one call: well below what the kernel cuts off.
+const BYTES: usize = 1 << 30;
+
+/// The bus address of arena offset `offset`.
+pub fn arena_iova(offset: u64) -> Iova {
+    ARENA_TAG << 48 | offset
+}
+
+/// The arena offset behind a bus address.
+pub fn arena_offset(iova: Iova) -> Option<u64> {
+    (iova >> 48 == ARENA_TAG).then_some(iova & LOW)
+}
+
+/// The bus address of our address `at`; `None` if it has more than 47 bits.
+pub fn own_iova(slot: u8, at: u64, len: usize) -> Option<Iova> {
+    (at.checked_add(len as u64)? <= LOW).then_some(u64::from(slot) << 48 | at)
+}
+
+/// Where bytes lie.
+#[derive(Clone, Copy)]
+enum Place {
+    Here(*mut u8),
+    There(u8, u64),
+}
+
+/// Which way a batch goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    From(u8),
+    To(u8),
+}
+
+/// What a host keeps from one call to the next.
+#[derive(Default)]
+pub struct Scratch {
+    local: Vec<Piece>,
+    remote: Vec<Piece>,
+    bytes: usize,
+    way: Option<Way>,
+    bounce: Vec<u8>,
+    found: Found,
+    /// Functions whose memory was touched.
+    pub touched: u128,
+    /// Timer words when last looked at, by function.
+    pub timers: Vec<u32>,
+    /// Party that a copy found gone.
+    pub suspect: u8,
+}
+// SAFETY: the pieces' pointers are only set within one call, which clears them.
+unsafe impl Send for Scratch {}
+
+/// A host's hands: the node, and what is kept.
+pub struct Memory<'a> {
+    pub core: &'a Core,
+    pub scratch: &'a mut Scratch,
+}
+
+impl Memory<'_> {
+    #[inline]
+    fn place(&mut self, rid: Rid, at: Iova, len: usize) -> Option<Place> {
+        let (tag, low) = (at >> 48, at & LOW);
+        if tag == ARENA_TAG {
+            return self.core.map.arena(low, len).map(|p| Place::Here(p.as_ptr()));
+        }
+        let slot = u8::try_from(tag).ok().filter(|s| *s != 0)?;
+        let end = low.checked_add(len as u64)?;
+        if end > LOW || !self.core.has_open(slot, rid.0) {
+            return None;
+        }
+        if slot != self.core.me.slot {
+            return Some(Place::There(slot, low));
+        }
+        let mapped = self.core.maps.covers(low, end, &mut self.scratch.found);
+        mapped.then_some(Place::Here(low as usize as *mut u8))
+    }
+
+    /// See `Host::read`.
+    #[inline]
+    pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        self.scratch.touched |= 1 << rid.0;
+        match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
+            // SAFETY: `place` checked the range; the other side may change it, as device memory does.
+            Place::Here(from) => unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) },
+            Place::There(slot, from) => {
+                let local = [Piece { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
+                let remote = [Piece { iov_base: from as *mut _, iov_len: buf.len() }];
+                self.call(Way::From(slot), &local, &remote, buf.len())?;
+            }
+        }
+        fence(Acquire);
+        Ok(())
+    }
+
+    /// See `Host::write`.
+    #[inline]
+    pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        self.scratch.touched |= 1 << rid.0;
+        match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
+            // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
+            Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
+            Place::There(slot, to) => {
+                let local = [Piece { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }];
+                let remote = [Piece { iov_base: to as *mut _, iov_len: data.len() }];
+                self.call(Way::To(slot), &local, &remote, data.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See `Host::copy`. Moves to or from one party are gathered into one call, in order.
+    #[inline]
+    pub fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        let result = self.copy_all(staged, moves);
+        self.scratch.local.clear();
+        self.scratch.remote.clear();
+        self.scratch.bytes = 0;
+        self.scratch.way = None;
+        result
+    }
+
+    fn copy_all(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let len = one.len as usize;
+            let from = match one.src {
+                Source::Bus(rid, at) => {
+                    self.scratch.touched |= 1 << rid.0;
+                    self.place(rid, at, len)
+                }
+                Source::Staged(at) => {
+                    let bytes = staged.get(at as usize..).and_then(|b| b.get(..len));
+                    bytes.map(|b| Place::Here(b.as_ptr().cast_mut()))
+                }
+            };
+            let from = from.ok_or(Abort::Source)?;
+            self.scratch.touched |= 1 << one.dst_rid.0;
+            let to = self.place(one.dst_rid, one.dst, len).ok_or(Abort::Destination)?;
+            match (from, to) {
+                (Place::Here(from), Place::Here(to)) => {
+                    // What is still to be fetched into our memory came first.
+                    if matches!(self.scratch.way, Some(Way::From(_))) {
+                        self.flush()?;
+                    }
+                    // SAFETY: `place` checked both ranges.
+                    unsafe { store(from, to, len) };
+                }
+                (Place::Here(from), Place::There(slot, to)) => self.gather(Way::To(slot), from, to, len)?,
+                (Place::There(slot, from), Place::Here(to)) => self.gather(Way::From(slot), to, from, len)?,
+                (Place::There(a, from), Place::There(b, to)) => self.across((a, from), (b, to), len)?,
+            }
+        }
+        self.flush()
+    }
+
+    #[inline]
+    fn gather(&mut self, way: Way, here: *mut u8, there: u64, len: usize) -> Result<(), Abort> {
+        let s = &*self.scratch;
+        if s.way != Some(way) || s.local.len() == PIECES || s.bytes + len > BYTES {
+            self.flush()?;
+        }
+        let s = &mut *self.scratch;
+        s.way = Some(way);
+        s.bytes += len;
+        // Neighbours become one piece.
+        if let (Some(local), Some(remote)) = (s.local.last_mut(), s.remote.last_mut()) {
+            let joins = local.iov_base as usize + local.iov_len == here as usize
+                && remote.iov_base as u64 + remote.iov_len as u64 == there;
+            if joins {
+                local.iov_len += len;
+                remote.iov_len += len;
+                return Ok(());
+            }
+        }
+        s.local.push(Piece { iov_base: here.cast(), iov_len: len });
+        s.remote.push(Piece { iov_base: there as *mut _, iov_len: len });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Abort> {
+        let Some(way) = self.scratch.way.take() else { return Ok(()) };
+        let (local, remote) = (std::mem::take(&mut self.scratch.local), std::mem::take(&mut self.scratch.remote));
+        let result = self.call(way, &local, &remote, self.scratch.bytes);
+        self.scratch.bytes = 0;
+        (self.scratch.local, self.scratch.remote) = (local, remote);
+        self.scratch.local.clear();
+        self.scratch.remote.clear();
+        result
+    }
+
+    /// One system call. Anything less than all bytes is an abort.
+    fn call(&mut self, way: Way, local: &[Piece], remote: &[Piece], bytes: usize) -> Result<(), Abort> {
+        let (slot, abort) = match way {
+            Way::From(slot) => (slot, Abort::Source),
+            Way::To(slot) => (slot, Abort::Destination),
+        };
+        if !self.core.reaches(slot) {
+            return Err(abort);
+        }
+        let pid = self.core.map.parties()[usize::from(slot)].pid.load(Relaxed);
+        // SAFETY: `place` checked the local ranges, or they are the caller's buffer.
+        let done = unsafe {
+            match way {
+                Way::From(_) => sys::read_process(pid, local, remote),
+                Way::To(_) => sys::write_process(pid, local, remote),
+            }
+        };
+        match done {
+            Ok(n) if n == bytes => Ok(()),
+            Ok(_) => Err(abort),
+            Err(e) => {
+                if e.raw_os_error() == Some(libc::ESRCH) {
+                    self.scratch.suspect = slot;
+                }
+                Err(abort)
+            }
+        }
+    }
+
+    /// From one other party to another, through a buffer of ours.
+    #[cold]
+    fn across(&mut self, from: (u8, u64), to: (u8, u64), len: usize) -> Result<(), Abort> {
+        self.flush()?;
+        let mut bounce = std::mem::take(&mut self.scratch.bounce);
+        bounce.resize(len.max(bounce.len()), 0);
+        let local = [Piece { iov_base: bounce.as_mut_ptr().cast(), iov_len: len }];
+        let at = |at: u64| [Piece { iov_base: at as *mut _, iov_len: len }];
+        let result = self
+            .call(Way::From(from.0), &local, &at(from.1), len)
+            .and_then(|()| self.call(Way::To(to.0), &local, &at(to.1), len));
+        self.scratch.bounce = bounce;
+        result
+    }
+}
+
+/// Copies so that the last byte becomes visible last; aligned words at once.
+/// # Safety
+/// `len` bytes at `from` can be read and at `to` be written. They may overlap.
+#[inline]
+unsafe fn store(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; alignment is checked for each size.
+    unsafe {
+        match len {
+            0 => {}
+            1 => AtomicU8::from_ptr(to).store(from.read(), Release),
+            2 if to as usize % 2 == 0 => AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Release),
+            4 if to as usize % 4 == 0 => AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Release),
+            8 if to as usize % 8 == 0 => AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Release),
+            _ => {
+                let last = from.add(len - 1).read();
+                std::ptr::copy(from, to, len - 1);
+                AtomicU8::from_ptr(to.add(len - 1)).store(last, Release);
+            }
+        }
+    }
+}
+
+/// Our address behind a bus address.
+pub fn own_address(slot: u8, iova: Iova) -> Option<u64> {
+    (iova >> 48 == u64::from(slot)).then_some(iova & LOW)
+}
+
+/// Fails with EFAULT unless our memory from `base` on is there, and may be written if `write`.
+pub fn check_user_range(base: *mut u8, len: usize, write: bool) -> io::Result<()> {
+    let fault = || io::Error::from_raw_os_error(libc::EFAULT);
+    // SAFETY: faulting pages in changes nothing.
+    match unsafe { sys::populate(base, len, write) } {
+        Ok(()) => return Ok(()),
+        // A kernel before 5.14, or pages that cannot be written.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+        Err(_) => return Err(fault()),
+    }
+    let page = super::file::PAGE;
+    let own = Box::new([0u8; 4096]);
+    // SAFETY: a page of ours.
+    let knows = unsafe { sys::populate(page_start(own.as_ptr()), page, write) }.is_ok();
+    let pid = std::process::id();
+    let readable = |at: usize| sys::peek(pid, at as u64).is_some();
+    if knows || !(base as usize..base as usize + len).step_by(page).all(readable) {
+        return Err(fault());
+    }
+    Ok(())
+}
+
+fn page_start(at: *const u8) -> *mut u8 {
+    at.wrapping_sub(at as usize % super::file::PAGE).cast_mut()
+}

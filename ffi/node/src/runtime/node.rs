@@ -1,0 +1,319 @@
+//! A node: made, opened, looked at, reset.
+
+use super::{
+    NodeError, NodeStatus, NodeTransport,
+    arena::{Arena, Owner},
+    core::Core,
+    dir,
+    file::{HEAD_LEN, MAGIC, Mapped, PARTIES, file_len},
+    locks::{LockFile, NodeLock},
+    parked::Parked,
+    party::Me,
+    sys, vfs,
+};
+use devmodel::{
+    Adapter, Config, Profile,
+    host::{Abort, Host, Iova, Move, Party, Rid},
+    region::{Geometry, Region},
+};
+use driver::verbs::{Device, OpenOptions};
+use std::{
+    fs::{File, OpenOptions as FileOptions},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
+};
+
+/// How to make a node, or what to expect of one.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Virtual functions. `None`: as many as there are, 8 if the node is new.
+    pub vfs: Option<u8>,
+    /// Programs do not copy to and from each other's memory; each parked thread does it for its own. For hosts that
+    /// forbid such copies, and to test what happens there. Only a new node takes it.
+    pub no_direct_copies: bool,
+    /// Behaviour of the adapter. Only a new node takes it.
+    pub config: Config,
+}
+
+/// A node, as this process has it: shared by all who open it here.
+pub struct Node {
+    parked: Mutex<Option<Parked>>,
+    core: Arc<Core>,
+    file: (u64, u64),
+}
+
+static NODES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
+
+impl Node {
+    /// The node in `dir`, made if there is none.
+    pub fn open_or_create(dir: &Path, options: &NodeOptions) -> Result<Arc<Self>, NodeError> {
+        Self::open_with(&dir::claim(dir)?, Some(options))
+    }
+
+    /// The node in `dir`, which must be there.
+    pub fn open(dir: &Path) -> Result<Arc<Self>, NodeError> {
+        Self::open_with(&dir::existing(dir)?, None)
+    }
+
+    fn open_with(dir: &Path, options: Option<&NodeOptions>) -> Result<Arc<Self>, NodeError> {
+        let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|n| n.strong_count() != 0);
+        let path = dir.join("adapter");
+        if options.is_none() && !path.exists() {
+            return Err(NodeError::Missing(dir.into()));
+        }
+        let locks = LockFile::open(dir)?;
+        let lock = locks.lock()?;
+        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let known = nodes.iter().filter_map(Weak::upgrade).find(|n| Some(n.file) == id && n.core.is_ours());
+        let node = match (known, id, options) {
+            (Some(node), ..) => node,
+            (None, None, None) => return Err(NodeError::Missing(dir.into())),
+            (None, None, Some(options)) => Self::create(dir, options, locks, &lock)?,
+            (None, Some(_), _) => Self::attach(dir, locks, &lock)?,
+        };
+        node.core.reap_locked(&lock);
+        if let Some(asked) = options.and_then(|o| o.vfs) {
+            node.core.want_vfs(asked, &lock)?;
+        }
+        if !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
+            nodes.push(Arc::downgrade(&node));
+        }
+        drop(lock);
+        Ok(node)
+    }
+
+    /// Makes the file under another name, so that nobody ever sees half a node.
+    fn create(
+        dir: &Path,
+        options: &NodeOptions,
+        locks: &'static LockFile,
+        lock: &NodeLock,
+    ) -> Result<Arc<Self>, NodeError> {
+        dir::room(dir, dir::ROOM_TO_CREATE)?;
+        let (path, half) = (dir.join("adapter"), dir.join("adapter.new"));
+        let _ = std::fs::remove_file(&half);
+        let made = || -> Result<_, NodeError> {
+            let step = || NodeError::system(format!("make {}", half.display()));
+            let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&half);
+            let file = file.map_err(step())?;
+            file.set_len(file_len() as u64).map_err(step())?;
+            sys::allocate(&file, 0, HEAD_LEN as u64).map_err(step())?;
+            let id = identity(&file)?;
+            let map = Arc::new(Mapped::new(file).map_err(step())?);
+            let header = map.header();
+            header.epoch.store(sys::monotonic_ns(), Relaxed);
+            header.no_direct.store(options.no_direct_copies.into(), Relaxed);
+            write_behaviour(&map, &options.config);
+            let (base, len) = map.region();
+            let me = Me::claim(&map, locks, lock)?;
+            let adapter = power_on(base, len, &map, options.config, me);
+            let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;
+            let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
+            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(crate::devices::MAX_VFS), lock);
+            core.map.header().magic.store(MAGIC, Release);
+            Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
+        };
+        let node = made().inspect_err(|_| drop(std::fs::remove_file(&half)))?;
+        std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
+        Ok(node)
+    }
+
+    fn attach(dir: &Path, locks: &'static LockFile, lock: &NodeLock) -> Result<Arc<Self>, NodeError> {
+        let path = dir.join("adapter");
+        let step = || NodeError::system(format!("open {}", path.display()));
+        let file = FileOptions::new().read(true).write(true).open(&path).map_err(step())?;
+        let version = |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
+        let len = file.metadata().map_err(step())?.len();
+        if len != file_len() as u64 {
+            return Err(version(format!("{len} bytes"), format!("{}", file_len())));
+        }
+        let id = identity(&file)?;
+        let map = Arc::new(Mapped::new(file).map_err(step())?);
+        let magic = map.header().magic.load(Acquire);
+        if magic != MAGIC {
+            return Err(version(format!("layout {magic:#x}"), format!("{MAGIC:#x}")));
+        }
+        let config = read_behaviour(&map);
+        let (base, len) = map.region();
+        let region = attach_region(base, len, &map)?;
+        let me = Me::claim(&map, locks, lock)?;
+        let core = Arc::new(Core::new(dir.into(), map, Adapter::attach(region, config), locks, me));
+        Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Its directory, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.core.dir
+    }
+
+    /// Virtual functions enabled.
+    pub fn vfs(&self) -> u8 {
+        self.core.map.header().vfs.load(Acquire) as u8
+    }
+
+    /// Our number among the parties.
+    pub fn party(&self) -> u8 {
+        self.core.me.slot
+    }
+
+    /// The chip, for those who look into it.
+    pub fn adapter(&self) -> &Adapter {
+        &self.core.adapter
+    }
+
+    /// Whether this process copies to and from the memory of the program of `party` itself.
+    pub fn reaches(&self, party: u8) -> bool {
+        self.core.reaches(party)
+    }
+
+    /// What is on it. Cleans up after the dead first.
+    pub fn status(&self) -> Result<NodeStatus, NodeError> {
+        self.core.status()
+    }
+
+    /// Starts the parked thread, once.
+    pub(super) fn park(&self) -> Result<(), NodeError> {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if parked.is_none() {
+            *parked = Some(Parked::start(&self.core).map_err(NodeError::system("start the node's thread"))?);
+        }
+        Ok(())
+    }
+
+    /// Removes the node in `dir`. Fails while programs live on it, unless `force`: those go on with what is then theirs
+    /// alone. True if there was one.
+    pub fn reset(dir: &Path, force: bool) -> Result<bool, NodeError> {
+        let dir: PathBuf = match dir::existing(dir) {
+            Err(NodeError::Missing(_)) => return Ok(false),
+            other => other?,
+        };
+        let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        let locks = LockFile::open(&dir)?;
+        let _lock = locks.lock()?;
+        let path = dir.join("adapter");
+        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let mut pids: Vec<u32> = (1..PARTIES as u16).filter_map(|slot| locks.holder(slot as u8)).collect();
+        if nodes.iter().filter_map(Weak::upgrade).any(|n| Some(n.file) == id && n.core.is_ours()) {
+            pids.push(std::process::id());
+        }
+        if !pids.is_empty() && !force {
+            return Err(NodeError::Busy { dir, pids });
+        }
+        let _ = std::fs::remove_file(dir.join("adapter.new"));
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(NodeError::system(format!("remove {}", path.display()))(e)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let core = &self.core;
+        if !core.is_ours() {
+            return;
+        }
+        // Else our place is found and taken apart when this process has ended.
+        if let Ok(lock) = core.locks.lock() {
+            Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
+            core.place().state.store(0, Release);
+            core.locks.end_life(core.me.slot);
+        }
+    }
+}
+
+/// Opens device `iron<fid>` of the node in `dir`.
+pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
+    open_device_of(&Node::open(dir)?, fid)
+}
+
+/// Opens device `iron<fid>` of `node`.
+pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
+    let transport = Arc::new(NodeTransport::open(node, fid)?);
+    let gids = crate::devices::DeviceInfo::new(fid).gids.to_vec();
+    let options = OpenOptions { gids, ..OpenOptions::default() };
+    Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
+}
+
+fn identity(file: &File) -> Result<(u64, u64), NodeError> {
+    let meta = file.metadata().map_err(NodeError::system("look at the node's file"))?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+fn write_behaviour(map: &Mapped, config: &Config) {
+    let profile = match config.profile {
+        Profile::Ibta => 0,
+        Profile::Cx5 => 1,
+    };
+    let words = [profile, config.min_ack_timeout.into(), config.ack_every, config.sealed.into(), config.budget];
+    map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+}
+
+fn read_behaviour(map: &Mapped) -> Config {
+    let [profile, timeout, ack_every, sealed, budget] =
+        map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
+    Config {
+        profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
+        min_ack_timeout: timeout as u8,
+        ack_every,
+        sealed: sealed != 0,
+        budget,
+        ..Config::default()
+    }
+}
+
+#[allow(unsafe_code)]
+fn power_on(
+    base: std::ptr::NonNull<u8>,
+    len: usize,
+    map: &Arc<Mapped>,
+    config: Config,
+    me: Me,
+) -> Result<Adapter, NodeError> {
+    // SAFETY: a part of the mapping that nobody else uses, which lives as long as `map`; new, so zero.
+    let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(map.clone())) }?;
+    Ok(Adapter::power_on(region, config, &mut Booting(me)))
+}
+
+#[allow(unsafe_code)]
+fn attach_region(base: std::ptr::NonNull<u8>, len: usize, map: &Arc<Mapped>) -> Result<Region, NodeError> {
+    // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
+    Ok(unsafe { Region::attach(base, len, Box::new(map.clone())) }?)
+}
+
+/// The machine while the chip is switched on: nothing is plugged in yet.
+struct Booting(Me);
+
+impl Host for Booting {
+    fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
+        Err(Abort::Source)
+    }
+    fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
+        Err(Abort::Destination)
+    }
+    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
+        Err(Abort::Source)
+    }
+    fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
+    fn party(&self) -> Party {
+        Party(self.0.slot.into())
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        false
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, _: Party) -> bool {
+        true
+    }
+    fn relax(&mut self) {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,119 @@
+//! Parties: the programs on a node, and whether they live.
+
+use super::{
+    NodeError,
+    file::{Mapped, PARTIES, PartySlot},
+    locks::{LockFile, NodeLock},
+    sys,
+};
+use std::{
+    os::unix::fs::MetadataExt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::*},
+    },
+};
+
+/// A number that others read out of our memory to find out whether they reach it.
+static PROBE: AtomicU64 = AtomicU64::new(0);
+
+/// What tells this process from all others on the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    pid: u32,
+    namespace: u64,
+    started: u64,
+}
+
+impl Identity {
+    fn ours() -> Self {
+        static OURS: OnceLock<Identity> = OnceLock::new();
+        let read = || {
+            let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+            // Field 22, counted from behind the name, which may hold anything.
+            let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            Self {
+                pid: std::process::id(),
+                namespace: std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino()),
+                started: rest.split_whitespace().nth(19).and_then(|f| f.parse().ok()).unwrap_or(0),
+            }
+        };
+        let known = *OURS.get_or_init(read);
+        // A child of a fork is somebody else.
+        if known.pid == std::process::id() { known } else { read() }
+    }
+
+    fn of(slot: &PartySlot) -> Self {
+        Self {
+            pid: slot.pid.load(Acquire),
+            namespace: slot.pid_namespace.load(Acquire),
+            started: slot.started.load(Acquire),
+        }
+    }
+}
+
+/// Our place among the parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Me {
+    /// Number, 1 to 255.
+    pub slot: u8,
+    /// How often the place was taken before us, and by us.
+    pub generation: u32,
+}
+
+impl Me {
+    /// Takes a free place. Dead parties were cleaned up after before.
+    pub fn claim(map: &Mapped, locks: &'static LockFile, _lock: &NodeLock) -> Result<Self, NodeError> {
+        for (index, place) in map.parties().iter().enumerate().take(PARTIES).skip(1) {
+            let slot = index as u8;
+            if place.state.load(Acquire) != 0 || !locks.begin_life(slot)? {
+                continue;
+            }
+            let generation = place.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
+            let generation = generation.max(1);
+            let us = Identity::ours();
+            let probe = PROBE.as_ptr() as u64;
+            let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), (us.pid, us.started));
+            let _ = PROBE.compare_exchange(0, random | 1, AcqRel, Acquire);
+            place.generation.store(generation, Relaxed);
+            place.pid.store(us.pid, Relaxed);
+            place.pid_namespace.store(us.namespace, Relaxed);
+            place.started.store(us.started, Relaxed);
+            place.probe.store(probe, Relaxed);
+            place.token.store(PROBE.load(Acquire), Relaxed);
+            place.sleeping.store(0, Relaxed);
+            place.deadline.store(0, Relaxed);
+            place.wakes.store(0, Relaxed);
+            place.ticks.store(0, Relaxed);
+            place.state.store(1, Release);
+            return Ok(Self { slot, generation });
+        }
+        Err(NodeError::Full)
+    }
+
+    /// Who we are to the other openers: never used again.
+    pub fn opener(self) -> u32 {
+        opener(self.slot, self.generation)
+    }
+}
+
+/// The id of an opener.
+pub fn opener(slot: u8, generation: u32) -> u32 {
+    generation << 8 | u32::from(slot)
+}
+
+/// Whether the party in `slot` lives. A place that nobody took has no life.
+pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u8) -> bool {
+    let place = &map.parties()[usize::from(slot)];
+    if slot == 0 || place.state.load(Acquire) == 0 {
+        return false;
+    }
+    // Record locks do not tell us of our own, nor of another copy of this code in our process.
+    locks.holder(slot).is_some() || Identity::of(place) == Identity::ours()
+}
+
+/// Whether the memory of the process in `slot` can be copied to and from.
+pub fn probe(map: &Mapped, slot: u8) -> bool {
+    let place = &map.parties()[usize::from(slot)];
+    sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) == Some(place.token.load(Acquire))
+}

@@ -1,0 +1,81 @@
+//! What becomes of the dead: whoever notices takes apart what they had.
+
+use super::{
+    NodeError,
+    arena::{Arena, Owner},
+    core::Core,
+    file::{FUNCTIONS, PARTIES},
+    locks::NodeLock,
+    party,
+};
+use devmodel::{
+    host::Party,
+    region::{Func, Sync},
+};
+use std::sync::atomic::Ordering::*;
+
+impl Core {
+    /// Cleans up after all parties that died. Returns how many there were.
+    pub fn reap(&self) -> Result<usize, NodeError> {
+        let lock = self.locks.lock()?;
+        Ok(self.reap_locked(&lock))
+    }
+
+    /// See [`reap`](Self::reap).
+    pub fn reap_locked(&self, lock: &NodeLock) -> usize {
+        let dead: Vec<u8> = (1..PARTIES as u16)
+            .map(|slot| slot as u8)
+            .filter(|slot| {
+                let taken = self.map.parties()[usize::from(*slot)].state.load(Acquire) != 0;
+                taken && *slot != self.me.slot && !party::lives(&self.map, self.locks, *slot)
+            })
+            .collect();
+        dead.iter().for_each(|slot| self.bury(*slot, lock));
+        dead.len()
+    }
+
+    /// Ends all that `slot` had. May be done again by the next if we die at it.
+    fn bury(&self, slot: u8, lock: &NodeLock) {
+        self.drive(self.now(), |_, host| {
+            let region = self.adapter.region();
+            for fid in 0..region.functions() {
+                // Waiting for a lock of the dead finishes, or takes back, what they were at.
+                if region.sync(fid, Sync::Lock).load(Acquire) == u32::from(slot) {
+                    drop(Func::lock(region, fid, host));
+                }
+                // Nothing a dead filler left can be seen: its lock is all there is.
+                let _ = region.sync(fid, Sync::RxLock).compare_exchange(slot.into(), 0, AcqRel, Relaxed);
+            }
+            self.adapter.reap(host, Party(slot.into()));
+        });
+        for fid in 0..FUNCTIONS as u8 {
+            if self.has_open(slot, fid) {
+                self.strike(slot, fid, lock);
+            }
+        }
+        Arena::new(&self.map, lock).free_all(Owner::Party(slot));
+        self.map.header().reaped.fetch_add(1, Relaxed);
+        self.map.parties()[usize::from(slot)].state.store(0, Release);
+    }
+
+    /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed.
+    pub fn strike(&self, slot: u8, fid: u8, lock: &NodeLock) {
+        let function = &self.map.functions()[usize::from(fid)];
+        for vector in &function.vectors {
+            let owner = vector.load(Acquire);
+            if owner as u8 == slot {
+                let _ = vector.compare_exchange(owner, 0, AcqRel, Relaxed);
+            }
+        }
+        let others = self.openers(fid).any(|other| other != slot);
+        // Resetting the PF would end its VFs: it is left as it is until nobody uses those, for the next to take over.
+        if !others && (fid != 0 || !self.vfs_in_use()) {
+            self.reset_function(fid, lock);
+            Arena::new(&self.map, lock).free_all(Owner::Function(fid));
+            function.shared.store(0, Release);
+            function.pending.store(0, Release);
+        }
+        // Last, so that who comes after a death here does all of it again.
+        function.openers[usize::from(slot) / 64].fetch_and(!(1 << (slot % 64)), AcqRel);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a node looks like from outside.
+
+use super::{
+    NodeError,
+    core::Core,
+    file::{PAGE, PARTIES},
+    party,
+};
+use devmodel::{
+    region::Func,
+    state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
+};
+use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::atomic::Ordering::*};
+
+/// A program on the node.
+#[derive(Clone, Debug)]
+pub struct PartyStatus {
+    /// Its number.
+    pub party: u8,
+    /// Process id as we see it; 0 if another PID namespace hides it.
+    pub pid: u32,
+    /// Functions it has open.
+    pub functions: Vec<u8>,
+    /// How often its parked thread was woken by somebody.
+    pub wakes: u64,
+    /// How often its parked thread woke because a time had come.
+    pub ticks: u64,
+}
+
+/// A function.
+#[derive(Clone, Debug)]
+pub struct FunctionStatus {
+    /// Number; 0 is the PF.
+    pub fid: u8,
+    /// Brought up by a driver.
+    pub up: bool,
+    /// Parties that have it open.
+    pub parties: Vec<u8>,
+    /// Objects by kind, those that are there at all.
+    pub objects: Vec<(&'static str, u32)>,
+    /// Counters, in the order of `devmodel::state::Counters`.
+    pub counters: [u64; COUNTERS],
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// VFs enabled.
+    pub vfs: u8,
+    /// Programs that live, but for the one that asks if it has nothing open.
+    pub parties: Vec<PartyStatus>,
+    /// The PF and the VFs.
+    pub functions: Vec<FunctionStatus>,
+    /// Bytes of memory the whole node takes.
+    pub memory: u64,
+    /// Bytes of it that drivers allocated.
+    pub driver_memory: u64,
+    /// Programs that died on the node and were cleaned up after.
+    pub reaped: u32,
+}
+
+impl Core {
+    /// Cleans up after the dead and looks at what is there.
+    pub fn status(&self) -> Result<NodeStatus, NodeError> {
+        self.reap()?;
+        let header = self.map.header();
+        let vfs = header.vfs.load(Acquire) as u8;
+        let parties = (1..PARTIES as u16).map(|slot| slot as u8).filter_map(|slot| self.party_status(slot));
+        let functions = (0..=vfs).map(|fid| self.function_status(fid));
+        Ok(NodeStatus {
+            dir: self.dir.clone(),
+            vfs,
+            parties: parties.collect(),
+            functions: functions.collect(),
+            memory: self.map.file.metadata().map_or(0, |m| m.blocks() * 512),
+            driver_memory: header.arena_used.load(Acquire) * PAGE as u64,
+            reaped: header.reaped.load(Acquire),
+        })
+    }
+
+    fn party_status(&self, slot: u8) -> Option<PartyStatus> {
+        let place = &self.map.parties()[usize::from(slot)];
+        let ours = slot == self.me.slot;
+        if !ours && !party::lives(&self.map, self.locks, slot) {
+            return None;
+        }
+        let functions: Vec<u8> = (0..=127).filter(|fid| self.has_open(slot, *fid)).collect();
+        if ours && functions.is_empty() {
+            return None;
+        }
+        let pid = self.locks.holder(slot).unwrap_or_else(|| place.pid.load(Acquire));
+        let (wakes, ticks) = (place.wakes.load(Relaxed), place.ticks.load(Relaxed));
+        Some(PartyStatus { party: slot, pid, functions, wakes, ticks })
+    }
+
+    fn function_status(&self, fid: u8) -> FunctionStatus {
+        self.drive(self.now(), |_, host| {
+            let func = Func::lock(self.adapter.region(), fid, host);
+            let mut objects = vec![
+                ("qp", func.used::<QpRow>()),
+                ("cq", func.used::<CqRow>()),
+                ("srq", func.used::<SrqRow>()),
+                ("mkey", func.used::<MkeyRow>()),
+                ("pd", func.used::<PdRow>()),
+                ("eq", func.used::<EqRow>()),
+                ("uar", func.used::<UarRow>()),
+                ("uctx", func.used::<UctxRow>()),
+            ];
+            objects.retain(|(_, count)| *count != 0);
+            let row = func.function();
+            FunctionStatus {
+                fid,
+                up: row.hca_state == 2,
+                parties: self.openers(fid).collect(),
+                objects,
+                counters: row.counters,
+            }
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! The runtime, in one process and in several.
+
+mod arena;
+mod bed;
+mod copies;
+mod death;
+mod node;

@@ -1,0 +1,370 @@
+//! What the driver sees: one function of the node's adapter.
+
+use super::{
+    NodeError,
+    arena::{Arena, Owner},
+    core::{Core, MILLI},
+    dir,
+    file::{PAGE, VECTORS},
+    memory, node::Node, party, sys,
+};
+use devmodel::{
+    pcie::MsixMessage,
+    region::{Func, Sync, WireRing},
+};
+use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use std::{
+    io,
+    os::fd::{FromRawFd, IntoRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::*},
+    },
+};
+
+/// Bytes of the block that openers of a function share.
+const SHARED_LEN: usize = 64 << 10;
+/// Timers are looked at once in so many polls that found nothing.
+const POLLS_PER_LOOK: u32 = 32;
+/// Looks between two at whether the other parties live, at most 0.25 s apart while somebody polls.
+const SWEEP: u64 = 250 * MILLI;
+/// Where messages of our interrupts would go on a bus; the host connects vectors by number.
+const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
+
+/// A function of a node.
+pub struct NodeTransport {
+    registers: Arc<Function>,
+    polls: AtomicU32,
+    swept: AtomicU64,
+}
+
+struct Function {
+    node: Arc<Node>,
+    fid: u8,
+}
+
+fn refused(error: NodeError) -> io::Error {
+    match &error {
+        NodeError::System { source, .. } => source.raw_os_error().map_or_else(
+            || io::Error::other(error.to_string()),
+            io::Error::from_raw_os_error,
+        ),
+        NodeError::NoRoom { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
+        _ => io::Error::other(error.to_string()),
+    }
+}
+
+fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}
+
+impl NodeTransport {
+    /// Opens function `fid` for one more user in this process.
+    pub fn open(node: &Arc<Node>, fid: u8) -> Result<Self, NodeError> {
+        let core = node.core();
+        let vfs = node.vfs();
+        if fid > vfs {
+            return Err(NodeError::NoDevice { fid, vfs });
+        }
+        node.park()?;
+        {
+            let lock = core.locks.lock()?;
+            core.reap_locked(&lock);
+            dir::room(&core.dir, dir::RESERVE)?;
+            if core.opens(fid).fetch_add(1, AcqRel) == 0 {
+                let slot = core.me.slot;
+                let function = &core.map.functions()[usize::from(fid)];
+                function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
+            }
+        }
+        let registers = Arc::new(Function { node: node.clone(), fid });
+        Ok(Self { registers, polls: AtomicU32::new(0), swept: AtomicU64::new(0) })
+    }
+
+    fn core(&self) -> &Core {
+        self.registers.node.core()
+    }
+
+    fn fid(&self) -> u8 {
+        self.registers.fid
+    }
+
+    /// Refuses children of a fork: the memory and the interrupts are their parent's.
+    fn ours(&self) -> io::Result<&Core> {
+        match self.core().is_ours() {
+            true => Ok(self.core()),
+            false => Err(errno(libc::ENODEV)),
+        }
+    }
+
+    fn block(&self, page: u32, len: usize) -> io::Result<DmaBlock> {
+        let offset = u64::from(page) * PAGE as u64;
+        let ptr = self.core().map.arena(offset, len).ok_or_else(|| errno(libc::EINVAL))?;
+        Ok(DmaBlock { ptr, iova: memory::arena_iova(offset), len })
+    }
+
+    /// The first page of the arena block at `iova`.
+    fn page_of(iova: Iova) -> Option<u32> {
+        let offset = memory::arena_offset(iova).filter(|o| o % PAGE as u64 == 0)?;
+        u32::try_from(offset / PAGE as u64).ok()
+    }
+
+    #[cold]
+    fn look_around(&self, core: &Core) {
+        let now = core.now();
+        if core.adapter.region().timer_due(self.fid(), now) {
+            core.run(now, self.fid());
+        }
+        let swept = self.swept.load(Relaxed);
+        if now.wrapping_sub(swept) > SWEEP && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok() {
+            for (slot, place) in core.map.parties().iter().enumerate().skip(1) {
+                let slot = slot as u8;
+                let other = place.state.load(Relaxed) != 0 && slot != core.me.slot;
+                if other && !party::lives(&core.map, core.locks, slot) {
+                    core.suspect(slot);
+                }
+            }
+        }
+    }
+}
+
+impl Registers for Function {
+    fn read32(&self, offset: u32) -> u32 {
+        let core = self.node.core();
+        if !core.is_ours() {
+            return u32::MAX;
+        }
+        let now = core.now();
+        core.drive(now, |_, host| core.adapter.bar_read32(host, now, self.fid, offset.into()))
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        let core = self.node.core();
+        if !core.is_ours() {
+            return;
+        }
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
+        });
+    }
+
+    #[inline]
+    fn write64(&self, offset: u32, value: u64) {
+        let core = self.node.core();
+        if !core.is_ours() {
+            return;
+        }
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.bar_write64(runner, host, now, self.fid, offset.into(), value);
+        });
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        let core = self.node.core();
+        if !core.is_ours() {
+            return;
+        }
+        match core.locks.lock() {
+            Ok(lock) => {
+                if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
+                    core.strike(core.me.slot, self.fid, &lock);
+                    for vector in 0..VECTORS as u16 {
+                        if let Some(fd) = core.eventfd(self.fid, vector) {
+                            close(fd.swap(-1, AcqRel));
+                        }
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the function stays open until this process ends"),
+        }
+    }
+}
+
+fn width(width: Width) -> usize {
+    match width {
+        Width::B1 => 1,
+        Width::B2 => 2,
+        Width::B4 => 4,
+    }
+}
+
+impl Transport for NodeTransport {
+    fn config_read(&self, offset: u16, w: Width) -> io::Result<u32> {
+        let core = self.ours()?;
+        Ok(core.drive(core.now(), |_, host| core.adapter.config_read(host, self.fid(), offset.into(), width(w))))
+    }
+
+    fn config_write(&self, offset: u16, w: Width, value: u32) -> io::Result<()> {
+        let core = self.ours()?;
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.config_write(runner, host, now, self.fid(), offset.into(), width(w), value);
+        });
+        Ok(())
+    }
+
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        match index {
+            0 => Ok(Bar::Trapped(self.registers.clone())),
+            _ => Err(errno(libc::ENXIO)),
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        let core = self.ours()?;
+        let at = base as u64;
+        let iova = memory::own_iova(core.me.slot, at, len).ok_or_else(|| errno(libc::EFAULT))?;
+        memory::check_user_range(base, len, access.write)?;
+        core.maps.add(at, at + len as u64);
+        Ok(iova)
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let core = self.ours()?;
+        let at = memory::own_address(core.me.slot, iova).ok_or_else(|| errno(libc::EINVAL))?;
+        core.maps.remove(at, at + len as u64);
+        Ok(())
+    }
+
+    fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let owner = match scope {
+            Scope::Function => Owner::Function(self.fid()),
+            Scope::Opener => Owner::Party(core.me.slot),
+        };
+        let page = {
+            let lock = core.locks.lock().map_err(refused)?;
+            Arena::new(&core.map, &lock).alloc(len, owner, &core.dir).map_err(refused)?
+        };
+        self.block(page, len)
+    }
+
+    fn dma_free(&self, block: DmaBlock) {
+        let Ok(core) = self.ours() else { return };
+        let Some(page) = Self::page_of(block.iova) else { return };
+        if let Ok(lock) = core.locks.lock() {
+            Arena::new(&core.map, &lock).free(page);
+        }
+    }
+
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let page = Self::page_of(iova).ok_or_else(|| errno(libc::EINVAL))?;
+        let lock = core.locks.lock().map_err(refused)?;
+        let arena = Arena::new(&core.map, &lock);
+        let fits = arena.pages(page).is_some_and(|pages| len.div_ceil(PAGE) <= pages as usize);
+        if !fits || !arena.belongs(page, Owner::Function(self.fid())) {
+            return Err(errno(libc::EINVAL));
+        }
+        self.block(page, len)
+    }
+
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        let core = self.ours()?;
+        let kept = core.eventfd(self.fid(), vector).ok_or_else(|| errno(libc::EINVAL))?;
+        let owner = &core.map.functions()[usize::from(self.fid())].vectors[usize::from(vector)];
+        let lock = core.locks.lock().map_err(refused)?;
+        let held = owner.load(Acquire);
+        if held != 0 && held != core.me.opener() && self.alive(held) {
+            return Err(errno(libc::EBUSY));
+        }
+        let fd = sys::eventfd()?;
+        let theirs = fd.try_clone()?;
+        close(kept.swap(fd.into_raw_fd(), AcqRel));
+        owner.store(core.me.opener(), Release);
+        drop(lock);
+        let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
+        core.drive(core.now(), |_, host| core.adapter.msix_program(host, self.fid(), vector, Some(message)));
+        Ok(Interrupt { fd: theirs })
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        let core = self.ours()?;
+        let lock = core.locks.lock().map_err(refused)?;
+        core.reset_function(self.fid(), &lock);
+        Ok(())
+    }
+
+    fn shared(&self) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let known = &core.map.functions()[usize::from(self.fid())].shared;
+        let lock = core.locks.lock().map_err(refused)?;
+        let page = match known.load(Acquire).checked_sub(1) {
+            Some(page) => page,
+            None => {
+                let arena = Arena::new(&core.map, &lock);
+                let page = arena.alloc(SHARED_LEN, Owner::Function(self.fid()), &core.dir).map_err(refused)?;
+                known.store(page + 1, Release);
+                page
+            }
+        };
+        self.block(page, SHARED_LEN)
+    }
+
+    fn opener(&self) -> u32 {
+        self.core().me.opener()
+    }
+
+    fn alive(&self, opener: u32) -> bool {
+        let core = self.core();
+        let slot = opener as u8;
+        let generation = core.map.parties()[usize::from(slot)].generation.load(Acquire);
+        opener == core.me.opener()
+            || party::opener(slot, generation) == opener && party::lives(&core.map, core.locks, slot)
+    }
+
+    #[inline]
+    fn idle(&self) {
+        let core = self.core();
+        let region = core.adapter.region();
+        let fid = self.fid();
+        if WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+            if core.is_ours() {
+                core.run(core.now(), fid);
+            }
+            return;
+        }
+        let left = core.take_left();
+        if left != 0 && core.is_ours() {
+            let now = core.now();
+            (0..128u8).filter(|f| left & 1 << f != 0).for_each(|f| core.run(now, f));
+        }
+        // Threads of one process may lose a count to each other; it is no more than a rhythm.
+        let polls = self.polls.load(Relaxed).wrapping_add(1);
+        self.polls.store(polls, Relaxed);
+        if polls % POLLS_PER_LOOK == 0 && core.is_ours() {
+            self.look_around(core);
+        }
+    }
+
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
+        let core = self.core();
+        let region = core.adapter.region();
+        let there = |fid: u8| fid < region.functions() && region.is_present(fid);
+        let known = crate::devices::devices(crate::devices::MAX_VFS);
+        if let Some(device) = known.iter().find(|d| d.gids.contains(dgid) && there(d.fid)) {
+            return Some(device.mac);
+        }
+        core.drive(core.now(), |_, host| {
+            (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
+                let func = Func::lock(region, fid, host);
+                let row = func.function();
+                row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
+            })
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn close(fd: i32) {
+    if fd >= 0 {
+        // SAFETY: a descriptor that was stored by `interrupt` and taken out by us, so nobody else closes it.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+}
+
