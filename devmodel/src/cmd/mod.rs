@@ -1,6 +1,29 @@
-//! Commands: what the driver asks of the device through the command queue.
+//! Commands: what the driver asks of the device through the command queue (PRM: command interface).
+//!
+//! [`queue`] brings a command in and its answer out, [`dispatch`] knows which command is allowed when, and one file per kind
+//! of object carries it out. A command that is refused changes nothing: its changes are taken back as a whole.
 
-use crate::{pipe::Step, region::Func};
+mod adapter;
+mod call;
+mod caps;
+mod cq;
+mod dispatch;
+mod eq;
+mod memory;
+mod mkey;
+mod pages;
+mod qp;
+mod qp_context;
+mod qp_modify;
+mod queue;
+mod refusal;
+mod registers;
+mod resource;
+mod srq;
+mod srq_context;
+mod uctx;
+mod vport;
 
-/// Works on the command queue slots whose doorbell bits are set.
-pub(crate) fn doorbell(_func: &mut Func<'_>, _step: &mut Step<'_>, _slots: u32) {}
+pub(crate) use queue::{Completion, complete, doorbell};
+pub use refusal::Syndrome;
+pub(crate) use uctx::end_objects;

@@ -187,4 +187,37 @@ impl<'r> Func<'r> {
         let next = self.function().rx_next;
         *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
     }
+
+    /// Fetches the payload of all frames that wait here and lie in memory of `from`: they refer to it no longer. A frame
+    /// whose payload can't be read loses its headers too, and is dropped as malformed.
+    pub fn fetch_pieces(&mut self, host: &mut dyn Host, from: Rid) {
+        let region = self.region();
+        let base = region.checked_base(self.fid());
+        let tail = region.sync(self.fid(), Sync::RxTail).load(Acquire);
+        let mut next = self.function().rx_next;
+        while next != tail {
+            let index = next as usize % SLOTS;
+            next = next.wrapping_add(1);
+            let slot =
+                region.at(base + region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
+            let body = region.at(base + region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+            // SAFETY: in bounds; slots between head and tail belong to the holder of the function's lock, which we are;
+            // `&mut self` rules out a reference from `front`.
+            let (slot, body) =
+                unsafe { (&mut *slot.cast::<Slot>(), std::slice::from_raw_parts_mut(body, PAYLOAD)) };
+            if slot.pieces == 0 || slot.from != from.0 {
+                continue;
+            }
+            let mut at = 0;
+            for piece in &slot.piece[..(slot.pieces as usize).min(PIECES)] {
+                let end = at + piece.len as usize;
+                match body.get_mut(at..end).map(|part| host.read(from, piece.at, part)) {
+                    Some(Ok(())) => at = end,
+                    _ => slot.header_len = 0,
+                }
+            }
+            slot.payload_len = at as u32;
+            slot.pieces = 0;
+        }
+    }
 }

@@ -1,0 +1,106 @@
+//! Bring-up, teardown and identity of a function (PRM: initialization and teardown).
+
+use super::{
+    call::Call,
+    dispatch::{ENABLED, RESET, RUNNING},
+    pages,
+    refusal::{Done, Syndrome},
+};
+use crate::translate::RESERVED_LKEY;
+use hwspec::cmd::{adapter::*, adapter_id::*};
+
+/// Interface step sequences supported: 0 and 1.
+const ISSI_SUPPORTED: u32 = 0b11;
+/// IEEE vendor id (OUI) shown by `QUERY_ADAPTER`.
+const IEEE_VENDOR: u32 = 0x0002_c9;
+/// Board id: not one of a real board.
+const BOARD: &[u8; 16] = b"IRONVERBS0000001";
+
+/// The PF also enables its VFs; a VF brings itself up, so there is nothing else to do.
+fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
+    let vf = u8::try_from(function_id).unwrap_or(u8::MAX);
+    let region = call.func.region();
+    let manages = call.func.fid() == 0 && vf < region.functions() && region.is_present(vf);
+    Syndrome::FunctionId.unless(function_id == 0 || manages)?;
+    Ok(function_id == 0)
+}
+
+pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: EnableHcaIn = call.input()?;
+    if is_self(call, input.function_id())? {
+        Syndrome::HcaState.unless(call.func.function().hca_state == RESET)?;
+        *call.func.function_mut(|f| &mut f.hca_state) = ENABLED;
+        pages::ask(call.func);
+    }
+    call.done()
+}
+
+pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DisableHcaIn = call.input()?;
+    if is_self(call, input.function_id())? {
+        Syndrome::HcaState.unless(call.func.function().hca_state == ENABLED)?;
+        *call.func.function_mut(|f| &mut f.hca_state) = RESET;
+        *call.func.function_mut(|f| &mut f.issi) = 0;
+        *call.func.function_mut(|f| &mut f.caps_set) = [0; 16];
+        pages::forget(call.func);
+        call.quiesce = true;
+    }
+    call.done()
+}
+
+pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
+    let _: InitHcaIn = call.input()?;
+    Syndrome::HcaState.unless(call.func.function().hca_state == ENABLED)?;
+    Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
+    *call.func.function_mut(|f| &mut f.hca_state) = RUNNING;
+    call.answer(&InitHcaOut::zeroed())
+}
+
+pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: TeardownHcaIn = call.input()?;
+    // 0 graceful, 1 forced; fast teardown (2) is not offered.
+    Syndrome::Teardown.unless(input.profile() <= 1)?;
+    Syndrome::HcaState.unless(call.func.function().hca_state == RUNNING)?;
+    call.answer(&TeardownHcaOut::zeroed())?;
+    super::end_objects(call.func, call.step.host, |_| true);
+    *call.func.function_mut(|f| &mut f.hca_state) = ENABLED;
+    *call.func.function_mut(|f| &mut f.roce_enabled) = 0;
+    call.quiesce = true;
+    Ok(())
+}
+
+pub(super) fn query_issi(call: &mut Call<'_, '_, '_>) -> Done {
+    let mut out = QueryIssiOut::zeroed();
+    out.set().current_issi(call.func.function().issi as u16).supported_issi_dw0(ISSI_SUPPORTED);
+    call.answer(&out)
+}
+
+pub(super) fn set_issi(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetIssiIn = call.input()?;
+    let issi = u32::from(input.current_issi());
+    Syndrome::Issi.unless(issi < 32 && ISSI_SUPPORTED & 1 << issi != 0)?;
+    *call.func.function_mut(|f| &mut f.issi) = issi;
+    call.answer(&SetIssiOut::zeroed())
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let mut params = AdapterParams::zeroed();
+    params.set().ieee_vendor_id(IEEE_VENDOR).vsd_vendor_id(hwspec::pcie::VENDOR_ID).vsd_contd_psid(*BOARD);
+    let mut out = QueryAdapterOut::zeroed();
+    out.set().query_adapter_struct(params);
+    call.answer(&out)
+}
+
+pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetDriverVersionIn = call.input()?;
+    let version = input.driver_version();
+    let end = version.iter().position(|b| *b == 0).unwrap_or(version.len());
+    tracing::debug!(fid = call.func.fid(), driver = %String::from_utf8_lossy(&version[..end]), "driver version");
+    call.answer(&SetDriverVersionOut::zeroed())
+}
+
+pub(super) fn special_contexts(call: &mut Call<'_, '_, '_>) -> Done {
+    let mut out = QuerySpecialContextsOut::zeroed();
+    out.set().resd_lkey(RESERVED_LKEY);
+    call.answer(&out)
+}

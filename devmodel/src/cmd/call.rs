@@ -1,0 +1,118 @@
+//! A command under way: its input, what it may touch, and its answer.
+
+use super::refusal::{Done, Refused, Syndrome};
+use crate::{
+    host::Party,
+    pipe::Step,
+    region::{Func, Row},
+};
+use hwspec::layout::{Layout, prefix};
+
+pub(super) struct Call<'a, 'r, 'h> {
+    pub func: &'a mut Func<'r>,
+    pub step: &'a mut Step<'h>,
+    /// Whole input.
+    pub input: &'a [u8],
+    /// Whole output; its length is the room the driver has.
+    pub output: &'a mut Vec<u8>,
+    /// User context the command speaks for.
+    pub uid: u16,
+    /// `op_mod`.
+    pub op_mod: u16,
+    /// Set when the answer must wait until nothing refers to the function's memory through what is gone.
+    pub quiesce: bool,
+}
+
+impl Call<'_, '_, '_> {
+    /// The input as `T`.
+    pub fn input<T: Layout>(&self) -> Done<T> {
+        Syndrome::InputLength.unless(self.input.len() >= T::SIZE)?;
+        Ok(T::read(self.input))
+    }
+
+    /// The `count` big-endian 64-bit entries at `offset` of the input.
+    pub fn list(&self, offset: usize, count: usize) -> Done<impl Iterator<Item = u64> + use<'_>> {
+        let len = count.checked_mul(8).ok_or(Refused(Syndrome::InputLength))?;
+        let Some(bytes) = self.input.get(offset..).and_then(|b| b.get(..len)) else {
+            return Syndrome::InputLength.refuse();
+        };
+        Ok(bytes.chunks_exact(8).map(|b| u64::from_be_bytes(prefix(b))))
+    }
+
+    /// Answers with `out`; status and syndrome are its zeros.
+    pub fn answer<T: Layout>(&mut self, out: &T) -> Done {
+        self.answer_bytes(out.bytes())
+    }
+
+    /// See [`answer`](Self::answer).
+    pub fn answer_bytes(&mut self, bytes: &[u8]) -> Done {
+        match self.output.get_mut(..bytes.len()) {
+            Some(room) => room.copy_from_slice(bytes),
+            None => return Syndrome::OutputLength.refuse(),
+        }
+        Ok(())
+    }
+
+    /// Answers with a header alone.
+    pub fn done(&mut self) -> Done {
+        self.answer_bytes(&[0; 8])
+    }
+
+    /// Party the command comes from.
+    pub fn party(&self) -> Party {
+        self.step.host.party()
+    }
+
+    /// Whether the caller may use an object of `uid`.
+    pub fn may_use(&self, uid: u16) -> bool {
+        self.uid == 0 || uid == self.uid
+    }
+
+    /// The index behind `number`, if it is an object of the caller.
+    pub fn own<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
+        match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
+        {
+            Some((index, uid)) if self.may_use(uid) => Ok(index),
+            _ => otherwise.refuse(),
+        }
+    }
+
+    /// As [`own`](Self::own), for objects that the function's driver shares with all (event queues, UAR pages).
+    pub fn shared<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
+        match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
+        {
+            Some((index, uid)) if uid == 0 || self.may_use(uid) => Ok(index),
+            _ => otherwise.refuse(),
+        }
+    }
+
+    /// Allocates a row for the caller, with an index of at least `first`.
+    pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, first: u32) -> Done<u32> {
+        let party = self.party();
+        self.func.alloc_from::<R>(self.uid, party, first).ok_or(Refused(Syndrome::TableFull))
+    }
+
+    /// One more object refers to row `index` of `R`.
+    pub fn hold<R: Row>(&mut self, index: u32) {
+        if let Some(row) = self.func.row_mut::<R>(index) {
+            row.head_mut().refs += 1;
+        }
+    }
+
+    /// Frees row `number` of the caller if nothing refers to it.
+    pub fn release<R: Row>(&mut self, number: u32, otherwise: Syndrome) -> Done {
+        let index = self.own::<R>(number, otherwise)?;
+        let refs = self.func.row::<R>(index).map_or(0, |row| row.head().refs);
+        Syndrome::InUse.unless(refs == 0)?;
+        self.func.free::<R>(index);
+        Ok(())
+    }
+}
+
+/// One object less refers to the row that `number` names.
+pub(super) fn let_go<R: Row>(func: &mut Func<'_>, number: u32) {
+    if let Some(row) = func.get_mut::<R>(number) {
+        let head = row.head_mut();
+        head.refs = head.refs.saturating_sub(1);
+    }
+}

@@ -1,0 +1,214 @@
+//! HCA capabilities: what is advertised is what is enforced; what is not there reads 0.
+
+use super::{
+    call::Call,
+    cq, eq, mkey, qp, qp_context,
+    refusal::{Done, Refused, Syndrome},
+    srq,
+};
+use crate::region::{Func, Table};
+use crate::state::ROCE_ADDRESSES;
+use hwspec::{
+    cmd::adapter::*,
+    context::{CapType, caps::*},
+    layout::{Bits, Layout},
+};
+
+/// Bytes of a capability page that this device knows.
+const PAGE: usize = 0x100;
+/// RoCE v2 in `roce_version`.
+const ROCE_V2: u8 = 1 << 2;
+/// IPv4 and IPv6 in `l3_type`.
+const L3_TYPES: u8 = 1 << 1 | 1 << 2;
+/// Compare-and-swap and fetch-and-add in `atomic_operations`.
+const ATOMICS: u16 = 0b11;
+/// 8 bytes in `atomic_size_qp`.
+const ATOMIC_SIZE: u16 = 8;
+/// `port_type`: Ethernet.
+const ETHERNET: u8 = 1;
+/// UDP port of RoCE v2 (A17.3.2.4).
+const ROCE_PORT: u16 = 4791;
+
+/// Words of `FunctionRow::caps_set`: what `SET_HCA_CAP` chose, where 0 is the default.
+const SET_UAR_4K: usize = 0;
+const SET_LOG_MAX_QP: usize = 1;
+const SET_ATOMIC_ENDIANNESS: usize = 2;
+const SET_SOURCE_PORT: usize = 3;
+
+/// Whether operands and results of atomics are in the host's byte order (`atomic_req_8b_endianness_mode` 1).
+fn atomic_host_endian(func: &Func<'_>) -> bool {
+    func.function().caps_set[SET_ATOMIC_ENDIANNESS] != 0
+}
+
+/// Whether the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
+pub(super) fn source_port(func: &Func<'_>) -> bool {
+    func.function().caps_set[SET_SOURCE_PORT] != 0
+}
+
+fn log_rows(func: &Func<'_>, table: Table) -> u8 {
+    func.rows(table).trailing_zeros() as u8
+}
+
+fn general(func: &Func<'_>, current: bool) -> HcaCap {
+    let set = &func.function().caps_set;
+    let chosen_qp = set[SET_LOG_MAX_QP] as u8;
+    let log_qp = log_rows(func, Table::Qp);
+    let log_pd = log_rows(func, Table::Pd);
+    let log_srq = log_rows(func, Table::Srq);
+    let mut c = HcaCap::zeroed();
+    c.set()
+        .vhca_id(func.fid().into())
+        .log_max_qp(if current && chosen_qp != 0 { chosen_qp } else { log_qp })
+        .log_max_qp_sz(qp::LOG_MAX_SIZE)
+        .log_max_srq(log_srq)
+        .log_max_srq_sz(srq::LOG_MAX_SIZE)
+        .log_max_cq(log_rows(func, Table::Cq))
+        .log_max_cq_sz(cq::LOG_MAX_SIZE)
+        .log_max_eq(log_rows(func, Table::Eq))
+        .log_max_eq_sz(eq::LOG_MAX_SIZE)
+        .log_max_mkey(log_rows(func, Table::Mkey))
+        .log_max_mrw_sz(mkey::LOG_MAX_LEN)
+        .log_max_pd(log_pd)
+        .log_max_transport_domain(log_pd)
+        .log_max_xrcd(log_pd)
+        .log_max_rmp(log_srq)
+        .log_max_uctx(log_rows(func, Table::Uctx))
+        .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
+        .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
+        .log_max_msg(qp_context::LOG_MAX_MESSAGE)
+        .log_max_wq_sz(srq::LOG_MAX_SIZE)
+        .max_wqe_sz_sq(1024)
+        .max_wqe_sz_rq(1 << qp::LOG_MAX_RQ_STRIDE)
+        .max_qp_cnt(func.rows(Table::Counter).min(0x3ff) as u16 - 1)
+        .num_ports(1)
+        .native_port_num(1)
+        .port_type(ETHERNET)
+        .cqe_version(1)
+        .log_pg_sz(12)
+        .uar_sz(5)
+        .log_bf_reg_size(9)
+        .uar_4k(!current || set[SET_UAR_4K] != 0)
+        .compact_address_vector(true)
+        .umr_modify_entity_size_disabled(true)
+        .umr_modify_atomic_disabled(true)
+        .umr_indirect_mkey_disabled(true)
+        .basic_cyclic_rcv_wqe(true)
+        .cq_oi(true)
+        .cq_moderation(true)
+        .rc(true)
+        .xrc(true)
+        .roce(true)
+        .atomic(true)
+        .driver_version(true)
+        .vport_counters(true)
+        .out_of_seq_cnt(true)
+        .retransmission_q_counters(true)
+        .enhanced_error_q_counters(true)
+        .local_ca_ack_delay(15);
+    c
+}
+
+fn atomic(func: &Func<'_>, current: bool) -> AtomicCaps {
+    let mut c = AtomicCaps::zeroed();
+    c.set()
+        .atomic_req_8b_endianness_mode((!current || atomic_host_endian(func)).into())
+        .supported_atomic_req_8b_endianness_mode_1(true)
+        .atomic_operations(ATOMICS)
+        .atomic_size_qp(ATOMIC_SIZE);
+    c
+}
+
+fn roce(func: &Func<'_>, current: bool) -> RoceCap {
+    let mut c = RoceCap::zeroed();
+    c.set()
+        .sw_r_roce_src_udp_port(!current || source_port(func))
+        .l3_type(L3_TYPES)
+        .roce_version(ROCE_V2)
+        .r_roce_dest_udp_port(ROCE_PORT)
+        .r_roce_max_src_udp_port(u16::MAX)
+        .r_roce_min_src_udp_port(qp_context::MIN_SOURCE_PORT)
+        .roce_address_table_size(ROCE_ADDRESSES as u16);
+    c
+}
+
+fn page(func: &Func<'_>, kind: CapType, current: bool) -> Done<[u8; PAGE]> {
+    Ok(match kind {
+        CapType::General => *general(func, current).as_bytes(),
+        CapType::Atomic => *atomic(func, current).as_bytes(),
+        CapType::Roce => *roce(func, current).as_bytes(),
+        // Known, and nothing of it is there.
+        CapType::EthernetOffloads
+        | CapType::Odp
+        | CapType::FlowTable
+        | CapType::Qos
+        | CapType::DeviceMem
+        | CapType::General2 => [0; PAGE],
+        _ => return Syndrome::CapType.refuse(),
+    })
+}
+
+/// The page and whether its current values are meant, from `op_mod`.
+fn which(op_mod: u16) -> Done<(CapType, bool)> {
+    let kind = u8::try_from(op_mod >> 1).or(Err(Refused(Syndrome::CapType)))?;
+    Ok((CapType::from_bits(kind.into()), op_mod & 1 != 0))
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryHcaCapIn = call.input()?;
+    Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
+    let (kind, current) = which(call.op_mod)?;
+    let page = page(call.func, kind, current)?;
+    let mut out = QueryHcaCapOut::zeroed();
+    let mut whole = [0; 0x1000];
+    whole[..PAGE].copy_from_slice(&page);
+    out.set().capability(whole);
+    call.answer(&out)
+}
+
+pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetHcaCapIn = call.input()?;
+    Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
+    // They are fixed once the device runs.
+    Syndrome::HcaState.unless(call.func.function().hca_state == super::dispatch::ENABLED)?;
+    let (kind, _) = which(call.op_mod)?;
+    let given = input.capability();
+    let mut chosen = call.func.function().caps_set;
+    // What the page would read if nothing but that which can be chosen were given.
+    let mut allowed = page(call.func, kind, true)?;
+    match kind {
+        CapType::General => {
+            let (want, max) = (HcaCap::read(&given), general(call.func, false));
+            Syndrome::CapValue.unless((1..=max.log_max_qp()).contains(&want.log_max_qp()))?;
+            chosen[SET_LOG_MAX_QP] = want.log_max_qp().into();
+            chosen[SET_UAR_4K] = want.uar_4k().into();
+            let mut c = HcaCap::from_bytes(allowed);
+            c.set().log_max_qp(want.log_max_qp()).uar_4k(want.uar_4k());
+            allowed = *c.as_bytes();
+        }
+        CapType::Atomic => {
+            let want = AtomicCaps::read(&given);
+            Syndrome::CapValue.unless(want.atomic_req_8b_endianness_mode() <= 1)?;
+            chosen[SET_ATOMIC_ENDIANNESS] = want.atomic_req_8b_endianness_mode().into();
+            let mut c = AtomicCaps::from_bytes(allowed);
+            c.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
+            allowed = *c.as_bytes();
+        }
+        CapType::Roce => {
+            let want = RoceCap::read(&given);
+            chosen[SET_SOURCE_PORT] = want.sw_r_roce_src_udp_port().into();
+            let mut c = RoceCap::from_bytes(allowed);
+            c.set().sw_r_roce_src_udp_port(want.sw_r_roce_src_udp_port());
+            allowed = *c.as_bytes();
+        }
+        _ => {}
+    }
+    let same = given[..PAGE] == allowed && given[PAGE..].iter().all(|b| *b == 0);
+    Syndrome::CapValue.unless(same)?;
+    *call.func.function_mut(|f| &mut f.caps_set) = chosen;
+    call.answer(&SetHcaCapOut::zeroed())
+}
+
+/// QPs the driver may have.
+pub(super) fn max_qps(func: &Func<'_>) -> u32 {
+    1 << general(func, true).log_max_qp()
+}

@@ -1,0 +1,135 @@
+//! Completion queues.
+
+use super::{
+    call::{Call, let_go},
+    memory::{self, Layout as Memory},
+    refusal::{Done, Syndrome},
+};
+use crate::{
+    region::Func,
+    state::{CqRow, EqRow, UarRow},
+};
+use hwspec::{
+    cmd::cq::*,
+    context::{ArmState, cq::CqContext},
+    layout::Bits,
+};
+
+/// log2 of the most entries of a completion queue.
+pub(super) const LOG_MAX_SIZE: u8 = 22;
+/// `CqRow::flags`: overrun is ignored.
+const OVERRUN_IGNORED: u32 = 1;
+
+/// `modify_field_select` of `MODIFY_CQ`.
+const PERIOD: u32 = 1 << 0;
+const COUNT: u32 = 1 << 1;
+const OVERRUN: u32 = 1 << 2;
+
+fn context_flags(context: &CqContext) -> u32 {
+    if context.oi() { OVERRUN_IGNORED } else { 0 }
+}
+
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateCqIn = call.input()?;
+    let context = input.cq_context();
+    let log_size = context.log_cq_size();
+    Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
+    Syndrome::Umem.unless(!input.cq_umem_valid() && !context.dbr_umem_valid())?;
+    // Not offered: compressed entries, collapsed queues, queues of the accelerator.
+    let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
+    Syndrome::CqFlags.unless(plain)?;
+    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
+    let eqn = call.shared::<EqRow>(context.c_eqn_or_apu_element(), Syndrome::NoSuchEq)?;
+    let dbr = memory::record(context.dbr_addr())?;
+    let layout = Memory {
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        bytes: 64 << (log_size + context.cqe_sz()),
+    };
+    let memory = memory::map(call, CreateCqIn::SIZE, layout)?;
+    let index = call.alloc::<CqRow>(0)?;
+    call.hold::<UarRow>(uar);
+    call.hold::<EqRow>(eqn);
+    if let Some(row) = call.func.row_mut::<CqRow>(index) {
+        row.memory = memory;
+        row.dbr = dbr;
+        row.log_size = log_size.into();
+        row.eqn = eqn;
+        row.arm = ArmState::Fired.into_bits() as u32;
+        row.uar = uar;
+        row.cqe_size = context.cqe_sz().into();
+        row.flags = context_flags(&context);
+        row.moderation = [context.cq_period(), context.cq_max_count()];
+    }
+    let mut out = CreateCqOut::zeroed();
+    out.set().cqn(call.func.number::<CqRow>(index));
+    call.answer(&out)
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryCqIn = call.input()?;
+    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
+    let Some(row) = call.func.row::<CqRow>(index) else { return Syndrome::NoSuchCq.refuse() };
+    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let mut context = CqContext::zeroed();
+    context
+        .set()
+        .status(row.status as u8)
+        .cqe_sz(row.cqe_size as u8)
+        .oi(row.flags & OVERRUN_IGNORED != 0)
+        .st(row.arm as u8)
+        .page_offset(page_offset)
+        .log_cq_size(row.log_size as u8)
+        .uar_page(row.uar)
+        .cq_period(row.moderation[0])
+        .cq_max_count(row.moderation[1])
+        .c_eqn_or_apu_element(row.eqn)
+        .log_page_size(log_page_size)
+        .consumer_counter(row.ci & 0xff_ffff)
+        .producer_counter(row.pi & 0xff_ffff)
+        .dbr_addr(row.dbr);
+    let mut out = QueryCqOut::zeroed();
+    out.set().cq_context(context);
+    call.answer(&out)
+}
+
+pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: ModifyCqIn = call.input()?;
+    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
+    // op_mod 1 resizes, which is not offered (`cq_resize`).
+    Syndrome::OpMod.unless(call.op_mod == 0)?;
+    let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
+    Syndrome::ModifyField.unless(fields & !(PERIOD | COUNT | OVERRUN) == 0)?;
+    let context = input.cq_context();
+    if let Some(row) = call.func.row_mut::<CqRow>(index) {
+        if fields & PERIOD != 0 {
+            row.moderation[0] = context.cq_period();
+        }
+        if fields & COUNT != 0 {
+            row.moderation[1] = context.cq_max_count();
+        }
+        if fields & OVERRUN != 0 {
+            row.flags = row.flags & !OVERRUN_IGNORED | context_flags(&context);
+        }
+    }
+    call.answer(&ModifyCqOut::zeroed())
+}
+
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroyCqIn = call.input()?;
+    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
+    let refs = call.func.row::<CqRow>(index).map_or(0, |row| row.head.refs);
+    Syndrome::InUse.unless(refs == 0)?;
+    end(call.func, index);
+    call.answer(&DestroyCqOut::zeroed())
+}
+
+/// Ends the completion queue, whoever refers to it.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let Some(row) = func.row::<CqRow>(index) else { return };
+    let (memory, uar, eqn) = (row.memory, row.uar, row.eqn);
+    memory::unmap(func, memory);
+    let_go::<UarRow>(func, uar);
+    let_go::<EqRow>(func, eqn);
+    func.free::<CqRow>(index);
+}

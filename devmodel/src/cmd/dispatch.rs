@@ -1,0 +1,158 @@
+//! Which command is allowed when, and where it is carried out.
+
+use super::{
+    adapter,
+    call::Call,
+    caps, cq, eq, mkey, pages, qp, qp_modify,
+    refusal::{Done, Syndrome},
+    registers, resource, srq, uctx, vport,
+};
+use crate::{
+    pipe::event,
+    region::Func,
+    state::{EqRow, UctxRow},
+};
+use hwspec::cmd::Opcode::{self, *};
+use hwspec::eqe::{CmdEvent, Eqe, EventType};
+
+/// `FunctionRow::hca_state`: after a reset.
+pub(super) const RESET: u32 = 0;
+/// `FunctionRow::hca_state`: after `ENABLE_HCA`.
+pub(super) const ENABLED: u32 = 1;
+/// `FunctionRow::hca_state`: after `INIT_HCA`.
+pub(super) const RUNNING: u32 = 2;
+
+/// The least state of the bring-up in which a command is allowed.
+fn least_state(op: Opcode) -> u32 {
+    match op {
+        EnableHca | DisableHca | Nop => RESET,
+        QueryIssi | SetIssi | QueryPages | ManagePages | QueryHcaCap | SetHcaCap | InitHca | TeardownHca
+        | AccessReg | QueryAdapter | SetDriverVersion => ENABLED,
+        _ => RUNNING,
+    }
+}
+
+/// Whether the command gives `op_mod` a meaning.
+fn takes_op_mod(op: Opcode) -> bool {
+    matches!(
+        op,
+        QueryHcaCap
+            | SetHcaCap
+            | QueryPages
+            | ManagePages
+            | AccessReg
+            | QueryVportState
+            | ModifyVportState
+            | ModifyCq
+            | ArmRq
+            | ArmXrcSrq
+    )
+}
+
+/// Whether the command creates, changes or ends an object that may belong to a user context.
+fn takes_uid(op: Opcode) -> bool {
+    !(least_state(op) < RUNNING
+        || matches!(
+            op,
+            CreateUctx
+                | DestroyUctx
+                | ModifyVportState
+                | ModifyNicVportContext
+                | SetRoceAddress
+                | QuerySpecialContexts
+        ))
+}
+
+/// Carries out the command in `call`.
+pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
+    if let Other(_) = op {
+        return Syndrome::UnknownOpcode.refuse();
+    }
+    Syndrome::HcaState.unless(call.func.function().hca_state >= least_state(op))?;
+    Syndrome::OpMod.unless(call.op_mod == 0 || takes_op_mod(op))?;
+    if call.uid != 0 {
+        // Commands without a uid field carry zero there or, from user programs, the uid of their context.
+        Syndrome::Privileged.unless(takes_uid(op))?;
+        Syndrome::Uid.unless(call.func.row::<UctxRow>(call.uid.into()).is_some())?;
+    }
+    match op {
+        EnableHca => adapter::enable(call),
+        DisableHca => adapter::disable(call),
+        InitHca => adapter::init(call),
+        TeardownHca => adapter::teardown(call),
+        QueryIssi => adapter::query_issi(call),
+        SetIssi => adapter::set_issi(call),
+        QueryAdapter => adapter::query(call),
+        SetDriverVersion => adapter::driver_version(call),
+        QuerySpecialContexts => adapter::special_contexts(call),
+        Nop => call.done(),
+        QueryPages => pages::query(call),
+        ManagePages => pages::manage(call),
+        QueryHcaCap => caps::query(call),
+        SetHcaCap => caps::set(call),
+        AccessReg => registers::access(call),
+
+        CreateUctx => uctx::create(call),
+        DestroyUctx => uctx::destroy(call),
+        AllocPd => resource::alloc_pd(call),
+        DeallocPd => resource::dealloc_pd(call),
+        AllocUar => resource::alloc_uar(call),
+        DeallocUar => resource::dealloc_uar(call),
+        AllocTransportDomain => resource::alloc_td(call),
+        DeallocTransportDomain => resource::dealloc_td(call),
+        AllocXrcd => resource::alloc_xrcd(call),
+        DeallocXrcd => resource::dealloc_xrcd(call),
+        AllocQCounter => resource::alloc_counter(call),
+        DeallocQCounter => resource::dealloc_counter(call),
+        QueryQCounter => resource::query_counter(call),
+
+        CreateEq => eq::create(call),
+        QueryEq => eq::query(call),
+        DestroyEq => eq::destroy(call),
+        CreateCq => cq::create(call),
+        QueryCq => cq::query(call),
+        ModifyCq => cq::modify(call),
+        DestroyCq => cq::destroy(call),
+        CreateMkey => mkey::create(call),
+        QueryMkey => mkey::query(call),
+        DestroyMkey => mkey::destroy(call),
+
+        CreateQp => qp::create(call),
+        QueryQp => qp::query(call),
+        DestroyQp => qp::destroy(call),
+        Rst2initQp | Init2initQp | Init2rtrQp | Rtr2rtsQp | Rts2rtsQp | Sqerr2rtsQp | SqdRtsQp | Qp2Err
+        | Qp2Rst => qp_modify::transition(call, op),
+
+        CreateSrq | CreateXrcSrq | CreateRmp => srq::create(call, op),
+        QuerySrq | QueryXrcSrq | QueryRmp => srq::query(call, op),
+        ArmRq | ArmXrcSrq => srq::arm(call, op),
+        ModifyRmp => srq::modify_rmp(call),
+        DestroySrq | DestroyXrcSrq | DestroyRmp => srq::destroy(call, op),
+
+        QueryVportState => vport::query_state(call),
+        ModifyVportState => vport::modify_state(call),
+        QueryNicVportContext => vport::query_nic(call),
+        ModifyNicVportContext => vport::modify_nic(call),
+        SetRoceAddress => vport::set_roce_address(call),
+        QueryRoceAddress => vport::query_roce_address(call),
+        QueryVportCounter => vport::query_counter(call),
+        QueryHcaVportContext | QueryHcaVportGid | QueryHcaVportPkey | MadIfc => {
+            Syndrome::NotOnThisLink.refuse()
+        }
+        Other(_) => Syndrome::UnknownOpcode.refuse(),
+    }
+}
+
+/// The event queue command completions go to.
+pub(super) fn command_eq(func: &Func<'_>) -> Option<u32> {
+    let bit = 1u64 << EventType::Cmd.raw();
+    func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
+}
+
+/// Tells that the command of `slot` is complete.
+pub(super) fn command_event(func: &mut Func<'_>, slot: u32) {
+    let Some(eqn) = command_eq(func) else { return };
+    let mut event = CmdEvent::zeroed();
+    event.set().command_completion_vector(1 << slot);
+    event::push(func, eqn, Eqe::new(EventType::Cmd, event));
+}

@@ -1,0 +1,89 @@
+//! Event queues.
+
+use super::{
+    call::{Call, let_go},
+    memory::{self, Layout as Memory},
+    refusal::{Done, Syndrome},
+};
+use crate::{
+    region::Func,
+    state::{EqRow, MSIX_VECTORS, UarRow},
+};
+use hwspec::{
+    cmd::eq::*,
+    context::{ArmState, eq::EqContext},
+    eqe::Eqe,
+    layout::prefix,
+};
+
+/// log2 of the most entries of an event queue.
+pub(super) const LOG_MAX_SIZE: u8 = 16;
+
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateEqIn = call.input()?;
+    let context = input.eq_context_entry();
+    let log_size = context.log_eq_size();
+    Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
+    Syndrome::Vector.unless(usize::from(context.intr()) < MSIX_VECTORS)?;
+    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
+    let layout = Memory {
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        bytes: (Eqe::SIZE as u64) << log_size,
+    };
+    let memory = memory::map(call, CreateEqIn::SIZE, layout)?;
+    // Number 0 is left out: in a CQ's row it is no event queue.
+    let index = call.alloc::<EqRow>(1)?;
+    call.hold::<UarRow>(uar);
+    let mask = input.event_bitmask();
+    if let Some(row) = call.func.row_mut::<EqRow>(index) {
+        row.memory = memory;
+        row.mask = std::array::from_fn(|i| u64::from_be_bytes(prefix(&mask[8 * i..])));
+        row.log_size = log_size.into();
+        row.vector = context.intr().into();
+        row.uar = uar;
+    }
+    let mut out = CreateEqOut::zeroed();
+    out.set().eq_number(index as u8);
+    call.answer(&out)
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryEqIn = call.input()?;
+    let index = call.own::<EqRow>(input.eq_number().into(), Syndrome::NoSuchEq)?;
+    let Some(row) = call.func.row::<EqRow>(index) else { return Syndrome::NoSuchEq.refuse() };
+    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let state = if row.armed != 0 { ArmState::Armed } else { ArmState::Fired };
+    let mut context = EqContext::zeroed();
+    context
+        .set()
+        .st(hwspec::layout::Bits::into_bits(state) as u8)
+        .page_offset(page_offset)
+        .log_eq_size(row.log_size as u8)
+        .uar_page(row.uar)
+        .intr(row.vector as u16)
+        .log_page_size(log_page_size)
+        .consumer_counter(row.ci & 0xff_ffff)
+        .producer_counter(row.pi & 0xff_ffff);
+    let mut out = QueryEqOut::zeroed();
+    out.set().eq_context_entry(context).event_bitmask(row.mask[0]);
+    call.answer(&out)
+}
+
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroyEqIn = call.input()?;
+    let index = call.own::<EqRow>(input.eq_number().into(), Syndrome::NoSuchEq)?;
+    let refs = call.func.row::<EqRow>(index).map_or(0, |row| row.head.refs);
+    Syndrome::InUse.unless(refs == 0)?;
+    end(call.func, index);
+    call.answer(&DestroyEqOut::zeroed())
+}
+
+/// Ends the event queue, whoever refers to it.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let Some(row) = func.row::<EqRow>(index) else { return };
+    let (memory, uar) = (row.memory, row.uar);
+    memory::unmap(func, memory);
+    let_go::<UarRow>(func, uar);
+    func.free::<EqRow>(index);
+}

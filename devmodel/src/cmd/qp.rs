@@ -1,0 +1,177 @@
+//! Queue pairs: creation and end.
+
+use super::{
+    call::{Call, let_go},
+    caps,
+    memory::{self, Layout as Memory},
+    qp_context,
+    refusal::{Done, Syndrome},
+};
+use crate::{
+    region::Func,
+    state::{CqRow, PdRow, QpFlags, QpRow, SrqRow, UarRow},
+};
+use hwspec::{
+    cmd::qp::*,
+    context::{QpState, ServiceType},
+    layout::Bits,
+    wqe::WQE_BB,
+};
+
+/// log2 of the most send basic blocks, and of the most receive WQEs.
+pub(super) const LOG_MAX_SIZE: u8 = 15;
+/// log2 of the largest receive WQE in bytes.
+pub(super) const LOG_MAX_RQ_STRIDE: u8 = 9;
+/// Service types the pipeline carries out.
+const SERVICES: &[ServiceType] = &[ServiceType::Rc];
+
+/// `qpc.rq_type`.
+const RQ_OWN: u8 = 0;
+const RQ_SHARED: u8 = 1;
+const RQ_NONE: u8 = 3;
+
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateQpIn = call.input()?;
+    let context = input.qpc();
+    Syndrome::Umem.unless(!input.wq_umem_valid() && !context.dbr_umem_valid())?;
+    Syndrome::ServiceType.unless(SERVICES.contains(&context.st()))?;
+    Syndrome::Signature.unless(!context.wq_signature())?;
+    let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
+    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
+    let send_cq = call.own::<CqRow>(context.cqn_snd(), Syndrome::NoSuchCq)?;
+    let receive_cq = call.own::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?;
+    let srq = match context.rq_type() {
+        RQ_OWN | RQ_NONE => None,
+        RQ_SHARED => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
+        _ => return Syndrome::RqType.refuse(),
+    };
+    // Receives from shared queues are not carried out by the pipeline.
+    Syndrome::RqType.unless(srq.is_none())?;
+    let dbr = memory::record(context.dbr_addr())?;
+
+    let (no_sq, no_rq) = (context.no_sq(), context.rq_type() != RQ_OWN);
+    let log_stride = context.log_rq_stride() + 4;
+    let size_ok =
+        (no_sq || context.log_sq_size() <= LOG_MAX_SIZE) && (no_rq || context.log_rq_size() <= LOG_MAX_SIZE);
+    Syndrome::QueueSize.unless(size_ok)?;
+    Syndrome::Stride.unless(no_rq || log_stride <= LOG_MAX_RQ_STRIDE)?;
+    let rq_bytes = if no_rq { 0 } else { 1u64 << (context.log_rq_size() + log_stride) };
+    let sq_bytes = if no_sq { 0 } else { (WQE_BB as u64) << context.log_sq_size() };
+    let layout = Memory {
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        bytes: rq_bytes + sq_bytes,
+    };
+    let memory = memory::map(call, CreateQpIn::SIZE, layout)?;
+
+    Syndrome::TableFull.unless(call.func.used::<QpRow>() < caps::max_qps(call.func))?;
+    // QP0 and QP1 are not given out.
+    let index = call.alloc::<QpRow>(2)?;
+    call.hold::<PdRow>(pd);
+    call.hold::<UarRow>(uar);
+    call.hold::<CqRow>(send_cq);
+    call.hold::<CqRow>(receive_cq);
+    if let Some(row) = call.func.row_mut::<QpRow>(index) {
+        row.state = QpState::Reset.raw();
+        row.service = context.st().raw();
+        row.pd = context.pd();
+        row.cqn_snd = context.cqn_snd();
+        row.cqn_rcv = context.cqn_rcv();
+        row.user_index = context.user_index();
+        row.dbr = dbr;
+        row.memory = memory;
+        row.sq_offset = rq_bytes as u32;
+        row.log_sq = context.log_sq_size();
+        row.log_rq = context.log_rq_size();
+        row.log_rq_stride = log_stride;
+        row.uar = uar;
+        row.counter_set = context.counter_set_id().into();
+        row.set(QpFlags::NO_SQ, no_sq);
+        row.set(QpFlags::NO_RQ, no_rq);
+        row.set(QpFlags::RESERVED_LKEY, context.rlky() && call.uid == 0);
+        row.set(QpFlags::SCATTER_RES, context.cs_res() != 0);
+        row.set(QpFlags::SCATTER_REQ, context.cs_req() != 0);
+        reset(row);
+    }
+    let mut out = CreateQpOut::zeroed();
+    out.set().qpn(call.func.number::<QpRow>(index));
+    call.answer(&out)
+}
+
+/// Forgets all that was under way: the QP as it was created.
+pub(super) fn reset(row: &mut QpRow) {
+    let kept = QpFlags::SCATTER_RES
+        | QpFlags::SCATTER_REQ
+        | QpFlags::RESERVED_LKEY
+        | QpFlags::HAS_SRQ
+        | QpFlags::NO_SQ
+        | QpFlags::NO_RQ
+        // What lies in the ready ring and the timer heap stays there and finds nothing to do.
+        | QpFlags::READY
+        | QpFlags::TIMER_ACK
+        | QpFlags::TIMER_RNR;
+    *row = QpRow {
+        head: row.head,
+        flags: row.flags & kept.bits(),
+        state: QpState::Reset.raw(),
+        service: row.service,
+        pd: row.pd,
+        cqn_snd: row.cqn_snd,
+        cqn_rcv: row.cqn_rcv,
+        user_index: row.user_index,
+        srqn: row.srqn,
+        dbr: row.dbr,
+        memory: row.memory,
+        sq_offset: row.sq_offset,
+        log_sq: row.log_sq,
+        log_rq: row.log_rq,
+        log_rq_stride: row.log_rq_stride,
+        counter_set: row.counter_set,
+        uar: row.uar,
+        xrcd: row.xrcd,
+        ..zerocopy::FromZeros::new_zeroed()
+    };
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryQpIn = call.input()?;
+    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
+    let Some(row) = call.func.row::<QpRow>(index) else { return Syndrome::NoSuchQp.refuse() };
+    let context = qp_context::show(row);
+    let mut out = QueryQpOut::zeroed();
+    out.set().qpc(context);
+    let pages = row.memory;
+    let mut bytes = out.as_bytes().to_vec();
+    // The page list follows, as far as there is room for it.
+    let room = call.output.len().saturating_sub(bytes.len()) / 8;
+    for i in 0..pages.pages.min(room as u32) {
+        bytes.extend_from_slice(&(call.func.mtt(pages.mtt + i) & !0xfff).to_be_bytes());
+    }
+    call.answer_bytes(&bytes)
+}
+
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroyQpIn = call.input()?;
+    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
+    let refs = call.func.row::<QpRow>(index).map_or(0, |row| row.head.refs);
+    Syndrome::InUse.unless(refs == 0)?;
+    end(call.func, index);
+    call.answer(&DestroyQpOut::zeroed())
+}
+
+/// Ends the QP without completions: requests of its peer are not answered any more.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let Some(row) = func.row::<QpRow>(index) else { return };
+    let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
+    memory::unmap(func, memory);
+    let_go::<PdRow>(func, pd);
+    let_go::<UarRow>(func, uar);
+    let_go::<CqRow>(func, send_cq);
+    let_go::<CqRow>(func, receive_cq);
+    func.free::<QpRow>(index);
+}
+
+/// The raw state of a context, as a row keeps it.
+pub(super) fn state_of(row: &QpRow) -> QpState {
+    QpState::from_bits(row.state.into())
+}

@@ -1,0 +1,220 @@
+//! The QP context: which of its fields a transition takes, and how a QP's row is shown as one.
+
+use super::{
+    call::Call,
+    caps, memory,
+    refusal::{Done, Syndrome},
+};
+use crate::{
+    region::Func,
+    state::{QpFlags, QpRow},
+};
+use hwspec::{
+    context::{
+        PathMigState,
+        qp::{AddressPath, QpContext},
+    },
+    layout::{Bits, prefix},
+};
+
+/// log2 of the largest message.
+pub(super) const LOG_MAX_MESSAGE: u8 = 30;
+/// log2 of the most READs and atomics under way, in either role.
+pub(super) const LOG_MAX_READS: u8 = 4;
+/// First UDP source port of RoCE v2 (A17.9.2).
+pub(super) const MIN_SOURCE_PORT: u16 = 0xc000;
+/// `qpc.mtu` of the largest path MTU, 4096 bytes.
+const MAX_MTU: u8 = 5;
+/// `qpc.rq_type` of a QP without a receive queue of its own.
+const NO_RQ: u8 = 3;
+
+bitflags::bitflags! {
+    /// `opt_param_mask`: fields of the context that a transition may take beside those it must.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct OptParam: u32 {
+        const RRE = 1 << 1;
+        const RAE = 1 << 2;
+        const RWE = 1 << 3;
+        const PKEY_INDEX = 1 << 4;
+        const RNR_TIMEOUT = 1 << 6;
+        const PRIMARY_ADDRESS_PATH = 1 << 7;
+        const SRA_MAX = 1 << 8;
+        const RRA_MAX = 1 << 9;
+        const PM_STATE = 1 << 10;
+        const RETRY_COUNT = 1 << 12;
+        const RNR_RETRY = 1 << 13;
+        const ACK_TIMEOUT = 1 << 14;
+        const PRIMARY_PORT = 1 << 16;
+        const COUNTER_SET_ID = 1 << 25;
+    }
+}
+
+/// Takes the fields that `which` names.
+pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext, which: OptParam) -> Done {
+    let path = context.primary_address_path();
+    let has = |bit| which.contains(bit);
+    if has(OptParam::PKEY_INDEX) {
+        Syndrome::PkeyIndex.unless(path.pkey_index() == 0)?;
+        row.pkey_index = path.pkey_index();
+    }
+    if has(OptParam::PRIMARY_PORT) {
+        Syndrome::Port.unless(path.vhca_port_num() <= 1)?;
+    }
+    if has(OptParam::PM_STATE) {
+        // There is no alternate path: a QP is where a migration would leave it.
+        Syndrome::OptParam.unless(context.pm_state() != PathMigState::Rearm)?;
+    }
+    if has(OptParam::RRE) {
+        row.set(QpFlags::REMOTE_READ, context.rre());
+    }
+    if has(OptParam::RWE) {
+        row.set(QpFlags::REMOTE_WRITE, context.rwe());
+    }
+    if has(OptParam::RAE) {
+        row.set(QpFlags::REMOTE_ATOMIC, context.rae());
+    }
+    if has(OptParam::COUNTER_SET_ID) {
+        row.counter_set = context.counter_set_id().into();
+    }
+    if has(OptParam::PRIMARY_ADDRESS_PATH) {
+        take_path(call.func, row, &path)?;
+    }
+    if has(OptParam::RRA_MAX) {
+        Syndrome::ReadDepth.unless(context.log_rra_max() <= LOG_MAX_READS)?;
+        row.log_rra_max = context.log_rra_max();
+    }
+    if has(OptParam::SRA_MAX) {
+        Syndrome::ReadDepth.unless(context.log_sra_max() <= LOG_MAX_READS)?;
+        row.log_sra_max = context.log_sra_max();
+    }
+    if has(OptParam::RNR_TIMEOUT) {
+        row.min_rnr_nak = context.min_rnr_nak();
+    }
+    if has(OptParam::RETRY_COUNT) {
+        row.retry_count = context.retry_count();
+        row.retries_left = row.retry_count;
+    }
+    if has(OptParam::RNR_RETRY) {
+        row.rnr_retry = context.rnr_retry();
+        row.rnr_left = row.rnr_retry;
+    }
+    if has(OptParam::ACK_TIMEOUT) {
+        row.ack_timeout = path.ack_timeout();
+    }
+    Ok(())
+}
+
+/// The way to the peer, as RoCE v2 needs it.
+fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
+    let source = func.function().roce.get(usize::from(path.src_addr_index()));
+    Syndrome::SourceAddress.unless(source.is_some_and(|address| address.valid != 0))?;
+    row.sgid_index = path.src_addr_index();
+    row.hop_limit = path.hop_limit();
+    // DSCP may come in a field of its own; ECN is the network's.
+    row.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
+    row.flow_label = path.flow_label();
+    row.grh = 1;
+    row.dgid = path.rgid_rip();
+    row.dmac = prefix(&path.as_bytes()[0x26..]);
+    let asked = if caps::source_port(func) { path.udp_sport() } else { 0 };
+    row.udp_sport = asked;
+    Ok(())
+}
+
+/// Takes what `INIT2RTR` must.
+pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext, qpn: u32) -> Done {
+    Syndrome::PathMtu.unless((1..=MAX_MTU).contains(&context.mtu()))?;
+    Syndrome::MessageSize.unless(context.log_msg_max() <= LOG_MAX_MESSAGE)?;
+    row.mtu = 128 << context.mtu();
+    row.log_msg_max = context.log_msg_max();
+    row.remote_qpn = context.remote_qpn();
+    let must = OptParam::PRIMARY_ADDRESS_PATH | OptParam::RRA_MAX | OptParam::RNR_TIMEOUT;
+    take(call, row, context, must)?;
+    if row.udp_sport == 0 {
+        // One port per flow, in the dynamic range, so that switches can spread flows (A17.9.2).
+        row.udp_sport = MIN_SOURCE_PORT | ((qpn ^ row.remote_qpn) & 0x3fff) as u16;
+    }
+    row.rx_psn = context.next_rcv_psn();
+    row.rx_ack_psn = row.rx_psn;
+    Ok(())
+}
+
+/// Takes what `RTR2RTS` must.
+pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext) -> Done {
+    let must = OptParam::SRA_MAX | OptParam::RETRY_COUNT | OptParam::RNR_RETRY | OptParam::ACK_TIMEOUT;
+    take(call, row, context, must)?;
+    let psn = context.next_send_psn();
+    (row.snd_psn, row.una_psn, row.rsp_psn, row.retry_psn, row.max_psn) = (psn, psn, psn, psn, psn);
+    // No limit until the responder says otherwise.
+    row.credits = 31;
+    Ok(())
+}
+
+/// The row as a context.
+pub(super) fn show(row: &QpRow) -> QpContext {
+    let has = |flag| row.has(flag);
+    let mut path = AddressPath::zeroed();
+    path.set()
+        .pkey_index(row.pkey_index)
+        .grh(row.grh != 0)
+        .ack_timeout(row.ack_timeout)
+        .src_addr_index(row.sgid_index)
+        .hop_limit(row.hop_limit)
+        .tclass(row.tclass)
+        .flow_label(row.flow_label)
+        .rgid_rip(row.dgid)
+        .dscp(row.tclass >> 2)
+        .ecn(row.tclass & 3)
+        .udp_sport(row.udp_sport)
+        .vhca_port_num(1)
+        .rmac_47_32(u16::from_be_bytes(prefix(&row.dmac)))
+        .rmac_31_0(u32::from_be_bytes(prefix(&row.dmac[2..])));
+    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let mut c = QpContext::zeroed();
+    c.set()
+        .state(super::qp::state_of(row))
+        .st(Bits::from_bits(row.service.into()))
+        .pm_state(PathMigState::Migrated)
+        .pd(row.pd)
+        .mtu(row.mtu.checked_ilog2().map_or(0, |log| (log as u8).saturating_sub(7)))
+        .log_msg_max(row.log_msg_max)
+        .log_rq_size(row.log_rq)
+        .log_rq_stride(row.log_rq_stride.saturating_sub(4))
+        .no_sq(has(QpFlags::NO_SQ))
+        .log_sq_size(row.log_sq)
+        .rlky(has(QpFlags::RESERVED_LKEY))
+        .counter_set_id(row.counter_set as u8)
+        .uar_page(row.uar)
+        .user_index(row.user_index)
+        .log_page_size(log_page_size)
+        .remote_qpn(row.remote_qpn)
+        .primary_address_path(path);
+    c.set()
+        .log_sra_max(row.log_sra_max)
+        .retry_count(row.retry_count)
+        .rnr_retry(row.rnr_retry)
+        .cur_rnr_retry(row.rnr_left)
+        .cur_retry_count(row.retries_left)
+        .next_send_psn(row.snd_psn & 0xff_ffff)
+        .cqn_snd(row.cqn_snd)
+        .last_acked_psn(row.una_psn.wrapping_sub(1) & 0xff_ffff)
+        .log_rra_max(row.log_rra_max)
+        .rre(has(QpFlags::REMOTE_READ))
+        .rwe(has(QpFlags::REMOTE_WRITE))
+        .rae(has(QpFlags::REMOTE_ATOMIC))
+        .page_offset(page_offset)
+        .min_rnr_nak(row.min_rnr_nak)
+        .next_rcv_psn(row.rx_psn & 0xff_ffff)
+        .xrcd(row.xrcd)
+        .cqn_rcv(row.cqn_rcv)
+        .dbr_addr(row.dbr)
+        .q_key(row.qkey)
+        .rq_type(if has(QpFlags::NO_RQ) { NO_RQ } else { 0 })
+        .srqn_rmpn_xrqn(row.srqn)
+        .rmsn(row.rx_msn & 0xff_ffff)
+        .hw_sq_wqebb_counter(row.sq_next)
+        .sw_sq_wqebb_counter(row.sq_pi)
+        .hw_rq_counter(row.rq_ci.into())
+        .sw_rq_counter(row.rq_pi.into());
+    c
+}

@@ -1,0 +1,104 @@
+//! The states of a queue pair (IBTA 10.3.1): which transition is legal, and what it takes from the context.
+
+use super::{
+    call::Call,
+    qp,
+    qp_context::{self, OptParam},
+    refusal::{Done, Refused, Syndrome},
+};
+use crate::{
+    pipe::{flush, work::Work},
+    state::QpRow,
+};
+use hwspec::{
+    cmd::{Opcode, qp::*},
+    context::QpState,
+};
+
+/// Access rights of the responder.
+const ACCESS: OptParam = OptParam::RRE.union(OptParam::RWE).union(OptParam::RAE);
+
+/// What a transition is: where from, where to, and the optional fields it takes.
+struct Transition {
+    from: QpState,
+    to: QpState,
+    optional: OptParam,
+}
+
+fn table(op: Opcode) -> Option<Transition> {
+    let (from, to, optional) = match op {
+        Opcode::Rst2initQp => (QpState::Reset, QpState::Init, OptParam::COUNTER_SET_ID),
+        Opcode::Init2initQp => {
+            (QpState::Init, QpState::Init, ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::PRIMARY_PORT))
+        }
+        Opcode::Init2rtrQp => (QpState::Init, QpState::Rtr, ACCESS.union(OptParam::PKEY_INDEX)),
+        Opcode::Rtr2rtsQp => {
+            (QpState::Rtr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE))
+        }
+        Opcode::Rts2rtsQp => (
+            QpState::Rts,
+            QpState::Rts,
+            ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE).union(OptParam::COUNTER_SET_ID),
+        ),
+        Opcode::Sqerr2rtsQp => (QpState::SqErr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT)),
+        Opcode::SqdRtsQp => (QpState::SqDrained, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT)),
+        _ => return None,
+    };
+    Some(Transition { from, to, optional })
+}
+
+pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
+    let Some(transition) = table(op) else { return to_end(call, op) };
+    // All these inputs are alike up to the end of the context.
+    let input: Rst2initQpIn = call.input()?;
+    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
+    let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
+    Syndrome::QpState.unless(qp::state_of(&row) == transition.from)?;
+    let optional = OptParam::from_bits(input.opt_param_mask())
+        .filter(|given| transition.optional.contains(*given))
+        .ok_or(Refused(Syndrome::OptParam))?;
+    let context = input.qpc();
+    match op {
+        Opcode::Rst2initQp => {
+            qp::reset(&mut row);
+            let must = ACCESS | OptParam::PKEY_INDEX | OptParam::PRIMARY_PORT | OptParam::COUNTER_SET_ID;
+            qp_context::take(call, &mut row, &context, must)?;
+        }
+        Opcode::Init2rtrQp => qp_context::take_receive(call, &mut row, &context, input.qpn())?,
+        Opcode::Rtr2rtsQp => qp_context::take_send(call, &mut row, &context)?,
+        _ => {}
+    }
+    qp_context::take(call, &mut row, &context, optional)?;
+    row.state = transition.to.raw();
+    if let Some(place) = call.func.row_mut::<QpRow>(index) {
+        *place = row;
+    }
+    if transition.to == QpState::Rts {
+        // Requests may have been posted before.
+        call.func.make_ready(index);
+    }
+    call.answer(&Rst2initQpOut::zeroed())
+}
+
+/// The transitions that every state allows: to ERR and to RESET.
+fn to_end(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
+    let input: Qp2errIn = call.input()?;
+    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
+    match op {
+        Opcode::Qp2Err => {
+            // Everything posted completes with a flush error.
+            let Some(mut work) = Work::open(call.func, call.step, index) else {
+                return Syndrome::NoSuchQp.refuse();
+            };
+            flush::enter_error(&mut work);
+            work.close();
+        }
+        Opcode::Qp2Rst => {
+            if let Some(row) = call.func.row_mut::<QpRow>(index) {
+                qp::reset(row);
+            }
+        }
+        _ => return Syndrome::UnknownOpcode.refuse(),
+    }
+    call.answer(&Qp2errOut::zeroed())
+}

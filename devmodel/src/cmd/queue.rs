@@ -1,0 +1,204 @@
+//! The command queue: entries and mailboxes brought in by DMA, answers brought out (PRM: command interface).
+
+use super::{
+    call::Call,
+    dispatch,
+    refusal::{Refused, Syndrome},
+};
+use crate::{
+    host::{Host, Iova, Rid},
+    pcie,
+    pipe::Step,
+    region::{Effect, Func},
+    state::Counters,
+};
+use hwspec::{
+    cmd::{
+        CmdIn, DeliveryStatus,
+        queue::{CmdMailbox, CmdQueueEntry},
+    },
+    layout::{Layout, prefix},
+};
+
+/// Transport type of an entry: PCIe command interface.
+const KIND_PCIE: u8 = 7;
+/// Bytes of input or output in the entry.
+const INLINE: usize = 0x10;
+/// Bytes of data in a mailbox.
+const BOX_DATA: usize = 0x200;
+/// Longest input or output: the page list of the largest region.
+const MAX_LEN: u32 = 16 << 20;
+/// Part of an entry the device writes: output, lengths and pointers as they were, status and ownership.
+const WRITTEN: usize = 0x20;
+
+/// What is left to do for a command that was carried out: its entry goes back to the driver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    slot: u32,
+    at: Iova,
+    entry: CmdQueueEntry,
+    /// Whether a command event queue was there when the command began.
+    event: bool,
+}
+
+/// Works on the command queue slots whose doorbell bits are set.
+pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
+    if !pcie::may_dma(func) || func.function().cmdq == 0 {
+        return;
+    }
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    for slot in (0..32).filter(|s| slots & 1 << s != 0) {
+        // A command may have reset the queue's address by resetting the function.
+        let at = func.function().cmdq + u64::from(slot) * CmdQueueEntry::SIZE as u64;
+        let mut raw = [0; CmdQueueEntry::SIZE];
+        if step.host.read(func.rid(), at, &mut raw).is_err() {
+            continue;
+        }
+        let mut entry = CmdQueueEntry::from_bytes(raw);
+        if !entry.ownership() {
+            continue;
+        }
+        let event = dispatch::command_eq(func).is_some();
+        let mut quiesce = false;
+        let status = match bring_in(func.rid(), step.host, &entry, &mut input) {
+            Ok(boxes) => {
+                output.clear();
+                output.resize(entry.output_length() as usize, 0);
+                quiesce = execute(func, step, &input, &mut output);
+                bring_out(func.rid(), step.host, &mut entry, &output, &boxes)
+            }
+            Err(status) => status,
+        };
+        if status != DeliveryStatus::Ok {
+            func.rollback();
+            entry.set().command_output_inline_data([0; INLINE]);
+        }
+        entry.set().status(status.raw()).ownership(false);
+        func.function_mut(|f| &mut f.counters)[Counters::CommandsDone as usize] += 1;
+        let completion = Completion { slot, at, entry, event };
+        if quiesce {
+            func.commit(step.host);
+            step.hold(completion);
+        } else {
+            complete(func, &completion);
+            func.commit(step.host);
+        }
+    }
+}
+
+/// Gives an entry back to the driver when the job commits.
+pub(crate) fn complete(func: &mut Func<'_>, completion: &Completion) {
+    // The byte with the ownership bit is the last one, and is written last.
+    let data = &completion.entry.as_bytes()[WRITTEN..];
+    func.effect(Effect::Write { at: completion.at + WRITTEN as u64, data });
+    if completion.event {
+        dispatch::command_event(func, completion.slot);
+    }
+}
+
+/// Carries a command out and fills `output`. True if its completion has to wait for the end of transfers under way.
+fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut Vec<u8>) -> bool {
+    let header = CmdIn::read(input);
+    let mut call =
+        Call { func, step, input, output, uid: header.uid(), op_mod: header.op_mod(), quiesce: false };
+    match dispatch::run(&mut call, header.opcode()) {
+        Ok(()) => call.quiesce,
+        Err(Refused(syndrome)) => {
+            let op = header.opcode();
+            tracing::debug!(
+                fid = call.func.fid(),
+                ?op,
+                expected = Syndrome::text(syndrome),
+                "command refused"
+            );
+            call.func.rollback();
+            output.fill(0);
+            output[0] = syndrome.status().raw();
+            output[4..8].copy_from_slice(&syndrome.code().to_be_bytes());
+            false
+        }
+    }
+}
+
+fn join(high: u32, low: u32, shift: u32) -> Iova {
+    u64::from(high) << 32 | u64::from(low) << shift
+}
+
+/// Reads the input and finds the output's mailboxes; nothing is carried out before both are known to be sound.
+fn bring_in(
+    rid: Rid,
+    host: &mut dyn Host,
+    entry: &CmdQueueEntry,
+    input: &mut Vec<u8>,
+) -> Result<Vec<Iova>, DeliveryStatus> {
+    if entry.kind() != KIND_PCIE {
+        return Err(DeliveryStatus::BadCommandType);
+    }
+    // The header must be there, and room for status and syndrome.
+    if !(8..=MAX_LEN).contains(&entry.input_length()) {
+        return Err(DeliveryStatus::InputLenErr);
+    }
+    if !(8..=MAX_LEN).contains(&entry.output_length()) {
+        return Err(DeliveryStatus::OutputLenErr);
+    }
+    let len = entry.input_length() as usize;
+    input.clear();
+    input.extend_from_slice(&entry.command_input_inline_data()[..len.min(INLINE)]);
+    let first = join(entry.input_mailbox_pointer_63_32(), entry.input_mailbox_pointer_31_9(), 9);
+    walk(rid, host, first, len, entry.token(), DeliveryStatus::BadInputPointer, |_, data| {
+        input.extend_from_slice(data);
+    })?;
+    input.truncate(len);
+    let mut boxes = Vec::new();
+    let first = join(entry.output_mailbox_pointer_63_32(), entry.output_mailbox_pointer_31_9(), 9);
+    let len = entry.output_length() as usize;
+    walk(rid, host, first, len, entry.token(), DeliveryStatus::BadOutputPointer, |at, _| boxes.push(at))?;
+    Ok(boxes)
+}
+
+/// Follows the chain that holds what of `len` bytes does not lie in the entry.
+fn walk(
+    rid: Rid,
+    host: &mut dyn Host,
+    first: Iova,
+    len: usize,
+    token: u8,
+    bad_pointer: DeliveryStatus,
+    mut each: impl FnMut(Iova, &[u8]),
+) -> Result<(), DeliveryStatus> {
+    let mut at = first;
+    for number in 0..len.saturating_sub(INLINE).div_ceil(BOX_DATA) {
+        let mut raw = [0; CmdMailbox::SIZE];
+        if at == 0 || host.read(rid, at, &mut raw).is_err() {
+            return Err(bad_pointer);
+        }
+        let mailbox = CmdMailbox::from_bytes(raw);
+        if mailbox.token() != token {
+            return Err(DeliveryStatus::TokenErr);
+        }
+        if mailbox.block_number() as usize != number {
+            return Err(DeliveryStatus::BadBlockNumber);
+        }
+        each(at, &raw[..BOX_DATA]);
+        at = join(mailbox.next_pointer_63_32(), mailbox.next_pointer_31_10(), 10);
+    }
+    Ok(())
+}
+
+/// Writes the output into the mailboxes and the entry's image.
+fn bring_out(
+    rid: Rid,
+    host: &mut dyn Host,
+    entry: &mut CmdQueueEntry,
+    output: &[u8],
+    boxes: &[Iova],
+) -> DeliveryStatus {
+    let (head, rest) = output.split_at(output.len().min(INLINE));
+    entry.set().command_output_inline_data(prefix(head));
+    for (at, part) in boxes.iter().zip(rest.chunks(BOX_DATA)) {
+        if host.write(rid, *at, part).is_err() {
+            return DeliveryStatus::BadOutputPointer;
+        }
+    }
+    DeliveryStatus::Ok
+}

@@ -1,0 +1,128 @@
+//! Why a command was refused: the status the interface defines, and a syndrome that says which check it was.
+
+use hwspec::cmd::Status;
+
+macro_rules! syndromes { ($( $(#[$m:meta])* $name:ident = $code:literal, $status:ident, $text:literal; )*) => {
+    /// Which check refused a command. Syndromes are the device's own; these are ours: the high half says that.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u32)]
+    pub enum Syndrome { $( #[doc = $text] $name = 0x1b56_0000 | $code, )* }
+
+    impl Syndrome {
+        /// All of them.
+        pub const ALL: &'static [Self] = &[ $( Self::$name ),* ];
+        /// The status a command refused by this check gets.
+        pub const fn status(self) -> Status {
+            match self { $( Self::$name => Status::$status, )* }
+        }
+        /// What was expected.
+        pub const fn text(self) -> &'static str {
+            match self { $( Self::$name => $text, )* }
+        }
+        /// The code as the command's output carries it.
+        pub const fn code(self) -> u32 {
+            self as u32
+        }
+        /// The syndrome with this code.
+        pub fn from_code(code: u32) -> Option<Self> {
+            Self::ALL.iter().copied().find(|s| s.code() == code)
+        }
+    }
+} }
+
+syndromes! {
+    UnknownOpcode = 0x01, BadOp, "an opcode this device knows";
+    NotOnThisLink = 0x02, BadOp, "a command of the port's link layer (Ethernet)";
+    OpMod = 0x03, BadParam, "an op_mod this command knows";
+    InputLength = 0x04, BadInputLen, "an input as long as the command and its lists";
+    OutputLength = 0x05, BadOutputLen, "room for the whole answer";
+    HcaState = 0x06, BadSysState, "the command in a state of the bring-up that allows it";
+    PagesMissing = 0x07, Lim, "all pages asked for to be given";
+    FunctionId = 0x08, BadParam, "a function or vport that the caller manages";
+    Uid = 0x09, BadResource, "the uid of a user context of this function";
+    Privileged = 0x0a, BadResource, "uid 0: the command belongs to the function's own driver";
+    PageAddress = 0x0b, BadParam, "page addresses aligned to 4096 bytes";
+    Issi = 0x0c, BadParam, "an interface step sequence this device supports";
+    CapType = 0x0d, BadParam, "a capability page this device has";
+    CapValue = 0x0e, BadParam, "capabilities within the maximum, of those that can be set";
+    Register = 0x0f, BadParam, "a register this device has, and a method it supports";
+    Teardown = 0x10, BadParam, "a teardown profile this device supports";
+
+    NoSuchEq = 0x20, BadResource, "an event queue of the caller";
+    NoSuchCq = 0x21, BadResource, "a completion queue of the caller";
+    NoSuchQp = 0x22, BadResource, "a queue pair of the caller";
+    NoSuchSrq = 0x23, BadResource, "a shared receive queue of the caller, of this kind";
+    NoSuchMkey = 0x24, BadResource, "a memory key of the caller";
+    NoSuchPd = 0x25, BadResource, "a protection domain of the caller";
+    NoSuchUar = 0x26, BadResource, "a UAR page of the caller";
+    NoSuchTd = 0x27, BadResource, "a transport domain of the caller";
+    NoSuchXrcd = 0x28, BadResource, "an XRC domain of the caller";
+    NoSuchCounter = 0x29, BadResource, "a counter set of the caller";
+    NoSuchUctx = 0x2a, BadResource, "a user context";
+    InUse = 0x2b, BadResState, "an object nothing refers to";
+    TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
+    NoTranslation = 0x2d, NoResources, "free translation entries";
+
+    QueueSize = 0x40, BadParam, "a queue size within the advertised limit";
+    PageSize = 0x41, BadParam, "a page size of at least 4096 bytes";
+    PageList = 0x42, BadParam, "a page list that holds the whole queue or region";
+    DoorbellRecord = 0x43, BadParam, "a doorbell record aligned to 8 bytes";
+    Vector = 0x44, BadIndex, "an interrupt vector the function has";
+    Umem = 0x45, BadParam, "page lists: user memory objects are not supported";
+    CqFlags = 0x46, BadParam, "CQ options this device supports";
+    ModifyField = 0x47, BadParam, "a field that can be modified";
+
+    AccessMode = 0x60, BadParam, "access mode PA or MTT";
+    MkeyLength = 0x61, BadParam, "a region within the advertised size and the address space";
+    MkeyAccess = 0x62, BadParam, "access rights this key may have";
+
+    ServiceType = 0x80, BadParam, "a service type this device supports";
+    Stride = 0x81, BadParam, "receive WQEs of at most 512 bytes";
+    RqType = 0x82, BadParam, "a kind of receive queue this device supports";
+    QpState = 0x83, BadQpState, "the transition in a state that allows it";
+    OptParam = 0x84, BadParam, "optional parameters this transition takes";
+    PathMtu = 0x85, BadParam, "a path MTU of 256 to 4096 bytes";
+    MessageSize = 0x86, BadParam, "a message size within the advertised limit";
+    PkeyIndex = 0x87, BadIndex, "P_Key index 0";
+    Port = 0x88, BadParam, "port 1";
+    SourceAddress = 0x89, BadIndex, "a valid entry of the RoCE address table";
+    ReadDepth = 0x8a, BadParam, "READs and atomics under way within the advertised limit";
+    Signature = 0x8b, BadParam, "no WQE signature";
+
+    RoceAddress = 0xa0, BadParam, "a RoCE v2 address, IPv4 or IPv6, without VLAN";
+    AddressIndex = 0xa1, BadIndex, "an index of the RoCE address table";
+    Mtu = 0xa2, BadParam, "an MTU the port supports";
+    VportState = 0xa3, BadParam, "administrative state down, up or follow";
+}
+
+/// A command was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused(pub Syndrome);
+
+/// What a command's file returns.
+pub(super) type Done<T = ()> = Result<T, Refused>;
+
+impl Syndrome {
+    /// Refuses unless `ok`.
+    pub(super) fn unless(self, ok: bool) -> Done {
+        if ok { Ok(()) } else { Err(Refused(self)) }
+    }
+    /// Refuses.
+    pub(super) fn refuse<T>(self) -> Done<T> {
+        Err(Refused(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_has_a_code_of_its_own_and_a_bad_status() {
+        for (i, s) in Syndrome::ALL.iter().enumerate() {
+            assert_eq!(Syndrome::from_code(s.code()), Some(*s));
+            assert_ne!(s.status(), Status::Ok);
+            assert!(!Syndrome::ALL[..i].iter().any(|t| t.code() == s.code()));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Port and device registers, through `ACCESS_REG`: those a driver reads when it loads.
+//!
+//! All fields here lie in the first dword unless said otherwise; dwords are big-endian.
+
+use super::{
+    call::Call,
+    refusal::{Done, Syndrome},
+    vport,
+};
+use crate::state::Counters;
+use hwspec::{
+    cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
+    layout::{load, store},
+};
+
+/// `op_mod`: write, read.
+const WRITE: u16 = 0;
+const READ: u16 = 1;
+
+/// Register ids.
+const PMTU: u16 = 0x5003;
+const PTYS: u16 = 0x5004;
+const PAOS: u16 = 0x5006;
+const PPCNT: u16 = 0x5008;
+const PVLC: u16 = 0x500f;
+const NODE_DESC: u16 = 0x6001;
+const HOST_ENDIANNESS: u16 = 0x7004;
+
+/// `proto_mask` of `PTYS`: Ethernet.
+const PROTO_ETHERNET: u64 = 1 << 2;
+/// Ethernet protocols of `PTYS`: 100GBASE-CR4.
+const BASE_100G_CR4: u64 = 1 << 20;
+/// `admin_status` and `oper_status` of `PAOS`.
+const UP: u64 = 1;
+const DOWN: u64 = 2;
+/// `grp` of `PPCNT`: IEEE 802.3.
+const IEEE_802_3: u64 = 0;
+
+/// Bytes of a register.
+fn size(id: u16) -> Option<usize> {
+    Some(match id {
+        PMTU | PVLC | PAOS | HOST_ENDIANNESS => 0x10,
+        PTYS | NODE_DESC => 0x40,
+        PPCNT => 0x100,
+        _ => return None,
+    })
+}
+
+pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: AccessRegisterIn = call.input()?;
+    let id = input.register_id();
+    let Some(size) = size(id) else { return Syndrome::Register.refuse() };
+    let Some(given) = call.input.get(AccessRegisterIn::SIZE..AccessRegisterIn::SIZE + size) else {
+        return Syndrome::InputLength.refuse();
+    };
+    let mut register = given.to_vec();
+    // Registers of a port say which: 0 and 1 are ours.
+    if id >> 8 == 0x50 {
+        Syndrome::Port.unless(load(&register, 0, 23, 16) <= 1)?;
+    }
+    match (id, call.op_mod) {
+        // This driver's byte order; the interface is big-endian whatever it is.
+        (HOST_ENDIANNESS, WRITE | READ) => {}
+        (PAOS, WRITE) => {
+            let state = load(&register, 0, 11, 8);
+            Syndrome::VportState.unless(state == UP || state == DOWN)?;
+            *call.func.function_mut(|f| &mut f.vport_state) = u32::from(state == UP);
+        }
+        (PMTU, WRITE) => {
+            let mtu = load(&register, 8, 31, 16) as u16;
+            Syndrome::Mtu.unless((68..=vport::MAX_MTU).contains(&mtu))?;
+            *call.func.function_mut(|f| &mut f.mtu) = mtu;
+        }
+        (_, READ) => read(call, id, &mut register),
+        _ => return Syndrome::Register.refuse(),
+    }
+    let mut out = AccessRegisterOut::zeroed().as_bytes().to_vec();
+    out.extend_from_slice(&register);
+    call.answer_bytes(&out)
+}
+
+fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
+    let f = call.func.function();
+    match id {
+        PTYS => {
+            register[4..].fill(0);
+            store(register, 0, 2, 0, PROTO_ETHERNET);
+            // Capability, administrative and operational.
+            [0xc, 0x18, 0x24].iter().for_each(|at| store(register, *at, 31, 0, BASE_100G_CR4));
+        }
+        PMTU => {
+            store(register, 4, 31, 16, vport::MAX_MTU.into());
+            store(register, 8, 31, 16, f.mtu.into());
+            store(register, 0xc, 31, 16, f.mtu.into());
+        }
+        PVLC => [4, 8, 0xc].iter().for_each(|at| store(register, *at, 3, 0, 1)),
+        PAOS => {
+            let state = if f.vport_state != 0 { UP } else { DOWN };
+            store(register, 0, 11, 8, state);
+            store(register, 0, 3, 0, state);
+        }
+        PPCNT => {
+            let group = load(register, 0, 5, 0);
+            register[8..].fill(0);
+            if group == IEEE_802_3 {
+                // Frames sent and received, then octets sent and received behind two error counters.
+                let counters = [
+                    (0x08, Counters::TxPackets),
+                    (0x10, Counters::RxPackets),
+                    (0x28, Counters::TxBytes),
+                    (0x30, Counters::RxBytes),
+                ];
+                counters.iter().for_each(|(at, c)| store(register, *at, 63, 0, f.counters[*c as usize]));
+            }
+        }
+        _ => {
+            let name = format!("ironverbs iron{}", call.func.fid());
+            register.fill(0);
+            register[..name.len()].copy_from_slice(name.as_bytes());
+        }
+    }
+}

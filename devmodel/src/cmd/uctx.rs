@@ -1,0 +1,103 @@
+//! User contexts, and the end of everything that belongs to one.
+
+use super::{
+    call::Call,
+    cq, eq, mkey, qp,
+    refusal::{Done, Syndrome},
+    srq,
+};
+use crate::{
+    Adapter,
+    host::{Host, Party},
+    pcie,
+    region::{Func, Row},
+    state::{CounterRow, CqRow, EqRow, Head, MkeyRow, PdRow, QpRow, SrqRow, TdRow, UarRow, UctxRow, XrcdRow},
+};
+use hwspec::cmd::uctx::*;
+
+/// Objects ended between two commits: what the journal holds for sure.
+const CHUNK: usize = 16;
+
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateUctxIn = call.input()?;
+    // The index is the uid, and uid 0 is the function's own driver.
+    let index = call.alloc::<UctxRow>(1)?;
+    if let Some(row) = call.func.row_mut::<UctxRow>(index) {
+        row.cap = input.uctx().cap();
+    }
+    let mut out = CreateUctxOut::zeroed();
+    out.set().uid(index as u16);
+    call.answer(&out)
+}
+
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroyUctxIn = call.input()?;
+    let uid = input.uid();
+    Syndrome::NoSuchUctx.unless(uid != 0 && call.func.row::<UctxRow>(uid.into()).is_some())?;
+    call.done()?;
+    end_uctx(call.func, call.step.host, uid);
+    call.quiesce = true;
+    Ok(())
+}
+
+/// Ends a user context and all that belongs to it, without a word to anybody. Commits on the way; the context itself goes
+/// last, so that whoever finds this half done can do it again.
+fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
+    end_objects(func, host, |head| head.uid == uid);
+    func.free::<UctxRow>(uid.into());
+    func.commit(host);
+}
+
+/// Ends all objects that `pick` wants; user contexts only if it wants all. Commits on the way.
+pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl Fn(&Head) -> bool) {
+    // Who refers goes before who is referred to.
+    each::<QpRow>(func, host, &pick, qp::end);
+    each::<MkeyRow>(func, host, &pick, mkey::end);
+    each::<SrqRow>(func, host, &pick, srq::end);
+    each::<CqRow>(func, host, &pick, cq::end);
+    each::<EqRow>(func, host, &pick, eq::end);
+    each::<PdRow>(func, host, &pick, |f, i| f.free::<PdRow>(i));
+    each::<TdRow>(func, host, &pick, |f, i| f.free::<TdRow>(i));
+    each::<XrcdRow>(func, host, &pick, |f, i| f.free::<XrcdRow>(i));
+    each::<UarRow>(func, host, &pick, |f, i| f.free::<UarRow>(i));
+    each::<CounterRow>(func, host, &pick, |f, i| f.free::<CounterRow>(i));
+    // A context belongs to uid 0 itself.
+    each::<UctxRow>(func, host, &pick, |f, i| f.free::<UctxRow>(i));
+}
+
+fn each<R: Row>(
+    func: &mut Func<'_>,
+    host: &mut dyn Host,
+    pick: &impl Fn(&Head) -> bool,
+    end: fn(&mut Func<'_>, u32),
+) {
+    let mut all = func.live::<R>();
+    all.retain(|i| func.row::<R>(*i).is_some_and(|row| pick(row.head())));
+    for some in all.chunks(CHUNK) {
+        some.iter().for_each(|index| end(func, *index));
+        func.commit(host);
+    }
+}
+
+impl Adapter {
+    /// Ends all user contexts of a party that is gone, on all functions: peers see requests that are not answered,
+    /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts.
+    pub fn reap(&self, host: &mut dyn Host, party: Party) -> usize {
+        let mut ended = 0;
+        for fid in 0..self.region().functions() {
+            if !self.region().is_present(fid) {
+                continue;
+            }
+            let mut func = Func::lock(self.region(), fid, host);
+            let mut uids = func.live::<UctxRow>();
+            uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));
+            uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
+            drop(func);
+            if !uids.is_empty() {
+                pcie::purge_frames(self, host, fid);
+            }
+            ended += uids.len();
+        }
+        ended
+    }
+}

@@ -1,0 +1,177 @@
+//! The virtual port: state, context, RoCE addresses, counters.
+
+use super::{
+    call::Call,
+    refusal::{Done, Syndrome},
+};
+use crate::{
+    identity,
+    state::{Counters, ROCE_ADDRESSES, RoceAddress},
+};
+use hwspec::{
+    cmd::vport::*,
+    context::vport::{MacAddressLayout, NicVportContext, RoceAddr, TrafficCounter},
+    layout::prefix,
+};
+
+/// Largest MTU of the port, in bytes.
+pub(super) const MAX_MTU: u16 = 9978;
+/// Smallest MTU an IPv4 link may have.
+const MIN_MTU: u16 = 68;
+/// `modify_nic_vport_field_select`.
+const ROCE_EN: u32 = 1 << 1;
+const MTU: u32 = 1 << 6;
+/// `roce_version`: RoCE v2.
+const ROCE_V2: u8 = 2;
+/// `roce_l3_type`.
+const IPV4: u8 = 0;
+const IPV6: u8 = 1;
+/// First 12 bytes of a GID that is an IPv4 address.
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+/// `admin_state`: follow the link.
+const FOLLOW: u8 = 2;
+/// Largest `op_mod` of the state commands: vNIC, e-switch and uplink ports.
+const PORTS: u16 = 2;
+
+/// A function speaks for its own vport only.
+fn own_vport(other: bool, number: u16) -> Done {
+    Syndrome::FunctionId.unless(!other && number == 0)
+}
+
+pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryVportStateIn = call.input()?;
+    own_vport(input.other_vport(), input.vport_number())?;
+    Syndrome::OpMod.unless(call.op_mod <= PORTS)?;
+    let f = call.func.function();
+    let mut out = QueryVportStateOut::zeroed();
+    out.set().admin_state(f.vport_admin_state as u8).state(f.vport_state as u8);
+    call.answer(&out)
+}
+
+pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: ModifyVportStateIn = call.input()?;
+    own_vport(input.other_vport(), input.vport_number())?;
+    Syndrome::OpMod.unless(call.op_mod <= PORTS)?;
+    let admin = input.admin_state();
+    Syndrome::VportState.unless(admin <= FOLLOW)?;
+    *call.func.function_mut(|f| &mut f.vport_admin_state) = admin.into();
+    *call.func.function_mut(|f| &mut f.vport_state) = u32::from(admin != 0);
+    call.answer(&ModifyVportStateOut::zeroed())
+}
+
+pub(super) fn query_nic(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryNicVportContextIn = call.input()?;
+    own_vport(input.other_vport(), input.vport_number())?;
+    let f = call.func.function();
+    let mut address = MacAddressLayout::zeroed();
+    address
+        .set()
+        .mac_addr_47_32(u16::from_be_bytes(prefix(&f.mac)))
+        .mac_addr_31_0(u32::from_be_bytes(prefix(&f.mac[2..])));
+    let guid = u64::from_be_bytes(identity::guid(call.func.fid()));
+    let mut context = NicVportContext::zeroed();
+    context
+        .set()
+        .roce_en(f.roce_enabled != 0)
+        .mtu(f.mtu)
+        .system_image_guid(u64::from_be_bytes(identity::guid(0)))
+        .port_guid(guid)
+        .node_guid(guid)
+        .allowed_list_type(input.allowed_list_type())
+        .permanent_address(address);
+    let mut out = QueryNicVportContextOut::zeroed();
+    out.set().nic_vport_context(context);
+    call.answer(&out)
+}
+
+pub(super) fn modify_nic(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: ModifyNicVportContextIn = call.input()?;
+    own_vport(input.other_vport(), input.vport_number())?;
+    let fields = u32::from_be_bytes(input.field_select());
+    // Addresses follow from the function's number; there is no Ethernet data path whose filters could be set.
+    Syndrome::ModifyField.unless(fields & !(ROCE_EN | MTU) == 0)?;
+    let context = input.nic_vport_context();
+    if fields & MTU != 0 {
+        Syndrome::Mtu.unless((MIN_MTU..=MAX_MTU).contains(&context.mtu()))?;
+        *call.func.function_mut(|f| &mut f.mtu) = context.mtu();
+    }
+    if fields & ROCE_EN != 0 {
+        *call.func.function_mut(|f| &mut f.roce_enabled) = context.roce_en().into();
+    }
+    call.answer(&ModifyNicVportContextOut::zeroed())
+}
+
+pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetRoceAddressIn = call.input()?;
+    let index = usize::from(input.roce_address_index());
+    Syndrome::AddressIndex.unless(index < ROCE_ADDRESSES)?;
+    Syndrome::Port.unless(input.vhca_port_num() <= 1)?;
+    let given = input.roce_address();
+    let l3 = given.source_l3_address();
+    let mut address = RoceAddress::default();
+    // An address of zeros clears the entry.
+    if l3 != [0; 16] {
+        let known = given.roce_version() == ROCE_V2 && matches!(given.roce_l3_type(), IPV4 | IPV6);
+        Syndrome::RoceAddress.unless(known && !given.vlan_valid())?;
+        address = RoceAddress {
+            gid: l3,
+            mac: prefix(&given.as_bytes()[0x12..]),
+            valid: 1,
+            version: given.roce_version(),
+            l3_type: given.roce_l3_type(),
+            ..address
+        };
+        if address.l3_type == IPV4 {
+            // The field holds the address in its last four bytes.
+            address.gid[..12].copy_from_slice(&MAPPED);
+        }
+    }
+    call.func.function_mut(|f| &mut f.roce)[index] = address;
+    call.answer(&SetRoceAddressOut::zeroed())
+}
+
+pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryRoceAddressIn = call.input()?;
+    let index = usize::from(input.roce_address_index());
+    Syndrome::AddressIndex.unless(index < ROCE_ADDRESSES)?;
+    Syndrome::Port.unless(input.vhca_port_num() <= 1)?;
+    let address = call.func.function().roce[index];
+    let mut l3 = address.gid;
+    if address.valid != 0 && address.l3_type == IPV4 {
+        l3[..12].fill(0);
+    }
+    let mut shown = RoceAddr::zeroed();
+    shown
+        .set()
+        .source_l3_address(l3)
+        .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
+        .source_mac_31_0(u32::from_be_bytes(prefix(&address.mac[2..])))
+        .roce_l3_type(address.l3_type)
+        .roce_version(address.version);
+    let mut out = QueryRoceAddressOut::zeroed();
+    out.set().roce_address(shown);
+    call.answer(&out)
+}
+
+pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryVportCounterIn = call.input()?;
+    own_vport(input.other_vport(), input.vport_number())?;
+    Syndrome::Port.unless(input.port_num() <= 1)?;
+    let counters = call.func.function().counters;
+    let pair = |packets: Counters, octets: Counters| {
+        let mut c = TrafficCounter::zeroed();
+        c.set().packets(counters[packets as usize]).octets(counters[octets as usize]);
+        c
+    };
+    let mut out = QueryVportCounterOut::zeroed();
+    out.set()
+        .received_ib_unicast(pair(Counters::RxPackets, Counters::RxBytes))
+        .transmitted_ib_unicast(pair(Counters::TxPackets, Counters::TxBytes));
+    if input.clear() {
+        let counters = call.func.function_mut(|f| &mut f.counters);
+        for c in [Counters::RxPackets, Counters::RxBytes, Counters::TxPackets, Counters::TxBytes] {
+            counters[c as usize] = 0;
+        }
+    }
+    call.answer(&out)
+}

@@ -1,0 +1,167 @@
+//! BAR0: initialization segment, MSI-X table and pending bits, UAR pages.
+
+use super::{answers, bar_answers, init_segment, msix};
+use crate::{
+    Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, pipe::Job, region::Func, state::Counters,
+};
+use hwspec::{
+    doorbell::{UAR_SHIFT, UarRegister},
+    init_segment::InitSegment,
+    pcie::{FIRST_UAR, MSIX_PBA, MSIX_TABLE, MSIX_VECTORS},
+};
+
+/// What lies at an offset of BAR0.
+enum Place {
+    InitSegment(usize),
+    MsixTable(usize),
+    MsixPending(usize),
+    Uar(u32, usize),
+    Nothing,
+}
+
+fn place(offset: u64) -> Place {
+    if offset >= BAR0_SIZE {
+        return Place::Nothing;
+    }
+    let at = offset as usize;
+    match at {
+        _ if at < InitSegment::SIZE => Place::InitSegment(at),
+        _ if (MSIX_TABLE..MSIX_TABLE + 16 * MSIX_VECTORS).contains(&at) => Place::MsixTable(at - MSIX_TABLE),
+        _ if (MSIX_PBA..MSIX_PBA + 8).contains(&at) => Place::MsixPending(at - MSIX_PBA),
+        _ if at >> UAR_SHIFT >= FIRST_UAR as usize => {
+            Place::Uar((at >> UAR_SHIFT) as u32, at & ((1 << UAR_SHIFT) - 1))
+        }
+        _ => Place::Nothing,
+    }
+}
+
+impl Adapter {
+    /// Reads the 32-bit register at `offset` (a multiple of 4) of BAR0.
+    pub fn bar_read32(&self, host: &mut dyn Host, now: u64, fid: u8, offset: u64) -> u32 {
+        if !self.is_there(fid) || offset % 4 != 0 || offset >= BAR0_SIZE {
+            return u32::MAX;
+        }
+        let func = Func::lock(self.region(), fid, host);
+        if !bar_answers(&func) {
+            return u32::MAX;
+        }
+        match place(offset) {
+            Place::InitSegment(at) => init_segment::read(&func, now, at),
+            // PCI's structures are little-endian.
+            Place::MsixTable(at) => msix::read_table(&func, at).swap_bytes(),
+            Place::MsixPending(at) => msix::read_pending(&func, at).swap_bytes(),
+            Place::Uar(..) | Place::Nothing => 0,
+        }
+    }
+
+    /// Writes the 32-bit register at `offset` (a multiple of 4) of BAR0 and runs what follows.
+    pub fn bar_write32(
+        &self,
+        runner: &mut Runner,
+        host: &mut dyn Host,
+        now: u64,
+        fid: u8,
+        offset: u64,
+        value: u32,
+    ) {
+        if !self.is_there(fid) || offset % 4 != 0 {
+            return;
+        }
+        let (uar, at) = match place(offset) {
+            Place::Uar(uar, at) => (uar, at),
+            Place::InitSegment(init_segment::COMMAND_DOORBELL) => {
+                return self.submit_if(runner, host, now, fid, Job::Command { slots: value });
+            }
+            other => {
+                let mut func = Func::lock(self.region(), fid, host);
+                if bar_answers(&func) {
+                    match other {
+                        Place::InitSegment(at) => init_segment::write(&mut func, at, value),
+                        Place::MsixTable(at) => msix::write_table(&mut func, at, value.swap_bytes()),
+                        _ => {}
+                    }
+                    func.commit(host);
+                }
+                return;
+            }
+        };
+        // Registers of 8 bytes may be written in two halves: the second one acts. The first half of a send doorbell
+        // says nothing that the doorbell record does not; that of a CQ doorbell lies in the record as well.
+        let (eqn, ci) = ((value >> 24), value & 0xff_ffff);
+        match UarRegister::at(at) {
+            UarRegister::BlueFlame(4) => {
+                runner.submit(self, host, now, fid, Job::Doorbell { qpn: value >> 8, uar })
+            }
+            UarRegister::EqArm => {
+                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, ci, arm: true })
+            }
+            UarRegister::EqCi => {
+                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, ci, arm: false })
+            }
+            _ if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
+                self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes the 64-bit register at `offset` (a multiple of 8) of BAR0 and runs what follows.
+    #[inline]
+    pub fn bar_write64(
+        &self,
+        runner: &mut Runner,
+        host: &mut dyn Host,
+        now: u64,
+        fid: u8,
+        offset: u64,
+        value: u64,
+    ) {
+        if !self.is_there(fid) || offset % 8 != 0 {
+            return;
+        }
+        let (high, low) = ((value >> 32) as u32, value as u32);
+        if let Place::Uar(uar, at) = place(offset) {
+            match UarRegister::at(at) {
+                UarRegister::BlueFlame(0) => {
+                    return runner.submit(self, host, now, fid, Job::Doorbell { qpn: low >> 8, uar });
+                }
+                // The rest of a WQE that was written into the register: it is fetched from its ring.
+                UarRegister::BlueFlame(_) => return,
+                UarRegister::CqArm => {
+                    let job = Job::ArmCq { cqn: low & 0xff_ffff, value: high };
+                    return self.submit_if(runner, host, now, fid, job);
+                }
+                _ => {}
+            }
+        }
+        self.bar_write32(runner, host, now, fid, offset, high);
+        self.bar_write32(runner, host, now, fid, offset + 4, low);
+    }
+
+    /// Submits `job` if the function answers and may do DMA.
+    fn submit_if(&self, runner: &mut Runner, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
+        let mut func = Func::lock(self.region(), fid, host);
+        let admitted = answers(&func);
+        if !admitted {
+            func.function_mut(|f| &mut f.counters)[Counters::BadDoorbells as usize] += 1;
+            func.commit(host);
+        }
+        drop(func);
+        if admitted {
+            runner.submit(self, host, now, fid, job);
+        }
+    }
+
+    /// The second half of a CQ doorbell: what the first half said is in the doorbell record too.
+    fn arm_from_record(&self, runner: &mut Runner, host: &mut dyn Host, now: u64, fid: u8, cqn: u32) {
+        let func = Func::lock(self.region(), fid, host);
+        let Some(dbr) = func.get::<crate::state::CqRow>(cqn).map(|cq| cq.dbr) else { return };
+        let rid = func.rid();
+        drop(func);
+        let mut word = [0; 4];
+        if host.read(rid, dbr + 4, &mut word).is_ok() {
+            let job = Job::ArmCq { cqn, value: u32::from_be_bytes(word) };
+            self.submit_if(runner, host, now, fid, job);
+        }
+    }
+}

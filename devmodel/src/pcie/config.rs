@@ -1,0 +1,144 @@
+//! Configuration space: what is read, and which bits can be written.
+
+use super::{BUS_MASTER, MEMORY_SPACE, sriov};
+use crate::{Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, region::Func};
+use hwspec::pcie::{
+    ARI_CAP, AriCap, BAR_MEM64_PREFETCH, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap,
+    MSIX_CAP, MsixCap, PF_DEVICE_ID, SRIOV_CAP, SriovCap, VF_DEVICE_ID, bus_order,
+};
+
+/// Command register: memory space, bus master, parity, SERR, INTx disable.
+const COMMAND_MASK: u32 = 0x0546;
+/// Command register, as a dword with the status register.
+const COMMAND: usize = 0x04;
+/// BAR0, low half.
+const BAR0: usize = 0x10;
+/// Device control of the PCI Express capability.
+const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
+/// Device control bit: initiate function level reset.
+const INITIATE_FLR: u32 = 1 << 15;
+/// Message control of the MSI-X capability.
+pub(super) const MSIX_CONTROL: usize = MSIX_CAP;
+/// The value of a configuration read that nobody answers, `width` bytes.
+fn no_answer(width: usize) -> u32 {
+    u32::MAX >> (8 * (4 - width.clamp(1, 4)))
+}
+
+/// Configuration space after reset of a function.
+pub(super) fn defaults(fid: u8, total_vfs: u16) -> [u8; EXTENDED_CONFIG_SIZE] {
+    let mut space = [0; EXTENDED_CONFIG_SIZE];
+    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    let is_pf = fid == 0;
+    let mut header = ConfigHeader::new(if is_pf { PF_DEVICE_ID } else { VF_DEVICE_ID });
+    header.set().subsystem_id(0x0008);
+    put(0, &bus_order(header.as_bytes()));
+    put(EXPRESS_CAP, &bus_order(ExpressCap::new(MSIX_CAP as u8).as_bytes()));
+    put(MSIX_CAP, &bus_order(MsixCap::new(0).as_bytes()));
+    let has_vfs = is_pf && total_vfs > 0;
+    put(ARI_CAP, &bus_order(AriCap::new(if has_vfs { SRIOV_CAP as u16 } else { 0 }).as_bytes()));
+    if has_vfs {
+        put(SRIOV_CAP, &bus_order(SriovCap::new(total_vfs).as_bytes()));
+    }
+    space
+}
+
+/// Bits of the dword at `at` (a multiple of 4) that software can write.
+fn writable(fid: u8, has_sriov: bool, vfs_enabled: bool, at: usize) -> u32 {
+    let bar_low = !(BAR0_SIZE as u32 - 1);
+    match at {
+        COMMAND => COMMAND_MASK,
+        0x0c => 0x0000_00ff, // cache line size
+        BAR0 => bar_low,
+        0x14 => u32::MAX,
+        0x3c => 0x0000_00ff, // interrupt line
+        // All of device control but the reset, which acts and reads as 0.
+        DEVICE_CONTROL => 0x0000_7fff,
+        x if x == EXPRESS_CAP + 0x10 => 0x0000_0fff, // link control
+        x if x == EXPRESS_CAP + 0x28 => 0x0000_001f, // device control 2: completion timeout
+        MSIX_CONTROL => 0xc000_0000,
+        _ if fid == 0 && has_sriov => sriov::writable(vfs_enabled, at),
+        _ => 0,
+    }
+}
+
+pub(super) fn dword(func: &Func<'_>, at: usize) -> u32 {
+    u32::from_le_bytes(hwspec::layout::prefix(&func.function().config[at..]))
+}
+
+pub(super) fn set_dword(func: &mut Func<'_>, at: usize, value: u32) {
+    func.function_mut(|f| &mut f.config)[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+impl Adapter {
+    /// Reads `width` (1, 2 or 4) bytes of configuration space at `offset`, little-endian as on the bus. A function
+    /// that is not there answers with ones; an access across a dword is cut off at it.
+    pub fn config_read(&self, host: &mut dyn Host, fid: u8, offset: usize, width: usize) -> u32 {
+        if !self.is_there(fid) || offset >= EXTENDED_CONFIG_SIZE {
+            return no_answer(width);
+        }
+        let func = Func::lock(self.region(), fid, host);
+        dword(&func, offset & !3) >> (8 * (offset & 3)) & no_answer(width)
+    }
+
+    /// Writes `width` (1, 2 or 4) bytes of configuration space at `offset`. Read-only bits keep their value. May reset
+    /// the function, or bring VFs and let them go.
+    #[allow(clippy::too_many_arguments)]
+    pub fn config_write(
+        &self,
+        runner: &mut Runner,
+        host: &mut dyn Host,
+        now: u64,
+        fid: u8,
+        offset: usize,
+        width: usize,
+        value: u32,
+    ) {
+        if !self.is_there(fid) || offset >= EXTENDED_CONFIG_SIZE {
+            return;
+        }
+        let at = offset & !3;
+        let shift = 8 * (offset & 3);
+        let lanes = no_answer(width) << shift;
+        let value = value << shift;
+        let mut func = Func::lock(self.region(), fid, host);
+        let has_sriov = self.region().functions() > 1;
+        let before = dword(&func, at);
+        let enabled = has_sriov && fid == 0 && sriov::enabled(&func);
+        let mask = writable(fid, has_sriov, enabled, at) & lanes;
+        let after = before & !mask | value & mask;
+        if after != before {
+            set_dword(&mut func, at, after);
+        }
+        match at {
+            COMMAND => {
+                let kept = func.function().pci_command & !(MEMORY_SPACE | BUS_MASTER);
+                *func.function_mut(|f| &mut f.pci_command) = kept | after & (MEMORY_SPACE | BUS_MASTER);
+                func.commit(host);
+            }
+            DEVICE_CONTROL if value & lanes & INITIATE_FLR != 0 => {
+                func.commit(host);
+                drop(func);
+                self.reset(host, fid);
+            }
+            MSIX_CONTROL => {
+                super::msix::control_changed(&mut func);
+                func.commit(host);
+            }
+            _ => {
+                func.commit(host);
+                drop(func);
+                if has_sriov && fid == 0 {
+                    self.sriov_written(host, at, before, after);
+                }
+            }
+        }
+        // What waited for the function to be allowed to go on.
+        runner.run(self, host, now, fid);
+    }
+
+    /// Base address of BAR0 as programmed.
+    pub fn bar0_address(&self, host: &mut dyn Host, fid: u8) -> u64 {
+        let func = Func::lock(self.region(), fid, host);
+        u64::from(dword(&func, BAR0 + 4)) << 32 | u64::from(dword(&func, BAR0) & !BAR_MEM64_PREFETCH)
+    }
+}

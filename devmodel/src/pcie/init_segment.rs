@@ -1,0 +1,71 @@
+//! The initialization segment: the registers at the start of BAR0 (PRM: initialization segment).
+
+use crate::region::Func;
+use hwspec::{
+    init_segment::{HealthBuffer, InitSegment},
+    layout,
+};
+
+/// Firmware version that is shown, major, minor, sub-minor. One digit above any real one of this family.
+pub(crate) const FIRMWARE: (u16, u16, u16) = (16, 99, 1000);
+/// Revision of the command interface.
+const COMMAND_INTERFACE: u16 = 5;
+/// log2 of the command queue's entries.
+pub(crate) const LOG_CMDQ_SIZE: u8 = 5;
+/// log2 of a command queue entry in bytes.
+pub(crate) const LOG_CMDQ_STRIDE: u8 = 6;
+/// Picoseconds per count of the health counter.
+const HEALTH_PERIOD: u64 = 10_000_000_000;
+/// Internal timer, high and low half.
+const TIMER_HIGH: usize = 0x1000;
+const TIMER_LOW: usize = 0x1004;
+
+const CMDQ_HIGH: usize = 0x10;
+const CMDQ_LOW: usize = 0x14;
+pub(super) const COMMAND_DOORBELL: usize = 0x18;
+
+/// The register at `offset`.
+pub(super) fn read(func: &Func<'_>, now: u64, offset: usize) -> u32 {
+    match offset {
+        TIMER_HIGH => return (now / 1000 >> 32) as u32,
+        TIMER_LOW => return (now / 1000) as u32,
+        at if at + 4 > InitSegment::SIZE => return 0,
+        _ => {}
+    }
+    let f = func.function();
+    let mut health = HealthBuffer::zeroed();
+    health.set().assert_existptr(u32::MAX).assert_callra(u32::MAX).hw_id(0x20d).irisc_index(0xff);
+    health
+        .set()
+        .fw_version(u32::from(FIRMWARE.0) << 24 | u32::from(FIRMWARE.1) << 16 | u32::from(FIRMWARE.2));
+    let mut segment = InitSegment::zeroed();
+    segment
+        .set()
+        .fw_rev_major(FIRMWARE.0)
+        .fw_rev_minor(FIRMWARE.1)
+        .fw_rev_subminor(FIRMWARE.2)
+        .cmd_interface_rev(COMMAND_INTERFACE)
+        .cmdq_phy_addr_63_32((f.cmdq >> 32) as u32)
+        .cmdq_phy_addr_31_12((f.cmdq as u32) >> 12)
+        .log_cmdq_size(LOG_CMDQ_SIZE)
+        .log_cmdq_stride(LOG_CMDQ_STRIDE)
+        .health_buffer(health)
+        .health_syndrome(f.health_syndrome as u8)
+        .health_counter((now / HEALTH_PERIOD + 1) as u32 & 0xff_ffff);
+    layout::load(segment.as_bytes(), offset, 31, 0) as u32
+}
+
+/// Writes the register at `offset`; those that act are seen to by the caller.
+pub(super) fn write(func: &mut Func<'_>, offset: usize, value: u32) {
+    match offset {
+        CMDQ_HIGH => {
+            let cmdq = func.function_mut(|f| &mut f.cmdq);
+            *cmdq = *cmdq & 0xffff_ffff | u64::from(value) << 32;
+        }
+        CMDQ_LOW => {
+            let cmdq = func.function_mut(|f| &mut f.cmdq);
+            *cmdq = *cmdq & !0xffff_ffff | u64::from(value & !0xfff);
+        }
+        _ => {}
+    }
+}

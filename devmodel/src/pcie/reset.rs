@@ -1,0 +1,71 @@
+//! Resets: a function without objects, pages and programmed registers (PCI Express Base 5.0, 6.6.2).
+
+use super::config;
+use crate::{
+    Adapter, cmd,
+    host::{Host, Rid},
+    identity,
+    region::{Func, Sync, WireRing},
+    state::{FunctionRow, MsixEntry},
+};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use zerocopy::FromZeros;
+
+/// Bytes of the Ethernet payload of a frame.
+const ETHERNET_MTU: u16 = 9000;
+/// `vport_state`: up; `admin_state`: up.
+const VPORT_UP: u32 = 1;
+
+/// Registers and books after reset, with no objects. Counts the reset.
+pub(super) fn defaults(func: &mut Func<'_>) {
+    let fid = func.fid();
+    let total_vfs = u16::from(func.region().functions()) - 1;
+    let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
+    *func.function_mut(|f| f) = FunctionRow {
+        resets: resets.wrapping_add(1),
+        config: config::defaults(fid, total_vfs),
+        msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
+        mac: identity::mac(fid),
+        mtu: ETHERNET_MTU,
+        vport_state: VPORT_UP,
+        vport_admin_state: VPORT_UP,
+        // The frames that wait are not for whoever comes now.
+        rx_next: rx_tail,
+        ..FunctionRow::new_zeroed()
+    };
+    func.region().sync(fid, Sync::Ready).store(0, Release);
+    func.region().sync(fid, Sync::Timer).store(0, Release);
+}
+
+/// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
+/// transfers to and from that memory that began before are over.
+pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) {
+    let region = adapter.region();
+    for other in 0..region.functions() {
+        if WireRing::of(region, other).waits() {
+            let mut func = Func::lock(region, other, host);
+            func.fetch_pieces(host, Rid(fid));
+        }
+    }
+}
+
+impl Adapter {
+    /// Resets function `fid` (FLR): its objects are gone, its registers as after power-on, frames that wait for it
+    /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs.
+    pub fn reset(&self, host: &mut dyn Host, fid: u8) {
+        if fid >= self.region().functions() {
+            return;
+        }
+        if fid == 0 {
+            self.remove_vfs(host);
+        }
+        let pci_command = if fid == 0 { 0 } else { self.vf_memory_off(host) };
+        let mut func = Func::lock(self.region(), fid, host);
+        cmd::end_objects(&mut func, host, |_| true);
+        defaults(&mut func);
+        *func.function_mut(|f| &mut f.pci_command) = pci_command;
+        func.commit(host);
+        drop(func);
+        purge_frames(self, host, fid);
+    }
+}

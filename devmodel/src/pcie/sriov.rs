@@ -1,0 +1,92 @@
+//! Single-root I/O virtualization: the PF's capability, and VFs that come and go (PCI Express Base 5.0, 9.3.3).
+
+use super::{VF_MEMORY_OFF, config::dword, reset};
+use crate::{
+    Adapter,
+    host::Host,
+    identity::BAR0_SIZE,
+    region::{Func, Sync},
+};
+use hwspec::pcie::SRIOV_CAP;
+use std::sync::atomic::Ordering::Release;
+
+/// SR-IOV control, with the status register above it.
+const CONTROL: usize = SRIOV_CAP + 0x08;
+/// NumVFs, with the dependency link above it.
+const NUM_VFS: usize = SRIOV_CAP + 0x10;
+/// System page size.
+const PAGE_SIZE: usize = SRIOV_CAP + 0x20;
+/// VF BAR0, low half.
+const VF_BAR0: usize = SRIOV_CAP + 0x24;
+/// Control: VF enable.
+const VF_ENABLE: u32 = 1 << 0;
+/// Control: VF memory space enable.
+const VF_MSE: u32 = 1 << 3;
+/// Control: ARI capable hierarchy.
+const ARI: u32 = 1 << 4;
+
+/// Bits of the dword at `at` of the capability that software can write. NumVFs is fixed while VFs are enabled.
+pub(super) fn writable(vfs_enabled: bool, at: usize) -> u32 {
+    match at {
+        CONTROL => VF_ENABLE | VF_MSE | ARI,
+        NUM_VFS if !vfs_enabled => 0xffff,
+        PAGE_SIZE if !vfs_enabled => u32::MAX,
+        VF_BAR0 => !(BAR0_SIZE as u32 - 1),
+        x if x == VF_BAR0 + 4 => u32::MAX,
+        _ => 0,
+    }
+}
+
+/// Whether VF enable is set.
+pub(super) fn enabled(pf: &Func<'_>) -> bool {
+    dword(pf, CONTROL) & VF_ENABLE != 0
+}
+
+impl Adapter {
+    /// Acts on a write to the capability that changed the dword at `at`.
+    pub(super) fn sriov_written(&self, host: &mut dyn Host, at: usize, before: u32, after: u32) {
+        if at != CONTROL || before == after {
+            return;
+        }
+        let num_vfs = {
+            let pf = Func::lock(self.region(), 0, host);
+            dword(&pf, NUM_VFS) & 0xffff
+        };
+        let last = num_vfs.min(u32::from(self.region().functions() - 1)) as u8;
+        let memory_off = if after & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 };
+        match (before & VF_ENABLE != 0, after & VF_ENABLE != 0) {
+            (false, true) => (1..=last).for_each(|vf| {
+                let mut func = Func::lock(self.region(), vf, host);
+                reset::defaults(&mut func);
+                *func.function_mut(|f| &mut f.pci_command) = memory_off;
+                func.commit(host);
+                self.region().sync(vf, Sync::Present).store(1, Release);
+            }),
+            (true, false) => self.remove_vfs(host),
+            (true, true) => (1..=last).for_each(|vf| {
+                let mut func = Func::lock(self.region(), vf, host);
+                let kept = func.function().pci_command & !VF_MEMORY_OFF;
+                *func.function_mut(|f| &mut f.pci_command) = kept | memory_off;
+                func.commit(host);
+            }),
+            (false, false) => {}
+        }
+    }
+
+    /// Resets all VFs and takes them away.
+    pub(super) fn remove_vfs(&self, host: &mut dyn Host) {
+        for vf in 1..self.region().functions() {
+            if self.region().is_present(vf) {
+                // First no new frames, then the end of what is there.
+                self.region().sync(vf, Sync::Present).store(0, Release);
+                self.reset(host, vf);
+            }
+        }
+    }
+
+    /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that.
+    pub(super) fn vf_memory_off(&self, host: &mut dyn Host) -> u32 {
+        let pf = Func::lock(self.region(), 0, host);
+        if dword(&pf, CONTROL) & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 }
+    }
+}
