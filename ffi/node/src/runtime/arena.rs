@@ -119,7 +119,8 @@ impl<'a> Arena<'a> {
         header.arena_busy.store(0, SeqCst);
         let lazy = matches!(owner, Owner::Function(_)) && pages > LAZY;
         if !lazy {
-            if let Err(source) = sys::allocate(&self.map.file, self.at(page), u64::from(pages) * PAGE as u64) {
+            if let Err(source) = sys::allocate(&self.map.file, self.at(page), u64::from(pages) * PAGE as u64)
+            {
                 self.free(page);
                 return match source.raw_os_error() {
                     Some(libc::ENOSPC) => Err(too_much()),
@@ -136,7 +137,8 @@ impl<'a> Arena<'a> {
 
     /// Pages of the block that begins at `page`, if one does.
     pub fn pages(&self, page: u32) -> Option<u32> {
-        let word = self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(SeqCst))?;
+        let word =
+            self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(SeqCst))?;
         Some(word.low())
     }
 

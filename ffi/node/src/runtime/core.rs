@@ -11,11 +11,7 @@ use super::{
     party::{self, Me},
     sys,
 };
-use devmodel::{
-    Adapter,
-    engine::Runner,
-    region::Sync,
-};
+use devmodel::{Adapter, engine::Runner, region::Sync};
 use std::{
     path::PathBuf,
     sync::{

@@ -36,7 +36,8 @@ impl LockFile {
                 return Ok(known);
             }
         }
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(failed())?;
         let id = id_of(file.metadata().map_err(failed())?);
         let lock: &'static Self = Box::leak(Box::new(Self { file, id, threads: Mutex::new(()) }));

@@ -197,7 +197,8 @@ impl Memory<'_> {
 
     fn flush(&mut self) -> Result<(), Abort> {
         let Some(way) = self.scratch.way.take() else { return Ok(()) };
-        let (local, remote) = (std::mem::take(&mut self.scratch.local), std::mem::take(&mut self.scratch.remote));
+        let (local, remote) =
+            (std::mem::take(&mut self.scratch.local), std::mem::take(&mut self.scratch.remote));
         let result = self.call(way, &local, &remote, self.scratch.bytes);
         self.scratch.bytes = 0;
         (self.scratch.local, self.scratch.remote) = (local, remote);
@@ -261,9 +262,15 @@ unsafe fn store(from: *const u8, to: *mut u8, len: usize) {
         match len {
             0 => {}
             1 => AtomicU8::from_ptr(to).store(from.read(), Release),
-            2 if to as usize % 2 == 0 => AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Release),
-            4 if to as usize % 4 == 0 => AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Release),
-            8 if to as usize % 8 == 0 => AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Release),
+            2 if to as usize % 2 == 0 => {
+                AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Release)
+            }
+            4 if to as usize % 4 == 0 => {
+                AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Release)
+            }
+            8 if to as usize % 8 == 0 => {
+                AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Release)
+            }
             _ => {
                 let last = from.add(len - 1).read();
                 std::ptr::copy(from, to, len - 1);

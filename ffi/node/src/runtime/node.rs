@@ -124,7 +124,8 @@ impl Node {
         let path = dir.join("adapter");
         let step = || NodeError::system(format!("open {}", path.display()));
         let file = FileOptions::new().read(true).write(true).open(&path).map_err(step())?;
-        let version = |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
+        let version =
+            |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
         let len = file.metadata().map_err(step())?.len();
         if len != file_len() as u64 {
             return Err(version(format!("{len} bytes"), format!("{}", file_len())));
@@ -253,7 +254,8 @@ fn write_behaviour(map: &Mapped, config: &Config) {
         Profile::Ibta => 0,
         Profile::Cx5 => 1,
     };
-    let words = [profile, config.min_ack_timeout.into(), config.ack_every, config.sealed.into(), config.budget];
+    let words =
+        [profile, config.min_ack_timeout.into(), config.ack_every, config.sealed.into(), config.budget];
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
@@ -266,7 +268,6 @@ fn read_behaviour(map: &Mapped) -> Config {
         ack_every,
         sealed: sealed != 0,
         budget,
-        ..Config::default()
     }
 }
 

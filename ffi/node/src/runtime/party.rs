@@ -73,7 +73,8 @@ impl Me {
             let generation = generation.max(1);
             let us = Identity::ours();
             let probe = PROBE.as_ptr() as u64;
-            let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), (us.pid, us.started));
+            let random =
+                std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), (us.pid, us.started));
             let _ = PROBE.compare_exchange(0, random | 1, AcqRel, Acquire);
             place.generation.store(generation, Relaxed);
             place.pid.store(us.pid, Relaxed);

@@ -6,7 +6,9 @@ use super::{
     core::{Core, MILLI},
     dir,
     file::{PAGE, VECTORS},
-    memory, node::Node, party, sys,
+    memory,
+    node::Node,
+    party, sys,
 };
 use devmodel::{
     pcie::MsixMessage,
@@ -45,10 +47,9 @@ struct Function {
 
 fn refused(error: NodeError) -> io::Error {
     match &error {
-        NodeError::System { source, .. } => source.raw_os_error().map_or_else(
-            || io::Error::other(error.to_string()),
-            io::Error::from_raw_os_error,
-        ),
+        NodeError::System { source, .. } => source
+            .raw_os_error()
+            .map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error),
         NodeError::NoRoom { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
         _ => io::Error::other(error.to_string()),
     }
@@ -116,7 +117,9 @@ impl NodeTransport {
             core.run(now, self.fid());
         }
         let swept = self.swept.load(Relaxed);
-        if now.wrapping_sub(swept) > SWEEP && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok() {
+        if now.wrapping_sub(swept) > SWEEP
+            && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok()
+        {
             for (slot, place) in core.map.parties().iter().enumerate().skip(1) {
                 let slot = slot as u8;
                 let other = place.state.load(Relaxed) != 0 && slot != core.me.slot;
@@ -195,7 +198,8 @@ fn width(width: Width) -> usize {
 impl Transport for NodeTransport {
     fn config_read(&self, offset: u16, w: Width) -> io::Result<u32> {
         let core = self.ours()?;
-        Ok(core.drive(core.now(), |_, host| core.adapter.config_read(host, self.fid(), offset.into(), width(w))))
+        Ok(core
+            .drive(core.now(), |_, host| core.adapter.config_read(host, self.fid(), offset.into(), width(w))))
     }
 
     fn config_write(&self, offset: u16, w: Width, value: u32) -> io::Result<()> {
@@ -298,7 +302,8 @@ impl Transport for NodeTransport {
             Some(page) => page,
             None => {
                 let arena = Arena::new(&core.map, &lock);
-                let page = arena.alloc(SHARED_LEN, Owner::Function(self.fid()), &core.dir).map_err(refused)?;
+                let page =
+                    arena.alloc(SHARED_LEN, Owner::Function(self.fid()), &core.dir).map_err(refused)?;
                 known.store(page + 1, Release);
                 page
             }
@@ -367,4 +372,3 @@ fn close(fd: i32) {
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
 }
-

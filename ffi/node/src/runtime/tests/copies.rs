@@ -57,7 +57,12 @@ fn bytes_go_between_two_programs_in_one_copy() {
     core.drive(core.now(), |_, host| {
         assert!(host.reaches(Party(party as u16)));
         let moves: Vec<Move> = (0..16)
-            .map(|i| Move { src: bus(1, theirs + i * 1024), dst_rid: Rid(2), dst: here + i * 1024, len: 1024 })
+            .map(|i| Move {
+                src: bus(1, theirs + i * 1024),
+                dst_rid: Rid(2),
+                dst: here + i * 1024,
+                len: 1024,
+            })
             .collect();
         host.copy(&[], &moves).unwrap();
     });

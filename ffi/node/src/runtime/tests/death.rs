@@ -8,15 +8,19 @@ use crate::runtime::{
 };
 use devmodel::region::Func;
 use driver::transport::{Scope, Transport};
-use std::{path::Path, sync::atomic::Ordering::*, time::{Duration, Instant}};
+use std::{
+    path::Path,
+    sync::atomic::Ordering::*,
+    time::{Duration, Instant},
+};
 
 pub fn leaves_blocks_behind(dir: &Path) {
     let node = Node::open(dir).unwrap();
     let transport = NodeTransport::open(&node, 1).unwrap();
     for _ in 0..100 {
-        std::mem::forget(transport.dma_alloc(10_000, Scope::Opener).unwrap());
+        transport.dma_alloc(10_000, Scope::Opener).unwrap();
     }
-    std::mem::forget(transport.dma_alloc(5_000, Scope::Function).unwrap());
+    transport.dma_alloc(5_000, Scope::Function).unwrap();
     transport.shared().unwrap();
     transport.interrupt(3).unwrap();
     say(transport.opener());
@@ -65,7 +69,11 @@ fn a_function_stays_as_long_as_somebody_has_it_open() {
     let shared = ours.shared().unwrap().iova;
     other.kill();
     let status = node.status().unwrap();
-    assert_eq!(status.driver_memory, 8192 + 65536, "the function's blocks outlive the program that asked for them");
+    assert_eq!(
+        status.driver_memory,
+        8192 + 65536,
+        "the function's blocks outlive the program that asked for them"
+    );
     assert_eq!(ours.shared().unwrap().iova, shared);
     drop(ours);
     assert_eq!(node.status().unwrap().driver_memory, 0);
