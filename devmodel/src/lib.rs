@@ -13,6 +13,7 @@ pub mod pcie;
 pub mod pipe;
 pub mod region;
 pub mod state;
+pub mod translate;
 
 pub use config::{Config, Profile};
 

@@ -4,8 +4,9 @@
 //! reached, then on the functions its frames went to, and so on. Functions are locked one at a time.
 
 use crate::{
-    Adapter,
-    host::{Abort, Host},
+    Adapter, cmd,
+    host::{Abort, Host, Party},
+    pcie,
     pipe::{Frame, Job, Payload, Step, dispatch, step::Buffers},
     region::{Func, SlotPayload, Sync, WireRing},
 };
@@ -38,9 +39,35 @@ pub struct Runner {
     buffers: Buffers,
     /// Functions with something to do, by bit.
     due: u128,
+    /// The function that was worked on last.
+    last: u8,
     link: Option<Box<dyn Link>>,
+    trace: Option<Trace>,
     sealed: Vec<u8>,
 }
+
+/// Something that happened, for those who watch: all there is to a run, so equal traces are equal runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEvent<'a> {
+    /// When, ps.
+    pub now: u64,
+    /// The function.
+    pub fid: u8,
+    /// What.
+    pub what: Traced<'a>,
+}
+
+/// See [`TraceEvent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traced<'a> {
+    /// A job starts. A job whose copies are refused starts again.
+    Job(Job),
+    /// A frame goes out: its headers, and the bytes of payload behind them.
+    Frame(&'a [u8], usize),
+}
+
+/// Who watches a runner.
+pub type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
 /// Rounds over functions in one call, so that a call ends even if others keep making work.
 const ROUNDS: usize = 64;
@@ -50,12 +77,12 @@ const OUT: usize = 128;
 impl Runner {
     /// A runner with its buffers in place.
     pub fn new() -> Self {
-        let mut runner = Self::default();
-        runner.buffers.jobs.reserve(1024);
-        runner.buffers.out.reserve(2 * OUT);
-        runner.buffers.moves.reserve(1024);
-        runner.buffers.staged.reserve(256 << 10);
-        runner
+        Self::default()
+    }
+
+    /// Watches every job this runner starts and every frame it sends.
+    pub fn set_trace(&mut self, trace: Option<Trace>) {
+        self.trace = trace;
     }
 
     /// Watches every frame this runner sends.
@@ -71,7 +98,19 @@ impl Runner {
     /// Hands `job` to function `fid` and runs.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
         self.work(adapter, host, now, fid, Some(job), true);
+        if !self.buffers.held.is_empty() {
+            self.complete_held(adapter, host, fid);
+        }
         self.run_due(adapter, host, now);
+    }
+
+    /// Completes commands that took memory away, when nothing under way refers to it any more.
+    #[cold]
+    fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
+        pcie::purge_frames(adapter, host, fid);
+        let mut func = Func::lock(adapter.region(), fid, host);
+        self.buffers.held.drain(..).for_each(|completion| cmd::complete(&mut func, &completion));
+        func.commit(host);
     }
 
     /// Runs function `fid` and whatever follows, if it has anything to do.
@@ -93,8 +132,10 @@ impl Runner {
             if self.due == 0 {
                 break;
             }
-            let fid = self.due.trailing_zeros() as u8;
+            // In turn, so that one that always has more does not keep the others from taking what it sends.
+            let fid = (self.last + 1 + self.due.rotate_right(u32::from(self.last) + 1).trailing_zeros() as u8) & 127;
             self.due &= !(1 << fid);
+            self.last = fid;
             self.work(adapter, host, now, fid, None, false);
         }
     }
@@ -119,7 +160,7 @@ impl Runner {
         let region = adapter.region();
         let mut first = first;
         loop {
-            let func = if wait || first.is_some() {
+            let mut func = if wait || first.is_some() {
                 Func::lock(region, fid, host)
             } else {
                 match Func::try_lock(region, fid, host) {
@@ -127,11 +168,20 @@ impl Runner {
                     None => return,
                 }
             };
-            let more = self.locked(adapter, host, now, func, first.take());
-            self.deliver(adapter, host, fid);
-            if more {
-                self.due |= 1 << fid;
-                return;
+            let outcome = self.locked(adapter, host, now, &mut func, first.take());
+            // Frames of a function enter the wire in the order it made them, so before another can run it.
+            self.deliver(adapter, host, now, fid);
+            drop(func);
+            match outcome {
+                Outcome::Idle => {}
+                Outcome::More => {
+                    self.due |= 1 << fid;
+                    return;
+                }
+                Outcome::Blocked(party) => {
+                    host.wake(party);
+                    return;
+                }
             }
             // A frame pushed while we held the lock was left to us: look once more now that we do not.
             fence(SeqCst);
@@ -141,15 +191,15 @@ impl Runner {
         }
     }
 
-    /// Works on a locked function. True if there is more to do than fits one bound.
+    /// Works on a locked function.
     fn locked(
         &mut self,
         adapter: &Adapter,
         host: &mut dyn Host,
         now: u64,
-        mut func: Func<'_>,
+        func: &mut Func<'_>,
         first: Option<Job>,
-    ) -> bool {
+    ) -> Outcome {
         let mut careful = false;
         let mut first = first;
         'again: loop {
@@ -163,40 +213,50 @@ impl Runner {
                     careful,
                     refused: false,
                     yielded: false,
+                    settle: false,
+                    blocked: None,
                     buffers: &mut self.buffers,
                 };
                 // A job and all that follows from it within the function is the least that commits.
-                let source = kept.take().or_else(|| next(&mut func, &mut step));
+                let source = kept.take().or_else(|| next(func, &mut step));
                 let Some(job) = source else { break };
-                dispatch(job, &mut func, &mut step);
+                trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                dispatch(job, func, &mut step);
                 while let Some(job) = step.buffers.jobs.pop_front() {
-                    dispatch(job, &mut func, &mut step);
+                    trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                    dispatch(job, func, &mut step);
                 }
-                let (yielded, refused) = (step.yielded, step.refused);
-                if refused {
+                let Step { yielded, refused, settle, blocked, .. } = step;
+                if refused || blocked.is_some() {
                     func.rollback();
-                    careful = true;
                     self.buffers.rollback();
-                    continue 'again;
+                    match blocked {
+                        // Only the one job was taken back: it waits for the party that can do it.
+                        Some(party) if careful => return Outcome::Blocked(party),
+                        _ => {
+                            careful = true;
+                            continue 'again;
+                        }
+                    }
                 }
                 budget = budget.saturating_sub(1);
                 let full = yielded || budget == 0 || self.buffers.out.len() >= OUT;
-                if careful || full || !func.has_room() {
-                    if self.commit(&mut func, host).is_err() {
+                if careful || full || settle || !func.has_room() {
+                    if self.commit(func, host).is_err() {
                         careful = true;
                         continue 'again;
                     }
                     first = None;
                     if full {
-                        return true;
+                        return Outcome::More;
                     }
                 }
             }
-            if self.commit(&mut func, host).is_err() {
+            if self.commit(func, host).is_err() {
                 careful = true;
                 continue 'again;
             }
-            return false;
+            return Outcome::Idle;
         }
     }
 
@@ -216,9 +276,11 @@ impl Runner {
     }
 
     /// Brings the frames of a step to their destinations.
-    fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8) {
+    fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in &out {
+            let headers = &frame.headers[..frame.header_len as usize];
+            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
             self.put(adapter, host, from, frame);
         }
         out.clear();
@@ -295,8 +357,32 @@ impl Runner {
     }
 }
 
+/// What came of working on a function.
+enum Outcome {
+    /// Nothing is left to do.
+    Idle,
+    /// There is more than fits one bound.
+    More,
+    /// The next job is for this party, whose memory the runner can't reach.
+    Blocked(Party),
+}
+
+#[inline]
+fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'_>) {
+    if let Some(watch) = trace {
+        watch(&TraceEvent { now, fid, what });
+    }
+}
+
 /// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
 fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
+    if !pcie::may_dma(func) {
+        // Without bus mastering nothing can be received, and nothing goes out.
+        while func.front().is_some() {
+            func.take_front();
+        }
+        return None;
+    }
     if func.front().is_some() {
         return Some(Job::Arrive);
     }

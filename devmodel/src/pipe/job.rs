@@ -14,6 +14,8 @@ pub enum Job {
     Doorbell {
         /// QP number.
         qpn: u32,
+        /// UAR page the write came through; the QP must be bound to it.
+        uar: u32,
     },
     /// CQ arm register.
     ArmCq {

@@ -1,11 +1,13 @@
 //! What a stage has in its hands: the host, the time, and where to put what comes out.
 
-use super::Job;
+use super::{Job, lists};
 use crate::{
+    cmd::Completion,
     config::Config,
-    host::{Abort, Host, Iova, Move, Rid, Source},
+    host::{Abort, Host, Iova, Move, Party, Rid, Source},
     region::Piece,
 };
+use hwspec::wqe::{MAX_WQE_BBS, WQE_BB};
 use std::collections::VecDeque;
 
 /// A frame on its way to the wire.
@@ -46,14 +48,37 @@ impl Payload {
 }
 
 /// Buffers of a step, kept from one to the next so that the data path allocates nothing.
-#[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) out: Vec<Frame>,
     pub(crate) moves: Vec<Move>,
     pub(crate) staged: Vec<u8>,
+    /// The send WQE at hand.
+    pub(crate) wqe: [u8; MAX_WQE_BBS * WQE_BB],
+    /// The receive WQE at hand.
+    pub(crate) receive: Vec<u8>,
+    /// The pieces at hand.
+    pub(crate) pieces: Vec<Piece>,
+    /// Commands carried out whose completion waits until transfers under way are over.
+    pub(crate) held: Vec<Completion>,
     /// Frames and staged bytes of jobs that have committed.
     committed: (usize, usize),
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            jobs: VecDeque::with_capacity(256),
+            out: Vec::with_capacity(256),
+            moves: Vec::with_capacity(1024),
+            staged: Vec::with_capacity(64 << 10),
+            wqe: [0; MAX_WQE_BBS * WQE_BB],
+            receive: Vec::with_capacity(2048),
+            pieces: Vec::with_capacity(256),
+            held: Vec::new(),
+            committed: (0, 0),
+        }
+    }
 }
 
 impl Buffers {
@@ -93,6 +118,10 @@ pub struct Step<'a> {
     pub(crate) refused: bool,
     /// Set by a stage that must not go on before the frames sent so far have been delivered.
     pub yielded: bool,
+    /// Set by a stage whose effects the next job must see: commit behind this one.
+    pub settle: bool,
+    /// Set by a stage that met memory only this party can reach: nothing of the job counts, and the party is woken.
+    pub blocked: Option<Party>,
     pub(crate) buffers: &'a mut Buffers,
 }
 
@@ -107,6 +136,11 @@ impl Step<'_> {
     #[inline]
     pub fn send(&mut self, frame: Frame) {
         self.buffers.out.push(frame);
+    }
+
+    /// Completes a committed command only when no transfer that began before can still touch the function's memory.
+    pub(crate) fn hold(&mut self, completion: Completion) {
+        self.buffers.held.push(completion);
     }
 
     /// Frames sent in this step so far.
@@ -151,8 +185,17 @@ impl Step<'_> {
 
     #[inline]
     fn moving(&mut self, one: Move) -> Result<(), Abort> {
+        if one.len == 0 {
+            return Ok(());
+        }
         if self.careful {
             return self.host.copy(&self.buffers.staged, &[one]);
+        }
+        if let Some(last) = self.buffers.moves.last_mut() {
+            if lists::joins(last, &one) {
+                last.len += one.len;
+                return Ok(());
+            }
         }
         self.buffers.moves.push(one);
         Ok(())

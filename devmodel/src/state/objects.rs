@@ -102,6 +102,10 @@ rows! {
         moderation: [u16; 2],
         /// Completions since the last event.
         since_event: u32,
+        /// `pi` behind the last completion that was solicited or an error.
+        solicited: u32,
+        /// Padding.
+        reserved: u32,
     }
     /// Shared receive queue, RMP or XRC SRQ.
     SrqRow {

@@ -51,6 +51,10 @@ bitflags::bitflags! {
         const SQ_FAILED = 1 << 20;
         /// First packet seen in RTR (communication established was signalled).
         const COMM_EST = 1 << 21;
+        /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
+        const GAP = 1 << 22;
+        /// SQD: the send queue has drained and its event was raised.
+        const DRAINED = 1 << 23;
     }
 }
 
@@ -217,6 +221,18 @@ pub struct QpRow {
     pub rr_send: u32,
     /// See `rr_send`.
     pub rr_packet: u32,
+    /// What is owed to the requester at `rx_ack_psn`: an AETH syndrome.
+    pub ack_syndrome: u8,
+    /// With a fatal NAK owed: CQE syndrome for the receive WQE in use (0 none), its vendor error, and the event type.
+    pub rx_status: u8,
+    /// See `rx_status`.
+    pub rx_vendor: u8,
+    /// See `rx_status`.
+    pub rx_event: u8,
+    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
+    pub flush_wait: u32,
+    /// No congestion notification before this time, ps.
+    pub cnp_after: u64,
     /// Message under reception.
     pub rx: RxMessage,
 }
@@ -252,8 +268,10 @@ pub struct SendRecord {
     pub flags: u8,
     /// 16-byte units of the WQE.
     pub ds: u8,
-    /// Padding.
-    pub reserved: u16,
+    /// CQE syndrome if the request failed here before it was sent whole; 0 is none.
+    pub status: u8,
+    /// Vendor error that goes with it.
+    pub vendor: u8,
     /// First PSN.
     pub psn: u32,
     /// Packets (PSNs) it takes, at least 1.
@@ -281,6 +299,14 @@ impl SendRecord {
 pub struct ReadResource {
     /// 0 none, 1 READ, 2 atomic.
     pub kind: u32,
+    /// 1: answered; a duplicate of the request clears it.
+    pub answered: u32,
+    /// READ: the bytes to be sent, from and up to.
+    pub start: u32,
+    /// See `start`.
+    pub end: u32,
+    /// Padding.
+    pub reserved: u32,
     /// First PSN of the answer.
     pub psn: u32,
     /// PSNs of the answer.

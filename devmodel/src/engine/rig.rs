@@ -1,0 +1,353 @@
+//! Two functions back to back, without a driver: queues laid out in flat memory, rows filled by hand. The simulations and
+//! the pipeline's own tests stand on it.
+
+use crate::{
+    Adapter, Config,
+    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    identity,
+    region::{Func, Geometry, Region, Sync},
+    state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
+    translate::access,
+};
+use hwspec::{
+    context::{AccessMode, QpState},
+    cqe::{Cqe64, CqeOpcode},
+    layout::Layout,
+    wqe::{CqeMode, CtrlSeg, DataSeg, RaddrSeg, WqeOpcode},
+};
+use std::sync::atomic::Ordering::Release;
+
+/// Bytes of the machine's memory.
+pub(crate) const MEMORY: usize = 64 << 20;
+const LOG_SQ: u8 = 8;
+const LOG_RQ: u8 = 8;
+const LOG_RQ_STRIDE: u8 = 5;
+const LOG_CQ: u32 = 9;
+const ME: Party = Party(1);
+
+/// A machine with flat memory; a bus address is an offset into it.
+pub(crate) struct Machine {
+    pub memory: Vec<u8>,
+    pub interrupts: Vec<(u8, u16)>,
+    /// Called with address and length of everything written.
+    pub written: Vec<(Iova, u32)>,
+    /// Addresses from here up to here are refused.
+    pub hole: (Iova, Iova),
+}
+
+impl Machine {
+    fn range(&self, at: Iova, len: usize) -> Option<std::ops::Range<usize>> {
+        let end = at.checked_add(len as u64)?;
+        let hole = at < self.hole.1 && end > self.hole.0;
+        (end <= self.memory.len() as u64 && !hole).then_some(at as usize..end as usize)
+    }
+}
+
+impl Host for Machine {
+    fn read(&mut self, _: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let range = self.range(at, buf.len()).ok_or(Abort::Source)?;
+        buf.copy_from_slice(&self.memory[range]);
+        Ok(())
+    }
+    fn write(&mut self, _: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        let range = self.range(at, data.len()).ok_or(Abort::Destination)?;
+        self.memory[range].copy_from_slice(data);
+        self.written.push((at, data.len() as u32));
+        Ok(())
+    }
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let to = self.range(one.dst, one.len as usize).ok_or(Abort::Destination)?;
+            match one.src {
+                Source::Bus(_, at) => {
+                    let from = self.range(at, one.len as usize).ok_or(Abort::Source)?;
+                    self.memory.copy_within(from, to.start);
+                }
+                Source::Staged(at) => {
+                    let from = staged.get(at as usize..(at + one.len) as usize).ok_or(Abort::Source)?;
+                    self.memory[to].copy_from_slice(from);
+                }
+            }
+            self.written.push((one.dst, one.len));
+        }
+        Ok(())
+    }
+    fn msix(&mut self, rid: Rid, vector: u16, _: u64, _: u32) {
+        self.interrupts.push((rid.0, vector));
+    }
+    fn party(&self) -> Party {
+        ME
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, _: Party) -> bool {
+        true
+    }
+    fn relax(&mut self) {}
+}
+
+/// One side: a QP with its queues, a CQ, an EQ and a key for all memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    pub fid: u8,
+    pub qpn: u32,
+    pub cqn: u32,
+    pub eqn: u32,
+    pub key: u32,
+    pub uar: u32,
+    sq: Iova,
+    rq: Iova,
+    cq: Iova,
+    dbr: Iova,
+    cq_dbr: Iova,
+    /// Memory for data.
+    pub data: Iova,
+    sq_pi: u16,
+    rq_pi: u16,
+    ci: u32,
+}
+
+/// Bytes each side has for data.
+pub(crate) const DATA: u64 = 16 << 20;
+
+/// Attributes of the connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub mtu: u16,
+    pub psn: u32,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub ack_timeout: u8,
+    pub log_rd_atomic: u8,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { mtu: 4096, psn: 0xff_fff0, retry_count: 7, rnr_retry: 7, ack_timeout: 14, log_rd_atomic: 4 }
+    }
+}
+
+/// Two connected functions.
+pub(crate) struct Rig {
+    pub adapter: Adapter,
+    pub machine: Machine,
+    pub sides: [Side; 2],
+}
+
+impl Rig {
+    pub(crate) fn new(config: Config, link: Link) -> Self {
+        let mut machine =
+            Machine { memory: vec![0; MEMORY], interrupts: Vec::new(), written: Vec::new(), hole: (0, 0) };
+        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut machine);
+        let mut free = 0x10_0000;
+        let mut sides = [1, 2].map(|fid| create(&adapter, &mut machine, fid, &mut free));
+        for i in 0..2 {
+            connect(&adapter, &mut machine, sides[i], sides[1 - i], link);
+            sides[i].data = 0x200_0000 + i as u64 * DATA;
+        }
+        Self { adapter, machine, sides }
+    }
+
+    /// Reads or changes rows of side `i`.
+    pub(crate) fn with<T>(&mut self, i: usize, f: impl FnOnce(&mut Func<'_>) -> T) -> T {
+        let mut func = Func::lock(self.adapter.region(), self.sides[i].fid, &mut self.machine);
+        let out = f(&mut func);
+        func.commit(&mut self.machine);
+        out
+    }
+
+    /// The QP row of side `i`.
+    pub(crate) fn qp(&mut self, i: usize) -> QpRow {
+        let qpn = self.sides[i].qpn;
+        self.with(i, |func| *func.get::<QpRow>(qpn).expect("the rig's QP"))
+    }
+
+    /// Writes a send WQE and raises the doorbell record; the doorbell itself is the caller's.
+    pub(crate) fn post_send(&mut self, i: usize, opcode: WqeOpcode, len: u32, imm: u32, signaled: bool) {
+        let peer = self.sides[1 - i];
+        let data = DataSeg::zeroed();
+        let list = [(self.sides[i].key, self.sides[i].data, len)];
+        self.post_list(i, opcode, &list[..usize::from(len > 0)], (peer.data, peer.key), imm, signaled);
+        let _ = data;
+    }
+
+    /// As [`post_send`](Self::post_send), with a gather list and a remote address of its own.
+    pub(crate) fn post_list(
+        &mut self,
+        i: usize,
+        opcode: WqeOpcode,
+        list: &[(u32, Iova, u32)],
+        remote: (Iova, u32),
+        imm: u32,
+        signaled: bool,
+    ) {
+        let side = &mut self.sides[i];
+        let mut wqe = Vec::new();
+        let (mut raddr, mut ctrl) = (RaddrSeg::zeroed(), CtrlSeg::zeroed());
+        raddr.set().raddr(remote.0).rkey(remote.1);
+        if opcode.has_raddr() {
+            wqe.extend_from_slice(raddr.as_bytes());
+        }
+        if opcode.is_atomic() {
+            // Swap or add `imm`; compare with 0.
+            wqe.extend_from_slice(&u64::from(imm).to_be_bytes());
+            wqe.extend_from_slice(&[0; 8]);
+        }
+        for (lkey, addr, len) in list {
+            let mut seg = DataSeg::zeroed();
+            seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
+            wqe.extend_from_slice(seg.as_bytes());
+        }
+        ctrl.set()
+            .wqe_idx(side.sq_pi)
+            .opcode(opcode)
+            .qpn(hwspec::handle::Qpn(side.qpn))
+            .ds(1 + (wqe.len() / 16) as u8)
+            .imm(imm);
+        ctrl.set().ce(if signaled { CqeMode::Always } else { CqeMode::OnError });
+        let mut whole = ctrl.as_bytes().to_vec();
+        whole.extend(wqe);
+        for (n, block) in whole.chunks(64).enumerate() {
+            let slot = u64::from(side.sq_pi.wrapping_add(n as u16)) & ((1 << LOG_SQ) - 1);
+            let at = (side.sq + slot * 64) as usize;
+            self.machine.memory[at..at + block.len()].copy_from_slice(block);
+        }
+        side.sq_pi = side.sq_pi.wrapping_add(whole.len().div_ceil(64) as u16);
+        let at = side.dbr as usize + 4;
+        self.machine.memory[at..at + 4].copy_from_slice(&u32::from(side.sq_pi).to_be_bytes());
+    }
+
+    /// The send doorbell of side `i`.
+    pub(crate) fn doorbell(&self, i: usize) -> crate::pipe::Job {
+        crate::pipe::Job::Doorbell { qpn: self.sides[i].qpn, uar: self.sides[i].uar }
+    }
+
+    /// Posts a receive of `len` bytes at `at`.
+    pub(crate) fn post_recv(&mut self, i: usize, at: Iova, len: u32) {
+        let side = &mut self.sides[i];
+        let slot = u64::from(side.rq_pi) & ((1 << LOG_RQ) - 1);
+        let to = (side.rq + (slot << LOG_RQ_STRIDE)) as usize;
+        let mut seg = DataSeg::zeroed();
+        seg.set().byte_count(len).lkey(side.key).addr(at);
+        let mut end = DataSeg::zeroed();
+        end.set().lkey(hwspec::wqe::INVALID_LKEY);
+        self.machine.memory[to..to + 16].copy_from_slice(seg.as_bytes());
+        self.machine.memory[to + 16..to + 32].copy_from_slice(end.as_bytes());
+        side.rq_pi = side.rq_pi.wrapping_add(1);
+        let at = side.dbr as usize;
+        self.machine.memory[at..at + 4].copy_from_slice(&u32::from(side.rq_pi).to_be_bytes());
+    }
+
+    /// The next completion of side `i`, if it is there.
+    pub(crate) fn poll(&mut self, i: usize) -> Option<Cqe64> {
+        let side = &mut self.sides[i];
+        let at = (side.cq + u64::from(side.ci & ((1 << LOG_CQ) - 1)) * 64) as usize;
+        let cqe = Cqe64::read(&self.machine.memory[at..at + 64]);
+        if cqe.owner() != (side.ci >> LOG_CQ & 1 != 0) || cqe.opcode() == CqeOpcode::Invalid {
+            return None;
+        }
+        side.ci = side.ci.wrapping_add(1);
+        let at = side.cq_dbr as usize;
+        self.machine.memory[at..at + 4].copy_from_slice(&(side.ci & 0xff_ffff).to_be_bytes());
+        Some(cqe)
+    }
+
+    /// Bytes of side `i`'s data from `from` on.
+    pub(crate) fn data(&mut self, i: usize, from: u64, len: usize) -> &mut [u8] {
+        let at = (self.sides[i].data + from) as usize;
+        &mut self.machine.memory[at..at + len]
+    }
+}
+
+fn pages(func: &mut Func<'_>, free: &mut Iova, bytes: u64) -> (WqMemory, Iova) {
+    let at = *free;
+    let pages = bytes.div_ceil(4096).max(1);
+    *free += pages * 4096;
+    let range = func.alloc_mtt(pages as u32).expect("translation entries");
+    for page in 0..pages {
+        func.set_mtt(range.first + page as u32, (at + page * 4096) | 3);
+    }
+    (WqMemory { mtt: range.first, pages: pages as u32, log_page: 12, offset: 0 }, at)
+}
+
+fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) -> Side {
+    adapter.region().sync(fid, Sync::Present).store(1, Release);
+    let mut func = Func::lock(adapter.region(), fid, machine);
+    let f = &mut func;
+    *f.function_mut(|x| &mut x.mac) = identity::mac(fid);
+    f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
+        gid: gid(fid),
+        mac: identity::mac(fid),
+        valid: 1,
+        version: 2,
+        ..RoceAddress::default()
+    };
+    let pd = f.alloc::<PdRow>(0, ME).expect("a PD");
+    let pd = f.number::<PdRow>(pd);
+    let eqn = f.alloc::<EqRow>(0, ME).expect("an EQ");
+    let (memory, _) = pages(f, free, 64 << 8);
+    let eq = f.row_mut::<EqRow>(eqn).expect("the EQ");
+    (eq.memory, eq.log_size, eq.mask) = (memory, 8, [u64::MAX; 4]);
+    let cq = f.alloc::<CqRow>(0, ME).expect("a CQ");
+    let cqn = f.number::<CqRow>(cq);
+    let (memory, cq_at) = pages(f, free, 64 << LOG_CQ);
+    machine.memory[cq_at as usize..][..64 << LOG_CQ].fill(0xf1);
+    let (_, dbr) = pages(f, free, 4096);
+    let row = f.row_mut::<CqRow>(cq).expect("the CQ");
+    (row.memory, row.log_size, row.eqn, row.dbr) = (memory, LOG_CQ, eqn, dbr + 64);
+    let key = f.alloc_from::<MkeyRow>(0, ME, 16).expect("a key");
+    let number = f.number::<MkeyRow>(key) << 8 | 0x5a;
+    let row = f.row_mut::<MkeyRow>(key).expect("the key");
+    (row.variant, row.mode, row.pd, row.flags) = (0x5a, AccessMode::Pa.raw(), pd, 1);
+    row.access = access::LENGTH64
+        | access::LOCAL_READ
+        | access::LOCAL_WRITE
+        | access::REMOTE_READ
+        | access::REMOTE_WRITE
+        | access::ATOMIC;
+    let qp = f.alloc_from::<QpRow>(0, ME, 2).expect("a QP");
+    let qpn = f.number::<QpRow>(qp);
+    let rq_bytes = 1u64 << (LOG_RQ + LOG_RQ_STRIDE);
+    let (memory, rq) = pages(f, free, rq_bytes + (64 << LOG_SQ));
+    let row = f.row_mut::<QpRow>(qp).expect("the QP");
+    (row.memory, row.sq_offset, row.pd, row.uar, row.dbr) = (memory, rq_bytes as u32, pd, 7, dbr);
+    (row.log_sq, row.log_rq, row.log_rq_stride) = (LOG_SQ, LOG_RQ, LOG_RQ_STRIDE);
+    (row.cqn_snd, row.cqn_rcv, row.user_index) = (cqn, cqn, 0xff_ffff);
+    func.commit(machine);
+    Side {
+        fid,
+        qpn,
+        cqn,
+        eqn,
+        key: number,
+        uar: 7,
+        sq: rq + rq_bytes,
+        rq,
+        cq: cq_at,
+        dbr,
+        cq_dbr: dbr + 64,
+        data: 0,
+        sq_pi: 0,
+        rq_pi: 0,
+        ci: 0,
+    }
+}
+
+fn gid(fid: u8) -> [u8; 16] {
+    hwspec::wire::ip::gid_of_v4([127, 0, 0, fid + 1])
+}
+
+fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, link: Link) {
+    let mut func = Func::lock(adapter.region(), side.fid, machine);
+    let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
+    (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
+    (q.dmac, q.dgid) = (identity::mac(peer.fid), gid(peer.fid));
+    (q.retry_count, q.retries_left) = (link.retry_count, link.retry_count);
+    (q.rnr_retry, q.rnr_left, q.ack_timeout) = (link.rnr_retry, link.rnr_retry, link.ack_timeout);
+    (q.log_sra_max, q.log_rra_max, q.min_rnr_nak) = (link.log_rd_atomic, link.log_rd_atomic, 12);
+    (q.snd_psn, q.una_psn, q.max_psn, q.rx_psn) = (link.psn, link.psn, link.psn, link.psn);
+    q.set(QpFlags::REMOTE_READ | QpFlags::REMOTE_WRITE | QpFlags::REMOTE_ATOMIC, true);
+    func.commit(machine);
+}

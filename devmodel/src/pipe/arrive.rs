@@ -1,0 +1,135 @@
+//! A frame is there: what holds for all packets is checked in the order of IBTA 9.6, then requests go to the responder
+//! and answers to the requester.
+
+use super::{
+    Step, acks, cnp, packet, responder,
+    work::{Work, count},
+};
+use crate::{
+    Profile,
+    host::Party,
+    region::{Func, Slot, SlotPayload},
+    state::{Counters, QpFlags, QpRow},
+};
+use hwspec::{
+    context::{QpState, ServiceType},
+    eqe::EventType,
+    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::Ethernet, pad},
+};
+
+/// A packet that arrived.
+pub(crate) struct Packet<'p> {
+    pub headers: Headers<'p>,
+    /// Payload, pad excluded.
+    pub data: SlotPayload<'p>,
+    pub len: u32,
+    /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    pub padded: bool,
+}
+
+/// Takes the oldest frame.
+pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
+    let Some((slot, payload)) = func.front() else { return };
+    func.take_front();
+    count(func, Counters::RxPackets);
+    let packet = match open(slot, payload) {
+        Ok(packet) => packet,
+        Err(counter) => return count(func, counter),
+    };
+    let bth = packet.headers.bth();
+    if bth.tver() != 0 {
+        return count(func, Counters::RxDroppedQp);
+    }
+    // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
+    let Some(qp) = func.index::<QpRow>(bth.dest_qp().0) else {
+        return count(func, Counters::RxDroppedQp);
+    };
+    let Some(mut w) = Work::open(func, step, qp) else {
+        return count(func, Counters::RxDroppedQp);
+    };
+    let party = Party(w.q.head.party);
+    if !w.step.host.reaches(party) {
+        w.step.blocked = Some(party);
+        return;
+    }
+    if check(&mut w, &packet) {
+        route(&mut w, &packet);
+    }
+    w.close();
+}
+
+/// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
+fn open<'p>(slot: &'p Slot, payload: SlotPayload<'p>) -> Result<Packet<'p>, Counters> {
+    let bytes = slot.headers();
+    let len = match payload {
+        SlotPayload::Bytes(bytes) => bytes.len(),
+        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
+    };
+    let tail = if slot.is_sealed() { 0 } else { pad(len) + ICRC_SIZE };
+    let headers =
+        Headers::parse_head(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
+    let padded = headers.padded_range().len();
+    let SlotPayload::Bytes(body) = payload else {
+        return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
+    };
+    if !slot.is_sealed() {
+        return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
+    }
+    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
+    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
+    let mut sum = Icrc::new(&bytes[Ethernet::SIZE.min(bytes.len())..]);
+    sum.update(data);
+    if sum.finish() != icrc {
+        return Err(Counters::RxIcrcErrors);
+    }
+    let pad = usize::from(headers.bth().pad_count());
+    let whole = data.len() % 4 == 0 && pad <= data.len();
+    let data = &data[..data.len().saturating_sub(pad)];
+    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, padded: whole })
+}
+
+/// What is dropped in silence: a QP of another transport or state, a foreign partition (IBTA 9.6.1).
+fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+    let bth = packet.headers.bth();
+    let opcode = bth.opcode();
+    let state = matches!(
+        w.state(),
+        QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr
+    );
+    // The upper three bits name the transport also of opcodes that mean nothing.
+    let transport = w.q.service == ServiceType::Rc.raw() && bth.opcode().raw() >> 5 == 0;
+    if !state || !transport && opcode != BthOpcode::Cnp {
+        w.count(Counters::RxDroppedQp);
+        return false;
+    }
+    // IBTA 10.9.3: same partition, and not two limited members; we are a full one.
+    if bth.pkey() & 0x7fff != packet::PKEY & 0x7fff {
+        w.count(Counters::RxDroppedPkey);
+        return false;
+    }
+    true
+}
+
+fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    let opcode = packet.headers.bth().opcode();
+    if opcode == BthOpcode::Cnp {
+        return w.count(Counters::RpCnpHandled);
+    }
+    if packet.headers.is_ce_marked() {
+        cnp::notify(w);
+    }
+    if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
+        // IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
+        w.q.set(QpFlags::COMM_EST, true);
+        let (uid, qpn) = (w.q.head.uid, w.qpn());
+        super::event::queue(w.func, uid, EventType::CommEst, qpn);
+    }
+    if opcode.is_response() {
+        acks::answer(w, packet);
+    } else if opcode.is_known() || w.profile() == Profile::Cx5 {
+        responder::request(w, packet);
+    } else {
+        // A reserved opcode: neither executed nor answered.
+        w.count(Counters::RxDroppedQp);
+    }
+}

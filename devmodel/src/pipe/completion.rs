@@ -1,0 +1,125 @@
+//! Completions: entries of completion queues, and the arming of their events (PRM: completion queues).
+
+use super::{
+    event,
+    work::{Failure, Work},
+};
+use crate::{
+    region::{Effect, Func},
+    state::{CqRow, QpFlags},
+    translate,
+};
+use hwspec::{
+    context::{ArmState, CqStatus},
+    cqe::{Cqe64, CqeError, CqeOpcode, OP_OWN},
+    doorbell::CqArm,
+    handle::{Qpn, Srqn},
+};
+
+/// `user_index` that stands for none: the CQ's user takes QP numbers (CQE version 0).
+const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// What a CQE carries beside the QP number: the user index, or the SRQ of a receive.
+pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
+    match w.q.user_index & NO_USER_INDEX {
+        NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.q.srqn & 0xff_ffff,
+        NO_USER_INDEX => 0,
+        index => index,
+    }
+}
+
+/// An error CQE.
+pub(crate) fn error(w: &Work<'_, '_, '_>, kind: CqeOpcode, failure: Failure, wqe: u16, opcode: u8) -> Cqe64 {
+    let mut cqe = CqeError::zeroed();
+    cqe.set()
+        .srqn(Srqn(user_index(w, kind == CqeOpcode::RespErr)))
+        .vendor_err_synd(failure.vendor)
+        .syndrome(failure.syndrome)
+        .s_wqe_opcode(opcode)
+        .qpn(Qpn(w.qpn()))
+        .wqe_counter(wqe)
+        .opcode(kind);
+    Cqe64::from_bytes(*cqe.as_bytes())
+}
+
+/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone; then its event was raised and the QP must go to
+/// error.
+pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited: bool) -> bool {
+    let Some(index) = w.func.index::<CqRow>(cqn) else { return false };
+    let Some(row) = w.func.row::<CqRow>(index) else { return false };
+    let size = 1u32 << row.log_size;
+    let (pi, dbr, flags, uid) = (row.pi, row.dbr, row.flags, row.head.uid);
+    if row.status != u32::from(CqStatus::Ok.raw()) {
+        return false;
+    }
+    let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
+    let slot = (pi & (size - 1)) << log_cqe;
+    let at = translate::queue(w.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
+    let mut ci = row.ci;
+    let ignore_overrun = flags & 1 != 0;
+    if pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun {
+        let mut word = [0; 4];
+        if w.step.host.read(w.func.rid(), dbr, &mut word).is_ok() {
+            ci = u32::from_be_bytes(word) & 0xff_ffff;
+        }
+    }
+    let full = pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun;
+    let Some(row) = w.func.row_mut::<CqRow>(index) else { return false };
+    row.ci = ci;
+    let Some(at) = at.filter(|_| !full) else {
+        row.status = CqStatus::Overflow.raw().into();
+        event::cq_error(w.func, uid, cqn);
+        return false;
+    };
+    cqe.set().owner(pi >> row.log_size & 1 != 0);
+    row.pi = pi.wrapping_add(1);
+    if solicited {
+        row.solicited = row.pi;
+    }
+    row.since_event = row.since_event.wrapping_add(1);
+    let fires = match ArmState::from_raw(row.arm as u8) {
+        ArmState::Armed => true,
+        ArmState::SolicitedArmed => solicited,
+        _ => false,
+    };
+    let eqn = row.eqn;
+    if fires {
+        row.arm = ArmState::Fired.raw().into();
+        row.since_event = 0;
+    }
+    debug_assert!(OP_OWN == Cqe64::SIZE - 1);
+    w.func.effect(Effect::Write { at, data: cqe.as_bytes() });
+    if fires {
+        event::completion(w.func, eqn, cqn);
+    }
+    true
+}
+
+/// CQ arm register: the event comes at once if completions the driver has not seen are there already (for a solicited
+/// request: one that was solicited or an error).
+pub(crate) fn arm(func: &mut Func<'_>, cqn: u32, value: u32) {
+    let mut bytes = [0; CqArm::SIZE];
+    bytes[..4].copy_from_slice(&value.to_be_bytes());
+    let request = CqArm::from_bytes(bytes);
+    let Some(row) = func.get_mut::<CqRow>(cqn) else { return };
+    let ci = request.ci();
+    let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;
+    row.ci = ci;
+    row.arm_sn = request.cmd_sn().into();
+    let behind_solicited = row.pi.wrapping_sub(row.solicited) & 0xff_ffff;
+    let fires = if request.solicited() {
+        // The last solicited completion lies among those not seen.
+        row.solicited != 0 && behind_solicited < behind
+    } else {
+        behind != 0
+    };
+    let eqn = row.eqn;
+    if fires {
+        row.arm = ArmState::Fired.raw().into();
+        row.since_event = 0;
+        event::completion(func, eqn, cqn);
+    } else {
+        let state = if request.solicited() { ArmState::SolicitedArmed } else { ArmState::Armed };
+        row.arm = state.raw().into();
+    }
+}

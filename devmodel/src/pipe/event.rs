@@ -1,0 +1,87 @@
+//! Events: entries of event queues and the interrupts behind them (PRM: event queues).
+
+use crate::{
+    host::Iova,
+    pcie,
+    region::{Effect, Func},
+    state::EqRow,
+    translate,
+};
+use hwspec::{
+    eqe::{CompEvent, CqErrorEvent, CqErrorSyndrome, Eqe, EventData, EventType, QpEvent, QueueKind},
+    handle::{Cqn, Qpn},
+};
+
+/// Appends an event to EQ `eqn`.
+pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
+    let Some(row) = func.row::<EqRow>(eqn) else { return };
+    let size = 1u32 << row.log_size;
+    let full = row.pi.wrapping_sub(row.ci) & 0xff_ffff >= size;
+    let at: Option<Iova> = translate::queue(func, &row.memory, (row.pi & (size - 1)) * Eqe::SIZE as u32);
+    let (pi, armed, vector) = (row.pi, row.armed, row.vector);
+    let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
+    let Some(at) = at.filter(|_| !full) else {
+        row.overflowed = 1;
+        return;
+    };
+    eqe.set().owner(pi >> row.log_size & 1 != 0);
+    row.pi = pi.wrapping_add(1);
+    row.armed = 0;
+    func.effect(Effect::Write { at, data: eqe.as_bytes() });
+    if armed != 0 {
+        pcie::raise(func, vector);
+    }
+}
+
+/// EQ register: consumer index, and arming. An EQ armed behind its producer raises its interrupt at once.
+pub(crate) fn update(func: &mut Func<'_>, eqn: u32, ci: u32, arm: bool) {
+    let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
+    // The register has 24 bits; the producer supplies the others.
+    let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;
+    row.ci = row.pi.wrapping_sub(behind);
+    if !arm {
+        return;
+    }
+    let vector = row.vector;
+    row.armed = u32::from(behind == 0);
+    if behind != 0 {
+        pcie::raise(func, vector);
+    }
+}
+
+/// Completion event of CQ `cqn`.
+pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
+    let mut data = CompEvent::zeroed();
+    data.set().cq_number(Cqn(cqn));
+    push(func, eqn, Eqe::new(EventType::Comp, data));
+}
+
+/// Event of a QP, SRQ or CQ that belongs to user context `uid`: goes to an EQ of that context that wants it, else to one
+/// of the function's own driver.
+pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {
+    let bit = kind.raw();
+    let wants = |uid: u16| {
+        func.live::<EqRow>().into_iter().find(|eqn| {
+            func.row::<EqRow>(*eqn).is_some_and(|eq| {
+                eq.head.uid == uid && eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0
+            })
+        })
+    };
+    if let Some(eqn) = wants(uid).or_else(|| wants(0)) {
+        push(func, eqn, Eqe::new(kind, data));
+    }
+}
+
+/// Event of QP or SRQ `number`.
+pub(crate) fn queue(func: &mut Func<'_>, uid: u16, kind: EventType, number: u32) {
+    let mut data = QpEvent::zeroed();
+    data.set().kind(QueueKind::Qp).qpn_rqn_sqn(Qpn(number));
+    affiliated(func, uid, kind, data);
+}
+
+/// A CQ overflowed.
+pub(crate) fn cq_error(func: &mut Func<'_>, uid: u16, cqn: u32) {
+    let mut data = CqErrorEvent::zeroed();
+    data.set().cqn(Cqn(cqn)).syndrome(CqErrorSyndrome::Overrun);
+    affiliated(func, uid, EventType::CqError, data);
+}

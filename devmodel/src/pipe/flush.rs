@@ -1,0 +1,106 @@
+//! The error state: everything posted completes, in order, with a flush error (IBTA 10.3.1.5).
+
+use super::{
+    completion, doorbell, event, fetch, receive,
+    work::{Failure, Work},
+};
+use crate::state::{QpFlags, RxMessage};
+use hwspec::{
+    context::QpState,
+    cqe::{CqeOpcode, CqeSyndrome, vendor_err},
+    eqe::EventType,
+    layout::Layout,
+    wqe::CtrlSeg,
+};
+
+const FLUSHED: Failure = Failure::new(CqeSyndrome::WrFlushErr, vendor_err::FLUSH);
+/// Completions in one go.
+const BATCH: usize = 64;
+/// The first look at the receive counter of a QP in error, and the wait behind which there is no further one.
+/// Receives are posted without a doorbell; each look doubles the wait.
+const FIRST_LOOK_US: u32 = 32;
+const LAST_LOOK_US: u32 = 4 << 20;
+const PS_PER_US: u64 = 1_000_000;
+
+/// The QP goes to ERR, or is there by command and begins to flush.
+pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
+    let begun = w.q.has(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ) && w.state() == QpState::Err;
+    if begun {
+        w.ready = true;
+        return;
+    }
+    let q = &mut w.q;
+    q.state = QpState::Err.raw();
+    q.set(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ | QpFlags::SQ_FAILED, true);
+    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED, false);
+    (q.ack_deadline, q.rnr_deadline, q.flush_wait) = (0, 0, 0);
+    q.sr_head = q.sr_tail;
+    q.sr_send = q.sr_tail;
+    q.sq_reads = 0;
+    q.rr_send = q.rr_tail;
+    w.ready = true;
+    if w.q.has(QpFlags::HAS_SRQ) {
+        // IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more from its SRQ.
+        let (uid, qpn) = (w.q.head.uid, w.qpn());
+        event::queue(w.func, uid, EventType::SrqLastWqe, qpn);
+    }
+}
+
+/// Completes what is posted, a batch at a time.
+pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
+    let mut left = BATCH;
+    if !w.q.has(QpFlags::NO_SQ) && doorbell::refresh(w).is_some() {
+        while w.q.sq_ci != w.q.sq_pi && left > 0 {
+            let index = w.q.sq_ci;
+            let ds = fetch::segments(w, index);
+            let opcode = CtrlSeg::read(&w.step.buffers.wqe).opcode().raw();
+            let cqe = completion::error(w, CqeOpcode::ReqErr, FLUSHED, index, opcode);
+            if !completion::push(w, w.q.cqn_snd, cqe, true) {
+                w.q.sq_ci = w.q.sq_pi;
+                break;
+            }
+            // A length that leads behind what was posted ends the walk.
+            let step = fetch::blocks(ds).min(w.q.sq_pi.wrapping_sub(index));
+            w.q.sq_ci = index.wrapping_add(step);
+            left -= 1;
+        }
+        w.q.sq_next = w.q.sq_ci;
+    }
+    if w.q.has(QpFlags::HAS_SRQ) {
+        // The WQE in use was taken out of the SRQ and must come back.
+        if w.q.rx.kind == receive::SEND {
+            let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.rx.wqe_index as u16, 0);
+            completion::push(w, w.q.cqn_rcv, cqe, true);
+            w.q.rx = RxMessage::default();
+        }
+    } else if !w.q.has(QpFlags::NO_RQ) {
+        w.q.rx = RxMessage::default();
+        let before = w.q.rq_ci;
+        if receive::refresh(w).is_some() {
+            while w.q.rq_ci != w.q.rq_pi && left > 0 {
+                let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.rq_ci, 0);
+                if !completion::push(w, w.q.cqn_rcv, cqe, true) {
+                    w.q.rq_ci = w.q.rq_pi;
+                    break;
+                }
+                w.q.rq_ci = w.q.rq_ci.wrapping_add(1);
+                left -= 1;
+            }
+        }
+        if w.q.rq_ci != before {
+            w.q.flush_wait = 0;
+        }
+    }
+    if left == 0 {
+        w.ready = true;
+    } else if !w.q.has(QpFlags::NO_RQ) && !w.q.has(QpFlags::HAS_SRQ) {
+        w.q.flush_wait = if w.q.flush_wait == 0 { FIRST_LOOK_US } else { w.q.flush_wait * 2 };
+        w.q.rnr_deadline = match w.q.flush_wait {
+            wait if wait <= LAST_LOOK_US => w.step.now + u64::from(wait) * PS_PER_US,
+            _ => {
+                w.q.flush_wait = LAST_LOOK_US;
+                0
+            }
+        };
+    }
+}

@@ -1,0 +1,205 @@
+//! Scatter and gather lists, and the payload that goes through them.
+
+use super::{Payload, Step};
+use crate::{
+    host::{Abort, Rid, Source},
+    pipe::work::Failure,
+    region::{Func, Piece, SlotPayload},
+    translate::{self, Fault, RESERVED_LKEY, access},
+};
+use hwspec::{
+    cqe::{CqeSyndrome, vendor_err},
+    layout::Layout,
+    wqe::{DataSeg, INVALID_LKEY, WQE_DS, ZERO_BYTE_COUNT},
+};
+
+/// Payload up to this length travels by value: cheaper than a reference, and free of the sender's memory.
+pub(crate) const BY_VALUE: u32 = 256;
+
+/// Whose keys a list names.
+#[derive(Clone, Copy)]
+pub(crate) struct Domain {
+    pub pd: u32,
+    /// The reserved lkey is usable.
+    pub rlky: bool,
+}
+
+/// Why a list can't take or give what is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListFault {
+    /// The list ends before the data.
+    Short,
+    /// An entry is refused.
+    Entry(Fault),
+}
+
+impl ListFault {
+    /// What the completion of the work request says (IBTA 10.10.3; vendor codes as measured).
+    pub(crate) fn failure(self) -> Failure {
+        match self {
+            Self::Short => Failure::new(CqeSyndrome::LocalLengthErr, vendor_err::SGE_LENGTH),
+            Self::Entry(Fault::Bounds) => Failure::new(CqeSyndrome::LocalProtErr, vendor_err::SGE_LENGTH),
+            Self::Entry(Fault::Permission) => {
+                Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER)
+            }
+            Self::Entry(_) => Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY),
+        }
+    }
+}
+
+/// Entries of a list up to its terminator: (lkey, address, bytes).
+#[inline]
+pub(crate) fn entries(list: &[u8]) -> impl Iterator<Item = (u32, u64, u32)> + '_ {
+    list.chunks_exact(WQE_DS)
+        .map(DataSeg::read)
+        .take_while(|seg| !(seg.byte_count() == 0 && seg.lkey() == INVALID_LKEY))
+        .map(|seg| (seg.lkey(), seg.addr(), if seg.byte_count() == 0 { ZERO_BYTE_COUNT } else { seg.byte_count() }))
+}
+
+/// Bytes a list holds.
+pub(crate) fn capacity(list: &[u8]) -> u64 {
+    entries(list).map(|(_, _, len)| u64::from(len)).sum()
+}
+
+/// Whether every entry of a list may be used with `need`, whole.
+#[inline]
+pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> Result<(), ListFault> {
+    for (lkey, addr, len) in entries(list) {
+        if lkey == RESERVED_LKEY && domain.rlky {
+            continue;
+        }
+        translate::check(func, domain.pd, lkey, addr, len.into(), need).map_err(ListFault::Entry)?;
+    }
+    Ok(())
+}
+
+/// The pieces behind bytes `from..from + len` of a list, put into `out`.
+#[inline]
+pub(crate) fn resolve(
+    func: &Func<'_>,
+    domain: Domain,
+    list: &[u8],
+    from: u32,
+    len: u32,
+    need: u8,
+    out: &mut Vec<Piece>,
+) -> Result<(), ListFault> {
+    out.clear();
+    let (mut skip, mut left) = (from, len);
+    for (lkey, addr, bytes) in entries(list) {
+        if left == 0 {
+            break;
+        }
+        if skip >= bytes {
+            skip -= bytes;
+            continue;
+        }
+        let here = left.min(bytes - skip);
+        let at = addr.wrapping_add(skip.into());
+        if lkey == RESERVED_LKEY && domain.rlky {
+            translate::push(out, at, here);
+        } else {
+            translate::pieces(func, domain.pd, lkey, at, here, need, out).map_err(ListFault::Entry)?;
+        }
+        (skip, left) = (0, left - here);
+    }
+    if left == 0 { Ok(()) } else { Err(ListFault::Short) }
+}
+
+/// Makes `pieces` of our own memory the payload of a packet.
+#[inline]
+pub(crate) fn payload(step: &mut Step<'_>, rid: Rid, pieces: &[Piece], value: bool) -> Result<Payload, Abort> {
+    let len: u32 = pieces.iter().map(|p| p.len).sum();
+    if len == 0 {
+        return Ok(Payload::Empty);
+    }
+    if pieces.len() > 4 || value && len <= BY_VALUE {
+        let mut start = None;
+        for piece in pieces {
+            let at = step.stage_from(rid, piece.at, piece.len as usize)?;
+            start.get_or_insert(at);
+        }
+        return Ok(Payload::Staged(start.unwrap_or(0), len));
+    }
+    let mut four = [Piece::default(); 4];
+    four[..pieces.len()].copy_from_slice(pieces);
+    Ok(Payload::Pieces(pieces.len() as u8, four))
+}
+
+/// Copies what a frame carries to `to`, which is as long.
+#[inline]
+pub(crate) fn place(
+    step: &mut Step<'_>,
+    data: &SlotPayload<'_>,
+    rid: Rid,
+    to: &[Piece],
+) -> Result<(), Abort> {
+    match *data {
+        SlotPayload::Bytes(bytes) => {
+            let mut rest = bytes;
+            for piece in to {
+                let (here, after) = rest.split_at((piece.len as usize).min(rest.len()));
+                step.write((rid, piece.at), here)?;
+                rest = after;
+            }
+        }
+        SlotPayload::Pieces(from, pieces) => {
+            let (mut src, mut dst) = (pieces.iter().copied(), to.iter().copied());
+            let (mut s, mut d) = (Piece::default(), Piece::default());
+            loop {
+                if s.len == 0 {
+                    let Some(next) = src.next() else { break };
+                    s = next;
+                }
+                if d.len == 0 {
+                    let Some(next) = dst.next() else { break };
+                    d = next;
+                }
+                let n = s.len.min(d.len);
+                step.copy((from, s.at), (rid, d.at), n)?;
+                s = Piece { at: s.at + u64::from(n), len: s.len - n, reserved: 0 };
+                d = Piece { at: d.at + u64::from(n), len: d.len - n, reserved: 0 };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a payload, read into the front of `into`.
+pub(crate) fn bytes(step: &mut Step<'_>, data: &SlotPayload<'_>, into: &mut [u8]) -> Result<(), Abort> {
+    match *data {
+        SlotPayload::Bytes(bytes) => {
+            let n = bytes.len().min(into.len());
+            into[..n].copy_from_slice(&bytes[..n]);
+        }
+        SlotPayload::Pieces(from, pieces) => {
+            let mut rest = into;
+            for piece in pieces {
+                let (here, after) = rest.split_at_mut((piece.len as usize).min(rest.len()));
+                step.host.read(from, piece.at, here)?;
+                rest = after;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Access a gather list needs.
+pub(crate) const GATHER: u8 = access::LOCAL_READ;
+/// Access a scatter list needs.
+pub(crate) const SCATTER: u8 = access::LOCAL_WRITE;
+
+/// Whether `next` goes on where `last` ends, at both ends, so that one move does for two.
+#[inline]
+pub(crate) fn joins(last: &crate::host::Move, next: &crate::host::Move) -> bool {
+    let end = u64::from(last.len);
+    let source = match (last.src, next.src) {
+        (Source::Bus(a, at), Source::Bus(b, then)) => a == b && at.wrapping_add(end) == then,
+        (Source::Staged(at), Source::Staged(then)) => u64::from(at) + end == u64::from(then),
+        _ => false,
+    };
+    source
+        && last.dst_rid == next.dst_rid
+        && last.dst.wrapping_add(end) == next.dst
+        && last.len.checked_add(next.len).is_some()
+}

@@ -1,0 +1,66 @@
+//! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
+
+use super::{Frame, Payload, work::Work};
+use hwspec::{
+    handle::{Psn, Qpn},
+    wire::{Aeth, Bth, BthOpcode, Envelope, IpPair, Packet, Syndrome, write_headers},
+};
+
+/// The one P_Key of the port: full member of the default partition.
+pub(crate) const PKEY: u16 = 0xffff;
+/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
+const ECT0: u8 = 2;
+
+impl Work<'_, '_, '_> {
+    /// A BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
+    #[inline]
+    pub(crate) fn bth(&self, opcode: BthOpcode, psn: u32) -> Bth {
+        let mut bth = Bth::zeroed();
+        bth.set()
+            .opcode(opcode)
+            .mig_req(true)
+            .pkey(PKEY)
+            .dest_qp(Qpn(self.q.remote_qpn & 0xff_ffff))
+            .psn(Psn::new(psn));
+        bth
+    }
+
+    /// Sends a packet to the peer.
+    #[inline]
+    pub(crate) fn send(&mut self, packet: &Packet, payload: Payload) {
+        let traffic_class = self.q.tclass & !3 | ECT0;
+        self.send_as(packet, payload, traffic_class);
+    }
+
+    /// Sends a packet with a traffic class of its own.
+    pub(crate) fn send_as(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) {
+        let q = &self.q;
+        let f = self.func.function();
+        let Some(source) = f.roce.get(q.sgid_index as usize) else { return };
+        let envelope = Envelope {
+            src_mac: if source.mac == [0; 6] { f.mac } else { source.mac },
+            dst_mac: q.dmac,
+            vlan: None,
+            addresses: IpPair::from_gids(source.gid, q.dgid),
+            traffic_class,
+            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
+            flow_label: q.flow_label,
+            identification: 0,
+            // Annex A17: any port from 0xc000 up; the same for all packets of a flow.
+            src_port: if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport },
+        };
+        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
+        if let Some(len) = write_headers(&mut frame.headers, &envelope, packet, payload.len()) {
+            frame.header_len = len as u16;
+            self.step.send(frame);
+        }
+    }
+
+    /// Sends an acknowledge packet with `psn` (IBTA 9.7.5.1).
+    pub(crate) fn send_ack(&mut self, psn: u32, syndrome: Syndrome) {
+        let mut aeth = Aeth::zeroed();
+        aeth.set().syndrome(syndrome).msn(Psn::new(self.q.rx_msn));
+        let packet = Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..Packet::default() };
+        self.send(&packet, Payload::Empty);
+    }
+}

@@ -1,0 +1,98 @@
+//! Receive WQEs, from the QP's own queue or from a shared one.
+
+use super::{event, lists::Domain, work::Work};
+use crate::{
+    state::{QpFlags, SrqRow},
+    translate,
+};
+use hwspec::{
+    doorbell::RCV_DBR,
+    eqe::EventType,
+    wqe::{NextSeg, WQE_DS},
+};
+
+/// `RxMessage::kind`: a SEND is being received.
+pub(crate) const SEND: u32 = 1;
+/// `RxMessage::kind`: a WRITE is being received.
+pub(crate) const WRITE: u32 = 2;
+
+/// Reads the receive counter of the doorbell record.
+pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
+    let mut word = [0; 4];
+    w.step.host.read(w.func.rid(), w.q.dbr + 4 * RCV_DBR as u64, &mut word).ok()?;
+    w.q.rq_pi = u32::from_be_bytes(word) as u16;
+    Some(())
+}
+
+/// Takes the next receive WQE: its index. `None` if there is none (IBTA 9.7.5.2.8: receiver not ready). A WQE of the QP's own
+/// queue counts as used only when [`done`] says so.
+pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
+    if w.q.has(QpFlags::HAS_SRQ) {
+        return take_shared(w);
+    }
+    if w.q.has(QpFlags::NO_RQ) {
+        return None;
+    }
+    if w.q.rq_ci == w.q.rq_pi {
+        refresh(w)?;
+    }
+    (w.q.rq_ci != w.q.rq_pi).then_some(w.q.rq_ci)
+}
+
+/// The message in the WQE taken is complete.
+pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
+    if !w.q.has(QpFlags::HAS_SRQ) {
+        w.q.rq_ci = w.q.rq_ci.wrapping_add(1);
+    }
+}
+
+fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
+    let srqn = w.q.srqn;
+    let mut srq = *w.func.get::<SrqRow>(srqn)?;
+    let posted = |counter: u32, consumed: u32| (counter as u16).wrapping_sub(consumed as u16);
+    let rid = w.func.rid();
+    if posted(srq.counter, srq.consumed) == 0 || srq.lwm != 0 {
+        let mut word = [0; 4];
+        w.step.host.read(rid, srq.dbr, &mut word).ok()?;
+        srq.counter = u32::from_be_bytes(word);
+    }
+    if posted(srq.counter, srq.consumed) == 0 {
+        return None;
+    }
+    let index = srq.next & ((1 << srq.log_size) - 1);
+    let at = translate::queue(w.func, &srq.memory, index << srq.log_stride)?;
+    let mut next = [0; NextSeg::SIZE];
+    w.step.host.read(rid, at, &mut next).ok()?;
+    srq.next = NextSeg::from_bytes(next).next_wqe_index().into();
+    srq.consumed = u32::from((srq.consumed as u16).wrapping_add(1));
+    // The limit event comes once per arming (IBTA 10.2.9.1).
+    let reached = srq.lwm != 0 && u32::from(posted(srq.counter, srq.consumed)) < srq.lwm;
+    if reached {
+        srq.lwm = 0;
+    }
+    let uid = srq.head.uid;
+    *w.func.get_mut::<SrqRow>(srqn)? = srq;
+    if reached {
+        event::queue(w.func, uid, EventType::SrqRqLimit, srqn);
+    }
+    Some(index as u16)
+}
+
+/// Reads the scatter list of WQE `index` into the step's buffer and says whose keys it names.
+pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
+    let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {
+        let srq = *w.func.get::<SrqRow>(w.q.srqn)?;
+        let slot = u32::from(index) & ((1 << srq.log_size) - 1);
+        let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
+        (at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd)
+    } else {
+        let slot = u32::from(index) & ((1 << w.q.log_rq) - 1);
+        let at = translate::queue(w.func, &w.q.memory, slot << w.q.log_rq_stride)?;
+        (at, 1usize << w.q.log_rq_stride, w.q.pd)
+    };
+    let rid = w.func.rid();
+    let buffers = &mut *w.step.buffers;
+    buffers.receive.resize(len, 0);
+    w.step.host.read(rid, at, &mut buffers.receive).ok()?;
+    Some(Domain { pd, rlky: w.q.has(QpFlags::RESERVED_LKEY) })
+}

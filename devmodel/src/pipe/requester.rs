@@ -1,0 +1,308 @@
+//! The requester: work requests become packets (IBTA 9.7.3, 9.7.7).
+//!
+//! Requests under way are kept as send records. Whatever goes wrong on the way, the requester goes back to the oldest
+//! PSN not acknowledged and sends the same packets again; payload and operands are taken from the WQE again.
+
+use super::{
+    Payload,
+    fetch::{self, Wqe},
+    lists::{self, Domain, ListFault},
+    settle,
+    work::{Failure, Work},
+};
+use crate::{
+    Profile,
+    state::{QpFlags, SendRecord},
+    translate,
+};
+use hwspec::{
+    context::QpState,
+    cqe::{CqeSyndrome, vendor_err},
+    handle::Psn,
+    wire::{AtomicEth, BthOpcode, Packet, Reth},
+    wqe::{FenceMode, WqeOpcode},
+};
+
+/// PSNs that may be under way: less than half the window in which they compare.
+const WINDOW: u32 = 1 << 22;
+
+/// Kinds of request by what answers them.
+pub(crate) fn is_answered(opcode: u8) -> bool {
+    let opcode = WqeOpcode::from_raw(opcode);
+    opcode == WqeOpcode::RdmaRead || opcode.is_atomic()
+}
+
+/// Sends up to `budget` packets: first what must be sent again, then new requests.
+pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+    let mut cached: Option<(u32, Wqe)> = None;
+    loop {
+        if w.q.has(QpFlags::RNR_WAIT) || !matches!(w.state(), QpState::Rts | QpState::SqDrained) {
+            return;
+        }
+        if w.q.sr_send == w.q.sr_tail {
+            match admit(w) {
+                Some(wqe) => cached = Some((w.q.sr_send, wqe)),
+                None => return,
+            }
+        }
+        let at = w.q.sr_send;
+        let record = *w.func.send_record(w.qp, at);
+        if record.status != 0 {
+            // Nothing goes past a request that failed here.
+            return;
+        }
+        if record.packets == 0 {
+            next_record(w);
+            settle::settle(w, None);
+            continue;
+        }
+        if *budget == 0 {
+            w.ready = true;
+            return;
+        }
+        let wqe = match cached {
+            Some((of, wqe)) if of == at => wqe,
+            _ => match fetch::wqe(w, record.wqe_index) {
+                Ok(wqe) => wqe,
+                Err((_, failure)) => return condemn(w, at, failure),
+            },
+        };
+        cached = Some((at, wqe));
+        if let Err(failure) = transmit(w, &record, &wqe, budget) {
+            return condemn(w, at, failure);
+        }
+    }
+}
+
+fn next_record(w: &mut Work<'_, '_, '_>) {
+    w.q.sr_send = w.q.sr_send.wrapping_add(1);
+    w.q.sr_packet = 0;
+}
+
+/// Marks record `at` as failed here; it completes with that when all before it have completed.
+fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
+    let record = w.func.send_record_mut(w.qp, at, true);
+    record.status = failure.syndrome.raw();
+    record.vendor = failure.vendor;
+    w.q.set(QpFlags::SQ_FAILED, true);
+    settle::settle(w, None);
+}
+
+/// Takes the next WQE into a send record. `None` if there is none or it has to wait.
+fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
+    let q = &w.q;
+    let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
+    if q.sq_next == q.sq_pi || full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
+        return None;
+    }
+    let index = q.sq_next;
+    let wqe = match fetch::wqe(w, index) {
+        Ok(wqe) => wqe,
+        Err((ds, failure)) => {
+            let psn = w.q.snd_psn;
+            let record = w.func.send_record_mut(w.qp, w.q.sr_tail, false);
+            *record = SendRecord { wqe_index: index, ds, wqebbs: fetch::blocks(ds) as u8, psn, ..Default::default() };
+            w.q.sq_next = index.wrapping_add(fetch::blocks(ds));
+            let at = w.q.sr_tail;
+            w.q.sr_tail = at.wrapping_add(1);
+            condemn(w, at, failure);
+            return None;
+        }
+    };
+    let answered = is_answered(wqe.opcode.raw());
+    // IBTA 10.8.3.3: a fenced request waits for READs and atomics before it.
+    let waits = match wqe.fence {
+        FenceMode::Fence | FenceMode::SmallAndFence => w.q.sq_reads > 0,
+        FenceMode::StrongOrdering => w.q.sr_head != w.q.sr_tail,
+        _ => false,
+    };
+    // IBTA 9.7.3.3.1: no more READs and atomics under way than the peer has resources for.
+    if waits || answered && u32::from(w.q.sq_reads) >= 1u32 << (w.q.log_sra_max & 7) {
+        return None;
+    }
+    let mtu = u32::from(w.q.mtu.max(256));
+    let packets = match wqe.opcode {
+        WqeOpcode::Nop | WqeOpcode::LocalInval => 0,
+        _ if wqe.opcode.is_atomic() => 1,
+        _ => wqe.length.div_ceil(mtu).max(1),
+    };
+    let under_way = Psn::new(w.q.snd_psn).ahead_of(Psn::new(w.q.una_psn)) as u32;
+    if under_way != 0 && under_way + packets > WINDOW {
+        return None;
+    }
+    let mut failure = None;
+    if wqe.opcode == WqeOpcode::LocalInval {
+        if translate::invalidate(w.func, w.q.pd, wqe.imm, false).is_err() {
+            failure = Some(Failure::new(CqeSyndrome::LocalQpOpErr, vendor_err::LKEY));
+        }
+    } else if !answered && !wqe.inline {
+        // A READ's list is looked at when its data come (row 35 of the conformance table).
+        let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
+        failure = lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure);
+    }
+    let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
+    *w.func.send_record_mut(w.qp, at, false) = SendRecord {
+        wqe_index: index,
+        wqebbs: fetch::blocks(wqe.ds) as u8,
+        opcode: wqe.opcode.raw(),
+        flags: u8::from(wqe.signaled) | u8::from(wqe.solicited) << 1,
+        ds: wqe.ds,
+        psn,
+        packets,
+        length: wqe.length,
+        imm: wqe.imm,
+        raddr: wqe.raddr,
+        rkey: wqe.rkey,
+        ..Default::default()
+    };
+    w.q.sq_next = index.wrapping_add(fetch::blocks(wqe.ds));
+    w.q.sr_tail = at.wrapping_add(1);
+    if let Some(failure) = failure {
+        condemn(w, at, failure);
+        return None;
+    }
+    w.q.sq_reads += u16::from(answered);
+    w.q.snd_psn = Psn::new(psn).add(packets).get();
+    Some(wqe)
+}
+
+pub(crate) fn domain(w: &Work<'_, '_, '_>) -> Domain {
+    Domain { pd: w.q.pd, rlky: w.q.has(QpFlags::RESERVED_LKEY) }
+}
+
+/// Sends the packets of one request from where it stands.
+fn transmit(
+    w: &mut Work<'_, '_, '_>,
+    record: &SendRecord,
+    wqe: &Wqe,
+    budget: &mut u32,
+) -> Result<(), Failure> {
+    let mtu = u32::from(w.q.mtu.max(256));
+    if is_answered(record.opcode) {
+        let skip = w.q.sr_packet;
+        let psn = Psn::new(record.psn).add(skip).get();
+        let packet = question(w, record, wqe, psn, skip * mtu);
+        w.send(&packet, Payload::Empty);
+        *budget -= 1;
+        sent(w, Psn::new(record.psn).add(record.packets).get());
+        next_record(w);
+        return Ok(());
+    }
+    while *budget > 0 {
+        let i = w.q.sr_packet;
+        let last = i + 1 == record.packets;
+        let from = i * mtu;
+        let len = mtu.min(record.length.saturating_sub(from));
+        let payload = match len {
+            0 => Payload::Empty,
+            _ => gather(w, wqe, from, len)?,
+        };
+        let psn = Psn::new(record.psn).add(i).get();
+        let mut bth = w.bth(opcode(record.opcode, i == 0, last), psn);
+        w.q.unasked += 1;
+        let ask = last || w.q.unasked >= w.step.config.ack_every;
+        if ask {
+            w.q.unasked = 0;
+        }
+        bth.set().ack_req(ask).se(last && record.flags & 2 != 0);
+        let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
+        packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
+        w.send(&packet, payload);
+        *budget -= 1;
+        sent(w, Psn::new(psn).add(1).get());
+        if last {
+            next_record(w);
+            return Ok(());
+        }
+        w.q.sr_packet = i + 1;
+    }
+    w.ready = true;
+    Ok(())
+}
+
+/// A READ or atomic request (IBTA 9.4.3, 9.4.5); a READ from byte `skip` on.
+fn question(w: &Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, psn: u32, skip: u32) -> Packet {
+    let opcode = match WqeOpcode::from_raw(record.opcode) {
+        WqeOpcode::AtomicCs => BthOpcode::RcCompareSwap,
+        WqeOpcode::AtomicFa => BthOpcode::RcFetchAdd,
+        _ => BthOpcode::RcReadRequest,
+    };
+    let mut bth = w.bth(opcode, psn);
+    bth.set().ack_req(true);
+    let (mut reth, mut atomic) = (Reth::zeroed(), AtomicEth::zeroed());
+    reth.set().va(record.raddr.wrapping_add(skip.into())).rkey(record.rkey).dma_len(record.length - skip);
+    atomic.set().va(record.raddr).rkey(record.rkey).swap_add(wqe.operands[0]).compare(wqe.operands[1]);
+    Packet { bth, reth, atomic, ..Packet::default() }
+}
+
+/// Payload of one packet: inline bytes, small data by value, larger by reference.
+#[inline]
+fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
+    let [start, end] = wqe.data.map(usize::from);
+    if wqe.inline {
+        let buffers = &mut *w.step.buffers;
+        let at = buffers.staged.len() as u32;
+        buffers.staged.extend_from_slice(&buffers.wqe[start + from as usize..][..len as usize]);
+        return Ok(Payload::Staged(at, len));
+    }
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let list = &w.step.buffers.wqe[start..end];
+    let found = lists::resolve(w.func, domain(w), list, from, len, lists::GATHER, &mut pieces);
+    let rid = w.func.rid();
+    let payload = match found {
+        Ok(()) => lists::payload(w.step, rid, &pieces, true)
+            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
+        Err(fault) => Err(fault.failure()),
+    };
+    w.step.buffers.pieces = pieces;
+    payload
+}
+
+/// A packet went out: `end` is the PSN behind those it takes.
+#[inline]
+fn sent(w: &mut Work<'_, '_, '_>, end: u32) {
+    if Psn::new(end).ahead_of(Psn::new(w.q.max_psn)) > 0 {
+        w.q.max_psn = end;
+    }
+    if w.q.ack_deadline == 0 {
+        start_timer(w);
+    }
+}
+
+/// Starts the acknowledgement timer anew (IBTA 9.7.6.1.3): 4.096 us x 2^T; T = 0 never runs out. A ConnectX-5 detects
+/// after 1.72 times that, and has a least T.
+pub(crate) fn start_timer(w: &mut Work<'_, '_, '_>) {
+    let t = u32::from(w.q.ack_timeout & 0x1f);
+    w.q.ack_deadline = match t {
+        0 => 0,
+        _ => {
+            let (least, factor) = match w.profile() {
+                Profile::Cx5 => (u32::from(w.step.config.min_ack_timeout & 0x1f), 172),
+                Profile::Ibta => (0, 100),
+            };
+            w.step.now + (40_960 << t.max(least)) * factor
+        }
+    };
+}
+
+/// Opcode of a SEND or WRITE packet (IBTA 9.2.1).
+#[inline]
+fn opcode(wqe: u8, first: bool, last: bool) -> BthOpcode {
+    use BthOpcode::*;
+    match (WqeOpcode::from_raw(wqe), first, last) {
+        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, true, false) => RcWriteFirst,
+        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, false, false) => RcWriteMiddle,
+        (WqeOpcode::RdmaWrite, true, true) => RcWriteOnly,
+        (WqeOpcode::RdmaWrite, false, true) => RcWriteLast,
+        (WqeOpcode::RdmaWriteImm, true, true) => RcWriteOnlyImm,
+        (WqeOpcode::RdmaWriteImm, false, true) => RcWriteLastImm,
+        (_, true, false) => RcSendFirst,
+        (_, false, false) => RcSendMiddle,
+        (WqeOpcode::SendImm, true, true) => RcSendOnlyImm,
+        (WqeOpcode::SendImm, false, true) => RcSendLastImm,
+        (WqeOpcode::SendInval, true, true) => RcSendOnlyInv,
+        (WqeOpcode::SendInval, false, true) => RcSendLastInv,
+        (_, true, true) => RcSendOnly,
+        (_, false, true) => RcSendLast,
+    }
+}

@@ -1,0 +1,440 @@
+//! The responder: requests in the order of their PSNs (IBTA 9.7.4).
+//!
+//! Checks come in the order of the specification: PSN, opcode sequence, rights of the QP, lengths, resources, keys. What
+//! is found wrong is answered with a NAK behind all answers still owed; the QP goes to ERR when it is sent.
+
+use super::{
+    arrive::Packet,
+    completion, duplicate, lists,
+    receive::{self, SEND, WRITE},
+    work::Work,
+};
+use crate::{
+    Profile,
+    region::Effect,
+    state::{Counters, QpFlags, ReadResource, RxMessage},
+    translate::{self, Fault, access},
+};
+use hwspec::{
+    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32, vendor_err},
+    eqe::EventType,
+    handle::{Psn, Qpn},
+    layout::Bits,
+    wire::{BthOpcode, NakCode, Operation, Syndrome},
+};
+
+/// AETH syndrome bytes.
+pub(crate) const NAK: u8 = 0x60;
+const RNR: u8 = 0x20;
+/// Largest message (IBTA 9.7.4.1.6).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Why a request is refused.
+enum Refusal {
+    /// Receiver not ready: try again later.
+    NotReady,
+    /// A NAK that ends the connection, and what the receive WQE in use completes with.
+    Fatal(NakCode, Option<CqeSyndrome>),
+    /// The packet counts as lost.
+    Lost,
+}
+use Refusal::{Fatal, Lost, NotReady};
+const INVALID: Refusal = Fatal(NakCode::InvalidRequest, None);
+const ACCESS: Refusal = Fatal(NakCode::RemoteAccess, None);
+
+/// A request packet.
+pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    if fatal_owed(w) {
+        return;
+    }
+    let psn = packet.headers.bth().psn();
+    let ahead = psn.ahead_of(Psn::new(w.q.rx_psn));
+    if ahead > 0 {
+        return out_of_sequence(w);
+    }
+    if ahead < 0 {
+        w.count(Counters::DuplicateRequest);
+        return duplicate::answer(w, packet);
+    }
+    w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
+    match execute(w, packet) {
+        Ok(()) => {}
+        Err(Lost) => {}
+        Err(NotReady) => {
+            w.count(Counters::OutOfBuffer);
+            w.q.set(QpFlags::RNR_SENT, true);
+            let psn = w.q.rx_psn;
+            owe(w, RNR | w.q.min_rnr_nak & 0x1f, psn);
+        }
+        Err(Fatal(code, status)) => refuse(w, code, status),
+    }
+}
+
+/// A NAK that ends the connection waits to be sent; nothing behind it counts.
+pub(crate) fn fatal_owed(w: &Work<'_, '_, '_>) -> bool {
+    w.q.has(QpFlags::ACK_OWED) && w.q.ack_syndrome > NAK
+}
+
+/// Owes the requester an answer at `psn`.
+pub(crate) fn owe(w: &mut Work<'_, '_, '_>, syndrome: u8, psn: u32) {
+    w.q.set(QpFlags::ACK_OWED, true);
+    w.q.ack_syndrome = syndrome;
+    w.q.rx_ack_psn = psn;
+}
+
+/// An acknowledgement of all before the PSN expected, unless something stronger is owed there.
+pub(crate) fn owe_ack(w: &mut Work<'_, '_, '_>) {
+    let psn = Psn::new(w.q.rx_psn).add(0xff_ffff).get();
+    owe(w, Syndrome::ACK.into_bits() as u8, psn);
+}
+
+/// IBTA 9.7.5.1.2: one NAK for a gap, then silence until the PSN expected arrives. Behind an RNR NAK all is dropped.
+fn out_of_sequence(w: &mut Work<'_, '_, '_>) {
+    w.count(Counters::OutOfSequence);
+    if w.q.has(QpFlags::NAK_SENT) || w.q.has(QpFlags::RNR_SENT) {
+        return;
+    }
+    w.q.set(QpFlags::NAK_SENT, true);
+    let psn = w.q.rx_psn;
+    owe(w, NAK, psn);
+}
+
+pub(crate) fn refuse(w: &mut Work<'_, '_, '_>, code: NakCode, status: Option<CqeSyndrome>) {
+    let psn = w.q.rx_psn;
+    let event = match code {
+        NakCode::InvalidRequest => EventType::WqInvalReqError,
+        NakCode::RemoteAccess => EventType::WqAccessError,
+        _ => EventType::WqCatasError,
+    };
+    w.q.rx_status = status.map_or(0, CqeSyndrome::raw);
+    w.q.rx_vendor = match status {
+        Some(CqeSyndrome::LocalProtErr) => vendor_err::LKEY,
+        Some(_) => vendor_err::SGE_LENGTH,
+        None => 0,
+    };
+    w.q.rx_event = if status.is_some() { 0 } else { event.raw() };
+    owe(w, NAK | code.raw(), psn);
+}
+
+/// The packet with the PSN expected.
+fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal> {
+    let opcode = packet.headers.bth().opcode();
+    // IBTA 9.7.4.1.2: reserved opcodes, and the sequence of FIRST, MIDDLE, LAST.
+    let operation = opcode.operation().ok_or(INVALID)?;
+    let expected = match operation {
+        Operation::Send if !opcode.is_first() => SEND,
+        Operation::Write if !opcode.is_first() => WRITE,
+        _ => 0,
+    };
+    if w.q.rx.kind != expected {
+        return Err(INVALID);
+    }
+    let right = match operation {
+        Operation::Send => QpFlags::empty(),
+        Operation::Write => QpFlags::REMOTE_WRITE,
+        Operation::ReadRequest => QpFlags::REMOTE_READ,
+        _ => QpFlags::REMOTE_ATOMIC,
+    };
+    if !w.q.has(right) || !packet.padded {
+        return Err(INVALID);
+    }
+    match operation {
+        Operation::Send => send(w, packet, opcode)?,
+        Operation::Write => write(w, packet, opcode)?,
+        Operation::ReadRequest => return read(w, packet),
+        Operation::CompareSwap | Operation::FetchAdd => return atomic(w, packet, operation),
+        _ => return Err(INVALID),
+    }
+    w.q.rx_psn = Psn::new(w.q.rx_psn).add(1).get();
+    if packet.headers.bth().ack_req() {
+        owe_ack(w);
+    } else if w.q.has(QpFlags::ACK_OWED) && w.q.ack_syndrome >= RNR {
+        // The gap is closed.
+        w.q.set(QpFlags::ACK_OWED, false);
+    }
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.6: all packets but the last carry exactly the path MTU.
+fn check_length(w: &Work<'_, '_, '_>, len: u32, opcode: BthOpcode) -> Result<(), Refusal> {
+    let mtu = u32::from(w.q.mtu);
+    let good = match (opcode.is_only(), opcode.is_last()) {
+        (true, _) => len <= mtu,
+        (_, true) => len >= 1 && len <= mtu,
+        _ => len == mtu,
+    };
+    if good { Ok(()) } else { Err(INVALID) }
+}
+
+fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
+    check_length(w, packet.len, opcode)?;
+    if opcode.is_first() {
+        let index = receive::take(w).ok_or(NotReady)?;
+        w.q.rx = RxMessage { kind: SEND, wqe_index: index.into(), ..RxMessage::default() };
+    }
+    let protection = Fatal(NakCode::RemoteOperational, Some(CqeSyndrome::LocalProtErr));
+    let index = w.q.rx.wqe_index as u16;
+    let key = packet.headers.ieth();
+    if let Some(key) = key {
+        translate::may_invalidate(w.func, w.q.pd, key, true).map_err(|_| ACCESS)?;
+    }
+    let mut inline = None;
+    if packet.len > 0 {
+        let Some(domain) = receive::load(w, index) else { return Err(protection) };
+        let fits = u64::from(w.q.rx.done) + u64::from(packet.len) <= lists::capacity(&w.step.buffers.receive);
+        if !fits {
+            // IBTA 9.7.4.1.6: longer than the receive buffer.
+            return Err(Fatal(NakCode::InvalidRequest, Some(CqeSyndrome::LocalLengthErr)));
+        }
+        if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
+            let mut bytes = [0; INLINE_32];
+            lists::bytes(w.step, &packet.data, &mut bytes).map_err(|_| Lost)?;
+            inline = Some(bytes);
+        } else {
+            scatter(w, packet, domain, protection)?;
+        }
+    }
+    w.q.rx.done += packet.len;
+    if !opcode.is_last() {
+        return Ok(());
+    }
+    let (kind, imm) = match (packet.headers.imm(), key) {
+        (Some(imm), _) => (CqeOpcode::RespSendImm, imm),
+        (_, Some(key)) => (CqeOpcode::RespSendInv, key),
+        _ => (CqeOpcode::RespSend, 0),
+    };
+    let len = w.q.rx.done;
+    if let Some(key) = key {
+        // IBTA 10.6.5.1: dead before the completion can be seen.
+        translate::invalidate(w.func, w.q.pd, key, true).map_err(|_| ACCESS)?;
+    }
+    complete(w, kind, index, len, imm, packet.headers.bth().se(), inline)
+}
+
+/// Puts a packet of a SEND where the receive WQE wants it.
+fn scatter(
+    w: &mut Work<'_, '_, '_>,
+    packet: &Packet<'_>,
+    domain: lists::Domain,
+    protection: Refusal,
+) -> Result<(), Refusal> {
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let list = &w.step.buffers.receive;
+    let found =
+        lists::resolve(w.func, domain, list, w.q.rx.done, packet.len, lists::SCATTER, &mut pieces);
+    let rid = w.func.rid();
+    let result = match found {
+        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
+            crate::host::Abort::Source => Lost,
+            crate::host::Abort::Destination => protection,
+        }),
+        Err(_) => Err(protection),
+    };
+    w.step.buffers.pieces = pieces;
+    result
+}
+
+/// A message is whole: MSN, receive WQE, completion.
+fn complete(
+    w: &mut Work<'_, '_, '_>,
+    kind: CqeOpcode,
+    index: u16,
+    len: u32,
+    imm: u32,
+    solicited: bool,
+    inline: Option<[u8; INLINE_32]>,
+) -> Result<(), Refusal> {
+    finish_message(w);
+    receive::done(w);
+    let mut bytes = [0; Cqe64::SIZE];
+    if let Some(inline) = inline {
+        bytes[..INLINE_32].copy_from_slice(&inline);
+    }
+    let mut cqe = Cqe64::from_bytes(bytes);
+    cqe.set()
+        .srqn_uidx(completion::user_index(w, true))
+        .imm_inval_pkey(imm)
+        .byte_cnt(len)
+        .qpn(Qpn(w.qpn()))
+        .wqe_counter(index)
+        .opcode(kind)
+        .cqe_format(if inline.is_some() { CqeFormat::Inline32 } else { CqeFormat::NoInline })
+        .se(solicited);
+    if completion::push(w, w.q.cqn_rcv, cqe, solicited) {
+        Ok(())
+    } else {
+        Err(Fatal(NakCode::RemoteOperational, None))
+    }
+}
+
+fn finish_message(w: &mut Work<'_, '_, '_>) {
+    w.q.rx = RxMessage::default();
+    w.q.rx_msn = w.q.rx_msn.wrapping_add(1) & 0xff_ffff;
+}
+
+fn write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
+    check_length(w, packet.len, opcode)?;
+    let mut rx = w.q.rx;
+    if let Some(reth) = packet.headers.reth() {
+        w.count(Counters::RxWriteRequests);
+        rx = RxMessage { kind: WRITE, length: reth.dma_len(), va: reth.va(), rkey: reth.rkey(), ..rx };
+        if rx.length > MAX_MESSAGE {
+            return Err(INVALID);
+        }
+        if rx.length > 0 {
+            // As the specification has it the whole range is checked first; a ConnectX-5 checks packet by packet.
+            let first = if w.profile() == Profile::Ibta { rx.length } else { packet.len };
+            translate::check(w.func, w.q.pd, rx.rkey, rx.va, first.into(), access::REMOTE_WRITE)
+                .map_err(|_| remote_access(w))?;
+        }
+    }
+    let done = rx.done.checked_add(packet.len).filter(|done| *done <= rx.length).ok_or(INVALID)?;
+    if opcode.is_last() != (done == rx.length) {
+        return Err(INVALID);
+    }
+    // A WRITE with immediate meets an empty receive queue on its last packet only, before it is executed.
+    let index = match packet.headers.imm() {
+        Some(_) => Some(receive::take(w).ok_or(NotReady)?),
+        None => None,
+    };
+    if packet.len > 0 {
+        place_write(w, packet, &rx)?;
+    }
+    rx.done = done;
+    w.q.rx = rx;
+    if !opcode.is_last() {
+        return Ok(());
+    }
+    match (index, packet.headers.imm()) {
+        (Some(index), Some(imm)) => {
+            complete(w, CqeOpcode::RespWrImm, index, rx.length, imm, packet.headers.bth().se(), None)
+        }
+        _ => {
+            finish_message(w);
+            Ok(())
+        }
+    }
+}
+
+#[cold]
+fn remote_access(w: &mut Work<'_, '_, '_>) -> Refusal {
+    w.count(Counters::RespRemoteAccessErrors);
+    ACCESS
+}
+
+fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &RxMessage) -> Result<(), Refusal> {
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    pieces.clear();
+    let at = rx.va.wrapping_add(rx.done.into());
+    let found =
+        translate::pieces(w.func, w.q.pd, rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
+    let rid = w.func.rid();
+    let result = match found {
+        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
+            crate::host::Abort::Source => Lost,
+            crate::host::Abort::Destination => ACCESS,
+        }),
+        Err(_) => Err(remote_access(w)),
+    };
+    w.step.buffers.pieces = pieces;
+    result
+}
+
+/// Resources for READs and atomics.
+pub(crate) fn resources(w: &Work<'_, '_, '_>) -> u32 {
+    (1u32 << (w.q.log_rra_max & 7)).min(ReadResource::PER_QP as u32)
+}
+
+/// A slot for a READ or atomic; more than the QP has resources for is invalid (IBTA 9.7.4.1.3).
+fn resource(w: &mut Work<'_, '_, '_>, resource: ReadResource) -> Result<(), Refusal> {
+    if w.q.rr_tail.wrapping_sub(w.q.rr_send) >= resources(w) {
+        return Err(INVALID);
+    }
+    let packets = resource.packets;
+    *w.func.read_resource_mut(w.qp, w.q.rr_tail) = resource;
+    w.q.rr_tail = w.q.rr_tail.wrapping_add(1);
+    w.q.rx_psn = Psn::new(w.q.rx_psn).add(packets).get();
+    // The answer acknowledges all before it.
+    w.q.set(QpFlags::ACK_OWED, false);
+    w.ready = true;
+    Ok(())
+}
+
+fn read(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal> {
+    w.count(Counters::RxReadRequests);
+    let reth = packet.headers.reth().ok_or(INVALID)?;
+    let length = reth.dma_len();
+    if length > MAX_MESSAGE || packet.len != 0 {
+        return Err(INVALID);
+    }
+    if length > 0 {
+        translate::check(w.func, w.q.pd, reth.rkey(), reth.va(), length.into(), access::REMOTE_READ)
+            .map_err(|_| remote_access(w))?;
+    }
+    let msn = w.q.rx_msn.wrapping_add(1) & 0xff_ffff;
+    let one = ReadResource {
+        kind: duplicate::READ,
+        psn: w.q.rx_psn,
+        packets: length.div_ceil(u32::from(w.q.mtu.max(256))).max(1),
+        length,
+        end: length,
+        va: reth.va(),
+        rkey: reth.rkey(),
+        msn,
+        ..ReadResource::default()
+    };
+    resource(w, one)?;
+    w.q.rx_msn = msn;
+    Ok(())
+}
+
+/// IBTA 9.4.5: an 8-byte compare-and-swap or fetch-and-add, done once; its answer is kept for duplicates.
+fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -> Result<(), Refusal> {
+    w.count(Counters::RxAtomicRequests);
+    let eth = packet.headers.atomic().ok_or(INVALID)?;
+    if eth.va() % 8 != 0 || packet.len != 0 {
+        return Err(INVALID);
+    }
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    pieces.clear();
+    let found =
+        translate::pieces(w.func, w.q.pd, eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
+    let place = pieces.first().copied();
+    w.step.buffers.pieces = pieces;
+    found.map_err(|_: Fault| remote_access(w))?;
+    let Some(place) = place else { return Err(ACCESS) };
+    if w.q.rr_tail.wrapping_sub(w.q.rr_send) >= resources(w) {
+        return Err(INVALID);
+    }
+    let mut word = [0; 8];
+    let rid = w.func.rid();
+    // Copies of earlier packets come first.
+    if !w.step.flush() {
+        return Err(Lost);
+    }
+    w.step.host.read(rid, place.at, &mut word).map_err(|_| ACCESS)?;
+    let original = u64::from_le_bytes(word);
+    let value = match operation {
+        Operation::FetchAdd => Some(original.wrapping_add(eth.swap_add())),
+        _ => (original == eth.compare()).then_some(eth.swap_add()),
+    };
+    if let Some(value) = value {
+        w.func.effect(Effect::Write { at: place.at, data: &value.to_le_bytes() });
+    }
+    // The next job must find the new value in memory.
+    w.step.settle = true;
+    let msn = w.q.rx_msn.wrapping_add(1) & 0xff_ffff;
+    let one = ReadResource {
+        kind: duplicate::ATOMIC,
+        psn: w.q.rx_psn,
+        packets: 1,
+        va: eth.va(),
+        rkey: eth.rkey(),
+        msn,
+        original,
+        ..ReadResource::default()
+    };
+    resource(w, one)?;
+    w.q.rx_msn = msn;
+    Ok(())
+}

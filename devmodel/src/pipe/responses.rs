@@ -1,0 +1,156 @@
+//! Answers of the responder: READ responses and atomic acknowledges in order, then the acknowledgement owed
+//! (IBTA 9.7.5.1, 9.7.7).
+
+use super::{
+    Payload, completion, duplicate, event, flush, lists, receive, responder,
+    work::{Failure, Work},
+};
+use crate::{
+    state::{Counters, QpFlags, ReadResource, RxMessage},
+    translate::{self, access},
+};
+use hwspec::{
+    cqe::{CqeOpcode, CqeSyndrome},
+    eqe::EventType,
+    handle::Psn,
+    layout::Bits,
+    wire::{Aeth, AtomicAckEth, BthOpcode, NakCode, Packet, Syndrome},
+};
+
+/// Whether anything is to be sent.
+#[inline]
+pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
+    w.q.rr_send != w.q.rr_tail || w.q.has(QpFlags::ACK_OWED)
+}
+
+/// Sends up to `budget` packets.
+pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+    while w.q.rr_send != w.q.rr_tail {
+        let at = w.q.rr_send;
+        let one = *w.func.read_resource(w.qp, at);
+        if one.answered == 0 {
+            let whole = match one.kind {
+                duplicate::READ => read(w, &one, budget),
+                _ => atomic(w, &one, budget),
+            };
+            match whole {
+                Some(true) => w.func.read_resource_mut(w.qp, at).answered = 1,
+                Some(false) => {
+                    w.ready = true;
+                    return;
+                }
+                None => {
+                    // The key died under the READ: everything from here on is refused.
+                    w.q.rr_send = w.q.rr_tail;
+                    w.q.rr_packet = 0;
+                    break;
+                }
+            }
+        }
+        w.q.rr_send = at.wrapping_add(1);
+        w.q.rr_packet = 0;
+    }
+    if !w.q.has(QpFlags::ACK_OWED) {
+        return;
+    }
+    if *budget == 0 {
+        w.ready = true;
+        return;
+    }
+    *budget -= 1;
+    w.q.set(QpFlags::ACK_OWED, false);
+    let syndrome = w.q.ack_syndrome;
+    w.send_ack(w.q.rx_ack_psn, Syndrome::from_bits(syndrome.into()));
+    if syndrome > responder::NAK {
+        fail(w);
+    }
+}
+
+/// The QP refused a request for good: receive completion, event, ERR (IBTA 9.9.3).
+fn fail(w: &mut Work<'_, '_, '_>) {
+    let (uid, qpn) = (w.q.head.uid, w.qpn());
+    if w.q.rx_status != 0 && w.q.rx.kind == receive::SEND {
+        let status = CqeSyndrome::from_raw(w.q.rx_status);
+        let index = w.q.rx.wqe_index as u16;
+        let cqe = completion::error(w, CqeOpcode::RespErr, Failure::new(status, w.q.rx_vendor), index, 0);
+        if status == CqeSyndrome::LocalLengthErr {
+            w.count(Counters::RespLocalLengthError);
+        }
+        completion::push(w, w.q.cqn_rcv, cqe, true);
+        receive::done(w);
+        w.q.rx = RxMessage::default();
+    }
+    if w.q.rx_event != 0 {
+        event::queue(w.func, uid, EventType::from_raw(w.q.rx_event), qpn);
+    }
+    flush::enter_error(w);
+}
+
+/// Responses of one READ from where they stand. `Some(true)` if all are out, `None` if its key is no longer good.
+fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Option<bool> {
+    let mtu = u32::from(w.q.mtu.max(256));
+    let packets = (one.end - one.start).div_ceil(mtu).max(1);
+    let base = Psn::new(one.psn).add(one.start / mtu);
+    while w.q.rr_packet < packets {
+        if *budget == 0 {
+            return Some(false);
+        }
+        let i = w.q.rr_packet;
+        let from = one.start + i * mtu;
+        let len = mtu.min(one.end - from);
+        let psn = base.add(i).get();
+        let Some(payload) = gather(w, one, from, len) else {
+            responder::refuse(w, NakCode::RemoteAccess, None);
+            w.q.rx_ack_psn = psn;
+            return None;
+        };
+        let opcode = match (i == 0, i + 1 == packets) {
+            (true, true) => BthOpcode::RcReadRespOnly,
+            (true, false) => BthOpcode::RcReadRespFirst,
+            (false, false) => BthOpcode::RcReadRespMiddle,
+            (false, true) => BthOpcode::RcReadRespLast,
+        };
+        let packet = Packet { bth: w.bth(opcode, psn), aeth: aeth(one.msn), ..Packet::default() };
+        w.send(&packet, payload);
+        *budget -= 1;
+        w.q.rr_packet = i + 1;
+    }
+    Some(true)
+}
+
+fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> Option<Payload> {
+    if len == 0 {
+        return Some(Payload::Empty);
+    }
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    pieces.clear();
+    let at = one.va.wrapping_add(from.into());
+    let found = translate::pieces(w.func, w.q.pd, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
+    let rid = w.func.rid();
+    let payload = match found {
+        // Taken by value only when there are too many pieces; then earlier copies must have been made.
+        Ok(()) if pieces.len() > 4 && !w.step.flush() => None,
+        Ok(()) => lists::payload(w.step, rid, &pieces, false).ok(),
+        Err(_) => None,
+    };
+    w.step.buffers.pieces = pieces;
+    payload
+}
+
+fn aeth(msn: u32) -> Aeth {
+    let mut aeth = Aeth::zeroed();
+    aeth.set().syndrome(Syndrome::ACK).msn(Psn::new(msn));
+    aeth
+}
+
+fn atomic(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Option<bool> {
+    if *budget == 0 {
+        return Some(false);
+    }
+    let mut atomic_ack = AtomicAckEth::zeroed();
+    atomic_ack.set().original(one.original);
+    let bth = w.bth(BthOpcode::RcAtomicAck, one.psn);
+    w.send(&Packet { bth, aeth: aeth(one.msn), atomic_ack, ..Packet::default() }, Payload::Empty);
+    *budget -= 1;
+    Some(true)
+}

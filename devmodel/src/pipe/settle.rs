@@ -1,0 +1,81 @@
+//! Completions of the send queue, in order (IBTA 10.8.5.1).
+
+use super::{completion, flush, requester, work::{Failure, Work}};
+use crate::state::{Counters, QpFlags, SendRecord};
+use hwspec::{
+    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
+    handle::{Psn, Qpn},
+};
+
+/// Completes the requests at the head that are done. `inline` is the answer of the one just answered, if it goes into
+/// the CQE.
+pub(crate) fn settle(w: &mut Work<'_, '_, '_>, inline: Option<&[u8; INLINE_32]>) {
+    while w.q.sr_head != w.q.sr_tail {
+        let record = *w.func.send_record(w.qp, w.q.sr_head);
+        if record.status != 0 {
+            let failure = Failure::new(CqeSyndrome::from_raw(record.status), record.vendor);
+            return fail(w, failure);
+        }
+        let end = Psn::new(record.psn).add(record.packets);
+        if record.packets != 0 && Psn::new(w.q.una_psn).ahead_of(end) < 0 {
+            break;
+        }
+        w.q.sr_head = w.q.sr_head.wrapping_add(1);
+        w.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
+        let answered = requester::is_answered(record.opcode);
+        w.q.sq_reads -= u16::from(answered && w.q.sq_reads > 0);
+        if record.flags & 1 != 0 && !complete(w, &record, inline.filter(|_| answered)) {
+            return;
+        }
+    }
+    // What is acknowledged need not be sent again.
+    if (w.q.sr_send.wrapping_sub(w.q.sr_head) as i32) < 0 {
+        w.q.sr_send = w.q.sr_head;
+        w.q.sr_packet = 0;
+    }
+    if w.q.sr_send == w.q.sr_head && w.q.sr_head != w.q.sr_tail {
+        let first = Psn::new(w.func.send_record(w.qp, w.q.sr_head).psn);
+        let done = Psn::new(w.q.una_psn).ahead_of(first).max(0) as u32;
+        w.q.sr_packet = w.q.sr_packet.max(done);
+    }
+    if w.q.una_psn == w.q.max_psn {
+        w.q.ack_deadline = 0;
+    }
+}
+
+/// A completion without error. False if the CQ took it no more and the QP is in error.
+fn complete(w: &mut Work<'_, '_, '_>, record: &SendRecord, inline: Option<&[u8; INLINE_32]>) -> bool {
+    let mut bytes = [0; Cqe64::SIZE];
+    if let Some(inline) = inline {
+        bytes[..INLINE_32].copy_from_slice(inline);
+    }
+    let mut cqe = Cqe64::from_bytes(bytes);
+    cqe.set()
+        .srqn_uidx(completion::user_index(w, false))
+        .byte_cnt(record.length)
+        .sop(record.opcode)
+        .qpn(Qpn(w.qpn()))
+        .wqe_counter(record.wqe_index)
+        .opcode(CqeOpcode::Req)
+        .cqe_format(if inline.is_some() { CqeFormat::Inline32 } else { CqeFormat::NoInline });
+    if completion::push(w, w.q.cqn_snd, cqe, false) {
+        return true;
+    }
+    flush::enter_error(w);
+    false
+}
+
+/// The request at the head fails: its completion says why, everything behind it is flushed (IBTA 10.3.1.5).
+pub(crate) fn fail(w: &mut Work<'_, '_, '_>, failure: Failure) {
+    if w.q.sr_head == w.q.sr_tail {
+        return;
+    }
+    let record = *w.func.send_record(w.qp, w.q.sr_head);
+    w.q.sr_head = w.q.sr_head.wrapping_add(1);
+    w.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
+    w.q.set(QpFlags::SQ_FAILED, true);
+    w.count(Counters::ReqCqeError);
+    let cqe = completion::error(w, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
+    completion::push(w, w.q.cqn_snd, cqe, true);
+    flush::enter_error(w);
+}

@@ -1,0 +1,128 @@
+//! The pipeline from doorbell to completion, between two functions.
+
+use crate::{
+    Config,
+    engine::{
+        Runner,
+        rig::{Link, Rig},
+    },
+};
+use hwspec::{
+    cqe::{CqeOpcode, CqeSyndrome},
+    wqe::WqeOpcode,
+};
+
+fn rig() -> (Rig, Runner) {
+    (Rig::new(Config::default(), Link::default()), Runner::new())
+}
+
+fn go(rig: &mut Rig, runner: &mut Runner, now: u64) {
+    let job = rig.doorbell(0);
+    runner.submit(&rig.adapter, &mut rig.machine, now, rig.sides[0].fid, job);
+}
+
+fn pattern(rig: &mut Rig, i: usize, len: usize) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + n / 251) as u8).collect();
+    rig.data(i, 0, len).copy_from_slice(&bytes);
+    bytes
+}
+
+#[test]
+fn a_write_lands_and_completes() {
+    for len in [1, 2, 255, 256, 257, 4096, 4097, 65536, 1 << 20] {
+        let (mut rig, mut runner) = rig();
+        let bytes = pattern(&mut rig, 0, len);
+        rig.post_send(0, WqeOpcode::RdmaWrite, len as u32, 0, true);
+        go(&mut rig, &mut runner, 1);
+        assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req), "{len}");
+        assert_eq!(rig.data(1, 0, len), bytes);
+        assert!(rig.poll(0).is_none() && rig.poll(1).is_none());
+    }
+}
+
+#[test]
+fn a_send_fills_the_receive_and_completes_on_both_sides() {
+    for len in [0, 1, 32, 33, 4096, 5000, 200_000] {
+        let (mut rig, mut runner) = rig();
+        let bytes = pattern(&mut rig, 0, len);
+        let to = rig.sides[1].data;
+        rig.post_recv(1, to, 1 << 20);
+        rig.post_send(0, WqeOpcode::SendImm, len as u32, 0xabcd, true);
+        go(&mut rig, &mut runner, 1);
+        let cqe = rig.poll(1).expect("a receive completion");
+        assert_eq!(
+            (cqe.opcode(), cqe.byte_cnt(), cqe.imm_inval_pkey()),
+            (CqeOpcode::RespSendImm, len as u32, 0xabcd)
+        );
+        assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+        assert_eq!(rig.data(1, 0, len), bytes);
+    }
+}
+
+#[test]
+fn a_read_fetches() {
+    for len in [0, 1, 4096, 4097, 65536, 1 << 20] {
+        let (mut rig, mut runner) = rig();
+        let bytes = pattern(&mut rig, 1, len);
+        rig.post_send(0, WqeOpcode::RdmaRead, len as u32, 0, true);
+        go(&mut rig, &mut runner, 1);
+        let cqe = rig.poll(0).expect("a completion");
+        assert_eq!((cqe.opcode(), cqe.byte_cnt()), (CqeOpcode::Req, len as u32));
+        assert_eq!(rig.data(0, 0, len), bytes);
+    }
+}
+
+#[test]
+fn atomics_add_once_each_and_return_what_was_there() {
+    let (mut rig, mut runner) = rig();
+    rig.data(1, 0, 8).copy_from_slice(&5u64.to_le_bytes());
+    for i in 0..10u64 {
+        let (side, peer) = (rig.sides[0], rig.sides[1]);
+        let list = [(side.key, side.data + 8 * i, 8)];
+        rig.post_list(0, WqeOpcode::AtomicFa, &list, (peer.data, peer.key), 3, true);
+    }
+    go(&mut rig, &mut runner, 1);
+    for i in 0..10 {
+        assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+        assert_eq!(rig.data(0, 8 * i, 8), (5 + 3 * i).to_le_bytes());
+    }
+    assert_eq!(rig.data(1, 0, 8), 35u64.to_le_bytes());
+}
+
+#[test]
+fn many_messages_in_a_row_keep_their_order() {
+    let (mut rig, mut runner) = rig();
+    let bytes = pattern(&mut rig, 0, 9000);
+    for round in 0..50u32 {
+        for i in 0..20 {
+            let opcode = [WqeOpcode::RdmaWrite, WqeOpcode::RdmaRead, WqeOpcode::RdmaWrite][i % 3];
+            rig.post_send(0, opcode, 9000, round, i % 4 == 3);
+        }
+        go(&mut rig, &mut runner, 1 + u64::from(round));
+        for _ in 0..5 {
+            assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+        }
+        assert!(rig.poll(0).is_none());
+    }
+    assert_eq!(rig.data(1, 0, 9000), bytes);
+    let q = rig.qp(0);
+    assert_eq!((q.sr_head, q.una_psn), (q.sr_tail, q.snd_psn));
+}
+
+#[test]
+fn a_key_that_is_wrong_ends_both_sides() {
+    let (mut rig, mut runner) = rig();
+    let (side, peer) = (rig.sides[0], rig.sides[1]);
+    let list = [(side.key, side.data, 100)];
+    rig.post_list(0, WqeOpcode::RdmaWrite, &list, (peer.data, peer.key ^ 1), 0, true);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 10, 0, false);
+    rig.post_recv(1, peer.data, 100);
+    go(&mut rig, &mut runner, 1);
+    let first = rig.poll(0).expect("the failure").as_error();
+    assert_eq!((first.syndrome(), first.vendor_err_synd()), (CqeSyndrome::RemoteAccessErr, 0x88));
+    assert_eq!(first.wqe_counter(), 0);
+    let second = rig.poll(0).expect("the flush").as_error();
+    assert_eq!((second.syndrome(), second.wqe_counter()), (CqeSyndrome::WrFlushErr, 1));
+    let receive = rig.poll(1).expect("the flushed receive").as_error();
+    assert_eq!((receive.opcode(), receive.syndrome()), (CqeOpcode::RespErr, CqeSyndrome::WrFlushErr));
+}

@@ -1,0 +1,106 @@
+//! A queue pair in the hands of a stage.
+
+use super::Step;
+use crate::{
+    Profile,
+    region::{Func, TimerKind, WireRing},
+    state::{Counters, QpFlags, QpRow},
+};
+use hwspec::{context::QpState, cqe::CqeSyndrome};
+
+/// Why a work request fails: what its completion says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub syndrome: CqeSyndrome,
+    pub vendor: u8,
+}
+
+impl Failure {
+    pub(crate) const fn new(syndrome: CqeSyndrome, vendor: u8) -> Self {
+        Self { syndrome, vendor }
+    }
+}
+
+/// A queue pair in the hands of a stage: its row, copied out once and put back once.
+pub(crate) struct Work<'a, 'r, 'h> {
+    pub func: &'a mut Func<'r>,
+    pub step: &'a mut Step<'h>,
+    /// Index.
+    pub qp: u32,
+    pub q: QpRow,
+    /// Put the QP into the ready ring when done.
+    pub ready: bool,
+}
+
+/// Flags that the ready ring and the timer heap own; a stage does not touch them.
+const FOREIGN: QpFlags = QpFlags::READY.union(QpFlags::TIMER_ACK).union(QpFlags::TIMER_RNR);
+
+impl<'a, 'r, 'h> Work<'a, 'r, 'h> {
+    #[inline]
+    pub(crate) fn open(func: &'a mut Func<'r>, step: &'a mut Step<'h>, qp: u32) -> Option<Self> {
+        let q = *func.row::<QpRow>(qp)?;
+        Some(Self { func, step, qp, q, ready: false })
+    }
+
+    /// Puts the row back, starts the timers its deadlines call for, and queues the QP if it has more to do.
+    #[inline]
+    pub(crate) fn close(self) {
+        let Self { func, qp, q, ready, .. } = self;
+        let Some(row) = func.row_mut::<QpRow>(qp) else { return };
+        let foreign = row.flags & FOREIGN.bits();
+        *row = q;
+        row.flags = row.flags & !FOREIGN.bits() | foreign;
+        if q.ack_deadline != 0 && foreign & QpFlags::TIMER_ACK.bits() == 0 {
+            func.arm_timer(qp, TimerKind::Ack, q.ack_deadline);
+        }
+        if q.rnr_deadline != 0 && foreign & QpFlags::TIMER_RNR.bits() == 0 {
+            func.arm_timer(qp, TimerKind::Rnr, q.rnr_deadline);
+        }
+        if ready {
+            func.make_ready(qp);
+        }
+    }
+
+    /// The QP's number.
+    #[inline]
+    pub(crate) fn qpn(&self) -> u32 {
+        self.func.number::<QpRow>(self.qp)
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_raw(self.q.state)
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, counter: Counters) {
+        count(self.func, counter);
+    }
+
+    pub(crate) fn profile(&self) -> Profile {
+        self.step.config.profile
+    }
+
+    /// Packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
+    /// control.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        match crate::identity::fid_of_mac(self.q.dmac) {
+            Some(fid) if fid < self.func.region().functions() => {
+                let free = WireRing::of(self.func.region(), fid).free();
+                // Acknowledgements and other senders get a share.
+                free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
+            }
+            _ => BATCH as u32,
+        }
+    }
+}
+
+/// Packets a QP sends in one go.
+const BATCH: usize = 64;
+
+/// Counts an event of the port.
+#[inline]
+pub(crate) fn count(func: &mut Func<'_>, counter: Counters) {
+    func.function_mut(|f| &mut f.counters)[counter as usize] += 1;
+}

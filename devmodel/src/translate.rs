@@ -1,0 +1,159 @@
+//! Keys and queues to bus addresses (IBTA 10.6; PRM: memory key context, translation table).
+
+use crate::{
+    host::Iova,
+    region::{Func, Piece},
+    state::{MkeyRow, WqMemory},
+};
+use hwspec::context::AccessMode;
+
+/// Access bits of an mkey row, and of what an operation needs.
+pub mod access {
+    /// Gather from here.
+    pub const LOCAL_READ: u8 = 1;
+    /// Scatter to here.
+    pub const LOCAL_WRITE: u8 = 2;
+    /// RDMA READ from here.
+    pub const REMOTE_READ: u8 = 4;
+    /// RDMA WRITE to here.
+    pub const REMOTE_WRITE: u8 = 8;
+    /// Atomics here.
+    pub const ATOMIC: u8 = 16;
+    /// The key is free: it names nothing until it is set up again.
+    pub const FREE: u8 = 32;
+    /// The key covers all addresses.
+    pub const LENGTH64: u8 = 64;
+}
+
+/// The key that stands for physical memory on queue pairs that may use it (`rlky`).
+pub const RESERVED_LKEY: u32 = 0x200;
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No such key, or a key that is free.
+    Key,
+    /// The key belongs to another protection domain.
+    Domain,
+    /// The access leaves the key's range.
+    Bounds,
+    /// The key does not allow this.
+    Permission,
+}
+
+/// The mkey behind `key`, if it may be used with `need` in domain `pd`.
+#[inline]
+pub fn key<'f>(func: &'f Func<'_>, pd: u32, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {
+    let row = func.get::<MkeyRow>(key >> 8).filter(|row| row.variant == key as u8).ok_or(Fault::Key)?;
+    if row.access & access::FREE != 0 {
+        return Err(Fault::Key);
+    }
+    if row.pd != pd {
+        return Err(Fault::Domain);
+    }
+    if row.access & need != need {
+        return Err(Fault::Permission);
+    }
+    Ok(row)
+}
+
+/// Offset of `va` in the key's range, if `len` bytes from there lie in it.
+#[inline]
+fn offset(row: &MkeyRow, va: u64, len: u64) -> Result<u64, Fault> {
+    if row.access & access::LENGTH64 != 0 {
+        return va.checked_add(len).map(|_| va.wrapping_sub(row.start)).ok_or(Fault::Bounds);
+    }
+    let offset = va.checked_sub(row.start).ok_or(Fault::Bounds)?;
+    match offset.checked_add(len) {
+        Some(end) if end <= row.len => Ok(offset),
+        _ => Err(Fault::Bounds),
+    }
+}
+
+/// Whether `len` bytes at `va` may be accessed with `need`.
+#[inline]
+pub fn check(func: &Func<'_>, pd: u32, lkey: u32, va: u64, len: u64, need: u8) -> Result<(), Fault> {
+    key(func, pd, lkey, need).and_then(|row| offset(row, va, len)).map(drop)
+}
+
+/// Appends the bus addresses of `len` bytes at `va` to `out`.
+#[inline]
+pub fn pieces(
+    func: &Func<'_>,
+    pd: u32,
+    rkey: u32,
+    va: u64,
+    len: u32,
+    need: u8,
+    out: &mut Vec<Piece>,
+) -> Result<(), Fault> {
+    if len == 0 {
+        return Ok(());
+    }
+    let row = key(func, pd, rkey, need)?;
+    let offset = offset(row, va, len.into())?;
+    if row.mode == AccessMode::Pa.raw() {
+        push(out, va, len);
+        return Ok(());
+    }
+    if row.mode != AccessMode::Mtt.raw() || row.mtt == 0 {
+        return Err(Fault::Key);
+    }
+    let log = row.log_page.clamp(12, 63);
+    let page = 1u64 << log;
+    // The first entry is the page that holds the start address.
+    let mut at = offset + (row.start & (page - 1));
+    let mut left = len;
+    while left > 0 {
+        let index = at >> log;
+        if index >= u64::from(row.pages) {
+            return Err(Fault::Bounds);
+        }
+        let within = at & (page - 1);
+        let here = u64::from(left).min(page - within) as u32;
+        push(out, (func.mtt(row.mtt + index as u32) & !0xfff) + within, here);
+        at += u64::from(here);
+        left -= here;
+    }
+    Ok(())
+}
+
+/// Appends a piece, or lengthens the last one if it goes on there.
+#[inline]
+pub(crate) fn push(out: &mut Vec<Piece>, at: Iova, len: u32) {
+    if let Some(last) = out.last_mut() {
+        if last.at.wrapping_add(last.len.into()) == at {
+            if let Some(sum) = last.len.checked_add(len) {
+                last.len = sum;
+                return;
+            }
+        }
+    }
+    out.push(Piece { at, len, reserved: 0 });
+}
+
+/// The bus address of byte `at` of a queue's ring.
+#[inline]
+pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
+    let at = u64::from(memory.offset) + u64::from(at);
+    let log = memory.log_page.clamp(12, 63);
+    let page = at >> log;
+    (memory.mtt != 0 && page < memory.pages.into())
+        .then(|| (func.mtt(memory.mtt + page as u32) & !0xfff) + (at & ((1u64 << log) - 1)))
+}
+
+/// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether
+/// the key allows a peer to do so.
+pub fn invalidate(func: &mut Func<'_>, pd: u32, rkey: u32, remote: bool) -> Result<(), Fault> {
+    may_invalidate(func, pd, rkey, remote)?;
+    if let Some(row) = func.get_mut::<MkeyRow>(rkey >> 8) {
+        row.access |= access::FREE;
+    }
+    Ok(())
+}
+
+/// Whether [`invalidate`] would succeed.
+pub fn may_invalidate(func: &Func<'_>, pd: u32, rkey: u32, remote: bool) -> Result<(), Fault> {
+    let row = key(func, pd, rkey, 0)?;
+    if remote && row.flags & 1 == 0 { Err(Fault::Permission) } else { Ok(()) }
+}
