@@ -8,6 +8,7 @@ use crate::channel::{self, Channels};
 use crate::device::{IronDevice, Place};
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
+use crate::pd::Users;
 use crate::register::layout;
 use crate::table;
 use libc::{c_int, c_void};
@@ -24,6 +25,8 @@ pub struct Context {
     pub channels: Arc<Channels>,
     /// Who gets which event.
     pub targets: Arc<Targets>,
+    /// PDs and CQs of it.
+    pub users: Users,
     pump: Pump,
 }
 
@@ -51,7 +54,7 @@ impl Context {
         let targets = Arc::new(Targets::new(async_file));
         let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets)).map_err(io_errno)?;
         let channels = Arc::new(Channels::default());
-        Ok(Box::new(Self { device, birth: Birth::here(), channels, targets, pump }))
+        Ok(Box::new(Self { device, birth: Birth::here(), channels, targets, users: Users::default(), pump }))
     }
 
     fn close(self) {
@@ -129,13 +132,18 @@ unsafe fn discard(layout: &Layout, base: *mut u8) {
     }
 }
 
-/// Closes a device.
+/// Closes a device. Programs exist that close it before they destroy what they made (pyverbs when a test is skipped):
+/// then all of it stays until the process ends.
 ///
 /// # Safety
 /// Called by libibverbs with an open context of ours.
 pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
     guard((), || {
         let Some(layout) = layout() else { return };
+        // SAFETY: by contract.
+        if unsafe { Context::of(context) }.users.none().is_err() {
+            return;
+        }
         // SAFETY: from Box::into_raw in `finish`; the last use.
         let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };
         if ours.birth.is_here() {

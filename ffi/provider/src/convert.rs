@@ -1,8 +1,7 @@
 //! QP attributes between the C structures and the driver's.
 
 use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
-use crate::mr::access_flags;
-use driver::{AddressHandle, QpAttr, QpAttrMask, QpCap, QpState};
+use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState};
 use libc::{c_int, c_uint};
 
 /// Path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.
@@ -41,7 +40,8 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
         out.path_mtu = mtu_bytes(attr.path_mtu).ok_or(libc::EINVAL)?;
     }
     if has(QpAttrMask::ACCESS_FLAGS) {
-        out.qp_access_flags = access_flags(attr.qp_access_flags).map_err(|_| libc::EINVAL)?;
+        // As the kernel does, rights to what this device cannot do (newer kinds of access) are granted in vain.
+        out.qp_access_flags = AccessFlags::from_bits_truncate(attr.qp_access_flags);
     }
     if has(QpAttrMask::AV) {
         out.ah = ah_from_c(&attr.ah_attr);

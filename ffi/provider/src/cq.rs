@@ -83,6 +83,7 @@ impl IronCq {
         };
         let cq = Box::into_raw(Box::new(cq));
         ours.targets.enter(cookie, cq as usize, channel);
+        ours.users.add();
         Ok(cq)
     }
 }
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn create_cq(
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard_int(|| {
         // SAFETY: by contract; after the wait nobody else uses it.
-        let ours = unsafe {
+        let (context, ours) = unsafe {
             let context = Context::of((*cq).context);
             if !context.birth.is_here() {
                 return Ok(());
@@ -126,9 +127,11 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
                 libc::pthread_cond_wait(&raw mut (*cq).cond, &raw mut (*cq).mutex);
             }
             libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
-            Box::from_raw(cq.cast::<IronCq>())
+            (context, Box::from_raw(cq.cast::<IronCq>()))
         };
-        ours.inner.destroy().map_err(|e| e.errno())
+        let result = ours.inner.destroy().map_err(|e| e.errno());
+        context.users.remove();
+        result
     })
 }
 

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn reg_mr(
 }
 
 /// The driver's flags. Optional bits nobody knows are dropped, others refused.
-pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
+fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
     let mandatory =
         AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EOPNOTSUPP)?;
     Ok(mandatory | AccessFlags::from_bits_truncate(access & abi::IBV_ACCESS_OPTIONAL_RANGE))

@@ -59,6 +59,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
+        ours.users.add();
         let public = ibv_pd { context, handle: 0 };
         Ok(Box::into_raw(Box::new(IronPd { public, inner, users: Users::default() })).cast())
     })
@@ -71,13 +72,16 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard_int(|| {
         // SAFETY: by contract; after the checks this is its last use.
-        let ours = unsafe {
-            if !Context::of((*pd).context).birth.is_here() {
+        let (context, ours) = unsafe {
+            let context = Context::of((*pd).context);
+            if !context.birth.is_here() {
                 return Ok(());
             }
             IronPd::of(pd).users.none()?;
-            Box::from_raw(pd.cast::<IronPd>())
+            (context, Box::from_raw(pd.cast::<IronPd>()))
         };
-        ours.inner.dealloc().map_err(|e| e.errno())
+        let result = ours.inner.dealloc().map_err(|e| e.errno());
+        context.users.remove();
+        result
     })
 }
