@@ -68,14 +68,24 @@ impl Core {
             }
         }
         let others = self.openers(fid).any(|other| other != slot);
-        // Resetting the PF would end its VFs: it is left as it is until nobody uses those, for the next to take over.
-        if !others && (fid != 0 || !self.vfs_in_use()) {
-            self.reset_function(fid, lock);
-            Arena::new(&self.map, lock).free_all(Owner::Function(fid));
-            function.shared.store(0, Release);
-            function.pending.store(0, Release);
+        if !others && fid != 0 {
+            self.clear(fid, lock);
         }
         // Last, so that who comes after a death here does all of it again.
         function.openers[usize::from(slot) / 64].fetch_and(!(1 << (slot % 64)), AcqRel);
+        // Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any.
+        let used = (0..FUNCTIONS as u8).any(|fid| self.openers(fid).next().is_some());
+        if !used && self.map.functions()[0].shared.load(Acquire) != 0 {
+            self.clear(0, lock);
+        }
+    }
+
+    /// Resets a function that nobody has open and frees its memory.
+    fn clear(&self, fid: u8, lock: &NodeLock) {
+        self.reset_function(fid, lock);
+        Arena::new(&self.map, lock).free_all(Owner::Function(fid));
+        let function = &self.map.functions()[usize::from(fid)];
+        function.pending.store(0, Release);
+        function.shared.store(0, Release);
     }
 }

@@ -132,6 +132,7 @@ fn other_process() {
         "node-lock" => super::death::dies_with_the_node(&dir),
         "memory" => super::copies::lends_memory(&dir),
         "interrupt" => super::copies::waits_for_an_interrupt(&dir),
+        "verbs" => super::verbs::serves(&dir),
         "open" => super::node::opens(&dir),
         other => panic!("no role {other}"),
     }

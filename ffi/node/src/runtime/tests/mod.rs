@@ -5,3 +5,4 @@ mod bed;
 mod copies;
 mod death;
 mod node;
+mod verbs;

@@ -1,0 +1,310 @@
+//! The driver's verbs on a node, between programs.
+#![allow(unsafe_code)]
+
+use super::bed::{Other, Pages, Scratch, listen, say};
+use crate::runtime::{Node, NodeOptions, open_device, open_device_of};
+use driver::{
+    AccessFlags, AddressHandle, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr,
+    SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+};
+use std::{
+    io::Write,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// One end of a connection.
+struct End {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    mr: Mr,
+    pages: Pages,
+    _pd: Arc<Pd>,
+    device: Arc<Device>,
+}
+
+/// What the other end must know: GID, QP number, address, rkey.
+struct Card([u8; 16], u32, u64, u32);
+
+impl Card {
+    fn text(&self) -> String {
+        let gid: String = self.0.iter().map(|b| format!("{b:02x}")).collect();
+        format!("{gid} {} {} {}", self.1, self.2, self.3)
+    }
+    fn parse(text: &str) -> Self {
+        let words: Vec<&str> = text.split(' ').collect();
+        let gid = std::array::from_fn(|i| u8::from_str_radix(&words[0][2 * i..2 * i + 2], 16).unwrap());
+        Self(gid, words[1].parse().unwrap(), words[2].parse().unwrap(), words[3].parse().unwrap())
+    }
+}
+
+impl End {
+    fn new(device: Arc<Device>) -> Self {
+        let pd = Pd::alloc(&device).unwrap();
+        let cq = Cq::create(&device, 256, 0).unwrap();
+        let pages = Pages::new(64);
+        let all = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        // SAFETY: the pages outlive the region.
+        let mr = unsafe { Mr::register(&pd, pages.base(), 64 * 4096, pages.base() as u64, all) }.unwrap();
+        let init = QpInit {
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            service: Service::Rc,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline: 64,
+            sq_sig_all: false,
+            cookie: 0,
+        };
+        let qp = Qp::create(&pd, &init).unwrap();
+        Self { qp, cq, mr, pages, _pd: pd, device }
+    }
+
+    fn card(&self) -> Card {
+        Card(self.device.gid(1).unwrap(), self.qp.qpn(), self.pages.base() as u64, self.mr.rkey())
+    }
+
+    fn connect(&self, peer: &Card) {
+        let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+        let init = QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
+        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+        self.qp.modify(&init, mask).unwrap();
+        let ah = AddressHandle {
+            dgid: peer.0,
+            sgid_index: 1,
+            hop_limit: 64,
+            is_global: true,
+            port_num: 1,
+            ..AddressHandle::default()
+        };
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr,
+            path_mtu: 4096,
+            dest_qp_num: peer.1,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 12,
+            ah,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&rtr, mask).unwrap();
+        let rts = QpAttr {
+            qp_state: QpState::Rts,
+            timeout: 10,
+            retry_cnt: 3,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&rts, mask).unwrap();
+    }
+
+    fn sge(&self, offset: u64, length: u32) -> [Sge; 1] {
+        [Sge { addr: self.pages.base() as u64 + offset, length, lkey: self.mr.lkey() }]
+    }
+
+    fn post(&self, op: SendOp, sge: &[Sge]) {
+        let wr = SendWr { wr_id: 1, op, sge, flags: SendFlags::SIGNALED };
+        self.qp.post_send([wr]).unwrap();
+    }
+
+    fn receive(&self, offset: u64, length: u32) {
+        self.qp.post_recv([RecvWr { wr_id: 2, sge: &self.sge(offset, length) }]).unwrap();
+    }
+
+    fn wait(&self) -> Completion {
+        let begin = Instant::now();
+        let mut out = [Completion::default()];
+        while self.cq.poll(&mut out) == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(5), "no completion within 5 s");
+        }
+        out[0]
+    }
+}
+
+/// The other end: does what it is told.
+pub fn serves(dir: &Path) {
+    let end = End::new(open_device(dir, 2).unwrap());
+    let mut end = end;
+    say(end.card().text());
+    loop {
+        let line = listen();
+        let (order, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match order {
+            "connect" => end.connect(&Card::parse(rest)),
+            "fill" => end.pages.bytes().fill(rest.parse().unwrap()),
+            "byte" => return_byte(&mut end, rest.parse().unwrap()),
+            "receive" => end.receive(0, 4096),
+            "wait" => {
+                let got = end.wait();
+                say(format!("{:?} {}", got.status, got.byte_len));
+                continue;
+            }
+            "echo" => {
+                // Answers so many messages with as many of its own.
+                let rounds: u32 = rest.parse().unwrap();
+                say("ok");
+                for _ in 0..rounds {
+                    end.wait();
+                    end.receive(0, 4096);
+                    let wr = SendWr { wr_id: 3, op: SendOp::Send, sge: &end.sge(0, 8), flags: SendFlags::empty() };
+                    end.qp.post_send([wr]).unwrap();
+                }
+                continue;
+            }
+            other => panic!("told to {other}"),
+        }
+        say("ok");
+    }
+}
+
+fn return_byte(end: &mut End, at: usize) {
+    say(end.pages.bytes()[at]);
+}
+
+fn tell(other: &mut Other, what: &str) -> String {
+    writeln!(other.child.stdin.as_mut().unwrap(), "{what}").unwrap();
+    other.hear()
+}
+
+/// Both ends, connected: ours on VF 1, the other process's on VF 2.
+fn pair(scratch: &Scratch, node: &Arc<Node>) -> (End, Other, Card) {
+    let mut other = Other::start(scratch, "verbs");
+    let end = End::new(open_device_of(node, 1).unwrap());
+    let card = Card::parse(&other.hear());
+    end.connect(&card);
+    tell(&mut other, &format!("connect {}", end.card().text()));
+    (end, other, card)
+}
+
+fn data_goes_both_ways(scratch: &Scratch, node: &Arc<Node>) {
+    let (mut end, mut other, card) = pair(scratch, node);
+    end.pages.bytes().fill(7);
+    end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 100_000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    assert_eq!(tell(&mut other, "byte 99999"), "7");
+    assert_eq!(other.hear(), "ok");
+    tell(&mut other, "fill 9");
+    end.post(SendOp::Read { raddr: card.2, rkey: card.3 }, &end.sge(0, 200_000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    assert!(end.pages.bytes()[..200_000].iter().all(|b| *b == 9));
+    assert_eq!(end.pages.bytes()[200_000], 7);
+    tell(&mut other, "receive");
+    end.post(SendOp::Send, &end.sge(200_000, 3000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    assert_eq!(tell(&mut other, "wait"), "Success 3000");
+    end.post(SendOp::FetchAdd { raddr: card.2 + 8192, rkey: card.3, add: 5 }, &end.sge(0, 8));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    assert_eq!(end.pages.bytes()[..8], [9; 8]);
+}
+
+#[test]
+fn programs_write_read_send_and_add() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    data_goes_both_ways(&scratch, &node);
+    drop(scratch);
+}
+
+#[test]
+fn parked_threads_do_it_where_direct_copies_are_forbidden() {
+    let scratch = Scratch::new();
+    let node =
+        scratch.node_with(&NodeOptions { vfs: Some(3), no_direct_copies: true, ..NodeOptions::default() });
+    data_goes_both_ways(&scratch, &node);
+}
+
+#[test]
+fn a_passive_target_sleeps_through_writes_and_reads() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let (end, other, card) = pair(&scratch, &node);
+    let pid = other.child.id();
+    let ran = || {
+        let status = node.status().unwrap();
+        status.parties.iter().find(|p| p.pid == pid).map(|p| (p.wakes, p.ticks)).unwrap()
+    };
+    let before = ran();
+    for _ in 0..100 {
+        end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+        assert_eq!(end.wait().status, WcStatus::Success);
+        end.post(SendOp::Read { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+        assert_eq!(end.wait().status, WcStatus::Success);
+    }
+    assert_eq!(ran(), before);
+}
+
+#[test]
+fn a_killed_peer_ends_requests_with_an_error_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let (end, mut other, card) = pair(&scratch, &node);
+    end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    other.kill();
+    end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+    let status = end.wait().status;
+    assert!(
+        matches!(status, WcStatus::RetryExcErr | WcStatus::RemOpErr | WcStatus::RemAccessErr),
+        "{status:?}"
+    );
+    let status = node.status().unwrap();
+    assert!(status.functions[2].objects.is_empty() && !status.functions[2].up, "{:?}", status.functions[2]);
+    assert!(status.functions[2].parties.is_empty());
+    // The same again, on what is left.
+    let (end, _other, card) = pair(&scratch, &node);
+    end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn devices_that_are_closed_leave_nothing() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    for _ in 0..3 {
+        let devices: Vec<_> = (0..=3).map(|fid| open_device_of(&node, fid).unwrap()).collect();
+        let ends: Vec<End> = devices.into_iter().map(End::new).collect();
+        assert!(node.status().unwrap().driver_memory > 0);
+        drop(ends);
+        let status = node.status().unwrap();
+        assert_eq!(status.driver_memory, 0);
+        assert!(status.functions.iter().all(|f| f.objects.is_empty()), "{:?}", status.functions);
+    }
+}
+
+#[test]
+fn messages_are_echoed_quickly() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let (end, mut other, _) = pair(&scratch, &node);
+    tell(&mut other, "receive");
+    const ROUNDS: u32 = 2000;
+    tell(&mut other, &format!("echo {ROUNDS}"));
+    let begin = Instant::now();
+    for _ in 0..ROUNDS {
+        end.receive(4096, 4096);
+        let wr = SendWr { wr_id: 4, op: SendOp::Send, sge: &end.sge(0, 8), flags: SendFlags::empty() };
+        end.qp.post_send([wr]).unwrap();
+        assert_eq!(end.wait().status, WcStatus::Success);
+    }
+    let each = begin.elapsed() / ROUNDS;
+    assert!(each < Duration::from_millis(2), "{each:?} a round");
+}
