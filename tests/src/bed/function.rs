@@ -1,0 +1,209 @@
+//! Functions: their registers, and their bring-up in the order of the interface.
+
+use super::{
+    Bed,
+    command::{CommandError, CommandMemory, MAILBOXES},
+};
+use devmodel::identity;
+use hwspec::{
+    cmd::{Opcode, adapter::*, resource::*, vport::*},
+    context::vport::RoceAddr,
+    pcie::{MSIX_CAP, MSIX_TABLE, SRIOV_CAP},
+    wire::ip::gid_of_v4,
+};
+
+/// Registers of the initialization segment.
+const CMDQ_HIGH: u32 = 0x10;
+const CMDQ_LOW: u32 = 0x14;
+const INITIALIZING: u32 = 0x1fc;
+/// Configuration space: command register.
+const COMMAND: usize = 0x04;
+const MEMORY_AND_MASTER: u32 = 0x6;
+/// SR-IOV capability: control, and number of VFs.
+const SRIOV_CONTROL: usize = SRIOV_CAP + 0x08;
+const SRIOV_NUM_VFS: usize = SRIOV_CAP + 0x10;
+const VF_ENABLE_AND_MSE: u32 = 0x9;
+/// MSI-X capability: enable, with the capability's ID below it.
+const MSIX_ENABLE: u32 = 1 << 31;
+/// Vectors the bed unmasks, and where their messages go.
+const VECTORS: u32 = 4;
+const MESSAGE_ADDRESS: u32 = 0xfee0_0000;
+/// `modify_nic_vport_field_select.roce_en`.
+const SELECT_ROCE_EN: u32 = 1 << 1;
+/// Pages in one MANAGE_PAGES.
+const PAGES_PER_COMMAND: u32 = 512;
+
+/// GID index of the link-local GID.
+pub const GID_LINK_LOCAL: u8 = 0;
+/// GID index of the IPv4-mapped GID.
+pub const GID_IPV4: u8 = 1;
+
+/// What the bed keeps of a function that is up.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionState {
+    pub(super) command: CommandMemory,
+    /// Protection domain, made at bring-up.
+    pub pd: u32,
+    /// User access region, made at bring-up.
+    pub uar: u32,
+    /// Pages the chip was given.
+    pub pages: u32,
+}
+
+/// IPv4-mapped GID of a function: 127.0.0.(fid+1).
+pub fn gid_v4(fid: u8) -> [u8; 16] {
+    gid_of_v4([127, 0, 0, fid + 1])
+}
+
+impl Bed {
+    /// Reads a dword of configuration space.
+    pub fn config_read(&mut self, fid: u8, offset: usize) -> u32 {
+        self.adapter.config_read(&mut self.memory, fid, offset, 4)
+    }
+
+    /// Writes a dword of configuration space.
+    pub fn config_write(&mut self, fid: u8, offset: usize, value: u32) {
+        self.adapter.config_write(&mut self.runner, &mut self.memory, self.now, fid, offset, 4, value);
+    }
+
+    /// Reads a register of BAR0.
+    pub fn read32(&mut self, fid: u8, offset: u32) -> u32 {
+        self.adapter.bar_read32(&mut self.memory, self.now, fid, offset.into())
+    }
+
+    /// Writes a register of BAR0.
+    pub fn write32(&mut self, fid: u8, offset: u32, value: u32) {
+        self.adapter.bar_write32(&mut self.runner, &mut self.memory, self.now, fid, offset.into(), value);
+    }
+
+    /// Writes 8 bytes of BAR0.
+    pub fn write64(&mut self, fid: u8, offset: u32, value: u64) {
+        self.adapter.bar_write64(&mut self.runner, &mut self.memory, self.now, fid, offset.into(), value);
+    }
+
+    /// Function level reset.
+    pub fn reset(&mut self, fid: u8) {
+        self.adapter.reset(&mut self.memory, fid);
+        self.functions.remove(&fid);
+    }
+
+    /// Switches `n` VFs on (or off with 0), through the SR-IOV capability of the PF.
+    pub fn set_vfs(&mut self, n: u16) {
+        self.config_write(0, SRIOV_CONTROL, 0);
+        self.functions.retain(|fid, _| *fid == 0);
+        if n > 0 {
+            self.config_write(0, SRIOV_NUM_VFS, n.into());
+            self.config_write(0, SRIOV_CONTROL, VF_ENABLE_AND_MSE);
+        }
+    }
+
+    /// What the bed keeps of a function that is up.
+    pub fn state(&self, fid: u8) -> &FunctionState {
+        self.functions.get(&fid).unwrap_or_else(|| panic!("function {fid} is up"))
+    }
+
+    /// Brings function `fid` up, unless it is: VFs enabled, command queue, pages, INIT_HCA, RoCE addresses, and a PD and
+    /// a UAR for what follows. Returns `fid`.
+    pub fn function(&mut self, fid: u8) -> u8 {
+        if self.functions.contains_key(&fid) {
+            return fid;
+        }
+        if fid > 0 && !self.adapter.region().is_present(fid) {
+            let all = self.adapter.region().functions() - 1;
+            self.function(0);
+            let pf = self.functions[&0].clone();
+            self.set_vfs(all.into());
+            self.functions.insert(0, pf);
+        }
+        self.bring_up(fid).unwrap_or_else(|e| panic!("bring-up of function {fid}: {e:?}"));
+        fid
+    }
+
+    fn bring_up(&mut self, fid: u8) -> Result<(), CommandError> {
+        self.config_write(fid, COMMAND, MEMORY_AND_MASTER);
+        self.config_write(fid, MSIX_CAP, MSIX_ENABLE);
+        for vector in 0..VECTORS {
+            // Address, data, unmasked; the table is little-endian.
+            let entry = MSIX_TABLE as u32 + 16 * vector;
+            for (i, word) in [MESSAGE_ADDRESS, 0, vector, 0].into_iter().enumerate() {
+                self.write32(fid, entry + 4 * i as u32, word.swap_bytes());
+            }
+        }
+        assert_eq!(self.read32(fid, INITIALIZING) >> 31, 0, "the firmware has started");
+        self.set_command_queue(fid);
+
+        self.command::<_, EnableHcaOut>(fid, Opcode::EnableHca, &EnableHcaIn::zeroed())?;
+        let mut issi = SetIssiIn::zeroed();
+        issi.set().current_issi(1);
+        self.command::<_, SetIssiOut>(fid, Opcode::SetIssi, &issi)?;
+        self.give_pages(fid, 1)?;
+        self.give_pages(fid, 2)?;
+        self.command::<_, InitHcaOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
+
+        let mut roce = ModifyNicVportContextIn::zeroed();
+        let mut context = roce.nic_vport_context();
+        context.set().roce_en(true);
+        roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
+        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
+        self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(fid))?;
+        self.set_gid(fid, GID_IPV4, gid_v4(fid))?;
+
+        let pd: AllocPdOut = self.command(fid, Opcode::AllocPd, &AllocPdIn::zeroed())?;
+        let uar: AllocUarOut = self.command(fid, Opcode::AllocUar, &AllocUarIn::zeroed())?;
+        let state = self.functions.entry(fid).or_default();
+        state.pd = pd.pd();
+        state.uar = uar.uar();
+        Ok(())
+    }
+
+    /// Gives the function a command queue (again).
+    pub fn set_command_queue(&mut self, fid: u8) {
+        let geometry = self.read32(fid, CMDQ_LOW);
+        let (log_size, log_stride) = ((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf);
+        let command = CommandMemory {
+            queue: self.memory.alloc(fid, 1 << (log_size + log_stride)),
+            log_stride,
+            input: self.memory.alloc(fid, (MAILBOXES * 1024) as usize),
+            output: self.memory.alloc(fid, (MAILBOXES * 1024) as usize),
+        };
+        self.write32(fid, CMDQ_HIGH, (command.queue >> 32) as u32);
+        self.write32(fid, CMDQ_LOW, command.queue as u32);
+        self.functions.insert(fid, FunctionState { command, ..FunctionState::default() });
+    }
+
+    /// Answers QUERY_PAGES of `stage` (1 boot, 2 init) with MANAGE_PAGES.
+    fn give_pages(&mut self, fid: u8, stage: u16) -> Result<(), CommandError> {
+        let mut query = QueryPagesIn::zeroed();
+        query.set().op_mod(stage);
+        let out: QueryPagesOut = self.command(fid, Opcode::QueryPages, &query)?;
+        let mut missing = out.num_pages();
+        assert!(missing as i32 >= 0, "a chip that boots asks for pages, this one returns {}", missing as i32);
+        while missing > 0 {
+            let n = missing.min(PAGES_PER_COMMAND);
+            let base = self.memory.alloc(fid, n as usize * 4096);
+            let list: Vec<u8> = (0..u64::from(n)).flat_map(|i| (base + i * 4096).to_be_bytes()).collect();
+            let mut give = ManagePagesIn::zeroed();
+            give.set().function_id(out.function_id()).input_num_entries(n);
+            self.command_with(fid, Opcode::ManagePages, 1, &give, &list, ManagePagesOut::SIZE)?;
+            missing -= n;
+            self.functions.entry(fid).or_default().pages += n;
+        }
+        Ok(())
+    }
+
+    /// Writes an entry of the RoCE address table.
+    pub fn set_gid(&mut self, fid: u8, index: u8, gid: [u8; 16]) -> Result<(), CommandError> {
+        let mac = identity::mac(fid);
+        let mut address = RoceAddr::zeroed();
+        address
+            .set()
+            .source_l3_address(gid)
+            .source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]))
+            .source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
+            .roce_version(2)
+            .roce_l3_type(u8::from(hwspec::wire::ip::v4_of_gid(&gid).is_none()));
+        let mut input = SetRoceAddressIn::zeroed();
+        input.set().roce_address_index(index.into()).roce_address(address);
+        self.command::<_, SetRoceAddressOut>(fid, Opcode::SetRoceAddress, &input).map(drop)
+    }
+}

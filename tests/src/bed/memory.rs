@@ -1,0 +1,195 @@
+//! The machine around the chip: flat memories, who may reach them, and the interrupts that were raised.
+
+use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, Source};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+/// Bytes between the addresses of one function and those of the next.
+const SPACE: u64 = 1 << 36;
+/// Bytes left unmapped between two allocations, so that running over the end of one is seen.
+const GUARD: u64 = 1 << 16;
+
+/// An interrupt message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupt {
+    /// The function that raised it.
+    pub fid: u8,
+    /// MSI-X vector.
+    pub vector: u16,
+    /// Message address.
+    pub address: u64,
+    /// Message data.
+    pub data: u32,
+}
+
+/// One allocation: who may use it is the function whose space it lies in.
+#[derive(Clone)]
+struct Block {
+    bytes: Vec<u8>,
+    /// The program it belongs to; `None` is memory of the machine that every party reaches.
+    owner: Option<Party>,
+}
+
+/// Memory in which every function has its own addresses; what is not mapped for a function aborts.
+#[derive(Clone)]
+pub struct Memory {
+    blocks: BTreeMap<Iova, Block>,
+    next: BTreeMap<u8, u64>,
+    party: Party,
+    /// Parties whose program memory no other party can copy.
+    pub unreachable: BTreeSet<u16>,
+    /// Parties that were told that work waits, in order.
+    pub woken: Vec<Party>,
+    /// Interrupts raised, in order.
+    pub interrupts: Vec<Interrupt>,
+    /// Address ranges in which every transfer aborts.
+    pub aborting: Vec<Range<Iova>>,
+    /// Functions whose transfers were made, with their number: to see that a reset function makes none.
+    pub transfers: BTreeMap<u8, u64>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            blocks: BTreeMap::new(),
+            next: BTreeMap::new(),
+            party: Party(1),
+            unreachable: BTreeSet::new(),
+            woken: Vec::new(),
+            interrupts: Vec::new(),
+            aborting: Vec::new(),
+            transfers: BTreeMap::new(),
+        }
+    }
+}
+
+impl Memory {
+    /// Zeroed, page-aligned memory of the machine, mapped for `fid`.
+    pub fn alloc(&mut self, fid: u8, len: usize) -> Iova {
+        self.alloc_for(fid, len, None)
+    }
+
+    /// As [`alloc`](Self::alloc); memory of `owner`'s program, if given.
+    pub fn alloc_for(&mut self, fid: u8, len: usize, owner: Option<Party>) -> Iova {
+        let next = self.next.entry(fid).or_insert((u64::from(fid) + 1) * SPACE + GUARD);
+        let at = *next;
+        *next = (at + len as u64 + GUARD).next_multiple_of(4096);
+        self.blocks.insert(at, Block { bytes: vec![0; len.next_multiple_of(4096)], owner });
+        at
+    }
+
+    /// Unmaps the allocation at `at`.
+    pub fn free(&mut self, at: Iova) {
+        self.blocks.remove(&at);
+    }
+
+    /// Whose eyes the runner looks through from now on.
+    pub fn set_party(&mut self, party: Party) {
+        self.party = party;
+    }
+
+    /// Bytes allocated.
+    pub fn len(&self) -> usize {
+        self.blocks.values().map(|b| b.bytes.len()).sum()
+    }
+
+    /// Whether nothing is allocated.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    fn find(&self, at: Iova, len: usize) -> Option<(Iova, usize)> {
+        let (base, block) = self.blocks.range(..=at).next_back()?;
+        let offset = (at - base) as usize;
+        (offset.checked_add(len)? <= block.bytes.len()).then_some((*base, offset))
+    }
+
+    /// The bytes at `at`, as the program sees them.
+    pub fn get(&self, at: Iova, len: usize) -> &[u8] {
+        let (base, offset) = self.find(at, len).expect("mapped memory");
+        &self.blocks[&base].bytes[offset..offset + len]
+    }
+
+    /// The bytes at `at`, for the program to change.
+    pub fn get_mut(&mut self, at: Iova, len: usize) -> &mut [u8] {
+        let (base, offset) = self.find(at, len).expect("mapped memory");
+        let block = self.blocks.get_mut(&base).expect("a block that was just found");
+        &mut block.bytes[offset..offset + len]
+    }
+
+    /// Writes `bytes` at `at`, as the program.
+    pub fn put(&mut self, at: Iova, bytes: &[u8]) {
+        self.get_mut(at, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// The big-endian word at `at`.
+    pub fn be32(&self, at: Iova) -> u32 {
+        u32::from_be_bytes(self.get(at, 4).try_into().expect("four bytes"))
+    }
+
+    /// Where a transfer of `rid` at `at` goes, if it may.
+    fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
+        *self.transfers.entry(rid.0).or_default() += 1;
+        if at / SPACE != u64::from(rid.0) + 1 || self.aborting.iter().any(|r| at < r.end && r.start < at + len as u64) {
+            return None;
+        }
+        let found = self.find(at, len)?;
+        let owner = self.blocks[&found.0].owner;
+        owner.is_none_or(|p| p == self.party || !self.unreachable.contains(&p.0)).then_some(found)
+    }
+}
+
+impl Host for Memory {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let (base, offset) = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
+        buf.copy_from_slice(&self.blocks[&base].bytes[offset..offset + buf.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        let (base, offset) = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
+        let block = self.blocks.get_mut(&base).ok_or(Abort::Destination)?;
+        block.bytes[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let len = one.len as usize;
+            let mut bytes = vec![0; len];
+            match one.src {
+                Source::Bus(rid, at) => self.read(rid, at, &mut bytes)?,
+                Source::Staged(at) => {
+                    let at = at as usize;
+                    bytes.copy_from_slice(staged.get(at..at + len).ok_or(Abort::Source)?);
+                }
+            }
+            self.write(one.dst_rid, one.dst, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
+        self.interrupts.push(Interrupt { fid: rid.0, vector, address, data });
+    }
+
+    fn party(&self) -> Party {
+        self.party
+    }
+
+    fn reaches(&mut self, party: Party) -> bool {
+        party == self.party || !self.unreachable.contains(&party.0)
+    }
+
+    fn wake(&mut self, party: Party) {
+        self.woken.push(party);
+    }
+
+    fn alive(&mut self, _party: Party) -> bool {
+        true
+    }
+
+    fn relax(&mut self) {}
+}

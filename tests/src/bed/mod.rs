@@ -1,0 +1,236 @@
+//! A logical-time test bed of the device model, without a driver.
+//!
+//! A [`Bed`] is one adapter, the [`Memory`] of the machine around it, a [`Wire`] with a fault plan, and a clock that only
+//! moves when it is told to. Everything goes through the interface of the chip: commands through the command queue, work
+//! through rings, doorbell records and doorbells, results as raw CQEs and EQEs. So a bed judges the model by what a
+//! driver would see, and two beds that are told the same do the same, bit for bit.
+
+mod command;
+mod function;
+mod memory;
+mod objects;
+mod peer;
+mod poll;
+mod post;
+mod qp;
+mod snapshot;
+mod wire;
+
+pub use command::{CommandError, Cqe};
+pub use function::{FunctionState, GID_IPV4, GID_LINK_LOCAL, gid_v4};
+pub use memory::{Interrupt, Memory};
+pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};
+pub use peer::{Peer, Pkt};
+pub use poll::Wc;
+pub use post::{Op, Sge, Wr};
+pub use qp::{Path, Qp, QpSpec, opt};
+pub use snapshot::Saved;
+pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, mark, reseal, rewrite};
+
+use devmodel::{
+    Adapter, Config, Profile,
+    engine::Runner,
+    region::{Func, Geometry, Region, Sync, WireRing},
+    state::Counters,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{MutexGuard, atomic::Ordering},
+};
+
+/// Picoseconds in a nanosecond.
+pub const NS: u64 = 1_000;
+/// Picoseconds in a microsecond.
+pub const US: u64 = 1_000 * NS;
+/// Picoseconds in a millisecond.
+pub const MS: u64 = 1_000 * US;
+/// Picoseconds in a second.
+pub const S: u64 = 1_000 * MS;
+
+/// Rounds in which a bed must come to rest.
+const ROUNDS: usize = 200_000;
+
+/// A bed; see the [module](self).
+pub struct Bed {
+    /// The chip.
+    pub adapter: Adapter,
+    /// Who drives it.
+    pub runner: Runner,
+    /// The machine around it.
+    pub memory: Memory,
+    wire: SharedWire,
+    now: u64,
+    functions: BTreeMap<u8, FunctionState>,
+    queues: objects::Queues,
+}
+
+impl Bed {
+    /// A small adapter that was just powered on: only the PF is there. Starts at one second, so that no time is 0.
+    pub fn new(config: Config) -> Self {
+        Self::with_geometry(config, Geometry::SMALL)
+    }
+
+    /// As [`new`](Self::new), of any size.
+    pub fn with_geometry(config: Config, geometry: Geometry) -> Self {
+        let mut memory = Memory::default();
+        let adapter = Adapter::power_on(Region::private(geometry), config, &mut memory);
+        let wire = SharedWire::default();
+        let mut runner = Runner::new();
+        runner.set_link(Some(Box::new(wire.clone())));
+        let mut bed = Self {
+            adapter,
+            runner,
+            memory,
+            wire,
+            now: S,
+            functions: BTreeMap::new(),
+            queues: objects::Queues::default(),
+        };
+        bed.wire().now = bed.now;
+        bed
+    }
+
+    /// A bed with the default behaviour.
+    pub fn cx5() -> Self {
+        Self::new(Config::default())
+    }
+
+    /// A bed that follows the letter of the specification.
+    pub fn ibta() -> Self {
+        Self::new(Config { profile: Profile::Ibta, ..Config::default() })
+    }
+
+    /// Frames stay within the region, payload by reference, as on a node: nothing is captured, no fault plan applies.
+    pub fn unwatched(&mut self) {
+        self.runner.set_link(None);
+    }
+
+    /// The wire.
+    pub fn wire(&self) -> MutexGuard<'_, Wire> {
+        self.wire.get()
+    }
+
+    /// Logical time, in picoseconds.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Lets the chip work until nothing is left to do at this time.
+    pub fn run(&mut self) {
+        for _ in 0..ROUNDS {
+            if !self.round() {
+                return;
+            }
+        }
+        panic!("the adapter did not come to rest within {ROUNDS} rounds");
+    }
+
+    /// Lets the chip work for at most `rounds` rounds: for work that has to wait for another party.
+    pub fn run_rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            if !self.round() {
+                return;
+            }
+        }
+    }
+
+    fn round(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let Some(frame) = self.wire().take_late() else { break };
+            self.runner.receive(&self.adapter, &mut self.memory, self.now, &frame);
+            any = true;
+        }
+        for fid in 0..self.adapter.region().functions() {
+            if self.has_work(fid) {
+                self.runner.run(&self.adapter, &mut self.memory, self.now, fid);
+                any = true;
+            }
+        }
+        if !any {
+            let kept = self.wire().take_kept();
+            if let Some(frame) = kept {
+                self.runner.receive(&self.adapter, &mut self.memory, self.now, &frame);
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn has_work(&mut self, fid: u8) -> bool {
+        let region = self.adapter.region();
+        WireRing::of(region, fid).waits()
+            || region.sync(fid, Sync::Ready).load(Ordering::Relaxed) != 0
+            || self.timer_of(fid).is_some_and(|at| at <= self.now)
+    }
+
+    fn timer_of(&mut self, fid: u8) -> Option<u64> {
+        Func::lock(self.adapter.region(), fid, &mut self.memory).next_timer()
+    }
+
+    /// When the chip or the wire wants to be looked at next, in picoseconds.
+    pub fn next_timer(&mut self) -> Option<u64> {
+        let arrival = self.wire().next_arrival();
+        let timers: Vec<u64> =
+            (0..self.adapter.region().functions()).filter_map(|fid| self.timer_of(fid)).collect();
+        timers.into_iter().chain(arrival).min()
+    }
+
+    /// Runs, then jumps to the next timer or late frame and runs again. False if there was none.
+    pub fn advance_to_timer(&mut self) -> bool {
+        self.run();
+        let Some(at) = self.next_timer() else { return false };
+        self.set_now(at.max(self.now));
+        self.run();
+        true
+    }
+
+    /// Lets `duration` (ps) pass, with every timer in it at its time.
+    pub fn advance(&mut self, duration: u64) {
+        let end = self.now + duration;
+        self.run();
+        while let Some(at) = self.next_timer().filter(|at| *at <= end) {
+            self.set_now(at.max(self.now));
+            self.run();
+        }
+        self.set_now(end);
+        self.run();
+    }
+
+    /// Lets time pass until `done` says so, from timer to timer; false if that does not happen within `limit` (ps).
+    pub fn advance_until(&mut self, limit: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now + limit;
+        self.run();
+        while !done(self) {
+            let Some(at) = self.next_timer().filter(|at| *at <= end) else {
+                self.set_now(end);
+                self.run();
+                return done(self);
+            };
+            self.set_now(at.max(self.now));
+            self.run();
+        }
+        true
+    }
+
+    fn set_now(&mut self, now: u64) {
+        self.now = now;
+        self.wire().now = now;
+    }
+
+    /// A whole frame arrives from outside.
+    pub fn inject(&mut self, frame: &[u8]) {
+        self.runner.receive(&self.adapter, &mut self.memory, self.now, frame);
+        self.run();
+    }
+
+    /// A counter of a function.
+    pub fn counter(&mut self, fid: u8, counter: Counters) -> u64 {
+        Func::lock(self.adapter.region(), fid, &mut self.memory).function().counters[counter as usize]
+    }
+
+    /// Frames that entered the wire since the last call, or since the start.
+    pub fn take_frames(&mut self) -> Vec<Captured> {
+        std::mem::take(&mut self.wire().captured)
+    }
+}

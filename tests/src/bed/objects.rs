@@ -1,0 +1,330 @@
+//! Objects other than the QP, created through commands.
+
+use super::{
+    Bed, Qp,
+    command::CommandError,
+    qp::QpQueues,
+};
+use devmodel::host::Party;
+use hwspec::{
+    cmd::{Opcode, cq::*, eq::*, mkey::*, srq::*},
+    context::{AccessMode, cq::CqContext, eq::EqContext, mkey::MkeyContext, srq::SrqContext},
+    cqe, eqe,
+    layout::Layout,
+    wqe::{NextSeg, WQE_DS},
+};
+use std::collections::BTreeMap;
+
+/// Access rights of a memory region (`ibv_access_flags`), as booleans of the mkey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The chip may write on behalf of local work.
+    pub local_write: bool,
+    /// Peers may write.
+    pub remote_write: bool,
+    /// Peers may read.
+    pub remote_read: bool,
+    /// Peers may do atomics.
+    pub remote_atomic: bool,
+    /// Peers may invalidate the key.
+    pub remote_invalidate: bool,
+}
+
+impl Access {
+    /// All rights.
+    pub const ALL: Self = Self {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        remote_invalidate: false,
+    };
+    /// Local reading only.
+    pub const LOCAL_READ: Self = Self {
+        local_write: false,
+        remote_write: false,
+        remote_read: false,
+        remote_atomic: false,
+        remote_invalidate: false,
+    };
+    /// Local reading and writing.
+    pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
+}
+
+/// A piece of memory of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Bus address.
+    pub at: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A memory region over its own buffer. Its virtual addresses are [`VA`](Self::VA) away from the bus addresses, so that
+/// mixing them up is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mr {
+    /// Function.
+    pub fid: u8,
+    /// Where it begins, as work requests name it.
+    pub va: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Its key, local and remote.
+    pub key: u32,
+    /// Bus address of its first byte.
+    pub at: u64,
+}
+
+impl Mr {
+    /// Virtual minus bus address.
+    pub const VA: u64 = 0x7000_0000_0000;
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cq {
+    /// Function.
+    pub fid: u8,
+    /// Number.
+    pub cqn: u32,
+}
+
+/// An event queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Eq {
+    /// Function.
+    pub fid: u8,
+    /// Number.
+    pub eqn: u8,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Srq {
+    /// Function.
+    pub fid: u8,
+    /// Number.
+    pub srqn: u32,
+}
+
+/// A ring of CQEs or EQEs as its owner keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ring {
+    pub at: u64,
+    pub log: u8,
+    pub ci: u32,
+    pub record: u64,
+    pub arm_sn: u8,
+}
+
+/// A ring of SRQ WQEs.
+#[derive(Clone, Debug)]
+pub(super) struct SrqRing {
+    pub at: u64,
+    pub stride: u64,
+    /// WQE that the next post fills, and those that came back, in order.
+    pub free: std::collections::VecDeque<u16>,
+    pub tail: u16,
+    pub counter: u16,
+    pub record: u64,
+}
+
+/// What the owner of the queues keeps.
+#[derive(Clone, Default)]
+pub(super) struct Queues {
+    pub cqs: BTreeMap<Cq, Ring>,
+    pub eqs: BTreeMap<Eq, Ring>,
+    pub srqs: BTreeMap<Srq, SrqRing>,
+    pub qps: BTreeMap<Qp, QpQueues>,
+    pub eq_of: BTreeMap<u8, Eq>,
+}
+
+/// log2 of the entries of a CQ, unless told otherwise.
+const LOG_CQ: u8 = 7;
+/// log2 of the entries of an EQ.
+const LOG_EQ: u8 = 6;
+/// Bytes of a CQE and of an EQE.
+pub(super) const ENTRY: usize = 64;
+
+/// The page list of a ring: big-endian bus addresses of its 4 KiB pages.
+pub(super) fn page_list(at: u64, len: usize) -> Vec<u8> {
+    (0..len.div_ceil(4096).max(1) as u64).flat_map(|i| (at + i * 4096).to_be_bytes()).collect()
+}
+
+impl Bed {
+    /// The EQ that this function's CQs report to, made on first use; it takes every event.
+    pub fn eq(&mut self, fid: u8) -> Eq {
+        if let Some(eq) = self.queues.eq_of.get(&fid) {
+            return *eq;
+        }
+        let eq = self.eq_with(fid, u64::MAX & !(1 << eqe::EventType::Comp.raw()), 0).expect("an EQ");
+        self.queues.eq_of.insert(fid, eq);
+        eq
+    }
+
+    /// An EQ for the events in `mask`, with MSI-X vector `vector`.
+    pub fn eq_with(&mut self, fid: u8, mask: u64, vector: u16) -> Result<Eq, CommandError> {
+        let uar = self.state(fid).uar;
+        let len = ENTRY << LOG_EQ;
+        let at = self.memory.alloc(fid, len);
+        for i in 0..1u64 << LOG_EQ {
+            self.memory.put(at + i * ENTRY as u64 + eqe::OWNER as u64, &[1]);
+        }
+        let mut context = EqContext::zeroed();
+        context.set().log_eq_size(LOG_EQ).uar_page(uar).intr(vector).log_page_size(0);
+        // Four words of 64 events each.
+        let mut bits = [0; 32];
+        bits[..8].copy_from_slice(&mask.to_be_bytes());
+        let mut input = CreateEqIn::zeroed();
+        input.set().eq_context_entry(context).event_bitmask(bits);
+        let out = self.command_with(fid, Opcode::CreateEq, 0, &input, &page_list(at, len), CreateEqOut::SIZE)?;
+        let eq = Eq { fid, eqn: CreateEqOut::read(&out).eq_number() };
+        self.queues.eqs.insert(eq, Ring { at, log: LOG_EQ, ci: 0, record: 0, arm_sn: 0 });
+        self.arm_eq(eq);
+        Ok(eq)
+    }
+
+    /// A CQ of 128 entries.
+    pub fn cq(&mut self, fid: u8) -> Cq {
+        self.cq_of(fid, LOG_CQ)
+    }
+
+    /// A CQ of `1 << log` entries.
+    pub fn cq_of(&mut self, fid: u8, log: u8) -> Cq {
+        let eq = self.eq(fid);
+        let len = ENTRY << log;
+        let at = self.memory.alloc(fid, len);
+        for i in 0..1u64 << log {
+            let own = cqe::CqeOpcode::Invalid.raw() << 4 | 1;
+            self.memory.put(at + i * ENTRY as u64 + cqe::OP_OWN as u64, &[own]);
+        }
+        let record = self.memory.alloc(fid, 8);
+        let uar = self.state(fid).uar;
+        let mut context = CqContext::zeroed();
+        context.set().log_cq_size(log).uar_page(uar).c_eqn_or_apu_element(eq.eqn.into()).dbr_addr(record);
+        let mut input = CreateCqIn::zeroed();
+        input.set().cq_context(context);
+        let out = self
+            .command_with(fid, Opcode::CreateCq, 0, &input, &page_list(at, len), CreateCqOut::SIZE)
+            .unwrap_or_else(|e| panic!("CREATE_CQ: {e:?}"));
+        let cq = Cq { fid, cqn: CreateCqOut::read(&out).cqn() };
+        self.queues.cqs.insert(cq, Ring { at, log, ci: 0, record, arm_sn: 0 });
+        cq
+    }
+
+    /// Destroys a CQ.
+    pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), CommandError> {
+        let mut input = DestroyCqIn::zeroed();
+        input.set().cqn(cq.cqn);
+        self.command::<_, DestroyCqOut>(cq.fid, Opcode::DestroyCq, &input)?;
+        if let Some(ring) = self.queues.cqs.remove(&cq) {
+            self.memory.free(ring.at);
+            self.memory.free(ring.record);
+        }
+        Ok(())
+    }
+
+    /// Memory of a program.
+    pub fn buffer(&mut self, fid: u8, len: usize) -> Buffer {
+        Buffer { at: self.memory.alloc(fid, len), len }
+    }
+
+    /// A memory region over `len` new bytes, in the function's PD.
+    pub fn mr(&mut self, fid: u8, len: usize, access: Access) -> Mr {
+        let pd = self.state(fid).pd;
+        self.mr_with(fid, len, access, pd, None)
+    }
+
+    /// A memory region in `pd` whose memory belongs to `owner`'s program.
+    pub fn mr_with(&mut self, fid: u8, len: usize, access: Access, pd: u32, owner: Option<Party>) -> Mr {
+        let at = self.memory.alloc_for(fid, len, owner);
+        self.mr_over(fid, Buffer { at, len }, access, pd).unwrap_or_else(|e| panic!("CREATE_MKEY: {e:?}"))
+    }
+
+    /// A memory region over existing memory.
+    pub fn mr_over(&mut self, fid: u8, buffer: Buffer, access: Access, pd: u32) -> Result<Mr, CommandError> {
+        const VARIANT: u8 = 0x42;
+        let va = buffer.at + Mr::VA;
+        let pages = page_list(buffer.at & !0xfff, (buffer.at & 0xfff) as usize + buffer.len);
+        let entries = (pages.len() / 8) as u32;
+        let mut list = pages;
+        list.resize(list.len().next_multiple_of(16), 0);
+        let mut context = MkeyContext::zeroed();
+        context
+            .set()
+            .access_mode_1_0(AccessMode::Mtt.raw())
+            .a(access.remote_atomic)
+            .rw(access.remote_write)
+            .rr(access.remote_read)
+            .lw(access.local_write)
+            .lr(true)
+            .en_rinval(access.remote_invalidate)
+            .qpn(0xff_ffff)
+            .mkey_7_0(VARIANT)
+            .pd(pd)
+            .start_addr(va)
+            .len(buffer.len as u64)
+            .translations_octword_size(entries.div_ceil(2))
+            .log_page_size(12);
+        let mut input = CreateMkeyIn::zeroed();
+        input.set().memory_key_mkey_entry(context).translations_octword_actual_size(entries.div_ceil(2));
+        let out = self.command_with(fid, Opcode::CreateMkey, 0, &input, &list, CreateMkeyOut::SIZE)?;
+        let key = CreateMkeyOut::read(&out).mkey_index() << 8 | u32::from(VARIANT);
+        Ok(Mr { fid, va, len: buffer.len, key, at: buffer.at })
+    }
+
+    /// Destroys the key of a memory region; its memory stays mapped.
+    pub fn destroy_mr(&mut self, mr: Mr) -> Result<(), CommandError> {
+        let mut input = DestroyMkeyIn::zeroed();
+        input.set().mkey_index(mr.key >> 8);
+        self.command::<_, DestroyMkeyOut>(mr.fid, Opcode::DestroyMkey, &input).map(drop)
+    }
+
+    /// Writes `bytes` to the start of a memory region.
+    pub fn fill(&mut self, mr: Mr, bytes: &[u8]) {
+        self.memory.put(mr.at, bytes);
+    }
+
+    /// Fills a memory region with a pattern that depends on `seed` and the position, and returns it.
+    pub fn pattern(&mut self, mr: Mr, seed: u8) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..mr.len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect();
+        self.memory.put(mr.at, &bytes);
+        bytes
+    }
+
+    /// The bytes of a memory region.
+    pub fn bytes(&self, mr: Mr) -> Vec<u8> {
+        self.memory.get(mr.at, mr.len).to_vec()
+    }
+
+    /// A shared receive queue of `1 << log` WQEs of 64 bytes.
+    pub fn srq(&mut self, fid: u8, log: u8) -> Srq {
+        const STRIDE: u64 = 64;
+        let len = (STRIDE as usize) << log;
+        let at = self.memory.alloc(fid, len);
+        let count = 1u16 << log;
+        for i in 0..count {
+            let mut next = NextSeg::zeroed();
+            next.set().next_wqe_index((i + 1) % count);
+            self.memory.put(at + u64::from(i) * STRIDE, next.as_bytes());
+        }
+        let record = self.memory.alloc(fid, 8);
+        let pd = self.state(fid).pd;
+        let mut context = SrqContext::zeroed();
+        context.set().log_srq_size(log).log_rq_stride(2).pd(pd).dbr_addr(record);
+        let mut input = CreateSrqIn::zeroed();
+        input.set().srq_context_entry(context);
+        let out = self
+            .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
+            .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
+        let srq = Srq { fid, srqn: CreateSrqOut::read(&out).srqn() };
+        let ring =
+            SrqRing { at, stride: STRIDE, free: (0..count - 1).collect(), tail: count - 1, counter: 0, record };
+        self.queues.srqs.insert(srq, ring);
+        srq
+    }
+
+    /// Bytes of the scatter list in an SRQ WQE.
+    pub(super) const SRQ_SCATTER: usize = 64 - WQE_DS;
+}

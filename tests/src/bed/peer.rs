@@ -1,0 +1,154 @@
+//! A peer that is no function of the adapter: it sends what a test writes, and its answers are read byte by byte.
+
+use super::{Bed, Captured, Path, Qp, QpSpec};
+use devmodel::identity;
+use hwspec::{
+    handle::{Psn, Qpn},
+    wire::{
+        Aeth, AtomicAckEth, AtomicEth, Bth, BthOpcode, Envelope, IpPair, Packet, Reth, Syndrome, build,
+        ip::gid_of_v4, write_frame,
+    },
+};
+
+/// MAC of foreign peers.
+const MAC: [u8; 6] = [0x02, 0xaa, 0xbb, 0xcc, 0xdd, 0x01];
+/// IPv4 address of foreign peers.
+const ADDRESS: [u8; 4] = [10, 1, 2, 3];
+/// QP number of foreign peers.
+const QPN: u32 = 0xabcdef;
+
+/// A foreign peer, connected to a QP of the adapter.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// The QP it talks to.
+    pub qp: Qp,
+    /// How that QP was connected; seen from the adapter.
+    pub path: Path,
+}
+
+/// A packet a peer sends.
+#[derive(Clone, Debug)]
+pub struct Pkt {
+    packet: Packet,
+    payload: Vec<u8>,
+}
+
+impl Pkt {
+    /// A packet with MigReq set and the default P_Key, no AckReq, no payload.
+    pub fn new(opcode: BthOpcode, psn: u32) -> Self {
+        let mut packet = Packet::default();
+        packet.bth.set().opcode(opcode).psn(Psn::new(psn)).mig_req(true).pkey(0xffff);
+        Self { packet, payload: Vec::new() }
+    }
+    /// With payload.
+    #[must_use]
+    pub fn payload(mut self, bytes: &[u8]) -> Self {
+        self.payload = bytes.to_vec();
+        self
+    }
+    /// With AckReq.
+    #[must_use]
+    pub fn ack_req(mut self) -> Self {
+        self.packet.bth.set().ack_req(true);
+        self
+    }
+    /// With a RETH.
+    #[must_use]
+    pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Self {
+        let mut reth = Reth::zeroed();
+        reth.set().va(va).rkey(rkey).dma_len(len);
+        self.packet.reth = reth;
+        self
+    }
+    /// With an AtomicETH.
+    #[must_use]
+    pub fn atomic(mut self, va: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
+        let mut atomic = AtomicEth::zeroed();
+        atomic.set().va(va).rkey(rkey).swap_add(swap_add).compare(compare);
+        self.packet.atomic = atomic;
+        self
+    }
+    /// With an AETH.
+    #[must_use]
+    pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Self {
+        let mut aeth = Aeth::zeroed();
+        aeth.set().syndrome(syndrome).msn(Psn::new(msn));
+        self.packet.aeth = aeth;
+        self
+    }
+    /// With an AtomicAckETH.
+    #[must_use]
+    pub fn atomic_ack(mut self, original: u64) -> Self {
+        let mut ack = AtomicAckEth::zeroed();
+        ack.set().original(original);
+        self.packet.atomic_ack = ack;
+        self
+    }
+    /// With immediate data.
+    #[must_use]
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.packet.imm = imm;
+        self
+    }
+    /// With a key to invalidate.
+    #[must_use]
+    pub fn ieth(mut self, rkey: u32) -> Self {
+        self.packet.ieth = rkey;
+        self
+    }
+    /// With other fields of the BTH changed.
+    #[must_use]
+    pub fn bth(mut self, change: impl FnOnce(&mut Bth)) -> Self {
+        change(&mut self.packet.bth);
+        self
+    }
+}
+
+impl Peer {
+    /// The frame of `pkt`, as it comes to the adapter.
+    pub fn frame(&self, pkt: &Pkt) -> Vec<u8> {
+        let mut packet = pkt.packet;
+        if packet.bth.dest_qp().0 == 0 {
+            packet.bth.set().dest_qp(Qpn(self.qp.qpn));
+        }
+        let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
+        let envelope = Envelope::new(MAC, identity::mac(self.qp.fid), addresses);
+        let mut frame = vec![0; build::frame_len(&envelope, packet.bth.opcode(), pkt.payload.len())];
+        write_frame(&mut frame, &envelope, &packet, &pkt.payload).expect("a packet that IP can carry");
+        frame
+    }
+}
+
+impl Bed {
+    /// An RC QP on function `fid`, in RTS, whose peer is foreign.
+    pub fn foreign(&mut self, fid: u8, path: Path) -> Peer {
+        let qp = self.qp(fid);
+        self.foreign_of(qp, path)
+    }
+
+    /// As [`foreign`](Self::foreign), with a QP created as `spec` says.
+    pub fn foreign_with(&mut self, fid: u8, spec: QpSpec, path: Path) -> Peer {
+        let qp = self.qp_with(fid, spec).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"));
+        self.foreign_of(qp, path)
+    }
+
+    /// Connects `qp` to a foreign peer.
+    pub fn foreign_of(&mut self, qp: Qp, path: Path) -> Peer {
+        let path = Path { remote_qpn: QPN, dmac: MAC, dgid: gid_of_v4(ADDRESS), ..path };
+        self.ready(qp, &path);
+        Peer { qp, path }
+    }
+
+    /// The peer's packet arrives; what the adapter sends back at once.
+    pub fn from_peer(&mut self, peer: Peer, pkt: &Pkt) -> Vec<Captured> {
+        self.inject(&peer.frame(pkt));
+        self.answers()
+    }
+
+    /// Frames that left the adapter since the last call.
+    pub fn answers(&mut self) -> Vec<Captured> {
+        let at = self.now();
+        let left = std::mem::take(&mut self.wire().left);
+        left.into_iter().map(|bytes| Captured { at, from: bytes[11], fault: None, bytes }).collect()
+    }
+}

@@ -1,0 +1,313 @@
+//! Work requests: WQEs in the rings, doorbell records, doorbells.
+
+use super::{Bed, Mr, Qp, Srq, objects::SrqRing};
+use hwspec::{
+    doorbell::{BF_OFFSET, UAR_SHIFT},
+    layout::prefix,
+    wqe::*,
+};
+
+/// One scatter or gather entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address.
+    pub va: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key.
+    pub lkey: u32,
+}
+
+impl Mr {
+    /// All of the region.
+    pub fn sge(&self) -> Sge {
+        self.part(0, self.len as u32)
+    }
+    /// `len` bytes from `offset`; may lie outside.
+    pub fn part(&self, offset: u64, len: u32) -> Sge {
+        Sge { va: self.va + offset, len, lkey: self.key }
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Send,
+    SendImm(u32),
+    SendInv(u32),
+    Write { va: u64, rkey: u32 },
+    WriteImm { va: u64, rkey: u32, imm: u32 },
+    Read { va: u64, rkey: u32 },
+    CompareSwap { va: u64, rkey: u32, compare: u64, swap: u64 },
+    FetchAdd { va: u64, rkey: u32, add: u64 },
+    /// Invalidates a local key.
+    LocalInval(u32),
+    Nop,
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct Wr {
+    /// What it does.
+    pub op: Op,
+    /// Local memory.
+    pub sges: Vec<Sge>,
+    /// Bytes in the WQE itself, instead of `sges`.
+    pub inline: Option<Vec<u8>>,
+    /// A CQE on success, too.
+    pub signaled: bool,
+    /// Wait for earlier READs and atomics.
+    pub fence: bool,
+    /// Solicited event at the peer.
+    pub solicited: bool,
+}
+
+impl Wr {
+    /// A signaled work request.
+    pub fn new(op: Op, sges: &[Sge]) -> Self {
+        Self { op, sges: sges.to_vec(), inline: None, signaled: true, fence: false, solicited: false }
+    }
+    /// SEND of `sge`.
+    pub fn send(sge: Sge) -> Self {
+        Self::new(Op::Send, &[sge])
+    }
+    /// WRITE of `sge` to the start of `to`.
+    pub fn write(sge: Sge, to: Mr) -> Self {
+        Self::new(Op::Write { va: to.va, rkey: to.key }, &[sge])
+    }
+    /// READ of the start of `from` into `sge`.
+    pub fn read(sge: Sge, from: Mr) -> Self {
+        Self::new(Op::Read { va: from.va, rkey: from.key }, &[sge])
+    }
+    /// FETCH_ADD on the first word of `on`; the old value comes to `sge`.
+    pub fn fetch_add(sge: Sge, on: Mr, add: u64) -> Self {
+        Self::new(Op::FetchAdd { va: on.va, rkey: on.key, add }, &[sge])
+    }
+    /// Compare and swap on the first word of `on`; the old value comes to `sge`.
+    pub fn compare_swap(sge: Sge, on: Mr, compare: u64, swap: u64) -> Self {
+        Self::new(Op::CompareSwap { va: on.va, rkey: on.key, compare, swap }, &[sge])
+    }
+    /// A CQE only on error.
+    #[must_use]
+    pub fn unsignaled(mut self) -> Self {
+        self.signaled = false;
+        self
+    }
+    /// With the fence.
+    #[must_use]
+    pub fn fenced(mut self) -> Self {
+        self.fence = true;
+        self
+    }
+    /// With the solicited event bit.
+    #[must_use]
+    pub fn solicited(mut self) -> Self {
+        self.solicited = true;
+        self
+    }
+    /// The data in the WQE.
+    #[must_use]
+    pub fn inline(mut self, data: &[u8]) -> Self {
+        self.inline = Some(data.to_vec());
+        self
+    }
+
+    /// The WQE for block `index` of QP `qpn`, whole segments.
+    pub fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
+        let mut body = Vec::new();
+        let mut ctrl = CtrlSeg::zeroed();
+        let raddr = |body: &mut Vec<u8>, va, rkey| {
+            let mut seg = RaddrSeg::zeroed();
+            seg.set().raddr(va).rkey(rkey);
+            body.extend_from_slice(seg.as_bytes());
+        };
+        let opcode = match self.op {
+            Op::Nop => WqeOpcode::Nop,
+            Op::Send => WqeOpcode::Send,
+            Op::SendImm(imm) => {
+                ctrl.set().imm(imm);
+                WqeOpcode::SendImm
+            }
+            Op::SendInv(rkey) => {
+                ctrl.set().imm(rkey);
+                WqeOpcode::SendInval
+            }
+            Op::Write { va, rkey } => {
+                raddr(&mut body, va, rkey);
+                WqeOpcode::RdmaWrite
+            }
+            Op::WriteImm { va, rkey, imm } => {
+                raddr(&mut body, va, rkey);
+                ctrl.set().imm(imm);
+                WqeOpcode::RdmaWriteImm
+            }
+            Op::Read { va, rkey } => {
+                raddr(&mut body, va, rkey);
+                WqeOpcode::RdmaRead
+            }
+            Op::CompareSwap { va, rkey, compare, swap } => {
+                raddr(&mut body, va, rkey);
+                let mut seg = AtomicSeg::zeroed();
+                seg.set().swap_add(swap).compare(compare);
+                body.extend_from_slice(seg.as_bytes());
+                WqeOpcode::AtomicCs
+            }
+            Op::FetchAdd { va, rkey, add } => {
+                raddr(&mut body, va, rkey);
+                let mut seg = AtomicSeg::zeroed();
+                seg.set().swap_add(add);
+                body.extend_from_slice(seg.as_bytes());
+                WqeOpcode::AtomicFa
+            }
+            Op::LocalInval(_) => WqeOpcode::Umr,
+        };
+        match &self.inline {
+            Some(data) => {
+                body.extend_from_slice(InlineSeg::new(data.len() as u16).as_bytes());
+                body.extend_from_slice(data);
+                body.resize(body.len().next_multiple_of(WQE_DS), 0);
+            }
+            None => self.sges.iter().for_each(|s| body.extend_from_slice(data_seg(s).as_bytes())),
+        }
+        if let Op::LocalInval(key) = self.op {
+            ctrl.set().imm(key);
+            let mut umr = UmrCtrlSeg::zeroed();
+            umr.set().inline_data(true).check_free(UmrCheck::NotFree).mkey_mask(MkeyMask::FREE);
+            let mut mkey = MkeyContextSeg::zeroed();
+            mkey.set().free(true);
+            body.extend_from_slice(umr.as_bytes());
+            body.extend_from_slice(mkey.as_bytes());
+        }
+        let ds = ((CtrlSeg::SIZE + body.len()) / WQE_DS) as u8;
+        ctrl.set()
+            .wqe_idx(index)
+            .opcode(opcode)
+            .qpn(hwspec::handle::Qpn(qpn))
+            .ds(ds)
+            .fm(if self.fence { FenceMode::Fence } else { FenceMode::None })
+            .ce(if self.signaled { CqeMode::Always } else { CqeMode::OnError })
+            .se(self.solicited);
+        let mut wqe = ctrl.as_bytes().to_vec();
+        wqe.extend_from_slice(&body);
+        wqe
+    }
+}
+
+fn data_seg(sge: &Sge) -> DataSeg {
+    let mut seg = DataSeg::zeroed();
+    seg.set().byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va);
+    seg
+}
+
+/// Data segments and the terminator that a list shorter than its WQE needs.
+fn scatter_list(sges: &[Sge], room: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = sges.iter().flat_map(|s| *data_seg(s).as_bytes()).collect();
+    assert!(bytes.len() <= room, "{} scatter entries do not fit {room} bytes", sges.len());
+    if bytes.len() < room {
+        let mut end = DataSeg::zeroed();
+        end.set().lkey(INVALID_LKEY);
+        bytes.extend_from_slice(end.as_bytes());
+    }
+    bytes
+}
+
+impl Bed {
+    /// Writes a work request into the send queue; nobody is told yet. Returns the index of its first block.
+    pub fn queue(&mut self, qp: Qp, wr: &Wr) -> u16 {
+        let index = self.queues.qps[&qp].sq_pi;
+        self.queue_wqe(qp, &wr.wqe(qp.qpn, index))
+    }
+
+    /// As [`queue`](Self::queue), with the bytes of the WQE.
+    pub fn queue_wqe(&mut self, qp: Qp, wqe: &[u8]) -> u16 {
+        let q = self.queues.qps.get_mut(&qp).expect("a QP of this bed");
+        let index = q.sq_pi;
+        let blocks = wqe.len().div_ceil(WQE_BB).max(1);
+        q.sq_pi = q.sq_pi.wrapping_add(blocks as u16);
+        let q = *q;
+        let mask = (1u64 << q.log_sq) - 1;
+        for (i, block) in wqe.chunks(WQE_BB).enumerate() {
+            let slot = (u64::from(index) + i as u64) & mask;
+            self.memory.put(q.at + q.sq_offset + slot * WQE_BB as u64, block);
+        }
+        index
+    }
+
+    /// Raises the send counter of the doorbell record to what is queued.
+    pub fn publish(&mut self, qp: Qp) {
+        let q = self.queues.qps[&qp];
+        self.memory.put(q.record + 4, &u32::from(q.sq_pi).to_be_bytes());
+    }
+
+    /// Raises the doorbell record, rings and lets the chip work to its end.
+    pub fn ring(&mut self, qp: Qp) {
+        self.publish(qp);
+        self.doorbell(qp);
+        self.run();
+    }
+
+    /// Writes the doorbell register of a QP. The chip may work at once, but is not waited for.
+    pub fn doorbell(&mut self, qp: Qp) {
+        let q = self.queues.qps[&qp];
+        let last = q.sq_pi.wrapping_sub(1);
+        let slot = u64::from(last) & ((1 << q.log_sq) - 1);
+        let ctrl = self.memory.get(q.at + q.sq_offset + slot * WQE_BB as u64, 8);
+        let value = u64::from_be_bytes(prefix(ctrl));
+        // The last block may be in the middle of a WQE; the chip believes the record and needs the QP number only.
+        let value = value & !0xffff_ff00 | u64::from(qp.qpn) << 8;
+        let uar = self.state(qp.fid).uar;
+        self.write64(qp.fid, (uar << UAR_SHIFT) + BF_OFFSET as u32, value);
+    }
+
+    /// Posts one send work request and lets the chip work. Returns the index of its first block.
+    pub fn post(&mut self, qp: Qp, wr: &Wr) -> u16 {
+        let index = self.queue(qp, wr);
+        self.ring(qp);
+        index
+    }
+
+    /// Posts several at once, with one doorbell.
+    pub fn post_all(&mut self, qp: Qp, wrs: &[Wr]) -> Vec<u16> {
+        let indices = wrs.iter().map(|wr| self.queue(qp, wr)).collect();
+        self.ring(qp);
+        indices
+    }
+
+    /// Posts a receive. Returns its index.
+    pub fn post_recv(&mut self, qp: Qp, sges: &[Sge]) -> u16 {
+        let q = self.queues.qps.get_mut(&qp).expect("a QP of this bed");
+        assert!(q.srq.is_none(), "receives of this QP come from an SRQ");
+        let index = q.rq_pi;
+        q.rq_pi = q.rq_pi.wrapping_add(1);
+        let q = *q;
+        let slot = u64::from(index) & ((1 << q.log_rq) - 1);
+        self.memory.put(q.at + slot * q.stride, &scatter_list(sges, q.stride as usize));
+        self.memory.put(q.record, &u32::from(q.rq_pi).to_be_bytes());
+        index
+    }
+
+    /// Posts a receive to an SRQ. Returns the index of its WQE.
+    pub fn post_srq(&mut self, srq: Srq, sges: &[Sge]) -> u16 {
+        let ring: &mut SrqRing = self.queues.srqs.get_mut(&srq).expect("an SRQ of this bed");
+        let index = ring.free.pop_front().expect("room in the SRQ");
+        ring.counter = ring.counter.wrapping_add(1);
+        let (at, record, counter) = (ring.at + u64::from(index) * ring.stride, ring.record, ring.counter);
+        self.memory.put(at + WQE_DS as u64, &scatter_list(sges, Self::SRQ_SCATTER));
+        self.memory.put(record, &u32::from(counter).to_be_bytes());
+        index
+    }
+
+    /// Gives a WQE of an SRQ back after its completion.
+    pub(super) fn recycle(&mut self, srq: Srq, index: u16) {
+        if let Some(ring) = self.queues.srqs.get_mut(&srq) {
+            let mut next = NextSeg::zeroed();
+            next.set().next_wqe_index(index);
+            let tail = ring.at + u64::from(ring.tail) * ring.stride;
+            // The former tail is linked now and may be used; one WQE always stays behind as the tail.
+            ring.free.push_back(ring.tail);
+            ring.tail = index;
+            self.memory.put(tail, next.as_bytes());
+        }
+    }
+}

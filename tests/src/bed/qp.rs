@@ -1,0 +1,378 @@
+//! The QP and its way through the states.
+
+use super::{
+    Bed, Cq, Srq,
+    command::CommandError,
+    function::{GID_IPV4, gid_v4},
+    objects::page_list,
+};
+use devmodel::identity;
+use hwspec::{
+    cmd::{Opcode, qp::*},
+    context::{PathMigState, QpState, ServiceType, qp::{AddressPath, QpContext}},
+    layout::Layout,
+};
+
+/// A queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Qp {
+    /// Function.
+    pub fid: u8,
+    /// Number.
+    pub qpn: u32,
+    /// CQ of sends.
+    pub send_cq: Cq,
+    /// CQ of receives.
+    pub recv_cq: Cq,
+}
+
+/// What a QP is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSpec {
+    /// Service.
+    pub service: ServiceType,
+    /// log2 of the send queue in basic blocks of 64 bytes.
+    pub log_sq: u8,
+    /// log2 of the receive queue in WQEs.
+    pub log_rq: u8,
+    /// log2 of a receive WQE in 16-byte units.
+    pub log_stride: u8,
+    /// CQ of sends; one of its own if none.
+    pub send_cq: Option<Cq>,
+    /// CQ of receives; the send CQ if none.
+    pub recv_cq: Option<Cq>,
+    /// Receives come from here.
+    pub srq: Option<Srq>,
+    /// Protection domain; the function's if none.
+    pub pd: Option<u32>,
+}
+
+impl Default for QpSpec {
+    fn default() -> Self {
+        Self {
+            service: ServiceType::Rc,
+            log_sq: 6,
+            log_rq: 5,
+            log_stride: 2,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            pd: None,
+        }
+    }
+}
+
+/// How a QP reaches its peer, and what it expects of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Peer's QP number.
+    pub remote_qpn: u32,
+    /// Peer's MAC.
+    pub dmac: [u8; 6],
+    /// Peer's GID.
+    pub dgid: [u8; 16],
+    /// Our GID index.
+    pub sgid_index: u8,
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// First PSN sent.
+    pub sq_psn: u32,
+    /// First PSN expected.
+    pub rq_psn: u32,
+    /// ACK timeout exponent.
+    pub timeout: u8,
+    /// Transport retries.
+    pub retry_count: u8,
+    /// RNR retries; 7 is infinite.
+    pub rnr_retry: u8,
+    /// RNR NAK timer code.
+    pub min_rnr_nak: u8,
+    /// log2 of READs and atomics sent at once.
+    pub log_rd_atomic: u8,
+    /// log2 of READs and atomics accepted at once.
+    pub log_dest_rd_atomic: u8,
+    /// Remote READs, WRITEs and atomics allowed.
+    pub remote_read: bool,
+    /// See `remote_read`.
+    pub remote_write: bool,
+    /// See `remote_read`.
+    pub remote_atomic: bool,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            remote_qpn: 0,
+            dmac: [0; 6],
+            dgid: [0; 16],
+            sgid_index: GID_IPV4,
+            mtu: 1024,
+            sq_psn: 0x100,
+            rq_psn: 0x200,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_nak: 12,
+            log_rd_atomic: 3,
+            log_dest_rd_atomic: 3,
+            remote_read: true,
+            remote_write: true,
+            remote_atomic: true,
+            traffic_class: 2,
+            hop_limit: 64,
+        }
+    }
+}
+
+/// The rings of a QP as its owner keeps them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QpQueues {
+    pub at: u64,
+    pub record: u64,
+    pub log_sq: u8,
+    pub log_rq: u8,
+    pub stride: u64,
+    pub sq_offset: u64,
+    /// Basic blocks and receive WQEs posted, free-running.
+    pub sq_pi: u16,
+    pub rq_pi: u16,
+    pub srq: Option<Srq>,
+}
+
+/// Optional fields of a transition (PRM: `opt_param_mask`).
+pub mod opt {
+    /// `rre`
+    pub const RRE: u32 = 1 << 1;
+    /// `rae`
+    pub const RAE: u32 = 1 << 2;
+    /// `rwe`
+    pub const RWE: u32 = 1 << 3;
+    /// `pkey_index`
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    /// `q_key`
+    pub const Q_KEY: u32 = 1 << 5;
+    /// `min_rnr_nak`
+    pub const RNR_TIMEOUT: u32 = 1 << 6;
+}
+
+impl Bed {
+    /// An RC QP with a CQ of its own, in RESET.
+    pub fn qp(&mut self, fid: u8) -> Qp {
+        self.qp_with(fid, QpSpec::default()).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"))
+    }
+
+    /// A QP in RESET.
+    pub fn qp_with(&mut self, fid: u8, spec: QpSpec) -> Result<Qp, CommandError> {
+        self.function(fid);
+        let send_cq = match spec.send_cq {
+            Some(cq) => cq,
+            None => self.cq(fid),
+        };
+        let recv_cq = spec.recv_cq.unwrap_or(send_cq);
+        let stride = 16u64 << spec.log_stride;
+        let rq_len = if spec.srq.is_some() { 0 } else { stride << spec.log_rq };
+        let sq_offset = rq_len.next_multiple_of(64);
+        let len = (sq_offset + (64 << spec.log_sq)) as usize;
+        let at = self.memory.alloc(fid, len);
+        let record = self.memory.alloc(fid, 8);
+        let state = self.state(fid);
+        let (pd, uar) = (spec.pd.unwrap_or(state.pd), state.uar);
+        let mut context = QpContext::zeroed();
+        context
+            .set()
+            .st(spec.service)
+            .pm_state(PathMigState::Migrated)
+            .pd(pd)
+            .log_rq_size(if spec.srq.is_some() { 0 } else { spec.log_rq })
+            .log_rq_stride(if spec.srq.is_some() { 0 } else { spec.log_stride })
+            .log_sq_size(spec.log_sq)
+            .log_msg_max(30)
+            .uar_page(uar)
+            .cqn_snd(send_cq.cqn)
+            .cqn_rcv(recv_cq.cqn)
+            .dbr_addr(record)
+            .user_index(0xff_ffff);
+        if let Some(srq) = spec.srq {
+            context.set().rq_type(1).srqn_rmpn_xrqn(srq.srqn);
+        }
+        let mut input = CreateQpIn::zeroed();
+        input.set().qpc(context);
+        let out = self.command_with(fid, Opcode::CreateQp, 0, &input, &page_list(at, len), CreateQpOut::SIZE)?;
+        let qp = Qp { fid, qpn: CreateQpOut::read(&out).qpn(), send_cq, recv_cq };
+        self.queues.qps.insert(
+            qp,
+            QpQueues {
+                at,
+                record,
+                log_sq: spec.log_sq,
+                log_rq: spec.log_rq,
+                stride,
+                sq_offset,
+                sq_pi: 0,
+                rq_pi: 0,
+                srq: spec.srq,
+            },
+        );
+        Ok(qp)
+    }
+
+    /// The context that carries `path` in a transition.
+    pub fn context(&self, qp: Qp, path: &Path) -> QpContext {
+        let mut av = AddressPath::zeroed();
+        av.set()
+            .grh(true)
+            .ack_timeout(path.timeout)
+            .src_addr_index(path.sgid_index)
+            .hop_limit(path.hop_limit)
+            .tclass(path.traffic_class)
+            .dscp(path.traffic_class >> 2)
+            .ecn(path.traffic_class & 3)
+            .rgid_rip(path.dgid)
+            .udp_sport(0xc000 | (qp.qpn as u16 & 0x3fff))
+            .vhca_port_num(1)
+            .rmac_47_32(u16::from_be_bytes([path.dmac[0], path.dmac[1]]))
+            .rmac_31_0(u32::from_be_bytes([path.dmac[2], path.dmac[3], path.dmac[4], path.dmac[5]]));
+        let mut c = QpContext::zeroed();
+        c.set()
+            .pm_state(PathMigState::Migrated)
+            .pd(self.state(qp.fid).pd)
+            .cqn_snd(qp.send_cq.cqn)
+            .cqn_rcv(qp.recv_cq.cqn)
+            .mtu((path.mtu.trailing_zeros() - 7) as u8)
+            .log_msg_max(30)
+            .remote_qpn(path.remote_qpn)
+            .primary_address_path(av)
+            .log_sra_max(path.log_rd_atomic)
+            .log_rra_max(path.log_dest_rd_atomic)
+            .retry_count(path.retry_count)
+            .rnr_retry(path.rnr_retry)
+            .next_send_psn(path.sq_psn)
+            .next_rcv_psn(path.rq_psn)
+            .min_rnr_nak(path.min_rnr_nak)
+            .atomic_mode(1)
+            .rre(path.remote_read)
+            .rwe(path.remote_write)
+            .rae(path.remote_atomic);
+        c
+    }
+
+    /// RESET to INIT.
+    pub fn to_init(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
+        let mut input = Rst2initQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(self.context(qp, path));
+        self.command::<_, Rst2initQpOut>(qp.fid, Opcode::Rst2initQp, &input).map(drop)
+    }
+
+    /// INIT to RTR.
+    pub fn to_rtr(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
+        self.to_rtr_with(qp, path, opt::RRE | opt::RAE | opt::RWE)
+    }
+
+    /// INIT to RTR with an optional-field mask.
+    pub fn to_rtr_with(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
+        let mut input = Init2rtrQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        self.command::<_, Init2rtrQpOut>(qp.fid, Opcode::Init2rtrQp, &input).map(drop)
+    }
+
+    /// RTR to RTS.
+    pub fn to_rts(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
+        let mut input = Rtr2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(self.context(qp, path));
+        self.command::<_, Rtr2rtsQpOut>(qp.fid, Opcode::Rtr2rtsQp, &input).map(drop)
+    }
+
+    /// RTS to RTS, changing the fields in `mask`.
+    pub fn rts_to_rts(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
+        let mut input = Rts2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2rtsQp, &input).map(drop)
+    }
+
+    /// Any state to ERR.
+    pub fn to_err(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = Qp2errIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, Qp2errOut>(qp.fid, Opcode::Qp2Err, &input).map(drop)
+    }
+
+    /// Any state to RESET.
+    pub fn to_reset(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = Qp2rstIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, Qp2rstOut>(qp.fid, Opcode::Qp2Rst, &input)?;
+        // The owner starts its rings anew, as after creation.
+        if let Some(q) = self.queues.qps.get_mut(&qp) {
+            (q.sq_pi, q.rq_pi) = (0, 0);
+            self.memory.put(q.record, &[0; 8]);
+        }
+        Ok(())
+    }
+
+    /// Destroys a QP and frees its rings.
+    pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = DestroyQpIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, DestroyQpOut>(qp.fid, Opcode::DestroyQp, &input)?;
+        if let Some(q) = self.queues.qps.remove(&qp) {
+            self.memory.free(q.at);
+            self.memory.free(q.record);
+        }
+        Ok(())
+    }
+
+    /// The chip's context of a QP.
+    pub fn query(&mut self, qp: Qp) -> QpContext {
+        let mut input = QueryQpIn::zeroed();
+        input.set().qpn(qp.qpn);
+        let out: QueryQpOut = self
+            .command(qp.fid, Opcode::QueryQp, &input)
+            .unwrap_or_else(|e| panic!("QUERY_QP {:#x}: {e:?}", qp.qpn));
+        out.qpc()
+    }
+
+    /// The state of a QP.
+    pub fn qp_state(&mut self, qp: Qp) -> QpState {
+        self.query(qp).state()
+    }
+
+    /// Takes a QP from RESET to RTS.
+    pub fn ready(&mut self, qp: Qp, path: &Path) {
+        self.to_init(qp, path).unwrap_or_else(|e| panic!("RST2INIT_QP: {e:?}"));
+        self.to_rtr(qp, path).unwrap_or_else(|e| panic!("INIT2RTR_QP: {e:?}"));
+        self.to_rts(qp, path).unwrap_or_else(|e| panic!("RTR2RTS_QP: {e:?}"));
+    }
+
+    /// `base` with the addresses that lead from one function to `to`.
+    pub fn path_to(&self, to: Qp, base: Path) -> Path {
+        let dgid = match base.sgid_index {
+            GID_IPV4 => gid_v4(to.fid),
+            _ => identity::link_local_gid(to.fid),
+        };
+        Path { remote_qpn: to.qpn, dmac: identity::mac(to.fid), dgid, ..base }
+    }
+
+    /// Connects two QPs with the default path.
+    pub fn connect(&mut self, a: Qp, b: Qp) {
+        self.connect_with(a, b, Path::default());
+    }
+
+    /// Connects two QPs: both to RTS, with the attributes of `path`; `b` sends from `path.rq_psn`.
+    pub fn connect_with(&mut self, a: Qp, b: Qp, path: Path) {
+        let to_b = self.path_to(b, path);
+        let to_a = self.path_to(a, Path { sq_psn: path.rq_psn, rq_psn: path.sq_psn, ..path });
+        self.ready(a, &to_b);
+        self.ready(b, &to_a);
+    }
+
+    /// Two connected RC QPs on functions 1 and 2.
+    pub fn pair(&mut self, path: Path) -> (Qp, Qp) {
+        let (a, b) = (self.qp(1), self.qp(2));
+        self.connect_with(a, b, path);
+        (a, b)
+    }
+}

@@ -1,0 +1,59 @@
+//! A bed, kept: the chip's region, the memory around it, the wire and the clock.
+
+use super::{Bed, FunctionState, Memory, SharedWire, Wire, objects::Queues};
+use devmodel::{
+    Adapter, Config,
+    engine::Runner,
+    region::{Region, Snapshot},
+};
+use std::collections::BTreeMap;
+
+/// All that a bed is at one moment.
+#[derive(Clone)]
+pub struct Saved {
+    config: Config,
+    region: Snapshot,
+    memory: Memory,
+    wire: Wire,
+    now: u64,
+    functions: BTreeMap<u8, FunctionState>,
+    queues: Queues,
+}
+
+impl Saved {
+    /// The chip's part.
+    pub fn region(&self) -> &Snapshot {
+        &self.region
+    }
+}
+
+impl Bed {
+    /// Keeps all there is.
+    pub fn save(&self) -> Saved {
+        Saved {
+            config: *self.adapter.config(),
+            region: self.adapter.region().snapshot(),
+            memory: self.memory.clone(),
+            wire: self.wire().clone(),
+            now: self.now,
+            functions: self.functions.clone(),
+            queues: self.queues.clone(),
+        }
+    }
+
+    /// A bed that goes on where `saved` was kept.
+    pub fn restore(saved: &Saved) -> Self {
+        let wire = SharedWire::new(saved.wire.clone());
+        let mut runner = Runner::new();
+        runner.set_link(Some(Box::new(wire.clone())));
+        Self {
+            adapter: Adapter::attach(Region::restore(&saved.region), saved.config),
+            runner,
+            memory: saved.memory.clone(),
+            wire,
+            now: saved.now,
+            functions: saved.functions.clone(),
+            queues: saved.queues.clone(),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The wire between the functions: it is watched, and it can lose, double, damage, delay and reorder frames by plan.
+
+use devmodel::engine::{Link, Verdict};
+use hwspec::{
+    handle::{Psn, Qpn},
+    wire::{BthOpcode, Headers, Icrc, Operation, Syndrome},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// It is lost.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+    /// The byte at this offset behind the headers (or, if that is too far, the last one) is inverted.
+    Corrupt(usize),
+    /// It arrives this much later, in picoseconds.
+    Delay(u64),
+    /// It arrives behind so many frames that enter the wire after it.
+    Behind(u32),
+    /// A router on the way marks it: congestion experienced.
+    Mark,
+    /// Its BTH is changed by this function; the ICRC is made right again.
+    Rewrite(fn(&mut hwspec::wire::Bth)),
+}
+
+/// Which frames a rule is for; `None` is any.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Filter {
+    /// Sending function.
+    pub from: Option<u8>,
+    /// BTH opcode.
+    pub opcode: Option<BthOpcode>,
+    /// Operation.
+    pub operation: Option<Operation>,
+    /// PSN.
+    pub psn: Option<u32>,
+}
+
+impl Filter {
+    /// Frames that function `fid` sends.
+    pub fn from(fid: u8) -> Self {
+        Self { from: Some(fid), ..Self::default() }
+    }
+    /// Frames with this opcode.
+    pub fn opcode(opcode: BthOpcode) -> Self {
+        Self { opcode: Some(opcode), ..Self::default() }
+    }
+    /// Frames of this operation.
+    pub fn operation(operation: Operation) -> Self {
+        Self { operation: Some(operation), ..Self::default() }
+    }
+    /// Of those, only the ones with this PSN.
+    #[must_use]
+    pub fn psn(mut self, psn: u32) -> Self {
+        self.psn = Some(psn);
+        self
+    }
+
+    fn wants(&self, from: u8, h: &Headers<'_>) -> bool {
+        let bth = h.bth();
+        self.from.is_none_or(|f| f == from)
+            && self.opcode.is_none_or(|o| o == bth.opcode())
+            && self.operation.is_none_or(|o| Some(o) == bth.opcode().operation())
+            && self.psn.is_none_or(|p| p == bth.psn().get())
+    }
+}
+
+/// A fault for some of the frames a filter picks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rule {
+    filter: Filter,
+    skip: u32,
+    times: u32,
+    fault: Fault,
+}
+
+/// Chances of faults, in parts of 10,000 per frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chaos {
+    /// State of the generator; not 0.
+    pub seed: u64,
+    /// Lost.
+    pub drop: u32,
+    /// Doubled.
+    pub duplicate: u32,
+    /// Sent behind one to eight later frames.
+    pub reorder: u32,
+    /// Damaged.
+    pub corrupt: u32,
+    /// Late by up to 100 us.
+    pub delay: u32,
+}
+
+impl Chaos {
+    /// The next random number (xorshift64*).
+    pub fn draw(&mut self) -> u64 {
+        self.seed ^= self.seed >> 12;
+        self.seed ^= self.seed << 25;
+        self.seed ^= self.seed >> 27;
+        self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        let mut roll = (self.draw() >> 33) as u32 % 10_000;
+        for (chance, kind) in
+            [(self.drop, 0), (self.duplicate, 1), (self.reorder, 2), (self.corrupt, 3), (self.delay, 4)]
+        {
+            if roll < chance {
+                let r = self.draw() >> 33;
+                return Some(match kind {
+                    0 => Fault::Drop,
+                    1 => Fault::Duplicate,
+                    2 => Fault::Behind(1 + r as u32 % 8),
+                    3 => Fault::Corrupt(r as usize % 4096),
+                    _ => Fault::Delay(r % 100_000_000),
+                });
+            }
+            roll -= chance;
+        }
+        None
+    }
+}
+
+/// A frame as it entered the wire.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Captured {
+    /// When, in picoseconds.
+    pub at: u64,
+    /// The function that sent it.
+    pub from: u8,
+    /// What the plan did to it.
+    pub fault: Option<Fault>,
+    /// Ethernet to ICRC.
+    pub bytes: Vec<u8>,
+}
+
+impl Captured {
+    /// Its headers; all frames the model sends have them.
+    pub fn headers(&self) -> Headers<'_> {
+        Headers::parse(&self.bytes).expect("a RoCEv2 frame")
+    }
+    /// BTH opcode.
+    pub fn opcode(&self) -> BthOpcode {
+        self.headers().bth().opcode()
+    }
+    /// PSN.
+    pub fn psn(&self) -> u32 {
+        self.headers().bth().psn().get()
+    }
+    /// Destination QP.
+    pub fn dest_qp(&self) -> Qpn {
+        self.headers().bth().dest_qp()
+    }
+    /// AETH syndrome, if it has an AETH.
+    pub fn syndrome(&self) -> Option<Syndrome> {
+        self.headers().aeth().map(|a| a.syndrome())
+    }
+    /// AETH MSN, if it has an AETH.
+    pub fn msn(&self) -> Option<u32> {
+        self.headers().aeth().map(|a| Psn::get(a.msn()))
+    }
+    /// Payload without pad.
+    pub fn payload(&self) -> &[u8] {
+        self.headers().payload().expect("a pad count that fits")
+    }
+}
+
+/// State of the wire.
+#[derive(Clone, Default)]
+pub struct Wire {
+    /// Logical time, kept by the bed.
+    pub now: u64,
+    /// All frames that entered, in order.
+    pub captured: Vec<Captured>,
+    /// Frames to MACs that are no function of the adapter, in order.
+    pub left: Vec<Vec<u8>>,
+    /// Random faults.
+    pub chaos: Option<Chaos>,
+    /// Do not keep frames: for long runs.
+    pub forgetful: bool,
+    /// Frames that entered.
+    pub frames: u64,
+    rules: Vec<Rule>,
+    /// Frames under way, by when they arrive and then by number.
+    late: BTreeMap<(u64, u64), Vec<u8>>,
+    /// Frames kept back, and how many others must enter first.
+    behind: Vec<(u32, Vec<u8>)>,
+}
+
+impl Wire {
+    /// The next `times` frames that `filter` picks, after the first `skip`, suffer `fault`.
+    pub fn plan(&mut self, filter: Filter, skip: u32, times: u32, fault: Fault) {
+        self.rules.push(Rule { filter, skip, times, fault });
+    }
+
+    /// Forgets the plan.
+    pub fn heal(&mut self) {
+        self.rules.clear();
+        self.chaos = None;
+    }
+
+    fn fault(&mut self, from: u8, frame: &[u8]) -> Option<Fault> {
+        let h = Headers::parse(frame).ok()?;
+        for rule in self.rules.iter_mut().filter(|r| r.filter.wants(from, &h)) {
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if rule.times > 0 {
+                rule.times -= 1;
+                return Some(rule.fault);
+            }
+        }
+        self.chaos.as_mut()?.fault()
+    }
+
+    /// When the next late frame arrives. Frames kept back behind others that never come are late, too.
+    pub fn next_arrival(&self) -> Option<u64> {
+        self.late.keys().next().map(|(at, _)| *at)
+    }
+
+    /// A late frame that is due.
+    pub fn take_late(&mut self) -> Option<Vec<u8>> {
+        let key = *self.late.keys().next()?;
+        (key.0 <= self.now).then(|| self.late.remove(&key)).flatten()
+    }
+
+    /// A frame kept back, released because nothing else moves.
+    pub fn take_kept(&mut self) -> Option<Vec<u8>> {
+        (!self.behind.is_empty()).then(|| self.behind.remove(0).1)
+    }
+
+    fn enter(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
+        self.frames += 1;
+        let fault = self.fault(from, frame);
+        if !self.forgetful {
+            self.captured.push(Captured { at: self.now, from, fault, bytes: frame.clone() });
+        }
+        // Those that waited for this frame come behind it.
+        for (left, _) in &mut self.behind {
+            *left = left.saturating_sub(1);
+        }
+        while let Some(i) = self.behind.iter().position(|(left, _)| *left == 0) {
+            more.push(self.behind.remove(i).1);
+        }
+        match fault {
+            None => Verdict::Deliver,
+            Some(Fault::Drop) => Verdict::Drop,
+            Some(Fault::Duplicate) => Verdict::Duplicate,
+            Some(Fault::Corrupt(at)) => {
+                let start = Headers::parse(frame).map_or(0, |h| h.payload_start());
+                let at = (start + at).min(frame.len() - 1);
+                frame[at] ^= 0xff;
+                Verdict::Deliver
+            }
+            Some(Fault::Delay(by)) => {
+                self.late.insert((self.now + by, self.frames), frame.clone());
+                Verdict::Drop
+            }
+            Some(Fault::Behind(n)) => {
+                self.behind.push((n, frame.clone()));
+                Verdict::Drop
+            }
+            Some(Fault::Mark) => {
+                mark(frame);
+                Verdict::Deliver
+            }
+            Some(Fault::Rewrite(change)) => {
+                rewrite(frame, change);
+                Verdict::Deliver
+            }
+        }
+    }
+}
+
+/// Marks a frame as a congested router does: ECN bits set, header checksum made right; the ICRC does not cover them.
+pub fn mark(frame: &mut [u8]) {
+    use hwspec::layout::Layout;
+    let ip = hwspec::wire::Ethernet::SIZE;
+    if frame[ip] >> 4 == 6 {
+        frame[ip + 1] |= 0x30;
+        return;
+    }
+    frame[ip + 1] |= 3;
+    let mut header = hwspec::wire::Ipv4::read(&frame[ip..]);
+    let sum = header.expected_checksum();
+    header.set().checksum(sum);
+    frame[ip..ip + hwspec::wire::Ipv4::SIZE].copy_from_slice(header.as_bytes());
+}
+
+/// Changes the BTH of a frame and makes its ICRC right.
+pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
+    let Ok(h) = Headers::parse(frame) else { return };
+    let at = h.payload_start() - h.bth().opcode().ext_len() - hwspec::wire::Bth::SIZE;
+    let mut bth = h.bth();
+    change(&mut bth);
+    frame[at..at + hwspec::wire::Bth::SIZE].copy_from_slice(bth.as_bytes());
+    reseal(frame);
+}
+
+/// Writes the right ICRC over the last four bytes of an untagged frame.
+pub fn reseal(frame: &mut [u8]) {
+    let end = frame.len() - hwspec::wire::ICRC_SIZE;
+    let icrc = Icrc::new(&frame[hwspec::wire::Ethernet::SIZE..end]).finish();
+    frame[end..].copy_from_slice(&icrc);
+}
+
+/// The wire, in the hands of the bed and of the runner.
+#[derive(Clone, Default)]
+pub struct SharedWire(Arc<Mutex<Wire>>);
+
+impl SharedWire {
+    /// A wire in the given state.
+    pub fn new(wire: Wire) -> Self {
+        Self(Arc::new(Mutex::new(wire)))
+    }
+    /// The state.
+    pub fn get(&self) -> MutexGuard<'_, Wire> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link for SharedWire {
+    fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
+        self.get().enter(from, frame, more)
+    }
+    fn leave(&mut self, frame: &[u8]) {
+        self.get().left.push(frame.to_vec());
+    }
+}

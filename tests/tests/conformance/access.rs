@@ -1,0 +1,314 @@
+//! Keys, bounds and permissions, on both sides.
+
+use super::common::*;
+use devmodel::{Config, Profile};
+use hwspec::cmd::{Opcode, resource::*};
+
+#[track_caller]
+fn assert_access_nak(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
+    let answers = bed.from_peer(peer, pkt);
+    assert_eq!(brief(&answers).len(), 1, "{what}: {:?}", brief(&answers));
+    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (RcAck, Some(NAK_ACCESS)), "{what}");
+    assert_responder_failed(bed, peer.qp, EventType::WqAccessError);
+}
+
+fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
+    let data = vec![1; len as usize];
+    vec![
+        ("WRITE", Pkt::new(RcWriteOnly, expects()).reth(va, key, len).payload(&data).ack_req()),
+        ("READ", Pkt::new(RcReadRequest, expects()).reth(va, key, len)),
+        ("FETCH_ADD", Pkt::new(RcFetchAdd, expects()).atomic(va, key, 1, 0).ack_req()),
+    ]
+}
+
+fn judged(access: Access) -> (Bed, Peer, Mr) {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let mr = bed.mr(1, 64, access);
+    bed.events(1);
+    (bed, peer, mr)
+}
+
+/// Row 25: a key that does not exist, or whose variant differs.
+#[test]
+fn row_25_bad_rkey_is_an_access_error() {
+    for i in 0..3 {
+        for change in [0x0000_0001, 0x0000_4000] {
+            let (mut bed, peer, mr) = judged(Access::ALL);
+            let (what, pkt) = requests(mr.va, mr.key ^ change, 8).remove(i);
+            assert_access_nak(&mut bed, peer, &pkt, what);
+            assert_eq!(bed.bytes(mr), [0; 64]);
+        }
+    }
+}
+
+/// Row 25: outside the bounds, by one byte, at either end, and where the address wraps.
+#[test]
+fn row_25_out_of_bounds_is_an_access_error() {
+    for i in 0..2 {
+        for offset in [-8i64, -1, 57, 64, i64::MAX] {
+            let (mut bed, peer, mr) = judged(Access::ALL);
+            let (what, pkt) = requests(mr.va.wrapping_add_signed(offset), mr.key, 8).remove(i);
+            assert_access_nak(&mut bed, peer, &pkt, &format!("{what} at {offset}"));
+            assert_eq!(bed.bytes(mr), [0; 64]);
+        }
+    }
+}
+
+/// Row 25: a key of another protection domain.
+#[test]
+fn row_25_other_protection_domain_is_an_access_error() {
+    for i in 0..3 {
+        let (mut bed, peer, _) = judged(Access::ALL);
+        let pd: AllocPdOut = bed.command(1, Opcode::AllocPd, &AllocPdIn::zeroed()).expect("ALLOC_PD");
+        let other = bed.mr_with(1, 64, Access::ALL, pd.pd(), None);
+        let (what, pkt) = requests(other.va, other.key, 8).remove(i);
+        assert_access_nak(&mut bed, peer, &pkt, what);
+        assert_eq!(bed.bytes(other), [0; 64]);
+    }
+}
+
+/// Row 25: a key of another function is no key at all.
+#[test]
+fn row_25_key_of_another_function_is_an_access_error() {
+    for i in 0..3 {
+        let (mut bed, peer, _) = judged(Access::ALL);
+        bed.function(2);
+        let other = bed.mr(2, 64, Access::ALL);
+        let (what, pkt) = requests(other.va, other.key, 8).remove(i);
+        assert_access_nak(&mut bed, peer, &pkt, what);
+        assert_eq!(bed.bytes(other), [0; 64]);
+    }
+}
+
+/// Row 25: a region that does not permit the operation.
+#[test]
+fn row_25_region_without_permission_is_an_access_error() {
+    let none = [
+        Access { remote_write: false, ..Access::ALL },
+        Access { remote_read: false, ..Access::ALL },
+        Access { remote_atomic: false, ..Access::ALL },
+    ];
+    for (i, access) in none.into_iter().enumerate() {
+        let (mut bed, peer, mr) = judged(access);
+        let (what, pkt) = requests(mr.va, mr.key, 8).remove(i);
+        assert_access_nak(&mut bed, peer, &pkt, what);
+        assert_eq!(bed.bytes(mr), [0; 64]);
+    }
+}
+
+/// Row 25: the requester ends with REM_ACCESS_ERR, vendor_err 0x88.
+#[test]
+fn row_25_access_error_fails_the_requester() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    bed.events(2);
+    bed.post(a, &Wr::new(Op::Write { va: to.va + 8, rkey: to.key }, &[from.sge()]));
+    let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::RemoteAccessErr);
+    assert_eq!(wc.vendor_err, 0x88);
+    assert_responder_failed(&mut bed, b, EventType::WqAccessError);
+}
+
+fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
+    let mut bed = Bed::new(Config { profile, ..Config::default() });
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 3 * MTU, Access::ALL);
+    let mut packets = message(WRITE, expects(), &[7; 4 * MTU]);
+    packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+    let answers: Vec<Captured> = packets.iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
+    assert_eq!(acknowledgement(&answers).0, NAK_ACCESS);
+    assert_eq!(bed.qp_state(peer.qp), QpState::Err);
+    bed.bytes(to)
+}
+
+/// Row 26, `cx5`: of a WRITE that ends outside its region, the packets before the fault are written.
+#[test]
+fn row_26_write_that_ends_outside_is_written_up_to_the_fault_on_cx5() {
+    assert_eq!(write_that_ends_outside(Profile::Cx5), [7; 3 * MTU]);
+}
+
+/// Row 26, `ibta`: of a WRITE that ends outside its region, nothing is written.
+#[test]
+fn row_26_write_that_ends_outside_is_not_written_on_ibta() {
+    assert_eq!(write_that_ends_outside(Profile::Ibta), [0; 3 * MTU]);
+}
+
+/// Row 27: a responder QP that lacks the right: NAK 0x61, REM_INV_REQ, vendor_err 0x8a.
+#[test]
+fn row_27_qp_without_the_right_is_an_invalid_request() {
+    for i in 0..3 {
+        let mut bed = Bed::cx5();
+        let p = path();
+        let lacking = [
+            Path { remote_write: false, ..p },
+            Path { remote_read: false, ..p },
+            Path { remote_atomic: false, ..p },
+        ];
+        let (a, b) = (bed.qp(1), bed.qp(2));
+        bed.ready(a, &bed.path_to(b, p));
+        bed.ready(b, &bed.path_to(a, Path { sq_psn: p.rq_psn, rq_psn: p.sq_psn, ..lacking[i] }));
+        let (x, y) = (bed.mr(1, 8, Access::ALL), bed.mr(2, 8, Access::ALL));
+        let wrs = [Wr::write(x.sge(), y), Wr::read(x.sge(), y), Wr::fetch_add(x.sge(), y, 1)];
+        bed.fill(x, &[9; 8]);
+        bed.post(a, &wrs[i]);
+        let naks: Vec<_> = bed.take_frames().iter().filter_map(|f| f.syndrome()).collect();
+        assert_eq!(naks, [NAK_INVALID]);
+        let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::RemoteInvalReqErr);
+        assert_eq!(wc.vendor_err, 0x8a);
+        assert_eq!(bed.bytes(y), [0; 8]);
+        assert_eq!(bed.qp_state(b), QpState::Err);
+    }
+}
+
+/// Row 28: a WRITE or READ of no bytes succeeds with any key; the READ is answered by one empty ONLY response.
+#[test]
+fn row_28_zero_bytes_need_no_key() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let p = expects();
+    let answers = bed.from_peer(peer, &Pkt::new(RcWriteOnly, p).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req());
+    assert_eq!(acknowledgement(&answers), (ACK, p, 1));
+    let answers = bed.from_peer(peer, &Pkt::new(RcReadRequest, p + 1).reth(0xdead_0000, 0xbad0_0bad, 0));
+    assert_eq!(brief(&answers), [(RcReadRespOnly, p + 1)]);
+    assert!(answers[0].payload().is_empty());
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}
+
+/// Row 28: the requester's side of it.
+#[test]
+fn row_28_zero_bytes_complete_at_the_requester() {
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(path());
+    let wrs = [Op::Write { va: 1, rkey: 0xbad }, Op::Read { va: 1, rkey: 0xbad }].map(|op| Wr::new(op, &[]));
+    bed.post_all(a, &wrs);
+    let done = bed.completions(a.send_cq);
+    assert_eq!(done.iter().filter(|wc| wc.is_ok()).count(), 2, "{done:?}");
+}
+
+/// Row 29: a SEND of no bytes uses a receive WQE; byte_len is 0.
+#[test]
+fn row_29_zero_byte_send_uses_a_receive() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    bed.post_recv(b, &[]);
+    bed.post(a, &Wr::new(Op::Send, &[]));
+    assert!(bed.one(a.send_cq).is_ok());
+    let wc = bed.one(b.recv_cq);
+    assert_eq!((wc.opcode, wc.byte_len, wc.wqe), (CqeOpcode::RespSend, 0, 0));
+}
+
+/// Row 33: a bad lkey in the responder's receive: NAK 0x63, LOC_PROT_ERR there, REM_OP_ERR at the requester.
+#[test]
+fn row_33_bad_lkey_in_the_receive_is_an_operation_error() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    bed.post_recv(b, &[Sge { lkey: to.key ^ 0x100_0000, ..to.sge() }]);
+    bed.post(a, &Wr::send(from.sge()));
+    let naks: Vec<_> = bed.take_frames().iter().filter_map(|f| f.syndrome()).collect();
+    assert_eq!(naks, [NAK_OPERATION]);
+    assert_requester_failed(&mut bed, a, CqeSyndrome::RemoteOpErr);
+    assert_eq!(bed.one(b.recv_cq).error, Some(CqeSyndrome::LocalProtErr));
+    assert_eq!(bed.qp_state(b), QpState::Err);
+}
+
+/// Row 33: a receive into a region without local write is one, too.
+#[test]
+fn row_33_receive_into_read_only_memory_is_an_operation_error() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 64, Access::LOCAL_READ);
+    bed.post_recv(peer.qp, &[to.sge()]);
+    let answers = bed.from_peer(peer, &Pkt::new(RcSendOnly, expects()).payload(&[1; 8]).ack_req());
+    assert_eq!(acknowledgement(&answers).0, NAK_OPERATION);
+    assert_eq!(bed.one(peer.qp.recv_cq).error, Some(CqeSyndrome::LocalProtErr));
+    assert_eq!(bed.bytes(to), [0; 64]);
+}
+
+/// Row 34: the requester's own bad lkey: LOC_PROT_ERR, vendor_err 0x52, QP in ERR, nothing sent.
+#[test]
+fn row_34_bad_lkey_of_the_requester_is_a_protection_error() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    bed.post(peer.qp, &Wr::send(Sge { lkey: from.key ^ 0x100_0000, ..from.sge() }));
+    let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
+    assert_eq!(wc.vendor_err, 0x52);
+    assert_eq!(brief(&bed.answers()), []);
+}
+
+/// Row 34: an entry longer than its region: LOC_PROT_ERR, vendor_err 0x53.
+#[test]
+fn row_34_entry_longer_than_its_region_is_a_protection_error() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    bed.post(peer.qp, &Wr::send(from.part(0, 65)));
+    let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
+    assert_eq!(wc.vendor_err, 0x53);
+}
+
+/// Row 35: a READ into a region without local write: the request is sent; then LOC_PROT_ERR, vendor_err 0x33.
+#[test]
+fn row_35_read_into_read_only_memory_fails_after_the_request() {
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(path());
+    let (into, from) = (bed.mr(1, 64, Access::LOCAL_READ), bed.mr(2, 64, Access::ALL));
+    bed.pattern(from, 1);
+    bed.post(a, &Wr::read(into.sge(), from));
+    let frames = bed.take_frames();
+    assert_eq!(frames.first().map(|f| f.opcode()), Some(RcReadRequest));
+    let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::LocalProtErr);
+    assert_eq!(wc.vendor_err, 0x33);
+    assert_eq!(bed.bytes(into), [0; 64]);
+}
+
+/// Row 61: a region deregistered in the middle of a WRITE to it: NAK 0x62, and no access afterwards.
+#[test]
+fn row_61_dereg_in_the_middle_of_a_write_ends_access() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 4 * MTU, Access::ALL);
+    let mut packets = message(WRITE, expects(), &[7; 4 * MTU]);
+    packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+    bed.from_peer(peer, &packets[0]);
+    bed.from_peer(peer, &packets[1]);
+    bed.destroy_mr(to).expect("DESTROY_MKEY");
+    let kept = bed.bytes(to);
+    assert_eq!(kept[..MTU], [7; MTU]);
+    let answers = bed.from_peer(peer, &packets[2]);
+    assert_eq!(acknowledgement(&answers).0, NAK_ACCESS);
+    bed.from_peer(peer, &packets[3]);
+    assert_eq!(bed.bytes(to), kept);
+}
+
+/// Row 61: a region deregistered while its own side sends from it: LOC_PROT_ERR, and nothing more is sent from it.
+#[test]
+fn row_61_dereg_of_the_source_ends_in_a_protection_error() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    bed.post(peer.qp, &write_to_peer(from.sge()));
+    assert_eq!(bed.answers().len(), 1);
+    bed.destroy_mr(from).expect("DESTROY_MKEY");
+    // The retransmission needs the memory again.
+    assert!(bed.advance_until(4 * timeout(14), |b| b.has_completion(peer.qp.send_cq)));
+    assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
+    assert_eq!(brief(&bed.answers()), []);
+}
+
+/// Row 61: a region deregistered while a READ fills it: LOC_PROT_ERR, and no write after dereg returned.
+#[test]
+fn row_61_dereg_of_a_read_destination_ends_in_a_protection_error() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let into = bed.mr(1, 2 * MTU, Access::LOCAL);
+    let p = sends_from();
+    bed.post(peer.qp, &read_from_peer(into.sge()));
+    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.destroy_mr(into).expect("DESTROY_MKEY");
+    bed.from_peer(peer, &Pkt::new(RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[1; MTU]));
+    assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
+    assert_eq!(bed.bytes(into)[MTU..], [0; MTU]);
+}

@@ -1,0 +1,183 @@
+//! Requests that come again.
+
+use super::common::*;
+
+/// Row 6: a duplicate SEND is not executed again: no receive WQE, ACK of the last completed PSN, MSN unchanged.
+#[test]
+fn row_06_duplicate_send_uses_no_receive() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let buffer = bed.mr(1, 64, Access::LOCAL);
+    let p = expects();
+    let send = |psn: u32| Pkt::new(RcSendOnly, psn).payload(&[psn as u8; 4]).ack_req();
+    for psn in p..p + 3 {
+        bed.post_recv(peer.qp, &[buffer.sge()]);
+        bed.from_peer(peer, &send(psn));
+    }
+    bed.post_recv(peer.qp, &[buffer.sge()]);
+    assert_eq!(bed.completions(peer.qp.recv_cq).len(), 3);
+    bed.fill(buffer, &[0; 64]);
+    for psn in [p, p + 1, p + 2, p] {
+        assert_eq!(acknowledgement(&bed.from_peer(peer, &send(psn))), (ACK, p + 2, 3));
+    }
+    assert_eq!(bed.completions(peer.qp.recv_cq), []);
+    assert_eq!(bed.bytes(buffer), [0; 64]);
+    // The receive that was posted is still there for the next message.
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &send(p + 3))), (ACK, p + 3, 4));
+    assert_eq!(bed.one(peer.qp.recv_cq).wqe, 3);
+}
+
+/// Row 6: a duplicate WRITE does not write again.
+#[test]
+fn row_06_duplicate_write_is_not_written_again() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 3 * MTU, Access::ALL);
+    let p = expects();
+    let mut packets = message(WRITE, p, &[7; 3 * MTU]);
+    packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
+    for pkt in &packets {
+        bed.from_peer(peer, pkt);
+    }
+    assert_eq!(bed.bytes(to), [7; 3 * MTU]);
+    bed.fill(to, &[0; 3 * MTU]);
+    for pkt in &packets {
+        for answer in bed.from_peer(peer, &pkt.clone().ack_req()) {
+            assert_eq!(acknowledgement(&[answer]), (ACK, p + 2, 1));
+        }
+    }
+    assert_eq!(bed.bytes(to), [0; 3 * MTU]);
+}
+
+/// Row 7: a duplicate READ reads memory again and is replayed from its PSN.
+#[test]
+fn row_07_duplicate_read_is_replayed() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 3 * MTU, Access::ALL);
+    let p = expects();
+    let read = Pkt::new(RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    for seed in [1, 2] {
+        let data = bed.pattern(from, seed);
+        let answers = bed.from_peer(peer, &read);
+        assert_eq!(brief(&answers), [(RcReadRespFirst, p), (RcReadRespMiddle, p + 1), (RcReadRespLast, p + 2)]);
+        let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
+        assert_eq!(payload, data, "memory as it is now");
+    }
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), p + 3);
+}
+
+/// Row 7: a duplicate READ may ask for a part of the original.
+#[test]
+fn row_07_duplicate_read_of_a_part_is_replayed() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 4 * MTU, Access::ALL);
+    let data = bed.pattern(from, 3);
+    let p = expects();
+    bed.from_peer(peer, &Pkt::new(RcReadRequest, p).reth(from.va, from.key, 4 * MTU as u32));
+    let part = Pkt::new(RcReadRequest, p + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
+    let answers = bed.from_peer(peer, &part);
+    assert_eq!(brief(&answers), [(RcReadRespFirst, p + 1), (RcReadRespMiddle, p + 2), (RcReadRespLast, p + 3)]);
+    let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
+    assert_eq!(payload, data[MTU..]);
+    let last = Pkt::new(RcReadRequest, p + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
+    let answers = bed.from_peer(peer, &last);
+    assert_eq!(brief(&answers), [(RcReadRespOnly, p + 3)]);
+    assert_eq!(answers[0].payload(), &data[3 * MTU..]);
+}
+
+/// Row 7: the rkey of a duplicate READ is checked again: no data after the key is gone.
+#[test]
+fn row_07_duplicate_read_checks_the_key_again() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, MTU, Access::ALL);
+    let read = Pkt::new(RcReadRequest, expects()).reth(from.va, from.key, MTU as u32);
+    assert_eq!(brief(&bed.from_peer(peer, &read)), [(RcReadRespOnly, expects())]);
+    bed.destroy_mr(from).expect("DESTROY_MKEY");
+    for answer in bed.from_peer(peer, &read) {
+        assert_eq!((answer.opcode(), answer.syndrome()), (RcAck, Some(NAK_ACCESS)));
+    }
+}
+
+/// Row 8: a duplicate READ outside the original is dropped in silence.
+#[test]
+fn row_08_duplicate_read_outside_the_original_is_dropped() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 8 * MTU, Access::ALL);
+    let p = expects();
+    bed.from_peer(peer, &Pkt::new(RcReadRequest, p).reth(from.va, from.key, 2 * MTU as u32));
+    bed.from_peer(peer, &Pkt::new(RcReadRequest, p + 2).reth(from.va, from.key, 2 * MTU as u32));
+    let longer = Pkt::new(RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    let elsewhere = Pkt::new(RcReadRequest, p).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
+    let before = Pkt::new(RcReadRequest, p - 1).reth(from.va, from.key, MTU as u32);
+    for pkt in [longer, elsewhere, before] {
+        assert_eq!(brief(&bed.from_peer(peer, &pkt)), []);
+    }
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}
+
+/// Row 8: a duplicate READ whose resource was used for later requests is dropped in silence.
+#[test]
+fn row_08_duplicate_read_without_its_resource_is_dropped() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, MTU, Access::ALL);
+    let p = expects();
+    let read = |psn| Pkt::new(RcReadRequest, psn).reth(from.va, from.key, MTU as u32);
+    for psn in p..p + 40 {
+        assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(RcReadRespOnly, psn)]);
+    }
+    assert_eq!(brief(&bed.from_peer(peer, &read(p))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &read(p + 39))), [(RcReadRespOnly, p + 39)], "the last one is still kept");
+}
+
+/// Row 9: a duplicate FETCH_ADD gets the saved original value; memory changes once.
+#[test]
+fn row_09_duplicate_fetch_add_is_done_once() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let on = bed.mr(1, 8, Access::ALL);
+    bed.fill(on, &100u64.to_ne_bytes());
+    let pkt = Pkt::new(RcFetchAdd, expects()).atomic(on.va, on.key, 5, 0).ack_req();
+    for _ in 0..3 {
+        let answers = bed.from_peer(peer, &pkt);
+        assert_eq!(brief(&answers), [(RcAtomicAck, expects())]);
+        let ack = answers[0].headers().atomic_ack().expect("an AtomicAckETH");
+        assert_eq!((ack.original(), answers[0].msn()), (100, Some(1)));
+    }
+    assert_eq!(bed.bytes(on), 105u64.to_ne_bytes());
+}
+
+/// Row 9: a duplicate compare-and-swap gets the saved original value, also if the swap would succeed now.
+#[test]
+fn row_09_duplicate_compare_swap_is_done_once() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let on = bed.mr(1, 8, Access::ALL);
+    bed.fill(on, &7u64.to_ne_bytes());
+    let pkt = Pkt::new(RcCompareSwap, expects()).atomic(on.va, on.key, 9, 7).ack_req();
+    bed.from_peer(peer, &pkt);
+    assert_eq!(bed.bytes(on), 9u64.to_ne_bytes());
+    bed.fill(on, &7u64.to_ne_bytes());
+    let answers = bed.from_peer(peer, &pkt);
+    assert_eq!(answers[0].headers().atomic_ack().map(|a| a.original()), Some(7));
+    assert_eq!(bed.bytes(on), 7u64.to_ne_bytes(), "not swapped again");
+}
+
+/// Row 10: a duplicate atomic whose resource is gone is dropped in silence.
+#[test]
+fn row_10_duplicate_atomic_without_its_resource_is_dropped() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let on = bed.mr(1, 8, Access::ALL);
+    let p = expects();
+    let add = |psn| Pkt::new(RcFetchAdd, psn).atomic(on.va, on.key, 1, 0).ack_req();
+    for psn in p..p + 40 {
+        bed.from_peer(peer, &add(psn));
+    }
+    assert_eq!(brief(&bed.from_peer(peer, &add(p))), []);
+    assert_eq!(bed.bytes(on), 40u64.to_ne_bytes());
+}

@@ -1,0 +1,202 @@
+//! Lengths: of packets, messages and pads.
+
+use super::common::*;
+
+fn judged() -> (Bed, Peer, Mr) {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let mr = bed.mr(1, 8 * MTU, Access::ALL);
+    bed.post_recv(peer.qp, &[mr.sge()]);
+    (bed, peer, mr)
+}
+
+/// Sends the packets one by one and expects that the last one, and no other, is refused as invalid.
+#[track_caller]
+fn assert_last_invalid(packets: &[Pkt], reth_len: u32, what: &str) {
+    let (mut bed, peer, mr) = judged();
+    for (i, pkt) in packets.iter().enumerate() {
+        let answers = bed.from_peer(peer, &pkt.clone().reth(mr.va, mr.key, reth_len));
+        if i + 1 == packets.len() {
+            assert_eq!(acknowledgement(&answers).0, NAK_INVALID, "{what}");
+        } else {
+            assert_eq!(brief(&answers), [], "{what}");
+        }
+    }
+    assert_eq!(bed.qp_state(peer.qp), QpState::Err, "{what}");
+}
+
+/// Row 31: FIRST and MIDDLE carry exactly one path MTU.
+#[test]
+fn row_31_first_and_middle_must_be_full() {
+    let p = expects();
+    for len in [0, MTU - 4, MTU + 4] {
+        let data = vec![1; len];
+        assert_last_invalid(&[Pkt::new(RcSendFirst, p).payload(&data)], 0, &format!("SEND FIRST of {len}"));
+        assert_last_invalid(
+            &[Pkt::new(RcWriteFirst, p).payload(&data)],
+            3 * MTU as u32,
+            &format!("WRITE FIRST of {len}"),
+        );
+        assert_last_invalid(
+            &[Pkt::new(RcSendFirst, p).payload(&[1; MTU]), Pkt::new(RcSendMiddle, p + 1).payload(&data)],
+            0,
+            &format!("SEND MIDDLE of {len}"),
+        );
+        assert_last_invalid(
+            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteMiddle, p + 1).payload(&data)],
+            3 * MTU as u32,
+            &format!("WRITE MIDDLE of {len}"),
+        );
+    }
+}
+
+/// Row 31: LAST carries at least one byte and at most one path MTU.
+#[test]
+fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
+    let p = expects();
+    for len in [0, MTU + 4] {
+        let data = vec![1; len];
+        assert_last_invalid(
+            &[Pkt::new(RcSendFirst, p).payload(&[1; MTU]), Pkt::new(RcSendLast, p + 1).payload(&data).ack_req()],
+            0,
+            &format!("SEND LAST of {len}"),
+        );
+        assert_last_invalid(
+            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteLast, p + 1).payload(&data).ack_req()],
+            (MTU + len) as u32,
+            &format!("WRITE LAST of {len}"),
+        );
+    }
+    let long = vec![1; MTU + 4];
+    assert_last_invalid(&[Pkt::new(RcSendOnly, p).payload(&long).ack_req()], 0, "SEND ONLY longer than the MTU");
+}
+
+/// Row 31: the packets of a WRITE carry together what its RETH says.
+#[test]
+fn row_31_write_carries_what_its_reth_says() {
+    let p = expects();
+    for says in [4, 12, 4096] {
+        assert_last_invalid(&[Pkt::new(RcWriteOnly, p).payload(&[1; 8]).ack_req()], says, "WRITE ONLY of 8");
+    }
+    for says in [MTU + 4, MTU + 12] {
+        assert_last_invalid(
+            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteLast, p + 1).payload(&[1; 8]).ack_req()],
+            says as u32,
+            "WRITE of MTU + 8",
+        );
+    }
+}
+
+/// Row 31: no message is longer than 2^31.
+#[test]
+fn row_31_message_longer_than_two_gigabytes_is_invalid() {
+    let p = expects();
+    assert_last_invalid(&[Pkt::new(RcReadRequest, p)], 0x8000_0001, "READ");
+    assert_last_invalid(&[Pkt::new(RcWriteFirst, p).payload(&[1; MTU])], 0x8000_0001, "WRITE");
+}
+
+/// Row 32: a pad count on a full packet, or one that makes the length differ from the RETH, is invalid.
+#[test]
+fn row_32_wrong_pad_count_is_invalid() {
+    let p = expects();
+    let cases = [
+        (Pkt::new(RcSendFirst, p).payload(&[1; MTU]), 0, 1),
+        (Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), 2 * MTU as u32, 3),
+        (Pkt::new(RcWriteOnly, p).payload(&[1; 8]), 8, 1),
+        (Pkt::new(RcWriteOnly, p).payload(&[1; 7]), 7, 0),
+        (Pkt::new(RcSendOnly, p), 0, 2),
+    ];
+    for (i, (pkt, len, pad)) in cases.into_iter().enumerate() {
+        let (mut bed, peer, mr) = judged();
+        let mut frame = peer.frame(&pkt.ack_req().reth(mr.va, mr.key, len));
+        rewrite(&mut frame, |bth| {
+            bth.set().pad_count(pad);
+        });
+        bed.inject(&frame);
+        let answers = bed.answers();
+        assert_eq!(acknowledgement(&answers).0, NAK_INVALID, "case {i}");
+    }
+}
+
+/// Row 32: pad bytes that are sent are zero, and their number is right.
+#[test]
+fn row_32_sent_pad_is_zero() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    bed.fill(from, &[0xff; 64]);
+    for len in 1..=8 {
+        bed.post(peer.qp, &write_to_peer(from.part(0, len)));
+        let frame = bed.answers().remove(0);
+        let h = frame.headers();
+        let padded = &frame.bytes[h.padded_range()];
+        assert_eq!(usize::from(h.bth().pad_count()), padded.len() - len as usize);
+        assert_eq!(padded.len() % 4, 0);
+        assert!(padded.len() - (len as usize) < 4);
+        assert_eq!(padded[..len as usize], vec![0xff; len as usize]);
+        assert!(padded[len as usize..].iter().all(|b| *b == 0));
+        assert!(h.icrc_ok());
+    }
+}
+
+/// Row 44: a message takes ceil(len / PMTU) packets, at least one, in the order FIRST, MIDDLE, LAST.
+#[test]
+fn row_44_messages_are_cut_by_the_path_mtu() {
+    for mtu in [256, 512, 1024, 2048, 4096] {
+        for len in [0, 1, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu - 1, 3 * mtu] {
+            let mut bed = Bed::cx5();
+            let peer = bed.foreign(1, Path { mtu, ..Path::default() });
+            let from = bed.mr(1, 4 * 4096, Access::LOCAL);
+            let data = bed.pattern(from, 5);
+            let sges = [from.part(0, len)];
+            bed.post(peer.qp, &write_to_peer(sges[0]));
+            if len == 0 {
+                // A length of 0 in a data segment means 2^31: nothing to send is an empty list.
+                bed = Bed::cx5();
+                let peer = bed.foreign(1, Path { mtu, ..Path::default() });
+                bed.post(peer.qp, &Wr::new(Op::Write { va: 1, rkey: 1 }, &[]));
+            }
+            let frames = bed.answers();
+            let n = len.div_ceil(mtu).max(1) as usize;
+            assert_eq!(frames.len(), n, "{len} bytes, MTU {mtu}");
+            for (i, frame) in frames.iter().enumerate() {
+                let want = match i {
+                    _ if n == 1 => RcWriteOnly,
+                    0 => RcWriteFirst,
+                    i if i + 1 == n => RcWriteLast,
+                    _ => RcWriteMiddle,
+                };
+                assert_eq!((frame.opcode(), frame.psn()), (want, sends_from() + i as u32));
+                assert_eq!(frame.headers().reth().is_some(), i == 0);
+            }
+            let payload: Vec<u8> = frames.iter().flat_map(|f| f.payload().to_vec()).collect();
+            assert_eq!(payload, data[..len as usize]);
+        }
+    }
+}
+
+/// Row 44: a READ consumes as many PSNs as its response has packets; AETHs are on FIRST, LAST and ONLY.
+#[test]
+fn row_44_read_consumes_a_psn_per_response() {
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(path());
+    let (x, y) = (bed.mr(1, 8 * MTU, Access::ALL), bed.mr(2, 8 * MTU, Access::ALL));
+    let p = sends_from();
+    bed.post(a, &Wr::read(x.part(0, 3 * MTU as u32 + 1), y));
+    bed.post(a, &Wr::write(x.part(0, 8), y));
+    let frames = bed.take_frames();
+    assert_eq!(
+        brief(&frames[..6]),
+        [
+            (RcReadRequest, p),
+            (RcReadRespFirst, p),
+            (RcReadRespMiddle, p + 1),
+            (RcReadRespMiddle, p + 2),
+            (RcReadRespLast, p + 3),
+            (RcWriteOnly, p + 4)
+        ]
+    );
+    for frame in frames.iter().filter(|f| f.from == 2) {
+        assert_eq!(frame.headers().aeth().is_some(), frame.opcode() != RcReadRespMiddle);
+    }
+}

@@ -1,0 +1,23 @@
+//! The transport, row by row: every test names the row of the behaviour table it holds the model to, in its function
+//! name and in its first line of documentation. Expected values are those of the table and of the InfiniBand
+//! architecture specification, never the model's.
+
+mod access;
+mod acks;
+mod atomics;
+mod common;
+mod drops;
+mod duplicates;
+mod ecn;
+mod errors_and_flush;
+mod fences_and_order;
+mod immediate_and_invalidate;
+mod lengths;
+mod naks;
+mod psn;
+mod reads;
+mod reset;
+mod retries;
+mod rnr;
+mod rows;
+mod states;

@@ -1,0 +1,154 @@
+//! Packet sequence numbers at the responder and across their wrap.
+
+use super::common::*;
+
+/// Row 1: a request with the expected PSN is executed, and the next is expected.
+#[test]
+fn row_01_expected_psn_is_executed() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let buffer = bed.mr(1, 64, Access::LOCAL);
+    for i in 0..3u8 {
+        bed.post_recv(peer.qp, &[buffer.sge()]);
+        let pkt = Pkt::new(RcSendOnly, expects() + u32::from(i)).payload(&[i; 8]).ack_req();
+        let answers = bed.from_peer(peer, &pkt);
+        assert_eq!(acknowledgement(&answers), (ACK, expects() + u32::from(i), u32::from(i) + 1));
+        let wc = bed.one(peer.qp.recv_cq);
+        assert_eq!((wc.opcode, wc.byte_len), (CqeOpcode::RespSend, 8));
+        assert_eq!(bed.bytes(buffer)[..8], [i; 8]);
+    }
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects() + 3);
+}
+
+fn wrapping() -> Path {
+    Path { sq_psn: 0xff_fffe, rq_psn: 0xff_fffe, ..path() }
+}
+
+/// Row 2: PSNs wrap in requests and their acknowledgements.
+#[test]
+fn row_02_psn_wraps_in_requests_and_acks() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(wrapping());
+    let (from, to) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+    let data = bed.pattern(from, 1);
+    for _ in 0..3 {
+        bed.post(a, &Wr::write(from.sge(), to));
+        assert!(bed.one(a.send_cq).is_ok());
+        assert_eq!(bed.bytes(to), data);
+    }
+    let frames = bed.take_frames();
+    assert!(frames.iter().filter_map(|f| f.syndrome()).all(|s| s == ACK));
+    let psns: Vec<u32> = frames.iter().filter(|f| f.from == 1).map(|f| f.psn()).collect();
+    let want: Vec<u32> = (0..15).map(|i| (0xff_fffe + i) & 0xff_ffff).collect();
+    assert_eq!(psns, want);
+    assert_eq!(bed.query(b).next_rcv_psn(), 13);
+}
+
+/// Row 2: PSNs wrap in READ responses.
+#[test]
+fn row_02_psn_wraps_in_read_responses() {
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(wrapping());
+    let (into, from) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+    let data = bed.pattern(from, 2);
+    bed.post(a, &Wr::read(into.sge(), from));
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(bed.bytes(into), data);
+    let frames = bed.take_frames();
+    let responses: Vec<u32> = frames.iter().filter(|f| f.from == 2).map(|f| f.psn()).collect();
+    assert_eq!(responses, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
+}
+
+/// Row 2: PSNs wrap in retransmissions: a packet lost on either side of the wrap is sent again with its own PSN.
+#[test]
+fn row_02_psn_wraps_in_retransmissions() {
+    for lost in [0xff_fffe, 0xff_ffff, 0, 1] {
+        let mut bed = Bed::cx5();
+        let (a, _) = bed.pair(wrapping());
+        let (from, to) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+        let data = bed.pattern(from, 3);
+        bed.wire().plan(Filter::from(1).psn(lost), 0, 1, Fault::Drop);
+        bed.post(a, &Wr::write(from.sge(), to));
+        assert!(bed.advance_until(10 * S, |b| b.has_completion(a.send_cq)), "PSN {lost:#x} was lost");
+        assert!(bed.one(a.send_cq).is_ok());
+        assert_eq!(bed.bytes(to), data);
+        let again = bed.take_frames().iter().filter(|f| f.from == 1 && f.psn() == lost).count();
+        assert_eq!(again, 2, "PSN {lost:#x} is sent twice");
+    }
+}
+
+/// Row 2: the window is 2^23 wide on either side of the expected PSN.
+#[test]
+fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
+    for (distance, is_nak) in [(0x7f_ffff, true), (0x80_0000, false), (0xff_ffff, false)] {
+        let mut bed = Bed::cx5();
+        let peer = bed.foreign(1, path());
+        let psn = (expects() + distance) & 0xff_ffff;
+        let answers = bed.from_peer(peer, &Pkt::new(RcSendOnly, psn).payload(&[1; 8]).ack_req());
+        let (syndrome, ..) = acknowledgement(&answers);
+        assert_eq!(syndrome == NAK_SEQUENCE, is_nak, "{distance:#x} ahead");
+    }
+}
+
+/// Row 3: a PSN ahead of the expected one gets one NAK with the expected PSN, is not executed, and the QP stays in RTS.
+#[test]
+fn row_03_psn_ahead_gets_one_sequence_nak() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 64, Access::ALL);
+    let pkt = Pkt::new(RcWriteOnly, expects() + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
+    let answers = bed.from_peer(peer, &pkt);
+    assert_eq!(acknowledgement(&answers), (NAK_SEQUENCE, expects(), 0));
+    assert_eq!(bed.bytes(to)[..8], [0; 8]);
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects());
+}
+
+/// Row 4: after a sequence NAK further packets ahead are silent until the expected PSN comes; duplicates are still
+/// answered; afterwards a new gap is answered again.
+#[test]
+fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 64, Access::ALL);
+    let write = |psn: u32| Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req();
+    let p = expects();
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 2))), (NAK_SEQUENCE, p + 1, 1));
+    for psn in [p + 2, p + 3, p + 4] {
+        assert_eq!(brief(&bed.from_peer(peer, &write(psn))), []);
+    }
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1), "a duplicate");
+    assert_eq!(brief(&bed.from_peer(peer, &write(p + 5))), [], "a duplicate does not end the silence");
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 1))), (ACK, p + 1, 2));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 3))), (NAK_SEQUENCE, p + 2, 2));
+}
+
+/// Row 5: a PSN behind the expected one is a duplicate, whatever it is, and never gets a NAK.
+#[test]
+fn row_05_psn_behind_never_gets_a_nak() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 64, Access::ALL);
+    let p = expects();
+    for psn in p..p + 4 {
+        let pkt = Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
+        acknowledgement(&bed.from_peer(peer, &pkt));
+    }
+    let odd = [
+        Pkt::new(RcWriteOnly, p).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
+        Pkt::new(RcSendOnly, p + 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(RcSendMiddle, p + 2).payload(&[2; MTU]).ack_req(),
+        Pkt::new(RcReadRequest, p + 3).reth(to.va, to.key, 8),
+        Pkt::new(RcSendOnly, p - 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(RcFetchAdd, p).atomic(to.va, to.key, 1, 0),
+    ];
+    for pkt in &odd {
+        let answers = bed.from_peer(peer, pkt);
+        for answer in &answers {
+            assert!(matches!(answer.syndrome(), None | Some(hwspec::wire::Syndrome::Ack(_))), "{answer:?}");
+        }
+    }
+    assert_eq!(bed.bytes(to)[..8], [1; 8], "nothing was executed again");
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}

@@ -1,0 +1,146 @@
+//! READs at the requester: limits, gaps, stale answers.
+
+use super::common::*;
+
+/// Row 38: a requester has no more READs and atomics under way than max_rd_atomic.
+#[test]
+fn row_38_requester_keeps_to_max_rd_atomic() {
+    for log in [0, 1, 2] {
+        let mut bed = Bed::cx5();
+        let peer = bed.foreign(1, Path { log_rd_atomic: log, ..path() });
+        let into = bed.mr(1, 64, Access::LOCAL);
+        let p = sends_from();
+        let wrs: Vec<Wr> = (0..10)
+            .map(|i| match i % 2 {
+                0 => read_from_peer(into.part(0, 8)),
+                _ => fetch_add_at_peer(into.part(0, 8), 1),
+            })
+            .collect();
+        bed.post_all(peer.qp, &wrs);
+        let allowed = 1 << log;
+        let mut open = bed.answers().len() as u32;
+        assert_eq!(open, allowed, "max_rd_atomic {allowed}");
+        // Every answer lets one more go.
+        for i in 0..10 {
+            let pkt = match i % 2 {
+                0 => Pkt::new(RcReadRespOnly, p + i).aeth(ACK, i + 1).payload(&[1; 8]),
+                _ => Pkt::new(RcAtomicAck, p + i).aeth(ACK, i + 1).atomic_ack(0),
+            };
+            open = open - 1 + bed.from_peer(peer, &pkt).len() as u32;
+            assert_eq!(open, allowed.min(9 - i));
+        }
+        assert_eq!(bed.completions(peer.qp.send_cq).len(), 10);
+    }
+}
+
+/// Row 38: a responder that gets more than max_dest_rd_atomic serves or refuses them, and never breaks.
+#[test]
+fn row_38_responder_survives_more_reads_than_agreed() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { log_dest_rd_atomic: 0, ..path() });
+    let from = bed.mr(1, 4 * MTU, Access::ALL);
+    let data = bed.pattern(from, 6);
+    let mut psn = expects();
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        let pkt = Pkt::new(RcReadRequest, psn).reth(from.va, from.key, 4 * MTU as u32);
+        answers.extend(bed.from_peer(peer, &pkt));
+        psn += 4;
+    }
+    let (responses, others): (Vec<_>, Vec<_>) = answers.iter().partition(|f| f.opcode() != RcAck);
+    assert!(others.iter().all(|f| f.syndrome() == Some(NAK_INVALID)), "{:?}", brief(&answers));
+    for (i, response) in responses.iter().enumerate() {
+        assert_eq!(response.payload(), &data[i % 4 * MTU..][..MTU]);
+    }
+}
+
+/// Row 42: a gap in the responses: the READ is asked for again from the missing PSN, with address and length moved.
+#[test]
+fn row_42_gap_in_read_responses_is_asked_for_again() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let into = bed.mr(1, 4 * MTU, Access::LOCAL);
+    let p = sends_from();
+    bed.post(peer.qp, &read_from_peer(into.sge()));
+    let request = bed.answers().remove(0).headers().reth().expect("a RETH");
+    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    // The one for p + 1 is lost.
+    let again = bed.from_peer(peer, &Pkt::new(RcReadRespMiddle, p + 2).payload(&[3; MTU]));
+    assert_eq!(brief(&again), [(RcReadRequest, p + 1)]);
+    let reth = again[0].headers().reth().expect("a RETH");
+    assert_eq!(reth.va(), request.va() + MTU as u64);
+    assert_eq!(reth.dma_len(), 3 * MTU as u32);
+    assert_eq!(reth.rkey(), request.rkey());
+    for (opcode, i) in [(RcReadRespFirst, 1), (RcReadRespMiddle, 2), (RcReadRespLast, 3)] {
+        bed.from_peer(peer, &Pkt::new(opcode, p + i).aeth(ACK, 1).payload(&[i as u8 + 1; MTU]));
+    }
+    assert!(bed.one(peer.qp.send_cq).is_ok());
+    let want: Vec<u8> = (1..=4).flat_map(|i| [i; MTU]).collect();
+    assert_eq!(bed.bytes(into), want);
+}
+
+/// Row 42: and so is a lost request or a lost last response, by the timer.
+#[test]
+fn row_42_lost_read_packets_are_repaired() {
+    for lost in 0..5 {
+        let mut bed = Bed::cx5();
+        let (a, _) = bed.pair(path());
+        let (into, from) = (bed.mr(1, 4 * MTU, Access::LOCAL), bed.mr(2, 4 * MTU, Access::ALL));
+        let data = bed.pattern(from, 7);
+        bed.wire().plan(Filter::default(), lost, 1, Fault::Drop);
+        bed.post(a, &Wr::read(into.sge(), from));
+        assert!(bed.advance_until(S, |b| b.has_completion(a.send_cq)), "frame {lost} was lost");
+        assert!(bed.one(a.send_cq).is_ok());
+        assert_eq!(bed.bytes(into), data);
+    }
+}
+
+/// Row 43: a response that was seen before is ignored: data that were read stay as the program left them.
+#[test]
+fn row_43_stale_response_is_ignored() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let into = bed.mr(1, 2 * MTU, Access::LOCAL);
+    let p = sends_from();
+    bed.post(peer.qp, &read_from_peer(into.sge()));
+    bed.answers();
+    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    assert_eq!(brief(&bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))), []);
+    assert_eq!(bed.bytes(into)[..MTU], [1; MTU]);
+    bed.from_peer(peer, &Pkt::new(RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[2; MTU]));
+    assert!(bed.one(peer.qp.send_cq).is_ok());
+    bed.fill(into, &[0; 2 * MTU]);
+    for psn in [p, p + 1] {
+        let stale = Pkt::new(RcReadRespOnly, psn).aeth(ACK, 1).payload(&[9; MTU]);
+        assert_eq!(brief(&bed.from_peer(peer, &stale)), []);
+    }
+    assert_eq!(bed.bytes(into), [0; 2 * MTU]);
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}
+
+/// Row 43: an ACK, NAK or response for a PSN that was never sent is ignored.
+#[test]
+fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let p = sends_from();
+    bed.post(peer.qp, &write_to_peer(from.sge()));
+    bed.answers();
+    let ghosts = [
+        ack(p + 1, 1),
+        ack(p + 1000, 1),
+        ack(p - 1, 0),
+        nak(NAK_SEQUENCE, p + 5, 0),
+        nak(NAK_ACCESS, p + 5, 0),
+        Pkt::new(RcReadRespOnly, p + 5).aeth(ACK, 1).payload(&[1; 8]),
+        Pkt::new(RcAtomicAck, p + 5).aeth(ACK, 1).atomic_ack(1),
+    ];
+    for pkt in &ghosts {
+        assert_eq!(brief(&bed.from_peer(peer, pkt)), [], "{pkt:?}");
+        assert_eq!(bed.completions(peer.qp.send_cq), [], "{pkt:?}");
+        assert_eq!(bed.qp_state(peer.qp), QpState::Rts, "{pkt:?}");
+    }
+    bed.from_peer(peer, &ack(p, 1));
+    assert!(bed.one(peer.qp.send_cq).is_ok());
+}

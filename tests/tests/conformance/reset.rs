@@ -1,0 +1,95 @@
+//! Functions that are reset in the middle of a transfer.
+
+use super::common::*;
+
+/// Two functions with a long WRITE under way: function 1 has sent, its acknowledgements are late.
+fn under_way() -> (Bed, Qp, Qp, Mr) {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(Path { retry_count: 2, timeout: 10, ..path() });
+    let (from, to) = (bed.mr(1, 32 * MTU, Access::LOCAL), bed.mr(2, 32 * MTU, Access::ALL));
+    bed.pattern(from, 1);
+    // Every second packet is late: the transfer is in the middle.
+    bed.wire().plan(Filter::from(1), 8, 1, Fault::Delay(MS));
+    bed.post(a, &Wr::write(from.sge(), to));
+    assert!(!bed.has_completion(a.send_cq));
+    (bed, a, b, to)
+}
+
+/// The requester whose peer was reset ends with RETRY_EXC.
+#[track_caller]
+fn assert_peer_gone(bed: &mut Bed, a: Qp) {
+    assert!(bed.advance_until(10 * S, |b| b.has_completion(a.send_cq)));
+    assert_requester_failed(bed, a, CqeSyndrome::TransportRetryExcErr);
+}
+
+/// Row 62: after a function level reset the peer sees its retries exceeded, and the function does no DMA.
+#[test]
+fn row_62_flr_ends_dma_and_the_peer_sees_retry_exc() {
+    let (mut bed, a, b, to) = under_way();
+    bed.reset(2);
+    let transfers = bed.memory.transfers.get(&2).copied();
+    let (kept, cq) = (bed.bytes(to), b.recv_cq);
+    assert_peer_gone(&mut bed, a);
+    bed.advance(S);
+    assert_eq!(bed.memory.transfers.get(&2).copied(), transfers, "no transfer after the reset");
+    assert_eq!(bed.bytes(to), kept);
+    assert!(!bed.has_completion(cq));
+}
+
+/// Row 62: VF disable does the same.
+#[test]
+fn row_62_vf_disable_ends_dma_and_everything_else() {
+    let (mut bed, _, _, to) = under_way();
+    bed.set_vfs(0);
+    let transfers: u64 = bed.memory.transfers.values().sum();
+    let kept = bed.bytes(to);
+    bed.advance(10 * S);
+    assert_eq!(bed.memory.transfers.values().sum::<u64>(), transfers, "no transfer after VF disable");
+    assert_eq!(bed.bytes(to), kept);
+    assert_eq!(bed.config_read(1, 0), u32::MAX, "VF 1 is gone");
+}
+
+/// Row 62: the sender's reset: what it had on the way is not read from its memory any more.
+#[test]
+fn row_62_flr_of_the_sender_ends_its_transfers() {
+    let (mut bed, _, b, _) = under_way();
+    bed.reset(1);
+    let transfers = bed.memory.transfers.get(&1).copied();
+    bed.advance(S);
+    assert_eq!(bed.memory.transfers.get(&1).copied(), transfers);
+    assert_eq!(bed.qp_state(b), QpState::Rts, "a silent peer is no error for a responder");
+}
+
+/// Row 62: with payload by reference, frames that wait for another function do not reach into a reset one.
+#[test]
+fn row_62_flr_leaves_no_references_to_its_memory() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    bed.unwatched();
+    let (from, to) = (bed.mr(1, 32 * MTU, Access::LOCAL), bed.mr(2, 32 * MTU, Access::ALL));
+    bed.pattern(from, 1);
+    bed.queue(a, &Wr::write(from.sge(), to));
+    bed.publish(a);
+    bed.doorbell(a);
+    bed.reset(1);
+    let transfers = bed.memory.transfers.get(&1).copied();
+    bed.run();
+    bed.advance(S);
+    assert_eq!(bed.memory.transfers.get(&1).copied(), transfers);
+    assert_eq!(bed.qp_state(b), QpState::Rts);
+}
+
+/// Row 62: after the reset the function can be brought up and used again.
+#[test]
+fn row_62_function_works_again_after_flr() {
+    let (mut bed, a, _, _) = under_way();
+    bed.reset(2);
+    assert_peer_gone(&mut bed, a);
+    bed.wire().heal();
+    let (a, _) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let data = bed.pattern(from, 9);
+    bed.post(a, &Wr::write(from.sge(), to));
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(bed.bytes(to), data);
+}

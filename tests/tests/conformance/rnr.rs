@@ -1,0 +1,108 @@
+//! Receiver not ready.
+
+use super::common::*;
+use hwspec::wire::{Syndrome, aeth::rnr_ns};
+
+/// Row 19: a SEND that finds no receive WQE gets an RNR NAK with its own PSN; the QP stays in RTS.
+#[test]
+fn row_19_send_without_a_receive_gets_rnr_nak() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { min_rnr_nak: 14, ..path() });
+    let buffer = bed.mr(1, 64, Access::LOCAL);
+    let pkt = Pkt::new(RcSendOnly, expects()).payload(&[1; 8]).ack_req();
+    let answers = bed.from_peer(peer, &pkt);
+    assert_eq!(acknowledgement(&answers), (Syndrome::RnrNak(14), expects(), 0));
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+    // The same request finds a receive later.
+    bed.post_recv(peer.qp, &[buffer.sge()]);
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)), (ACK, expects(), 1));
+    assert_eq!(bed.one(peer.qp.recv_cq).opcode, CqeOpcode::RespSend);
+}
+
+/// Row 19: a SEND meets it on its first packet only; what follows that packet is out of sequence and silent.
+#[test]
+fn row_19_send_meets_rnr_on_its_first_packet() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let packets = message(SEND, expects(), &[1; 3 * MTU]);
+    let answers = bed.from_peer(peer, &packets[0]);
+    let (syndrome, psn, _) = acknowledgement(&answers);
+    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), expects()));
+    for pkt in &packets[1..] {
+        assert_eq!(brief(&bed.from_peer(peer, pkt)), []);
+    }
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}
+
+/// Row 19: a WRITE with immediate meets it on its last packet; the data before are written.
+#[test]
+fn row_19_write_imm_meets_rnr_on_its_last_packet() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let to = bed.mr(1, 3 * MTU, Access::ALL);
+    let p = expects();
+    let mut packets = message([RcWriteFirst, RcWriteMiddle, RcWriteLastImm, RcWriteOnlyImm], p, &[5; 3 * MTU]);
+    packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
+    assert_eq!(brief(&bed.from_peer(peer, &packets[0])), []);
+    assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);
+    let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
+    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), p + 2));
+    assert_eq!(bed.bytes(to)[..2 * MTU], [5; 2 * MTU]);
+    bed.post_recv(peer.qp, &[]);
+    let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
+    assert_eq!((syndrome, psn), (ACK, p + 2));
+    assert_eq!(bed.one(peer.qp.recv_cq).byte_len, 3 * MTU as u32);
+}
+
+/// Row 20: the requester waits at least what the table says, then sends the same PSN again.
+#[test]
+fn row_20_rnr_wait_is_at_least_that_of_the_table() {
+    // Codes and the times of the table in units of 10 us.
+    for (code, time) in [(0, 65536), (1, 1), (12, 64), (14, 128), (25, 6144), (31, 49152)] {
+        let wait = time * 10 * US;
+        assert_eq!(rnr_ns(code) * NS, wait);
+        let mut bed = Bed::cx5();
+        let peer = bed.foreign(1, path());
+        let from = bed.mr(1, 64, Access::LOCAL);
+        bed.post(peer.qp, &Wr::send(from.sge()));
+        bed.answers();
+        assert_eq!(brief(&bed.from_peer(peer, &nak(Syndrome::RnrNak(code), sends_from(), 0))), []);
+        bed.advance(wait - 1);
+        assert_eq!(brief(&bed.answers()), [], "code {code}: before its time");
+        bed.advance(wait + 10 * US);
+        assert_eq!(brief(&bed.answers()), [(RcSendOnly, sends_from())], "code {code}: after its time");
+    }
+}
+
+/// Row 21: rnr_retry 7 never runs out, and costs nothing of retry_cnt.
+#[test]
+fn row_21_rnr_retry_seven_is_infinite() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(Path { retry_count: 1, rnr_retry: 7, min_rnr_nak: 1, ..path() });
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    bed.post(a, &Wr::send(from.sge()));
+    bed.advance(20 * MS);
+    let rnr = bed.take_frames().iter().filter(|f| matches!(f.syndrome(), Some(Syndrome::RnrNak(_)))).count();
+    assert!(rnr > 100, "{rnr} RNR NAKs in 20 ms");
+    assert_eq!(bed.completions(a.send_cq), []);
+    bed.post_recv(b, &[to.sge()]);
+    bed.advance(MS);
+    assert!(bed.one(a.send_cq).is_ok());
+}
+
+/// Row 22: rnr_retry retransmissions, then RNR_RETRY_EXC with vendor_err 0x87, and the QP is in ERR.
+#[test]
+fn row_22_rnr_retries_exhausted_end_in_rnr_retry_exc() {
+    for rnr_retry in [0, 1, 6] {
+        let mut bed = Bed::cx5();
+        let (a, b) = bed.pair(Path { rnr_retry, min_rnr_nak: 1, ..path() });
+        let from = bed.mr(1, 64, Access::LOCAL);
+        bed.post(a, &Wr::send(from.sge()));
+        assert!(bed.advance_until(S, |b| b.has_completion(a.send_cq)));
+        let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::RnrRetryExcErr);
+        assert_eq!(wc.vendor_err, 0x87);
+        let sent = bed.take_frames().iter().filter(|f| f.from == 1).count();
+        assert_eq!(sent, usize::from(rnr_retry) + 1, "transmissions with rnr_retry {rnr_retry}");
+        assert_eq!(bed.qp_state(b), QpState::Rts);
+    }
+}

@@ -1,0 +1,49 @@
+//! No row of the table is left out.
+
+use std::collections::BTreeSet;
+
+/// The rows of the table that this binary has to cover.
+fn required() -> BTreeSet<u32> {
+    (1..=39).chain(41..=47).chain([49, 51, 52, 55, 56, 57, 58, 59, 61, 62]).collect()
+}
+
+/// Every module with tests, as text.
+const SOURCES: &[&str] = &[
+    include_str!("access.rs"),
+    include_str!("acks.rs"),
+    include_str!("atomics.rs"),
+    include_str!("drops.rs"),
+    include_str!("duplicates.rs"),
+    include_str!("ecn.rs"),
+    include_str!("errors_and_flush.rs"),
+    include_str!("fences_and_order.rs"),
+    include_str!("immediate_and_invalidate.rs"),
+    include_str!("lengths.rs"),
+    include_str!("naks.rs"),
+    include_str!("psn.rs"),
+    include_str!("reads.rs"),
+    include_str!("reset.rs"),
+    include_str!("retries.rs"),
+    include_str!("rnr.rs"),
+    include_str!("states.rs"),
+];
+
+/// Rows named by functions that are marked as tests.
+fn covered() -> BTreeSet<u32> {
+    SOURCES
+        .iter()
+        .flat_map(|text| text.split("#[test]").skip(1))
+        .filter_map(|after| {
+            let name = after.split_once("fn row_")?.1;
+            // The attribute and the name belong together.
+            (after.find("fn row_")? < 40).then_some(())?;
+            name.get(..2)?.parse().ok()
+        })
+        .collect()
+}
+
+#[test]
+fn every_required_row_has_a_test() {
+    let missing: Vec<u32> = required().difference(&covered()).copied().collect();
+    assert!(missing.is_empty(), "rows without a test: {missing:?}");
+}

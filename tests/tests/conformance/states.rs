@@ -1,0 +1,130 @@
+//! QP states and the commands that change them.
+
+use super::common::*;
+use hwspec::{
+    cmd::{Opcode, Status, qp::*},
+    context::qp::QpContext,
+};
+
+fn refused(result: Result<(), CommandError>) -> Option<Status> {
+    match result {
+        Err(CommandError::Refused(status, _)) => Some(status),
+        _ => None,
+    }
+}
+
+/// Row 49: transitions out of order are refused, and the state stays.
+#[test]
+fn row_49_illegal_transition_changes_nothing() {
+    let mut bed = Bed::cx5();
+    let (qp, other) = (bed.qp(1), bed.qp(2));
+    let p = bed.path_to(other, path());
+    let is_state = |s: Option<Status>| matches!(s, Some(Status::BadQpState | Status::BadResState | Status::BadParam));
+    let state = |bed: &mut Bed| bed.qp_state(qp);
+
+    assert!(is_state(refused(bed.to_rtr(qp, &p))), "RESET to RTR");
+    assert!(is_state(refused(bed.to_rts(qp, &p))), "RESET to RTS");
+    assert_eq!(state(&mut bed), QpState::Reset);
+    bed.to_init(qp, &p).expect("RST2INIT_QP");
+    assert!(is_state(refused(bed.to_rts(qp, &p))), "INIT to RTS");
+    assert!(is_state(refused(bed.to_init(qp, &p))), "INIT to INIT by RST2INIT");
+    assert_eq!(state(&mut bed), QpState::Init);
+    bed.to_rtr(qp, &p).expect("INIT2RTR_QP");
+    assert!(is_state(refused(bed.to_rtr(qp, &p))), "RTR to RTR");
+    assert!(is_state(refused(bed.rts_to_rts(qp, &p, 0))), "RTR by RTS2RTS");
+    assert_eq!(state(&mut bed), QpState::Rtr);
+    bed.to_rts(qp, &p).expect("RTR2RTS_QP");
+    assert!(is_state(refused(bed.to_init(qp, &p))), "RTS to INIT");
+    assert_eq!(state(&mut bed), QpState::Rts);
+    bed.to_err(qp).expect("2ERR_QP");
+    assert!(is_state(refused(bed.to_rts(qp, &p))), "ERR to RTS");
+    assert_eq!(state(&mut bed), QpState::Err);
+    bed.to_reset(qp).expect("2RST_QP");
+    assert_eq!(state(&mut bed), QpState::Reset);
+}
+
+/// Row 49: an optional-field mask that the transition does not have is refused, and nothing changes.
+#[test]
+fn row_49_illegal_mask_changes_nothing() {
+    let mut bed = Bed::cx5();
+    let (qp, other) = (bed.qp(1), bed.qp(2));
+    let p = bed.path_to(other, path());
+    bed.to_init(qp, &p).expect("RST2INIT_QP");
+    assert!(refused(bed.to_rtr_with(qp, &p, 1 << 31)).is_some());
+    assert_eq!(bed.qp_state(qp), QpState::Init);
+    assert_eq!(bed.query(qp).remote_qpn(), 0, "no field was taken");
+}
+
+/// Row 49: values out of range are refused, and nothing changes.
+#[test]
+fn row_49_bad_values_change_nothing() {
+    type Spoil = fn(&mut QpContext);
+    let cases: [(&str, Spoil); 3] = [
+        ("path MTU 0", |c| {
+            c.set().mtu(0);
+        }),
+        ("path MTU 7", |c| {
+            c.set().mtu(7);
+        }),
+        ("GID index out of the table", |c| {
+            let mut av = c.primary_address_path();
+            av.set().src_addr_index(255);
+            c.set().primary_address_path(av);
+        }),
+    ];
+    for (what, spoil) in cases {
+        let mut bed = Bed::cx5();
+        let (qp, other) = (bed.qp(1), bed.qp(2));
+        let p = bed.path_to(other, path());
+        bed.to_init(qp, &p).expect("RST2INIT_QP");
+        let mut context = bed.context(qp, &p);
+        spoil(&mut context);
+        let mut input = Init2rtrQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(context);
+        let result = bed.command::<_, Init2rtrQpOut>(1, Opcode::Init2rtrQp, &input);
+        assert!(matches!(result, Err(CommandError::Refused(..))), "{what}: {result:?}");
+        assert_eq!(bed.qp_state(qp), QpState::Init, "{what}");
+    }
+}
+
+/// Row 49: a QP of another function is nobody's.
+#[test]
+fn row_49_qp_of_another_function_is_out_of_reach() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let mut input = Qp2errIn::zeroed();
+    input.set().qpn(b.qpn);
+    let result = bed.command::<_, Qp2errOut>(a.fid, Opcode::Qp2Err, &input);
+    assert!(matches!(result, Err(CommandError::Refused(..))), "{result:?}");
+    assert_eq!(bed.qp_state(b), QpState::Rts);
+}
+
+/// Row 49: the fields a legal RTS to RTS names change, and no others.
+#[test]
+fn row_49_legal_change_in_rts_is_made() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let p = bed.path_to(b, Path { min_rnr_nak: 3, remote_write: false, remote_read: false, ..path() });
+    bed.rts_to_rts(a, &p, opt::RNR_TIMEOUT | opt::RWE).expect("RTS2RTS_QP");
+    let context = bed.query(a);
+    assert_eq!(context.state(), QpState::Rts);
+    assert_eq!((context.min_rnr_nak(), context.rwe(), context.rre()), (3, false, true));
+}
+
+/// Row 46: in INIT receives may be posted; they are used once the QP receives.
+#[test]
+fn row_46_receives_posted_in_init_are_kept() {
+    let mut bed = Bed::cx5();
+    let (a, b) = (bed.qp(1), bed.qp(2));
+    let (from, to) = (bed.mr(1, 8, Access::LOCAL), bed.mr(2, 8, Access::LOCAL));
+    let base = path();
+    let to_a = bed.path_to(a, Path { sq_psn: base.rq_psn, rq_psn: base.sq_psn, ..base });
+    bed.to_init(b, &to_a).expect("RST2INIT_QP");
+    bed.post_recv(b, &[to.sge()]);
+    bed.to_rtr(b, &to_a).expect("INIT2RTR_QP");
+    let to_b = bed.path_to(b, base);
+    bed.ready(a, &to_b);
+    bed.post(a, &Wr::send(from.sge()));
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(bed.one(b.recv_cq).byte_len, 8, "a QP in RTR receives");
+}

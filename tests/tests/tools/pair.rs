@@ -1,0 +1,205 @@
+//! Running a pair of stock programs on a node of their own, bounded in time.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const LIMIT: Duration = Duration::from_secs(90);
+/// Two cores: one pair at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static PORTS: AtomicU16 = AtomicU16::new(0);
+
+/// The `ironverbs` command: `IRONVERBS_BIN`, or the one built beside this test, release before debug.
+fn ironverbs() -> PathBuf {
+    if let Some(path) = std::env::var_os("IRONVERBS_BIN") {
+        return path.into();
+    }
+    let me = std::env::current_exe().expect("the test's own path");
+    let target = me.ancestors().nth(3).expect("target/<profile>/deps/<test>");
+    ["release", "debug"]
+        .iter()
+        .map(|profile| target.join(profile).join("ironverbs"))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no ironverbs below {}: run `make build` first", target.display()))
+}
+
+/// A node that is gone when the test ends.
+pub struct Node {
+    dir: PathBuf,
+    vfs: u8,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Node {
+    pub fn new(name: &str, vfs: u8) -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Self { dir, vfs, _turn: turn }
+    }
+
+    fn command(&self, program: &[&str]) -> Command {
+        let mut command = Command::new(ironverbs());
+        command
+            .arg("run")
+            .arg("--node")
+            .arg(&self.dir)
+            .arg("--vfs")
+            .arg(self.vfs.to_string())
+            .arg("--")
+            .args(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, program: &[&str]) -> Running {
+        let child = self.command(program).spawn().expect("start ironverbs run");
+        Running::of(child, program.join(" "))
+    }
+
+    /// Runs a program to its end; its output.
+    pub fn run(&self, program: &[&str]) -> String {
+        self.start(program).finish()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A program under way, its output collected; killed when dropped.
+struct Running {
+    child: Child,
+    what: String,
+    output: std::thread::JoinHandle<String>,
+    errors: std::thread::JoinHandle<String>,
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = from.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+impl Running {
+    fn of(mut child: Child, what: String) -> Self {
+        let output = collect(child.stdout.take().expect("piped"));
+        let errors = collect(child.stderr.take().expect("piped"));
+        Self { child, what, output, errors }
+    }
+
+    fn ended(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_some()
+    }
+
+    fn finish(mut self) -> String {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                break Some(status);
+            }
+            if start.elapsed() > LIMIT {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break None;
+            }
+            sleep(Duration::from_millis(5));
+        };
+        let text = self.output.join().expect("reader") + &self.errors.join().expect("reader");
+        match status {
+            None => panic!("{} did not end within {LIMIT:?}; it printed\n{text}", self.what),
+            Some(status) => {
+                assert!(status.success(), "{} ended with {status}; it printed\n{text}", self.what)
+            }
+        }
+        text
+    }
+}
+
+/// What both sides printed.
+pub struct Pair {
+    pub server: String,
+    pub client: String,
+}
+
+fn port() -> String {
+    let base = 20_000 + (std::process::id() % 20_000) as u16;
+    (base + PORTS.fetch_add(1, Ordering::Relaxed)).to_string()
+}
+
+/// Waits until somebody listens on `port`.
+fn listening(port: &str, server: &mut Running) {
+    let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(20) && !server.ended() {
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
+        let heard = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let local = words.next().unwrap_or_default().to_string() + " ";
+            local.ends_with(&wanted) && words.nth(1) == Some("0A")
+        };
+        if tables.iter().any(|t| t.lines().any(heard)) {
+            return;
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// 127.0.0.(i+1) for `iron<i>`.
+fn address(dev: &str) -> String {
+    let fid: u8 = dev.trim_start_matches("iron").parse().expect("iron<number>");
+    format!("127.0.0.{}", fid + 1)
+}
+
+impl Pair {
+    fn run(node: &Node, server: &[&str], client: &[&str], port: &str) -> Self {
+        let mut first = node.start(server);
+        listening(port, &mut first);
+        let second = node.start(client);
+        let client = second.finish();
+        Self { server: first.finish(), client }
+    }
+
+    /// A pair of a libibverbs example program.
+    pub fn pingpong(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
+        let port = port();
+        let common = |dev| [&[tool, "-d", dev, "-g", "1", "-p", &port], options].concat();
+        let to = address(server);
+        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+    }
+
+    /// A pair of a perftest program. Version 25.01 asks libmlx5 about any device unless told to post the old way.
+    pub fn perftest(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
+        let port = port();
+        let old = if takes_old_post_send(tool) { &["--use_old_post_send"][..] } else { &[] };
+        let common = |dev| [&[tool, "-d", dev, "-x", "1", "-F", "-p", &port], old, options].concat();
+        let to = address(server);
+        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+    }
+
+    /// The rows of figures that perftest's client printed.
+    pub fn rows(&self) -> Vec<Vec<f64>> {
+        let numbers =
+            |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
+        self.client.lines().filter_map(numbers).filter(|row| row.len() >= 3).collect()
+    }
+}
+
+fn takes_old_post_send(tool: &str) -> bool {
+    let version =
+        Command::new(tool).arg("--version").output().map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+    version.is_ok_and(|v| v.contains("25.01"))
+}
