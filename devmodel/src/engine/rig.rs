@@ -276,6 +276,8 @@ fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) ->
     adapter.region().sync(fid, Sync::Present).store(1, Release);
     let mut func = Func::lock(adapter.region(), fid, machine);
     let f = &mut func;
+    // Memory space and bus master enabled.
+    *f.function_mut(|x| &mut x.pci_command) = 6;
     *f.function_mut(|x| &mut x.mac) = identity::mac(fid);
     f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
         gid: gid(fid),

@@ -2,7 +2,7 @@
 //! and answers to the requester.
 
 use super::{
-    Step, acks, cnp, packet, responder,
+    Job, Step, acks, cnp, packet, responder, responses,
     work::{Work, count},
 };
 use crate::{
@@ -54,6 +54,14 @@ pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
     }
     if check(&mut w, &packet) {
         route(&mut w, &packet);
+    }
+    if responses::waiting(&w) {
+        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
+        if w.func.front().is_some() {
+            w.ready = true;
+        } else {
+            w.step.push(Job::Execute { qp });
+        }
     }
     w.close();
 }

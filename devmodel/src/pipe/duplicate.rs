@@ -73,5 +73,4 @@ fn again(w: &mut Work<'_, '_, '_>, at: u32, start: u32, end: u32) {
         w.q.rr_send = at;
         w.q.rr_packet = 0;
     }
-    w.ready = true;
 }

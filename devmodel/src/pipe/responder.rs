@@ -356,7 +356,6 @@ fn resource(w: &mut Work<'_, '_, '_>, resource: ReadResource) -> Result<(), Refu
     w.q.rx_psn = Psn::new(w.q.rx_psn).add(packets).get();
     // The answer acknowledges all before it.
     w.q.set(QpFlags::ACK_OWED, false);
-    w.ready = true;
     Ok(())
 }
 
