@@ -47,9 +47,9 @@ impl Context {
     }
 
     fn open(place: &Place, async_file: AsyncFile) -> Result<Box<Self>, c_int> {
-        let device = crate::open::open(place).map_err(|(what, errno)| {
-            eprintln!("ironverbs: function {} of {}: {what}", place.fid, place.node.display());
-            errno
+        let device = node::runtime::open_device(&place.node, place.fid).map_err(|error| {
+            eprintln!("ironverbs: {error}");
+            error.errno()
         })?;
         let targets = Arc::new(Targets::new(async_file));
         let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets)).map_err(io_errno)?;

@@ -12,7 +12,7 @@ pub struct Place {
     /// Directory of the node.
     pub node: PathBuf,
     /// Function: 0 is the PF.
-    pub fid: u16,
+    pub fid: u8,
 }
 
 /// Our device; libibverbs sees the first member.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_bad_marker_is_an_error_that_says_what_was_found() {
-        for text in ["", "node=/n", "fid=1", "node=n\nfid=1", "node=/n\nfid=x", "node=/n\nfid=70000"] {
+        for text in ["", "node=/n", "fid=1", "node=n\nfid=1", "node=/n\nfid=x", "node=/n\nfid=256"] {
             let what = Place::parse(text).expect_err(text);
             assert!(what.contains("expected"), "{what}");
         }

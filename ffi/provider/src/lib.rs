@@ -15,7 +15,6 @@ mod device;
 mod events;
 mod guard;
 mod mr;
-mod open;
 mod pd;
 mod pipe;
 mod poll;
