@@ -60,6 +60,10 @@ pub trait Host {
     fn party(&self) -> Party;
     /// Whether this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
     fn reaches(&mut self, party: Party) -> bool;
+    /// Whether frames may refer to their sender's memory: whoever takes one can read it. If not, payload travels by value.
+    fn by_reference(&mut self) -> bool {
+        true
+    }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
     /// Whether `party` still lives. Asked only when it holds a lock for long.

@@ -122,7 +122,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
             ..address
         };
         if address.l3_type == IPV4 {
-            // The field holds the address in its last four bytes.
+            // Drivers differ in whether they write the prefix of a mapped address.
             address.gid[..12].copy_from_slice(&MAPPED);
         }
     }
@@ -136,14 +136,10 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::AddressIndex.unless(index < ROCE_ADDRESSES)?;
     Syndrome::Port.unless(input.vhca_port_num() <= 1)?;
     let address = call.func.function().roce[index];
-    let mut l3 = address.gid;
-    if address.valid != 0 && address.l3_type == IPV4 {
-        l3[..12].fill(0);
-    }
     let mut shown = RoceAddr::zeroed();
     shown
         .set()
-        .source_l3_address(l3)
+        .source_l3_address(address.gid)
         .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
         .source_mac_31_0(u32::from_be_bytes(prefix(&address.mac[2..])))
         .roce_l3_type(address.l3_type)

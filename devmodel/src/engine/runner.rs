@@ -306,7 +306,17 @@ impl Runner {
             Payload::Staged(at, len) => SlotPayload::Bytes(
                 self.buffers.staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]),
             ),
-            Payload::Pieces(n, pieces) => SlotPayload::Pieces(crate::host::Rid(from), &pieces[..*n as usize]),
+            Payload::Pieces(n, pieces) if host.by_reference() => {
+                SlotPayload::Pieces(crate::host::Rid(from), &pieces[..*n as usize])
+            }
+            pieces => {
+                self.sealed.clear();
+                // What can't be read is lost on the way; the sender's retries find out.
+                if fetch(host, from, pieces, &self.buffers.staged, &mut self.sealed).is_err() {
+                    return;
+                }
+                SlotPayload::Bytes(&self.sealed)
+            }
         };
         if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
             self.due |= 1 << to;
@@ -392,6 +402,30 @@ fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
     func.take_ready().map(|qp| Job::Execute { qp })
 }
 
+/// Appends the bytes of a payload.
+fn fetch(
+    host: &mut dyn Host,
+    from: u8,
+    payload: &Payload,
+    staged: &[u8],
+    bytes: &mut Vec<u8>,
+) -> Result<(), Abort> {
+    match payload {
+        Payload::Empty => {}
+        Payload::Staged(at, len) => {
+            bytes.extend_from_slice(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]));
+        }
+        Payload::Pieces(n, pieces) => {
+            for piece in &pieces[..*n as usize] {
+                let start = bytes.len();
+                bytes.resize(start + piece.len as usize, 0);
+                host.read(crate::host::Rid(from), piece.at, &mut bytes[start..])?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
 fn seal(
     host: &mut dyn Host,
@@ -401,19 +435,7 @@ fn seal(
     whole: &mut Vec<u8>,
 ) -> Result<(), Abort> {
     whole.extend_from_slice(&frame.headers[..frame.header_len as usize]);
-    match &frame.payload {
-        Payload::Empty => {}
-        Payload::Staged(at, len) => {
-            whole.extend_from_slice(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]));
-        }
-        Payload::Pieces(n, pieces) => {
-            for piece in &pieces[..*n as usize] {
-                let start = whole.len();
-                whole.resize(start + piece.len as usize, 0);
-                host.read(crate::host::Rid(from), piece.at, &mut whole[start..])?;
-            }
-        }
-    }
+    fetch(host, from, &frame.payload, staged, whole)?;
     let pad = (4 - frame.payload.len() % 4) % 4;
     whole.resize(whole.len() + pad, 0);
     let ip = Ethernet::SIZE;

@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use devmodel::identity::{guid, link_local_gid, mac};
+use devmodel::state::ROCE_ADDRESSES;
+
 /// Greatest number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
 
 /// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
-pub const GID_TABLE: usize = 16;
+pub const GID_TABLE: usize = ROCE_ADDRESSES;
 
 /// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
 const PCI_BUS: &str = "0000:c1";
@@ -33,16 +36,14 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// The device of function `fid`.
     pub fn new(fid: u8) -> Self {
-        let mac = mac(fid);
-        let guid = eui64(mac);
         Self {
             name: format!("iron{fid}"),
             fid,
             uverbs: u32::from(fid),
             bdf: format!("{PCI_BUS}:{:02x}.{:x}", fid >> 3, fid & 7),
-            mac,
-            guid,
-            gids: [link_local(guid), ipv4_mapped([127, 0, 0, fid.wrapping_add(1)])],
+            mac: mac(fid),
+            guid: guid(fid),
+            gids: [link_local_gid(fid), ipv4_mapped([127, 0, 0, fid.wrapping_add(1)])],
         }
     }
 
@@ -55,23 +56,6 @@ impl DeviceInfo {
 /// The PF and `vfs` VFs, in order of function number; more than [`MAX_VFS`] are not there.
 pub fn devices(vfs: u8) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(DeviceInfo::new).collect()
-}
-
-/// MAC of function `fid`: locally administered, the number in the last byte.
-pub fn mac(fid: u8) -> [u8; 6] {
-    [0x02, 0x1b, 0x56, 0x00, 0x00, fid]
-}
-
-/// Modified EUI-64 of a MAC (RFC 4291 appendix A): ff:fe in the middle, the universal/local bit turned.
-pub fn eui64(mac: [u8; 6]) -> [u8; 8] {
-    [mac[0] ^ 0x02, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]]
-}
-
-fn link_local(guid: [u8; 8]) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[..2].copy_from_slice(&[0xfe, 0x80]);
-    gid[8..].copy_from_slice(&guid);
-    gid
 }
 
 fn ipv4_mapped(ip: [u8; 4]) -> [u8; 16] {

@@ -281,7 +281,7 @@ mod tests {
         for d in &all {
             let uverbs = root.join(format!("class/infiniband_verbs/uverbs{}", d.uverbs));
             assert_eq!(fs::read_to_string(uverbs.join("ibdev")).unwrap().trim(), d.name);
-            assert!(fs::read_to_string(uverbs.join("device/modalias")).unwrap().starts_with("pci:v000015B3"));
+            assert!(fs::read_to_string(uverbs.join("device/modalias")).unwrap().starts_with("pci:v000015b3"));
             let ib = root.join(format!("class/infiniband/{}", d.name));
             assert!(ib.join("device/infiniband_verbs").join(format!("uverbs{}", d.uverbs)).is_dir());
             assert_eq!(fs::canonicalize(ib.join("subsystem")).unwrap(), root.join("class/infiniband"));

@@ -16,7 +16,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence},
     },
 };
 
@@ -54,6 +54,8 @@ pub struct Core {
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
     suspects: [AtomicU64; 4],
+    /// The others were told of us.
+    introduced: AtomicBool,
     forks: u32,
 }
 
@@ -79,6 +81,7 @@ impl Core {
             opens: zeros(FUNCTIONS),
             left: Default::default(),
             suspects: Default::default(),
+            introduced: AtomicBool::new(false),
             forks: fork::generation(),
         }
     }
@@ -141,17 +144,46 @@ impl Core {
         if slot == self.me.slot {
             return true;
         }
-        let generation = self.map.parties()[usize::from(slot)].generation.load(Relaxed);
+        let generation = self.map.parties()[usize::from(slot)].generation.load(Acquire);
         let known = self.reach[usize::from(slot)].load(Relaxed);
         if known >> 2 == generation & 0x3fff_ffff && known & 3 != 0 {
             return known & 3 == 1;
         }
-        let yes = !self.no_direct && party::probe(&self.map, slot);
+        self.find_out(slot, generation)
+    }
+
+    #[cold]
+    fn find_out(&self, slot: u8, generation: u32) -> bool {
         // Who is gone is not noted: the next in that place may be reached.
-        if yes || self.no_direct || party::lives(&self.map, self.locks, slot) {
-            self.reach[usize::from(slot)].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
+        let found = if self.no_direct { Some(false) } else { party::probe(&self.map, self.locks, slot) };
+        let Some(yes) = found else { return false };
+        if !yes {
+            self.map.header().by_value.store(1, Release);
         }
+        self.reach[usize::from(slot)].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
         yes
+    }
+
+    /// Finds out which parties with open functions we reach, before anything depends on it.
+    pub fn meet(&self) {
+        for (slot, place) in self.map.parties().iter().enumerate().skip(1) {
+            let slot = slot as u8;
+            if place.state.load(Acquire) != 0 && (0..FUNCTIONS as u8).any(|fid| self.has_open(slot, fid)) {
+                self.reaches(slot);
+            }
+        }
+    }
+
+    /// Lets the others find out whether they reach us.
+    pub fn introduce(&self) {
+        if self.introduced.swap(true, AcqRel) {
+            return;
+        }
+        for (slot, place) in self.map.parties().iter().enumerate().skip(1) {
+            if place.state.load(Acquire) != 0 && slot as u8 != self.me.slot {
+                self.wake(slot as u8);
+            }
+        }
     }
 
     /// Wakes the parked thread of `slot`.

@@ -50,6 +50,11 @@ impl Host for NodeHost<'_> {
         u8::try_from(party.0).is_ok_and(|slot| self.0.core.reaches(slot))
     }
 
+    #[inline]
+    fn by_reference(&mut self) -> bool {
+        self.0.core.map.header().by_value.load(Relaxed) == 0
+    }
+
     fn wake(&mut self, party: Party) {
         if let Ok(slot) = u8::try_from(party.0) {
             self.0.core.wake(slot);

@@ -300,7 +300,7 @@ pub fn check_user_range(base: *mut u8, len: usize, write: bool) -> io::Result<()
     // SAFETY: a page of ours.
     let knows = unsafe { sys::populate(page_start(own.as_ptr()), page, write) }.is_ok();
     let pid = std::process::id();
-    let readable = |at: usize| sys::peek(pid, at as u64).is_some();
+    let readable = |at: usize| sys::peek(pid, at as u64).is_ok();
     if knows || !(base as usize..base as usize + len).step_by(page).all(readable) {
         return Err(fault());
     }

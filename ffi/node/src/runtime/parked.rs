@@ -92,11 +92,11 @@ fn next_timer(core: &Core, now: u64) -> u64 {
 /// Does what waits. True if something has to be tried again soon.
 fn serve(core: &Core) -> bool {
     let mut unfinished = false;
+    core.meet();
     for slot in core.take_suspects() {
         if core.map.parties()[usize::from(slot)].state.load(Acquire) != 0 {
             if party::lives(&core.map, core.locks, slot) {
-                // Half gone: its memory went before its locks.
-                if !core.reaches(slot) || !party::probe(&core.map, slot) {
+                if party::probe(&core.map, core.locks, slot).is_none() {
                     core.suspect_later(slot);
                     unfinished = true;
                 }

@@ -113,8 +113,13 @@ pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u8) -> bool {
     locks.holder(slot).is_some() || Identity::of(place) == Identity::ours()
 }
 
-/// Whether the memory of the process in `slot` can be copied to and from.
-pub fn probe(map: &Mapped, slot: u8) -> bool {
+/// Whether the memory of the process in `slot` can be copied to and from. `None`: it is gone, or about to.
+pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u8) -> Option<bool> {
     let place = &map.parties()[usize::from(slot)];
-    sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) == Some(place.token.load(Acquire))
+    match sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) {
+        Ok(word) => Some(word == place.token.load(Acquire)),
+        // Its memory goes before its locks. A holder that we see has this very pid for us; one that is hidden has not.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) && locks.holder(slot) != Some(0) => None,
+        Err(_) => Some(false),
+    }
 }

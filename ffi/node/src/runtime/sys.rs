@@ -231,10 +231,13 @@ pub fn yield_now() {
 }
 
 /// The eight bytes at `at` of process `pid`, if it lets us read them.
-pub fn peek(pid: u32, at: u64) -> Option<u64> {
+pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
     let mut word = 0u64;
     let local = [Piece { iov_base: (&raw mut word).cast(), iov_len: 8 }];
     let remote = [Piece { iov_base: at as *mut libc::c_void, iov_len: 8 }];
     // SAFETY: `word` is ours.
-    (unsafe { read_process(pid, &local, &remote) }.ok()? == 8).then_some(word)
+    match unsafe { read_process(pid, &local, &remote) }? {
+        8 => Ok(word),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
 }

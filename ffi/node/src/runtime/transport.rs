@@ -78,6 +78,8 @@ impl NodeTransport {
                 function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
             }
         }
+        core.meet();
+        core.introduce();
         let registers = Arc::new(Function { node: node.clone(), fid });
         Ok(Self { registers, polls: AtomicU32::new(0), swept: AtomicU64::new(0) })
     }
