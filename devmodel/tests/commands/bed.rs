@@ -1,0 +1,292 @@
+//! A machine with the adapter in it, and a driver of a few lines.
+
+use devmodel::{
+    Adapter, Config,
+    engine::Runner,
+    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    region::{Geometry, Region},
+};
+use hwspec::{
+    cmd::{
+        CmdOut, DeliveryStatus, Opcode, Status,
+        adapter::*,
+        queue::{CmdMailbox, CmdQueueEntry},
+    },
+    layout::{Layout, prefix},
+};
+use std::collections::HashMap;
+
+/// Bytes of memory each function sees, from address 0.
+pub const MEMORY: usize = 4 << 20;
+/// Where the command queue lies.
+pub const CMDQ: u64 = 0x1000;
+/// Mailboxes of inputs and outputs.
+pub const BOXES_IN: u64 = 0x10_000;
+pub const BOXES_OUT: u64 = 0x80_000;
+/// Distance of mailboxes.
+pub const BOX: u64 = 0x400;
+/// Memory for queues begins here.
+pub const QUEUES: u64 = 0x10_0000;
+
+/// Memory of each function, interrupts, and a note of every transfer.
+#[derive(Default)]
+pub struct Machine {
+    pub memory: HashMap<u8, Vec<u8>>,
+    pub interrupts: Vec<(Rid, u16, u64, u32)>,
+    pub transfers: Vec<Rid>,
+}
+
+impl Machine {
+    fn at(&mut self, rid: Rid, at: Iova, len: usize) -> Option<&mut [u8]> {
+        self.transfers.push(rid);
+        let at = usize::try_from(at).ok()?;
+        self.memory.entry(rid.0).or_insert_with(|| vec![0; MEMORY]).get_mut(at..at.checked_add(len)?)
+    }
+}
+
+impl Host for Machine {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let from = self.at(rid, at, buf.len()).ok_or(Abort::Source)?;
+        buf.copy_from_slice(from);
+        Ok(())
+    }
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        self.at(rid, at, data.len()).ok_or(Abort::Destination)?.copy_from_slice(data);
+        Ok(())
+    }
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let mut bytes = vec![0; one.len as usize];
+            match one.src {
+                Source::Bus(rid, at) => self.read(rid, at, &mut bytes)?,
+                Source::Staged(at) => bytes.copy_from_slice(&staged[at as usize..][..one.len as usize]),
+            }
+            self.write(one.dst_rid, one.dst, &bytes)?;
+        }
+        Ok(())
+    }
+    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
+        self.interrupts.push((rid, vector, address, data));
+    }
+    fn party(&self) -> Party {
+        Party(1)
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, _: Party) -> bool {
+        true
+    }
+    fn relax(&mut self) {}
+}
+
+/// What came back for a command.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub delivery: DeliveryStatus,
+    pub output: Vec<u8>,
+}
+
+impl Reply {
+    pub fn status(&self) -> Status {
+        assert_eq!(self.delivery, DeliveryStatus::Ok);
+        CmdOut::read(&self.output).status()
+    }
+    pub fn syndrome(&self) -> u32 {
+        CmdOut::read(&self.output).syndrome()
+    }
+}
+
+/// The machine, the adapter, and the time.
+pub struct Bed {
+    pub adapter: Adapter,
+    pub runner: Runner,
+    pub host: Machine,
+    pub now: u64,
+    /// The next free page for queues, by function.
+    pub next: HashMap<u8, u64>,
+}
+
+impl Bed {
+    /// Power on: only the PF is there.
+    pub fn power_on() -> Self {
+        let mut host = Machine::default();
+        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), Config::default(), &mut host);
+        Self { adapter, runner: Runner::new(), host, now: 0, next: HashMap::new() }
+    }
+
+    /// A PF and two VFs, all brought up.
+    pub fn ready() -> Self {
+        let mut bed = Self::power_on();
+        bed.enable_vfs(2);
+        (0..3).for_each(|fid| bed.bring_up(fid));
+        bed
+    }
+
+    pub fn config_read(&mut self, fid: u8, at: usize, width: usize) -> u32 {
+        self.adapter.config_read(&mut self.host, fid, at, width)
+    }
+    pub fn config_write(&mut self, fid: u8, at: usize, width: usize, value: u32) {
+        self.adapter.config_write(&mut self.runner, &mut self.host, self.now, fid, at, width, value);
+    }
+    pub fn read32(&mut self, fid: u8, at: u64) -> u32 {
+        self.adapter.bar_read32(&mut self.host, self.now, fid, at)
+    }
+    pub fn write32(&mut self, fid: u8, at: u64, value: u32) {
+        self.adapter.bar_write32(&mut self.runner, &mut self.host, self.now, fid, at, value);
+    }
+    pub fn write64(&mut self, fid: u8, at: u64, value: u64) {
+        self.adapter.bar_write64(&mut self.runner, &mut self.host, self.now, fid, at, value);
+    }
+
+    /// Memory of `fid` at `at`.
+    pub fn memory(&mut self, fid: u8, at: u64, len: usize) -> &mut [u8] {
+        let all = self.host.memory.entry(fid).or_insert_with(|| vec![0; MEMORY]);
+        &mut all[at as usize..at as usize + len]
+    }
+
+    /// A zeroed page-aligned piece of `fid`'s memory.
+    pub fn pages(&mut self, fid: u8, pages: u64) -> u64 {
+        let next = self.next.entry(fid).or_insert(QUEUES);
+        let at = *next;
+        *next += pages * 4096;
+        self.memory(fid, at, (pages * 4096) as usize).fill(0);
+        at
+    }
+
+    pub fn enable_vfs(&mut self, vfs: u32) {
+        let cap = hwspec::pcie::SRIOV_CAP;
+        self.config_write(0, cap + 0x10, 2, vfs);
+        self.config_write(0, cap + 0x08, 2, 1 | 1 << 3);
+    }
+
+    /// Memory space, bus mastering, MSI-X with all vectors unmasked.
+    pub fn enable_pci(&mut self, fid: u8) {
+        self.config_write(fid, 4, 2, 0b110);
+        self.config_write(fid, hwspec::pcie::MSIX_CAP + 2, 2, 0x8000);
+        for vector in 0..64u64 {
+            let entry = hwspec::pcie::MSIX_TABLE as u64 + 16 * vector;
+            self.write32(fid, entry, (0xfee0_0000u32).swap_bytes());
+            self.write32(fid, entry + 8, (vector as u32).swap_bytes());
+            self.write32(fid, entry + 12, 0);
+        }
+        self.write32(fid, 0x10, 0);
+        self.write32(fid, 0x14, CMDQ as u32);
+    }
+
+    /// The steps of a driver, up to `INIT_HCA`.
+    pub fn bring_up(&mut self, fid: u8) {
+        self.enable_pci(fid);
+        self.ok(fid, Opcode::EnableHca, &EnableHcaIn::zeroed(), 16);
+        let mut issi = SetIssiIn::zeroed();
+        issi.set().current_issi(1);
+        self.ok(fid, Opcode::SetIssi, &issi, 16);
+        for stage in [1, 2] {
+            self.supply(fid, stage);
+        }
+        self.ok(fid, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
+    }
+
+    /// Gives the pages the function asks for at `stage`. Returns how many they were.
+    pub fn supply(&mut self, fid: u8, stage: u16) -> u32 {
+        let mut query = QueryPagesIn::zeroed();
+        query.set().op_mod(stage);
+        let out = QueryPagesOut::read(&self.ok(fid, Opcode::QueryPages, &query, 16));
+        let count = out.num_pages();
+        let first = self.pages(fid, count.into());
+        let mut give = ManagePagesIn::zeroed();
+        give.set().op_mod(1).input_num_entries(count);
+        let list: Vec<u64> = (0..u64::from(count)).map(|i| first + i * 4096).collect();
+        let input = with_list(&give, &list);
+        let reply = self.run(fid, Opcode::ManagePages, 0, &input, 16);
+        assert_eq!(reply.status(), Status::Ok);
+        count
+    }
+
+    /// A command that must succeed; its output.
+    pub fn ok<I: Layout>(&mut self, fid: u8, op: Opcode, input: &I, out: usize) -> Vec<u8> {
+        let reply = self.run(fid, op, 0, input.bytes(), out);
+        assert_eq!(reply.status(), Status::Ok, "{op:?}: syndrome {:#x}", reply.syndrome());
+        reply.output
+    }
+
+    /// The status of a command.
+    pub fn status<I: Layout>(&mut self, fid: u8, op: Opcode, input: &I, out: usize) -> Status {
+        self.run(fid, op, 0, input.bytes(), out).status()
+    }
+
+    /// Runs a command in slot 0; opcode and uid are filled in.
+    pub fn run(&mut self, fid: u8, op: Opcode, uid: u16, input: &[u8], out: usize) -> Reply {
+        let mut bytes = input.to_vec();
+        bytes[..2].copy_from_slice(&op.raw().to_be_bytes());
+        if uid != 0 {
+            bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        }
+        self.place(fid, 0, &bytes, out);
+        self.write32(fid, 0x18, 1);
+        self.reply(fid, 0, out)
+    }
+
+    /// Writes a command into `slot` without ringing.
+    pub fn place(&mut self, fid: u8, slot: u64, input: &[u8], out: usize) {
+        let token = 0xa0 + slot as u8;
+        let (boxes_in, boxes_out) = (BOXES_IN + slot * 0x8000, BOXES_OUT + slot * 0x8000);
+        let rest = input.get(16..).unwrap_or_default().to_vec();
+        let count = |len: usize| len.saturating_sub(16).div_ceil(512);
+        self.chain(fid, boxes_in, token, count(input.len()), &rest);
+        self.chain(fid, boxes_out, token, count(out), &[]);
+        let mut entry = CmdQueueEntry::zeroed();
+        entry
+            .set()
+            .kind(7)
+            .input_length(input.len() as u32)
+            .input_mailbox_pointer_31_9(boxes_in as u32 >> 9)
+            .command_input_inline_data(prefix(input))
+            .output_mailbox_pointer_31_9(boxes_out as u32 >> 9)
+            .output_length(out as u32)
+            .token(token)
+            .ownership(true);
+        self.memory(fid, CMDQ + 64 * slot, 64).copy_from_slice(entry.as_bytes());
+    }
+
+    fn chain(&mut self, fid: u8, at: u64, token: u8, count: usize, data: &[u8]) {
+        for number in 0..count {
+            let part = &data[data.len().min(512 * number)..];
+            let mut mailbox = CmdMailbox::zeroed();
+            let next = if number + 1 < count { at + BOX * (number as u64 + 1) } else { 0 };
+            mailbox
+                .set()
+                .mailbox_data(prefix(&part[..part.len().min(512)]))
+                .next_pointer_31_10(next as u32 >> 10)
+                .block_number(number as u32)
+                .token(token);
+            let place = self.memory(fid, at + BOX * number as u64, CmdMailbox::SIZE);
+            place.copy_from_slice(mailbox.as_bytes());
+        }
+    }
+
+    pub fn entry(&mut self, fid: u8, slot: u64) -> CmdQueueEntry {
+        CmdQueueEntry::read(self.memory(fid, CMDQ + 64 * slot, 64))
+    }
+
+    /// Reads the answer in `slot`, which must be there.
+    pub fn reply(&mut self, fid: u8, slot: u64, out: usize) -> Reply {
+        let entry = self.entry(fid, slot);
+        assert!(!entry.ownership(), "the command was not completed");
+        let mut output = entry.command_output_inline_data()[..out.min(16)].to_vec();
+        for number in 0..out.saturating_sub(16).div_ceil(512) as u64 {
+            let left = (out - output.len()).min(512);
+            let at = BOXES_OUT + slot * 0x8000 + BOX * number;
+            output.extend_from_slice(self.memory(fid, at, left));
+        }
+        Reply { delivery: DeliveryStatus::from_raw(entry.status()), output }
+    }
+}
+
+/// `input` with a list of 64-bit entries behind it.
+pub fn with_list<I: Layout>(input: &I, list: &[u64]) -> Vec<u8> {
+    let mut bytes = input.bytes().to_vec();
+    list.iter().for_each(|e| bytes.extend_from_slice(&e.to_be_bytes()));
+    bytes
+}
