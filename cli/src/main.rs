@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod doctor;
+mod node_state;
 mod options;
 mod pair;
 mod perftest;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run::run(&run),
         Command::Demo(demo) => demo::demo(&demo),
         Command::Doctor(node) => doctor::doctor(&node),
+        Command::Node(node) => node_state::node(&node),
         Command::Bench(bench) => bench::bench(&bench),
     }
 }

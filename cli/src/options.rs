@@ -24,6 +24,9 @@ pub enum Command {
     Demo(Demo),
     /// Say what this host lacks and how to get it
     Doctor(NodeDir),
+    /// Look at a node, or start it afresh
+    #[command(subcommand)]
+    Node(Node),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
 }
@@ -32,6 +35,23 @@ pub enum Command {
 pub struct Demo {
     #[command(flatten)]
     pub node: NodeDir,
+}
+
+#[derive(Subcommand)]
+pub enum Node {
+    /// Show the programs on a node, its functions and what they counted
+    Status(NodeDir),
+    /// Remove a node: the next program makes a new one
+    Reset(Reset),
+}
+
+#[derive(Args)]
+pub struct Reset {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// Even while programs are on it; they go on by themselves
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Args)]
@@ -50,9 +70,12 @@ pub struct Bench {
 pub struct Run {
     #[command(flatten)]
     pub node: NodeDir,
-    /// Virtual functions of a new node
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(0..=127))]
-    pub vfs: u8,
+    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
+    pub vfs: Option<u8>,
+    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
+    #[arg(long)]
+    pub no_direct_copies: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

@@ -1,9 +1,12 @@
 //! `ironverbs run`: turns into the program, on a node.
 
 use std::env;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use node::launcher::{self, Launch, LaunchError, dir, provider};
+use node::launcher::{self, Launch, LaunchError, provider};
+use node::runtime::{Node, NodeError, NodeOptions};
 
 use crate::fail;
 use crate::options::Run;
@@ -15,16 +18,35 @@ pub fn run(run: &Run) -> ExitCode {
     let Some((program, args)) = run.program.split_first() else {
         return fail(OURS, "no program named");
     };
-    let launch = || -> Result<_, LaunchError> {
-        let exe = env::current_exe().map_err(|e| LaunchError::Provider(e.to_string()))?;
-        let provider = provider::find(&exe)?;
+    let ready = || -> Result<_, LaunchError> {
         // Before anything is made for it.
         launcher::find_program(program)?;
-        let node = dir::claim(&run.node.path())?;
-        Launch { node, vfs: run.vfs, provider, program: program.clone(), args: args.to_vec() }.exec()
+        let exe = env::current_exe().map_err(|e| LaunchError::Provider(e.to_string()))?;
+        provider::find(&exe)
     };
-    match launch() {
+    let provider = match ready() {
+        Ok(provider) => provider,
+        Err(e) => return fail(e.exit_code(), e),
+    };
+    let options =
+        NodeOptions { vfs: run.vfs, no_direct_copies: run.no_direct_copies, ..NodeOptions::default() };
+    let (node, vfs) = match open(&run.node.path(), &options) {
+        Ok(node) => (node.dir().to_path_buf(), node.vfs()),
+        Err(e) => return fail(OURS, e),
+    };
+    match (Launch { node, vfs, provider, program: program.clone(), args: args.to_vec() }).exec() {
         Ok(never) => match never {},
         Err(e) => fail(e.exit_code(), e),
+    }
+}
+
+/// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one.
+fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
+    match Node::open_or_create(dir, options) {
+        Err(NodeError::Version { .. }) => {
+            Node::reset(dir, false)?;
+            Node::open_or_create(dir, options)
+        }
+        other => other,
     }
 }

@@ -1,0 +1,111 @@
+//! `ironverbs node`: what is on a node, and how to be rid of it.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use devmodel::state::Counters;
+use node::runtime::{FunctionStatus, Node, NodeError, NodeStatus};
+
+use crate::{fail, options};
+
+/// Counters shown of a function, where they are not 0.
+const COUNTERS: [(Counters, &str); 26] = [
+    (Counters::TxPackets, "tx_packets"),
+    (Counters::TxBytes, "tx_bytes"),
+    (Counters::RxPackets, "rx_packets"),
+    (Counters::RxBytes, "rx_bytes"),
+    (Counters::RxReadRequests, "rx_read_requests"),
+    (Counters::RxWriteRequests, "rx_write_requests"),
+    (Counters::RxAtomicRequests, "rx_atomic_requests"),
+    (Counters::RxIcrcErrors, "rx_icrc_errors"),
+    (Counters::RxDroppedQp, "rx_dropped_qp"),
+    (Counters::RxDroppedPkey, "rx_dropped_pkey"),
+    (Counters::RxDroppedQkey, "rx_dropped_qkey"),
+    (Counters::RxMalformed, "rx_malformed"),
+    (Counters::RxRingFull, "rx_ring_full"),
+    (Counters::OutOfSequence, "out_of_sequence"),
+    (Counters::DuplicateRequest, "duplicate_request"),
+    (Counters::ImpliedNakSeqErr, "implied_nak_seq_err"),
+    (Counters::PacketSeqErr, "packet_seq_err"),
+    (Counters::RnrNakRetryErr, "rnr_nak_retry_err"),
+    (Counters::LocalAckTimeoutErr, "local_ack_timeout_err"),
+    (Counters::OutOfBuffer, "out_of_buffer"),
+    (Counters::RespLocalLengthError, "resp_local_length_error"),
+    (Counters::RespCqeError, "resp_cqe_error"),
+    (Counters::ReqCqeError, "req_cqe_error"),
+    (Counters::ReqRemoteInvalidRequest, "req_remote_invalid_request"),
+    (Counters::ReqRemoteAccessErrors, "req_remote_access_errors"),
+    (Counters::RespRemoteAccessErrors, "resp_remote_access_errors"),
+];
+
+pub fn node(command: &options::Node) -> ExitCode {
+    match run(command) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => fail(1, e),
+    }
+}
+
+fn run(command: &options::Node) -> Result<String, NodeError> {
+    match command {
+        options::Node::Status(dir) => Ok(shown(&Node::open(&dir.path())?.status()?)),
+        options::Node::Reset(reset) => {
+            let dir = reset.node.path();
+            let was_there = Node::reset(&dir, reset.force)?;
+            let what = if was_there { "removed" } else { "there was none" };
+            Ok(format!("node in {}: {what}\n", dir.display()))
+        }
+    }
+}
+
+fn shown(status: &NodeStatus) -> String {
+    let mut text = String::new();
+    let kib = |bytes: u64| bytes >> 10;
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "node in {}: iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers')",
+        status.dir.display(),
+        status.vfs,
+        kib(status.memory),
+        kib(status.driver_memory)
+    );
+    let _ = writeln!(text, "programs that died on it and were cleaned up after: {}", status.reaped);
+    for party in &status.parties {
+        let open: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
+        let _ = writeln!(
+            text,
+            "program {}: has {} open; its thread was woken {} times and ran {} timers",
+            party.pid,
+            if open.is_empty() { "nothing".into() } else { open.join(" ") },
+            party.wakes,
+            party.ticks
+        );
+    }
+    for function in &status.functions {
+        if let Some(line) = function_line(function) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text
+}
+
+/// One line of a function that is or was in use.
+fn function_line(f: &FunctionStatus) -> Option<String> {
+    let objects: Vec<String> = f.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let counters: Vec<String> = COUNTERS
+        .iter()
+        .map(|(counter, name)| (f.counters[*counter as usize], name))
+        .filter(|(value, _)| *value != 0)
+        .map(|(value, name)| format!("{name} {value}"))
+        .collect();
+    if !f.up && counters.is_empty() && f.parties.is_empty() {
+        return None;
+    }
+    let state = if f.up { "up" } else { "down" };
+    let mut parts = vec![format!("iron{}: {state}", f.fid)];
+    parts.extend([objects, counters].into_iter().filter(|p| !p.is_empty()).map(|p| p.join(", ")));
+    Some(parts.join("; "))
+}
