@@ -305,6 +305,17 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
     function.call::<_, SetRoceAddressOut>(Opcode::SetRoceAddress, 0, &input).map(drop)
 }
 
+/// The GID behind an entry of the RoCE address table; all zeros for an empty one. Of an IPv4 address only the last four
+/// bytes count, and the rest may come back as zeros.
+pub fn gid_of(address: &RoceAddr) -> [u8; 16] {
+    let mut gid = address.source_l3_address();
+    if address.roce_version() == ROCE_V2 && address.roce_l3_type() == L3_IPV4 && gid != [0; 16] {
+        gid[..10].fill(0);
+        gid[10..12].fill(0xff);
+    }
+    gid
+}
+
 /// `TEARDOWN_HCA`, pages back, `DISABLE_HCA`, no more DMA. All objects of all openers are gone before.
 pub fn tear_down(function: &Function) -> Result<(), Error> {
     function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;

@@ -133,46 +133,54 @@ impl RecvTracker {
     }
 }
 
-/// QP number to queues in two steps, without hashing. Grows with the numbers in use.
+/// QP number to queues in three steps of 8 bits, without hashing. Small for few QPs, whatever their numbers.
 #[derive(Default)]
 pub struct QpTable {
-    leaves: Vec<Option<Box<Leaf>>>,
+    root: Vec<Option<Box<Branch>>>,
 }
 
-const LEAF_BITS: u32 = 8;
-type Leaf = [Option<Arc<QpQueues>>; 1 << LEAF_BITS];
+type Branch = [Option<Box<Leaf>>; 256];
+type Leaf = [Option<Arc<QpQueues>>; 256];
+
+/// Positions in root, branch and leaf.
+#[inline(always)]
+fn steps(qpn: u32) -> [usize; 3] {
+    [qpn >> 16 & 0xff, qpn >> 8 & 0xff, qpn & 0xff].map(|step| step as usize)
+}
 
 impl QpTable {
     /// The queues of `qpn`.
     #[inline(always)]
     pub fn get(&self, qpn: u32) -> Option<&Arc<QpQueues>> {
-        self.leaves.get((qpn >> LEAF_BITS) as usize)?.as_ref()?[qpn as usize % (1 << LEAF_BITS)].as_ref()
+        let [root, branch, leaf] = steps(qpn);
+        self.root.get(root)?.as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
     /// Enters a QP. Its number has 24 bits.
     pub fn insert(&mut self, qp: Arc<QpQueues>) {
-        let leaf = (qp.qpn & 0xff_ffff) >> LEAF_BITS;
-        if self.leaves.len() <= leaf as usize {
-            self.leaves.resize_with(leaf as usize + 1, || None);
+        let [root, branch, leaf] = steps(qp.qpn);
+        if self.root.len() <= root {
+            self.root.resize_with(root + 1, || None);
         }
-        let at = qp.qpn as usize % (1 << LEAF_BITS);
-        let leaf =
-            self.leaves[leaf as usize].get_or_insert_with(|| Box::new([const { None }; 1 << LEAF_BITS]));
-        leaf[at] = Some(qp);
+        let branches = self.root[root].get_or_insert_with(|| Box::new([const { None }; 256]));
+        let leaves = branches[branch].get_or_insert_with(|| Box::new([const { None }; 256]));
+        leaves[leaf] = Some(qp);
     }
 
-    /// Removes a QP; leaves without any go too.
+    /// Removes a QP, and what is empty without it.
     pub fn remove(&mut self, qpn: u32) {
-        let at = (qpn >> LEAF_BITS) as usize;
-        let Some(slot) = self.leaves.get_mut(at) else { return };
-        if let Some(leaf) = slot {
-            leaf[qpn as usize % (1 << LEAF_BITS)] = None;
-            if leaf.iter().all(Option::is_none) {
-                *slot = None;
+        let [root, branch, leaf] = steps(qpn);
+        let Some(Some(branches)) = self.root.get_mut(root) else { return };
+        let Some(leaves) = &mut branches[branch] else { return };
+        leaves[leaf] = None;
+        if leaves.iter().all(Option::is_none) {
+            branches[branch] = None;
+            if branches.iter().all(Option::is_none) {
+                self.root[root] = None;
             }
         }
-        while self.leaves.last().is_some_and(Option::is_none) {
-            self.leaves.pop();
+        while self.root.last().is_some_and(Option::is_none) {
+            self.root.pop();
         }
     }
 }
@@ -374,10 +382,11 @@ mod tests {
     fn table_shrinks_when_qps_go() {
         let mut table = QpTable::default();
         table.insert(queues(3));
-        table.insert(queues(0x4_0000));
-        table.remove(0x4_0000);
+        table.insert(queues(0xff_0003));
+        assert!(table.get(0xff_0003).is_some());
+        table.remove(0xff_0003);
         table.remove(0x9_0000);
-        assert_eq!(table.leaves.len(), 1);
-        assert!(table.get(3).is_some() && table.get(0x4_0000).is_none());
+        assert_eq!(table.root.len(), 1);
+        assert!(table.get(3).is_some() && table.get(0xff_0003).is_none());
     }
 }

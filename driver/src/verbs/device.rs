@@ -203,7 +203,7 @@ impl Device {
         if index >= len {
             return Err(Error::invalid(format!("GID index {index} is past the table of {len}")));
         }
-        Ok(self.function.roce_address(index)?.source_l3_address())
+        Ok(bringup::gid_of(&self.function.roce_address(index)?))
     }
 
     /// Writes entry `index` of the GID table as RoCE v2; `None` clears it.
