@@ -49,7 +49,7 @@ pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     let more = w.q.sr_send != w.q.sr_tail || w.q.sq_next != w.q.sq_pi;
     if more && w.state() != QpState::Err && !w.q.has(QpFlags::RNR_WAIT) {
-        w.step.push(super::Job::Execute { qp: w.qp });
+        w.execute = true;
     }
 }
 

@@ -2,12 +2,11 @@
 //! and answers to the requester.
 
 use super::{
-    Job, Step, acks, cnp, packet, responder, responses,
-    work::{Work, count},
+    Step, acks, cnp, packet, responder, responses,
+    work::Work,
 };
 use crate::{
     Profile,
-    host::Party,
     region::{Func, Slot, SlotPayload},
     state::{Counters, QpFlags, QpRow},
 };
@@ -27,43 +26,33 @@ pub(crate) struct Packet<'p> {
     pub padded: bool,
 }
 
-/// Takes the oldest frame.
-pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
-    let Some((slot, payload)) = func.front() else { return };
+/// Takes the oldest frame: the QP it is for, if it is one that takes it.
+#[inline]
+pub(crate) fn take<'a, 'r, 'h>(
+    func: &'a mut Func<'r>,
+    step: &'a mut Step<'h>,
+) -> Option<(Work<'a, 'r, 'h>, Packet<'r>)> {
+    let (slot, payload) = func.front()?;
     func.take_front();
-    count(func, Counters::RxPackets);
     let packet = match open(slot, payload) {
         Ok(packet) => packet,
-        Err(counter) => return count(func, counter),
-    };
-    let bth = packet.headers.bth();
-    if bth.tver() != 0 {
-        return count(func, Counters::RxDroppedQp);
-    }
-    // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
-    let Some(qp) = func.index::<QpRow>(bth.dest_qp().0) else {
-        return count(func, Counters::RxDroppedQp);
-    };
-    let Some(mut w) = Work::open(func, step, qp) else {
-        return count(func, Counters::RxDroppedQp);
-    };
-    let party = Party(w.q.head.party);
-    if !w.step.host.reaches(party) {
-        w.step.blocked = Some(party);
-        return;
-    }
-    if check(&mut w, &packet) {
-        route(&mut w, &packet);
-    }
-    if responses::waiting(&w) {
-        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
-        if w.func.front().is_some() {
-            w.ready = true;
-        } else {
-            w.step.push(Job::Execute { qp });
+        Err(counter) => {
+            func.count(Counters::RxPackets, 1);
+            func.count(counter, 1);
+            return None;
         }
-    }
-    w.close();
+    };
+    func.count(Counters::RxPackets, 1);
+    func.count(Counters::RxBytes, packet.headers.frame_len() as u64);
+    let bth = packet.headers.bth();
+    // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
+    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
+    let Some(qp) = qp else {
+        func.count(Counters::RxDroppedQp, 1);
+        return None;
+    };
+    let mut w = Work::open(func, step, qp)?;
+    check(&mut w, &packet).then_some((w, packet))
 }
 
 /// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
@@ -118,7 +107,21 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     true
 }
 
-fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+/// Sends the packet to the responder or the requester, and what they owe on its way.
+#[inline]
+pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    sort(w, packet);
+    if responses::waiting(w) {
+        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
+        if w.func.front().is_some() {
+            w.ready = true;
+        } else {
+            w.execute = true;
+        }
+    }
+}
+
+fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {
         return w.count(Counters::RpCnpHandled);

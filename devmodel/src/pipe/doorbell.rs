@@ -1,13 +1,9 @@
 //! Send doorbell: the record says how much was posted, the register only that it changed (PRM: doorbells).
 
-use super::{
-    Job, Step,
-    work::{Work, count},
-};
+use super::{flush, work::Work};
 use crate::{
     pcie,
-    region::Func,
-    state::{Counters, QpFlags, QpRow},
+    state::{Counters, QpFlags},
 };
 use hwspec::{
     context::QpState,
@@ -15,26 +11,18 @@ use hwspec::{
 };
 
 /// Takes the producer index and starts the requester, or flushes what was posted to a QP in error.
-pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
-    let Some(qp) = func.index::<QpRow>(qpn).filter(|qp| func.exists::<QpRow>(*qp)) else {
-        count(func, Counters::BadDoorbells);
-        return;
-    };
-    let Some(mut w) = Work::open(func, step, qp) else { return };
+pub(crate) fn ring(w: &mut Work<'_, '_, '_>, uar: u32) {
     // A doorbell counts only through the page the QP was given.
-    if w.q.uar != uar || !pcie::answers(w.func) {
+    let good = w.q.uar == uar && pcie::answers(w.func) && !w.q.has(QpFlags::NO_SQ);
+    if !good || refresh(w).is_none() {
         return w.count(Counters::BadDoorbells);
     }
-    if w.q.has(QpFlags::NO_SQ) || refresh(&mut w).is_none() {
-        w.count(Counters::BadDoorbells);
-    }
     match w.state() {
-        QpState::Rts => w.step.push(Job::Execute { qp }),
-        QpState::Err | QpState::SqErr => w.step.push(Job::Flush { qp }),
+        QpState::Rts => w.execute = true,
+        QpState::Err => flush::enter_error(w),
         // Posted before the QP was ready to send: the transition to RTS starts it.
         _ => {}
     }
-    w.close();
 }
 
 /// Reads the send counter of the doorbell record.

@@ -30,7 +30,11 @@ mod tests;
 pub use job::Job;
 pub use step::{Frame, Payload, Step};
 
-use crate::{host::Party, region::Func};
+use crate::{
+    host::Party,
+    region::Func,
+    state::{Counters, QpRow},
+};
 use hwspec::context::QpState;
 use work::Work;
 
@@ -38,49 +42,68 @@ use work::Work;
 pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match job {
         Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
-        Job::Doorbell { qpn, uar } => doorbell::ring(func, step, qpn, uar),
         Job::ArmCq { cqn, value } => completion::arm(func, cqn, value),
         Job::EqUpdate { eqn, ci, arm } => event::update(func, eqn, ci, arm),
-        Job::Arrive => arrive::take(func, step),
-        Job::Execute { qp } => execute(func, step, qp),
-        Job::Timeout { qp, kind } => timers::expire(func, step, qp, kind),
-        Job::Flush { qp } => error(func, step, qp),
+        Job::Doorbell { qpn, uar } => match func.index::<QpRow>(qpn).filter(|qp| func.exists::<QpRow>(*qp)) {
+            Some(qp) => with(func, step, qp, |w| doorbell::ring(w, uar)),
+            None => func.count(Counters::BadDoorbells, 1),
+        },
+        Job::Arrive => {
+            if let Some((w, packet)) = arrive::take(func, step) {
+                carry_out(w, |w| arrive::route(w, &packet));
+            }
+        }
+        Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
+        Job::Timeout { qp, kind } => with(func, step, qp, |w| timers::expire(w, kind)),
+        Job::Flush { qp } => with(func, step, qp, |w| {
+            if w.state() == QpState::Err {
+                flush::enter_error(w);
+            }
+        }),
     }
 }
 
-/// The QP's turn to send: answers before requests.
-fn execute(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
-    let Some(mut w) = Work::open(func, step, qp) else { return };
+/// Runs `stage` on QP `qp`.
+#[inline]
+fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&mut Work<'_, '_, '_>)) {
+    if let Some(w) = Work::open(func, step, qp) {
+        carry_out(w, stage);
+    }
+}
+
+/// Runs `stage`, and the QP's turn to send if it asks for that, on one copy of the QP's row.
+#[inline]
+fn carry_out<'a, 'r, 'h>(mut w: Work<'a, 'r, 'h>, stage: impl FnOnce(&mut Work<'a, 'r, 'h>)) {
     let party = Party(w.q.head.party);
     if !w.step.host.reaches(party) {
         w.step.blocked = Some(party);
         return;
     }
+    stage(&mut w);
+    if std::mem::take(&mut w.execute) {
+        execute(&mut w);
+    }
+    w.close();
+}
+
+/// The QP's turn to send: answers before requests.
+#[inline]
+fn execute(w: &mut Work<'_, '_, '_>) {
     let mut budget = w.room();
     if budget == 0 {
         // The peer must take what waits before more is sent.
         w.ready = true;
         w.step.yielded = true;
-        return w.close();
+        return;
     }
     match w.state() {
         QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
-            if responses::waiting(&w) {
-                responses::run(&mut w, &mut budget);
+            if responses::waiting(w) {
+                responses::run(w, &mut budget);
             }
-            requester::run(&mut w, &mut budget);
+            requester::run(w, &mut budget);
         }
-        QpState::Err => flush::run(&mut w),
+        QpState::Err => flush::run(w),
         _ => {}
     }
-    w.close();
-}
-
-/// The QP is in error, or something was posted to one that is.
-fn error(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
-    let Some(mut w) = Work::open(func, step, qp) else { return };
-    if w.state() == QpState::Err {
-        flush::enter_error(&mut w);
-    }
-    w.close();
 }

@@ -1,9 +1,10 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
 use super::{Frame, Payload, work::Work};
+use crate::state::Counters;
 use hwspec::{
     handle::{Psn, Qpn},
-    wire::{Aeth, Bth, BthOpcode, Envelope, IpPair, Packet, Syndrome, write_headers},
+    wire::{Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, pad, write_headers},
 };
 
 /// The one P_Key of the port: full member of the default partition.
@@ -49,10 +50,18 @@ impl Work<'_, '_, '_> {
             // Annex A17: any port from 0xc000 up; the same for all packets of a flow.
             src_port: if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport },
         };
-        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
-        if let Some(len) = write_headers(&mut frame.headers, &envelope, packet, payload.len()) {
-            frame.header_len = len as u16;
-            self.step.send(frame);
+        // Written where it will stay: a frame is large.
+        let out = &mut self.step.buffers.out;
+        out.push(Frame { header_len: 0, headers: [0; 128], payload });
+        let Some(frame) = out.last_mut() else { return };
+        match write_headers(&mut frame.headers, &envelope, packet, payload.len()) {
+            Some(len) => {
+                frame.header_len = len as u16;
+                let bytes = len + payload.len() + pad(payload.len()) + ICRC_SIZE;
+                self.func.count(Counters::TxPackets, 1);
+                self.func.count(Counters::TxBytes, bytes as u64);
+            }
+            None => drop(out.pop()),
         }
     }
 

@@ -126,3 +126,43 @@ fn a_key_that_is_wrong_ends_both_sides() {
     let receive = rig.poll(1).expect("the flushed receive").as_error();
     assert_eq!((receive.opcode(), receive.syndrome()), (CqeOpcode::RespErr, CqeSyndrome::WrFlushErr));
 }
+
+#[test]
+#[ignore = "prints figures; run with --release --nocapture"]
+fn cost_of_the_pipeline() {
+    for (name, opcode, len) in [
+        ("write", WqeOpcode::RdmaWrite, 2u32),
+        ("read", WqeOpcode::RdmaRead, 2),
+        ("send", WqeOpcode::Send, 2),
+        ("write", WqeOpcode::RdmaWrite, 65536),
+        ("read", WqeOpcode::RdmaRead, 65536),
+    ] {
+        for depth in [1u32, 32] {
+            let (mut rig, mut runner) = rig();
+            let n = if len > 4096 { 20_000 } else { 300_000 };
+            let mut spent = std::time::Duration::ZERO;
+            let mut done = 0;
+            while done < n {
+                for _ in 0..depth {
+                    if opcode == WqeOpcode::Send {
+                        let to = rig.sides[1].data;
+                        rig.post_recv(1, to, 64);
+                    }
+                    rig.post_send(0, opcode, len, 0, true);
+                }
+                let start = std::time::Instant::now();
+                go(&mut rig, &mut runner, 1 + u64::from(done));
+                spent += start.elapsed();
+                for _ in 0..depth {
+                    assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+                    if opcode == WqeOpcode::Send {
+                        assert!(rig.poll(1).is_some());
+                    }
+                }
+                rig.machine.written.clear();
+                done += depth;
+            }
+            println!("{name} {len} B, {depth} deep: {} ns each", spent.as_nanos() / u128::from(done));
+        }
+    }
+}

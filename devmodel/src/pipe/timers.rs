@@ -1,20 +1,14 @@
 //! What happens when a timer of a QP runs out.
 
-use super::{Job, Step, acks, flush, work::Work};
+use super::{acks, work::Work};
 use crate::{
-    region::{Func, TimerKind},
+    region::TimerKind,
     state::{Counters, QpFlags},
 };
 use hwspec::context::QpState;
 
 /// A timer entry came up. The deadline in the QP's row is what counts: it may have moved on or be gone.
-pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: TimerKind) {
-    let Some(mut w) = Work::open(func, step, qp) else { return };
-    let party = crate::host::Party(w.q.head.party);
-    if !w.step.host.reaches(party) {
-        w.step.blocked = Some(party);
-        return;
-    }
+pub(crate) fn expire(w: &mut Work<'_, '_, '_>, kind: TimerKind) {
     match kind {
         TimerKind::Ack if w.q.ack_deadline != 0 && w.step.now >= w.q.ack_deadline => {
             w.q.ack_deadline = 0;
@@ -22,20 +16,15 @@ pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: Ti
                 // IBTA 9.7.6.1.3
                 w.count(Counters::LocalAckTimeoutErr);
                 w.q.set(QpFlags::GAP, false);
-                acks::go_back(&mut w);
-                w.step.push(Job::Execute { qp });
+                acks::go_back(w);
+                w.execute = true;
             }
         }
         TimerKind::Rnr if w.q.rnr_deadline != 0 && w.step.now >= w.q.rnr_deadline => {
             w.q.rnr_deadline = 0;
             w.q.set(QpFlags::RNR_WAIT, false);
-            if w.state() == QpState::Err {
-                flush::run(&mut w);
-            } else {
-                w.step.push(Job::Execute { qp });
-            }
+            w.execute = true;
         }
         _ => {}
     }
-    w.close();
 }

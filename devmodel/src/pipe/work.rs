@@ -30,6 +30,8 @@ pub(crate) struct Work<'a, 'r, 'h> {
     pub q: QpRow,
     /// Put the QP into the ready ring when done.
     pub ready: bool,
+    /// Give the QP its turn to send when done.
+    pub execute: bool,
 }
 
 /// Flags that the ready ring and the timer heap own; a stage does not touch them.
@@ -39,7 +41,7 @@ impl<'a, 'r, 'h> Work<'a, 'r, 'h> {
     #[inline]
     pub(crate) fn open(func: &'a mut Func<'r>, step: &'a mut Step<'h>, qp: u32) -> Option<Self> {
         let q = *func.row::<QpRow>(qp)?;
-        Some(Self { func, step, qp, q, ready: false })
+        Some(Self { func, step, qp, q, ready: false, execute: false })
     }
 
     /// Puts the row back, starts the timers its deadlines call for, and queues the QP if it has more to do.
@@ -74,7 +76,7 @@ impl<'a, 'r, 'h> Work<'a, 'r, 'h> {
 
     #[inline]
     pub(crate) fn count(&mut self, counter: Counters) {
-        count(self.func, counter);
+        self.func.count(counter, 1);
     }
 
     pub(crate) fn profile(&self) -> Profile {
@@ -98,9 +100,3 @@ impl<'a, 'r, 'h> Work<'a, 'r, 'h> {
 
 /// Packets a QP sends in one go.
 const BATCH: usize = 64;
-
-/// Counts an event of the port.
-#[inline]
-pub(crate) fn count(func: &mut Func<'_>, counter: Counters) {
-    func.function_mut(|f| &mut f.counters)[counter as usize] += 1;
-}

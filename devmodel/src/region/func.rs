@@ -4,7 +4,7 @@ use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
 use crate::{
     host::{Host, Rid},
     state::{
-        CounterRow, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
+        CounterRow, Counters, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
         TdRow, UarRow, UctxRow, XrcdRow,
     },
 };
@@ -110,6 +110,14 @@ impl<'r> Func<'r> {
         let field = field(row);
         self.journal().save(self.region, (&raw mut *field).cast(), size_of::<T>());
         field
+    }
+
+    /// Adds to a counter of the port. Not journaled: a job taken back has been counted all the same.
+    #[inline]
+    pub fn count(&mut self, counter: Counters, n: u64) {
+        // SAFETY: in bounds; plain data; we hold the lock and `&mut self`.
+        let row: &mut FunctionRow = unsafe { &mut *self.row_at(Table::Function, 0).cast() };
+        row.counters[counter as usize] = row.counters[counter as usize].wrapping_add(n);
     }
 
     /// Row `index`, if it is allocated.
