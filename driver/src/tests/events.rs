@@ -146,6 +146,23 @@ fn each_opener_has_a_vector_of_its_own() {
 }
 
 #[test]
+fn a_vector_somebody_is_still_connected_to_is_passed_over() {
+    let chip = Chip::new();
+    chip.state().busy_vectors.extend([0, 1]);
+    let first = open(&chip.opener(1));
+    chip.state().busy_vectors.clear();
+    let second = open(&chip.opener(2));
+    let state = chip.state();
+    let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
+    let vectors: Vec<_> = inputs
+        .map(|(_, i)| <CreateEqIn as hwspec::layout::Layout>::read(i).eq_context_entry().intr())
+        .collect();
+    drop(state);
+    assert_eq!(vectors, [2, 0]);
+    drop((first, second));
+}
+
+#[test]
 fn health_is_read_from_the_health_buffer() {
     let (chip, device) = device();
     assert!(device.health().is_good());

@@ -53,6 +53,7 @@ pub struct State {
     /// Registers read as all ones, writes go nowhere.
     pub gone: bool,
     pub dead: HashSet<u32>,
+    pub busy_vectors: HashSet<u16>,
     pub mapped: Vec<(Iova, usize)>,
     gids: HashMap<u16, [u8; 0x20]>,
     numbers: u32,
@@ -418,7 +419,10 @@ impl Transport for Fake {
         state.blocks.get(&iova).map(|pages| block(pages, iova)).ok_or(io::ErrorKind::NotFound.into())
     }
 
-    fn interrupt(&self, _: u16) -> io::Result<Interrupt> {
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        if self.chip.state().busy_vectors.contains(&vector) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
         // SAFETY: a new descriptor, nobody else's.
         Ok(Interrupt { fd: unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) } })
     }

@@ -8,7 +8,7 @@ use crate::{
     events::{Events, Registry},
     function::Function,
     records::RecordPool,
-    transport::Transport,
+    transport::{Interrupt, Transport},
 };
 use hwspec::{
     cmd::{Opcode, resource::*, uctx::*},
@@ -64,7 +64,7 @@ pub(crate) struct Opener {
 
 impl Opener {
     /// CREATE_UCTX, ALLOC_UAR, ALLOC_TRANSPORT_DOMAIN, a vector.
-    fn enter(function: Arc<Function>) -> Result<Self, Error> {
+    fn enter(function: Arc<Function>) -> Result<(Self, Interrupt), Error> {
         let mut this = Self { function, uid: None, uar: None, transport_domain: None, vector: None };
         if this.function.caps.general.log_max_uctx() > 0 {
             let out: CreateUctxOut = this.function.call(Opcode::CreateUctx, 0, &CreateUctxIn::zeroed())?;
@@ -73,18 +73,12 @@ impl Opener {
         let uid = this.uid();
         let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
         this.uar = Some(out.uar());
-        let vectors = this.function.identity.msix_vectors;
-        this.vector = this.function.shared.claim_vector(vectors);
-        if this.vector.is_none() {
-            return Err(Error::Invalid {
-                what: format!("all {vectors} interrupt vectors of the function are taken by other openers"),
-                errno: libc::EBUSY,
-            });
-        }
+        let (vector, interrupt) = claim_vector(&this.function)?;
+        this.vector = Some(vector);
         let out: AllocTransportDomainOut =
             this.function.call(Opcode::AllocTransportDomain, uid, &AllocTransportDomainIn::zeroed())?;
         this.transport_domain = Some(out.transport_domain());
-        Ok(this)
+        Ok((this, interrupt))
     }
 
     /// Our user context; 0 if the function has none.
@@ -127,6 +121,31 @@ impl Opener {
     }
 }
 
+/// Claims an interrupt vector. One whose last owner is about to go may still be connected to it: then the next is tried.
+fn claim_vector(function: &Function) -> Result<(u16, Interrupt), Error> {
+    let vectors = function.identity.msix_vectors;
+    let mut busy = Vec::new();
+    let found = loop {
+        let Some(vector) = function.shared.claim_vector(vectors) else {
+            break Err(Error::Invalid {
+                what: format!("all {vectors} interrupt vectors of the function are taken by other openers"),
+                errno: libc::EBUSY,
+            });
+        };
+        match function.transport.interrupt(vector) {
+            Ok(interrupt) => break Ok((vector, interrupt)),
+            Err(error) => {
+                busy.push(vector);
+                if error.kind() != std::io::ErrorKind::ResourceBusy {
+                    break Err(Error::io("cannot get the interrupt vector")(error));
+                }
+            }
+        }
+    };
+    busy.into_iter().for_each(|vector| function.shared.release_vector(vector));
+    found
+}
+
 impl Drop for Opener {
     fn drop(&mut self) {
         if let Err(error) = self.give_back() {
@@ -140,10 +159,8 @@ impl Device {
     pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
         let entries = options.eq_entries;
         let function = Arc::new(bringup::open(transport, options)?);
-        let opener = Opener::enter(function.clone())?;
+        let (opener, interrupt) = Opener::enter(function.clone())?;
         let vector = opener.vector.unwrap_or(0);
-        let interrupt =
-            function.transport.interrupt(vector).map_err(Error::io("cannot get the interrupt vector"))?;
         let queue = EventQueue::create(&function, opener.uid(), opener.uar(), vector, entries)?;
         let registry = Arc::new(Registry::default());
         let events = Events {
