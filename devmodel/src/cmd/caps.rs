@@ -92,7 +92,6 @@ fn general(func: &Func<'_>, current: bool) -> HcaCap {
         .umr_modify_entity_size_disabled(true)
         .umr_modify_atomic_disabled(true)
         .umr_indirect_mkey_disabled(true)
-        .basic_cyclic_rcv_wqe(true)
         .cq_oi(true)
         .cq_moderation(true)
         .rc(true)

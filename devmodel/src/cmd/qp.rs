@@ -6,6 +6,7 @@ use super::{
     memory::{self, Layout as Memory},
     qp_context,
     refusal::{Done, Syndrome},
+    srq_context::Kind,
 };
 use crate::{
     region::Func,
@@ -45,8 +46,9 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         RQ_SHARED => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
         _ => return Syndrome::RqType.refuse(),
     };
-    // Receives from shared queues are not carried out by the pipeline.
-    Syndrome::RqType.unless(srq.is_none())?;
+    // XRC SRQs serve XRC QPs only.
+    let of_rc = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| row.kind != Kind::Xrc as u32);
+    Syndrome::NoSuchSrq.unless(of_rc)?;
     let dbr = memory::record(context.dbr_addr())?;
 
     let (no_sq, no_rq) = (context.no_sq(), context.rq_type() != RQ_OWN);
@@ -71,6 +73,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.hold::<UarRow>(uar);
     call.hold::<CqRow>(send_cq);
     call.hold::<CqRow>(receive_cq);
+    srq.iter().for_each(|srq| call.hold::<SrqRow>(*srq));
     if let Some(row) = call.func.row_mut::<QpRow>(index) {
         row.state = QpState::Reset.raw();
         row.service = context.st().raw();
@@ -87,7 +90,9 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.uar = uar;
         row.counter_set = context.counter_set_id().into();
         row.set(QpFlags::NO_SQ, no_sq);
-        row.set(QpFlags::NO_RQ, no_rq);
+        row.set(QpFlags::NO_RQ, context.rq_type() == RQ_NONE);
+        row.set(QpFlags::HAS_SRQ, srq.is_some());
+        row.srqn = if srq.is_some() { context.srqn_rmpn_xrqn() } else { 0 };
         row.set(QpFlags::RESERVED_LKEY, context.rlky() && call.uid == 0);
         row.set(QpFlags::SCATTER_RES, context.cs_res() != 0);
         row.set(QpFlags::SCATTER_REQ, context.cs_req() != 0);
@@ -163,11 +168,13 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
+    let srq = row.has(QpFlags::HAS_SRQ).then_some(row.srqn);
     memory::unmap(func, memory);
     let_go::<PdRow>(func, pd);
     let_go::<UarRow>(func, uar);
     let_go::<CqRow>(func, send_cq);
     let_go::<CqRow>(func, receive_cq);
+    srq.iter().for_each(|srq| let_go::<SrqRow>(func, *srq));
     func.free::<QpRow>(index);
 }
 

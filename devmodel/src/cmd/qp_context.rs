@@ -25,7 +25,9 @@ pub(super) const LOG_MAX_READS: u8 = 4;
 pub(super) const MIN_SOURCE_PORT: u16 = 0xc000;
 /// `qpc.mtu` of the largest path MTU, 4096 bytes.
 const MAX_MTU: u8 = 5;
-/// `qpc.rq_type` of a QP without a receive queue of its own.
+/// `qpc.rq_type` of a QP that receives from an SRQ or RMP, and of one without receives.
+const SHARED_RQ: u8 = 1;
+/// See [`SHARED_RQ`].
 const NO_RQ: u8 = 3;
 
 bitflags::bitflags! {
@@ -169,6 +171,11 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .vhca_port_num(1)
         .rmac_47_32(u16::from_be_bytes(prefix(&row.dmac)))
         .rmac_31_0(u32::from_be_bytes(prefix(&row.dmac[2..])));
+    let rq_type = match (has(QpFlags::HAS_SRQ), has(QpFlags::NO_RQ)) {
+        (true, _) => SHARED_RQ,
+        (_, true) => NO_RQ,
+        _ => 0,
+    };
     let (page_offset, log_page_size) = memory::shown(&row.memory);
     let mut c = QpContext::zeroed();
     c.set()
@@ -209,7 +216,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .cqn_rcv(row.cqn_rcv)
         .dbr_addr(row.dbr)
         .q_key(row.qkey)
-        .rq_type(if has(QpFlags::NO_RQ) { NO_RQ } else { 0 })
+        .rq_type(rq_type)
         .srqn_rmpn_xrqn(row.srqn)
         .rmsn(row.rx_msn & 0xff_ffff)
         .hw_sq_wqebb_counter(row.sq_next)

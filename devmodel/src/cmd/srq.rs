@@ -37,6 +37,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     let shape = srq_context::read(call.input, kind);
     Syndrome::Umem.unless(!shape.umem)?;
     Syndrome::Signature.unless(!shape.signature)?;
+    Syndrome::RqType.unless(!shape.cyclic)?;
     Syndrome::QueueSize.unless(shape.log_size <= LOG_MAX_SIZE)?;
     Syndrome::Stride.unless(shape.log_stride <= LOG_MAX_STRIDE)?;
     let pd = call.own::<PdRow>(shape.pd, Syndrome::NoSuchPd)?;

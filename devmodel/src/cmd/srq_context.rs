@@ -17,6 +17,8 @@ pub(super) enum Kind {
     Rmp = 2,
 }
 
+/// `wq.wq_type`: WQEs that name their successor.
+const LINKED_LIST: u8 = 0;
 /// `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
 
@@ -39,6 +41,8 @@ pub(super) struct Shape {
     pub filled: u16,
     pub umem: bool,
     pub signature: bool,
+    /// A ring instead of a list of WQEs.
+    pub cyclic: bool,
 }
 
 /// Reads the context of a creation.
@@ -73,13 +77,15 @@ pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
                 lwm: c.lwm(),
                 user_index: c.user_index(),
                 user_index_is_number: c.user_index_equal_xrc_srqn(),
+                cyclic: c.basic_cyclic_rcv_wqe(),
                 umem: input.xrc_srq_umem_valid() || c.dbr_umem_valid(),
                 signature: c.wq_signature(),
                 ..Shape::default()
             }
         }
         Kind::Rmp => {
-            let wq = CreateRmpIn::read(input).ctx().wq();
+            let context = CreateRmpIn::read(input).ctx();
+            let wq = context.wq();
             Shape {
                 log_size: wq.log_wq_sz(),
                 log_stride: wq.log_wq_stride(),
@@ -90,6 +96,7 @@ pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
                 lwm: wq.lwm(),
                 umem: wq.wq_umem_valid() || wq.dbr_umem_valid(),
                 signature: wq.wq_signature(),
+                cyclic: wq.wq_type() != LINKED_LIST || context.basic_cyclic_rcv_wqe(),
                 ..Shape::default()
             }
         }
