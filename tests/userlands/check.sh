@@ -35,12 +35,15 @@ found=$(chroot "$folder" /ironverbs/probe) || die "$suite: the layout is unknown
 say "layout" "$found"
 
 # --- programs -----------------------------------------------------------------------------------------------------
-# Inside the launcher's namespace the folder gets the same /sys, /dev and /proc; the node lies in /dev/shm.
+# Inside the launcher's namespace the folder gets the same /sys, /dev and /proc and the provider where the host has it;
+# the node lies in /dev/shm.
+mkdir -p "$folder$built"
 run() {
-    timeout 60 "$built/ironverbs" run --node "$node" --vfs 4 -- sh -c '
-        folder=$1; shift
+    timeout 60 "$built/ironverbs" run --node "$node/n" --vfs 4 -- sh -c '
+        folder=$1 built=$2; shift 2
         for dir in sys dev proc; do mount --rbind "/$dir" "$folder/$dir"; done
-        exec chroot "$folder" "$@"' sh "$folder" "$@"
+        mount --bind "$built" "$folder$built"
+        exec chroot "$folder" "$@"' sh "$folder" "$built" "$@"
 }
 
 # check NAME PATTERN COMMAND...: the command succeeds and says PATTERN

@@ -84,13 +84,19 @@ impl Bed {
     /// Function level reset.
     pub fn reset(&mut self, fid: u8) {
         self.adapter.reset(&mut self.memory, fid);
-        self.functions.remove(&fid);
+        self.forget(|f| f == fid);
+    }
+
+    /// Forgets what the functions that `gone` picks had.
+    fn forget(&mut self, gone: impl Fn(u8) -> bool) {
+        self.functions.retain(|fid, _| !gone(*fid));
+        self.queues.eq_of.retain(|fid, _| !gone(*fid));
     }
 
     /// Switches `n` VFs on (or off with 0), through the SR-IOV capability of the PF.
     pub fn set_vfs(&mut self, n: u16) {
         self.config_write(0, SRIOV_CONTROL, 0);
-        self.functions.retain(|fid, _| *fid == 0);
+        self.forget(|fid| fid != 0);
         if n > 0 {
             self.config_write(0, SRIOV_NUM_VFS, n.into());
             self.config_write(0, SRIOV_CONTROL, VF_ENABLE_AND_MSE);

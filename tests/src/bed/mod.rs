@@ -77,7 +77,7 @@ impl Bed {
         let wire = SharedWire::default();
         let mut runner = Runner::new();
         runner.set_link(Some(Box::new(wire.clone())));
-        let mut bed = Self {
+        let bed = Self {
             adapter,
             runner,
             memory,

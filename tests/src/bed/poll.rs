@@ -71,9 +71,11 @@ impl Bed {
         if let Some(ring) = self.queues.cqs.get_mut(&cq) {
             ring.ci = ci;
         }
-        let qp = self.queues.qps.iter().find(|(qp, _)| qp.fid == cq.fid && qp.qpn == cqe.qpn().0);
-        if let Some(srq) = qp.and_then(|(_, q)| q.srq) {
-            if !Wc::of(&cqe).is_send() && cqe.opcode() != CqeOpcode::RespErr {
+        if !Wc::of(&cqe).is_send() && cqe.opcode() != CqeOpcode::RespErr {
+            let least = Cq { fid: 0, cqn: 0 };
+            let first = Qp { fid: cq.fid, qpn: cqe.qpn().0, send_cq: least, recv_cq: least };
+            let qp = self.queues.qps.range(first..).next().filter(|(qp, _)| qp.qpn == first.qpn);
+            if let Some(srq) = qp.and_then(|(_, q)| q.srq) {
                 self.recycle(srq, cqe.wqe_counter());
             }
         }

@@ -25,8 +25,8 @@ pub enum Fault {
     Behind(u32),
     /// A router on the way marks it: congestion experienced.
     Mark,
-    /// Its BTH is changed by this function; the ICRC is made right again.
-    Rewrite(fn(&mut hwspec::wire::Bth)),
+    /// It carries this P_Key; the ICRC is made right again.
+    Pkey(u16),
 }
 
 /// Which frames a rule is for; `None` is any.
@@ -269,8 +269,10 @@ impl Wire {
                 mark(frame);
                 Verdict::Deliver
             }
-            Some(Fault::Rewrite(change)) => {
-                rewrite(frame, change);
+            Some(Fault::Pkey(pkey)) => {
+                rewrite(frame, |bth| {
+                    bth.set().pkey(pkey);
+                });
                 Verdict::Deliver
             }
         }
@@ -281,6 +283,9 @@ impl Wire {
 pub fn mark(frame: &mut [u8]) {
     use hwspec::layout::Layout;
     let ip = hwspec::wire::Ethernet::SIZE;
+    if frame.len() < ip + hwspec::wire::Ipv4::SIZE {
+        return;
+    }
     if frame[ip] >> 4 == 6 {
         frame[ip + 1] |= 0x30;
         return;

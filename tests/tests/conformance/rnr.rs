@@ -62,7 +62,8 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
         let wait = time * 10 * US;
         assert_eq!(rnr_ns(code) * NS, wait);
         let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
+        // With an acknowledgement timeout that stays out of the way.
+        let peer = bed.foreign(1, Path { timeout: 24, ..path() });
         let from = bed.mr(1, 64, Access::LOCAL);
         bed.post(peer.qp, &Wr::send(from.sge()));
         bed.answers();

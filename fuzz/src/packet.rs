@@ -1,0 +1,83 @@
+//! Packets: any headers and payload with a right ICRC, and frames that are nonsense altogether.
+
+use crate::{bytes::Bytes, stage::Stage};
+use hwspec::{
+    layout::Bits,
+    wire::{BthOpcode, Syndrome},
+};
+use tests::bed::{Op, Pkt, US, Wr, mark, reseal};
+
+/// Packets in one input at most.
+const PACKETS: usize = 24;
+
+/// Packets made of `data`.
+pub fn packet(data: &[u8]) {
+    let mut input = Bytes(data);
+    let mut stage = Stage::new();
+    // Requests that answers may be for.
+    let busy = [
+        Wr::new(Op::Write { va: 0, rkey: 0 }, &[stage.mr.part(0, 600)]),
+        Wr::new(Op::Read { va: 0, rkey: 0 }, &[stage.mr.part(1024, 600)]),
+        Wr::new(Op::FetchAdd { va: 0, rkey: 0, add: 1 }, &[stage.mr.part(2048, 8)]),
+        Wr::send(stage.mr.part(0, 100)),
+    ];
+    stage.bed.post_all(stage.foreign.qp, &busy);
+    for _ in 0..PACKETS {
+        if input.is_empty() {
+            break;
+        }
+        let (frame, wait) = frame(&stage, &mut input);
+        stage.bed.inject(&frame);
+        stage.bed.answers();
+        stage.bed.advance(wait);
+    }
+    stage.judge();
+}
+
+/// A frame, and the time that passes after it.
+fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
+    let kind = input.u8();
+    let peer = stage.foreign;
+    let opcode = BthOpcode::from_raw(if kind & 1 == 0 { input.u8() % 0x18 } else { input.u8() });
+    // Near what is expected: as a request, or as an answer.
+    let base = if kind & 2 == 0 { peer.path.rq_psn } else { peer.path.sq_psn };
+    let psn = base.wrapping_add_signed(i32::from(input.u8() as i8));
+    let len = match input.u8() {
+        n @ 0..=127 => usize::from(n),
+        128..=191 => 256,
+        n => usize::from(n) * 8,
+    };
+    let (va, key) = match input.u8() % 4 {
+        0..=2 => (stage.mr.va + u64::from(input.u16()) % 8300, stage.mr.key),
+        _ => (input.u64(), input.u32()),
+    };
+    let dma_len = if kind & 4 == 0 { len as u32 } else { input.u32() };
+    let mut pkt = Pkt::new(opcode, psn)
+        .payload(&vec![kind; len])
+        .reth(va, key, dma_len)
+        .atomic(va & !7, key, 1, 2)
+        .aeth(Syndrome::from_bits(input.u8().into()), 1)
+        .imm(input.u32())
+        .ieth(key);
+    if kind & 8 == 0 {
+        pkt = pkt.ack_req();
+    }
+    let mut frame = peer.frame(&pkt);
+    if kind & 16 != 0 {
+        for _ in 0..input.u8() % 4 {
+            let (at, flip) = (usize::from(input.u8()), input.u8());
+            if let Some(byte) = frame.get_mut(at) {
+                *byte ^= flip;
+            }
+        }
+        reseal(&mut frame);
+    }
+    if kind & 32 != 0 {
+        mark(&mut frame);
+    }
+    if kind & 64 != 0 {
+        frame.truncate(usize::from(input.u16()));
+    }
+    let wait = if kind & 128 != 0 { u64::from(input.u8()) * US } else { 0 };
+    (frame, wait)
+}
