@@ -34,6 +34,10 @@ pub struct Machine {
     pub memory: HashMap<u8, Vec<u8>>,
     pub interrupts: Vec<(Rid, u16, u64, u32)>,
     pub transfers: Vec<Rid>,
+    /// Party whose program runs; 0 stands for party 1.
+    pub party: u16,
+    /// Party whose memory can't be reached.
+    pub out_of_reach: Option<Party>,
 }
 
 impl Machine {
@@ -69,10 +73,10 @@ impl Host for Machine {
         self.interrupts.push((rid, vector, address, data));
     }
     fn party(&self) -> Party {
-        Party(1)
+        Party(self.party.max(1))
     }
-    fn reaches(&mut self, _: Party) -> bool {
-        true
+    fn reaches(&mut self, party: Party) -> bool {
+        self.out_of_reach != Some(party)
     }
     fn wake(&mut self, _: Party) {}
     fn alive(&mut self, _: Party) -> bool {

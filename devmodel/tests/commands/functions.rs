@@ -1,1 +1,255 @@
+//! Functions that come, go and are reset; data between them, and no transfer where none may be.
 
+use crate::{bed::Bed, objects::name, queue_pairs::Qp};
+use devmodel::host::{Party, Rid};
+use hwspec::{
+    cmd::{Opcode, Status, adapter::*},
+    context::QpState,
+    cqe::{Cqe64, CqeOpcode},
+    handle::Qpn,
+    layout::Layout,
+    pcie::{EXPRESS_CAP, SRIOV_CAP},
+    wqe::{CqeMode, CtrlSeg, DataSeg, RaddrSeg, WqeOpcode},
+};
+
+/// The doorbell of `qp`, as the first 8 bytes of its last WQE.
+fn doorbell(index: u16, qpn: u32) -> u64 {
+    let mut ctrl = CtrlSeg::zeroed();
+    ctrl.set().wqe_idx(index).opcode(WqeOpcode::RdmaWrite).qpn(Qpn(qpn)).ds(3).ce(CqeMode::Always);
+    u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()))
+}
+
+impl Bed {
+    /// Posts a WRITE of `len` bytes from the start of `from`'s data to the start of `to`'s, and does not ring.
+    fn post_write(&mut self, from: &Qp, to: &Qp, index: u16, len: u32) {
+        let mut ctrl = CtrlSeg::zeroed();
+        ctrl.set().wqe_idx(index).opcode(WqeOpcode::RdmaWrite).qpn(Qpn(from.qpn)).ds(3).ce(CqeMode::Always);
+        let mut raddr = RaddrSeg::zeroed();
+        raddr.set().raddr(to.data).rkey(to.key);
+        let mut data = DataSeg::zeroed();
+        data.set().byte_count(len).lkey(from.key).addr(from.data);
+        let at = from.sq + 64 * u64::from(index % 16);
+        let wqe = [ctrl.as_bytes().as_slice(), raddr.as_bytes(), data.as_bytes()].concat();
+        self.memory(from.fid, at, 48).copy_from_slice(&wqe);
+        let counter = u32::from(index.wrapping_add(1)).to_be_bytes();
+        self.memory(from.fid, from.dbr + 4, 4).copy_from_slice(&counter);
+    }
+
+    fn ring(&mut self, qp: &Qp, index: u16) {
+        self.write64(qp.fid, u64::from(qp.base.uar) << 12 | 0x800, doorbell(index, qp.qpn));
+    }
+
+    fn write(&mut self, from: &Qp, to: &Qp, index: u16, len: u32) {
+        self.post_write(from, to, index, len);
+        self.ring(from, index);
+    }
+
+    fn cqe(&mut self, qp: &Qp, index: u64) -> Option<CqeOpcode> {
+        let cqe = Cqe64::read(self.memory(qp.fid, qp.cq + 64 * index, 64));
+        Some(cqe.opcode()).filter(|opcode| *opcode != CqeOpcode::Invalid)
+    }
+
+    /// Two connected QPs, on functions 1 and 2, whose objects belong to parties 1 and 2.
+    fn pair(&mut self) -> (Qp, Qp) {
+        let a = self.qp(1);
+        self.host.party = 2;
+        let b = self.qp(2);
+        self.host.party = 1;
+        self.connect(&a, &b);
+        self.connect(&b, &a);
+        (a, b)
+    }
+
+    fn flr(&mut self, fid: u8) {
+        let control = self.config_read(fid, EXPRESS_CAP + 8, 4);
+        self.config_write(fid, EXPRESS_CAP + 8, 2, control & 0xffff | 1 << 15);
+    }
+}
+
+#[test]
+fn a_write_goes_from_one_function_to_another() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.memory(1, a.data, 1000).fill(0x42);
+    bed.write(&a, &b, 0, 1000);
+    assert_eq!(bed.memory(2, b.data, 1001), [&[0x42; 1000][..], &[0]].concat());
+    assert_eq!(bed.cqe(&a, 0), Some(CqeOpcode::Req));
+}
+
+#[test]
+fn a_doorbell_in_two_halves_counts_and_a_foreign_one_does_not() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.memory(1, a.data, 4).fill(7);
+    bed.post_write(&a, &b, 0, 4);
+    let value = doorbell(0, a.qpn);
+    // Through a page that is not the QP's, and through the other function.
+    let other = bed.uar(1, 0);
+    bed.write64(1, u64::from(other) << 12 | 0x800, value);
+    bed.write64(2, u64::from(b.base.uar) << 12 | 0x800, value);
+    bed.write64(1, u64::from(a.base.uar) << 12 | 0x800, doorbell(0, b.qpn));
+    bed.write64(1, u64::from(a.base.uar) << 12 | 0x808, value);
+    assert_eq!(bed.memory(2, b.data, 4), [0; 4]);
+    let at = u64::from(a.base.uar) << 12 | 0x900;
+    bed.write32(1, at, (value >> 32) as u32);
+    assert_eq!(bed.memory(2, b.data, 4), [0; 4]);
+    bed.write32(1, at + 4, value as u32);
+    assert_eq!(bed.memory(2, b.data, 4), [7; 4]);
+}
+
+#[test]
+fn virtual_functions_come_and_go_with_the_capability() {
+    let mut bed = Bed::power_on();
+    assert_eq!(bed.config_read(0, SRIOV_CAP + 0x0c, 4), 3 << 16 | 3, "TotalVFs, InitialVFs");
+    assert_eq!(bed.config_read(1, 0, 4), u32::MAX);
+    bed.enable_vfs(2);
+    assert_eq!(bed.config_read(1, 0, 4), 0x1018_15b3);
+    assert_eq!(bed.config_read(2, 0, 4), 0x1018_15b3);
+    assert_eq!(bed.config_read(3, 0, 4), u32::MAX, "NumVFs is 2");
+    bed.config_write(0, SRIOV_CAP + 0x10, 2, 3);
+    assert_eq!(bed.config_read(0, SRIOV_CAP + 0x10, 2), 2, "NumVFs is fixed while VFs are enabled");
+    (0..3).for_each(|fid| bed.bring_up(fid));
+    let before = bed.qp(1);
+    // Memory space of the VFs, by the PF.
+    bed.config_write(0, SRIOV_CAP + 8, 2, 1);
+    assert_eq!(bed.read32(1, 4), u32::MAX);
+    bed.config_write(0, SRIOV_CAP + 8, 2, 1 | 1 << 3);
+    assert_eq!(bed.read32(1, 4) >> 16, 5);
+    bed.config_write(0, SRIOV_CAP + 8, 2, 1 << 3);
+    assert_eq!(bed.config_read(1, 0, 4), u32::MAX);
+    assert_eq!(bed.read32(1, 4), u32::MAX);
+    bed.write32(1, 0x18, 1);
+    bed.enable_vfs(2);
+    assert_eq!(bed.read32(1, 4), u32::MAX, "as after power-on: memory space is off");
+    bed.bring_up(1);
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, before.qpn).status(), Status::BadResource);
+}
+
+#[test]
+fn a_pf_without_functions_to_enable_enables_none() {
+    let mut bed = Bed::power_on();
+    bed.enable_vfs(0);
+    assert_eq!(bed.config_read(1, 0, 4), u32::MAX);
+    bed.config_write(0, SRIOV_CAP + 8, 2, 0);
+    bed.enable_vfs(0xffff);
+    assert_eq!(bed.config_read(3, 0, 4), 0x1018_15b3, "no more than there are");
+}
+
+#[test]
+fn a_reset_leaves_a_function_as_after_power_on_and_its_peers_alone() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.flr(1);
+    assert_eq!(bed.config_read(1, 4, 2), 0);
+    assert_eq!(bed.read32(1, 4), u32::MAX);
+    assert_eq!(bed.show(2, b.qpn).state(), QpState::Rts);
+    bed.enable_pci(1);
+    assert_eq!(bed.read32(1, 0x10), 0);
+    assert_eq!(bed.status(1, Opcode::QueryIssi, &QueryIssiIn::zeroed(), 0x70), Status::BadSysState);
+    bed.bring_up(1);
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, a.qpn).status(), Status::BadResource);
+    // Nothing leaked: the tables start over.
+    let again = bed.qp(1);
+    assert_eq!((again.qpn, again.cqn, again.key), (a.qpn, a.cqn, a.key));
+}
+
+#[test]
+fn row_62_a_peer_of_a_reset_function_sees_its_retries_exceeded() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.flr(2);
+    bed.host.transfers.clear();
+    bed.write(&a, &b, 0, 64);
+    for _ in 0..400 {
+        bed.now += 50_000_000_000;
+        let now = bed.now;
+        bed.runner.run(&bed.adapter, &mut bed.host, now, 1);
+    }
+    assert_eq!(bed.cqe(&a, 0), Some(CqeOpcode::ReqErr));
+    assert_eq!(bed.show(1, a.qpn).state(), QpState::Err);
+    assert!(!bed.host.transfers.contains(&Rid(2)), "no DMA of the function that was reset");
+}
+
+/// A frame that refers to memory of function 1 waits in the ring of function 2, whose party is out of reach.
+fn waiting(bed: &mut Bed) -> (Qp, Qp) {
+    let (a, b) = bed.pair();
+    bed.host.out_of_reach = Some(Party(2));
+    bed.memory(1, a.data, 1000).fill(0x42);
+    bed.write(&a, &b, 0, 1000);
+    assert_eq!(bed.memory(2, b.data, 4), [0; 4], "it waits");
+    (a, b)
+}
+
+/// Lets function 2 run, and asserts that the data arrived without a transfer from function 1's data.
+fn arrives_without_the_sender(bed: &mut Bed, a: &Qp, b: &Qp) {
+    bed.memory(1, a.data, 1000).fill(0x66);
+    bed.host.transfers.clear();
+    bed.host.out_of_reach = None;
+    let now = bed.now;
+    bed.runner.run(&bed.adapter, &mut bed.host, now, 2);
+    assert_eq!(bed.memory(2, b.data, 1000), [0x42; 1000], "what was sent, not what is there now");
+}
+
+#[test]
+fn row_61_no_access_after_a_key_is_destroyed_even_by_frames_under_way() {
+    let mut bed = Bed::ready();
+    let (a, b) = waiting(&mut bed);
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyMkey, 0, a.key >> 8).status(), Status::Ok);
+    arrives_without_the_sender(&mut bed, &a, &b);
+}
+
+#[test]
+fn row_62_no_access_after_a_reset_even_by_frames_under_way() {
+    let mut bed = Bed::ready();
+    let (a, b) = waiting(&mut bed);
+    bed.flr(1);
+    arrives_without_the_sender(&mut bed, &a, &b);
+    assert!(!bed.host.transfers.contains(&Rid(1)));
+}
+
+#[test]
+fn no_access_after_a_party_is_reaped_even_by_frames_under_way() {
+    let mut bed = Bed::ready();
+    let (a, b) = waiting(&mut bed);
+    let uid = bed.uid(1);
+    assert_ne!(uid, 0);
+    assert_eq!(bed.adapter.reap(&mut bed.host, Party(1)), 1);
+    arrives_without_the_sender(&mut bed, &a, &b);
+}
+
+#[test]
+fn frames_that_wait_for_a_function_are_dropped_by_its_reset() {
+    let mut bed = Bed::ready();
+    let (_, b) = waiting(&mut bed);
+    bed.flr(2);
+    bed.host.out_of_reach = None;
+    bed.host.transfers.clear();
+    let now = bed.now;
+    bed.runner.run(&bed.adapter, &mut bed.host, now, 2);
+    assert_eq!(bed.memory(2, b.data, 1000), [0; 1000]);
+    assert!(!bed.host.transfers.contains(&Rid(2)));
+}
+
+#[test]
+fn teardown_ends_all_objects() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.ok(1, Opcode::TeardownHca, &TeardownHcaIn::zeroed(), 16);
+    bed.host.transfers.clear();
+    bed.write(&b, &a, 0, 64);
+    assert!(!bed.host.transfers.contains(&Rid(1)), "nobody is there to take it");
+    bed.ok(1, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, a.qpn).status(), Status::BadResource);
+    bed.qp(1);
+}
+
+#[test]
+fn without_bus_mastering_a_function_neither_receives_nor_sends() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    bed.config_write(2, 4, 2, 0b010);
+    bed.host.transfers.clear();
+    bed.write(&a, &b, 0, 64);
+    bed.write(&b, &a, 0, 64);
+    assert!(!bed.host.transfers.contains(&Rid(2)));
+}
