@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 /// A ring of entries of `8 * entry_words` bytes; their number is a power of two. The eight words at the end of an
-/// entry are what [`DmaRing::ready`] and [`DmaRing::take64`] look at.
+/// entry are what [`DmaRing::last_byte`] and [`DmaRing::take64`] look at.
 pub struct DmaRing {
     mem: Arc<DmaMem>,
     first_word: usize,
