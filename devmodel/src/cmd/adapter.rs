@@ -16,11 +16,10 @@ const IEEE_VENDOR: u32 = 0x0002_c9;
 /// Board id: not one of a real board.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 
-/// The PF also enables its VFs; a VF brings itself up, so there is nothing else to do.
+/// Whether the command is about the caller. The PF also enables its VFs, before they are there; a VF brings itself up, so
+/// there is nothing else to do.
 fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
-    let vf = u8::try_from(function_id).unwrap_or(u8::MAX);
-    let region = call.func.region();
-    let manages = call.func.fid() == 0 && vf < region.functions() && region.is_present(vf);
+    let manages = call.func.fid() == 0 && function_id < call.func.region().functions().into();
     Syndrome::FunctionId.unless(function_id == 0 || manages)?;
     Ok(function_id == 0)
 }

@@ -64,7 +64,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         (PAOS, WRITE) => {
             let state = load(&register, 0, 11, 8);
             Syndrome::VportState.unless(state == UP || state == DOWN)?;
-            *call.func.function_mut(|f| &mut f.vport_state) = u32::from(state == UP);
+            vport::set_link(call.func, state == UP);
         }
         (PMTU, WRITE) => {
             let mtu = load(&register, 8, 31, 16) as u16;

@@ -6,11 +6,14 @@ use super::{
 };
 use crate::{
     identity,
-    state::{Counters, ROCE_ADDRESSES, RoceAddress},
+    pipe::event,
+    region::Func,
+    state::{Counters, EqRow, ROCE_ADDRESSES, RoceAddress},
 };
 use hwspec::{
     cmd::vport::*,
     context::vport::{MacAddressLayout, NicVportContext, RoceAddr, TrafficCounter},
+    eqe::{Eqe, EventType, PortChange, PortEvent},
     layout::prefix,
 };
 
@@ -55,8 +58,27 @@ pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
     let admin = input.admin_state();
     Syndrome::VportState.unless(admin <= FOLLOW)?;
     *call.func.function_mut(|f| &mut f.vport_admin_state) = admin.into();
-    *call.func.function_mut(|f| &mut f.vport_state) = u32::from(admin != 0);
+    set_link(call.func, admin != 0);
     call.answer(&ModifyVportStateOut::zeroed())
+}
+
+/// The link goes up or down; every event queue that wants port events hears of a change.
+pub(super) fn set_link(func: &mut Func<'_>, up: bool) {
+    if func.function().vport_state == u32::from(up) {
+        return;
+    }
+    *func.function_mut(|f| &mut f.vport_state) = up.into();
+    let bit = 1u64 << EventType::PortChange.raw();
+    let change = if up { PortChange::Active } else { PortChange::Down };
+    for eqn in func.live::<EqRow>() {
+        if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
+            let mut data = PortEvent::zeroed();
+            data.set().port_num(1);
+            let mut eqe = Eqe::new(EventType::PortChange, data);
+            eqe.set().event_sub_type(change.raw());
+            event::push(func, eqn, eqe);
+        }
+    }
 }
 
 pub(super) fn query_nic(call: &mut Call<'_, '_, '_>) -> Done {

@@ -1,11 +1,20 @@
 //! Functions that come, go and are reset; data between them, and no transfer where none may be.
 
-use crate::{bed::Bed, objects::name, queue_pairs::Qp};
-use devmodel::host::{Party, Rid};
+use crate::{
+    bed::Bed,
+    objects::{Base, name},
+    queue_pairs::Qp,
+};
+use devmodel::{
+    host::{Party, Rid},
+    region::Func,
+    state::{CqRow, PdRow, QpRow},
+};
 use hwspec::{
-    cmd::{Opcode, Status, adapter::*},
+    cmd::{Opcode, Status, adapter::*, vport::*},
     context::QpState,
     cqe::{Cqe64, CqeOpcode},
+    eqe::{CompEvent, Eqe, EventType, PortChange},
     handle::Qpn,
     layout::Layout,
     pcie::{EXPRESS_CAP, SRIOV_CAP},
@@ -252,4 +261,76 @@ fn without_bus_mastering_a_function_neither_receives_nor_sends() {
     bed.write(&a, &b, 0, 64);
     bed.write(&b, &a, 0, 64);
     assert!(!bed.host.transfers.contains(&Rid(2)));
+}
+
+#[test]
+fn an_armed_completion_queue_sends_an_event_and_the_vector_of_its_event_queue() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    let uar = u64::from(a.base.uar) << 12;
+    bed.write32(1, uar | 0x40, a.base.eqn << 24);
+    bed.write(&a, &b, 0, 16);
+    assert!(bed.host.interrupts.is_empty(), "not armed");
+    // Armed at consumer index 1, by a register of 8 bytes and then by two of 4 that lean on the record.
+    for (index, halves) in [(1u16, false), (2, true)] {
+        let mut record = (u32::from(index)).to_be_bytes().to_vec();
+        let word = u32::from(index - 1) << 28 | u32::from(index);
+        record.extend_from_slice(&word.to_be_bytes());
+        bed.memory(1, a.cq + 4096, 8).copy_from_slice(&record);
+        if halves {
+            bed.write32(1, uar | 0x20, word);
+            bed.write32(1, uar | 0x24, a.cqn);
+        } else {
+            bed.write64(1, uar | 0x20, u64::from(word) << 32 | u64::from(a.cqn));
+        }
+        bed.write(&a, &b, index, 16);
+        let raised: Vec<_> = bed.host.interrupts.drain(..).map(|i| (i.0, i.1)).collect();
+        assert_eq!(raised, [(Rid(1), 1)], "halves: {halves}");
+        bed.write32(1, uar | 0x40, a.base.eqn << 24 | u32::from(index));
+    }
+    let eqe = Eqe::read(bed.memory(1, a.base.eq_memory, 64));
+    assert_eq!(eqe.event_type(), EventType::Comp);
+    assert_eq!(eqe.data::<CompEvent>().cq_number().0, a.cqn);
+}
+
+#[test]
+fn a_change_of_the_link_is_told_to_who_wants_to_know() {
+    let mut bed = Bed::ready();
+    let uar = bed.uar(1, 0);
+    let (_, at) = bed.eq(1, uar, 1 << EventType::PortChange.raw(), 2);
+    let mut input = ModifyVportStateIn::zeroed();
+    bed.ok(1, Opcode::ModifyVportState, &input, 16);
+    let eqe = Eqe::read(bed.memory(1, at, 64));
+    assert_eq!((eqe.event_type(), eqe.event_sub_type()), (EventType::PortChange, PortChange::Down.raw()));
+    input.set().admin_state(1);
+    bed.ok(1, Opcode::ModifyVportState, &input, 16);
+    let eqe = Eqe::read(bed.memory(1, at + 64, 64));
+    assert_eq!(eqe.event_sub_type(), PortChange::Active.raw());
+    let out = bed.ok(1, Opcode::QueryVportState, &QueryVportStateIn::zeroed(), 16);
+    assert_eq!(QueryVportStateOut::read(&out).state(), 1);
+}
+
+#[test]
+fn the_end_of_many_objects_fits_the_journal() {
+    let mut bed = Bed::ready();
+    let uid = bed.uid(1);
+    let uar = bed.uar(1, uid);
+    let (eqn, eq_memory) = bed.eq(1, uar, 0, 1);
+    let base = Base { pd: bed.pd(1, uid), uar, eqn, eq_memory };
+    for _ in 0..60 {
+        let cqn = bed.cq(1, uid, &base);
+        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, |_| ());
+        assert_eq!(reply.status(), Status::Ok);
+    }
+    let used = |bed: &mut Bed| {
+        let func = Func::lock(bed.adapter.region(), 1, &mut bed.host);
+        assert_eq!(func.journal_stats().overflows, 0);
+        (func.used::<QpRow>(), func.used::<CqRow>(), func.used::<PdRow>(), func.function().mtt_used)
+    };
+    assert_eq!(used(&mut bed).0, 60);
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyUctx, 0, uid.into()).status(), Status::Ok);
+    let left = used(&mut bed);
+    assert_eq!((left.0, left.1, left.2), (0, 0, 0));
+    assert_eq!(left.3, 128 + 1, "the list of pages and the event queue");
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyEq, 0, eqn).status(), Status::Ok);
 }
