@@ -2,5 +2,10 @@
 
 pub(crate) mod rig;
 mod runner;
+mod sched;
+pub mod sim;
+mod timed;
+mod timing;
 
 pub use runner::{Link, Runner, Trace, TraceEvent, Traced, Verdict};
+pub use sched::Ps;

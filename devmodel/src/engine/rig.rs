@@ -13,12 +13,12 @@ use hwspec::{
     context::{AccessMode, QpState},
     cqe::{Cqe64, CqeOpcode},
     layout::Layout,
-    wqe::{CqeMode, CtrlSeg, DataSeg, RaddrSeg, WqeOpcode},
+    wqe::{CqeMode, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, WqeOpcode},
 };
 use std::sync::atomic::Ordering::Release;
 
 /// Bytes of the machine's memory.
-pub(crate) const MEMORY: usize = 64 << 20;
+const MEMORY: usize = 64 << 20;
 const LOG_SQ: u8 = 8;
 const LOG_RQ: u8 = 8;
 const LOG_RQ_STRIDE: u8 = 5;
@@ -29,7 +29,7 @@ const ME: Party = Party(1);
 pub(crate) struct Machine {
     pub memory: Vec<u8>,
     pub interrupts: Vec<(u8, u16)>,
-    /// Called with address and length of everything written.
+    /// Address and length of everything written.
     pub written: Vec<(Iova, u32)>,
     /// Addresses from here up to here are refused.
     pub hole: (Iova, Iova),
@@ -93,8 +93,6 @@ impl Host for Machine {
 pub(crate) struct Side {
     pub fid: u8,
     pub qpn: u32,
-    pub cqn: u32,
-    pub eqn: u32,
     pub key: u32,
     pub uar: u32,
     sq: Iova,
@@ -150,7 +148,13 @@ impl Rig {
         Self { adapter, machine, sides }
     }
 
+    /// Whether `at` lies in the CQ of side `i`.
+    pub(crate) fn in_cq(&self, i: usize, at: Iova) -> bool {
+        (self.sides[i].cq..self.sides[i].cq + (64 << LOG_CQ)).contains(&at)
+    }
+
     /// Reads or changes rows of side `i`.
+    #[cfg(test)]
     pub(crate) fn with<T>(&mut self, i: usize, f: impl FnOnce(&mut Func<'_>) -> T) -> T {
         let mut func = Func::lock(self.adapter.region(), self.sides[i].fid, &mut self.machine);
         let out = f(&mut func);
@@ -159,6 +163,7 @@ impl Rig {
     }
 
     /// The QP row of side `i`.
+    #[cfg(test)]
     pub(crate) fn qp(&mut self, i: usize) -> QpRow {
         let qpn = self.sides[i].qpn;
         self.with(i, |func| *func.get::<QpRow>(qpn).expect("the rig's QP"))
@@ -167,10 +172,17 @@ impl Rig {
     /// Writes a send WQE and raises the doorbell record; the doorbell itself is the caller's.
     pub(crate) fn post_send(&mut self, i: usize, opcode: WqeOpcode, len: u32, imm: u32, signaled: bool) {
         let peer = self.sides[1 - i];
-        let data = DataSeg::zeroed();
         let list = [(self.sides[i].key, self.sides[i].data, len)];
         self.post_list(i, opcode, &list[..usize::from(len > 0)], (peer.data, peer.key), imm, signaled);
-        let _ = data;
+    }
+
+    /// As [`post_send`](Self::post_send), with the data in the WQE itself.
+    pub(crate) fn post_inline(&mut self, i: usize, opcode: WqeOpcode, len: u32, signaled: bool) {
+        let (at, peer) = (self.sides[i].data as usize, self.sides[1 - i]);
+        let mut seg = InlineSeg::new(len as u16).as_bytes().to_vec();
+        seg.extend_from_slice(&self.machine.memory[at..at + len as usize]);
+        seg.resize(InlineSeg::span(len as usize), 0);
+        self.post(i, opcode, &seg, (peer.data, peer.key), 0, signaled);
     }
 
     /// As [`post_send`](Self::post_send), with a gather list and a remote address of its own.
@@ -179,6 +191,24 @@ impl Rig {
         i: usize,
         opcode: WqeOpcode,
         list: &[(u32, Iova, u32)],
+        remote: (Iova, u32),
+        imm: u32,
+        signaled: bool,
+    ) {
+        let mut segments = Vec::new();
+        for (lkey, addr, len) in list {
+            let mut seg = DataSeg::zeroed();
+            seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
+            segments.extend_from_slice(seg.as_bytes());
+        }
+        self.post(i, opcode, &segments, remote, imm, signaled);
+    }
+
+    fn post(
+        &mut self,
+        i: usize,
+        opcode: WqeOpcode,
+        segments: &[u8],
         remote: (Iova, u32),
         imm: u32,
         signaled: bool,
@@ -195,11 +225,7 @@ impl Rig {
             wqe.extend_from_slice(&u64::from(imm).to_be_bytes());
             wqe.extend_from_slice(&[0; 8]);
         }
-        for (lkey, addr, len) in list {
-            let mut seg = DataSeg::zeroed();
-            seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
-            wqe.extend_from_slice(seg.as_bytes());
-        }
+        wqe.extend_from_slice(segments);
         ctrl.set()
             .wqe_idx(side.sq_pi)
             .opcode(opcode)
@@ -255,6 +281,7 @@ impl Rig {
     }
 
     /// Bytes of side `i`'s data from `from` on.
+    #[cfg(test)]
     pub(crate) fn data(&mut self, i: usize, from: u64, len: usize) -> &mut [u8] {
         let at = (self.sides[i].data + from) as usize;
         &mut self.machine.memory[at..at + len]
@@ -321,8 +348,6 @@ fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) ->
     Side {
         fid,
         qpn,
-        cqn,
-        eqn,
         key: number,
         uar: 7,
         sq: rq + rq_bytes,

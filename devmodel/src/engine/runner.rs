@@ -206,17 +206,7 @@ impl Runner {
             let mut budget = adapter.config().budget;
             let mut kept = first;
             loop {
-                let mut step = Step {
-                    host,
-                    now,
-                    config: adapter.config(),
-                    careful,
-                    refused: false,
-                    yielded: false,
-                    settle: false,
-                    blocked: None,
-                    buffers: &mut self.buffers,
-                };
+                let mut step = Step::new(host, now, adapter.config(), careful, &mut self.buffers);
                 // A job and all that follows from it within the function is the least that commits.
                 let source = kept.take().or_else(|| next(func, &mut step));
                 let Some(job) = source else { break };
@@ -378,7 +368,7 @@ enum Outcome {
 }
 
 #[inline]
-fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'_>) {
+pub(super) fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'_>) {
     if let Some(watch) = trace {
         watch(&TraceEvent { now, fid, what });
     }

@@ -11,7 +11,7 @@ use crate::{
 };
 use hwspec::{
     context::{ArmState, CqStatus},
-    cqe::{Cqe64, CqeError, CqeOpcode, OP_OWN},
+    cqe::{Cqe64, CqeError, CqeOpcode},
     doorbell::CqArm,
     handle::{Qpn, Srqn},
 };
@@ -87,7 +87,6 @@ pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited
         row.arm = ArmState::Fired.raw().into();
         row.since_event = 0;
     }
-    debug_assert!(OP_OWN == Cqe64::SIZE - 1);
     w.func.effect(Effect::Write { at, data: cqe.as_bytes() });
     if fires {
         event::completion(w.func, eqn, cqn);

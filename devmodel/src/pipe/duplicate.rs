@@ -2,7 +2,7 @@
 
 use super::{arrive::Packet, responder, work::Work};
 use crate::{
-    state::ReadResource,
+    state::{QpFlags, ReadResource},
     translate::{self, access},
 };
 use hwspec::{
@@ -19,12 +19,9 @@ pub(crate) const ATOMIC: u32 = 2;
 pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let psn = packet.headers.bth().psn();
     match packet.headers.bth().opcode().operation() {
-        Some(Operation::Send | Operation::Write) => {
-            // A NAK or RNR NAK that is still owed says as much and more.
-            if !w.q.has(crate::state::QpFlags::ACK_OWED) {
-                responder::owe_ack(w);
-            }
-        }
+        // A NAK or RNR NAK that is still owed says as much and more.
+        Some(Operation::Send | Operation::Write) if w.q.has(QpFlags::ACK_OWED) => {}
+        Some(Operation::Send | Operation::Write) => responder::owe_ack(w),
         Some(Operation::ReadRequest) => read(w, packet, psn),
         Some(Operation::CompareSwap | Operation::FetchAdd) => {
             if let Some((at, _)) = find(w, ATOMIC, psn) {

@@ -412,6 +412,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
         return Err(Lost);
     }
     w.step.host.read(rid, place.at, &mut word).map_err(|_| ACCESS)?;
+    w.step.reads = true;
     let original = u64::from_le_bytes(word);
     let value = match operation {
         Operation::FetchAdd => Some(original.wrapping_add(eth.swap_add())),

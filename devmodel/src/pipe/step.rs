@@ -122,7 +122,34 @@ pub struct Step<'a> {
     pub settle: bool,
     /// Set by a stage that met memory only this party can reach: nothing of the job counts, and the party is woken.
     pub blocked: Option<Party>,
+    /// Set when payload was read from memory in this step.
+    pub(crate) reads: bool,
     pub(crate) buffers: &'a mut Buffers,
+}
+
+impl<'a> Step<'a> {
+    /// A step whose copies are gathered, or made at once if `careful`.
+    #[inline]
+    pub(crate) fn new(
+        host: &'a mut dyn Host,
+        now: u64,
+        config: &'a Config,
+        careful: bool,
+        buffers: &'a mut Buffers,
+    ) -> Self {
+        Self {
+            host,
+            now,
+            config,
+            careful,
+            refused: false,
+            yielded: false,
+            settle: false,
+            blocked: None,
+            reads: false,
+            buffers,
+        }
+    }
 }
 
 impl Step<'_> {
@@ -161,6 +188,7 @@ impl Step<'_> {
     pub fn stage_from(&mut self, rid: Rid, at: Iova, len: usize) -> Result<u32, Abort> {
         let start = self.buffers.staged.len();
         self.buffers.staged.resize(start + len, 0);
+        self.reads = true;
         self.host.read(rid, at, &mut self.buffers.staged[start..])?;
         Ok(start as u32)
     }
