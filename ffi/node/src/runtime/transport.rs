@@ -28,7 +28,9 @@ use std::{
 const SHARED_LEN: usize = 64 << 10;
 /// Timers are looked at once in so many polls that found nothing.
 const POLLS_PER_LOOK: u32 = 32;
-/// Looks between two at whether the other parties live, at most 0.25 s apart while somebody polls.
+/// The processor is offered to others once in so many looks.
+const LOOKS_PER_YIELD: u32 = 16;
+/// While somebody polls, time (ps) between two looks at whether the other parties live.
 const SWEEP: u64 = 250 * MILLI;
 /// Where messages of our interrupts would go on a bus; the host connects vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
@@ -113,10 +115,14 @@ impl NodeTransport {
     }
 
     #[cold]
-    fn look_around(&self, core: &Core) {
+    fn look_around(&self, core: &Core, look: u32) {
         let now = core.now();
         if core.adapter.region().timer_due(self.fid(), now) {
             core.run(now, self.fid());
+        }
+        if look % LOOKS_PER_YIELD == 0 {
+            // More pollers than processors: whoever has something to say must get to say it.
+            sys::yield_now();
         }
         let swept = self.swept.load(Relaxed);
         if now.wrapping_sub(swept) > SWEEP
@@ -342,7 +348,7 @@ impl Transport for NodeTransport {
         let polls = self.polls.load(Relaxed).wrapping_add(1);
         self.polls.store(polls, Relaxed);
         if polls % POLLS_PER_LOOK == 0 && core.is_ours() {
-            self.look_around(core);
+            self.look_around(core, polls / POLLS_PER_LOOK);
         }
     }
 

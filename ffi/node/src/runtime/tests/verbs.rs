@@ -103,8 +103,8 @@ impl End {
         self.qp.modify(&rtr, mask).unwrap();
         let rts = QpAttr {
             qp_state: QpState::Rts,
-            timeout: 10,
-            retry_cnt: 3,
+            timeout: 14,
+            retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 4,
             ..QpAttr::default()
@@ -140,6 +140,33 @@ impl End {
                 return;
             }
         }
+    }
+
+    /// Keeps all kinds of requests under way while `on` says so and none fails. Returns the first failure.
+    fn blast(&self, peer: &Card, on: impl Fn() -> bool) -> Option<WcStatus> {
+        let mut out = [Completion::default(); 16];
+        let (mut waiting, mut turn, begin) = (0, 0u64, Instant::now());
+        while waiting > 0 || on() {
+            while waiting < 16 && on() {
+                let (raddr, rkey) = (peer.2 + turn % 4096, peer.3);
+                let len = [8, 3000, 20_000, 64, 9000][turn as usize % 5];
+                match turn % 7 {
+                    0 | 3 => self.post(SendOp::Read { raddr, rkey }, &self.sge(65536, len)),
+                    5 => self.post(SendOp::FetchAdd { raddr: peer.2, rkey, add: 1 }, &self.sge(0, 8)),
+                    _ => self.post(SendOp::Write { raddr, rkey }, &self.sge(65536, len)),
+                }
+                (waiting, turn) = (waiting + 1, turn + 1);
+            }
+            let got = self.cq.poll(&mut out);
+            for got in &out[..got] {
+                if got.status != WcStatus::Success {
+                    return Some(got.status);
+                }
+                waiting -= 1;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10), "{waiting} requests hang");
+        }
+        None
     }
 
     fn wait(&self) -> Completion {
@@ -179,6 +206,13 @@ pub fn serves(dir: &Path) {
                     end.receive(0, 4096);
                     end.post(SendOp::Send, &end.sge(0, 8));
                 }
+                continue;
+            }
+            "blast" => {
+                // Writes, reads and sends as fast as it can, until it is killed.
+                let card = Card::parse(rest);
+                say("ok");
+                end.blast(&card, || true);
                 continue;
             }
             other => panic!("told to {other}"),
@@ -288,6 +322,55 @@ fn a_killed_peer_ends_requests_with_an_error_and_leaves_nothing() {
     let (end, _other, card) = pair(&scratch, &node);
     end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
     assert_eq!(end.wait().status, WcStatus::Success);
+}
+
+/// Kills the other end `times` times at any instant of full flow both ways.
+fn kill_in_full_flow(times: u64) {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let device = open_device_of(&node, 1).unwrap();
+    // What a driver keeps for the next object is there from the first one on.
+    drop(End::new(device.clone()));
+    let base = node.status().unwrap();
+    for round in 0..times {
+        let mut other = Other::start(&scratch, "verbs");
+        let end = End::new(device.clone());
+        let card = Card::parse(&other.hear());
+        end.connect(&card);
+        tell(&mut other, &format!("connect {}", end.card().text()));
+        tell(&mut other, &format!("blast {}", end.card().text()));
+        let begin = Instant::now();
+        let life = Duration::from_micros(round.wrapping_mul(2_654_435_761) % 4000);
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(life);
+                other.kill();
+            });
+            end.blast(&card, || begin.elapsed() < Duration::from_secs(8))
+        });
+        let failed = failed.unwrap();
+        assert!(
+            matches!(failed, WcStatus::RetryExcErr | WcStatus::RemOpErr | WcStatus::RemAccessErr),
+            "{failed:?} in round {round}"
+        );
+        drop(end);
+        let status = node.status().unwrap();
+        assert!(status.functions[2].objects.is_empty(), "{:?} in round {round}", status.functions[2].objects);
+        assert_eq!(status.functions[1].objects, base.functions[1].objects, "round {round}");
+        assert_eq!(status.driver_memory, base.driver_memory, "round {round}");
+        assert_eq!(status.reaped as u64, round + 1);
+    }
+}
+
+#[test]
+fn programs_killed_in_full_flow_leave_nothing() {
+    kill_in_full_flow(12);
+}
+
+#[test]
+#[ignore = "long: a thousand deaths"]
+fn a_thousand_programs_killed_in_full_flow_leave_nothing() {
+    kill_in_full_flow(1000);
 }
 
 #[test]
