@@ -116,14 +116,19 @@ impl Drop for Private {
 impl Region {
     /// A fresh adapter in private memory.
     pub fn private(geometry: Geometry) -> Self {
-        let layout = std::alloc::Layout::from_size_align(geometry.size(), 4096)
-            .unwrap_or_else(|_| std::alloc::Layout::new::<Header>());
+        let size = geometry.size();
+        // Aligned by hand: the allocator writes zeros to what it aligns to more than a word itself, instead of taking
+        // pages that are zero and cost nothing until they are touched.
+        let layout = std::alloc::Layout::from_size_align(size.saturating_add(PAGE), align_of::<u64>())
+            .unwrap_or_else(|_| std::alloc::Layout::new::<[Header; 2]>());
         // SAFETY: the size is not zero.
-        let base = match NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) {
-            Some(base) => base,
+        let memory = match NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) {
+            Some(memory) => memory,
             None => std::alloc::handle_alloc_error(layout),
         };
-        let region = Self::new(base, layout.size(), geometry, Box::new(Private(base, layout)));
+        // SAFETY: less than a page further, and the allocation is a page longer than the region.
+        let base = unsafe { memory.add(memory.align_offset(PAGE)) };
+        let region = Self::new(base, size, geometry, Box::new(Private(memory, layout)));
         region.format();
         region
     }
