@@ -8,6 +8,7 @@ mod options;
 mod pair;
 mod perftest;
 mod run;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Doctor(node) => doctor::doctor(&node),
         Command::Node(node) => node_state::node(&node),
         Command::Bench(bench) => bench::bench(&bench),
+        Command::Sim(sim) => sim::sim(&sim),
     }
 }
 

@@ -29,6 +29,34 @@ pub enum Command {
     Node(Node),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
+    /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
+    Sim(Sim),
+}
+
+#[derive(Args)]
+pub struct Sim {
+    /// The pattern
+    #[arg(value_enum)]
+    pub test: SimTest,
+    /// Bytes of a message [default: 2, or 65536 for write_bw]
+    #[arg(long)]
+    pub size: Option<u32>,
+    /// Messages
+    #[arg(long, default_value_t = 1000)]
+    pub iters: u32,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum SimTest {
+    /// READs, one at a time
+    ReadLat,
+    /// WRITEs to and fro
+    WriteLat,
+    /// SENDs to and fro
+    SendLat,
+    /// WRITEs, 128 under way
+    WriteBw,
 }
 
 #[derive(Args)]
