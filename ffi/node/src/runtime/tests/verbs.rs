@@ -20,7 +20,7 @@ struct End {
     cq: Arc<Cq>,
     mr: Mr,
     pages: Pages,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
     device: Arc<Device>,
 }
 
@@ -39,6 +39,22 @@ impl Card {
     }
 }
 
+fn new_qp(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
+    let init = QpInit {
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        service: Service::Rc,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline: 64,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    Qp::create(pd, &init).unwrap()
+}
+
 impl End {
     fn new(device: Arc<Device>) -> Self {
         let pd = Pd::alloc(&device).unwrap();
@@ -50,20 +66,8 @@ impl End {
             | AccessFlags::REMOTE_ATOMIC;
         // SAFETY: the pages outlive the region.
         let mr = unsafe { Mr::register(&pd, pages.base(), 64 * 4096, pages.base() as u64, all) }.unwrap();
-        let init = QpInit {
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            service: Service::Rc,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 2,
-            max_recv_sge: 2,
-            max_inline: 64,
-            sq_sig_all: false,
-            cookie: 0,
-        };
-        let qp = Qp::create(&pd, &init).unwrap();
-        Self { qp, cq, mr, pages, _pd: pd, device }
+        let qp = new_qp(&pd, &cq);
+        Self { qp, cq, mr, pages, pd, device }
     }
 
     fn card(&self) -> Card {
@@ -404,4 +408,57 @@ fn messages_are_echoed_quickly() {
     }
     let each = begin.elapsed() / ROUNDS;
     assert!(each < Duration::from_millis(2), "{each:?} a round");
+}
+
+/// Times and memory of `count` QPs with a CQ for every ten, and as many memory regions.
+fn many_objects(count: usize) -> (Vec<Duration>, u64) {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let end = End::new(open_device_of(&node, 1).unwrap());
+    let before = node.status().unwrap();
+    let mut times = Vec::new();
+    let mut timed = |f: &mut dyn FnMut()| {
+        let begin = Instant::now();
+        f();
+        times.push(begin.elapsed());
+    };
+    let (mut qps, mut mrs) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        timed(&mut || {
+            for _ in 0..count / 10 {
+                qps.push(new_qp(&end.pd, &end.cq));
+                let access = AccessFlags::LOCAL_WRITE;
+                let at = end.pages.base();
+                // SAFETY: the pages outlive the region.
+                mrs.push(unsafe { Mr::register(&end.pd, at, 4096, at as u64, access) }.unwrap());
+            }
+        });
+    }
+    let full = node.status().unwrap();
+    assert_eq!(full.functions[1].objects[0], ("qp", count as u32 + 1));
+    drop((qps, mrs));
+    let after = node.status().unwrap();
+    assert_eq!(after.functions[1].objects, before.functions[1].objects);
+    // The driver keeps its pages of doorbell records until the device is closed.
+    assert!(after.driver_memory <= before.driver_memory + 128 * count as u64);
+    drop(end);
+    assert_eq!(node.status().unwrap().driver_memory, 0);
+    (times, full.memory - before.memory)
+}
+
+#[test]
+fn the_thousandth_qp_costs_no_more_than_the_first() {
+    let (times, memory) = many_objects(1000);
+    let least = |t: &[Duration]| t.iter().min().copied().unwrap_or_default();
+    let (early, late) = (least(&times[..5]), least(&times[5..]));
+    assert!(late < 3 * early, "{times:?}");
+    assert!(memory < 1000 * (64 << 10), "{memory} bytes");
+}
+
+#[test]
+#[ignore = "long: ten thousand queue pairs and memory regions"]
+fn ten_thousand_qps_and_regions() {
+    let (times, memory) = many_objects(10_000);
+    let each: Vec<Duration> = times.iter().map(|t| *t / 1000).collect();
+    println!("each QP and MR: {each:?}, {} bytes", memory / 10_000);
 }
