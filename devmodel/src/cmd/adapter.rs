@@ -12,7 +12,7 @@ use hwspec::cmd::{adapter::*, adapter_id::*};
 /// Interface step sequences supported: 0 and 1.
 const ISSI_SUPPORTED: u32 = 0b11;
 /// IEEE vendor id (OUI) shown by `QUERY_ADAPTER`.
-const IEEE_VENDOR: u32 = 0x0002_c9;
+const IEEE_VENDOR: u32 = 0x02c9;
 /// Board id: not one of a real board.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 

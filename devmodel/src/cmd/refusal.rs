@@ -77,7 +77,7 @@ syndromes! {
     MkeyAccess = 0x62, BadParam, "access rights this key may have";
 
     ServiceType = 0x80, BadParam, "a service type this device supports";
-    Stride = 0x81, BadParam, "receive WQEs of at most 512 bytes";
+    Stride = 0x81, BadParam, "receive WQEs of a size within the advertised limits";
     RqType = 0x82, BadParam, "a kind of receive queue this device supports";
     QpState = 0x83, BadQpState, "the transition in a state that allows it";
     OptParam = 0x84, BadParam, "optional parameters this transition takes";

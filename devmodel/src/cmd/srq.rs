@@ -14,8 +14,8 @@ use hwspec::cmd::{Opcode, srq::*};
 
 /// log2 of the most WQEs.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
-/// log2 of the largest WQE in bytes.
-const LOG_MAX_STRIDE: u8 = 9;
+/// log2 of a WQE in bytes: a next segment and one data segment at least.
+const LOG_STRIDES: std::ops::RangeInclusive<u8> = 5..=9;
 /// `modify_rmp` bitmask: the limit.
 const LWM: u64 = 1;
 /// `rmp_state`: ready.
@@ -39,7 +39,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     Syndrome::Signature.unless(!shape.signature)?;
     Syndrome::RqType.unless(!shape.cyclic)?;
     Syndrome::QueueSize.unless(shape.log_size <= LOG_MAX_SIZE)?;
-    Syndrome::Stride.unless(shape.log_stride <= LOG_MAX_STRIDE)?;
+    Syndrome::Stride.unless(LOG_STRIDES.contains(&shape.log_stride))?;
     let pd = call.own::<PdRow>(shape.pd, Syndrome::NoSuchPd)?;
     let (mut cq, mut xrcd) = (None, None);
     if kind == Kind::Xrc {

@@ -27,7 +27,7 @@ pub(super) const COMMAND_DOORBELL: usize = 0x18;
 /// The register at `offset`.
 pub(super) fn read(func: &Func<'_>, now: u64, offset: usize) -> u32 {
     match offset {
-        TIMER_HIGH => return (now / 1000 >> 32) as u32,
+        TIMER_HIGH => return ((now / 1000) >> 32) as u32,
         TIMER_LOW => return (now / 1000) as u32,
         at if at + 4 > InitSegment::SIZE => return 0,
         _ => {}

@@ -1,6 +1,6 @@
 //! Delivery: entries and mailboxes that are wrong, and several commands at once.
 
-use crate::bed::{BOX, BOXES_IN, BOXES_OUT, Bed, CMDQ};
+use crate::bed::{BOX, BOXES_OUT, Bed, CMDQ};
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
@@ -200,5 +200,4 @@ fn a_long_input_comes_through_its_chain() {
         out[16..].chunks(8).map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))).collect();
     pages.sort_unstable();
     assert_eq!(pages, list);
-    assert!(BOXES_IN + 16 * BOX < BOXES_OUT);
 }

@@ -6,6 +6,7 @@ mod bring_up;
 mod functions;
 mod mailboxes;
 mod objects;
+mod ownership;
 mod pci;
 mod properties;
 mod queue_pairs;

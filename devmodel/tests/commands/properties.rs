@@ -1,7 +1,16 @@
 //! Whatever is written: no panic, an answer, and a function that goes on.
 
-use crate::bed::{Bed, CMDQ, MEMORY};
-use hwspec::cmd::{Opcode, adapter::NopIn, resource::AllocPdIn};
+use crate::bed::{Bed, CMDQ, MEMORY, with_list};
+use hwspec::{
+    cmd::{
+        Opcode, Status, adapter::NopIn, cq::CreateCqIn, eq::CreateEqIn, mkey::CreateMkeyIn, qp::CreateQpIn,
+        resource::AllocPdIn, srq::*,
+    },
+    context::{
+        cq::CqContext, eq::EqContext, mkey::MkeyContext, qp::QpContext, srq::RmpContext, srq::SrqContext,
+        wq::WorkQueue,
+    },
+};
 use proptest::prelude::*;
 
 /// Opcodes of all commands there are, and some that are not.
@@ -35,8 +44,81 @@ fn goes_on(bed: &mut Bed, fid: u8) {
     bed.ok(fid, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
 }
 
+/// Inputs that create one object of each kind, with their page lists, and the commands that show and end it.
+fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
+    let base = bed.base(0);
+    let cqn = bed.cq(0, 0, &base);
+    let at = bed.pages(0, 4);
+    let pages = [at, at + 4096];
+    let mut eq = EqContext::zeroed();
+    eq.set().log_eq_size(4).uar_page(base.uar).intr(3);
+    let mut create_eq = CreateEqIn::zeroed();
+    create_eq.set().eq_context_entry(eq);
+    let mut cq = CqContext::zeroed();
+    cq.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at);
+    let mut create_cq = CreateCqIn::zeroed();
+    create_cq.set().cq_context(cq);
+    let mut key = MkeyContext::zeroed();
+    key.set().access_mode_1_0(1).pd(base.pd).len(8192).log_page_size(12).translations_octword_size(1);
+    let mut create_mkey = CreateMkeyIn::zeroed();
+    create_mkey.set().memory_key_mkey_entry(key).translations_octword_actual_size(1);
+    let mut qp = QpContext::zeroed();
+    qp.set().pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn).log_rq_size(5).log_rq_stride(1);
+    qp.set().log_sq_size(4).dbr_addr(at);
+    let mut create_qp = CreateQpIn::zeroed();
+    create_qp.set().qpc(qp);
+    let mut srq = SrqContext::zeroed();
+    srq.set().log_srq_size(5).log_rq_stride(1).pd(base.pd);
+    let mut create_srq = CreateSrqIn::zeroed();
+    create_srq.set().srq_context_entry(srq);
+    let mut wq = WorkQueue::zeroed();
+    wq.set().pd(base.pd).log_wq_sz(5).log_wq_stride(5);
+    let mut rmp = RmpContext::zeroed();
+    rmp.set().wq(wq);
+    let mut create_rmp = CreateRmpIn::zeroed();
+    create_rmp.set().ctx(rmp);
+    vec![
+        (Opcode::CreateEq, with_list(&create_eq, &pages), Opcode::QueryEq, Opcode::DestroyEq),
+        (Opcode::CreateCq, with_list(&create_cq, &pages), Opcode::QueryCq, Opcode::DestroyCq),
+        (Opcode::CreateMkey, with_list(&create_mkey, &pages), Opcode::QueryMkey, Opcode::DestroyMkey),
+        (Opcode::CreateQp, with_list(&create_qp, &pages), Opcode::QueryQp, Opcode::DestroyQp),
+        (Opcode::CreateSrq, with_list(&create_srq, &pages), Opcode::QuerySrq, Opcode::DestroySrq),
+        (Opcode::CreateRmp, with_list(&create_rmp, &pages), Opcode::QueryRmp, Opcode::DestroyRmp),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_a_damaged_creation_makes_is_shown_and_ended(
+        changes in prop::collection::vec((0..6usize, prop::collection::vec((16..0x120usize, any::<u8>()), 0..4)), 1..40),
+    ) {
+        let mut bed = Bed::power_on();
+        bed.bring_up(0);
+        let all = creations(&mut bed);
+        for (which, damage) in changes {
+            let (create, input, query, destroy) = &all[which];
+            let (mut input, sound) = (input.clone(), damage.is_empty());
+            for (at, byte) in damage {
+                if let Some(place) = input.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            let reply = bed.run(0, *create, 0, &input, 16);
+            if sound {
+                prop_assert_eq!(reply.status(), Status::Ok);
+            }
+            if reply.status() == Status::Ok {
+                let mut name = [0; 16];
+                name[8..12].copy_from_slice(&reply.output[8..12]);
+                let shown = bed.run(0, *query, 0, &name, 0x400);
+                prop_assert_eq!(shown.status(), Status::Ok);
+                prop_assert_eq!(bed.run(0, *destroy, 0, &name, 16).status(), Status::Ok);
+            }
+        }
+        goes_on(&mut bed, 0);
+    }
 
     #[test]
     fn any_command_is_answered(

@@ -1,0 +1,130 @@
+//! Who may use what: limits of the tables, functions, user contexts, parties that are gone.
+
+use crate::{bed::Bed, objects::name};
+use devmodel::cmd::Syndrome;
+use hwspec::{
+    cmd::{Opcode, Status, mkey::CreateMkeyOut, resource::*, uctx::*},
+    layout::Layout,
+};
+
+#[test]
+fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let mut pds = Vec::new();
+    let full = loop {
+        let reply = bed.run(0, Opcode::AllocPd, 0, AllocPdIn::zeroed().as_bytes(), 16);
+        if reply.status() != Status::Ok {
+            break reply;
+        }
+        pds.push(AllocPdOut::read(&reply.output).pd());
+    };
+    assert_eq!((full.status(), full.syndrome()), (Status::Lim, Syndrome::TableFull.code()));
+    assert_eq!(pds.len(), 64, "log_max_pd is 6");
+    for pd in &pds {
+        assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, *pd).status(), Status::Ok);
+    }
+    assert_eq!(bed.pd(0, 0), pds[0], "the number freed longest ago comes first");
+}
+
+#[test]
+fn translation_entries_run_out_with_no_resources_and_come_back() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let pd = bed.pd(0, 0);
+    // The table has 4,096 entries; a key in the free state takes room only.
+    let mut keys = Vec::new();
+    let full = loop {
+        let reply = bed.mkey_reply(0, 0, &[], |c| {
+            c.set().pd(pd).free(true).translations_octword_size(256);
+        });
+        if reply.status() != Status::Ok {
+            break reply;
+        }
+        keys.push(CreateMkeyOut::read(&reply.output).mkey_index());
+    };
+    assert_eq!(full.status(), Status::NoResources);
+    assert_eq!(keys.len(), 7, "beside the queue of pages");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
+    let again = bed.mkey_reply(0, 0, &[], |c| {
+        c.set().pd(pd).free(true).translations_octword_size(256);
+    });
+    assert_eq!(again.status(), Status::Ok);
+}
+
+#[test]
+fn no_function_reaches_objects_of_another() {
+    let mut bed = Bed::ready();
+    let base = [bed.base(0), bed.base(1)];
+    let cqn = bed.cq(1, 0, &base[1]);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 2, Opcode::DeallocPd, 0, base[1].pd).status(), Status::BadResource);
+    let reply = bed.mkey_reply(0, 0, &[0x20_0000], |c| {
+        c.set().pd(base[1].pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+}
+
+#[test]
+fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let (a, b) = (bed.uid(0), bed.uid(0));
+    let pd = bed.pd(0, a);
+    let cqn = bed.cq(0, a, &base);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, b, pd).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, b, cqn).status(), Status::BadResource);
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
+        c.set().pd(pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
+        c.set().pd(base.pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code(), "nor those of the function's driver");
+    let reply = bed.mkey_reply(0, a, &[0x20_0000], |c| {
+        c.set().pd(pd);
+    });
+    assert_eq!(reply.status(), Status::Ok);
+    let key = CreateMkeyOut::read(&reply.output).mkey_index();
+    // What only the function's driver may do, and a uid that is not there.
+    assert_eq!(
+        bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
+        Status::BadResource
+    );
+    assert_eq!(
+        bed.run(0, Opcode::AllocPd, 77, AllocPdIn::zeroed().as_bytes(), 16).status(),
+        Status::BadResource
+    );
+
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::Ok);
+    for (op, number) in [(Opcode::DestroyCq, cqn), (Opcode::DeallocPd, pd), (Opcode::DestroyMkey, key)] {
+        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
+    }
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
+    assert_eq!(
+        name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn).status(),
+        Status::Ok,
+        "no reference is left"
+    );
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+}
+
+#[test]
+fn what_a_dead_party_owned_is_reaped() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let uid = bed.uid(0);
+    let cqn = bed.cq(0, uid, &base);
+    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(9)), 0, "somebody else died");
+    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1)), 1);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(
+        name(&mut bed, 0, Opcode::DeallocPd, 0, base.pd).status(),
+        Status::Ok,
+        "the driver's own stay"
+    );
+}
