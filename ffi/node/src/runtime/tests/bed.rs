@@ -132,7 +132,8 @@ fn other_process() {
         "node-lock" => super::death::dies_with_the_node(&dir),
         "memory" => super::copies::lends_memory(&dir),
         "interrupt" => super::copies::waits_for_an_interrupt(&dir),
-        "verbs" => super::verbs::serves(&dir),
+        "verbs" => super::verbs::serves(&dir, 2),
+        "verbs-1" => super::verbs::serves(&dir, 1),
         "open" => super::node::opens(&dir),
         other => panic!("no role {other}"),
     }

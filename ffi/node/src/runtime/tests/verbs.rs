@@ -4,8 +4,8 @@
 use super::bed::{Other, Pages, Scratch, listen, say};
 use crate::runtime::{Node, NodeOptions, open_device, open_device_of};
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState,
-    RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Event, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit,
+    QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     io::Write,
@@ -184,8 +184,8 @@ impl End {
 }
 
 /// The other end: does what it is told.
-pub fn serves(dir: &Path) {
-    let end = End::new(open_device(dir, 2).unwrap());
+pub fn serves(dir: &Path, fid: u8) {
+    let end = End::new(open_device(dir, fid).unwrap());
     let mut end = end;
     say(end.card().text());
     loop {
@@ -236,16 +236,21 @@ fn tell(other: &mut Other, what: &str) -> String {
 
 /// Both ends, connected: ours on VF 1, the other process's on VF 2.
 fn pair(scratch: &Scratch, node: &Arc<Node>) -> (End, Other, Card) {
-    let mut other = Other::start(scratch, "verbs");
-    let end = End::new(open_device_of(node, 1).unwrap());
+    pair_with(scratch, node, "verbs")
+}
+
+fn pair_with(scratch: &Scratch, node: &Arc<Node>, role: &str) -> (End, Other, Card) {
+    let mut other = Other::start(scratch, role);
+    // The other one comes first, and brings a function up that both open.
     let card = Card::parse(&other.hear());
+    let end = End::new(open_device_of(node, 1).unwrap());
     end.connect(&card);
     tell(&mut other, &format!("connect {}", end.card().text()));
     (end, other, card)
 }
 
-fn data_goes_both_ways(scratch: &Scratch, node: &Arc<Node>) {
-    let (mut end, mut other, card) = pair(scratch, node);
+fn data_goes_both_ways(scratch: &Scratch, node: &Arc<Node>, role: &str) {
+    let (mut end, mut other, card) = pair_with(scratch, node, role);
     end.pages.bytes().fill(7);
     end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 100_000));
     std::thread::sleep(Duration::from_millis(20));
@@ -273,7 +278,7 @@ fn data_goes_both_ways(scratch: &Scratch, node: &Arc<Node>) {
 fn programs_write_read_send_and_add() {
     let scratch = Scratch::new();
     let node = scratch.node();
-    data_goes_both_ways(&scratch, &node);
+    data_goes_both_ways(&scratch, &node, "verbs");
     drop(scratch);
 }
 
@@ -282,7 +287,58 @@ fn parked_threads_do_it_where_direct_copies_are_forbidden() {
     let scratch = Scratch::new();
     let node =
         scratch.node_with(&NodeOptions { vfs: Some(3), no_direct_copies: true, ..NodeOptions::default() });
-    data_goes_both_ways(&scratch, &node);
+    data_goes_both_ways(&scratch, &node, "verbs");
+}
+
+#[test]
+fn two_programs_on_one_function_talk_to_each_other() {
+    let scratch = Scratch::new();
+    data_goes_both_ways(&scratch, &scratch.node(), "verbs-1");
+    let scratch = Scratch::new();
+    let forbidden = NodeOptions { no_direct_copies: true, ..NodeOptions::default() };
+    data_goes_both_ways(&scratch, &scratch.node_with(&forbidden), "verbs-1");
+}
+
+#[test]
+fn a_function_goes_on_when_the_program_that_brought_it_up_is_killed() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let (end, mut first, card) = pair_with(&scratch, &node, "verbs-1");
+    end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
+    assert_eq!(end.wait().status, WcStatus::Success);
+    first.kill();
+    let status = node.status().unwrap();
+    assert_eq!((status.functions[1].up, status.functions[1].parties.len()), (true, 1));
+    assert_eq!(status.functions[1].objects[0], ("qp", 1));
+    // Commands still work, and a third program finds its way in.
+    let mut third = Other::start(&scratch, "verbs-1");
+    let card = Card::parse(&third.hear());
+    let again = End::new(end.device.clone());
+    again.connect(&card);
+    tell(&mut third, &format!("connect {}", again.card().text()));
+    again.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &again.sge(0, 10_000));
+    assert_eq!(again.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn timers_and_events_need_nobody_who_polls() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let end = End::new(open_device_of(&node, 1).unwrap());
+    // Nobody has this QP.
+    end.connect(&Card(end.device.gid(1).unwrap(), 0x1_ff00, 0, 0));
+    end.cq.arm(false);
+    end.post(SendOp::Write { raddr: 0, rkey: 0 }, &end.sge(0, 8));
+    let begin = Instant::now();
+    loop {
+        let _ = end.device.events().wait(Some(Duration::from_secs(5))).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5), "no event");
+        if let Some(Event::Cq { .. }) = end.device.events().next() {
+            break;
+        }
+    }
+    assert!(begin.elapsed() > Duration::from_millis(300), "eight timeouts of 67 ms: {:?}", begin.elapsed());
+    assert_eq!(end.wait().status, WcStatus::RetryExcErr);
 }
 
 #[test]
