@@ -56,7 +56,9 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     unsafe {
         let ours = IronCq::of(cq.cast());
         let current = &mut *ours.current.get();
-        if ours.inner.poll(std::slice::from_mut(current)) == 0 {
+        let taken = ours.inner.poll(std::slice::from_mut(current));
+        ours.notify.polled(&ours.inner, taken, 1);
+        if taken == 0 {
             return libc::ENOENT;
         }
         (*cq).wr_id = current.wr_id;

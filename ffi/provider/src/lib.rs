@@ -15,6 +15,7 @@ mod device;
 mod events;
 mod guard;
 mod mr;
+mod notify;
 mod pd;
 mod pipe;
 mod poll;
