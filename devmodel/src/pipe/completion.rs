@@ -94,8 +94,9 @@ pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited
     true
 }
 
-/// CQ arm register: the event comes at once if completions the driver has not seen are there already (for a solicited
-/// request: one that was solicited or an error).
+/// CQ arm register: the event comes at once if there are completions already that the driver has not seen and that no
+/// event has told of (for a solicited request: one that was solicited or an error). The device remembers what it told
+/// (`last_notified_index` of the context): a driver that arms before it polls gets no second event for one completion.
 pub(crate) fn arm(func: &mut Func<'_>, cqn: u32, value: u32) {
     let mut bytes = [0; CqArm::SIZE];
     bytes[..4].copy_from_slice(&value.to_be_bytes());
@@ -106,11 +107,12 @@ pub(crate) fn arm(func: &mut Func<'_>, cqn: u32, value: u32) {
     row.ci = ci;
     row.arm_sn = request.cmd_sn().into();
     let behind_solicited = row.pi.wrapping_sub(row.solicited) & 0xff_ffff;
+    let untold = behind.min(row.since_event);
     let fires = if request.solicited() {
-        // The last solicited completion lies among those not seen.
-        row.solicited != 0 && behind_solicited < behind
+        // The last solicited completion lies among those not told of.
+        row.solicited != 0 && behind_solicited < untold
     } else {
-        behind != 0
+        untold != 0
     };
     let eqn = row.eqn;
     if fires {

@@ -197,3 +197,30 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
     let events = bed.events(2);
     assert_eq!(events.iter().filter(|e| e.event_type() == EventType::Comp).count(), 1);
 }
+
+/// Row 56: a completion is told once, also if the CQ is armed again before it is polled; one that came while the CQ was
+/// not armed is told at the next arming.
+#[test]
+fn row_56_no_completion_is_told_twice_or_never() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    for _ in 0..3 {
+        bed.post_recv(b, &[to.sge()]);
+    }
+    let count = |bed: &mut Bed| bed.events(2).iter().filter(|e| e.event_type() == EventType::Comp).count();
+    bed.arm_cq(b.recv_cq, false);
+    bed.post(a, &Wr::send(from.sge()));
+    assert_eq!(count(&mut bed), 1);
+    bed.arm_cq(b.recv_cq, false);
+    assert_eq!(count(&mut bed), 0, "told already");
+    bed.post(a, &Wr::send(from.sge()));
+    assert_eq!(count(&mut bed), 1, "the next one");
+    bed.post(a, &Wr::send(from.sge()));
+    assert_eq!(count(&mut bed), 0, "not armed");
+    bed.arm_cq(b.recv_cq, false);
+    assert_eq!(count(&mut bed), 1, "came between the event and the arming");
+    assert_eq!(bed.completions(b.recv_cq).len(), 3);
+    bed.arm_cq(b.recv_cq, false);
+    assert_eq!(count(&mut bed), 0, "all polled");
+}
