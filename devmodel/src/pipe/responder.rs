@@ -345,10 +345,26 @@ pub(crate) fn resources(w: &Work<'_, '_, '_>) -> u32 {
     (1u32 << (w.q.log_rra_max & 7)).min(ReadResource::PER_QP as u32)
 }
 
-/// A slot for a READ or atomic; more than the QP has resources for is invalid (IBTA 9.7.4.1.3).
+/// Whether a READ or atomic more is within what the QP has resources for (IBTA 9.7.4.1.3). Those that are answered and
+/// only replayed do not count.
+fn has_resource(w: &Work<'_, '_, '_>) -> bool {
+    let under_way = w.q.rr_tail.wrapping_sub(w.q.rr_send);
+    under_way < resources(w)
+        || (0..under_way)
+            .filter(|i| w.func.read_resource(w.qp, w.q.rr_send.wrapping_add(*i)).answered == 0)
+            .count()
+            < resources(w) as usize
+}
+
+/// Remembers a READ or atomic until it is answered, and behind that for duplicates.
 fn resource(w: &mut Work<'_, '_, '_>, resource: ReadResource) -> Result<(), Refusal> {
-    if w.q.rr_tail.wrapping_sub(w.q.rr_send) >= resources(w) {
+    if !has_resource(w) {
         return Err(INVALID);
+    }
+    if w.q.rr_tail.wrapping_sub(w.q.rr_send) as usize >= ReadResource::PER_QP {
+        // The place of the oldest is needed; a replay of it is dropped.
+        w.q.rr_send = w.q.rr_send.wrapping_add(1);
+        w.q.rr_packet = 0;
     }
     let packets = resource.packets;
     *w.func.read_resource_mut(w.qp, w.q.rr_tail) = resource;
@@ -402,7 +418,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
     w.step.buffers.pieces = pieces;
     found.map_err(|_: Fault| remote_access(w))?;
     let Some(place) = place else { return Err(ACCESS) };
-    if w.q.rr_tail.wrapping_sub(w.q.rr_send) >= resources(w) {
+    if !has_resource(w) {
         return Err(INVALID);
     }
     let mut word = [0; 8];
