@@ -29,11 +29,11 @@ impl Adapter {
     /// An adapter in its power-on state: only the PF is there.
     pub fn power_on(region: Region, config: Config, host: &mut dyn host::Host) -> Self {
         let adapter = Self { region, config };
-        for fid in 0..adapter.region.functions() {
-            let mut func = Func::lock(&adapter.region, fid, host);
-            pcie::power_on(&mut func);
-            func.commit(host);
-        }
+        // A VF is reset when it is enabled.
+        let mut pf = Func::lock(&adapter.region, 0, host);
+        pcie::power_on(&mut pf);
+        pf.commit(host);
+        drop(pf);
         adapter
     }
 

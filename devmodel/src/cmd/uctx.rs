@@ -84,10 +84,7 @@ impl Adapter {
     /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts.
     pub fn reap(&self, host: &mut dyn Host, party: Party) -> usize {
         let mut ended = 0;
-        for fid in 0..self.region().functions() {
-            if !self.region().is_present(fid) {
-                continue;
-            }
+        for fid in self.functions() {
             let mut func = Func::lock(self.region(), fid, host);
             let mut uids = func.live::<UctxRow>();
             uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));

@@ -27,11 +27,10 @@ pub(crate) const BUS_MASTER: u32 = 1 << 2;
 /// `FunctionRow::pci_command`: the PF's SR-IOV capability switched the memory space of its VFs off.
 pub(crate) const VF_MEMORY_OFF: u32 = 1 << 16;
 
-/// Puts a function into its power-on state.
-pub(crate) fn power_on(func: &mut Func<'_>) {
-    reset::defaults(func);
-    let is_pf = func.fid() == 0;
-    func.region().sync(func.fid(), Sync::Present).store(is_pf.into(), Release);
+/// Puts the PF into its power-on state.
+pub(crate) fn power_on(pf: &mut Func<'_>) {
+    reset::defaults(pf);
+    pf.region().sync(pf.fid(), Sync::Present).store(1, Release);
 }
 
 /// Whether the function may transfer data and interrupt.
@@ -53,6 +52,13 @@ pub(crate) fn answers(func: &Func<'_>) -> bool {
 }
 
 impl Adapter {
+    /// The functions that are there: the PF and the VFs from 1 on. VFs come in this order and go in reverse, so those
+    /// behind the first that is missing need not be looked at, and cost no memory.
+    pub(crate) fn functions(&self) -> std::ops::Range<u8> {
+        let all = self.region().functions();
+        0..(1..all).find(|vf| !self.region().is_present(*vf)).unwrap_or(all)
+    }
+
     /// Whether `fid` is a function that is there.
     fn is_there(&self, fid: u8) -> bool {
         fid < self.region().functions() && self.region().is_present(fid)

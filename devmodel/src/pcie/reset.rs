@@ -41,7 +41,7 @@ pub(super) fn defaults(func: &mut Func<'_>) {
 /// transfers to and from that memory that began before are over.
 pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) {
     let region = adapter.region();
-    for other in 0..region.functions() {
+    for other in adapter.functions() {
         if WireRing::of(region, other).waits() {
             let mut func = Func::lock(region, other, host);
             func.fetch_pieces(host, Rid(fid));

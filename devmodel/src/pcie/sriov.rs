@@ -75,12 +75,10 @@ impl Adapter {
 
     /// Resets all VFs and takes them away.
     pub(super) fn remove_vfs(&self, host: &mut dyn Host) {
-        for vf in 1..self.region().functions() {
-            if self.region().is_present(vf) {
-                // First no new frames, then the end of what is there.
-                self.region().sync(vf, Sync::Present).store(0, Release);
-                self.reset(host, vf);
-            }
+        for vf in self.functions().skip(1).rev() {
+            // First no new frames, then the end of what is there.
+            self.region().sync(vf, Sync::Present).store(0, Release);
+            self.reset(host, vf);
         }
     }
 
