@@ -72,18 +72,18 @@ impl Targets {
     }
 
     fn completion(&self, cookie: u64) {
-        if let Some(target) = self.lock().get_mut(&cookie)
-            && let Some(channel) = &target.channel
-            && channel.send((target.object as u64).to_ne_bytes())
-        {
+        let mut targets = self.lock();
+        let Some(target) = targets.get_mut(&cookie) else { return };
+        let record = (target.object as u64).to_ne_bytes();
+        if target.channel.as_ref().is_some_and(|channel| channel.send(record)) {
             target.completions = target.completions.wrapping_add(1);
         }
     }
 
     fn affiliated(&self, cookie: u64, kind: u32) {
-        if let Some(target) = self.lock().get_mut(&cookie)
-            && self.send_async(target.object as u64, kind)
-        {
+        let mut targets = self.lock();
+        let Some(target) = targets.get_mut(&cookie) else { return };
+        if self.send_async(target.object as u64, kind) {
             target.errors = target.errors.wrapping_add(1);
         }
     }

@@ -41,9 +41,10 @@ impl Posting {
 
     fn close(&mut self, sge: &[Sge], more: SendFlags) {
         let Some((wr_id, op, flags)) = self.open.take() else { return };
-        if self.failed.is_none()
-            && let Err(errno) = self.batch.push(&SendWr { wr_id, op, sge, flags: flags | more })
-        {
+        if self.failed.is_some() {
+            return;
+        }
+        if let Err(errno) = self.batch.push(&SendWr { wr_id, op, sge, flags: flags | more }) {
             self.fail(errno);
         }
     }
