@@ -12,8 +12,7 @@ use std::sync::{
 
 /// Distance between records: a cache line, so that two queues never share one.
 const STRIDE: usize = 64;
-const PER_PAGE: u32 = (PAGE_SIZE / STRIDE) as u32;
-const _: () = assert!(PER_PAGE == u64::BITS);
+const _: () = assert!(PAGE_SIZE / STRIDE == u64::BITS as usize);
 
 struct Page {
     mem: DmaMem,
