@@ -15,6 +15,11 @@ pub(crate) const READ: u32 = 1;
 /// `ReadResource::kind`.
 pub(crate) const ATOMIC: u32 = 2;
 
+/// `ReadResource::answered`.
+pub(crate) const ANSWERED: u32 = 1;
+/// `ReadResource::answered`: and asked for again.
+pub(crate) const AGAIN: u32 = 2;
+
 /// A request whose PSN lies behind the one expected.
 pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let psn = packet.headers.bth().psn();
@@ -64,7 +69,9 @@ fn read(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
 /// Sends the answer kept at `at` again.
 fn again(w: &mut Work<'_, '_, '_>, at: u32, start: u32, end: u32) {
     let one = w.func.read_resource_mut(w.qp, at);
-    one.answered = 0;
+    if one.answered == ANSWERED {
+        one.answered = AGAIN;
+    }
     (one.start, one.end) = (start, end);
     if (at.wrapping_sub(w.q.rr_send) as i32) <= 0 {
         w.q.rr_send = at;

@@ -28,13 +28,13 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     while w.q.rr_send != w.q.rr_tail {
         let at = w.q.rr_send;
         let one = *w.func.read_resource(w.qp, at);
-        if one.answered == 0 {
+        if one.answered != duplicate::ANSWERED {
             let whole = match one.kind {
                 duplicate::READ => read(w, &one, budget),
                 _ => atomic(w, &one, budget),
             };
             match whole {
-                Some(true) => w.func.read_resource_mut(w.qp, at).answered = 1,
+                Some(true) => w.func.read_resource_mut(w.qp, at).answered = duplicate::ANSWERED,
                 Some(false) => {
                     w.ready = true;
                     return;

@@ -299,7 +299,7 @@ impl SendRecord {
 pub struct ReadResource {
     /// 0 none, 1 READ, 2 atomic.
     pub kind: u32,
-    /// 1: answered; a duplicate of the request clears it.
+    /// 0: not yet answered. 1: answered. 2: answered, and asked for again.
     pub answered: u32,
     /// READ: the bytes to be sent, from and up to.
     pub start: u32,
