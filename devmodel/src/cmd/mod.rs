@@ -1,6 +1,6 @@
 //! Commands: what the driver asks of the device through the command queue (PRM: command interface).
 //!
-//! [`queue`] brings a command in and its answer out, [`dispatch`] knows which command is allowed when, and one file per kind
+//! `queue` brings a command in and its answer out, `dispatch` knows which command is allowed when, and one file per kind
 //! of object carries it out. A command that is refused changes nothing: its changes are taken back as a whole.
 
 mod adapter;
