@@ -10,7 +10,7 @@
 set -eu
 
 MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
-PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest
+PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,python3-pyverbs
 SUITES="bookworm trixie sid"
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/userlands
 HERE=$(cd "$(dirname "$0")/.." && pwd)

@@ -106,4 +106,24 @@ pair ib_read_lat perftest -n 1000
 pair ib_send_bw perftest -n 1000 -e
 pair ib_send_lat perftest -n 1000
 pair ib_atomic_lat perftest -n 1000
+pair ib_send_lat perftest -n 1000 -e
+
+# --- rdma-core's own tests ----------------------------------------------------------------------------------------
+# They lie in the documentation, partly packed, and ask `rdma` (netlink, which is hidden) for the names of links.
+mkdir -p "$folder/ironverbs/bin"
+cp -r "$folder/usr/share/doc/rdma-core/tests" "$folder/ironverbs/"
+find "$folder/ironverbs/tests" -name '*.gz' -exec gunzip -f {} +
+printf '#!/bin/sh\necho "[]"\n' >"$folder/ironverbs/bin/rdma"
+chmod +x "$folder/ironverbs/bin/rdma"
+own=
+for name in device pd mr cq cq_events cqex qp qpex atomic relaxed_ordering addr; do own="$own tests.test_$name"; done
+# shellcheck disable=SC2086
+if run env PATH=/ironverbs/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 python3 /ironverbs/tests/run_tests.py \
+    --dev iron1 --gid 1 --port 1 $own >"$node/out" 2>&1; then
+    say "pyverbs" "$(tail -n 3 "$node/out" | tr '\n' ' ')"
+else
+    say "pyverbs" FAILED
+    sed 's/^/    /' "$node/out" >&2
+    failed=1
+fi
 exit $failed
