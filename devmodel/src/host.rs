@@ -64,6 +64,11 @@ pub trait Host {
     fn by_reference(&mut self) -> bool {
         true
     }
+    /// Whether somebody else is about to run function `rid` anyway: frames that arrive there are left to them.
+    fn is_tended(&mut self, rid: Rid) -> bool {
+        let _ = rid;
+        false
+    }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
     /// Whether `party` still lives. Asked only when it holds a lock for long.

@@ -5,7 +5,7 @@
 
 use crate::{
     Adapter, cmd,
-    host::{Abort, Host, Party},
+    host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Frame, Job, Payload, Step, dispatch, step::Buffers},
     region::{Func, SlotPayload, Sync, WireRing},
@@ -309,11 +309,21 @@ impl Runner {
             }
         };
         if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
-            self.due |= 1 << to;
+            self.arrived(host, to);
         } else {
             adapter.count_ring_full(to);
         }
+    }
+
+    /// A frame waits at `to`: it runs next, unless somebody is about to run it anyway.
+    #[inline]
+    fn arrived(&mut self, host: &mut dyn Host, to: u8) {
+        // The frame before the question, for who stops looking after `to` looks once more; and before we look whether
+        // `to` is locked.
         fence(SeqCst);
+        if !host.is_tended(Rid(to)) {
+            self.due |= 1 << to;
+        }
     }
 
     fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, whole: &mut Vec<u8>) {
@@ -342,11 +352,10 @@ impl Runner {
                 let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
                 let (headers, rest) = whole.split_at(cut);
                 if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
-                    self.due |= 1 << to;
+                    self.arrived(host, to);
                 } else {
                     adapter.count_ring_full(to);
                 }
-                fence(SeqCst);
             }
             None => {
                 if let Some(link) = &mut self.link {

@@ -9,6 +9,7 @@ use super::{
     maps::Maps,
     memory::Memory,
     party::{self, Me},
+    polling::Polling,
     sys,
 };
 use devmodel::{Adapter, engine::Runner, region::Sync};
@@ -50,6 +51,8 @@ pub struct Core {
     eventfds: Box<[AtomicI32]>,
     /// How often each function is open in this process.
     opens: Box<[AtomicU32]>,
+    /// Who polls what, and what was left to others.
+    pub polling: Polling,
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
@@ -79,6 +82,7 @@ impl Core {
             reach: zeros(256),
             eventfds: (0..FUNCTIONS * VECTORS).map(|_| AtomicI32::new(-1)).collect(),
             opens: zeros(FUNCTIONS),
+            polling: Polling::new(),
             left: Default::default(),
             suspects: Default::default(),
             introduced: AtomicBool::new(false),
@@ -257,6 +261,12 @@ impl Core {
                     break;
                 }
             }
+            // What we poll ourselves we come back to.
+            for fid in self.open_functions() {
+                if self.is_poller(fid) {
+                    left &= !(1 << fid);
+                }
+            }
             if left != 0 {
                 self.left[0].fetch_or(left as u64, Relaxed);
                 self.left[1].fetch_or((left >> 64) as u64, Relaxed);
@@ -264,6 +274,9 @@ impl Core {
             }
         }
         let scratch = &mut *host.0.scratch;
+        if scratch.entrusted != 0 {
+            self.polling.entrust(std::mem::take(&mut scratch.entrusted));
+        }
         let mut touched = std::mem::take(&mut scratch.touched);
         if scratch.timers.is_empty() {
             scratch.timers.resize(FUNCTIONS, 0);

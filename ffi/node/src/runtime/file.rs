@@ -14,7 +14,7 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0004;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0005;
 /// Places for parties; 0 is nobody.
 pub const PARTIES: usize = 256;
 /// Functions at most.
@@ -90,10 +90,14 @@ pub struct PartySlot {
 pub struct FunctionSlot {
     /// Parties that have it open, a bit each.
     pub openers: [AtomicU64; PARTIES / 64],
-    /// Interrupts that wait for the parked thread of the vector's owner.
-    pub pending: AtomicU64,
+    /// Party that polls the function all the time, so that its work is best left to it; 0 is none.
+    pub poller: AtomicU32,
     /// The openers' shared block: its first page in the arena plus one.
     pub shared: AtomicU32,
+    /// What is above is mostly read; this keeps what is written often on another cache line.
+    pub reserved: [AtomicU64; 3],
+    /// Interrupts that wait for the parked thread of the vector's owner.
+    pub pending: AtomicU64,
     /// Opener that a vector belongs to, see `Transport::opener`.
     pub vectors: [AtomicU32; VECTORS],
 }

@@ -55,6 +55,17 @@ impl Host for NodeHost<'_> {
         self.0.core.map.header().by_value.load(Relaxed) == 0
     }
 
+    #[inline]
+    fn is_tended(&mut self, rid: Rid) -> bool {
+        let Some(function) = self.0.core.map.functions().get(usize::from(rid.0)) else { return false };
+        let poller = function.poller.load(Relaxed);
+        let tended = poller != 0 && poller != u32::from(self.0.core.me.slot);
+        if tended {
+            self.0.scratch.entrusted |= 1 << rid.0;
+        }
+        tended
+    }
+
     fn wake(&mut self, party: Party) {
         if let Ok(slot) = u8::try_from(party.0) {
             self.0.core.wake(slot);

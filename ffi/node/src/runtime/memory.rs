@@ -61,6 +61,8 @@ pub struct Scratch {
     found: Found,
     /// Functions whose memory was touched.
     pub touched: u128,
+    /// Functions whose frames were left to those who poll them.
+    pub entrusted: u128,
     /// Timer words when last looked at, by function.
     pub timers: Vec<u32>,
     /// Party that a copy found gone.

@@ -21,6 +21,7 @@ mod memory;
 mod node;
 mod parked;
 mod party;
+mod polling;
 mod reap;
 mod status;
 mod sys;

@@ -67,6 +67,7 @@ impl Core {
                 let _ = vector.compare_exchange(owner, 0, AcqRel, Relaxed);
             }
         }
+        let _ = function.poller.compare_exchange(slot.into(), 0, AcqRel, Relaxed);
         let others = self.openers(fid).any(|other| other != slot);
         if !others && fid != 0 {
             self.clear(fid, lock);

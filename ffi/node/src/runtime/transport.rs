@@ -15,12 +15,13 @@ use devmodel::{
     region::{Func, Sync, WireRing},
 };
 use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use hwspec::doorbell::{CQ_DOORBELL, UAR_SIZE};
 use std::{
     io,
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::*},
+        atomic::{AtomicU64, Ordering::*},
     },
 };
 
@@ -38,7 +39,6 @@ const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 /// A function of a node.
 pub struct NodeTransport {
     registers: Arc<Function>,
-    polls: AtomicU32,
     swept: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ impl NodeTransport {
         core.meet();
         core.introduce();
         let registers = Arc::new(Function { node: node.clone(), fid });
-        Ok(Self { registers, polls: AtomicU32::new(0), swept: AtomicU64::new(0) })
+        Ok(Self { registers, swept: AtomicU64::new(0) })
     }
 
     fn core(&self) -> &Core {
@@ -115,12 +115,15 @@ impl NodeTransport {
     }
 
     #[cold]
-    fn look_around(&self, core: &Core, look: u32) {
+    fn look_around(&self, core: &Core, streak: u32) {
+        core.persevere(self.fid(), streak);
         let now = core.now();
+        let left = core.take_left();
+        (0..128u8).filter(|f| left & 1 << f != 0).for_each(|f| core.run(now, f));
         if core.adapter.region().timer_due(self.fid(), now) {
             core.run(now, self.fid());
         }
-        if look % LOOKS_PER_YIELD == 0 {
+        if streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
             // More pollers than processors: whoever has something to say must get to say it.
             sys::yield_now();
         }
@@ -154,6 +157,7 @@ impl Registers for Function {
         if !core.is_ours() {
             return;
         }
+        core.polling.doorbell(self.fid);
         let now = core.now();
         core.drive(now, |runner, host| {
             core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
@@ -165,6 +169,11 @@ impl Registers for Function {
         let core = self.node.core();
         if !core.is_ours() {
             return;
+        }
+        core.polling.doorbell(self.fid);
+        if offset as usize % UAR_SIZE == CQ_DOORBELL {
+            // Who arms a CQ is about to sleep.
+            core.stop_polling(self.fid);
         }
         let now = core.now();
         core.drive(now, |runner, host| {
@@ -333,22 +342,14 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let fid = self.fid();
+        let streak = core.polling.count(fid);
         if WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             if core.is_ours() {
                 core.run(core.now(), fid);
             }
-            return;
         }
-        let left = core.take_left();
-        if left != 0 && core.is_ours() {
-            let now = core.now();
-            (0..128u8).filter(|f| left & 1 << f != 0).for_each(|f| core.run(now, f));
-        }
-        // Threads of one process may lose a count to each other; it is no more than a rhythm.
-        let polls = self.polls.load(Relaxed).wrapping_add(1);
-        self.polls.store(polls, Relaxed);
-        if polls % POLLS_PER_LOOK == 0 && core.is_ours() {
-            self.look_around(core, polls / POLLS_PER_LOOK);
+        if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
+            self.look_around(core, streak);
         }
     }
 

@@ -1,0 +1,115 @@
+//! Who runs what while programs poll.
+//!
+//! A program that does nothing but poll runs its own functions fastest: their state stays in its cache, and what arrives is
+//! copied within its own memory. It says so in the function's slot, and others leave what they send there to it. The
+//! word is taken back when it stops: by its parked thread, which looks every millisecond meanwhile; at once when it arms a
+//! CQ, for then it is about to sleep; and by a peer that has waited too long for an answer, who then runs the function.
+
+use super::{core::Core, file::FUNCTIONS};
+use devmodel::region::WireRing;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Polls in a row that found nothing, without a doorbell between, that make a poller.
+const PERSISTENT: u32 = 32;
+/// As many make one that has waited too long.
+const IMPATIENT: u32 = 512;
+
+/// What a process knows of its polling.
+pub struct Polling {
+    /// Polls that found nothing, ever, by function.
+    polls: Box<[AtomicU32]>,
+    /// How many there were at the last doorbell.
+    mark: Box<[AtomicU32]>,
+    /// How many there were when the parked thread last looked.
+    seen: Box<[AtomicU32]>,
+    /// Functions whose frames were left to those who poll them.
+    entrusted: [AtomicU64; 2],
+}
+
+impl Polling {
+    /// Nobody polls.
+    pub fn new() -> Self {
+        let zeros = || (0..FUNCTIONS).map(|_| AtomicU32::new(0)).collect();
+        Self { polls: zeros(), mark: zeros(), seen: zeros(), entrusted: Default::default() }
+    }
+
+    /// Counts a poll of `fid` that found nothing; returns how many there were since the last doorbell. Threads may lose
+    /// a count to each other: it is no more than a rhythm.
+    #[inline]
+    pub fn count(&self, fid: u8) -> u32 {
+        let polls = self.polls[usize::from(fid)].load(Relaxed).wrapping_add(1);
+        self.polls[usize::from(fid)].store(polls, Relaxed);
+        polls.wrapping_sub(self.mark[usize::from(fid)].load(Relaxed))
+    }
+
+    /// A doorbell rang: the program does something.
+    #[inline]
+    pub fn doorbell(&self, fid: u8) {
+        self.mark[usize::from(fid)].store(self.polls[usize::from(fid)].load(Relaxed), Relaxed);
+    }
+
+    /// Frames for these functions were left to others.
+    pub fn entrust(&self, functions: u128) {
+        let halves = [functions as u64, (functions >> 64) as u64];
+        for (word, bits) in self.entrusted.iter().zip(halves) {
+            if bits & !word.load(Relaxed) != 0 {
+                word.fetch_or(bits, Relaxed);
+            }
+        }
+    }
+
+    fn take_entrusted(&self) -> u128 {
+        u128::from(self.entrusted[0].swap(0, Relaxed)) | u128::from(self.entrusted[1].swap(0, Relaxed)) << 64
+    }
+}
+
+impl Core {
+    /// Whether we are the one who polls `fid`.
+    #[inline]
+    pub fn is_poller(&self, fid: u8) -> bool {
+        self.map.functions()[usize::from(fid)].poller.load(Relaxed) == u32::from(self.me.slot)
+    }
+
+    /// After `streak` polls of `fid` in a row that found nothing.
+    pub fn persevere(&self, fid: u8, streak: u32) {
+        let poller = &self.map.functions()[usize::from(fid)].poller;
+        if streak >= PERSISTENT
+            && poller.load(Relaxed) == 0
+            && poller.compare_exchange(0, self.me.slot.into(), SeqCst, Relaxed).is_ok()
+        {
+            // From now on it looks whether we are still at it.
+            self.wake(self.me.slot);
+        }
+        if streak >= IMPATIENT {
+            let entrusted = self.polling.take_entrusted();
+            for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
+                if WireRing::of(self.adapter.region(), fid).waits() {
+                    self.map.functions()[usize::from(fid)].poller.store(0, SeqCst);
+                    self.run(self.now(), fid);
+                }
+            }
+        }
+    }
+
+    /// We no longer poll `fid`: others run it from now on. What waits already is still ours to run.
+    pub fn stop_polling(&self, fid: u8) {
+        let poller = &self.map.functions()[usize::from(fid)].poller;
+        if poller.compare_exchange(self.me.slot.into(), 0, SeqCst, Relaxed).is_ok() {
+            fence(SeqCst);
+        }
+    }
+
+    /// Stops for functions that nobody polled since the last call. True if some are still polled.
+    pub fn check_pollers(&self) -> bool {
+        let mut any = false;
+        for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {
+            let polls = self.polling.polls[usize::from(fid)].load(Relaxed);
+            if self.polling.seen[usize::from(fid)].swap(polls, Relaxed) == polls {
+                self.stop_polling(fid);
+            } else {
+                any = true;
+            }
+        }
+        any
+    }
+}
