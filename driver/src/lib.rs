@@ -14,6 +14,7 @@ pub mod error;
 pub mod events;
 mod function;
 pub mod health;
+mod inline;
 mod pages;
 mod poll;
 mod post;

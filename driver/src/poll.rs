@@ -1,8 +1,11 @@
 //! From CQEs to work completions. Hot: no allocation, no system call.
 
-use crate::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
+use crate::{
+    inline::Inbox,
+    verbs::{Completion, WcFlags, WcOpcode, WcStatus},
+};
 use hwspec::{
-    cqe::{Cqe64, CqeOpcode, CqeSyndrome},
+    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
     wqe::WqeOpcode,
 };
 use std::sync::{
@@ -19,6 +22,8 @@ pub struct QpQueues {
     pub qpn: u32,
     pub sq: SendTracker,
     pub rq: RecvTracker,
+    /// Where the receives point, for messages that come in the CQE.
+    pub inbox: Option<Inbox>,
 }
 
 /// Send work requests under way.
@@ -114,16 +119,25 @@ impl RecvTracker {
         self.tail.load(Acquire)
     }
 
+    /// The receive that `counter` names, if it is under way.
     #[inline(always)]
-    fn complete(&self, counter: u16) -> Option<u64> {
+    fn number(&self, counter: u16) -> Option<u32> {
         let tail = self.tail.load(Relaxed);
         let ahead = u32::from(counter.wrapping_sub(tail as u16));
-        if ahead >= self.head.load(Acquire).wrapping_sub(tail) {
-            return None;
-        }
-        let number = tail.wrapping_add(ahead);
+        (ahead < self.head.load(Acquire).wrapping_sub(tail)).then_some(tail.wrapping_add(ahead))
+    }
+
+    /// Receive `number` is done, and all before it: its entry may be used again.
+    #[inline(always)]
+    fn retire(&self, number: u32) -> u64 {
+        let wr_id = self.wr_ids[(number & self.mask) as usize].load(Relaxed);
         self.tail.store(number.wrapping_add(1), Release);
-        Some(self.wr_ids[(number & self.mask) as usize].load(Relaxed))
+        wr_id
+    }
+
+    #[inline(always)]
+    fn complete(&self, counter: u16) -> Option<u64> {
+        Some(self.retire(self.number(counter)?))
     }
 
     /// Forgets everything (the QP is reset).
@@ -202,7 +216,6 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
         }
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
             wc.opcode = WcOpcode::Recv;
-            wc.src_qp = cqe.rqpn().0;
             match cqe.opcode() {
                 CqeOpcode::RespSend => {}
                 CqeOpcode::RespSendInv => wc.flags = WcFlags::WITH_INV,
@@ -214,6 +227,10 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
                 }
             }
             wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
+            if cqe.cqe_format() == CqeFormat::Inline32 {
+                return Some(received_inline(qp, cqe, wc));
+            }
+            wc.src_qp = cqe.rqpn().0;
             if cqe.grh() != 0 {
                 wc.flags |= WcFlags::GRH;
             }
@@ -223,6 +240,20 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
         CqeOpcode::ReqErr | CqeOpcode::RespErr => Some(failed(qp, cqe)),
         _ => None,
     }
+}
+
+/// A message whose bytes stand in the CQE, where others have the sender's addresses.
+#[inline]
+fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion {
+    let Some(number) = qp.rq.number(cqe.wqe_counter()) else { return known(wc, None) };
+    let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
+    // Before the entry is retired: a post may then write over it.
+    let fits = bytes.zip(qp.inbox.as_ref()).is_some_and(|(bytes, inbox)| inbox.put(number, bytes));
+    wc.wr_id = qp.rq.retire(number);
+    if !fits {
+        wc.status = WcStatus::LocProtErr;
+    }
+    wc
 }
 
 /// A completion of a work request nobody posted is the device's error; the caller hears of it.
@@ -287,7 +318,7 @@ mod tests {
     use hwspec::handle::Qpn;
 
     fn queues(qpn: u32) -> Arc<QpQueues> {
-        Arc::new(QpQueues { qpn, sq: SendTracker::new(8), rq: RecvTracker::new(4) })
+        Arc::new(QpQueues { qpn, sq: SendTracker::new(8), rq: RecvTracker::new(4), inbox: None })
     }
 
     fn cqe(opcode: CqeOpcode, qpn: u32, counter: u16) -> Cqe64 {
@@ -376,6 +407,20 @@ mod tests {
             .vendor_err_synd(0x88);
         let wc = convert(&table, &Cqe64::from_bytes(*error.as_bytes())).unwrap();
         assert_eq!((wc.wr_id, wc.status, wc.vendor_err), (5, WcStatus::RemAccessErr, 0x88));
+    }
+
+    #[test]
+    fn inline_data_for_a_receive_that_cannot_hold_them_is_an_error() {
+        let mut table = QpTable::default();
+        let qp = queues(7);
+        table.insert(qp.clone());
+        qp.rq.put(0, 42);
+        qp.rq.publish(1);
+        let mut short = cqe(CqeOpcode::RespSend, 7, 0);
+        short.set().cqe_format(CqeFormat::Inline32);
+        let wc = convert(&table, &short).unwrap();
+        assert_eq!((wc.wr_id, wc.status), (42, WcStatus::LocProtErr));
+        assert_eq!(qp.rq.done(), 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Profile,
-    region::Effect,
+    region::{Effect, Piece},
     state::{Counters, QpFlags, ReadResource, RxMessage},
     translate::{self, Fault, access},
 };
@@ -187,6 +187,8 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
             return Err(Fatal(NakCode::InvalidRequest, Some(CqeSyndrome::LocalLengthErr)));
         }
         if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
+            // The keys are checked all the same; the driver copies where they point.
+            resolved(w, packet.len, domain, protection, |_, _| Ok(()))?;
             let mut bytes = [0; INLINE_32];
             lists::bytes(w.step, &packet.data, &mut bytes).map_err(|_| Lost)?;
             inline = Some(bytes);
@@ -218,16 +220,28 @@ fn scatter(
     domain: lists::Domain,
     protection: Refusal,
 ) -> Result<(), Refusal> {
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.receive;
-    let found =
-        lists::resolve(w.func, domain, list, w.q.rx.done, packet.len, lists::SCATTER, &mut pieces);
-    let rid = w.func.rid();
-    let result = match found {
-        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
+    resolved(w, packet.len, domain, protection, |w, pieces| {
+        let rid = w.func.rid();
+        lists::place(w.step, &packet.data, rid, pieces).map_err(|abort| match abort {
             crate::host::Abort::Source => Lost,
             crate::host::Abort::Destination => protection,
-        }),
+        })
+    })
+}
+
+/// Calls `then` with the pieces of memory that the next `len` bytes of the receive WQE's list mean.
+fn resolved(
+    w: &mut Work<'_, '_, '_>,
+    len: u32,
+    domain: lists::Domain,
+    protection: Refusal,
+    then: impl FnOnce(&mut Work<'_, '_, '_>, &[Piece]) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let list = &w.step.buffers.receive;
+    let found = lists::resolve(w.func, domain, list, w.q.rx.done, len, lists::SCATTER, &mut pieces);
+    let result = match found {
+        Ok(()) => then(w, &pieces),
         Err(_) => Err(protection),
     };
     w.step.buffers.pieces = pieces;

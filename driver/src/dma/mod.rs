@@ -216,6 +216,16 @@ pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     }
 }
 
+/// Copies received data into the caller's buffer at `addr`, as the device does when they do not come in the CQE. That
+/// the buffer is there is the caller's promise when it posts the receive.
+#[inline]
+pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        // SAFETY: the promise above; the source is ours alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::page_list;

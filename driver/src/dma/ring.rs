@@ -74,6 +74,16 @@ impl DmaRing {
         }
     }
 
+    /// Reads a 16-byte segment of entry `index`, `segment` segments from its start.
+    #[inline(always)]
+    pub fn get_segment(&self, index: u32, segment: usize) -> [u8; 16] {
+        let words = &self.entry(index)[segment * 2..segment * 2 + 2];
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&words[0].load(Relaxed).to_ne_bytes());
+        out[8..].copy_from_slice(&words[1].load(Relaxed).to_ne_bytes());
+        out
+    }
+
     /// Writes a 16-byte segment to entry `index`, `segment` segments from its start.
     #[inline(always)]
     pub fn put_segment(&self, index: u32, segment: usize, bytes: &[u8; 16]) {

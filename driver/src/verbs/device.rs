@@ -7,6 +7,7 @@ use crate::{
     error::Error,
     events::{Events, Registry},
     function::Function,
+    inline::Shifted,
     records::RecordPool,
     transport::{Interrupt, Transport},
 };
@@ -49,6 +50,7 @@ pub struct Device {
     pub(crate) registry: Arc<Registry>,
     pub(crate) records: RecordPool,
     pub(crate) mkey_variant: AtomicU8,
+    pub(crate) shifted: Arc<Shifted>,
     attr: DeviceAttr,
     events: Events,
 }
@@ -176,6 +178,7 @@ impl Device {
             registry,
             records: RecordPool::default(),
             mkey_variant: AtomicU8::new(0),
+            shifted: Arc::default(),
             attr,
             events,
         }))

@@ -73,7 +73,11 @@ impl Mr {
             device.function.call_with(Opcode::CreateMkey, device.opener.uid(), &input, &list);
         match created {
             Ok(out) => {
-                Ok(Mr { pd: pd.clone(), key: Mkey::new(out.mkey_index(), variant), mapping: Some(mapping) })
+                let key = Mkey::new(out.mkey_index(), variant);
+                if hca_va != addr as u64 {
+                    device.shifted.insert(key.0, hca_va, len, addr as u64);
+                }
+                Ok(Mr { pd: pd.clone(), key, mapping: Some(mapping) })
             }
             Err(error) => {
                 if error.is_uncertain() {
@@ -109,6 +113,7 @@ impl Mr {
         let mut input = DestroyMkeyIn::zeroed();
         input.set().mkey_index(self.key.index());
         let device = &self.pd.device;
+        device.shifted.remove(self.key.0);
         match device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input) {
             Ok(()) => mapping.unmap(),
             Err(error) => {

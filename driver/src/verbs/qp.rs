@@ -8,6 +8,7 @@ use super::{
 use crate::{
     dma::{DmaMem, DmaRing, Spin, page_list},
     error::Error,
+    inline::Inbox,
     poll::{QpQueues, RecvTracker, SendTracker},
     post::{RecvQueue, SendQueue},
     records::Record,
@@ -29,6 +30,8 @@ const RQ: u8 = 0;
 const NO_RQ: u8 = 3;
 /// `qpc.user_index` of those who have none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
+/// `qpc.cs_res`: received messages of up to 32 bytes come in the CQE.
+const SCATTER_32: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
@@ -153,6 +156,7 @@ impl Qp {
             .cqn_rcv(init.recv_cq.cqn())
             .dbr_addr(record.iova())
             .log_ack_req_freq(LOG_ACK_REQ_FREQ)
+            .cs_res(SCATTER_32)
             .user_index(NO_USER_INDEX);
         match geometry.sq_blocks {
             0 => qpc.set().no_sq(true),
@@ -183,6 +187,11 @@ impl Qp {
             qpn,
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
+            inbox: (geometry.rq_entries > 0).then(|| Inbox {
+                ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries, geometry.rq_stride),
+                segments: geometry.rq_stride / WQE_DS,
+                shifted: device.shifted.clone(),
+            }),
         });
         init.send_cq.attach(queues.clone());
         init.recv_cq.attach(queues.clone());
