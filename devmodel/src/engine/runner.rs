@@ -297,7 +297,7 @@ impl Runner {
                 self.buffers.staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]),
             ),
             Payload::Pieces(n, pieces) if host.by_reference() => {
-                SlotPayload::Pieces(crate::host::Rid(from), &pieces[..*n as usize])
+                SlotPayload::Pieces(Rid(from), &pieces[..*n as usize])
             }
             pieces => {
                 self.sealed.clear();
@@ -387,12 +387,12 @@ pub(super) fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'
 fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
     if !pcie::may_dma(func) {
         // Without bus mastering nothing can be received, and nothing goes out.
-        while func.front().is_some() {
+        while func.has_frame() {
             func.take_front();
         }
         return None;
     }
-    if func.front().is_some() {
+    if func.has_frame() {
         return Some(Job::Arrive);
     }
     if let Some((qp, kind)) = func.take_timer(step.now) {
@@ -418,7 +418,7 @@ fn fetch(
             for piece in &pieces[..*n as usize] {
                 let start = bytes.len();
                 bytes.resize(start + piece.len as usize, 0);
-                host.read(crate::host::Rid(from), piece.at, &mut bytes[start..])?;
+                host.read(Rid(from), piece.at, &mut bytes[start..])?;
             }
         }
     }

@@ -113,7 +113,7 @@ pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     sort(w, packet);
     if responses::waiting(w) {
         // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
-        if w.func.front().is_some() {
+        if w.func.has_frame() {
             w.ready = true;
         } else {
             w.execute = true;

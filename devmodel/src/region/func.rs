@@ -90,23 +90,22 @@ impl<'r> Func<'r> {
     }
 
     #[inline(always)]
-    fn row_at(&self, table: Table, index: usize) -> *mut u8 {
-        let size = self.region.row_size(table);
-        self.region.at(self.base + self.region.offset(table) + index * size, size)
+    fn row_of<R>(&self, table: Table, index: usize) -> *mut R {
+        self.region.row_pointer(self.base, table, index, size_of::<R>()).cast()
     }
 
     /// Registers and books.
     #[inline]
     pub fn function(&self) -> &FunctionRow {
         // SAFETY: in bounds; we hold the lock.
-        unsafe { &*self.row_at(Table::Function, 0).cast() }
+        unsafe { &*self.row_of::<FunctionRow>(Table::Function, 0) }
     }
 
     /// The part of the registers and books that `field` picks, to change.
     #[inline]
     pub fn function_mut<T: Copy>(&mut self, field: fn(&mut FunctionRow) -> &mut T) -> &mut T {
         // SAFETY: as in `function`; `&mut self` makes us the only user.
-        let row: &mut FunctionRow = unsafe { &mut *self.row_at(Table::Function, 0).cast() };
+        let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
         let field = field(row);
         self.journal().save(self.region, (&raw mut *field).cast(), size_of::<T>());
         field
@@ -116,7 +115,7 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn count(&mut self, counter: Counters, n: u64) {
         // SAFETY: in bounds; plain data; we hold the lock and `&mut self`.
-        let row: &mut FunctionRow = unsafe { &mut *self.row_at(Table::Function, 0).cast() };
+        let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
         row.counters[counter as usize] = row.counters[counter as usize].wrapping_add(n);
     }
 
@@ -127,7 +126,7 @@ impl<'r> Func<'r> {
             return None;
         }
         // SAFETY: in bounds; rows are plain data; we hold the lock.
-        let row: &R = unsafe { &*self.row_at(R::TABLE, index as usize).cast() };
+        let row: &R = unsafe { &*self.row_of::<R>(R::TABLE, index as usize) };
         (row.head().live != 0).then_some(row)
     }
 
@@ -137,7 +136,7 @@ impl<'r> Func<'r> {
         if index as usize >= self.region.rows(R::TABLE) {
             return None;
         }
-        let at = self.row_at(R::TABLE, index as usize);
+        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
         // SAFETY: in bounds; rows are plain data; we hold the lock and `&mut self`.
         let row: &mut R = unsafe { &mut *at.cast() };
         if row.head().live == 0 {
@@ -149,9 +148,9 @@ impl<'r> Func<'r> {
 
     /// Row `index` whether allocated or not, noted in the journal.
     pub(super) fn any_row_mut<R: Row>(&mut self, index: u32) -> &mut R {
-        let at = self.row_at(R::TABLE, index as usize);
+        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
         self.journal().save(self.region, at, size_of::<R>());
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
 
@@ -186,19 +185,19 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn send_record(&self, qp: u32, at: u32) -> &SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock.
-        unsafe { &*self.row_at(Table::SendRecord, i).cast() }
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock.
+        unsafe { &*self.row_of::<SendRecord>(Table::SendRecord, i) }
     }
 
     /// Send record `at` of QP `qp`, to fill. A record that counts already must be journaled with `journaled`.
     #[inline]
     pub fn send_record_mut(&mut self, qp: u32, at: u32, journaled: bool) -> &mut SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
-        let at = self.row_at(Table::SendRecord, i);
+        let at = self.row_of::<SendRecord>(Table::SendRecord, i).cast::<u8>();
         if journaled {
             self.journal().save(self.region, at, size_of::<SendRecord>());
         }
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
 
@@ -206,17 +205,17 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn read_resource(&self, qp: u32, at: u32) -> &ReadResource {
         let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock.
-        unsafe { &*self.row_at(Table::ReadResource, i).cast() }
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock.
+        unsafe { &*self.row_of::<ReadResource>(Table::ReadResource, i) }
     }
 
     /// READ resource `at` of QP `qp`, to fill or change; journaled, for an old one is overwritten.
     #[inline]
     pub fn read_resource_mut(&mut self, qp: u32, at: u32) -> &mut ReadResource {
         let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
-        let at = self.row_at(Table::ReadResource, i);
+        let at = self.row_of::<ReadResource>(Table::ReadResource, i).cast::<u8>();
         self.journal().save(self.region, at, size_of::<ReadResource>());
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
 
@@ -227,28 +226,26 @@ impl<'r> Func<'r> {
             return 0;
         }
         // SAFETY: in bounds by the check; plain data; we hold the lock.
-        unsafe { self.row_at(Table::Mtt, index as usize).cast::<u64>().read() }
+        unsafe { self.row_of::<u64>(Table::Mtt, index as usize).read() }
     }
 
     /// Writes translation entry `index` of a range that no row names yet (not journaled).
     pub fn set_mtt(&mut self, index: u32, value: u64) {
-        // SAFETY: in bounds by `row_at`; plain data; we hold the lock and `&mut self`.
-        unsafe { self.row_at(Table::Mtt, index as usize).cast::<u64>().write(value) }
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
+        unsafe { self.row_of::<u64>(Table::Mtt, index as usize).write(value) }
     }
 
     /// A plain row of `table` that is no object: timers, ready entries, free translation entries.
     pub(super) fn plain<T: Copy>(&self, table: Table, index: u32) -> &T {
-        debug_assert_eq!(size_of::<T>(), self.region.row_size(table));
-        // SAFETY: in bounds by `row_at`; plain data of this size; we hold the lock.
-        unsafe { &*self.row_at(table, index as usize).cast() }
+        // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock.
+        unsafe { &*self.row_of::<T>(table, index as usize) }
     }
 
     /// See [`plain`](Self::plain); journaled.
     pub(super) fn plain_mut<T: Copy>(&mut self, table: Table, index: u32) -> &mut T {
-        debug_assert_eq!(size_of::<T>(), self.region.row_size(table));
-        let at = self.row_at(table, index as usize);
+        let at = self.row_of::<T>(table, index as usize).cast::<u8>();
         self.journal().save(self.region, at, size_of::<T>());
-        // SAFETY: in bounds by `row_at`; plain data of this size; we hold the lock and `&mut self`.
+        // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
 

@@ -84,7 +84,7 @@ impl Journal {
     /// The journal of the function whose block starts at `base`.
     #[inline(always)]
     pub(super) fn at(region: &Region, base: usize) -> Self {
-        Self(region.at(base + region.offset(Table::Journal), SIZE).cast())
+        Self(region.row_pointer(base, Table::Journal, 0, SIZE).cast())
     }
 
     #[inline(always)]

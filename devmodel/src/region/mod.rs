@@ -236,6 +236,17 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// Pointer to row `index` of `table`, of `size` bytes, in the block that starts at `base` (see `checked_base`).
+    #[inline(always)]
+    fn row_pointer(&self, base: usize, table: Table, index: usize, size: usize) -> *mut u8 {
+        assert!(index < self.counts[table as usize], "row {index} of {table:?}");
+        let offset = base + self.offsets[table as usize] + index * size;
+        debug_assert!(offset + size <= self.len && size == self.sizes[table as usize]);
+        // SAFETY: the memory holds all blocks of the geometry (checked when the region is made), a block holds all rows
+        // of all tables, and the index is one of them.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
     #[inline(always)]
     fn checked_base(&self, fid: u8) -> usize {
         assert!(fid < self.geometry.functions, "function {fid} of {}", self.geometry.functions);
@@ -243,18 +254,8 @@ impl Region {
     }
 
     #[inline(always)]
-    fn offset(&self, table: Table) -> usize {
-        self.offsets[table as usize]
-    }
-
-    #[inline(always)]
     fn rows(&self, table: Table) -> usize {
         self.counts[table as usize]
-    }
-
-    #[inline(always)]
-    fn row_size(&self, table: Table) -> usize {
-        self.sizes[table as usize]
     }
 
     /// log2 of the number of rows of an adapter-wide numbered table.
@@ -266,9 +267,9 @@ impl Region {
     /// A word of `fid` that parties touch without its lock.
     #[inline(always)]
     pub fn sync(&self, fid: u8, word: Sync) -> &AtomicU32 {
-        let at = self.at(self.checked_base(fid) + self.offset(Table::Sync) + word as usize, 4);
-        // SAFETY: in bounds, aligned by `Sync`, only ever used as an atomic.
-        unsafe { &*at.cast::<AtomicU32>() }
+        let at = self.row_pointer(self.checked_base(fid), Table::Sync, 0, SYNC);
+        // SAFETY: `Sync` lies within the row; aligned by `Sync`; only ever used as an atomic.
+        unsafe { &*at.add(word as usize).cast::<AtomicU32>() }
     }
 
     fn new(

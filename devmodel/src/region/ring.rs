@@ -112,10 +112,8 @@ impl<'r> WireRing<'r> {
         if room {
             let index = tail as usize % SLOTS;
             let base = self.region.checked_base(self.fid);
-            let slot = self
-                .region
-                .at(base + self.region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
-            let body = self.region.at(base + self.region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+            let slot = self.region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
+            let body = self.region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
             // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock;
             // lengths were checked above.
             unsafe {
@@ -153,6 +151,12 @@ impl<'r> WireRing<'r> {
 }
 
 impl<'r> Func<'r> {
+    /// Whether a frame is there to be taken.
+    #[inline]
+    pub fn has_frame(&self) -> bool {
+        self.region().sync(self.fid(), Sync::RxTail).load(Acquire) != self.function().rx_next
+    }
+
     /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
     /// commits.
     #[inline]
@@ -165,12 +169,12 @@ impl<'r> Func<'r> {
         let base = region.checked_base(self.fid());
         let index = next as usize % SLOTS;
         let slot =
-            region.at(base + region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
+            region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
         // SAFETY: in bounds; slots before the tail are not written until the head passes them, which only we move.
         let slot: &'r Slot = unsafe { &*slot.cast() };
         let payload = match slot.pieces {
             0 => {
-                let body = region.at(base + region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+                let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
                 // SAFETY: as for the slot; the length is bounded.
                 SlotPayload::Bytes(unsafe {
                     std::slice::from_raw_parts(body, (slot.payload_len as usize).min(PAYLOAD))
@@ -199,8 +203,8 @@ impl<'r> Func<'r> {
             let index = next as usize % SLOTS;
             next = next.wrapping_add(1);
             let slot =
-                region.at(base + region.offset(Table::RxSlot) + index * size_of::<Slot>(), size_of::<Slot>());
-            let body = region.at(base + region.offset(Table::RxPayload) + index * PAYLOAD, PAYLOAD);
+                region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
+            let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
             // SAFETY: in bounds; slots between head and tail belong to the holder of the function's lock, which we are;
             // `&mut self` rules out a reference from `front`.
             let (slot, body) =
