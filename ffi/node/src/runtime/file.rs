@@ -14,7 +14,7 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0005;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0006;
 /// Places for parties; 0 is nobody.
 pub const PARTIES: usize = 256;
 /// Functions at most.
@@ -94,8 +94,10 @@ pub struct FunctionSlot {
     pub poller: AtomicU32,
     /// The openers' shared block: its first page in the arena plus one.
     pub shared: AtomicU32,
+    /// Until when nobody is taken for a poller, see `polling`; milliseconds of the node's time.
+    pub distrusted: AtomicU64,
     /// What is above is mostly read; this keeps what is written often on another cache line.
-    pub reserved: [AtomicU64; 3],
+    pub reserved: [AtomicU64; 2],
     /// Interrupts that wait for the parked thread of the vector's owner.
     pub pending: AtomicU64,
     /// Opener that a vector belongs to, see `Transport::opener`.

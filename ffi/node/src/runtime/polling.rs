@@ -5,14 +5,20 @@
 //! word is taken back when it stops: by its parked thread, which looks every millisecond meanwhile; at once when it arms a
 //! CQ, for then it is about to sleep; and by a peer that has waited too long for an answer, who then runs the function.
 
-use super::{core::Core, file::FUNCTIONS};
+use super::{
+    core::{Core, MILLI},
+    file::FUNCTIONS,
+};
 use devmodel::region::WireRing;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Polls in a row that found nothing, without a doorbell between, that make a poller.
 const PERSISTENT: u32 = 32;
 /// As many make one that has waited too long.
-const IMPATIENT: u32 = 512;
+const IMPATIENT: u32 = 1024;
+/// Time (ms) after which a program that let others wait may be taken for a poller again. Without it two programs that watch
+/// their memory, and poll only for their own completions, would take each other for pollers again and again.
+const DISTRUST: u64 = 2;
 
 /// What a process knows of its polling.
 pub struct Polling {
@@ -71,10 +77,12 @@ impl Core {
     }
 
     /// After `streak` polls of `fid` in a row that found nothing.
-    pub fn persevere(&self, fid: u8, streak: u32) {
-        let poller = &self.map.functions()[usize::from(fid)].poller;
+    pub fn persevere(&self, fid: u8, streak: u32, now: u64) {
+        let function = &self.map.functions()[usize::from(fid)];
+        let poller = &function.poller;
         if streak >= PERSISTENT
             && poller.load(Relaxed) == 0
+            && now / MILLI >= function.distrusted.load(Relaxed)
             && poller.compare_exchange(0, self.me.slot.into(), SeqCst, Relaxed).is_ok()
         {
             // From now on it looks whether we are still at it.
@@ -84,8 +92,10 @@ impl Core {
             let entrusted = self.polling.take_entrusted();
             for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
                 if WireRing::of(self.adapter.region(), fid).waits() {
-                    self.map.functions()[usize::from(fid)].poller.store(0, SeqCst);
-                    self.run(self.now(), fid);
+                    let function = &self.map.functions()[usize::from(fid)];
+                    function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
+                    function.poller.store(0, SeqCst);
+                    self.run(now, fid);
                 }
             }
         }

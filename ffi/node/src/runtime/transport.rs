@@ -116,8 +116,8 @@ impl NodeTransport {
 
     #[cold]
     fn look_around(&self, core: &Core, streak: u32) {
-        core.persevere(self.fid(), streak);
         let now = core.now();
+        core.persevere(self.fid(), streak, now);
         let left = core.take_left();
         (0..128u8).filter(|f| left & 1 << f != 0).for_each(|f| core.run(now, f));
         if core.adapter.region().timer_due(self.fid(), now) {
