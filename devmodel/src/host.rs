@@ -21,6 +21,8 @@ pub enum Abort {
     Source,
     /// Writing failed: a write, or the destination of a copy.
     Destination,
+    /// The program whose memory it is has ended: nobody answers for it any more, and nothing is to be told.
+    Gone,
 }
 
 /// Where a copy comes from.

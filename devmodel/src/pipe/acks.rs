@@ -274,7 +274,7 @@ fn scatter(
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {
-            Abort::Source => None,
+            Abort::Source | Abort::Gone => None,
             Abort::Destination => {
                 Some(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER))
             }

@@ -6,6 +6,7 @@ use super::{
     work::{Failure, Work},
 };
 use crate::{
+    host::Abort,
     state::{Counters, QpFlags, ReadResource, RxMessage},
     translate::{self, access},
 };
@@ -99,10 +100,15 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
         let from = one.start + i * mtu;
         let len = mtu.min(one.end - from);
         let psn = base.add(i).get();
-        let Some(payload) = gather(w, one, from, len) else {
-            responder::refuse(w, NakCode::RemoteAccess, None);
-            w.q.rx_ack_psn = psn;
-            return None;
+        let payload = match gather(w, one, from, len) {
+            Ok(payload) => payload,
+            // Nobody answers for it any more.
+            Err(Abort::Gone) => return Some(true),
+            Err(_) => {
+                responder::refuse(w, NakCode::RemoteAccess, None);
+                w.q.rx_ack_psn = psn;
+                return None;
+            }
         };
         let opcode = match (i == 0, i + 1 == packets) {
             (true, true) => BthOpcode::RcReadRespOnly,
@@ -118,9 +124,9 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
     Some(true)
 }
 
-fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> Option<Payload> {
+fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> Result<Payload, Abort> {
     if len == 0 {
-        return Some(Payload::Empty);
+        return Ok(Payload::Empty);
     }
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
@@ -129,9 +135,9 @@ fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> 
     let rid = w.func.rid();
     let payload = match found {
         // Taken by value only when there are too many pieces; then earlier copies must have been made.
-        Ok(()) if pieces.len() > 4 && !w.step.flush() => None,
-        Ok(()) => lists::payload(w.step, rid, &pieces, false).ok(),
-        Err(_) => None,
+        Ok(()) if pieces.len() > 4 && !w.step.flush() => Err(Abort::Source),
+        Ok(()) => lists::payload(w.step, rid, &pieces, false),
+        Err(_) => Err(Abort::Source),
     };
     w.step.buffers.pieces = pieces;
     payload

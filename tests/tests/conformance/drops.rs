@@ -131,3 +131,36 @@ fn row_41_malformed_frames_are_dropped() {
     assert_eq!(bed.bytes(to), [0; 64]);
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, expects(), 1));
 }
+
+/// A packet whose payload cannot be fetched from its sender counts as lost, with all it had begun: it is received like
+/// new when it comes again.
+#[test]
+fn row_41_packet_without_its_payload_counts_as_lost() {
+    let mut bed = Bed::cx5();
+    // Packets that are too long to travel by value.
+    const MTU: usize = 1024;
+    let (a, b) = bed.pair(Path { mtu: MTU as u32, ..path() });
+    bed.unwatched();
+    let (from, to) = (bed.mr(1, 4 * MTU, Access::LOCAL), bed.mr(2, 4 * MTU, Access::ALL));
+    let data = bed.pattern(from, 1);
+    for wr in [Wr::send(from.sge()), Wr::write(from.sge(), to)] {
+        bed.post_recv(b, &[to.sge()]);
+        bed.fill(to, &[0; 4 * MTU]);
+        for range in [0, MTU, 3 * MTU].map(|at| from.at + at as u64..from.at + (at + 300) as u64) {
+            bed.memory.aborting = vec![range];
+            bed.queue(a, &wr);
+            bed.publish(a);
+            bed.doorbell(a);
+            bed.run();
+            assert!(!bed.has_completion(a.send_cq) && !bed.has_completion(b.recv_cq));
+            bed.memory.aborting.clear();
+            assert!(bed.advance_until(S, |b| b.has_completion(a.send_cq)));
+            assert!(bed.one(a.send_cq).is_ok());
+            assert_eq!(bed.bytes(to), data);
+            if wr.op == Op::Send {
+                assert_eq!(bed.one(b.recv_cq).byte_len, 4 * MTU as u32);
+                bed.post_recv(b, &[to.sge()]);
+            }
+        }
+    }
+}

@@ -216,7 +216,8 @@ impl Memory<'_> {
             Way::To(slot) => (slot, Abort::Destination),
         };
         if !self.core.reaches(slot) {
-            return Err(abort);
+            // Who is not reached here has just gone: others were not asked for a copy.
+            return Err(Abort::Gone);
         }
         let pid = self.core.map.parties()[usize::from(slot)].pid.load(Relaxed);
         // SAFETY: `place` checked the local ranges, or they are the caller's buffer.
@@ -232,6 +233,7 @@ impl Memory<'_> {
             Err(e) => {
                 if e.raw_os_error() == Some(libc::ESRCH) {
                     self.scratch.suspect = slot;
+                    return Err(Abort::Gone);
                 }
                 Err(abort)
             }

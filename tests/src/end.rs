@@ -1,0 +1,247 @@
+//! One end of an RC connection: the driver's safe verbs, and memory that other processes may change at any time.
+
+use driver::{
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, PostError, Qp, QpAttr, QpAttrMask, QpInit,
+    QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// What the other end must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// GID.
+    pub gid: [u8; 16],
+    /// QP number.
+    pub qpn: u32,
+    /// Address of the region.
+    pub addr: u64,
+    /// Its key.
+    pub rkey: u32,
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x} {:x} {:x} {:x}", u128::from_be_bytes(self.gid), self.qpn, self.addr, self.rkey)
+    }
+}
+
+impl FromStr for Card {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("expected GID, QP number, address and key, found {text:?}");
+        let mut words = text.split_whitespace();
+        let gid = words.next().and_then(|w| u128::from_str_radix(w, 16).ok()).ok_or_else(bad)?;
+        let mut number = || words.next().and_then(|w| u64::from_str_radix(w, 16).ok()).ok_or_else(bad);
+        Ok(Self { gid: gid.to_be_bytes(), qpn: number()? as u32, addr: number()?, rkey: number()? as u32 })
+    }
+}
+
+/// Memory that is registered: whole words, as atomics, for a peer may write them while we read.
+pub struct Words(Box<[AtomicU64]>);
+
+impl Words {
+    /// `len` bytes of zeros (a multiple of 8).
+    pub fn new(len: usize) -> Self {
+        Self((0..len / 8).map(|_| AtomicU64::new(0)).collect())
+    }
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len() * 8
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+    /// The word at byte `at` (a multiple of 8).
+    pub fn word(&self, at: usize) -> u64 {
+        self.0[at / 8].load(Relaxed)
+    }
+    /// Changes the word at byte `at`.
+    pub fn set_word(&self, at: usize, value: u64) {
+        self.0[at / 8].store(value, Relaxed);
+    }
+    /// `len` bytes from `at`.
+    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        (at..at + len).map(|i| self.word(i & !7).to_ne_bytes()[i & 7]).collect()
+    }
+    /// Writes `bytes` from `at` on.
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        for (i, byte) in (at..).zip(bytes) {
+            let mut word = self.word(i & !7).to_ne_bytes();
+            word[i & 7] = *byte;
+            self.set_word(i & !7, u64::from_ne_bytes(word));
+        }
+    }
+}
+
+/// How patient a connection is.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// ACK timeout exponent.
+    pub timeout: u8,
+    /// Transport retries.
+    pub retry_cnt: u8,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { timeout: 14, retry_cnt: 7 }
+    }
+}
+
+/// One end of a connection. What refers comes before what is referred to, so that it is dropped first.
+pub struct End {
+    /// Queue pair.
+    pub qp: Arc<Qp>,
+    /// Its completion queue.
+    pub cq: Arc<Cq>,
+    /// Region over `words`, with all rights.
+    pub mr: Mr,
+    /// Protection domain.
+    pub pd: Arc<Pd>,
+    /// Device.
+    pub device: Arc<Device>,
+    /// Memory.
+    pub words: Arc<Words>,
+}
+
+/// All rights a region can give to peers, and local write.
+pub fn all_rights() -> AccessFlags {
+    AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC
+}
+
+/// Registers all of `words`.
+#[allow(unsafe_code)] // registering hands memory out; see the reason at the block
+pub fn register(pd: &Arc<Pd>, words: &Words, access: AccessFlags) -> Result<Mr, Error> {
+    // SAFETY: whoever holds the region keeps the words (`End` drops them last), and words that change under us are atomics.
+    unsafe { Mr::register(pd, words.addr() as *mut u8, words.len(), words.addr(), access) }
+}
+
+/// A QP with queues of 64 that reports to `cq`.
+pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
+    let init = QpInit {
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        service: Service::Rc,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline: 64,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    Qp::create(pd, &init)
+}
+
+/// Takes `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
+pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
+    use QpAttrMask as M;
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    let init = QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
+    qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
+    let ah = AddressHandle {
+        dgid: peer.gid,
+        sgid_index: 1,
+        hop_limit: 64,
+        is_global: true,
+        port_num: 1,
+        ..AddressHandle::default()
+    };
+    let rtr = QpAttr {
+        qp_state: QpState::Rtr,
+        path_mtu: 4096,
+        dest_qp_num: peer.qpn,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        ah,
+        ..QpAttr::default()
+    };
+    let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    qp.modify(&rtr, mask)?;
+    let rts = QpAttr {
+        qp_state: QpState::Rts,
+        timeout: patience.timeout,
+        retry_cnt: patience.retry_cnt,
+        rnr_retry: 7,
+        max_rd_atomic: 4,
+        ..QpAttr::default()
+    };
+    qp.modify(&rts, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC)
+}
+
+impl End {
+    /// An end with `len` bytes of memory, in RESET.
+    pub fn new(device: Arc<Device>, len: usize) -> Result<Self, Error> {
+        let pd = Pd::alloc(&device)?;
+        let cq = Cq::create(&device, 256, 0)?;
+        let words = Arc::new(Words::new(len));
+        let mr = register(&pd, &words, all_rights())?;
+        let qp = queue_pair(&pd, &cq)?;
+        Ok(Self { qp, cq, mr, pd, device, words })
+    }
+
+    /// What the other end must know.
+    pub fn card(&self) -> Result<Card, Error> {
+        Ok(Card { gid: self.device.gid(1)?, qpn: self.qp.qpn(), addr: self.words.addr(), rkey: self.mr.rkey() })
+    }
+
+    /// Connects to `peer`.
+    pub fn connect(&self, peer: &Card, patience: Patience) -> Result<(), Error> {
+        connect(&self.qp, peer, patience)
+    }
+
+    /// `len` bytes from `at`.
+    pub fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.words.addr() + at as u64, length: len as u32, lkey: self.mr.lkey() }
+    }
+
+    /// Posts a signaled request.
+    pub fn post(&self, wr_id: u64, op: SendOp, sge: &[Sge]) -> Result<(), PostError> {
+        self.qp.post_send([SendWr { wr_id, op, sge, flags: SendFlags::SIGNALED }])
+    }
+
+    /// Posts a receive of `len` bytes at `at`.
+    pub fn receive(&self, wr_id: u64, at: usize, len: usize) -> Result<(), PostError> {
+        self.qp.post_recv([RecvWr { wr_id, sge: &[self.sge(at, len)] }])
+    }
+
+    /// The next completion; `None` if there is none within `limit`.
+    pub fn wait(&self, limit: Duration) -> Option<Completion> {
+        let begin = Instant::now();
+        let mut out = [Completion::default()];
+        while self.cq.poll(&mut out) == 0 {
+            if begin.elapsed() > limit {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some(out[0])
+    }
+}
+
+/// Both ends, connected to each other, on functions `a` and `b` of `node`.
+pub fn pair(node: &Arc<node::runtime::Node>, a: u8, b: u8, len: usize) -> Result<(End, End), Box<dyn std::error::Error>> {
+    let open = |fid| node::runtime::open_device_of(node, fid);
+    let (a, b) = (End::new(open(a)?, len)?, End::new(open(b)?, len)?);
+    a.connect(&b.card()?, Patience::default())?;
+    b.connect(&a.card()?, Patience::default())?;
+    Ok((a, b))
+}
+
+/// Whether a completion is the end of a connection whose peer is gone.
+pub fn is_peer_gone(status: WcStatus) -> bool {
+    status == WcStatus::RetryExcErr
+}

@@ -1,0 +1,120 @@
+//! Programs on a scratch node: processes a test starts, talks to line by line, and kills.
+
+use node::runtime::{Node, NodeError, NodeOptions};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
+    time::Duration,
+};
+
+/// A node directory in memory that goes with the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A path that nobody else has; nothing is there yet.
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("ironverbs-judge-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        Self(Path::new("/dev/shm").join(name))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    /// A node in it, with `vfs` VFs.
+    pub fn node(&self, vfs: u8) -> Result<Arc<Node>, NodeError> {
+        Node::open_or_create(&self.0, &NodeOptions { vfs: Some(vfs), ..NodeOptions::default() })
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that says lines and listens to lines.
+pub struct Program {
+    child: Child,
+    stdin: ChildStdin,
+    lines: mpsc::Receiver<String>,
+    name: String,
+}
+
+impl Program {
+    /// Starts `path` with `args`.
+    pub fn start(path: &Path, args: &[&str]) -> Result<Self, String> {
+        let name = format!("{} {}", path.display(), args.join(" "));
+        let mut child = Command::new(path)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start {name}: {e}"))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(format!("{name} has no pipes"));
+        };
+        let (say, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if say.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { child, stdin, lines, name })
+    }
+
+    /// The next line, within `limit`.
+    pub fn hear(&mut self, limit: Duration) -> Result<String, String> {
+        self.lines.recv_timeout(limit).map_err(|_| match self.child.try_wait() {
+            Ok(Some(status)) => format!("{} has ended: {status}", self.name),
+            _ => format!("{} said nothing within {limit:?}", self.name),
+        })
+    }
+
+    /// The rest of the next line, which begins with `word`.
+    pub fn expect(&mut self, word: &str, limit: Duration) -> Result<String, String> {
+        let line = self.hear(limit)?;
+        match line.strip_prefix(word) {
+            Some(rest) => Ok(rest.trim().into()),
+            None => Err(format!("{}: expected {word:?}, found {line:?}", self.name)),
+        }
+    }
+
+    /// Tells it a line.
+    pub fn tell(&mut self, line: &str) -> Result<(), String> {
+        writeln!(self.stdin, "{line}").map_err(|e| format!("{} does not listen: {e}", self.name))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,275 @@
+//! The driver's verbs over a node: bring-up, attach, every operation at every size with its data checked, errors as a
+//! program sees them, and many objects.
+
+use driver::{
+    AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpState, SendFlags, SendOp, SendWr, WcFlags,
+    WcOpcode, WcStatus,
+};
+use ironverbs_tests::{
+    end::{Card, End, Patience, Words, all_rights, connect, pair, queue_pair, register},
+    program::{Program, Scratch},
+};
+use node::runtime::{Node, open_device, open_device_of};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const SOON: Duration = Duration::from_secs(10);
+/// Bytes of each end's memory.
+const LEN: usize = 9 << 20;
+/// Sizes from nothing but a word to several MiB, around the MTU and page boundaries.
+const SIZES: [usize; 13] =
+    [8, 16, 64, 128, 1000, 4088, 4096, 4104, 8192, 65536, 100_000, 1 << 20, (4 << 20) + 8];
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ (i >> 16) as u8 ^ seed).collect()
+}
+
+#[track_caller]
+fn completed(end: &End, opcode: WcOpcode) -> Completion {
+    let wc = end.wait(SOON).expect("a completion");
+    assert_eq!((wc.status, wc.opcode), (WcStatus::Success, opcode), "{wc:?}");
+    wc
+}
+
+/// All operations from `a` to `b`, at every size.
+fn every_operation(a: &End, b: &End) {
+    let to = Card { gid: [0; 16], qpn: 0, addr: b.words.addr(), rkey: b.mr.rkey() };
+    for (i, len) in SIZES.into_iter().enumerate() {
+        let data = pattern(len, i as u8);
+        a.words.put(0, &data);
+        a.post(1, SendOp::Write { raddr: to.addr, rkey: to.rkey }, &[a.sge(0, len)]).expect("post");
+        completed(a, WcOpcode::RdmaWrite);
+        assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
+
+        b.receive(7, 0, LEN).expect("post");
+        let (raddr, rkey) = (to.addr + 8, to.rkey);
+        let len = len.min(LEN - 8);
+        a.post(2, SendOp::WriteImm { raddr, rkey, imm: 0x0102_0304 }, &[a.sge(0, len)]).expect("post");
+        completed(a, WcOpcode::RdmaWrite);
+        let wc = completed(b, WcOpcode::RecvRdmaWithImm);
+        assert_eq!((wc.wr_id, wc.byte_len as usize, wc.imm_or_inv), (7, len, 0x0102_0304));
+        assert!(wc.flags.contains(WcFlags::WITH_IMM));
+        assert!(b.words.bytes(8, len) == data[..len], "WRITE_IMM of {len}");
+
+        let data = pattern(len, 100 + i as u8);
+        b.words.put(0, &data);
+        a.post(3, SendOp::Read { raddr: to.addr, rkey: to.rkey }, &[a.sge(0, len)]).expect("post");
+        completed(a, WcOpcode::RdmaRead);
+        assert!(a.words.bytes(0, len) == data, "READ of {len}");
+
+        for (op, imm) in [(SendOp::Send, false), (SendOp::SendImm(9), true)] {
+            let data = pattern(len, 200 + i as u8);
+            a.words.put(0, &data);
+            b.words.put(0, &vec![0; len]);
+            b.receive(8, 0, LEN).expect("post");
+            a.post(4, op, &[a.sge(0, len / 2), a.sge(len / 2, len - len / 2)]).expect("post");
+            completed(a, WcOpcode::Send);
+            let wc = completed(b, WcOpcode::Recv);
+            assert_eq!((wc.wr_id, wc.byte_len as usize, wc.flags.contains(WcFlags::WITH_IMM)), (8, len, imm));
+            assert!(b.words.bytes(0, len) == data, "SEND of {len}");
+        }
+    }
+    b.words.set_word(0, 40);
+    let (raddr, rkey) = (to.addr, to.rkey);
+    for (op, opcode, before, after) in [
+        (SendOp::FetchAdd { raddr, rkey, add: 2 }, WcOpcode::FetchAdd, 40, 42),
+        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 7 }, WcOpcode::CompSwap, 42, 7),
+        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 9 }, WcOpcode::CompSwap, 7, 7),
+    ] {
+        a.post(5, op, &[a.sge(0, 8)]).expect("post");
+        completed(a, opcode);
+        assert_eq!((a.words.word(0), b.words.word(0)), (before, after), "{op:?}");
+    }
+}
+
+#[test]
+fn every_operation_between_two_functions() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let (a, b) = pair(&node, 1, 2, LEN).expect("two ends");
+    every_operation(&a, &b);
+    every_operation(&b, &a);
+}
+
+#[test]
+fn every_operation_between_a_function_and_itself() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let (a, b) = pair(&node, 1, 1, LEN).expect("two ends");
+    every_operation(&a, &b);
+}
+
+#[test]
+fn every_operation_with_the_physical_function() {
+    let scratch = Scratch::new();
+    let node = scratch.node(1).expect("a node");
+    let (a, b) = pair(&node, 0, 1, LEN).expect("two ends");
+    every_operation(&a, &b);
+}
+
+#[test]
+fn inline_data_are_taken_when_posted() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let (a, b) = pair(&node, 1, 2, 4096).expect("two ends");
+    for len in [1, 8, 28, 29, 60, 64] {
+        let data = pattern(len, len as u8);
+        a.words.put(0, &data);
+        let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
+        let mut sge = a.sge(0, len);
+        // The key of inline data is not looked at.
+        sge.lkey = 0xdead;
+        a.qp.post_send([SendWr { wr_id: 1, op, sge: &[sge], flags: SendFlags::SIGNALED | SendFlags::INLINE }])
+            .expect("post");
+        a.words.put(0, &vec![0; len]);
+        completed(&a, WcOpcode::RdmaWrite);
+        assert_eq!(b.words.bytes(0, len), data);
+    }
+}
+
+#[test]
+fn errors_are_those_a_program_knows() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    type Fault = fn(&End, &End) -> (SendOp, driver::Sge);
+    let cases: [(&str, Fault, WcStatus); 5] = [
+        ("bad rkey", |a, b| (SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() ^ 0x100 }, a.sge(0, 64)), WcStatus::RemAccessErr),
+        ("out of bounds", |a, b| (SendOp::Read { raddr: b.words.addr() + 4090, rkey: b.mr.rkey() }, a.sge(0, 64)), WcStatus::RemAccessErr),
+        ("bad lkey", |a, b| (SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, driver::Sge { lkey: 0x7_0000, ..a.sge(0, 64) }), WcStatus::LocProtErr),
+        ("misaligned atomic", |a, b| (SendOp::FetchAdd { raddr: b.words.addr() + 4, rkey: b.mr.rkey(), add: 1 }, a.sge(0, 8)), WcStatus::RemInvReqErr),
+        ("receive too short", |a, b| {
+            b.receive(1, 0, 16).expect("post");
+            (SendOp::Send, a.sge(0, 64))
+        }, WcStatus::RemInvReqErr),
+    ];
+    for (what, fault, status) in cases {
+        let (a, b) = pair(&node, 1, 2, 4096).expect("two ends");
+        let (op, sge) = fault(&a, &b);
+        a.post(11, op, &[sge]).expect("post");
+        a.post(12, SendOp::Send, &[a.sge(0, 8)]).expect("post");
+        let (first, second) = (a.wait(SOON).expect("a completion"), a.wait(SOON).expect("a flush"));
+        assert_eq!((first.wr_id, first.status), (11, status), "{what}: {first:?}");
+        assert_eq!((second.wr_id, second.status), (12, WcStatus::WrFlushErr), "{what}");
+        assert_eq!(a.qp.query().expect("query").qp_state, QpState::Err, "{what}");
+    }
+}
+
+#[test]
+fn verbs_refuse_what_they_must() {
+    let scratch = Scratch::new();
+    let node = scratch.node(1).expect("a node");
+    let end = End::new(open_device_of(&node, 1).expect("open"), 4096).expect("an end");
+    // Transitions out of order change nothing.
+    let rts = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
+    assert_eq!(end.qp.modify(&rts, QpAttrMask::STATE).map_err(|e| e.errno()), Err(22));
+    assert_eq!(end.qp.query().expect("query").qp_state, QpState::Reset);
+    // Posts before the QP is ready.
+    assert!(end.post(1, SendOp::Send, &[end.sge(0, 8)]).is_err());
+    // Remote write needs local write.
+    let words = Words::new(4096);
+    assert_eq!(register(&end.pd, &words, AccessFlags::REMOTE_WRITE).map(drop).map_err(|e| e.errno()), Err(22));
+    // A VF that is not there, a node that is not there.
+    assert!(open_device(scratch.dir(), 9).is_err());
+    assert!(Node::open(Path::new("/dev/shm/no-such-node-anywhere")).is_err());
+    // A CQ that QPs use stays.
+    assert!(Cq::create(&end.device, 0, 0).is_err());
+}
+
+#[test]
+fn a_second_program_attaches_and_talks() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let dir = scratch.dir().to_string_lossy().into_owned();
+    let flow = Path::new(env!("CARGO_BIN_EXE_flow"));
+    // Both on VF 1: whoever comes first brings it up, the other attaches.
+    let mut programs = [1, 1].map(|fid: u8| Program::start(flow, &[&dir, &fid.to_string()]).expect("a worker"));
+    let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
+    programs[0].tell(&cards[1]).expect("tell");
+    programs[1].tell(&cards[0]).expect("tell");
+    for program in &mut programs {
+        program.expect("flowing", SOON).expect("data flow");
+    }
+    let status = node.status().expect("status");
+    assert_eq!(status.functions[1].parties.len(), 2);
+    assert_eq!(status.parties.len(), 2);
+}
+
+#[test]
+fn closing_gives_everything_back() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let before = node.status().expect("status").driver_memory;
+    let (a, b) = pair(&node, 1, 2, 1 << 16).expect("two ends");
+    for end in [a, b] {
+        let End { qp, cq, mr, pd, device, .. } = end;
+        qp.destroy().expect("QP");
+        cq.destroy().expect("CQ");
+        mr.deregister().expect("MR");
+        pd.dealloc().expect("PD");
+        device.close().expect("device");
+    }
+    let after = node.status().expect("status");
+    assert_eq!(after.driver_memory, before);
+    assert!(after.functions.iter().all(|f| f.objects.is_empty()), "{:?}", after.functions[1].objects);
+}
+
+/// Nanoseconds per QP with its region: created and connected, used, destroyed; and bytes of the node for each.
+fn cost(n: usize) -> [f64; 4] {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let device = open_device_of(&node, 1).expect("open");
+    let pd = Pd::alloc(&device).expect("PD");
+    let cq = Cq::create(&device, 256, 0).expect("CQ");
+    let gid = device.gid(1).expect("GID");
+    let before = node.status().expect("status").memory;
+    let per = |begin: Instant| begin.elapsed().as_nanos() as f64 / n as f64;
+
+    let begin = Instant::now();
+    let words: Vec<Arc<Words>> = (0..n).map(|_| Arc::new(Words::new(64))).collect();
+    let regions: Vec<Mr> = words.iter().map(|w| register(&pd, w, all_rights()).expect("MR")).collect();
+    let qps: Vec<Arc<Qp>> = (0..n).map(|_| queue_pair(&pd, &cq).expect("QP")).collect();
+    for pair in qps.chunks(2) {
+        for (one, other) in [(0, 1), (1, 0)] {
+            let card = Card { gid, qpn: pair[other].qpn(), addr: 0, rkey: 0 };
+            connect(&pair[one], &card, Patience::default()).expect("connect");
+        }
+    }
+    let create = per(begin);
+    let bytes = (node.status().expect("status").memory - before) as f64 / n as f64;
+
+    let begin = Instant::now();
+    for i in (0..n).step_by(2) {
+        words[i].set_word(0, i as u64 + 1);
+        let sge = driver::Sge { addr: words[i].addr(), length: 8, lkey: regions[i].lkey() };
+        let op = SendOp::Write { raddr: words[i + 1].addr(), rkey: regions[i + 1].rkey() };
+        qps[i].post_send([SendWr { wr_id: i as u64, op, sge: &[sge], flags: SendFlags::SIGNALED }]).expect("post");
+        let (mut out, begin) = ([Completion::default()], Instant::now());
+        while cq.poll(&mut out) == 0 {
+            assert!(begin.elapsed() < SOON, "QP {i} hangs");
+        }
+        assert_eq!((out[0].status, out[0].wr_id), (WcStatus::Success, i as u64));
+        assert_eq!(words[i + 1].word(0), i as u64 + 1);
+    }
+    let used = per(begin);
+
+    let begin = Instant::now();
+    qps.into_iter().for_each(|qp| qp.destroy().expect("QP"));
+    regions.into_iter().for_each(|mr| mr.deregister().expect("MR"));
+    [create, used, per(begin), bytes]
+}
+
+#[test]
+fn ten_thousand_qps_and_regions_in_one_program() {
+    println!("objects   create ns   use ns   destroy ns   node bytes   (each QP with its region)");
+    let [few, many] = [1_000, 10_000].map(|n| {
+        let [create, used, destroy, bytes] = cost(n);
+        println!("{n:7}   {create:9.0}   {used:6.0}   {destroy:10.0}   {bytes:10.0}");
+        [create, used, destroy, bytes]
+    });
+    for ((what, few), many) in ["create", "use", "destroy", "bytes"].into_iter().zip(few).zip(many) {
+        assert!(many < 4.0 * few, "{what}: {few:.0} each of a thousand, {many:.0} each of ten thousand");
+    }
+}

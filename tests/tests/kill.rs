@@ -1,0 +1,113 @@
+//! kill -9 of either side in full flow, at random instants: the other side ends with a transport error, the node goes
+//! on, and nothing stays behind. IRONVERBS_KILLS says how often.
+
+use ironverbs_tests::{
+    bed::Chaos,
+    program::{Program, Scratch},
+};
+use node::runtime::NodeStatus;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// How long anything may take that is not a matter of waiting for a timeout.
+const SOON: Duration = Duration::from_secs(20);
+/// How long a survivor may take to find out: 8 timeouts of 1 to 4 ms, on a machine that is busy.
+const DETECTED: Duration = Duration::from_secs(10);
+
+/// What must be the same before and after.
+#[derive(Debug, PartialEq)]
+struct Baseline {
+    parties: usize,
+    objects: Vec<Vec<(&'static str, u32)>>,
+    driver_memory: u64,
+}
+
+impl Baseline {
+    fn of(status: &NodeStatus) -> Self {
+        Self {
+            parties: status.parties.len(),
+            objects: status.functions.iter().map(|f| f.objects.clone()).collect(),
+            driver_memory: status.driver_memory,
+        }
+    }
+}
+
+fn start(scratch: &Scratch, fid: u8) -> Program {
+    let dir = scratch.dir().to_string_lossy().into_owned();
+    Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
+}
+
+/// Tells both who their peer is and waits until data flow both ways.
+fn connect(programs: &mut [Program; 2], cards: &[String; 2]) -> Result<(), String> {
+    programs[0].tell(&cards[1])?;
+    programs[1].tell(&cards[0])?;
+    for program in programs {
+        program.expect("flowing", SOON)?;
+    }
+    Ok(())
+}
+
+fn kills() -> usize {
+    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
+}
+
+fn killed_at_random(fids: [u8; 2], kills: usize) {
+    let scratch = Scratch::new();
+    let node = scratch.node(4).expect("a node");
+    let before = Baseline::of(&node.status().expect("status"));
+    let mut random = Chaos { seed: 0x1234_5678_9abc_def1, ..Chaos::default() };
+    let mut programs = fids.map(|fid| start(&scratch, fid));
+    let mut cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
+    let mut slowest = Duration::ZERO;
+    for kill in 0..kills {
+        connect(&mut programs, &cards).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
+        let victim = random.draw() as usize >> 7 & 1;
+        std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x3fff));
+        programs[victim].kill();
+        let begin = Instant::now();
+        let survivor = &mut programs[1 - victim];
+        let status = survivor.expect("failed", DETECTED).unwrap_or_else(|e| panic!("kill {kill} of side {victim}: {e}"));
+        assert_eq!(status, "RetryExcErr", "kill {kill} of side {victim}");
+        slowest = slowest.max(begin.elapsed());
+        cards[1 - victim] = survivor.expect("card", SOON).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
+        programs[victim] = start(&scratch, fids[victim]);
+        cards[victim] = programs[victim].expect("card", SOON).unwrap_or_else(|e| panic!("kill {kill}, restart: {e}"));
+    }
+    connect(&mut programs, &cards).expect("the node works after all");
+    programs.iter_mut().for_each(Program::kill);
+    let status = node.status().expect("status");
+    println!("{kills} kills on {fids:?}: survivors knew within {slowest:?}; {} programs were cleaned up after", status.reaped);
+    assert_eq!(Baseline::of(&status), before);
+    assert_eq!(status.reaped as usize, kills + 2);
+}
+
+#[test]
+fn either_side_killed_in_full_flow_leaves_a_working_node() {
+    killed_at_random([1, 2], kills());
+}
+
+#[test]
+fn either_of_two_programs_on_one_function_killed_leaves_a_working_node() {
+    killed_at_random([1, 1], kills() / 4);
+}
+
+/// Killed at any moment from its start on: while it opens the device, creates, connects.
+#[test]
+fn a_program_killed_while_it_sets_up_leaves_nothing() {
+    let scratch = Scratch::new();
+    let node = scratch.node(4).expect("a node");
+    let before = Baseline::of(&node.status().expect("status"));
+    let mut random = Chaos { seed: 0xfeed_beef, ..Chaos::default() };
+    for _ in 0..kills() / 2 {
+        let mut program = start(&scratch, 3);
+        std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x7fff));
+        program.kill();
+    }
+    // The next one finds a function it can use.
+    let mut program = start(&scratch, 3);
+    program.expect("card", SOON).expect("a card");
+    program.kill();
+    assert_eq!(Baseline::of(&node.status().expect("status")), before);
+}
