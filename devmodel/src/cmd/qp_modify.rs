@@ -87,11 +87,9 @@ fn to_end(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     match op {
         Opcode::Qp2Err => {
             // Everything posted completes with a flush error.
-            let Some(mut work) = Work::open(call.func, call.step, index) else {
+            if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
                 return Syndrome::NoSuchQp.refuse();
-            };
-            flush::enter_error(&mut work);
-            work.close();
+            }
         }
         Opcode::Qp2Rst => {
             if let Some(row) = call.func.row_mut::<QpRow>(index) {

@@ -2,7 +2,7 @@
 //! and answers to the requester.
 
 use super::{
-    Step, acks, cnp, packet, responder, responses,
+    acks, cnp, packet, responder, responses,
     work::Work,
 };
 use crate::{
@@ -26,33 +26,27 @@ pub(crate) struct Packet<'p> {
     pub padded: bool,
 }
 
-/// Takes the oldest frame: the QP it is for, if it is one that takes it.
+/// Takes the oldest frame, and says which QP it is for.
 #[inline]
-pub(crate) fn take<'a, 'r, 'h>(
-    func: &'a mut Func<'r>,
-    step: &'a mut Step<'h>,
-) -> Option<(Work<'a, 'r, 'h>, Packet<'r>)> {
+pub(crate) fn take<'r>(func: &mut Func<'r>) -> Option<(u32, Packet<'r>)> {
     let (slot, payload) = func.front()?;
     func.take_front();
+    func.count(Counters::RxPackets, 1);
     let packet = match open(slot, payload) {
         Ok(packet) => packet,
         Err(counter) => {
-            func.count(Counters::RxPackets, 1);
             func.count(counter, 1);
             return None;
         }
     };
-    func.count(Counters::RxPackets, 1);
     func.count(Counters::RxBytes, packet.headers.frame_len() as u64);
     let bth = packet.headers.bth();
     // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
     let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
-    let Some(qp) = qp else {
+    if qp.is_none() {
         func.count(Counters::RxDroppedQp, 1);
-        return None;
-    };
-    let mut w = Work::open(func, step, qp)?;
-    check(&mut w, &packet).then_some((w, packet))
+    }
+    Some((qp?, packet))
 }
 
 /// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
@@ -110,7 +104,9 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
 /// Sends the packet to the responder or the requester, and what they owe on its way.
 #[inline]
 pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    sort(w, packet);
+    if check(w, packet) {
+        sort(w, packet);
+    }
     if responses::waiting(w) {
         // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
         if w.func.has_frame() {

@@ -29,7 +29,7 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
         w.ready = true;
         return;
     }
-    let q = &mut w.q;
+    let q = &mut *w.q;
     q.state = QpState::Err.raw();
     q.set(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ | QpFlags::SQ_FAILED, true);
     q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED, false);

@@ -49,8 +49,8 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
             None => func.count(Counters::BadDoorbells, 1),
         },
         Job::Arrive => {
-            if let Some((w, packet)) = arrive::take(func, step) {
-                carry_out(w, |w| arrive::route(w, &packet));
+            if let Some((qp, packet)) = arrive::take(func) {
+                with(func, step, qp, |w| arrive::route(w, &packet));
             }
         }
         Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
@@ -63,27 +63,20 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     }
 }
 
-/// Runs `stage` on QP `qp`.
+/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that, on one copy of the QP's row.
 #[inline]
 fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&mut Work<'_, '_, '_>)) {
-    if let Some(w) = Work::open(func, step, qp) {
-        carry_out(w, stage);
-    }
-}
-
-/// Runs `stage`, and the QP's turn to send if it asks for that, on one copy of the QP's row.
-#[inline]
-fn carry_out<'a, 'r, 'h>(mut w: Work<'a, 'r, 'h>, stage: impl FnOnce(&mut Work<'a, 'r, 'h>)) {
-    let party = Party(w.q.head.party);
-    if !w.step.host.reaches(party) {
-        w.step.blocked = Some(party);
-        return;
-    }
-    stage(&mut w);
-    if std::mem::take(&mut w.execute) {
-        execute(&mut w);
-    }
-    w.close();
+    Work::on(func, step, qp, |w| {
+        let party = Party(w.q.head.party);
+        if !w.step.host.reaches(party) {
+            w.step.blocked = Some(party);
+            return;
+        }
+        stage(w);
+        if std::mem::take(&mut w.execute) {
+            execute(w);
+        }
+    });
 }
 
 /// The QP's turn to send: answers before requests.

@@ -90,7 +90,7 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
 
 /// Takes the next WQE into a send record. `None` if there is none or it has to wait.
 fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
-    let q = &w.q;
+    let q = &*w.q;
     let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
     if q.sq_next == q.sq_pi || full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
         return None;

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Profile,
     region::{Effect, Piece},
-    state::{Counters, QpFlags, ReadResource, RxMessage},
+    state::{Counters, QpFlags, QpRow, ReadResource, RxMessage},
     translate::{self, Fault, access},
 };
 use hwspec::{
@@ -30,6 +30,7 @@ const RNR: u8 = 0x20;
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Why a request is refused.
+#[derive(Clone, Copy)]
 enum Refusal {
     /// Receiver not ready: try again later.
     NotReady,
@@ -59,7 +60,12 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
     match execute(w, packet) {
         Ok(()) => {}
-        Err(Lost) => {}
+        // As if it had never come.
+        Err(Lost) => {
+            if let Some(row) = w.func.row::<QpRow>(w.qp) {
+                *w.q = *row;
+            }
+        }
         Err(NotReady) => {
             w.count(Counters::OutOfBuffer);
             w.q.set(QpFlags::RNR_SENT, true);
@@ -223,7 +229,7 @@ fn scatter(
     resolved(w, packet.len, domain, protection, |w, pieces| {
         let rid = w.func.rid();
         lists::place(w.step, &packet.data, rid, pieces).map_err(|abort| match abort {
-            crate::host::Abort::Source => Lost,
+            crate::host::Abort::Source | crate::host::Abort::Gone => Lost,
             crate::host::Abort::Destination => protection,
         })
     })
@@ -345,7 +351,7 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &RxMessage) ->
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
-            crate::host::Abort::Source => Lost,
+            crate::host::Abort::Source | crate::host::Abort::Gone => Lost,
             crate::host::Abort::Destination => ACCESS,
         }),
         Err(_) => Err(remote_access(w)),
@@ -441,7 +447,10 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
     if !w.step.flush() {
         return Err(Lost);
     }
-    w.step.host.read(rid, place.at, &mut word).map_err(|_| ACCESS)?;
+    w.step.host.read(rid, place.at, &mut word).map_err(|abort| match abort {
+        crate::host::Abort::Gone => Lost,
+        _ => ACCESS,
+    })?;
     w.step.reads = true;
     let original = u64::from_le_bytes(word);
     let value = match operation {

@@ -27,7 +27,7 @@ pub(crate) struct Work<'a, 'r, 'h> {
     pub step: &'a mut Step<'h>,
     /// Index.
     pub qp: u32,
-    pub q: QpRow,
+    pub q: &'a mut QpRow,
     /// Put the QP into the ready ring when done.
     pub ready: bool,
     /// Give the QP its turn to send when done.
@@ -37,21 +37,30 @@ pub(crate) struct Work<'a, 'r, 'h> {
 /// Flags that the ready ring and the timer heap own; a stage does not touch them.
 const FOREIGN: QpFlags = QpFlags::READY.union(QpFlags::TIMER_ACK).union(QpFlags::TIMER_RNR);
 
-impl<'a, 'r, 'h> Work<'a, 'r, 'h> {
+impl<'r, 'h> Work<'_, 'r, 'h> {
+    /// Runs `stage` on QP `qp`, puts the row back, starts the timers its deadlines call for, and queues the QP if it has
+    /// more to do. `None` if there is no such QP.
     #[inline]
-    pub(crate) fn open(func: &'a mut Func<'r>, step: &'a mut Step<'h>, qp: u32) -> Option<Self> {
-        let q = *func.row::<QpRow>(qp)?;
-        Some(Self { func, step, qp, q, ready: false, execute: false })
+    pub(crate) fn on<T>(
+        func: &mut Func<'r>,
+        step: &mut Step<'h>,
+        qp: u32,
+        stage: impl FnOnce(&mut Work<'_, 'r, 'h>) -> T,
+    ) -> Option<T> {
+        let mut q = *func.row::<QpRow>(qp)?;
+        let mut w = Work { func, step, qp, q: &mut q, ready: false, execute: false };
+        let out = stage(&mut w);
+        w.close();
+        Some(out)
     }
 
-    /// Puts the row back, starts the timers its deadlines call for, and queues the QP if it has more to do.
     #[inline]
-    pub(crate) fn close(self) {
-        let Self { func, qp, q, ready, .. } = self;
+    fn close(self) {
+        let Work { func, qp, q, ready, .. } = self;
         let Some(row) = func.row_mut::<QpRow>(qp) else { return };
         let foreign = row.flags & FOREIGN.bits();
-        *row = q;
-        row.flags = row.flags & !FOREIGN.bits() | foreign;
+        q.flags = q.flags & !FOREIGN.bits() | foreign;
+        *row = *q;
         if q.ack_deadline != 0 && foreign & QpFlags::TIMER_ACK.bits() == 0 {
             func.arm_timer(qp, TimerKind::Ack, q.ack_deadline);
         }
