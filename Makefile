@@ -11,7 +11,10 @@ ROUNDS ?= 5
 # Seconds each fuzz target runs in `make fuzz`.
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo build test test-rust test-userlands test-fresh bench fuzz doctor deps-demo deps-test clean
+# Times either side is killed in `make kill-test`.
+KILLS ?= 1000
+
+.PHONY: kill-test all demo build test test-rust test-userlands test-fresh bench fuzz doctor deps-demo deps-test clean
 
 all: build
 
@@ -40,6 +43,11 @@ test: deps-test
 # Everything cargo knows: units, properties, conformance, and Debian's own tools on the node.
 test-rust:
 	CARGO="$(CARGO)" timeout 3000 scripts/test-rust.sh
+
+# kill -9 of either side in full flow, at random instants; `make test` does it fewer times.
+kill-test:
+	IRONVERBS_KILLS=$(KILLS) timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test kill -- \
+		--nocapture --test-threads 1
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
 test-userlands: build

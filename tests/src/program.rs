@@ -113,6 +113,22 @@ impl Program {
     }
 }
 
+/// Has two workers (see the binary `flow`) that said their `cards` connect to each other, and waits until data flow both
+/// ways.
+pub fn connect(programs: &mut [Program; 2], cards: &[String; 2], limit: Duration) -> Result<(), String> {
+    programs[0].tell(&cards[1])?;
+    programs[1].tell(&cards[0])?;
+    for (word, answer) in [("connected", Some("go")), ("flowing", None)] {
+        for program in programs.iter_mut() {
+            program.expect(word, limit)?;
+        }
+        for program in programs.iter_mut() {
+            answer.map_or(Ok(()), |line| program.tell(line))?;
+        }
+    }
+    Ok(())
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         self.kill();

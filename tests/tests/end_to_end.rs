@@ -7,7 +7,7 @@ use driver::{
 };
 use ironverbs_tests::{
     end::{Card, End, Patience, Words, all_rights, connect, pair, queue_pair, register},
-    program::{Program, Scratch},
+    program::{self, Program, Scratch},
 };
 use node::runtime::{Node, open_device, open_device_of};
 use std::{
@@ -187,11 +187,7 @@ fn a_second_program_attaches_and_talks() {
     // Both on VF 1: whoever comes first brings it up, the other attaches.
     let mut programs = [1, 1].map(|fid: u8| Program::start(flow, &[&dir, &fid.to_string()]).expect("a worker"));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
-    programs[0].tell(&cards[1]).expect("tell");
-    programs[1].tell(&cards[0]).expect("tell");
-    for program in &mut programs {
-        program.expect("flowing", SOON).expect("data flow");
-    }
+    program::connect(&mut programs, &cards, SOON).expect("data flow");
     let status = node.status().expect("status");
     assert_eq!(status.functions[1].parties.len(), 2);
     assert_eq!(status.parties.len(), 2);

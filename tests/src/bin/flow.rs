@@ -1,7 +1,7 @@
 //! A worker that keeps traffic flowing to a peer until the peer is gone: `flow DIR FID`.
 //!
-//! For every connection it says `card ...`, is told the card of its peer, says `flowing` when data have gone both ways,
-//! and at the end `failed STATUS`. It ends with its standard input.
+//! For every connection it says `card ...`, is told the card of its peer, says `connected`, is told to go, says `flowing`
+//! when data have gone both ways, and at the end `failed STATUS`. It ends with its standard input.
 
 use driver::{Completion, SendOp, Sge, WcOpcode, WcStatus};
 use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
@@ -42,6 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let Some(line) = hear() else { return Ok(()) };
         let peer: Card = line.parse()?;
         end.connect(&peer, PATIENCE)?;
+        say("connected")?;
+        // The peer must be ready to receive before our patience begins to run.
+        let Some(_) = hear() else { return Ok(()) };
         let failure = flow(&end, &peer)?;
         say(format!("failed {failure:?}"))?;
         // A new QP for the next peer; the old one goes, with whatever is left of it in the CQ.

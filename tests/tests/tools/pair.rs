@@ -1,4 +1,5 @@
 //! Running a pair of stock programs on a node of their own, bounded in time.
+#![allow(dead_code)] // each test program uses its part
 
 use std::{
     fs,
@@ -36,6 +37,7 @@ fn ironverbs() -> PathBuf {
 pub struct Node {
     dir: PathBuf,
     vfs: u8,
+    env: Vec<(&'static str, &'static str)>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -44,7 +46,18 @@ impl Node {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        Self { dir, vfs, _turn: turn }
+        Self { dir, vfs, env: Vec::new(), _turn: turn }
+    }
+
+    /// The same with an environment variable set for all programs.
+    pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
+    }
+
+    /// The node's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn command(&self, program: &[&str]) -> Command {
@@ -57,6 +70,7 @@ impl Node {
             .arg(self.vfs.to_string())
             .arg("--")
             .args(program);
+        command.envs(self.env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -79,7 +93,7 @@ impl Drop for Node {
 }
 
 /// A program under way, its output collected; killed when dropped.
-struct Running {
+pub struct Running {
     child: Child,
     what: String,
     output: std::thread::JoinHandle<String>,
@@ -105,7 +119,8 @@ impl Running {
         self.child.try_wait().expect("wait").is_some()
     }
 
-    fn finish(mut self) -> String {
+    /// Waits for its end; its output.
+    pub fn finish(mut self) -> String {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait") {
@@ -165,10 +180,15 @@ fn address(dev: &str) -> String {
 }
 
 impl Pair {
-    fn run(node: &Node, server: &[&str], client: &[&str], port: &str) -> Self {
+    /// Starts a server, and when it listens a client.
+    fn start(node: &Node, server: &[&str], client: &[&str], port: &str) -> (Running, Running) {
         let mut first = node.start(server);
         listening(port, &mut first);
-        let second = node.start(client);
+        (first, node.start(client))
+    }
+
+    fn run(node: &Node, server: &[&str], client: &[&str], port: &str) -> Self {
+        let (first, second) = Self::start(node, server, client, port);
         let client = second.finish();
         Self { server: first.finish(), client }
     }
@@ -181,13 +201,27 @@ impl Pair {
         Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }
 
-    /// A pair of a perftest program. Version 25.01 asks libmlx5 about any device unless told to post the old way.
+    /// A pair of a perftest program, run to its end.
     pub fn perftest(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
+        let (first, second) = Self::perftest_under_way(node, tool, server, client, options);
+        let client = second.finish();
+        Self { server: first.finish(), client }
+    }
+
+    /// Server and client of a perftest program, started. Version 25.01 asks libmlx5 about any device unless told to post
+    /// the old way.
+    pub fn perftest_under_way(
+        node: &Node,
+        tool: &str,
+        server: &str,
+        client: &str,
+        options: &[&str],
+    ) -> (Running, Running) {
         let port = port();
         let old = if takes_old_post_send(tool) { &["--use_old_post_send"][..] } else { &[] };
         let common = |dev| [&[tool, "-d", dev, "-x", "1", "-F", "-p", &port], old, options].concat();
         let to = address(server);
-        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+        Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }
 
     /// The rows of figures that perftest's client printed.

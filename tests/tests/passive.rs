@@ -1,0 +1,122 @@
+//! A target that sleeps: one-sided operations need nothing of it where the host allows direct copies, and its parked
+//! thread alone where it does not.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use devmodel::state::Counters;
+use node::runtime::{Node as Runtime, NodeStatus};
+use pair::{Node, Pair};
+use std::{
+    process::Command,
+    sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// The target's function, and the one that works on it.
+const TARGET: u8 = 1;
+
+struct Watch(Arc<Runtime>);
+
+impl Watch {
+    fn status(&self) -> NodeStatus {
+        self.0.status().expect("status")
+    }
+
+    /// Frames that arrived at the target so far.
+    fn arrived(&self) -> u64 {
+        self.status().functions[usize::from(TARGET)].counters[Counters::RxPackets as usize]
+    }
+
+    /// Process id of the target and how often its parked thread was woken.
+    fn target(&self) -> Option<(u32, u64)> {
+        let status = self.status();
+        let party = status.parties.iter().find(|p| p.functions == [TARGET])?;
+        Some((party.pid, party.wakes))
+    }
+
+    /// Waits until `enough` frames have arrived; says how many did.
+    fn wait(&self, enough: u64) -> u64 {
+        let start = Instant::now();
+        while self.arrived() < enough && start.elapsed() < Duration::from_secs(20) {
+            sleep(Duration::from_millis(10));
+        }
+        self.arrived()
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    let done = Command::new("kill").args([name, &pid.to_string()]).status().expect("kill");
+    assert!(done.success(), "kill {name} {pid}");
+}
+
+fn state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
+}
+
+/// The server of the bandwidth tools sleeps in a read from its socket while its memory is worked on.
+fn under_way(node: &Node, tool: &str) -> (pair::Running, pair::Running, Watch) {
+    // An ACK timeout of 1 s and more, so that a target that is held up for a moment is not given up.
+    let (server, client) = Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);
+    let start = Instant::now();
+    let watch = loop {
+        if let Ok(node) = Runtime::open(node.dir()) {
+            break Watch(node);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no node in {}", node.dir().display());
+        sleep(Duration::from_millis(10));
+    };
+    assert!(watch.wait(1000) >= 1000, "{tool}: nothing arrives at the target");
+    (server, client, watch)
+}
+
+#[test]
+fn a_stopped_target_is_read_and_written() {
+    for tool in ["ib_write_bw", "ib_read_bw"] {
+        let node = Node::new("passive", 2);
+        let (server, client, watch) = under_way(&node, tool);
+        let (pid, wakes) = watch.target().expect("the target");
+        // No thread of it runs from here on, the parked one least of all.
+        signal("-STOP", pid);
+        sleep(Duration::from_millis(100));
+        assert_eq!(state(pid), 'T', "{tool}");
+        let before = watch.arrived();
+        let after = watch.wait(before + 5000);
+        let (_, wakes_after) = watch.target().expect("the target");
+        assert_eq!(state(pid), 'T', "{tool}");
+        signal("-CONT", pid);
+        assert!(after >= before + 5000, "{tool}: {before} frames before, {after} while stopped");
+        assert_eq!(wakes_after, wakes, "{tool}: the parked thread");
+        client.finish();
+        server.finish();
+        println!("{tool}: {} frames while the target was stopped, its parked thread never woken", after - before);
+    }
+}
+
+#[test]
+fn where_copies_are_forbidden_the_parked_thread_does_them() {
+    for tool in ["ib_write_bw", "ib_read_bw"] {
+        let node = Node::new("parked", 2).with("IRONVERBS_NO_DIRECT_COPY", "1");
+        let (server, client, watch) = under_way(&node, tool);
+        let (pid, wakes) = watch.target().expect("the target");
+        let before = watch.arrived();
+        let after = watch.wait(before + 200);
+        let (_, wakes_after) = watch.target().expect("the target");
+        assert!(after >= before + 200, "{tool}: {before} frames, then {after}");
+        assert!(wakes_after > wakes, "{tool}: the parked thread was not woken");
+        // Stopped for a moment, shorter than the sender's patience, it takes nothing.
+        signal("-STOP", pid);
+        sleep(Duration::from_millis(100));
+        assert_eq!(state(pid), 'T', "{tool}");
+        let stopped = watch.arrived();
+        sleep(Duration::from_millis(200));
+        let still = watch.arrived();
+        signal("-CONT", pid);
+        assert_eq!(still, stopped, "{tool}: frames were taken while the target was stopped");
+        client.finish();
+        server.finish();
+        println!("{tool}: {} frames, parked thread woken {} times", after - before, wakes_after - wakes);
+    }
+}
