@@ -31,9 +31,7 @@ pub fn sim(options: &Sim) -> ExitCode {
             );
         }
         Figures::Bandwidth(b) => {
-            println!(
-                " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
-            );
+            println!(" #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]");
             println!(
                 " {:<10} {:<14} {:<19.2} {:<21.2} {:<.6}",
                 report.bytes, report.iters, b.peak, b.average, b.mpps

@@ -133,7 +133,9 @@ impl Runner {
                 break;
             }
             // In turn, so that one that always has more does not keep the others from taking what it sends.
-            let fid = (self.last + 1 + self.due.rotate_right(u32::from(self.last) + 1).trailing_zeros() as u8) & 127;
+            let fid =
+                (self.last + 1 + self.due.rotate_right(u32::from(self.last) + 1).trailing_zeros() as u8)
+                    & 127;
             self.due &= !(1 << fid);
             self.last = fid;
             self.work(adapter, host, now, fid, None, false);

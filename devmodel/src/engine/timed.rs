@@ -160,4 +160,3 @@ fn frame_tail(headers: &[u8]) -> usize {
     let ip = if headers.get(12) == Some(&V6) { 40 } else { 20 };
     headers.len().saturating_sub(14 + ip + 8)
 }
-

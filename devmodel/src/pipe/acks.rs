@@ -269,15 +269,12 @@ fn scatter(
     debug_assert!(usize::from(wqe.ds) <= MAX_DS);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    let found =
-        lists::resolve(w.func, requester::domain(w), list, from, len, lists::SCATTER, &mut pieces);
+    let found = lists::resolve(w.func, requester::domain(w), list, from, len, lists::SCATTER, &mut pieces);
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {
             Abort::Source | Abort::Gone => None,
-            Abort::Destination => {
-                Some(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER))
-            }
+            Abort::Destination => Some(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER)),
         }),
         Err(fault) => Err(Some(fault.failure())),
     };

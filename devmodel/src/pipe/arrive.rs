@@ -1,10 +1,7 @@
 //! A frame is there: what holds for all packets is checked in the order of IBTA 9.6, then requests go to the responder
 //! and answers to the requester.
 
-use super::{
-    acks, cnp, packet, responder, responses,
-    work::Work,
-};
+use super::{acks, cnp, packet, responder, responses, work::Work};
 use crate::{
     Profile,
     region::{Func, Slot, SlotPayload},
@@ -57,8 +54,7 @@ fn open<'p>(slot: &'p Slot, payload: SlotPayload<'p>) -> Result<Packet<'p>, Coun
         SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
     };
     let tail = if slot.is_sealed() { 0 } else { pad(len) + ICRC_SIZE };
-    let headers =
-        Headers::parse_head(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
+    let headers = Headers::parse_head(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
     let SlotPayload::Bytes(body) = payload else {
         return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
@@ -83,10 +79,7 @@ fn open<'p>(slot: &'p Slot, payload: SlotPayload<'p>) -> Result<Packet<'p>, Coun
 fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
-    let state = matches!(
-        w.state(),
-        QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr
-    );
+    let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
     // The upper three bits name the transport also of opcodes that mean nothing.
     let transport = w.q.service == ServiceType::Rc.raw() && bth.opcode().raw() >> 5 == 0;
     if !state || !transport && opcode != BthOpcode::Cnp {

@@ -62,9 +62,8 @@ pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: i
     let bit = kind.raw();
     let wants = |uid: u16| {
         func.live::<EqRow>().into_iter().find(|eqn| {
-            func.row::<EqRow>(*eqn).is_some_and(|eq| {
-                eq.head.uid == uid && eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0
-            })
+            func.row::<EqRow>(*eqn)
+                .is_some_and(|eq| eq.head.uid == uid && eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0)
         })
     };
     if let Some(eqn) = wants(uid).or_else(|| wants(0)) {

@@ -53,7 +53,9 @@ pub(crate) fn entries(list: &[u8]) -> impl Iterator<Item = (u32, u64, u32)> + '_
     list.chunks_exact(WQE_DS)
         .map(DataSeg::read)
         .take_while(|seg| !(seg.byte_count() == 0 && seg.lkey() == INVALID_LKEY))
-        .map(|seg| (seg.lkey(), seg.addr(), if seg.byte_count() == 0 { ZERO_BYTE_COUNT } else { seg.byte_count() }))
+        .map(|seg| {
+            (seg.lkey(), seg.addr(), if seg.byte_count() == 0 { ZERO_BYTE_COUNT } else { seg.byte_count() })
+        })
 }
 
 /// Bytes a list holds.
@@ -108,7 +110,12 @@ pub(crate) fn resolve(
 
 /// Makes `pieces` of our own memory the payload of a packet.
 #[inline]
-pub(crate) fn payload(step: &mut Step<'_>, rid: Rid, pieces: &[Piece], value: bool) -> Result<Payload, Abort> {
+pub(crate) fn payload(
+    step: &mut Step<'_>,
+    rid: Rid,
+    pieces: &[Piece],
+    value: bool,
+) -> Result<Payload, Abort> {
     let len: u32 = pieces.iter().map(|p| p.len).sum();
     if len == 0 {
         return Ok(Payload::Empty);

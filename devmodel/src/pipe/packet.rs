@@ -26,18 +26,18 @@ impl Work<'_, '_, '_> {
         bth
     }
 
-    /// Sends a packet to the peer.
+    /// Sends a packet to the peer. False if the QP has no address to send from.
     #[inline]
-    pub(crate) fn send(&mut self, packet: &Packet, payload: Payload) {
+    pub(crate) fn send(&mut self, packet: &Packet, payload: Payload) -> bool {
         let traffic_class = self.q.tclass & !3 | ECT0;
-        self.send_as(packet, payload, traffic_class);
+        self.send_as(packet, payload, traffic_class)
     }
 
     /// Sends a packet with a traffic class of its own.
-    pub(crate) fn send_as(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) {
+    pub(crate) fn send_as(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
         let q = &self.q;
         let f = self.func.function();
-        let Some(source) = f.roce.get(q.sgid_index as usize) else { return };
+        let Some(source) = f.roce.get(q.sgid_index as usize) else { return false };
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { f.mac } else { source.mac },
             dst_mac: q.dmac,
@@ -53,16 +53,36 @@ impl Work<'_, '_, '_> {
         // Written where it will stay: a frame is large.
         let out = &mut self.step.buffers.out;
         out.push(Frame { header_len: 0, headers: [0; 128], payload });
-        let Some(frame) = out.last_mut() else { return };
+        let Some(frame) = out.last_mut() else { return false };
         match write_headers(&mut frame.headers, &envelope, packet, payload.len()) {
             Some(len) => {
                 frame.header_len = len as u16;
                 let bytes = len + payload.len() + pad(payload.len()) + ICRC_SIZE;
                 self.func.count(Counters::TxPackets, 1);
                 self.func.count(Counters::TxBytes, bytes as u64);
+                true
             }
-            None => drop(out.pop()),
+            None => {
+                out.pop();
+                false
+            }
         }
+    }
+
+    /// Sends a packet that differs from the one sent last, a full MIDDLE of the same message, in PSN, AckReq and payload
+    /// only.
+    #[inline]
+    pub(crate) fn send_alike(&mut self, psn: u32, ack_req: bool, payload: Payload) {
+        let Some(mut frame) = self.step.buffers.out.last().copied() else { return };
+        let end = usize::from(frame.header_len);
+        let word = u32::from(ack_req) << 31 | Psn::new(psn).get();
+        // The BTH ends the headers of a MIDDLE, and the PSN the BTH.
+        frame.headers[end - 4..end].copy_from_slice(&word.to_be_bytes());
+        frame.payload = payload;
+        let bytes = end + payload.len() + ICRC_SIZE;
+        self.step.buffers.out.push(frame);
+        self.func.count(Counters::TxPackets, 1);
+        self.func.count(Counters::TxBytes, bytes as u64);
     }
 
     /// Sends an acknowledge packet with `psn` (IBTA 9.7.5.1).

@@ -101,7 +101,13 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         Err((ds, failure)) => {
             let psn = w.q.snd_psn;
             let record = w.func.send_record_mut(w.qp, w.q.sr_tail, false);
-            *record = SendRecord { wqe_index: index, ds, wqebbs: fetch::blocks(ds) as u8, psn, ..Default::default() };
+            *record = SendRecord {
+                wqe_index: index,
+                ds,
+                wqebbs: fetch::blocks(ds) as u8,
+                psn,
+                ..Default::default()
+            };
             w.q.sq_next = index.wrapping_add(fetch::blocks(ds));
             let at = w.q.sr_tail;
             w.q.sr_tail = at.wrapping_add(1);
@@ -188,6 +194,7 @@ fn transmit(
         next_record(w);
         return Ok(());
     }
+    let mut alike = false;
     while *budget > 0 {
         let i = w.q.sr_packet;
         let last = i + 1 == record.packets;
@@ -198,16 +205,21 @@ fn transmit(
             _ => gather(w, wqe, from, len)?,
         };
         let psn = Psn::new(record.psn).add(i).get();
-        let mut bth = w.bth(opcode(record.opcode, i == 0, last), psn);
         w.q.unasked += 1;
         let ask = last || w.q.unasked >= w.step.config.ack_every;
         if ask {
             w.q.unasked = 0;
         }
-        bth.set().ack_req(ask).se(last && record.flags & 2 != 0);
-        let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
-        packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
-        w.send(&packet, payload);
+        let middle = i > 0 && !last;
+        if middle && alike {
+            w.send_alike(psn, ask, payload);
+        } else {
+            let mut bth = w.bth(opcode(record.opcode, i == 0, last), psn);
+            bth.set().ack_req(ask).se(last && record.flags & 2 != 0);
+            let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
+            packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
+            alike = w.send(&packet, payload) && middle;
+        }
         *budget -= 1;
         sent(w, Psn::new(psn).add(1).get());
         if last {

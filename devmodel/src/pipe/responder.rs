@@ -346,8 +346,7 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &RxMessage) ->
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = rx.va.wrapping_add(rx.done.into());
-    let found =
-        translate::pieces(w.func, w.q.pd, rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
+    let found = translate::pieces(w.func, w.q.pd, rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
@@ -432,8 +431,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
     }
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
-    let found =
-        translate::pieces(w.func, w.q.pd, eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
+    let found = translate::pieces(w.func, w.q.pd, eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
     let place = pieces.first().copied();
     w.step.buffers.pieces = pieces;
     found.map_err(|_: Fault| remote_access(w))?;

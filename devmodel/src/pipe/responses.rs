@@ -92,6 +92,7 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
     let mtu = u32::from(w.q.mtu.max(256));
     let packets = (one.end - one.start).div_ceil(mtu).max(1);
     let base = Psn::new(one.psn).add(one.start / mtu);
+    let mut alike = false;
     while w.q.rr_packet < packets {
         if *budget == 0 {
             return Some(false);
@@ -116,8 +117,13 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
             (false, false) => BthOpcode::RcReadRespMiddle,
             (false, true) => BthOpcode::RcReadRespLast,
         };
-        let packet = Packet { bth: w.bth(opcode, psn), aeth: aeth(one.msn), ..Packet::default() };
-        w.send(&packet, payload);
+        let middle = opcode == BthOpcode::RcReadRespMiddle;
+        if middle && alike {
+            w.send_alike(psn, false, payload);
+        } else {
+            let packet = Packet { bth: w.bth(opcode, psn), aeth: aeth(one.msn), ..Packet::default() };
+            alike = w.send(&packet, payload) && middle;
+        }
         *budget -= 1;
         w.q.rr_packet = i + 1;
     }

@@ -1,6 +1,9 @@
 //! Completions of the send queue, in order (IBTA 10.8.5.1).
 
-use super::{completion, flush, requester, work::{Failure, Work}};
+use super::{
+    completion, flush, requester,
+    work::{Failure, Work},
+};
 use crate::state::{Counters, QpFlags, SendRecord};
 use hwspec::{
     cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
