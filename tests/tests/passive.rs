@@ -59,7 +59,8 @@ fn state(pid: u32) -> char {
 /// The server of the bandwidth tools sleeps in a read from its socket while its memory is worked on.
 fn under_way(node: &Node, tool: &str) -> (pair::Running, pair::Running, Watch) {
     // An ACK timeout of 1 s and more, so that a target that is held up for a moment is not given up.
-    let (server, client) = Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);
+    let (server, client) =
+        Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);
     let start = Instant::now();
     let watch = loop {
         if let Ok(node) = Runtime::open(node.dir()) {
@@ -91,7 +92,10 @@ fn a_stopped_target_is_read_and_written() {
         assert_eq!(wakes_after, wakes, "{tool}: the parked thread");
         client.finish();
         server.finish();
-        println!("{tool}: {} frames while the target was stopped, its parked thread never woken", after - before);
+        println!(
+            "{tool}: {} frames while the target was stopped, its parked thread never woken",
+            after - before
+        );
     }
 }
 
