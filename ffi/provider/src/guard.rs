@@ -56,11 +56,14 @@ pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
     }
 }
 
-/// For entries that return 0 or an errno.
+/// For entries that return 0 or an errno, which some callers look for in errno itself.
 pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
     match guard(Err(libc::EIO), body) {
         Ok(()) => 0,
-        Err(errno) => errno,
+        Err(errno) => {
+            set_errno(errno);
+            errno
+        }
     }
 }
 

@@ -12,13 +12,14 @@ type Op = *const c_void;
 /// # Errors
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
-    let offered: [(&'static str, Op); 20] = [
+    let offered: [(&'static str, Op); 21] = [
         ("free_context", context::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
         ("alloc_pd", pd::alloc_pd as Op),
         ("dealloc_pd", pd::dealloc_pd as Op),
         ("reg_mr", mr::reg_mr as Op),
+        ("rereg_mr", mr::rereg_mr as Op),
         ("dereg_mr", mr::dereg_mr as Op),
         ("create_cq", cq::create_cq as Op),
         ("create_cq_ex", cq_ex::create_cq_ex as Op),

@@ -19,6 +19,11 @@ pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 /// `verbs_device.core_support`: optional access bits are passed on to the provider.
 pub const IBV_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
 
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: u32 = 1;
+pub const IBV_REREG_MR_CHANGE_PD: u32 = 1 << 1;
+pub const IBV_REREG_MR_CHANGE_ACCESS: u32 = 1 << 2;
+pub const IBV_REREG_MR_FLAGS_SUPPORTED: u32 = 7;
+
 pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
@@ -31,11 +36,9 @@ pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
 pub const IBV_QPT_RC: u32 = 2;
-
 pub const IBV_QP_STATE: u32 = 1;
 pub const IBV_QP_PATH_MTU: u32 = 1 << 8;
 pub const IBV_QP_RQ_PSN: u32 = 1 << 12;
-
 pub const IBV_QPS_RESET: u32 = 0;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
