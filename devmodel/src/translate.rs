@@ -157,3 +157,87 @@ pub fn may_invalidate(func: &Func<'_>, pd: u32, rkey: u32, remote: bool) -> Resu
     let row = key(func, pd, rkey, 0)?;
     if remote && row.flags & 1 == 0 { Err(Fault::Permission) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Config,
+        engine::rig::{Link, Rig},
+        host::Party,
+    };
+
+    /// A key of four 4 KiB pages, the second and third of them adjacent, that starts `within` its first page.
+    fn with_key(within: u64, len: u64, test: impl FnOnce(&Func<'_>, u32)) {
+        let mut rig = Rig::new(Config::default(), Link::default());
+        rig.with(0, |func| {
+            let range = func.alloc_mtt(4).expect("entries");
+            for (i, page) in [0x10_0000u64, 0x20_0000, 0x20_1000, 0x40_0000].into_iter().enumerate() {
+                func.set_mtt(range.first + i as u32, page | 3);
+            }
+            let index = func.alloc_from::<MkeyRow>(0, Party(1), 16).expect("a key");
+            let number = func.number::<MkeyRow>(index) << 8 | 7;
+            let row = func.row_mut::<MkeyRow>(index).expect("the key");
+            (row.start, row.len, row.mtt, row.pages) = (0x7000_0000 + within, len, range.first, 4);
+            (row.variant, row.mode, row.log_page, row.pd) = (7, AccessMode::Mtt.raw(), 12, 9);
+            row.access = access::LOCAL_READ | access::REMOTE_READ;
+            test(func, number);
+        });
+    }
+
+    fn at(func: &Func<'_>, key: u32, va: u64, len: u32) -> Result<Vec<(u64, u32)>, Fault> {
+        let mut out = Vec::new();
+        pieces(func, 9, key, va, len, access::REMOTE_READ, &mut out)?;
+        Ok(out.iter().map(|p| (p.at, p.len)).collect())
+    }
+
+    #[test]
+    fn adjacent_pages_are_one_piece() {
+        with_key(0x100, 0x3f00, |func, key| {
+            let start = 0x7000_0100;
+            assert_eq!(at(func, key, start, 1), Ok(vec![(0x10_0100, 1)]));
+            assert_eq!(
+                at(func, key, start, 0x3f00),
+                Ok(vec![(0x10_0100, 0xf00), (0x20_0000, 0x2000), (0x40_0000, 0x1000)])
+            );
+            assert_eq!(at(func, key, start + 0xeff, 2), Ok(vec![(0x10_0fff, 1), (0x20_0000, 1)]));
+        });
+    }
+
+    #[test]
+    fn no_byte_outside_the_range_is_reached() {
+        with_key(0x100, 0x3000, |func, key| {
+            let (start, end) = (0x7000_0100, 0x7000_3100);
+            assert!(at(func, key, end - 1, 1).is_ok());
+            for (va, len) in
+                [(start - 1, 1), (end - 1, 2), (end, 1), (u64::MAX, 1), (0, 1), (u64::MAX - 3, 100)]
+            {
+                assert_eq!(at(func, key, va, len), Err(Fault::Bounds), "{va:#x}+{len}");
+            }
+            assert_eq!(at(func, key, end + 5, 0), Ok(vec![]), "nothing is asked for");
+        });
+    }
+
+    #[test]
+    fn a_key_must_be_the_right_one_for_domain_and_access() {
+        with_key(0, 0x4000, |func, key| {
+            let va = 0x7000_0000;
+            assert_eq!(at(func, key ^ 1, va, 1), Err(Fault::Key));
+            assert_eq!(at(func, key ^ 1 << 31, va, 1), Err(Fault::Key));
+            assert_eq!(check(func, 8, key, va, 1, 0), Err(Fault::Domain));
+            assert_eq!(check(func, 9, key, va, 1, access::REMOTE_WRITE), Err(Fault::Permission));
+        });
+    }
+
+    #[test]
+    fn a_key_that_was_invalidated_names_nothing() {
+        let mut rig = Rig::new(Config::default(), Link::default());
+        let key = rig.sides[0].key;
+        rig.with(0, |func| {
+            let pd = func.get::<MkeyRow>(key >> 8).map(|row| row.pd).expect("the key");
+            assert!(check(func, pd, key, 0, 1, 0).is_ok());
+            assert_eq!(invalidate(func, pd, key, true), Ok(()));
+            assert_eq!(check(func, pd, key, 0, 1, 0), Err(Fault::Key));
+        });
+    }
+}

@@ -39,7 +39,8 @@ pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 
 /// The resource that remembers `psn`, if it was not taken for another since.
 fn find(w: &Work<'_, '_, '_>, kind: u32, psn: Psn) -> Option<(u32, ReadResource)> {
-    (1..=responder::resources(w)).find_map(|back| {
+    // Places not used since the QP was reset hold what an earlier connection left.
+    (1..=responder::resources(w).min(w.q.rr_tail)).find_map(|back| {
         let at = w.q.rr_tail.wrapping_sub(back);
         let one = *w.func.read_resource(w.qp, at);
         let ahead = psn.ahead_of(Psn::new(one.psn));

@@ -210,3 +210,23 @@ pub(crate) fn joins(last: &crate::host::Move, next: &crate::host::Move) -> bool 
         && last.dst.wrapping_add(end) == next.dst
         && last.len.checked_add(next.len).is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Move;
+
+    #[test]
+    fn moves_join_only_where_both_ends_go_on() {
+        let one = Move { src: Source::Bus(Rid(1), 0x1000), dst_rid: Rid(2), dst: 0x9000, len: 0x100 };
+        let next = Move { src: Source::Bus(Rid(1), 0x1100), dst: 0x9100, ..one };
+        assert!(joins(&one, &next));
+        assert!(!joins(&one, &Move { dst: 0x9101, ..next }));
+        assert!(!joins(&one, &Move { dst_rid: Rid(3), ..next }));
+        assert!(!joins(&one, &Move { src: Source::Bus(Rid(2), 0x1100), ..next }));
+        assert!(!joins(&one, &Move { src: Source::Staged(0x1100), ..next }));
+        assert!(!joins(&one, &Move { len: u32::MAX, ..next }), "a length has 32 bits");
+        let staged = Move { src: Source::Staged(16), ..one };
+        assert!(joins(&staged, &Move { src: Source::Staged(0x110), ..next }));
+    }
+}

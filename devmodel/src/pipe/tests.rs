@@ -6,6 +6,7 @@ use crate::{
         Runner,
         rig::{Link, Rig},
     },
+    state::Counters,
 };
 use hwspec::{
     cqe::{CqeOpcode, CqeSyndrome},
@@ -110,6 +111,37 @@ fn many_messages_in_a_row_keep_their_order() {
 }
 
 #[test]
+fn a_large_write_is_one_copy_and_one_acknowledgement() {
+    let (mut rig, mut runner) = rig();
+    pattern(&mut rig, 0, 65536);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 65536, 0, true);
+    rig.machine.written.clear();
+    go(&mut rig, &mut runner, 1);
+    let to = rig.sides[1].data;
+    let data: Vec<_> = rig.machine.written.iter().filter(|(at, _)| (to..to + 65536).contains(at)).collect();
+    assert_eq!(data, [&(to, 65536)], "sixteen packets, one move");
+    let sent = rig.with(1, |func| func.function().counters[Counters::TxPackets as usize]);
+    assert_eq!(sent, 1);
+}
+
+#[test]
+fn memory_that_is_gone_fails_the_one_request_and_not_those_before() {
+    let (mut rig, mut runner) = rig();
+    let (side, peer) = (rig.sides[0], rig.sides[1]);
+    let list = [(side.key, side.data, 8192)];
+    for to in [0, 1 << 20] {
+        rig.post_list(0, WqeOpcode::RdmaWrite, &list, (peer.data + to, peer.key), 0, true);
+    }
+    rig.machine.hole = (peer.data + (1 << 20) + 4096, peer.data + (2 << 20));
+    let bytes = pattern(&mut rig, 0, 8192);
+    go(&mut rig, &mut runner, 1);
+    assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+    let failed = rig.poll(0).expect("the failure").as_error();
+    assert_eq!(failed.syndrome(), CqeSyndrome::RemoteAccessErr);
+    assert_eq!(rig.data(1, 0, 8192), bytes);
+}
+
+#[test]
 fn a_key_that_is_wrong_ends_both_sides() {
     let (mut rig, mut runner) = rig();
     let (side, peer) = (rig.sides[0], rig.sides[1]);
@@ -139,30 +171,33 @@ fn cost_of_the_pipeline() {
     ] {
         for depth in [1u32, 32] {
             let (mut rig, mut runner) = rig();
-            let n = if len > 4096 { 20_000 } else { 300_000 };
-            let mut spent = std::time::Duration::ZERO;
-            let mut done = 0;
-            while done < n {
-                for _ in 0..depth {
-                    if opcode == WqeOpcode::Send {
-                        let to = rig.sides[1].data;
-                        rig.post_recv(1, to, 64);
+            // The best of many stretches: other programs on the machine only ever add.
+            let (stretches, each) = if len > 4096 { (50, 256) } else { (200, 1024) };
+            let mut best = u128::MAX;
+            for stretch in 0..stretches {
+                let mut spent = std::time::Duration::ZERO;
+                for round in 0..each / depth {
+                    for _ in 0..depth {
+                        if opcode == WqeOpcode::Send {
+                            let to = rig.sides[1].data;
+                            rig.post_recv(1, to, 64);
+                        }
+                        rig.post_send(0, opcode, len, 0, true);
                     }
-                    rig.post_send(0, opcode, len, 0, true);
-                }
-                let start = std::time::Instant::now();
-                go(&mut rig, &mut runner, 1 + u64::from(done));
-                spent += start.elapsed();
-                for _ in 0..depth {
-                    assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
-                    if opcode == WqeOpcode::Send {
-                        assert!(rig.poll(1).is_some());
+                    let start = std::time::Instant::now();
+                    go(&mut rig, &mut runner, 1 + u64::from(stretch * each + round));
+                    spent += start.elapsed();
+                    for _ in 0..depth {
+                        assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+                        if opcode == WqeOpcode::Send {
+                            assert!(rig.poll(1).is_some());
+                        }
                     }
+                    rig.machine.written.clear();
                 }
-                rig.machine.written.clear();
-                done += depth;
+                best = best.min(spent.as_nanos() / u128::from(each));
             }
-            println!("{name} {len} B, {depth} deep: {} ns each", spent.as_nanos() / u128::from(done));
+            println!("{name} {len} B, {depth} deep: {best} ns each");
         }
     }
 }
