@@ -30,7 +30,7 @@ for target in "$@"; do
     echo "fuzz: $target for $SECONDS_EACH s"
     log=$TARGET/fuzz/$target.log
     if ! timeout $((SECONDS_EACH + 60)) "$TARGET/fuzz/$TRIPLE/release/$target" "$corpus" \
-        -max_total_time="$SECONDS_EACH" -timeout=20 -rss_limit_mb=2048 -max_len=4096 -len_control=20 \
+        -max_total_time="$SECONDS_EACH" -timeout=20 -rss_limit_mb=2048 -max_len=1024 -len_control=0 \
         -artifact_prefix="$TARGET/fuzz/$target-" >"$log" 2>&1; then
         tail -40 "$log" >&2
         echo "fuzz: $target failed; the input is $TARGET/fuzz/$target-*" >&2

@@ -1,3 +1,4 @@
+//! Work requests of any bytes.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::wqe(data));
