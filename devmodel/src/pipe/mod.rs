@@ -82,6 +82,9 @@ fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&m
 /// The QP's turn to send: answers before requests.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>) {
+    if w.state() == QpState::Err {
+        return flush::run(w);
+    }
     let mut budget = w.room();
     if budget == 0 {
         // The peer must take what waits before more is sent.
@@ -96,7 +99,6 @@ fn execute(w: &mut Work<'_, '_, '_>) {
             }
             requester::run(w, &mut budget);
         }
-        QpState::Err => flush::run(w),
         _ => {}
     }
 }

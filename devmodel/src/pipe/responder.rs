@@ -187,8 +187,8 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     let mut inline = None;
     if packet.len > 0 {
         let Some(domain) = receive::load(w, index) else { return Err(protection) };
-        let fits = u64::from(w.q.rx.done) + u64::from(packet.len) <= lists::capacity(&w.step.buffers.receive);
-        if !fits {
+        let room = lists::capacity(&w.step.buffers.receive).min(MAX_MESSAGE.into());
+        if u64::from(w.q.rx.done) + u64::from(packet.len) > room {
             // IBTA 9.7.4.1.6: longer than the receive buffer.
             return Err(Fatal(NakCode::InvalidRequest, Some(CqeSyndrome::LocalLengthErr)));
         }
