@@ -74,14 +74,13 @@ impl Node {
             (None, Some(_), _) => Self::attach(dir, locks, &lock)?,
         };
         node.core.reap_locked(&lock);
-        if let Some(asked) = options.and_then(|o| o.vfs) {
-            node.core.want_vfs(asked, &lock)?;
-        }
-        if !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
+        let wanted = options.and_then(|o| o.vfs).map_or(Ok(()), |asked| node.core.want_vfs(asked, &lock));
+        if wanted.is_ok() && !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
             nodes.push(Arc::downgrade(&node));
         }
+        // A node that goes takes the lock: after an error it must be free.
         drop(lock);
-        Ok(node)
+        wanted.map(|()| node)
     }
 
     /// Makes the file under another name, so that nobody ever sees half a node.
@@ -113,11 +112,10 @@ impl Node {
             let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
             core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(crate::devices::MAX_VFS), lock);
             core.map.header().magic.store(MAGIC, Release);
+            std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
             Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
         };
-        let node = made().inspect_err(|_| drop(std::fs::remove_file(&half)))?;
-        std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
-        Ok(node)
+        made().inspect_err(|_| drop(std::fs::remove_file(&half)))
     }
 
     fn attach(dir: &Path, locks: &'static LockFile, lock: &NodeLock) -> Result<Arc<Self>, NodeError> {
