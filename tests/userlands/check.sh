@@ -66,7 +66,7 @@ pair() {
     shift 2
     case $how in
     pingpong) at="-g 1 -p $port" ;;
-    perftest) at="-x 1 -p $port -F $old_post_send" ;;
+    perftest) at="-x 1 -p $port -F" ;;
     esac
     # shellcheck disable=SC2086 # words of our own
     run "$program" -d iron1 $at "$@" >"$node/server" 2>&1 &
@@ -88,12 +88,6 @@ pair() {
         failed=1
     fi
 }
-
-# perftest 25.01 asks mlx5dv about any device for its new post interface (fixed in 25.07).
-old_post_send=
-case $(chroot "$folder" dpkg-query -W -f '${Version}' perftest) in
-25.01*) old_post_send=--use_old_post_send ;;
-esac
 
 check "ibv_devices" iron2 ibv_devices
 check "ibv_devinfo -v" PORT_ACTIVE ibv_devinfo -v -d iron1

@@ -50,6 +50,11 @@ pub fn leave(channels: &Arc<Channels>) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
 }
 
+/// Whether this is the command descriptor of an open context of ours.
+pub fn is_ours(fd: RawFd) -> bool {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(other, _)| *other == fd)
+}
+
 /// What libibverbs calls instead of write(2).
 ///
 /// # Safety

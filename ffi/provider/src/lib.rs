@@ -14,6 +14,7 @@ mod cq_ex;
 mod device;
 mod events;
 mod guard;
+mod mlx5dv;
 mod mr;
 mod notify;
 mod pd;

@@ -3,7 +3,7 @@
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
 use crate::abi::verbs_types::{verbs_device_ops, verbs_match_ent};
-use crate::{channel, context, device, guard};
+use crate::{channel, context, device, guard, mlx5dv};
 use std::ptr::null;
 use std::sync::OnceLock;
 
@@ -52,6 +52,7 @@ fn join(library: Library) -> Result<(), String> {
     // SAFETY: the function has the type of write(2).
     unsafe { got::replace_import(library.inside, c"write", channel::write_command as *const _) }?;
     guard::watch_forks();
+    mlx5dv::answer_program();
     if LAYOUT.set(layout).is_ok() {
         // SAFETY: the layout is a known one.
         unsafe { library.register(&DEVICE_OPS) };
