@@ -146,9 +146,7 @@ pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpCo
     let must = OptParam::SRA_MAX | OptParam::RETRY_COUNT | OptParam::RNR_RETRY | OptParam::ACK_TIMEOUT;
     take(call, row, context, must)?;
     let psn = context.next_send_psn();
-    (row.snd_psn, row.una_psn, row.rsp_psn, row.retry_psn, row.max_psn) = (psn, psn, psn, psn, psn);
-    // No limit until the responder says otherwise.
-    row.credits = 31;
+    (row.snd_psn, row.una_psn, row.max_psn) = (psn, psn, psn);
     Ok(())
 }
 

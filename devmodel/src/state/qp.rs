@@ -39,10 +39,6 @@ bitflags::bitflags! {
         const HAS_SRQ = 1 << 14;
         /// The acknowledgement for `rx_ack_psn` is still to be sent.
         const ACK_OWED = 1 << 15;
-        /// Raise the acknowledgement timeout to the device's minimum.
-        const TIMEOUT_FLOOR = 1 << 16;
-        /// The request side waits for READs and atomics under way (fence).
-        const FENCED = 1 << 17;
         /// No send queue.
         const NO_SQ = 1 << 18;
         /// No receive queue.
@@ -53,8 +49,6 @@ bitflags::bitflags! {
         const COMM_EST = 1 << 21;
         /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
         const GAP = 1 << 22;
-        /// SQD: the send queue has drained and its event was raised.
-        const DRAINED = 1 << 23;
     }
 }
 
@@ -186,14 +180,6 @@ pub struct QpRow {
     pub snd_psn: u32,
     /// Oldest PSN not acknowledged.
     pub una_psn: u32,
-    /// Next READ response or atomic answer expected.
-    pub rsp_psn: u32,
-    /// Bytes of the oldest READ received so far.
-    pub rsp_done: u32,
-    /// Oldest PSN at the last restart, to see progress; and credits the responder granted (31: no limit).
-    pub retry_psn: u32,
-    /// See `retry_psn`.
-    pub credits: u32,
     /// Highest PSN ever sent plus one, to tell an ACK of something never sent.
     pub max_psn: u32,
     /// Packets sent since the last one that asked for an acknowledgement.
@@ -209,8 +195,8 @@ pub struct QpRow {
     pub rx_msn: u32,
     /// PSN the next acknowledgement will carry.
     pub rx_ack_psn: u32,
-    /// Packets since the last acknowledgement.
-    pub rx_unacked: u32,
+    /// Padding.
+    pub reserved: u32,
     /// RQ: producer as last read, next WQE to take (16 bits each).
     pub rq_pi: u16,
     /// See `rq_pi`.
