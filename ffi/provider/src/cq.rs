@@ -102,10 +102,10 @@ pub unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: by contract.
     guard_ptr(|| {
-        unsafe { IronCq::create(context, i64::from(cqe), channel, i64::from(vector)) }
-            .map(<*mut IronCq>::cast)
+        // SAFETY: by contract.
+        let cq = unsafe { IronCq::create(context, i64::from(cqe), channel, i64::from(vector)) };
+        cq.map(<*mut IronCq>::cast)
     })
 }
 
