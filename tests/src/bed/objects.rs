@@ -325,6 +325,14 @@ impl Bed {
         srq
     }
 
+    /// Asks for one event when fewer than `limit` WQEs are left in the SRQ.
+    pub fn arm_srq(&mut self, srq: Srq, limit: u16) -> Result<(), CommandError> {
+        const ARM_SRQ: u16 = 1;
+        let mut input = ArmRqIn::zeroed();
+        input.set().srq_number(srq.srqn).lwm(limit);
+        self.command_with(srq.fid, Opcode::ArmRq, ARM_SRQ, &input, &[], ArmRqOut::SIZE).map(drop)
+    }
+
     /// Bytes of the scatter list in an SRQ WQE.
     pub(super) const SRQ_SCATTER: usize = 64 - WQE_DS;
 }

@@ -20,4 +20,5 @@ mod reset;
 mod retries;
 mod rnr;
 mod rows;
+mod shared_receive;
 mod states;

@@ -1,0 +1,78 @@
+//! Shared receive queues.
+
+use super::common::*;
+
+fn shared(n: usize, log: u8) -> (Bed, Srq, Vec<(Qp, Qp)>) {
+    let mut bed = Bed::cx5();
+    bed.function(2);
+    let srq = bed.srq(2, log);
+    let pairs = (0..n)
+        .map(|_| {
+            let a = bed.qp(1);
+            let b = bed.qp_with(2, QpSpec { srq: Some(srq), ..QpSpec::default() }).expect("CREATE_QP");
+            bed.connect_with(a, b, Path { min_rnr_nak: 1, ..path() });
+            (a, b)
+        })
+        .collect();
+    bed.events(2);
+    (bed, srq, pairs)
+}
+
+/// Row 50: QPs take their receives from the SRQ in the order of the messages; an empty SRQ is "not ready".
+#[test]
+fn row_50_qps_share_receives_and_an_empty_srq_is_not_ready() {
+    let (mut bed, srq, pairs) = shared(2, 4);
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    for round in 0..40u8 {
+        bed.fill(from, &[round; 64]);
+        bed.post_srq(srq, &[to.sge()]);
+        let (a, b) = pairs[usize::from(round) % 2];
+        bed.post(a, &Wr::send(from.part(0, 8)));
+        assert!(bed.one(a.send_cq).is_ok(), "round {round}");
+        assert_eq!(bed.one(b.recv_cq).byte_len, 8);
+        assert_eq!(bed.bytes(to)[..8], [round; 8]);
+    }
+    let (a, b) = pairs[0];
+    bed.post(a, &Wr::send(from.sge()));
+    assert_eq!(bed.completions(a.send_cq), []);
+    bed.post_srq(srq, &[to.sge()]);
+    bed.advance(MS);
+    assert!(bed.one(a.send_cq).is_ok());
+    assert!(bed.one(b.recv_cq).is_ok());
+}
+
+/// Row 50: a QP on an SRQ that fails tells that it takes no more from it.
+#[test]
+fn row_50_last_wqe_reached_when_a_qp_fails() {
+    let (mut bed, _, pairs) = shared(1, 4);
+    let (_, b) = pairs[0];
+    bed.to_err(b).expect("2ERR_QP");
+    bed.run();
+    let events = bed.events(2);
+    assert_eq!(Bed::qp_events(&events, b, EventType::SrqLastWqe), 1, "{events:?}");
+}
+
+/// Row 50: the limit event comes once for one arming.
+#[test]
+fn row_50_limit_event_comes_once_per_arming() {
+    let (mut bed, srq, pairs) = shared(1, 4);
+    let (a, b) = pairs[0];
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let limits = |bed: &mut Bed| {
+        let events = bed.events(2);
+        events.iter().filter(|e| e.event_type() == EventType::SrqRqLimit).count()
+    };
+    for arming in 0..2 {
+        for _ in 0..6 {
+            bed.post_srq(srq, &[to.sge()]);
+        }
+        bed.arm_srq(srq, 4).expect("ARM_RQ");
+        assert_eq!(limits(&mut bed), 0, "arming {arming}");
+        for used in 1..=6 {
+            bed.post(a, &Wr::send(from.sge()));
+            bed.completions(b.recv_cq);
+            // Six, of which fewer than four are left from the third on.
+            assert_eq!(limits(&mut bed), usize::from(used == 3), "arming {arming}, {used} used");
+        }
+    }
+}
