@@ -1,6 +1,7 @@
 //! `ironverbs run`: turns into the program, on a node.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,13 +41,22 @@ pub fn run(run: &Run) -> ExitCode {
     }
 }
 
-/// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one.
+/// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one. A
+/// directory that was not there before is gone again if there is to be no node in it.
 fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
-    match Node::open_or_create(dir, options) {
+    let was_there = dir.exists();
+    let node = match Node::open_or_create(dir, options) {
         Err(NodeError::Version { .. }) => {
             Node::reset(dir, false)?;
             Node::open_or_create(dir, options)
         }
         other => other,
-    }
+    };
+    node.inspect_err(|_| {
+        if !was_there && !dir.join("adapter").exists() {
+            let _ = fs::remove_file(dir.join("parties"));
+            // Fails, as it should, where somebody else has put something.
+            let _ = fs::remove_dir(dir);
+        }
+    })
 }
