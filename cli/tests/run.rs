@@ -166,6 +166,34 @@ fn bad_input_gets_one_line_and_leaves_nothing() {
     assert_eq!(fs::read_dir(&bench.node).unwrap().count(), 0);
 }
 
+#[test]
+fn fewer_vfs_than_a_node_has_are_refused() {
+    let bench = Bench::new("fewer");
+    text(&bench.run(&["--vfs", "3"], &["true"]));
+    let fewer = bench.run(&["--vfs", "2"], &["true"]);
+    assert_eq!(fewer.status.code(), Some(125));
+    assert!(complaint(&fewer).contains("3 virtual functions, asked for 2"));
+    let more = bench.run(&["--vfs", "5"], &["ls", "/sys/class/infiniband"]);
+    assert!(text(&more).contains("iron5"));
+}
+
+#[test]
+fn a_node_on_a_disk_is_refused_and_not_begun() {
+    let bench = Bench::new("disk");
+    let there = bench.root.join("node");
+    let refused = Command::new(bench.root.join("ironverbs"))
+        .args(["run", "--node"])
+        .arg(&there)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    // Where /tmp is in memory there is nothing to refuse.
+    if refused.status.code() == Some(125) {
+        assert!(complaint(&refused).contains("on a disk"));
+        assert!(!there.exists());
+    }
+}
+
 /// Runs `command` as user 65534 when we are root, else as ourselves.
 fn unprivileged(command: &Command) -> Command {
     let mut outer = if root() {
