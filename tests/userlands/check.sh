@@ -120,4 +120,7 @@ else
     sed 's/^/    /' "$node/out" >&2
     failed=1
 fi
+cp "$here/tests/userlands/promises.py" "$folder/ironverbs/"
+check "promises" "its_context ok" env PATH=/ironverbs/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
+    python3 /ironverbs/promises.py
 exit $failed
