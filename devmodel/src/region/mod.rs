@@ -28,7 +28,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7201;
+const MAGIC: u64 = 0x6972_6f6e_7665_7202;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -54,12 +54,14 @@ pub enum Sync {
     Lock = 0,
     /// Receive ring: who is filling it: a party, or 0.
     RxLock = 64,
-    /// Receive ring: slots filled, free-running.
-    RxTail = 68,
-    /// Receive ring: slots given back to the senders, free-running.
-    RxHead = 128,
     /// Receive ring: frames that found no room.
     RxFull = 72,
+    /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.
+    RxSeen = 76,
+    /// Receive ring: slots given back to the senders, free-running.
+    RxHead = 128,
+    /// Receive ring: slots filled, free-running. Alone on its line: the taker looks at it all the time.
+    RxTail = 384,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 192,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.

@@ -31,7 +31,7 @@ pub struct Piece {
 
 /// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference.
 #[derive(Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Slot {
     header_len: u16,
     /// Pieces; 0 is by value.
@@ -41,7 +41,8 @@ pub struct Slot {
     payload_len: u32,
     /// 1: the payload is by value and followed by pad and ICRC.
     sealed: u32,
-    reserved: u32,
+    /// 1: the payload is so short that it lies in `headers`, behind the headers.
+    short: u32,
     headers: [u8; HEADERS],
     piece: [Piece; PIECES],
 }
@@ -79,11 +80,15 @@ impl<'r> WireRing<'r> {
         Self { region, fid }
     }
 
-    /// Free slots, about.
+    /// Free slots, about: at least so many.
     pub fn free(&self) -> usize {
         let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
-        SLOTS
-            - (tail.wrapping_sub(self.region.sync(self.fid, Sync::RxHead).load(Acquire)) as usize).min(SLOTS)
+        let left = |head: u32| SLOTS - (tail.wrapping_sub(head) as usize).min(SLOTS);
+        // The taker writes its head all the time; what we saw last will do while it says there is plenty.
+        match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {
+            plenty if plenty >= SLOTS / 2 => plenty,
+            _ => left(self.region.sync(self.fid, Sync::RxHead).load(Acquire)),
+        }
     }
 
     /// Whether a frame waits.
@@ -107,8 +112,12 @@ impl<'r> WireRing<'r> {
         let word = self.region.sync(self.fid, Sync::RxLock);
         lock::acquire(word, host);
         let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
-        let head = self.region.sync(self.fid, Sync::RxHead).load(Acquire);
-        let room = (tail.wrapping_sub(head) as usize) < SLOTS;
+        let seen = self.region.sync(self.fid, Sync::RxSeen);
+        let full = |head: u32| tail.wrapping_sub(head) as usize >= SLOTS;
+        if tail.wrapping_sub(seen.load(Acquire)) as usize > SLOTS / 2 {
+            seen.store(self.region.sync(self.fid, Sync::RxHead).load(Acquire), Release);
+        }
+        let room = !full(seen.load(Relaxed));
         if room {
             let index = tail as usize % SLOTS;
             let base = self.region.checked_base(self.fid);
@@ -127,11 +136,18 @@ impl<'r> WireRing<'r> {
                 );
                 match payload {
                     SlotPayload::Bytes(bytes) => {
+                        let short = headers.len() + bytes.len() <= HEADERS;
+                        let body = match short {
+                            true => (&raw mut (*slot).headers).cast::<u8>().add(headers.len()),
+                            false => body,
+                        };
+                        (*slot).short = short.into();
                         (*slot).pieces = 0;
                         (*slot).payload_len = bytes.len() as u32;
                         std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
                     }
                     SlotPayload::Pieces(from, pieces) => {
+                        (*slot).short = 0;
                         (*slot).pieces = pieces.len() as u8;
                         (*slot).from = from.0;
                         (*slot).payload_len = pieces.iter().map(|p| p.len).sum();
@@ -173,6 +189,10 @@ impl<'r> Func<'r> {
         // SAFETY: in bounds; slots before the tail are not written until the head passes them, which only we move.
         let slot: &'r Slot = unsafe { &*slot.cast() };
         let payload = match slot.pieces {
+            0 if slot.short != 0 => {
+                let behind = slot.headers.get(slot.header_len as usize..).unwrap_or_default();
+                SlotPayload::Bytes(behind.get(..slot.payload_len as usize).unwrap_or_default())
+            }
             0 => {
                 let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
                 // SAFETY: as for the slot; the length is bounded.

@@ -10,6 +10,7 @@ use super::{
     memory::Memory,
     party::{self, Me},
     polling::Polling,
+    stream::Stream,
     sys,
 };
 use devmodel::{Adapter, engine::Runner, region::Sync};
@@ -53,6 +54,7 @@ pub struct Core {
     opens: Box<[AtomicU32]>,
     /// Who polls what, and what was left to others.
     pub polling: Polling,
+    streams: Box<[Stream]>,
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
@@ -83,6 +85,7 @@ impl Core {
             eventfds: (0..FUNCTIONS * VECTORS).map(|_| AtomicI32::new(-1)).collect(),
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
+            streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
             left: Default::default(),
             suspects: Default::default(),
             introduced: AtomicBool::new(false),
@@ -115,6 +118,12 @@ impl Core {
     /// The functions open here.
     pub fn open_functions(&self) -> impl Iterator<Item = u8> + '_ {
         self.opens.iter().enumerate().filter(|(_, n)| n.load(Relaxed) != 0).map(|(fid, _)| fid as u8)
+    }
+
+    /// The doorbells of a function.
+    #[inline]
+    pub fn stream(&self, fid: u8) -> &Stream {
+        &self.streams[usize::from(fid)]
     }
 
     /// Whether party `slot` has function `fid` open.

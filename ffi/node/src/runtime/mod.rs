@@ -24,6 +24,7 @@ mod party;
 mod polling;
 mod reap;
 mod status;
+mod stream;
 mod sys;
 mod transport;
 mod vfs;

@@ -92,7 +92,7 @@ fn next_timer(core: &Core, now: u64) -> u64 {
 /// Does what waits. True if something has to be tried again soon.
 fn serve(core: &Core) -> bool {
     // While we are said to poll, somebody must see whether we do.
-    let mut unfinished = core.check_pollers();
+    let mut unfinished = core.check_pollers() | core.check_streams();
     core.meet();
     for slot in core.take_suspects() {
         if core.map.parties()[usize::from(slot)].state.load(Acquire) != 0 {

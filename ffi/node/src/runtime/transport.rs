@@ -15,7 +15,7 @@ use devmodel::{
     region::{Func, Sync, WireRing},
 };
 use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
-use hwspec::doorbell::{CQ_DOORBELL, UAR_SIZE};
+use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
 use std::{
     io,
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
@@ -158,6 +158,7 @@ impl Registers for Function {
             return;
         }
         core.polling.doorbell(self.fid);
+        core.release(self.fid);
         let now = core.now();
         core.drive(now, |runner, host| {
             core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
@@ -171,14 +172,18 @@ impl Registers for Function {
             return;
         }
         core.polling.doorbell(self.fid);
-        if offset as usize % UAR_SIZE == CQ_DOORBELL {
-            // Who arms a CQ is about to sleep.
-            core.stop_polling(self.fid);
+        match offset as usize % UAR_SIZE {
+            BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
+            BF_OFFSET.. => {}
+            register => {
+                core.release(self.fid);
+                if register == CQ_DOORBELL {
+                    // Who arms a CQ is about to sleep.
+                    core.stop_polling(self.fid);
+                }
+            }
         }
-        let now = core.now();
-        core.drive(now, |runner, host| {
-            core.adapter.bar_write64(runner, host, now, self.fid, offset.into(), value);
-        });
+        core.ring(self.fid, offset, value);
     }
 }
 
@@ -343,6 +348,7 @@ impl Transport for NodeTransport {
         let region = core.adapter.region();
         let fid = self.fid();
         let streak = core.polling.count(fid);
+        core.release(fid);
         if WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             if core.is_ours() {
                 core.run(core.now(), fid);

@@ -100,7 +100,7 @@ fn memory_that_is_gone_aborts_the_transfer() {
     let put = core.drive(core.now(), |_, host| host.write(Rid(1), theirs + 8190, &[0; 4]));
     assert_eq!(put, Err(Abort::Destination));
     other.kill();
-    assert_eq!(fetch(1), Err(Abort::Source));
+    assert_eq!(fetch(1), Err(Abort::Gone));
     eventually("the copy that failed made us look", || {
         node.core().map.header().reaped.load(std::sync::atomic::Ordering::SeqCst) == 1
     });
@@ -164,7 +164,7 @@ fn a_node_may_forbid_direct_copies() {
     assert!(!node.reaches(party) && node.reaches(node.party()));
     let core = node.core();
     let read = core.drive(core.now(), |_, host| host.read(Rid(1), theirs, &mut [0; 8]));
-    assert_eq!(read, Err(Abort::Source));
+    assert_eq!(read, Err(Abort::Gone));
     // Rings lie in memory that all share.
     let ring = NodeTransport::open(&node, 1).unwrap().dma_alloc(4096, Scope::Opener).unwrap();
     assert_eq!(core.drive(core.now(), |_, host| host.write(Rid(1), ring.iova, &[1; 64])), Ok(()));

@@ -1,0 +1,149 @@
+//! Doorbells of a program that posts one request after the other.
+//!
+//! Each doorbell that is acted on at once costs a copy into another program's memory of its own. When a program rings several
+//! in a row without waiting for anything, the later ones are gathered: they are acted on together when there are enough
+//! of them, when the program polls and finds nothing, or touches any other register; or by the parked thread, which
+//! looks every millisecond meanwhile. A program that left it to the parked thread has its doorbells acted on at once for a
+//! while: it waits for something other than completions.
+
+use super::core::{Core, MILLI};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU32, AtomicU64, Ordering::*, fence},
+};
+
+/// Doorbells in a row that are acted on at once.
+const EAGER: u32 = 8;
+/// Doorbells gathered at most.
+const GATHERED: u32 = 16;
+/// Time (ms) for which nothing is gathered after it did harm.
+const SOBER: u64 = 200;
+/// Bits of a send doorbell that name the QP.
+const QPN: u64 = 0xffff_ff00;
+
+/// A doorbell that waits.
+#[derive(Clone, Copy)]
+struct Gathered {
+    offset: u32,
+    value: u64,
+    count: u32,
+}
+
+/// The doorbells of one function.
+#[derive(Default)]
+pub struct Stream {
+    gathered: Mutex<Option<Gathered>>,
+    /// 1: one waits.
+    waits: AtomicU32,
+    /// Doorbells since the last poll that found nothing.
+    row: AtomicU32,
+    /// Doorbells gathered, ever, and how many there were when the parked thread last looked.
+    total: AtomicU32,
+    seen: AtomicU32,
+    /// 1: the parked thread looks.
+    watched: AtomicU32,
+    /// Until when (ms) nothing is gathered.
+    sober: AtomicU64,
+}
+
+impl Core {
+    /// Takes a send doorbell to be acted on later; false if it should be acted on now.
+    #[inline]
+    pub fn gather(&self, fid: u8, offset: u32, value: u64) -> bool {
+        let stream = self.stream(fid);
+        let row = stream.row.load(Relaxed);
+        if row < EAGER {
+            stream.row.store(row + 1, Relaxed);
+            return false;
+        }
+        self.gather_more(stream, fid, offset, value)
+    }
+
+    fn gather_more(&self, stream: &Stream, fid: u8, offset: u32, value: u64) -> bool {
+        if stream.watched.load(Relaxed) == 0 && self.now() / MILLI < stream.sober.load(Relaxed) {
+            return false;
+        }
+        stream.total.fetch_add(1, Relaxed);
+        let mut place = stream.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *place;
+        let mut now = Gathered { offset, value, count: 1 };
+        let same = before.is_some_and(|b| b.offset == offset && (b.value ^ value) & QPN == 0);
+        if let Some(before) = before.filter(|_| same) {
+            now.count += before.count;
+        }
+        let due = if now.count >= GATHERED {
+            *place = None;
+            stream.waits.store(0, Relaxed);
+            Some(now)
+        } else {
+            *place = Some(now);
+            stream.waits.store(1, SeqCst);
+            before.filter(|_| !same)
+        };
+        drop(place);
+        // What waits before the question whether somebody looks, for who stops looking looks once more.
+        fence(SeqCst);
+        if stream.watched.load(Relaxed) == 0 && stream.watched.swap(1, SeqCst) == 0 {
+            self.wake(self.me.slot);
+        }
+        if let Some(due) = due {
+            self.ring(fid, due.offset, due.value);
+        }
+        true
+    }
+
+    /// Acts on what was gathered: the program waits, or does something else.
+    #[inline]
+    pub fn release(&self, fid: u8) {
+        let stream = self.stream(fid);
+        if stream.row.load(Relaxed) != 0 {
+            stream.row.store(0, Relaxed);
+        }
+        if stream.waits.load(Relaxed) != 0 {
+            self.release_now(fid);
+        }
+    }
+
+    #[cold]
+    fn release_now(&self, fid: u8) {
+        let stream = self.stream(fid);
+        let due = stream.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stream.waits.store(0, Relaxed);
+        if let Some(due) = due {
+            self.ring(fid, due.offset, due.value);
+        }
+    }
+
+    /// A doorbell, acted on.
+    #[inline]
+    pub fn ring(&self, fid: u8, offset: u32, value: u64) {
+        let now = self.now();
+        self.drive(now, |runner, host| {
+            self.adapter.bar_write64(runner, host, now, fid, offset.into(), value);
+        });
+    }
+
+    /// Looks after doorbells that nobody came back for. True if it has to be done again soon.
+    pub fn check_streams(&self) -> bool {
+        let mut again = false;
+        for fid in self.open_functions() {
+            let stream = self.stream(fid);
+            if stream.watched.load(Acquire) == 0 {
+                continue;
+            }
+            let total = stream.total.load(Relaxed);
+            if stream.seen.swap(total, Relaxed) != total {
+                again = true;
+                continue;
+            }
+            stream.watched.store(0, SeqCst);
+            fence(SeqCst);
+            if stream.waits.load(SeqCst) != 0 {
+                stream.sober.store(self.now() / MILLI + SOBER, Relaxed);
+                stream.row.store(0, Relaxed);
+                self.release_now(fid);
+            }
+        }
+        again
+    }
+}
