@@ -349,10 +349,9 @@ impl Transport for NodeTransport {
         let fid = self.fid();
         let streak = core.polling.count(fid);
         core.release(fid);
-        if WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
-            if core.is_ours() {
-                core.run(core.now(), fid);
-            }
+        let waits = WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
+        if waits && core.is_ours() {
+            core.run(core.now(), fid);
         }
         if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
             self.look_around(core, streak);
