@@ -1,6 +1,6 @@
 """What the provider promises beyond what rdma-core's own tests look at; run inside a folder, on two QPs of one device.
 
-Uses the helpers of those tests, which lie beside it.
+Builds on what those tests share, which lies beside it.
 """
 import errno
 import os
