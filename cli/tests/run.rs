@@ -22,7 +22,11 @@ impl Bench {
         let _ = fs::remove_dir_all(&node);
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_ironverbs"), root.join("ironverbs")).unwrap();
+        // By another process: a child that another test forks here meanwhile would keep the file open for writing, and
+        // such a file cannot be executed.
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_ironverbs")).arg(root.join("ironverbs")).status();
+        assert!(copied.unwrap().success());
         fs::write(root.join("libironverbs_provider.so"), "").unwrap();
         Self { root, node }
     }
