@@ -45,7 +45,13 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
     bytes.extend_from_slice(input.take(len));
     // Objects that exist, where the input wants them.
     let (at, number) = (usize::from(input.u8()) * 4, input.u8());
-    let numbers = [stage.victim.qpn, stage.victim.send_cq.cqn, stage.mr.key >> 8, stage.foreign.qp.qpn, stage.remote.key >> 8];
+    let numbers = [
+        stage.victim.qpn,
+        stage.victim.send_cq.cqn,
+        stage.mr.key >> 8,
+        stage.foreign.qp.qpn,
+        stage.remote.key >> 8,
+    ];
     if let Some(word) = bytes.get_mut(8 + at..12 + at) {
         if let Some(number) = numbers.get(usize::from(number)) {
             word.copy_from_slice(&number.to_be_bytes());

@@ -1,7 +1,7 @@
 //! The state that every input begins in.
 
 use std::sync::OnceLock;
-use tests::bed::{Access, Bed, Mr, MS, Path, Peer, Qp, Saved, Wr};
+use tests::bed::{Access, Bed, MS, Mr, Path, Peer, Qp, Saved, Wr};
 
 /// A bed with a victim and two bystanders.
 pub struct Stage {
@@ -65,8 +65,14 @@ impl Stage {
         self.bed.advance(20 * MS);
         let [c, d] = self.bystanders;
         let [from, to] = self.regions;
-        assert!(self.bed.bytes(from).iter().chain(&self.bed.bytes(to)).all(|b| *b == 0), "memory of others was written");
-        assert!(!self.bed.has_completion(c.send_cq) && !self.bed.has_completion(d.send_cq), "completions nobody asked for");
+        assert!(
+            self.bed.bytes(from).iter().chain(&self.bed.bytes(to)).all(|b| *b == 0),
+            "memory of others was written"
+        );
+        assert!(
+            !self.bed.has_completion(c.send_cq) && !self.bed.has_completion(d.send_cq),
+            "completions nobody asked for"
+        );
         let data = self.bed.pattern(from, 0x5a);
         self.bed.post_recv(d, &[to.part(0, 1024)]);
         self.bed.post_all(c, &[Wr::write(from.sge(), to), Wr::send(from.part(1024, 1024))]);

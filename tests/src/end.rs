@@ -1,8 +1,8 @@
 //! One end of an RC connection: the driver's safe verbs, and memory that other processes may change at any time.
 
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, PostError, Qp, QpAttr, QpAttrMask, QpInit,
-    QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, PostError, Qp, QpAttr, QpAttrMask,
+    QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     fmt,
@@ -119,7 +119,10 @@ pub struct End {
 
 /// All rights a region can give to peers, and local write.
 pub fn all_rights() -> AccessFlags {
-    AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC
+    AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC
 }
 
 /// Registers all of `words`.
@@ -169,7 +172,8 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
         ah,
         ..QpAttr::default()
     };
-    let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let mask =
+        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     qp.modify(&rtr, mask)?;
     let rts = QpAttr {
         qp_state: QpState::Rts,
@@ -195,7 +199,12 @@ impl End {
 
     /// What the other end must know.
     pub fn card(&self) -> Result<Card, Error> {
-        Ok(Card { gid: self.device.gid(1)?, qpn: self.qp.qpn(), addr: self.words.addr(), rkey: self.mr.rkey() })
+        Ok(Card {
+            gid: self.device.gid(1)?,
+            qpn: self.qp.qpn(),
+            addr: self.words.addr(),
+            rkey: self.mr.rkey(),
+        })
     }
 
     /// Connects to `peer`.
@@ -233,7 +242,12 @@ impl End {
 }
 
 /// Both ends, connected to each other, on functions `a` and `b` of `node`.
-pub fn pair(node: &Arc<node::runtime::Node>, a: u8, b: u8, len: usize) -> Result<(End, End), Box<dyn std::error::Error>> {
+pub fn pair(
+    node: &Arc<node::runtime::Node>,
+    a: u8,
+    b: u8,
+    len: usize,
+) -> Result<(End, End), Box<dyn std::error::Error>> {
     let open = |fid| node::runtime::open_device_of(node, fid);
     let (a, b) = (End::new(open(a)?, len)?, End::new(open(b)?, len)?);
     a.connect(&b.card()?, Patience::default())?;

@@ -1,9 +1,10 @@
 //! Where driver and model meet, and what judges them.
 //!
 //! [`bed`] drives the device model alone, in logical time, through the registers, rings and records a driver would use.
-//! [`end`] is one end of a connection made of the driver's verbs on a node; [`program`] runs such ends in processes.
+//! [`direct`] joins driver and model in one thread, in logical time. [`end`] is one end of a connection made of the driver's verbs on a node; [`program`] runs such ends in processes.
 #![deny(unsafe_code)]
 
 pub mod bed;
+pub mod direct;
 pub mod end;
 pub mod program;

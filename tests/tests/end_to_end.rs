@@ -122,8 +122,13 @@ fn inline_data_are_taken_when_posted() {
         let mut sge = a.sge(0, len);
         // The key of inline data is not looked at.
         sge.lkey = 0xdead;
-        a.qp.post_send([SendWr { wr_id: 1, op, sge: &[sge], flags: SendFlags::SIGNALED | SendFlags::INLINE }])
-            .expect("post");
+        a.qp.post_send([SendWr {
+            wr_id: 1,
+            op,
+            sge: &[sge],
+            flags: SendFlags::SIGNALED | SendFlags::INLINE,
+        }])
+        .expect("post");
         a.words.put(0, &vec![0; len]);
         completed(&a, WcOpcode::RdmaWrite);
         assert_eq!(b.words.bytes(0, len), data);
@@ -136,14 +141,39 @@ fn errors_are_those_a_program_knows() {
     let node = scratch.node(2).expect("a node");
     type Fault = fn(&End, &End) -> (SendOp, driver::Sge);
     let cases: [(&str, Fault, WcStatus); 5] = [
-        ("bad rkey", |a, b| (SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() ^ 0x100 }, a.sge(0, 64)), WcStatus::RemAccessErr),
-        ("out of bounds", |a, b| (SendOp::Read { raddr: b.words.addr() + 4090, rkey: b.mr.rkey() }, a.sge(0, 64)), WcStatus::RemAccessErr),
-        ("bad lkey", |a, b| (SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, driver::Sge { lkey: 0x7_0000, ..a.sge(0, 64) }), WcStatus::LocProtErr),
-        ("misaligned atomic", |a, b| (SendOp::FetchAdd { raddr: b.words.addr() + 4, rkey: b.mr.rkey(), add: 1 }, a.sge(0, 8)), WcStatus::RemInvReqErr),
-        ("receive too short", |a, b| {
-            b.receive(1, 0, 16).expect("post");
-            (SendOp::Send, a.sge(0, 64))
-        }, WcStatus::RemInvReqErr),
+        (
+            "bad rkey",
+            |a, b| (SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() ^ 0x100 }, a.sge(0, 64)),
+            WcStatus::RemAccessErr,
+        ),
+        (
+            "out of bounds",
+            |a, b| (SendOp::Read { raddr: b.words.addr() + 4090, rkey: b.mr.rkey() }, a.sge(0, 64)),
+            WcStatus::RemAccessErr,
+        ),
+        (
+            "bad lkey",
+            |a, b| {
+                (
+                    SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() },
+                    driver::Sge { lkey: 0x7_0000, ..a.sge(0, 64) },
+                )
+            },
+            WcStatus::LocProtErr,
+        ),
+        (
+            "misaligned atomic",
+            |a, b| (SendOp::FetchAdd { raddr: b.words.addr() + 4, rkey: b.mr.rkey(), add: 1 }, a.sge(0, 8)),
+            WcStatus::RemInvReqErr,
+        ),
+        (
+            "receive too short",
+            |a, b| {
+                b.receive(1, 0, 16).expect("post");
+                (SendOp::Send, a.sge(0, 64))
+            },
+            WcStatus::RemInvReqErr,
+        ),
     ];
     for (what, fault, status) in cases {
         let (a, b) = pair(&node, 1, 2, 4096).expect("two ends");
@@ -170,7 +200,10 @@ fn verbs_refuse_what_they_must() {
     assert!(end.post(1, SendOp::Send, &[end.sge(0, 8)]).is_err());
     // Remote write needs local write.
     let words = Words::new(4096);
-    assert_eq!(register(&end.pd, &words, AccessFlags::REMOTE_WRITE).map(drop).map_err(|e| e.errno()), Err(22));
+    assert_eq!(
+        register(&end.pd, &words, AccessFlags::REMOTE_WRITE).map(drop).map_err(|e| e.errno()),
+        Err(22)
+    );
     // A VF that is not there, a node that is not there.
     assert!(open_device(scratch.dir(), 9).is_err());
     assert!(Node::open(Path::new("/dev/shm/no-such-node-anywhere")).is_err());
@@ -185,7 +218,8 @@ fn a_second_program_attaches_and_talks() {
     let dir = scratch.dir().to_string_lossy().into_owned();
     let flow = Path::new(env!("CARGO_BIN_EXE_flow"));
     // Both on VF 1: whoever comes first brings it up, the other attaches.
-    let mut programs = [1, 1].map(|fid: u8| Program::start(flow, &[&dir, &fid.to_string()]).expect("a worker"));
+    let mut programs =
+        [1, 1].map(|fid: u8| Program::start(flow, &[&dir, &fid.to_string()]).expect("a worker"));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
     program::connect(&mut programs, &cards, SOON).expect("data flow");
     let status = node.status().expect("status");
@@ -241,7 +275,9 @@ fn cost(n: usize) -> [f64; 4] {
         words[i].set_word(0, i as u64 + 1);
         let sge = driver::Sge { addr: words[i].addr(), length: 8, lkey: regions[i].lkey() };
         let op = SendOp::Write { raddr: words[i + 1].addr(), rkey: regions[i + 1].rkey() };
-        qps[i].post_send([SendWr { wr_id: i as u64, op, sge: &[sge], flags: SendFlags::SIGNALED }]).expect("post");
+        qps[i]
+            .post_send([SendWr { wr_id: i as u64, op, sge: &[sge], flags: SendFlags::SIGNALED }])
+            .expect("post");
         let (mut out, begin) = ([Completion::default()], Instant::now());
         while cq.poll(&mut out) == 0 {
             assert!(begin.elapsed() < SOON, "QP {i} hangs");

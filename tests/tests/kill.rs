@@ -58,12 +58,15 @@ fn killed_at_random(fids: [u8; 2], kills: usize) {
         programs[victim].kill();
         let begin = Instant::now();
         let survivor = &mut programs[1 - victim];
-        let status = survivor.expect("failed", DETECTED).unwrap_or_else(|e| panic!("kill {kill} of side {victim}: {e}"));
+        let status = survivor
+            .expect("failed", DETECTED)
+            .unwrap_or_else(|e| panic!("kill {kill} of side {victim}: {e}"));
         assert_eq!(status, "RetryExcErr", "kill {kill} of side {victim}");
         took.push(begin.elapsed());
         cards[1 - victim] = survivor.expect("card", SOON).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
         programs[victim] = start(&scratch, fids[victim]);
-        cards[victim] = programs[victim].expect("card", SOON).unwrap_or_else(|e| panic!("kill {kill}, restart: {e}"));
+        cards[victim] =
+            programs[victim].expect("card", SOON).unwrap_or_else(|e| panic!("kill {kill}, restart: {e}"));
     }
     connect(&mut programs, &cards, SOON).expect("the node works after all");
     programs.iter_mut().for_each(Program::kill);

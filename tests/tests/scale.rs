@@ -5,8 +5,16 @@ use ironverbs_tests::bed::*;
 use std::time::Instant;
 
 /// A PF and two VFs with room for ten thousand of everything.
-const LARGE: Geometry =
-    Geometry { functions: 3, log_qp: 14, log_cq: 8, log_mkey: 15, log_mtt: 17, log_srq: 6, log_pd: 6, reserved: 0 };
+const LARGE: Geometry = Geometry {
+    functions: 3,
+    log_qp: 14,
+    log_cq: 8,
+    log_mkey: 15,
+    log_mtt: 17,
+    log_srq: 6,
+    log_pd: 6,
+    reserved: 0,
+};
 
 /// Nanoseconds per object: created, used, destroyed; and bytes of the region per object.
 struct Cost {

@@ -13,7 +13,8 @@ fn in_full_flow(seed: u64) -> (Bed, Vec<Qp>, Vec<Mr>) {
     for (i, mr) in mrs.iter().enumerate() {
         bed.pattern(*mr, i as u8);
     }
-    bed.wire().chaos = Some(Chaos { seed, drop: 400, duplicate: 300, reorder: 300, corrupt: 100, delay: 300 });
+    bed.wire().chaos =
+        Some(Chaos { seed, drop: 400, duplicate: 300, reorder: 300, corrupt: 100, delay: 300 });
     work(&mut bed, &[a, b, c, d], &mrs, 1);
     bed.advance(3 * MS);
     (bed, vec![a, b, c, d], mrs)
@@ -35,8 +36,10 @@ fn work(bed: &mut Bed, qps: &[Qp], mrs: &[Mr], round: u64) {
     }
 }
 
-/// What an observer sees of a bed that runs on: frames, completions, memory, time, and the chip's state at the end.
-fn run_on(mut bed: Bed, qps: &[Qp], mrs: &[Mr]) -> (Vec<Captured>, Vec<Vec<Wc>>, Vec<Vec<u8>>, Saved) {
+/// What an observer sees of a bed that runs on: frames, completions, memory, and all there is at the end.
+type Trace = (Vec<Captured>, Vec<Vec<Wc>>, Vec<Vec<u8>>, Saved);
+
+fn run_on(mut bed: Bed, qps: &[Qp], mrs: &[Mr]) -> Trace {
     bed.advance(5 * MS);
     work(&mut bed, qps, mrs, 2);
     bed.advance(2 * S);

@@ -43,7 +43,14 @@ fn pick(rng: &mut Chaos, n: usize) -> usize {
 }
 
 /// Posts one random operation from `from` to `to` and carries it out in the model.
-fn step(bed: &mut Bed, rng: &mut Chaos, from: &mut Side, to: &mut Side, slot: usize, expected: &mut Expected) {
+fn step(
+    bed: &mut Bed,
+    rng: &mut Chaos,
+    from: &mut Side,
+    to: &mut Side,
+    slot: usize,
+    expected: &mut Expected,
+) {
     use Kind::*;
     let kind = [Write, Write, WriteImm, Send, Read, FetchAdd, CompareSwap][pick(rng, 7)];
     let len = [1, 7, 64, 255, 256, 257, 1000, SLOT][pick(rng, 8)];
@@ -64,7 +71,10 @@ fn step(bed: &mut Bed, rng: &mut Chaos, from: &mut Side, to: &mut Side, slot: us
             };
             // Two pieces now and then.
             let half = len / 2;
-            let sges = [from.mr.part(source as u64, half as u32), from.mr.part((source + half) as u64, (len - half) as u32)];
+            let sges = [
+                from.mr.part(source as u64, half as u32),
+                from.mr.part((source + half) as u64, (len - half) as u32),
+            ];
             let wr = if half > 0 && slot % 2 == 0 { Wr::new(op, &sges) } else { Wr::new(op, &[local]) };
             bed.queue(from.qp, &wr);
             to.model[at..at + len].copy_from_slice(&data);
@@ -102,7 +112,8 @@ fn step(bed: &mut Bed, rng: &mut Chaos, from: &mut Side, to: &mut Side, slot: us
 /// Runs `batches` batches in both directions and compares all memory with the model after each.
 fn soak(seed: u64, chaos: Chaos, mtu: u32, batches: usize) -> Result<(), TestCaseError> {
     let mut bed = Bed::cx5();
-    let path = Path { mtu, timeout: 8, sq_psn: 0xff_ffc0, rq_psn: 0xff_ff00, min_rnr_nak: 1, ..Path::default() };
+    let path =
+        Path { mtu, timeout: 8, sq_psn: 0xff_ffc0, rq_psn: 0xff_ff00, min_rnr_nak: 1, ..Path::default() };
     let (a, b) = bed.pair(path);
     let mut rng = Chaos { seed: seed | 1, ..Chaos::default() };
     let mut sides = [a, b].map(|qp| {

@@ -49,7 +49,12 @@ pub(super) struct CommandMemory {
 
 impl Bed {
     /// Carries out a command whose input and output are layouts of fixed size.
-    pub fn command<I: Layout, O: Layout>(&mut self, fid: u8, opcode: Opcode, input: &I) -> Result<O, CommandError> {
+    pub fn command<I: Layout, O: Layout>(
+        &mut self,
+        fid: u8,
+        opcode: Opcode,
+        input: &I,
+    ) -> Result<O, CommandError> {
         self.command_with(fid, opcode, 0, input, &[], O::SIZE).map(|out| O::read(&out))
     }
 

@@ -132,7 +132,9 @@ impl Memory {
     /// Where a transfer of `rid` at `at` goes, if it may.
     fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
         *self.transfers.entry(rid.0).or_default() += 1;
-        if at / SPACE != u64::from(rid.0) + 1 || self.aborting.iter().any(|r| at < r.end && r.start < at + len as u64) {
+        if at / SPACE != u64::from(rid.0) + 1
+            || self.aborting.iter().any(|r| at < r.end && r.start < at + len as u64)
+        {
             return None;
         }
         let found = self.find(at, len)?;

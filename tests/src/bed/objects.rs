@@ -1,10 +1,6 @@
 //! Objects other than the QP, created through commands.
 
-use super::{
-    Bed, Qp,
-    command::CommandError,
-    qp::QpQueues,
-};
+use super::{Bed, Qp, command::CommandError, qp::QpQueues};
 use devmodel::host::Party;
 use hwspec::{
     cmd::{Opcode, cq::*, eq::*, mkey::*, srq::*},
@@ -158,7 +154,7 @@ impl Bed {
         if let Some(eq) = self.queues.eq_of.get(&fid) {
             return *eq;
         }
-        let eq = self.eq_with(fid, u64::MAX & !(1 << eqe::EventType::Comp.raw()), 0).expect("an EQ");
+        let eq = self.eq_with(fid, !(1 << eqe::EventType::Comp.raw()), 0).expect("an EQ");
         self.queues.eq_of.insert(fid, eq);
         eq
     }
@@ -178,7 +174,8 @@ impl Bed {
         bits[..8].copy_from_slice(&mask.to_be_bytes());
         let mut input = CreateEqIn::zeroed();
         input.set().eq_context_entry(context).event_bitmask(bits);
-        let out = self.command_with(fid, Opcode::CreateEq, 0, &input, &page_list(at, len), CreateEqOut::SIZE)?;
+        let out =
+            self.command_with(fid, Opcode::CreateEq, 0, &input, &page_list(at, len), CreateEqOut::SIZE)?;
         let eq = Eq { fid, eqn: CreateEqOut::read(&out).eq_number() };
         self.queues.eqs.insert(eq, Ring { at, log: LOG_EQ, ci: 0, record: 0, arm_sn: 0 });
         self.arm_eq(eq);
@@ -319,8 +316,14 @@ impl Bed {
             .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
             .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
         let srq = Srq { fid, srqn: CreateSrqOut::read(&out).srqn() };
-        let ring =
-            SrqRing { at, stride: STRIDE, free: (0..count - 1).collect(), tail: count - 1, counter: 0, record };
+        let ring = SrqRing {
+            at,
+            stride: STRIDE,
+            free: (0..count - 1).collect(),
+            tail: count - 1,
+            counter: 0,
+            record,
+        };
         self.queues.srqs.insert(srq, ring);
         srq
     }

@@ -149,6 +149,8 @@ impl Bed {
     pub fn answers(&mut self) -> Vec<Captured> {
         let at = self.now();
         let left = std::mem::take(&mut self.wire().left);
-        left.into_iter().map(|bytes| Captured { at, from: bytes.get(11).copied().unwrap_or(0), fault: None, bytes }).collect()
+        left.into_iter()
+            .map(|bytes| Captured { at, from: bytes.get(11).copied().unwrap_or(0), fault: None, bytes })
+            .collect()
     }
 }

@@ -36,11 +36,30 @@ pub enum Op {
     Send,
     SendImm(u32),
     SendInv(u32),
-    Write { va: u64, rkey: u32 },
-    WriteImm { va: u64, rkey: u32, imm: u32 },
-    Read { va: u64, rkey: u32 },
-    CompareSwap { va: u64, rkey: u32, compare: u64, swap: u64 },
-    FetchAdd { va: u64, rkey: u32, add: u64 },
+    Write {
+        va: u64,
+        rkey: u32,
+    },
+    WriteImm {
+        va: u64,
+        rkey: u32,
+        imm: u32,
+    },
+    Read {
+        va: u64,
+        rkey: u32,
+    },
+    CompareSwap {
+        va: u64,
+        rkey: u32,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        va: u64,
+        rkey: u32,
+        add: u64,
+    },
     /// Invalidates a local key.
     LocalInval(u32),
     Nop,

@@ -9,7 +9,10 @@ use super::{
 use devmodel::identity;
 use hwspec::{
     cmd::{Opcode, qp::*},
-    context::{PathMigState, QpState, ServiceType, qp::{AddressPath, QpContext}},
+    context::{
+        PathMigState, QpState, ServiceType,
+        qp::{AddressPath, QpContext},
+    },
     layout::Layout,
 };
 
@@ -201,7 +204,8 @@ impl Bed {
         }
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(context);
-        let out = self.command_with(fid, Opcode::CreateQp, 0, &input, &page_list(at, len), CreateQpOut::SIZE)?;
+        let out =
+            self.command_with(fid, Opcode::CreateQp, 0, &input, &page_list(at, len), CreateQpOut::SIZE)?;
         let qp = Qp { fid, qpn: CreateQpOut::read(&out).qpn(), send_cq, recv_cq };
         self.queues.qps.insert(
             qp,

@@ -234,11 +234,11 @@ impl Wire {
         (!self.behind.is_empty()).then(|| self.behind.remove(0).1)
     }
 
-    fn enter(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
+    fn enter(&mut self, from: u8, frame: &mut [u8], more: &mut Vec<Vec<u8>>) -> Verdict {
         self.frames += 1;
         let fault = self.fault(from, frame);
         if !self.forgetful {
-            self.captured.push(Captured { at: self.now, from, fault, bytes: frame.clone() });
+            self.captured.push(Captured { at: self.now, from, fault, bytes: frame.to_vec() });
         }
         // Those that waited for this frame come behind it.
         for (left, _) in &mut self.behind {
@@ -258,11 +258,11 @@ impl Wire {
                 Verdict::Deliver
             }
             Some(Fault::Delay(by)) => {
-                self.late.insert((self.now + by, self.frames), frame.clone());
+                self.late.insert((self.now + by, self.frames), frame.to_vec());
                 Verdict::Drop
             }
             Some(Fault::Behind(n)) => {
-                self.behind.push((n, frame.clone()));
+                self.behind.push((n, frame.to_vec()));
                 Verdict::Drop
             }
             Some(Fault::Mark) => {

@@ -4,8 +4,8 @@
 //! when data have gone both ways, and at the end `failed STATUS`. It ends with its standard input.
 
 use driver::{Completion, SendOp, Sge, WcOpcode, WcStatus};
-use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
 use ironverbs_tests::end::{Card, End, Patience, Words, queue_pair};
+use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
 
 /// Layout of the memory: what is sent, where the peer writes, where messages arrive.
 const WRITTEN: usize = 128 << 10;

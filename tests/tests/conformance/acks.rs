@@ -141,9 +141,12 @@ fn row_58_mig_req_clear_is_accepted() {
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::ALL);
     let pkt = Pkt::new(RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
-    let answers = bed.from_peer(peer, &pkt.bth(|b| {
-        b.set().mig_req(false);
-    }));
+    let answers = bed.from_peer(
+        peer,
+        &pkt.bth(|b| {
+            b.set().mig_req(false);
+        }),
+    );
     assert_eq!(acknowledgement(&answers), (ACK, expects(), 1));
     assert_eq!(bed.bytes(to)[..8], [3; 8]);
 }

@@ -3,7 +3,7 @@
 use hwspec::wire::{BthOpcode, NakCode, Syndrome};
 pub use hwspec::{
     context::QpState,
-    cqe::{CqeOpcode, CqeSyndrome, vendor_err},
+    cqe::{CqeOpcode, CqeSyndrome},
     eqe::EventType,
     wire::BthOpcode::*,
 };
@@ -105,7 +105,7 @@ pub fn fetch_add_at_peer(sge: Sge, add: u64) -> Wr {
 
 /// The acknowledgement timeout of exponent `t`, in picoseconds.
 pub fn timeout(t: u8) -> u64 {
-    4096 * NS << t
+    (4096 * NS) << t
 }
 
 /// The QP failed as the table says of a responder that met a bad request: in ERR, with an event of `kind`.

@@ -60,7 +60,10 @@ fn row_07_duplicate_read_is_replayed() {
     for seed in [1, 2] {
         let data = bed.pattern(from, seed);
         let answers = bed.from_peer(peer, &read);
-        assert_eq!(brief(&answers), [(RcReadRespFirst, p), (RcReadRespMiddle, p + 1), (RcReadRespLast, p + 2)]);
+        assert_eq!(
+            brief(&answers),
+            [(RcReadRespFirst, p), (RcReadRespMiddle, p + 1), (RcReadRespLast, p + 2)]
+        );
         let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
         assert_eq!(payload, data, "memory as it is now");
     }
@@ -78,7 +81,10 @@ fn row_07_duplicate_read_of_a_part_is_replayed() {
     bed.from_peer(peer, &Pkt::new(RcReadRequest, p).reth(from.va, from.key, 4 * MTU as u32));
     let part = Pkt::new(RcReadRequest, p + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
     let answers = bed.from_peer(peer, &part);
-    assert_eq!(brief(&answers), [(RcReadRespFirst, p + 1), (RcReadRespMiddle, p + 2), (RcReadRespLast, p + 3)]);
+    assert_eq!(
+        brief(&answers),
+        [(RcReadRespFirst, p + 1), (RcReadRespMiddle, p + 2), (RcReadRespLast, p + 3)]
+    );
     let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
     assert_eq!(payload, data[MTU..]);
     let last = Pkt::new(RcReadRequest, p + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
@@ -131,7 +137,11 @@ fn row_08_duplicate_read_without_its_resource_is_dropped() {
         assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(RcReadRespOnly, psn)]);
     }
     assert_eq!(brief(&bed.from_peer(peer, &read(p))), []);
-    assert_eq!(brief(&bed.from_peer(peer, &read(p + 39))), [(RcReadRespOnly, p + 39)], "the last one is still kept");
+    assert_eq!(
+        brief(&bed.from_peer(peer, &read(p + 39))),
+        [(RcReadRespOnly, p + 39)],
+        "the last one is still kept"
+    );
 }
 
 /// Row 9: a duplicate FETCH_ADD gets the saved original value; memory changes once.

@@ -68,7 +68,8 @@ fn row_46_posts_in_err_are_flushed() {
     let recv = bed.post_recv(a, &[mr.sge()]);
     let send = bed.post(a, &Wr::send(mr.sge()));
     bed.advance(MS);
-    let mut got: Vec<_> = bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
+    let mut got: Vec<_> =
+        bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
     got.sort_by_key(|(is_send, ..)| *is_send);
     let flush = Some(CqeSyndrome::WrFlushErr);
     assert_eq!(got, [(false, recv, flush), (true, send, flush)]);
@@ -124,7 +125,8 @@ fn row_47_doorbell_record_raised_in_err_is_flushed() {
     let send = bed.queue(a, &Wr::send(mr.sge()));
     bed.publish(a);
     bed.advance(MS);
-    let mut got: Vec<_> = bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
+    let mut got: Vec<_> =
+        bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
     got.sort_by_key(|(is_send, ..)| *is_send);
     let flush = Some(CqeSyndrome::WrFlushErr);
     assert_eq!(got, [(false, recv, flush), (true, send, flush)]);

@@ -57,18 +57,28 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
     for len in [0, MTU + 4] {
         let data = vec![1; len];
         assert_last_invalid(
-            &[Pkt::new(RcSendFirst, p).payload(&[1; MTU]), Pkt::new(RcSendLast, p + 1).payload(&data).ack_req()],
+            &[
+                Pkt::new(RcSendFirst, p).payload(&[1; MTU]),
+                Pkt::new(RcSendLast, p + 1).payload(&data).ack_req(),
+            ],
             0,
             &format!("SEND LAST of {len}"),
         );
         assert_last_invalid(
-            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteLast, p + 1).payload(&data).ack_req()],
+            &[
+                Pkt::new(RcWriteFirst, p).payload(&[1; MTU]),
+                Pkt::new(RcWriteLast, p + 1).payload(&data).ack_req(),
+            ],
             (MTU + len.max(4)) as u32,
             &format!("WRITE LAST of {len}"),
         );
     }
     let long = vec![1; MTU + 4];
-    assert_last_invalid(&[Pkt::new(RcSendOnly, p).payload(&long).ack_req()], 0, "SEND ONLY longer than the MTU");
+    assert_last_invalid(
+        &[Pkt::new(RcSendOnly, p).payload(&long).ack_req()],
+        0,
+        "SEND ONLY longer than the MTU",
+    );
 }
 
 /// Row 31: the packets of a WRITE carry together what its RETH says.
@@ -80,7 +90,10 @@ fn row_31_write_carries_what_its_reth_says() {
     }
     for says in [MTU + 4, MTU + 12] {
         assert_last_invalid(
-            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteLast, p + 1).payload(&[1; 8]).ack_req()],
+            &[
+                Pkt::new(RcWriteFirst, p).payload(&[1; MTU]),
+                Pkt::new(RcWriteLast, p + 1).payload(&[1; 8]).ack_req(),
+            ],
             says as u32,
             "WRITE of MTU + 8",
         );

@@ -26,7 +26,9 @@ fn assert_invalid(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
 /// Row 23: MIDDLE or LAST without FIRST.
 #[test]
 fn row_23_middle_or_last_without_first_is_invalid() {
-    for opcode in [RcSendMiddle, RcSendLast, RcSendLastImm, RcSendLastInv, RcWriteMiddle, RcWriteLast, RcWriteLastImm] {
+    for opcode in
+        [RcSendMiddle, RcSendLast, RcSendLastImm, RcSendLastInv, RcWriteMiddle, RcWriteLast, RcWriteLastImm]
+    {
         let (mut bed, peer, _) = judged(Config::default());
         let pkt = Pkt::new(opcode, expects()).payload(&[1; MTU]).ack_req();
         assert_invalid(&mut bed, peer, &pkt, &format!("{opcode:?}"));
@@ -36,7 +38,16 @@ fn row_23_middle_or_last_without_first_is_invalid() {
 /// Row 23: FIRST or ONLY inside a message, or a packet of another kind.
 #[test]
 fn row_23_another_request_inside_a_message_is_invalid() {
-    for opcode in [RcSendFirst, RcSendOnly, RcWriteFirst, RcWriteOnly, RcWriteMiddle, RcWriteLast, RcReadRequest, RcFetchAdd] {
+    for opcode in [
+        RcSendFirst,
+        RcSendOnly,
+        RcWriteFirst,
+        RcWriteOnly,
+        RcWriteMiddle,
+        RcWriteLast,
+        RcReadRequest,
+        RcFetchAdd,
+    ] {
         let (mut bed, peer, mr) = judged(Config::default());
         assert_eq!(brief(&bed.from_peer(peer, &Pkt::new(RcSendFirst, expects()).payload(&[1; MTU]))), []);
         let mut pkt = Pkt::new(opcode, expects() + 1).ack_req();

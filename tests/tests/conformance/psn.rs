@@ -111,7 +111,8 @@ fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::ALL);
-    let write = |psn: u32| Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req();
+    let write =
+        |psn: u32| Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req();
     let p = expects();
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1));
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 2))), (NAK_SEQUENCE, p + 1, 1));

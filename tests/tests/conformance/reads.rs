@@ -105,7 +105,10 @@ fn row_43_stale_response_is_ignored() {
     bed.post(peer.qp, &read_from_peer(into.sge()));
     bed.answers();
     bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
-    assert_eq!(brief(&bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))), []);
+    assert_eq!(
+        brief(&bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))),
+        []
+    );
     assert_eq!(bed.bytes(into)[..MTU], [1; MTU]);
     bed.from_peer(peer, &Pkt::new(RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[2; MTU]));
     assert!(bed.one(peer.qp.send_cq).is_ok());

@@ -1,6 +1,7 @@
 //! Functions that are reset in the middle of a transfer.
 
 use super::common::*;
+use devmodel::host::Party;
 
 /// Two functions with a long WRITE under way: all behind its first packets is lost, until the wire is healed.
 fn under_way() -> (Bed, Qp, Qp, Mr) {
@@ -61,23 +62,62 @@ fn row_62_flr_of_the_sender_ends_its_transfers() {
     assert_eq!(bed.qp_state(b), QpState::Rts, "a silent peer is no error for a responder");
 }
 
-/// Row 62: with payload by reference, frames that wait for another function do not reach into a reset one.
+/// Row 62: with payload by reference, frames that wait for another program do not reach into a function that was reset.
 #[test]
 fn row_62_flr_leaves_no_references_to_its_memory() {
     let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
     bed.unwatched();
-    let (from, to) = (bed.mr(1, 32 * MTU, Access::LOCAL), bed.mr(2, 32 * MTU, Access::ALL));
+    bed.function(1);
+    bed.function(2);
+    let a = bed.qp(1);
+    // Function 2's QP belongs to another program, whose memory only that program reaches.
+    bed.memory.set_party(Party(2));
+    let b = bed.qp(2);
+    let to = bed.mr_with(2, 4096, Access::ALL, bed.state(2).pd, Some(Party(2)));
+    bed.memory.set_party(Party(1));
+    let path = Path { mtu: 4096, ..Path::default() };
+    bed.connect_with(a, b, path);
+    let from = bed.mr(1, 4096, Access::LOCAL);
     bed.pattern(from, 1);
+    bed.memory.unreachable.insert(2);
     bed.queue(a, &Wr::write(from.sge(), to));
     bed.publish(a);
     bed.doorbell(a);
+    bed.run_rounds(20);
+    assert!(bed.memory.woken.contains(&Party(2)), "the frame waits for its program");
     bed.reset(1);
     let transfers = bed.memory.transfers.get(&1).copied();
-    bed.run();
+    bed.memory.set_party(Party(2));
+    bed.run_rounds(100);
     bed.advance(S);
-    assert_eq!(bed.memory.transfers.get(&1).copied(), transfers);
+    assert_eq!(bed.memory.transfers.get(&1).copied(), transfers, "no transfer after the reset");
     assert_eq!(bed.qp_state(b), QpState::Rts);
+}
+
+/// Row 62 (the same wait, without a reset): a frame whose receiver's program must do the work itself waits for it, and is then carried out.
+#[test]
+fn row_62_work_waits_for_the_program_that_can_do_it() {
+    let mut bed = Bed::cx5();
+    bed.function(2);
+    let a = bed.qp(1);
+    bed.memory.set_party(Party(2));
+    let b = bed.qp(2);
+    let to = bed.mr_with(2, 4096, Access::ALL, bed.state(2).pd, Some(Party(2)));
+    bed.memory.set_party(Party(1));
+    bed.connect_with(a, b, path());
+    let from = bed.mr(1, 4096, Access::LOCAL);
+    let data = bed.pattern(from, 1);
+    bed.memory.unreachable.insert(2);
+    bed.queue(a, &Wr::write(from.sge(), to));
+    bed.publish(a);
+    bed.doorbell(a);
+    bed.run_rounds(20);
+    assert!(!bed.has_completion(a.send_cq));
+    assert_eq!(bed.bytes(to), [0; 4096]);
+    bed.memory.set_party(Party(2));
+    bed.advance(MS);
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(bed.bytes(to), data);
 }
 
 /// Row 62: after the reset the function can be brought up and used again.

@@ -91,7 +91,9 @@ fn row_17_retries_exhausted_end_in_retry_exc() {
 fn row_17_detection_time_lies_in_the_bounds_of_t() {
     let floor = devmodel::Config { min_ack_timeout: 16, ..devmodel::Config::default() };
     let none = devmodel::Config { profile: devmodel::Profile::Ibta, ..devmodel::Config::default() };
-    for (config, t, effective) in [(none, 8, 8), (none, 14, 14), (none, 18, 18), (floor, 1, 16), (floor, 14, 16), (floor, 18, 18)] {
+    for (config, t, effective) in
+        [(none, 8, 8), (none, 14, 14), (none, 18, 18), (floor, 1, 16), (floor, 14, 16), (floor, 18, 18)]
+    {
         let mut bed = Bed::new(config);
         let peer = bed.foreign(1, Path { timeout: t, retry_count: 7, ..path() });
         let from = bed.mr(1, 64, Access::LOCAL);

@@ -41,7 +41,8 @@ fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 3 * MTU, Access::ALL);
     let p = expects();
-    let mut packets = message([RcWriteFirst, RcWriteMiddle, RcWriteLastImm, RcWriteOnlyImm], p, &[5; 3 * MTU]);
+    let mut packets =
+        message([RcWriteFirst, RcWriteMiddle, RcWriteLastImm, RcWriteOnlyImm], p, &[5; 3 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
     assert_eq!(brief(&bed.from_peer(peer, &packets[0])), []);
     assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);

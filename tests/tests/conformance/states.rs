@@ -19,7 +19,8 @@ fn row_49_illegal_transition_changes_nothing() {
     let mut bed = Bed::cx5();
     let (qp, other) = (bed.qp(1), bed.qp(2));
     let p = bed.path_to(other, path());
-    let is_state = |s: Option<Status>| matches!(s, Some(Status::BadQpState | Status::BadResState | Status::BadParam));
+    let is_state =
+        |s: Option<Status>| matches!(s, Some(Status::BadQpState | Status::BadResState | Status::BadParam));
     let state = |bed: &mut Bed| bed.qp_state(qp);
 
     assert!(is_state(refused(bed.to_rtr(qp, &p))), "RESET to RTR");

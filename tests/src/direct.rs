@@ -1,0 +1,332 @@
+//! The driver joined to the model in one program and one thread, in logical time, over a wire with a fault plan: when a
+//! poll finds nothing and the chip has nothing to do, time jumps to the next timer.
+#![allow(unsafe_code)] // the two crates meet at raw memory: the driver's buffers are the chip's host memory
+
+use crate::bed::SharedWire;
+use devmodel::{
+    Adapter, Config,
+    engine::Runner,
+    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    identity,
+    pcie::MsixMessage,
+    region::{Func, Geometry, Region, Sync as Word, WireRing},
+};
+use driver::{
+    Device, Error, OpenOptions,
+    transport::{Access, Bar, DmaBlock, Interrupt, Registers, Scope, Transport, Width},
+};
+use hwspec::{pcie::SRIOV_CAP, wire::ip::gid_of_v4};
+use std::{
+    alloc::Layout,
+    collections::BTreeMap,
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+};
+
+/// Bytes of the area that openers share.
+const SHARED: usize = 64 << 10;
+
+/// The memory of this process, as far as it was mapped for a function; bus addresses are ours.
+#[derive(Default)]
+struct Process {
+    /// Ranges by function and end: their starts, and how often they were mapped.
+    ranges: BTreeMap<(u8, u64, u64), usize>,
+    eventfds: BTreeMap<(u8, u16), OwnedFd>,
+}
+
+impl Process {
+    fn reach(&self, rid: Rid, at: Iova, len: usize) -> Option<*mut u8> {
+        let end = at.checked_add(len as u64)?;
+        let mut of_function = self.ranges.range((rid.0, end, 0)..(rid.0, u64::MAX, u64::MAX));
+        of_function.any(|((_, _, start), _)| *start <= at).then_some(at as *mut u8)
+    }
+    fn map(&mut self, fid: u8, at: u64, len: usize) {
+        *self.ranges.entry((fid, at + len as u64, at)).or_default() += 1;
+    }
+    fn unmap(&mut self, fid: u8, at: u64, len: usize) {
+        let key = (fid, at + len as u64, at);
+        if let Some(times) = self.ranges.get_mut(&key) {
+            *times -= 1;
+            if *times == 0 {
+                self.ranges.remove(&key);
+            }
+        }
+    }
+}
+
+impl Host for Process {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
+        // SAFETY: the range was mapped by its owner, who keeps it; all is one thread.
+        unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
+        Ok(())
+    }
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
+        Ok(())
+    }
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let len = one.len as usize;
+            let bytes = match one.src {
+                Source::Staged(at) => {
+                    staged.get(at as usize..at as usize + len).ok_or(Abort::Source)?.to_vec()
+                }
+                Source::Bus(rid, at) => {
+                    let mut bytes = vec![0; len];
+                    self.read(rid, at, &mut bytes)?;
+                    bytes
+                }
+            };
+            self.write(one.dst_rid, one.dst, &bytes)?;
+        }
+        Ok(())
+    }
+    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
+        if let Some(fd) = self.eventfds.get(&(rid.0, vector)) {
+            let one = 1u64;
+            // SAFETY: eight bytes, the size of an eventfd's counter.
+            unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+    fn party(&self) -> Party {
+        Party(1)
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, _: Party) -> bool {
+        true
+    }
+    fn relax(&mut self) {}
+}
+
+struct Inner {
+    adapter: Adapter,
+    runner: Runner,
+    process: Process,
+    now: u64,
+    wire: SharedWire,
+    blocks: BTreeMap<u64, (u8, Layout)>,
+    shared: BTreeMap<u8, u64>,
+}
+
+impl Inner {
+    /// Works, or lets time jump to the next timer or late frame.
+    fn idle(&mut self) {
+        let Self { adapter, runner, process, now, wire, .. } = self;
+        loop {
+            let Some(frame) = wire.get().take_late() else { break };
+            runner.receive(adapter, process, *now, &frame);
+        }
+        let mut next: Option<u64> = None;
+        let mut busy = false;
+        for fid in 0..adapter.region().functions() {
+            let region = adapter.region();
+            let timer = Func::lock(region, fid, process).next_timer();
+            if WireRing::of(region, fid).waits()
+                || region.sync(fid, Word::Ready).load(Ordering::Relaxed) != 0
+                || timer.is_some_and(|at| at <= *now)
+            {
+                runner.run(adapter, process, *now, fid);
+                busy = true;
+            }
+            next = [next, timer].into_iter().flatten().min();
+        }
+        if busy {
+            return;
+        }
+        let kept = wire.get().take_kept();
+        if let Some(frame) = kept {
+            return runner.receive(adapter, process, *now, &frame);
+        }
+        let arrival = wire.get().next_arrival();
+        if let Some(at) = [next, arrival].into_iter().flatten().min() {
+            *now = at.max(*now);
+            wire.get().now = *now;
+        }
+    }
+}
+
+/// A machine with one adapter, in one thread.
+#[derive(Clone)]
+pub struct Machine(Arc<Mutex<Inner>>);
+
+impl Machine {
+    /// A machine whose adapter has `vfs` VFs.
+    pub fn new(vfs: u8, config: Config) -> Self {
+        let geometry = Geometry { functions: vfs + 1, ..Geometry::SMALL };
+        let mut process = Process::default();
+        let adapter = Adapter::power_on(Region::private(geometry), config, &mut process);
+        let wire = SharedWire::default();
+        let mut runner = Runner::new();
+        runner.set_link(Some(Box::new(wire.clone())));
+        for (offset, value) in [(SRIOV_CAP + 0x10, u32::from(vfs)), (SRIOV_CAP + 0x08, 0x9)] {
+            adapter.config_write(&mut runner, &mut process, 0, 0, offset, 4, value);
+        }
+        let (blocks, shared) = Default::default();
+        Self(Arc::new(Mutex::new(Inner { adapter, runner, process, now: 0, wire, blocks, shared })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The wire between the functions.
+    pub fn wire(&self) -> SharedWire {
+        self.inner().wire.clone()
+    }
+
+    /// Logical time, in picoseconds.
+    pub fn now(&self) -> u64 {
+        self.inner().now
+    }
+
+    /// Opens function `fid` with the driver.
+    pub fn open(&self, fid: u8) -> Result<Arc<Device>, Error> {
+        let gids = vec![identity::link_local_gid(fid), gid_of_v4([127, 0, 0, fid + 1])];
+        let options = OpenOptions { gids, eq_entries: 256, ..OpenOptions::default() };
+        Device::open(Arc::new(Slot { machine: self.clone(), fid }), options)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for (at, (_, layout)) in std::mem::take(&mut self.blocks) {
+            // SAFETY: allocated in `block` with this layout, and nobody who was given it is left.
+            unsafe { std::alloc::dealloc(at as *mut u8, layout) };
+        }
+    }
+}
+
+/// One function, as the driver reaches it.
+struct Slot {
+    machine: Machine,
+    fid: u8,
+}
+
+impl Slot {
+    fn block(&self, inner: &mut Inner, len: usize) -> io::Result<DmaBlock> {
+        let layout = Layout::from_size_align(len.next_multiple_of(4096).max(4096), 4096)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        // SAFETY: the size is not zero.
+        let ptr =
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        let iova = ptr.as_ptr() as u64;
+        inner.blocks.insert(iova, (self.fid, layout));
+        inner.process.map(self.fid, iova, layout.size());
+        Ok(DmaBlock { ptr, iova, len })
+    }
+}
+
+impl Transport for Slot {
+    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
+        let Inner { adapter, process, .. } = &mut *self.machine.inner();
+        Ok(adapter.config_read(process, self.fid, offset.into(), bytes(width)))
+    }
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
+        let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
+        adapter.config_write(runner, process, *now, self.fid, offset.into(), bytes(width), value);
+        Ok(())
+    }
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        match index {
+            0 => Ok(Bar::Trapped(Arc::new(Slot { machine: self.machine.clone(), fid: self.fid }))),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, _access: Access) -> io::Result<Iova> {
+        self.machine.inner().process.map(self.fid, base as u64, len);
+        Ok(base as u64)
+    }
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.machine.inner().process.unmap(self.fid, iova, len);
+        Ok(())
+    }
+    fn dma_alloc(&self, len: usize, _scope: Scope) -> io::Result<DmaBlock> {
+        self.block(&mut self.machine.inner(), len)
+    }
+    fn dma_free(&self, block: DmaBlock) {
+        let mut inner = self.machine.inner();
+        if let Some((fid, layout)) = inner.blocks.remove(&block.iova) {
+            inner.process.unmap(fid, block.iova, layout.size());
+            // SAFETY: allocated in `block` with this layout; its owner gives it back.
+            unsafe { std::alloc::dealloc(block.ptr.as_ptr(), layout) };
+        }
+    }
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor that was just made and that nobody else has.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let ours = fd.try_clone()?;
+        let Inner { adapter, process, .. } = &mut *self.machine.inner();
+        process.eventfds.insert((self.fid, vector), ours);
+        adapter.msix_program(
+            process,
+            self.fid,
+            vector,
+            Some(MsixMessage { address: 0xfee0_0000, data: vector.into() }),
+        );
+        Ok(Interrupt { fd })
+    }
+    fn reset(&self) -> io::Result<()> {
+        let Inner { adapter, process, .. } = &mut *self.machine.inner();
+        adapter.reset(process, self.fid);
+        Ok(())
+    }
+    fn shared(&self) -> io::Result<DmaBlock> {
+        let mut inner = self.machine.inner();
+        if let Some(at) = inner.shared.get(&self.fid) {
+            let ptr = NonNull::new(*at as *mut u8).ok_or(io::ErrorKind::NotFound)?;
+            return Ok(DmaBlock { ptr, iova: *at, len: SHARED });
+        }
+        let block = self.block(&mut inner, SHARED)?;
+        inner.shared.insert(self.fid, block.iova);
+        Ok(block)
+    }
+    fn opener(&self) -> u32 {
+        1
+    }
+    fn alive(&self, opener: u32) -> bool {
+        opener == 1
+    }
+    fn idle(&self) {
+        self.machine.inner().idle();
+    }
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
+        let functions = self.machine.inner().adapter.region().functions();
+        (0..functions).find(|fid| gid_of_v4([127, 0, 0, fid + 1]) == *dgid).map(identity::mac)
+    }
+}
+
+impl Registers for Slot {
+    fn read32(&self, offset: u32) -> u32 {
+        let Inner { adapter, process, now, .. } = &mut *self.machine.inner();
+        adapter.bar_read32(process, *now, self.fid, offset.into())
+    }
+    fn write32(&self, offset: u32, value: u32) {
+        let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
+        adapter.bar_write32(runner, process, *now, self.fid, offset.into(), value);
+    }
+    fn write64(&self, offset: u32, value: u64) {
+        let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
+        adapter.bar_write64(runner, process, *now, self.fid, offset.into(), value);
+    }
+}
+
+fn bytes(width: Width) -> usize {
+    match width {
+        Width::B1 => 1,
+        Width::B2 => 2,
+        Width::B4 => 4,
+    }
+}

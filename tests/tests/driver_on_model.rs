@@ -1,0 +1,101 @@
+//! The driver's verbs directly on the model, in logical time, over a wire that loses, doubles and damages.
+
+use devmodel::Config;
+use driver::{Completion, SendOp, WcOpcode, WcStatus};
+use ironverbs_tests::{
+    bed::{Chaos, Fault, Filter},
+    direct::Machine,
+    end::{End, Patience},
+};
+
+const LEN: usize = 256 << 10;
+
+fn two_ends(machine: &Machine, patience: Patience) -> (End, End) {
+    let end = |fid| End::new(machine.open(fid).expect("bring-up"), LEN).expect("an end");
+    let (a, b) = (end(1), end(2));
+    a.connect(&b.card().expect("card"), patience).expect("connect");
+    b.connect(&a.card().expect("card"), patience).expect("connect");
+    (a, b)
+}
+
+/// Polls until there is a completion; a poll that finds nothing lets logical time go on.
+#[track_caller]
+fn wait(end: &End) -> Completion {
+    let mut out = [Completion::default()];
+    for _ in 0..1_000_000 {
+        if end.cq.poll(&mut out) == 1 {
+            return out[0];
+        }
+    }
+    panic!("no completion");
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 8) ^ seed) as u8).collect()
+}
+
+#[test]
+fn the_driver_brings_up_the_physical_function_and_a_virtual_one() {
+    let machine = Machine::new(2, Config::default());
+    for fid in 0..3 {
+        let device = machine.open(fid).expect("bring-up");
+        assert_eq!(device.is_virtual(), fid != 0);
+        assert!(device.port().expect("port").active);
+        assert_eq!(device.gid(1).expect("GID")[12..], [127, 0, 0, fid + 1]);
+        device.close().expect("close");
+    }
+}
+
+#[test]
+fn data_are_right_on_a_bad_wire() {
+    for seed in 1..8 {
+        let machine = Machine::new(2, Config::default());
+        let (a, b) = two_ends(&machine, Patience::default());
+        let chaos = Chaos { seed, drop: 300, duplicate: 200, reorder: 200, corrupt: 200, delay: 200 };
+        machine.wire().get().chaos = Some(chaos);
+        machine.wire().get().forgetful = true;
+        let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+        for (i, len) in [8, 4096, 5000, 100_000, LEN].into_iter().enumerate() {
+            let data = pattern(len, i);
+            a.words.put(0, &data);
+            a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).expect("post");
+            let wc = wait(&a);
+            assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::RdmaWrite));
+            assert!(b.words.bytes(0, len) == data, "WRITE of {len}, seed {seed}");
+
+            a.words.put(0, &vec![0; len]);
+            a.post(2, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).expect("post");
+            assert_eq!(wait(&a).status, WcStatus::Success);
+            assert!(a.words.bytes(0, len) == data, "READ of {len}, seed {seed}");
+
+            b.words.put(0, &vec![0; len]);
+            b.receive(3, 0, len).expect("post");
+            a.post(4, SendOp::Send, &[a.sge(0, len)]).expect("post");
+            assert_eq!(wait(&a).status, WcStatus::Success);
+            let wc = wait(&b);
+            assert_eq!((wc.status, wc.wr_id, wc.byte_len as usize), (WcStatus::Success, 3, len));
+            assert!(b.words.bytes(0, len) == data, "SEND of {len}, seed {seed}");
+        }
+        b.words.set_word(0, 0);
+        for i in 0..20 {
+            a.post(5, SendOp::FetchAdd { raddr, rkey, add: 1 }, &[a.sge(0, 8)]).expect("post");
+            assert_eq!(wait(&a).status, WcStatus::Success);
+            assert_eq!((a.words.word(0), b.words.word(0)), (i, i + 1), "once and only once, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_cut_off_ends_in_retry_exceeded_after_the_time_of_the_specification() {
+    let machine = Machine::new(2, Config::default());
+    let patience = Patience { timeout: 14, retry_cnt: 3 };
+    let (a, b) = two_ends(&machine, patience);
+    machine.wire().get().plan(Filter::from(1), 0, u32::MAX, Fault::Drop);
+    let start = machine.now();
+    a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).expect("post");
+    let wc = wait(&a);
+    assert_eq!((wc.status, wc.vendor_err), (WcStatus::RetryExcErr, 0x81));
+    // Four times between T and 4 T.
+    let (took, t) = (machine.now() - start, 4_096_000u64 << 14);
+    assert!((4 * t..=16 * t).contains(&took), "{took} ps");
+}
