@@ -193,7 +193,7 @@ fn measure(row: &Row, node: &Path) -> Result<(f64, u64), String> {
                 "-v",
             ]);
             for c in [&mut server, &mut client] {
-                c.env("UCX_TLS", "shm,self");
+                c.args(ucx_compat_args()).env("UCX_TLS", "shm,self");
             }
             let outcome = pair::run(&mut pinned(0, server), &mut pinned(1, client), port, true, LIMIT)?;
             let line = outcome.output.lines().rev().find(|l| l.starts_with(|c: char| c.is_ascii_digit()));
@@ -201,6 +201,14 @@ fn measure(row: &Row, node: &Path) -> Result<(f64, u64), String> {
             Ok((value.ok_or("no CSV line in the output")?, outcome.resident_kib))
         }
     }
+}
+
+/// Arguments that make UCX's program talk to its peer by itself: built with MPI, as in Debian 13, it expects to be
+/// started by that.
+fn ucx_compat_args() -> &'static [&'static str] {
+    let help = Command::new("ucx_perftest").arg("-h").output().map(|o| o.stdout).unwrap_or_default();
+    let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
+    if knows { &["-P", "0"] } else { &[] }
 }
 
 /// `command` on the `n`th of the CPUs we may use, where there is more than one.
