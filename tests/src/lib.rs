@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod bed;
+pub mod cost;
 pub mod direct;
 pub mod end;
 pub mod program;

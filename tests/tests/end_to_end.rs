@@ -6,6 +6,7 @@ use driver::{
     WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
+    cost::Cpu,
     end::{Card, End, Patience, Words, all_rights, connect, pair, queue_pair, register},
     program::{self, Program, Scratch},
 };
@@ -255,9 +256,9 @@ fn cost(n: usize) -> [f64; 4] {
     let cq = Cq::create(&device, 256, 0).expect("CQ");
     let gid = device.gid(1).expect("GID");
     let before = node.status().expect("status").memory;
-    let per = |begin: Instant| begin.elapsed().as_nanos() as f64 / n as f64;
+    let per = |begin: Cpu| begin.nanos() / n as f64;
 
-    let begin = Instant::now();
+    let begin = Cpu::start();
     let words: Vec<Arc<Words>> = (0..n).map(|_| Arc::new(Words::new(64))).collect();
     let regions: Vec<Mr> = words.iter().map(|w| register(&pd, w, all_rights()).expect("MR")).collect();
     let qps: Vec<Arc<Qp>> = (0..n).map(|_| queue_pair(&pd, &cq).expect("QP")).collect();
@@ -270,7 +271,7 @@ fn cost(n: usize) -> [f64; 4] {
     let create = per(begin);
     let bytes = (node.status().expect("status").memory - before) as f64 / n as f64;
 
-    let begin = Instant::now();
+    let begin = Cpu::start();
     for i in (0..n).step_by(2) {
         words[i].set_word(0, i as u64 + 1);
         let sge = driver::Sge { addr: words[i].addr(), length: 8, lkey: regions[i].lkey() };
@@ -287,7 +288,7 @@ fn cost(n: usize) -> [f64; 4] {
     }
     let used = per(begin);
 
-    let begin = Instant::now();
+    let begin = Cpu::start();
     qps.into_iter().for_each(|qp| qp.destroy().expect("QP"));
     regions.into_iter().for_each(|mr| mr.deregister().expect("MR"));
     [create, used, per(begin), bytes]

@@ -1,8 +1,7 @@
 //! Many objects in one function: what each costs, and that it does not grow with their number.
 
 use devmodel::{Config, region::Geometry};
-use ironverbs_tests::bed::*;
-use std::time::Instant;
+use ironverbs_tests::{bed::*, cost::Cpu};
 
 /// A PF and two VFs with room for ten thousand of everything.
 const LARGE: Geometry = Geometry {
@@ -13,7 +12,7 @@ const LARGE: Geometry = Geometry {
     log_mtt: 17,
     log_srq: 6,
     log_pd: 6,
-    reserved: 0,
+    log_parties: 3,
 };
 
 /// Nanoseconds per object: created, used, destroyed; and bytes of the region per object.
@@ -34,9 +33,9 @@ fn cost(n: usize) -> Cost {
     });
     let spec = |i: usize| QpSpec { log_sq: 1, log_rq: 1, send_cq: Some(cqs[i]), ..QpSpec::default() };
     let before = bed.adapter.region().snapshot().bytes();
-    let per = |start: Instant| start.elapsed().as_nanos() as f64 / n as f64;
+    let per = |start: Cpu| start.nanos() / n as f64;
 
-    let start = Instant::now();
+    let start = Cpu::start();
     // Half of the QPs on each side, and one region for each.
     let pairs: Vec<[(Qp, Mr); 2]> = (0..n / 2)
         .map(|_| {
@@ -51,7 +50,7 @@ fn cost(n: usize) -> Cost {
     let create = per(start);
     let bytes = (bed.adapter.region().snapshot().bytes() - before) as f64 / n as f64;
 
-    let start = Instant::now();
+    let start = Cpu::start();
     for (i, [(a, from), (_, to)]) in pairs.iter().enumerate() {
         bed.fill(*from, &(i as u64).to_le_bytes());
         bed.post(*a, &Wr::write(from.part(0, 8), *to));
@@ -60,7 +59,7 @@ fn cost(n: usize) -> Cost {
     }
     let used = per(start);
 
-    let start = Instant::now();
+    let start = Cpu::start();
     for (qp, mr) in pairs.into_iter().flatten() {
         bed.destroy_qp(qp).expect("DESTROY_QP");
         bed.destroy_mr(mr).expect("DESTROY_MKEY");

@@ -51,7 +51,10 @@ fn row_49_illegal_mask_changes_nothing() {
     let (qp, other) = (bed.qp(1), bed.qp(2));
     let p = bed.path_to(other, path());
     bed.to_init(qp, &p).expect("RST2INIT_QP");
-    assert!(refused(bed.to_rtr_with(qp, &p, 1 << 31)).is_some());
+    // A field nobody knows, and one that this transition does not take.
+    for mask in [1 << 31, opt::RNR_TIMEOUT] {
+        assert!(refused(bed.to_rtr_with(qp, &p, mask)).is_some(), "mask {mask:#x}");
+    }
     assert_eq!(bed.qp_state(qp), QpState::Init);
     assert_eq!(bed.query(qp).remote_qpn(), 0, "no field was taken");
 }
