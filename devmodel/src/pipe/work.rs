@@ -57,10 +57,10 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline]
     fn close(self) {
         let Work { func, qp, q, ready, .. } = self;
-        let Some(row) = func.row_mut::<QpRow>(qp) else { return };
+        let Some(row) = func.row::<QpRow>(qp) else { return };
         let foreign = row.flags & FOREIGN.bits();
         q.flags = q.flags & !FOREIGN.bits() | foreign;
-        *row = *q;
+        func.put(qp, q);
         if q.ack_deadline != 0 && foreign & QpFlags::TIMER_ACK.bits() == 0 {
             func.arm_timer(qp, TimerKind::Ack, q.ack_deadline);
         }

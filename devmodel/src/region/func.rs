@@ -2,16 +2,20 @@
 
 use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
 use crate::{
-    host::{Host, Rid},
+    host::{Host, Party, Rid},
     state::{
-        CounterRow, Counters, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
-        TdRow, UarRow, UctxRow, XrcdRow,
+        CounterRow, Counters, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource,
+        SendRecord, SrqRow, TdRow, UarRow, UctxRow, XrcdRow,
     },
 };
 use std::{
     marker::PhantomData,
     sync::atomic::Ordering::{Relaxed, Release},
 };
+use zerocopy::{Immutable, IntoBytes};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// A row of an object table.
 pub trait Row: Copy {
@@ -35,13 +39,14 @@ impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => U
 
 /// A locked function.
 ///
-/// Every change goes through a `*_mut` method, which notes the old bytes in the function's journal: a job's changes
+/// Every change goes through a `*_mut` method, which notes the old bytes in a journal: a job's changes
 /// become final as a whole in [`commit`](Self::commit) or are taken back as a whole by [`rollback`](Self::rollback),
 /// also when the runner is killed in between.
 pub struct Func<'r> {
     region: &'r Region,
     fid: u8,
     base: usize,
+    journal: Journal,
     // One thread holds the lock.
     _not_send: PhantomData<*mut ()>,
 }
@@ -52,9 +57,9 @@ impl<'r> Func<'r> {
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let base = region.checked_base(fid);
         let got = lock::acquire(region.sync(fid, Sync::Lock), host);
-        let func = Self { region, fid, base, _not_send: PhantomData };
-        if got == lock::Acquired::FromDead {
-            func.journal().recover(region, host, fid);
+        let func = Self::locked(region, fid, base, host.party());
+        if let lock::Acquired::FromDead(party) = got {
+            Journal::at(region, base, party).recover(region, host, fid);
             func.publish();
         }
         func
@@ -64,16 +69,13 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn try_lock(region: &'r Region, fid: u8, host: &dyn Host) -> Option<Self> {
         let base = region.checked_base(fid);
-        lock::try_acquire(region.sync(fid, Sync::Lock), host).then(|| Self {
-            region,
-            fid,
-            base,
-            _not_send: PhantomData,
-        })
+        lock::try_acquire(region.sync(fid, Sync::Lock), host)
+            .then(|| Self::locked(region, fid, base, host.party()))
     }
 
-    fn journal(&self) -> Journal {
-        Journal::at(self.region, self.base)
+    #[inline]
+    fn locked(region: &'r Region, fid: u8, base: usize, party: Party) -> Self {
+        Self { region, fid, base, journal: Journal::at(region, base, party), _not_send: PhantomData }
     }
 
     /// The function's number.
@@ -107,7 +109,7 @@ impl<'r> Func<'r> {
         // SAFETY: as in `function`; `&mut self` makes us the only user.
         let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
         let field = field(row);
-        self.journal().save(self.region, (&raw mut *field).cast(), size_of::<T>());
+        self.journal.save(self.region, (&raw mut *field).cast(), size_of::<T>());
         field
     }
 
@@ -142,14 +144,32 @@ impl<'r> Func<'r> {
         if row.head().live == 0 {
             return None;
         }
-        self.journal().save(self.region, at, size_of::<R>());
+        self.journal.save(self.region, at, size_of::<R>());
         Some(row)
+    }
+
+    /// Makes row `index` equal to `new`, if it is allocated. Only the cache lines that differ are noted and written, so
+    /// that those that never change stay shared among all who run this function.
+    #[inline]
+    pub fn put<R: Row + IntoBytes + Immutable>(&mut self, index: u32, new: &R) {
+        if self.row::<R>(index).is_none() {
+            return;
+        }
+        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
+        for (line, new) in new.as_bytes().chunks(LINE).enumerate() {
+            // SAFETY: within the row; plain data; we hold the lock and `&mut self`.
+            let old = unsafe { std::slice::from_raw_parts_mut(at.add(line * LINE), new.len()) };
+            if old != new {
+                self.journal.save(self.region, old.as_mut_ptr(), new.len());
+                old.copy_from_slice(new);
+            }
+        }
     }
 
     /// Row `index` whether allocated or not, noted in the journal.
     pub(super) fn any_row_mut<R: Row>(&mut self, index: u32) -> &mut R {
         let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
-        self.journal().save(self.region, at, size_of::<R>());
+        self.journal.save(self.region, at, size_of::<R>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
@@ -195,7 +215,7 @@ impl<'r> Func<'r> {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
         let at = self.row_of::<SendRecord>(Table::SendRecord, i).cast::<u8>();
         if journaled {
-            self.journal().save(self.region, at, size_of::<SendRecord>());
+            self.journal.save(self.region, at, size_of::<SendRecord>());
         }
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
@@ -214,7 +234,7 @@ impl<'r> Func<'r> {
     pub fn read_resource_mut(&mut self, qp: u32, at: u32) -> &mut ReadResource {
         let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
         let at = self.row_of::<ReadResource>(Table::ReadResource, i).cast::<u8>();
-        self.journal().save(self.region, at, size_of::<ReadResource>());
+        self.journal.save(self.region, at, size_of::<ReadResource>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
@@ -244,7 +264,7 @@ impl<'r> Func<'r> {
     /// See [`plain`](Self::plain); journaled.
     pub(super) fn plain_mut<T: Copy>(&mut self, table: Table, index: u32) -> &mut T {
         let at = self.row_of::<T>(table, index as usize).cast::<u8>();
-        self.journal().save(self.region, at, size_of::<T>());
+        self.journal.save(self.region, at, size_of::<T>());
         // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }
@@ -257,18 +277,18 @@ impl<'r> Func<'r> {
     /// Notes something to be done to the outside when the job commits. False if the journal is full: commit first.
     #[inline]
     pub fn effect(&mut self, effect: super::Effect<'_>) -> bool {
-        self.journal().effect(effect)
+        self.journal.effect(effect)
     }
 
     /// Whether the journal has room for another job of ordinary size.
     pub fn has_room(&self) -> bool {
-        self.journal().has_room()
+        self.journal.has_room()
     }
 
     /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been made before.
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
-        self.journal().commit(host, self.fid);
+        self.journal.commit(host, self.fid);
         let (next, head) = (self.function().rx_next, self.region.sync(self.fid, Sync::RxHead));
         if head.load(Relaxed) != next {
             head.store(next, Release);
@@ -277,12 +297,12 @@ impl<'r> Func<'r> {
 
     /// How full the journal is.
     pub fn journal_stats(&self) -> JournalStats {
-        self.journal().stats()
+        self.journal.stats()
     }
 
     /// Takes the job's changes back and forgets its effects.
     pub fn rollback(&mut self) {
-        if self.journal().rollback(self.region) {
+        if self.journal.rollback(self.region) {
             self.publish();
         }
     }

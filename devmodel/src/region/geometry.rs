@@ -24,8 +24,8 @@ pub struct Geometry {
     pub log_srq: u8,
     /// PDs, transport domains, XRC domains per function.
     pub log_pd: u8,
-    /// Reserved.
-    pub reserved: u8,
+    /// Journals per function; parties beyond share.
+    pub log_parties: u8,
 }
 
 impl Geometry {
@@ -38,7 +38,7 @@ impl Geometry {
         log_mtt: 20,
         log_srq: 12,
         log_pd: 15,
-        reserved: 0,
+        log_parties: 8,
     };
     /// A small adapter for tests: a PF and three VFs.
     pub const SMALL: Self = Self {
@@ -49,7 +49,7 @@ impl Geometry {
         log_mtt: 12,
         log_srq: 6,
         log_pd: 6,
-        reserved: 0,
+        log_parties: 3,
     };
 
     /// Whether all sizes are in the range the interface can name (24-bit numbers adapter-wide).
@@ -60,6 +60,7 @@ impl Geometry {
                 .iter()
                 .all(|l| (4..=17).contains(l))
             && (8..=24).contains(&self.log_mtt)
+            && self.log_parties <= 8
     }
 
     /// Bytes of the whole region.
@@ -156,7 +157,7 @@ impl Table {
     pub fn rows(self, g: &Geometry) -> usize {
         match self {
             Self::Sync | Self::Function => 1,
-            Self::Journal => 1,
+            Self::Journal => 1 << g.log_parties,
             Self::Eq => 128,
             Self::Pd | Self::Td | Self::Xrcd => 1 << g.log_pd,
             Self::Uar => 1024,

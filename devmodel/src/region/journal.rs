@@ -6,11 +6,14 @@
 //! back; one that dies behind it leaves effects that the next holder carries out again: each is a write of given bytes
 //! to a given place, so twice is as good as once.
 //!
+//! Each party has a journal of its own for each function it locks: the lock names the party, so the journal is found
+//! when it dies, and the lines it writes all the time stay in its own cache.
+//!
 //! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
 //! with compiler fences through release atomics do.
 
 use super::{Region, Table};
-use crate::host::{Host, Iova, Rid};
+use crate::host::{Host, Iova, Party, Rid};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 const ENTRIES: usize = 512;
@@ -81,10 +84,12 @@ pub struct JournalStats {
 pub(super) struct Journal(*mut Layout);
 
 impl Journal {
-    /// The journal of the function whose block starts at `base`.
+    /// The journal of `party` for the function whose block starts at `base`.
     #[inline(always)]
-    pub(super) fn at(region: &Region, base: usize) -> Self {
-        Self(region.row_pointer(base, Table::Journal, 0, SIZE).cast())
+    pub(super) fn at(region: &Region, base: usize, party: Party) -> Self {
+        // A power of two of them: parties that share one never hold the function at the same time.
+        let index = usize::from(party.0) & (region.rows(Table::Journal) - 1);
+        Self(region.row_pointer(base, Table::Journal, index, SIZE).cast())
     }
 
     #[inline(always)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acquired {
     Free,
-    /// Taken over from a party that died holding it.
-    FromDead,
+    /// Taken over from this party, which died holding it.
+    FromDead(Party),
 }
 
 /// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
@@ -47,7 +47,7 @@ fn contended(word: &AtomicU32, host: &mut dyn Host) -> Acquired {
                 && !host.alive(Party(holder as u16))
                 && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
             {
-                return Acquired::FromDead;
+                return Acquired::FromDead(Party(holder as u16));
             }
             host.relax();
         }

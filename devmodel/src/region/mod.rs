@@ -28,7 +28,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7202;
+const MAGIC: u64 = 0x6972_6f6e_7665_7203;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -46,7 +46,8 @@ pub struct Region {
 const SYNC: usize = 4096;
 const PAGE: usize = 4096;
 
-/// Words of a function that parties touch without holding its lock, each group on its own cache line.
+/// Words of a function that parties touch without holding its lock, by cache line: what the holder
+/// writes, what senders write, what both look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Sync {
@@ -59,15 +60,15 @@ pub enum Sync {
     /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.
     RxSeen = 76,
     /// Receive ring: slots given back to the senders, free-running.
-    RxHead = 128,
+    RxHead = 4,
     /// Receive ring: slots filled, free-running. Alone on its line: the taker looks at it all the time.
-    RxTail = 384,
+    RxTail = 128,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 192,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
-    Ready = 256,
+    Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
-    Timer = 320,
+    Timer = 12,
 }
 
 // SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.

@@ -184,8 +184,7 @@ impl<'r> Func<'r> {
         let region = self.region();
         let base = region.checked_base(self.fid());
         let index = next as usize % SLOTS;
-        let slot =
-            region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
+        let slot = region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
         // SAFETY: in bounds; slots before the tail are not written until the head passes them, which only we move.
         let slot: &'r Slot = unsafe { &*slot.cast() };
         let payload = match slot.pieces {
@@ -222,8 +221,7 @@ impl<'r> Func<'r> {
         while next != tail {
             let index = next as usize % SLOTS;
             next = next.wrapping_add(1);
-            let slot =
-                region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
+            let slot = region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
             let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
             // SAFETY: in bounds; slots between head and tail belong to the holder of the function's lock, which we are;
             // `&mut self` rules out a reference from `front`.

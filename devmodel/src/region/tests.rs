@@ -237,9 +237,17 @@ fn a_full_ring_refuses_and_a_taken_slot_comes_back_with_the_commit() {
     func.commit(&mut host);
     assert_eq!(ring.free(), 1);
     assert!(!ring.push(&mut host, &[0; 129], SlotPayload::Bytes(&[]), false), "headers longer than a slot");
-    assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[0; 5000]), false), "payload longer than a slot");
+    assert!(
+        !ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[0; 5000]), false),
+        "payload longer than a slot"
+    );
     assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Pieces(Rid(0), &[Piece::default(); 5]), false));
-    assert!(ring.push(&mut host, &[0; 60], SlotPayload::Pieces(Rid(3), &[Piece { at: 5, len: 6, reserved: 0 }]), false));
+    assert!(ring.push(
+        &mut host,
+        &[0; 60],
+        SlotPayload::Pieces(Rid(3), &[Piece { at: 5, len: 6, reserved: 0 }]),
+        false
+    ));
 }
 
 #[test]

@@ -143,10 +143,10 @@ pub struct FunctionRow {
     /// Translation entries in use.
     pub mtt_used: u32,
 
+    /// Padding: what changes with every frame begins a cache line.
+    pub reserved0: [u32; 5],
     /// Entries of the timer heap.
     pub timers: u32,
-    /// Padding.
-    pub reserved0: u32,
     /// Ready ring: next to take and next to fill, free-running.
     pub ready: [u32; 2],
 
@@ -156,3 +156,5 @@ pub struct FunctionRow {
     /// See [`Counters`].
     pub counters: [u64; COUNTERS],
 }
+
+const _: () = assert!(std::mem::offset_of!(FunctionRow, timers) % 64 == 0);

@@ -80,8 +80,6 @@ pub struct RxMessage {
 pub struct QpRow {
     /// Allocation and ownership.
     pub head: Head,
-    /// See [`QpFlags`].
-    pub flags: u32,
     /// `QpState`.
     pub state: u8,
     /// `ServiceType`.
@@ -100,6 +98,8 @@ pub struct QpRow {
     pub user_index: u32,
     /// SRQ or RMP number, if any.
     pub srqn: u32,
+    /// XRC domain.
+    pub xrcd: u32,
     /// Doorbell record: receive counter, then send counter, 32 bits each.
     pub dbr: u64,
     /// Ring memory: RQ first, SQ behind it.
@@ -114,7 +114,6 @@ pub struct QpRow {
     pub log_rq_stride: u8,
     /// Largest message as log2.
     pub log_msg_max: u8,
-
     /// RoCE address table index of ours.
     pub sgid_index: u8,
     /// Hop limit (TTL).
@@ -139,8 +138,8 @@ pub struct QpRow {
     pub qkey: u32,
     /// UAR of its doorbells.
     pub uar: u32,
-    /// XRC domain.
-    pub xrcd: u32,
+    /// Padding.
+    pub reserved0: u32,
 
     /// Attributes of the requester: retry count, RNR retry (7 is infinite), ACK timeout exponent, log2 of READs and
     /// atomics allowed under way.
@@ -159,7 +158,8 @@ pub struct QpRow {
     pub retries_left: u8,
     /// See `retries_left`.
     pub rnr_left: u8,
-
+    /// See [`QpFlags`].
+    pub flags: u32,
     /// Requester: producer index as last read from the doorbell record.
     pub sq_pi: u16,
     /// WQE that will be looked at next.
@@ -184,19 +184,19 @@ pub struct QpRow {
     pub max_psn: u32,
     /// Packets sent since the last one that asked for an acknowledgement.
     pub unasked: u32,
+    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
+    pub flush_wait: u32,
     /// When the acknowledgement timer runs out; 0 is stopped. Picoseconds.
     pub ack_deadline: u64,
+
     /// When the RNR wait ends. Picoseconds.
     pub rnr_deadline: u64,
-
     /// Responder: PSN expected next.
     pub rx_psn: u32,
     /// Messages completed, 24 bits.
     pub rx_msn: u32,
     /// PSN the next acknowledgement will carry.
     pub rx_ack_psn: u32,
-    /// Padding.
-    pub reserved: u32,
     /// RQ: producer as last read, next WQE to take (16 bits each).
     pub rq_pi: u16,
     /// See `rq_pi`.
@@ -215,13 +215,17 @@ pub struct QpRow {
     pub rx_vendor: u8,
     /// See `rx_status`.
     pub rx_event: u8,
-    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
-    pub flush_wait: u32,
     /// No congestion notification before this time, ps.
     pub cnp_after: u64,
     /// Message under reception.
     pub rx: RxMessage,
+    /// Padding to whole cache lines.
+    pub reserved: [u8; 48],
 }
+
+// The context fills two lines, what requests change one, what responses change another and part of the last.
+const _: () = assert!(size_of::<QpRow>() == 320 && std::mem::offset_of!(QpRow, retry_count) == 128);
+const _: () = assert!(std::mem::offset_of!(QpRow, rnr_deadline) == 192);
 
 impl QpRow {
     /// The flags as such.
