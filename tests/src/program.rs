@@ -31,7 +31,12 @@ impl Scratch {
 
     /// A node in it, with `vfs` VFs.
     pub fn node(&self, vfs: u8) -> Result<Arc<Node>, NodeError> {
-        Node::open_or_create(&self.0, &NodeOptions { vfs: Some(vfs), ..NodeOptions::default() })
+        self.node_with(&NodeOptions { vfs: Some(vfs), ..NodeOptions::default() })
+    }
+
+    /// A node in it, as `options` say.
+    pub fn node_with(&self, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
+        Node::open_or_create(&self.0, options)
     }
 }
 

@@ -5,7 +5,7 @@ use ironverbs_tests::{
     bed::Chaos,
     program::{Program, Scratch, connect},
 };
-use node::runtime::NodeStatus;
+use node::runtime::{NodeOptions, NodeStatus};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -43,9 +43,10 @@ fn kills() -> usize {
     std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
 
-fn killed_at_random(fids: [u8; 2], kills: usize) {
+fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
     let scratch = Scratch::new();
-    let node = scratch.node(4).expect("a node");
+    let options = NodeOptions { vfs: Some(4), no_direct_copies, ..NodeOptions::default() };
+    let node = scratch.node_with(&options).expect("a node");
     let before = Baseline::of(&node.status().expect("status"));
     let mut random = Chaos { seed: 0x1234_5678_9abc_def1, ..Chaos::default() };
     let mut programs = fids.map(|fid| start(&scratch, fid));
@@ -84,12 +85,17 @@ fn killed_at_random(fids: [u8; 2], kills: usize) {
 
 #[test]
 fn either_side_killed_in_full_flow_leaves_a_working_node() {
-    killed_at_random([1, 2], kills());
+    killed_at_random([1, 2], kills(), false);
 }
 
 #[test]
 fn either_of_two_programs_on_one_function_killed_leaves_a_working_node() {
-    killed_at_random([1, 1], kills() / 4);
+    killed_at_random([1, 1], kills() / 4, false);
+}
+
+#[test]
+fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
+    killed_at_random([1, 2], kills() / 4, true);
 }
 
 /// Killed at any moment from its start on: while it opens the device, creates, connects.
