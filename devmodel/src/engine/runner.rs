@@ -7,7 +7,7 @@ use crate::{
     Adapter, cmd,
     host::{Abort, Host, Party, Rid},
     pcie,
-    pipe::{Frame, Job, Payload, Step, dispatch, step::Buffers},
+    pipe::{Frame, Job, Payload, Step, arrive_in_hand, dispatch, step::Buffers},
     region::{Func, SlotPayload, Sync, WireRing},
 };
 use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc};
@@ -44,6 +44,7 @@ pub struct Runner {
     link: Option<Box<dyn Link>>,
     trace: Option<Trace>,
     sealed: Vec<u8>,
+    hand: Hand,
 }
 
 /// Something that happened, for those who watch: all there is to a run, so equal traces are equal runs.
@@ -69,6 +70,31 @@ pub enum Traced<'a> {
 /// Who watches a runner.
 pub type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
+/// Frames that go from one function to the next without the ring, because one runner works on both: the receiver was
+/// locked before the sender was let go, so nobody can come in between.
+#[derive(Default)]
+struct Hand {
+    frames: Vec<Frame>,
+    staged: Vec<u8>,
+    from: u8,
+    /// Taken, and taken by jobs that committed.
+    next: usize,
+    committed: usize,
+}
+
+/// Payload of a frame, as its receiver sees it.
+fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> SlotPayload<'p> {
+    match &frame.payload {
+        Payload::Empty => SlotPayload::Bytes(&[]),
+        Payload::Staged(at, len) => {
+            SlotPayload::Bytes(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]))
+        }
+        Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(from), &pieces[..*n as usize]),
+    }
+}
+
+/// Functions in a row that frames are handed to.
+const HANDS: usize = 16;
 /// Rounds over functions in one call, so that a call ends even if others keep making work.
 const ROUNDS: usize = 64;
 /// Frames in the outbox that end a step.
@@ -161,36 +187,79 @@ impl Runner {
     ) {
         let region = adapter.region();
         let mut first = first;
+        let mut fid = fid;
+        let mut handed = None;
+        let mut hands = 0;
+        // A stage that panicked may have left some.
+        self.hand.frames.clear();
+        (self.hand.next, self.hand.committed) = (0, 0);
         loop {
-            let mut func = if wait || first.is_some() {
-                Func::lock(region, fid, host)
-            } else {
-                match Func::try_lock(region, fid, host) {
+            let mut func = match handed.take() {
+                Some(func) => func,
+                None if wait || first.is_some() => Func::lock(region, fid, host),
+                None => match Func::try_lock(region, fid, host) {
                     Some(func) => func,
                     None => return,
-                }
+                },
             };
             let outcome = self.locked(adapter, host, now, &mut func, first.take());
             // Frames of a function enter the wire in the order it made them, so before another can run it.
-            self.deliver(adapter, host, now, fid);
-            drop(func);
-            match outcome {
-                Outcome::Idle => {}
-                Outcome::More => {
-                    self.due |= 1 << fid;
-                    return;
-                }
-                Outcome::Blocked(party) => {
-                    host.wake(party);
-                    return;
-                }
+            if hands < HANDS {
+                handed = self.hand_over(adapter, host, now, fid);
+                hands += 1;
             }
+            if handed.is_none() {
+                self.deliver(adapter, host, now, fid);
+            }
+            drop(func);
             // A frame pushed while we held the lock was left to us: look once more now that we do not.
             fence(SeqCst);
-            if !WireRing::of(region, fid).waits() {
-                return;
+            match outcome {
+                Outcome::More => self.due |= 1 << fid,
+                Outcome::Blocked(party) => host.wake(party),
+                Outcome::Idle if !WireRing::of(region, fid).waits() => {}
+                Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
+                Outcome::Idle => continue,
+            }
+            match &handed {
+                Some(next) => fid = next.fid(),
+                None => return,
             }
         }
+    }
+
+    /// Takes the frames of `from`, still locked, in hand for the one function they all go to, and locks it. `None`: they
+    /// must take the ring, for somebody watches the wire, tends or holds that function, or frames wait there already.
+    #[inline]
+    fn hand_over<'r>(
+        &mut self,
+        adapter: &'r Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+    ) -> Option<Func<'r>> {
+        let first = self.buffers.out.first()?;
+        let mac = &first.headers[..6];
+        let to = adapter.owner_of_mac(&first.headers)?;
+        if to == from
+            || self.link.is_some()
+            || adapter.config().sealed
+            || self.buffers.out.iter().any(|frame| frame.headers[..6] != *mac)
+            || WireRing::of(adapter.region(), to).waits()
+            || host.is_tended(Rid(to))
+        {
+            return None;
+        }
+        let func = Func::try_lock(adapter.region(), to, host).filter(|func| !func.has_frame())?;
+        std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
+        std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);
+        (self.hand.from, self.hand.next, self.hand.committed) = (from, 0, 0);
+        for frame in &self.hand.frames {
+            let headers = &frame.headers[..frame.header_len as usize];
+            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+        }
+        self.buffers.delivered();
+        Some(func)
     }
 
     /// Works on a locked function.
@@ -210,21 +279,34 @@ impl Runner {
             loop {
                 let mut step = Step::new(host, now, adapter.config(), careful, &mut self.buffers);
                 // A job and all that follows from it within the function is the least that commits.
-                let source = kept.take().or_else(|| next(func, &mut step));
-                let Some(job) = source else { break };
-                trace(&mut self.trace, now, func.fid(), Traced::Job(job));
-                dispatch(job, func, &mut step);
+                if let Some(frame) = self.hand.frames.get(self.hand.next) {
+                    self.hand.next += 1;
+                    step.more_in_hand = self.hand.next < self.hand.frames.len();
+                    if pcie::may_dma(func) {
+                        trace(&mut self.trace, now, func.fid(), Traced::Job(Job::Arrive));
+                        let headers = &frame.headers[..frame.header_len as usize];
+                        let payload = payload_of(frame, self.hand.from, &self.hand.staged);
+                        arrive_in_hand(func, &mut step, headers, payload);
+                    }
+                } else {
+                    let source = kept.take().or_else(|| next(func, &mut step));
+                    let Some(job) = source else { break };
+                    trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                    dispatch(job, func, &mut step);
+                }
                 while let Some(job) = step.buffers.jobs.pop_front() {
                     trace(&mut self.trace, now, func.fid(), Traced::Job(job));
                     dispatch(job, func, &mut step);
                 }
-                let Step { yielded, refused, settle, blocked, .. } = step;
+                let Step { yielded, refused, settle, blocked, more_in_hand, .. } = step;
                 if refused || blocked.is_some() {
-                    func.rollback();
-                    self.buffers.rollback();
+                    self.take_back(func);
                     match blocked {
                         // Only the one job was taken back: it waits for the party that can do it.
-                        Some(party) if careful => return Outcome::Blocked(party),
+                        Some(party) if careful => {
+                            self.lay_down(adapter, host, func.fid());
+                            return Outcome::Blocked(party);
+                        }
                         _ => {
                             careful = true;
                             continue 'again;
@@ -232,7 +314,7 @@ impl Runner {
                     }
                 }
                 budget = budget.saturating_sub(1);
-                let full = yielded || budget == 0 || self.buffers.out.len() >= OUT;
+                let full = !more_in_hand && (yielded || budget == 0 || self.buffers.out.len() >= OUT);
                 if careful || full || settle || !func.has_room() {
                     if self.commit(func, host).is_err() {
                         careful = true;
@@ -257,14 +339,30 @@ impl Runner {
             let done = host.copy(&self.buffers.staged, &self.buffers.moves);
             self.buffers.moves.clear();
             if let Err(abort) = done {
-                func.rollback();
-                self.buffers.rollback();
+                self.take_back(func);
                 return Err(abort);
             }
         }
         func.commit(host);
         self.buffers.committed();
+        self.hand.committed = self.hand.next;
         Ok(())
+    }
+
+    /// Takes the jobs since the last commit back.
+    fn take_back(&mut self, func: &mut Func<'_>) {
+        func.rollback();
+        self.buffers.rollback();
+        self.hand.next = self.hand.committed;
+    }
+
+    /// Puts the frames in hand for `fid`, still locked, into its ring: another party must take them.
+    #[cold]
+    fn lay_down(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
+        let hand = std::mem::take(&mut self.hand);
+        for frame in &hand.frames[hand.next..] {
+            self.enter(adapter, host, fid, hand.from, frame, &hand.staged);
+        }
     }
 
     /// Brings the frames of a step to their destinations.
@@ -292,24 +390,34 @@ impl Runner {
             self.sealed = whole;
             return;
         }
-        let Some(to) = to else { return };
-        let payload = match &frame.payload {
-            Payload::Empty => SlotPayload::Bytes(&[]),
-            Payload::Staged(at, len) => SlotPayload::Bytes(
-                self.buffers.staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]),
-            ),
-            Payload::Pieces(n, pieces) if host.by_reference() => {
-                SlotPayload::Pieces(Rid(from), &pieces[..*n as usize])
+        if let Some(to) = to {
+            let staged = std::mem::take(&mut self.buffers.staged);
+            self.enter(adapter, host, to, from, frame, &staged);
+            self.buffers.staged = staged;
+        }
+    }
+
+    /// Puts a frame of `from` into the ring of `to`.
+    #[inline]
+    fn enter(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        to: u8,
+        from: u8,
+        frame: &Frame,
+        staged: &[u8],
+    ) {
+        let headers = &frame.headers[..frame.header_len as usize];
+        let mut payload = payload_of(frame, from, staged);
+        if matches!(payload, SlotPayload::Pieces(..)) && !host.by_reference() {
+            self.sealed.clear();
+            // What can't be read is lost on the way; the sender's retries find out.
+            if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
+                return;
             }
-            pieces => {
-                self.sealed.clear();
-                // What can't be read is lost on the way; the sender's retries find out.
-                if fetch(host, from, pieces, &self.buffers.staged, &mut self.sealed).is_err() {
-                    return;
-                }
-                SlotPayload::Bytes(&self.sealed)
-            }
-        };
+            payload = SlotPayload::Bytes(&self.sealed);
+        }
         if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
             self.arrived(host, to);
         } else {

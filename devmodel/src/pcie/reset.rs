@@ -42,7 +42,9 @@ pub(super) fn defaults(func: &mut Func<'_>) {
 pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) {
     let region = adapter.region();
     for other in adapter.functions() {
-        if WireRing::of(region, other).waits() {
+        // Frames that a runner has in hand are those of a function it holds.
+        let held = region.sync(other, Sync::Lock).load(Acquire) != 0;
+        if held || WireRing::of(region, other).waits() {
             let mut func = Func::lock(region, other, host);
             func.fetch_pieces(host, Rid(fid));
         }

@@ -4,7 +4,7 @@
 use super::{acks, cnp, packet, responder, responses, work::Work};
 use crate::{
     Profile,
-    region::{Func, Slot, SlotPayload},
+    region::{Func, SlotPayload},
     state::{Counters, QpFlags, QpRow},
 };
 use hwspec::{
@@ -23,13 +23,24 @@ pub(crate) struct Packet<'p> {
     pub padded: bool,
 }
 
-/// Takes the oldest frame, and says which QP it is for.
+/// Takes the oldest frame of the ring, and says which QP it is for.
 #[inline]
 pub(crate) fn take<'r>(func: &mut Func<'r>) -> Option<(u32, Packet<'r>)> {
     let (slot, payload) = func.front()?;
     func.take_front();
+    accept(func, slot.headers(), payload, slot.is_sealed())
+}
+
+/// Opens a frame, and says which QP it is for.
+#[inline]
+pub(crate) fn accept<'p>(
+    func: &mut Func<'_>,
+    headers: &'p [u8],
+    payload: SlotPayload<'p>,
+    sealed: bool,
+) -> Option<(u32, Packet<'p>)> {
     func.count(Counters::RxPackets, 1);
-    let packet = match open(slot, payload) {
+    let packet = match open(headers, payload, sealed) {
         Ok(packet) => packet,
         Err(counter) => {
             func.count(counter, 1);
@@ -47,19 +58,18 @@ pub(crate) fn take<'r>(func: &mut Func<'r>) -> Option<(u32, Packet<'r>)> {
 }
 
 /// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
-fn open<'p>(slot: &'p Slot, payload: SlotPayload<'p>) -> Result<Packet<'p>, Counters> {
-    let bytes = slot.headers();
+fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<Packet<'p>, Counters> {
     let len = match payload {
         SlotPayload::Bytes(bytes) => bytes.len(),
         SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
     };
-    let tail = if slot.is_sealed() { 0 } else { pad(len) + ICRC_SIZE };
+    let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE };
     let headers = Headers::parse_head(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
     let SlotPayload::Bytes(body) = payload else {
         return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
     };
-    if !slot.is_sealed() {
+    if !sealed {
         return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
     }
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
@@ -102,7 +112,7 @@ pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     if responses::waiting(w) {
         // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
-        if w.func.has_frame() {
+        if w.step.more_in_hand || w.func.has_frame() {
             w.ready = true;
         } else {
             w.execute = true;

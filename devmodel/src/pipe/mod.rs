@@ -32,7 +32,7 @@ pub use step::{Frame, Payload, Step};
 
 use crate::{
     host::Party,
-    region::Func,
+    region::{Func, SlotPayload},
     state::{Counters, QpRow},
 };
 use hwspec::context::QpState;
@@ -60,6 +60,19 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
                 flush::enter_error(w);
             }
         }),
+    }
+}
+
+/// Runs [`Job::Arrive`] on a frame that did not come through the ring: headers and the payload behind them.
+#[inline]
+pub(crate) fn arrive_in_hand(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    headers: &[u8],
+    payload: SlotPayload<'_>,
+) {
+    if let Some((qp, packet)) = arrive::accept(func, headers, payload, false) {
+        with(func, step, qp, |w| arrive::route(w, &packet));
     }
 }
 

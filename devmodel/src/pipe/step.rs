@@ -122,6 +122,8 @@ pub struct Step<'a> {
     pub settle: bool,
     /// Set by a stage that met memory only this party can reach: nothing of the job counts, and the party is woken.
     pub blocked: Option<Party>,
+    /// More frames wait in the runner's hand for this function.
+    pub(crate) more_in_hand: bool,
     /// Set when payload was read from memory in this step.
     pub(crate) reads: bool,
     pub(crate) buffers: &'a mut Buffers,
@@ -146,6 +148,7 @@ impl<'a> Step<'a> {
             yielded: false,
             settle: false,
             blocked: None,
+            more_in_hand: false,
             reads: false,
             buffers,
         }
