@@ -111,15 +111,17 @@ pub struct Run {
 
 #[derive(Args)]
 pub struct NodeDir {
-    /// Directory of the node; all programs run on it share one adapter [default: one per user, in memory]
+    /// Directory of the node; all programs run on it share one adapter [default: the one this program runs on, else one
+    /// per user, in memory]
     #[arg(long = "node", value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
 impl NodeDir {
-    /// The directory named, or the user's own.
+    /// The directory named, or that of the node we were launched on, or the user's own.
     pub fn path(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(dir::default_dir)
+        let around = || std::env::var_os("IRONVERBS_NODE").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        self.dir.clone().or_else(around).unwrap_or_else(dir::default_dir)
     }
 }
 

@@ -136,11 +136,8 @@ fn nothing_is_left_outside_the_node_directory() {
 fn a_run_inside_a_run_stays_in_the_same_namespaces() {
     let bench = Bench::new("nested");
     let command = bench.root.join("ironverbs");
-    let said = bench.sh(&format!(
-        "readlink /proc/self/ns/mnt; {} run --node {} --vfs 3 -- readlink /proc/self/ns/mnt",
-        command.display(),
-        bench.node.display()
-    ));
+    let said = bench
+        .sh(&format!("readlink /proc/self/ns/mnt; {} run -- readlink /proc/self/ns/mnt", command.display()));
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0], lines[1]);
