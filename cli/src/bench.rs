@@ -165,7 +165,7 @@ fn measure(row: &Row, node: &Path) -> Result<(f64, u64), String> {
             let on = |device: &str, peer: Option<&str>| -> Result<Command, String> {
                 let mut all: Vec<String> = ["-d", device, "-x", "1", "-F", "-p"].map(String::from).to_vec();
                 all.push(port.to_string());
-                all.extend(args.iter().copied().chain(perftest::compat_args()).chain(peer).map(String::from));
+                all.extend(args.iter().copied().chain(peer).map(String::from));
                 Ok(pinned(if peer.is_some() { 1 } else { 0 }, perftest::on_node(node, name, &all)?))
             };
             let outcome =

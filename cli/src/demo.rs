@@ -23,7 +23,6 @@ fn try_demo(demo: &Demo) -> Result<(), String> {
     let common = |device: &str| -> Vec<String> {
         let mut args: Vec<String> = ["-d", device, "-x", "1", "-p"].map(String::from).to_vec();
         args.push(port.to_string());
-        args.extend(perftest::compat_args().into_iter().map(String::from));
         args
     };
     let server = common("iron1");

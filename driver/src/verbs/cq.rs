@@ -169,32 +169,10 @@ impl Cq {
         }
     }
 
-    /// Asks for one event at the next completion (or the next solicited or failed one). Completions nobody has taken yet
-    /// raise it at once.
+    /// Asks for one event at the next completion (or the next solicited or failed one). Completions that came since the
+    /// last event and that nobody has taken yet raise it at once.
     pub fn arm(&self, solicited_only: bool) {
-        self.arm_at(self.ci.load(Relaxed), solicited_only);
-    }
-
-    /// As [`Cq::arm`], but completions that can be seen already raise no event: it comes with the next one added (IBTA
-    /// 11.4.2.2). Returns the index behind those seen, for [`Cq::holds_before`].
-    pub fn arm_beyond_visible(&self, solicited_only: bool) -> u32 {
-        let begin = self.ci.load(Relaxed);
-        let mut seen = begin;
-        while seen.wrapping_sub(begin) < self.ring.entries() && self.ours(seen, self.ring.last_byte(seen)) {
-            seen = seen.wrapping_add(1);
-        }
-        self.arm_at(seen, solicited_only);
-        seen
-    }
-
-    /// Whether completions before `index` are still to be taken.
-    #[inline]
-    pub fn holds_before(&self, index: u32) -> bool {
-        index.wrapping_sub(self.ci.load(Relaxed)) as i32 > 0
-    }
-
-    fn arm_at(&self, ci: u32, solicited_only: bool) {
-        let ci = ci & 0xff_ffff;
+        let ci = self.ci.load(Relaxed) & 0xff_ffff;
         let request = (self.arm_sn.load(Relaxed) & 3) << 28 | u32::from(solicited_only) << 24 | ci;
         if let Some(record) = &self.record {
             record.set(ARM, request);

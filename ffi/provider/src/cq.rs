@@ -4,7 +4,6 @@ use crate::abi::public::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_w
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
-use crate::notify::Notify;
 use crate::pd::Users;
 use crate::poll;
 use driver::Completion;
@@ -22,8 +21,6 @@ pub struct IronCq {
     pub inner: Arc<driver::Cq>,
     birth: Birth,
     cookie: u64,
-    /// When completions raise events.
-    pub notify: Notify,
     /// QPs that report to it.
     pub users: Users,
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
@@ -80,7 +77,6 @@ impl IronCq {
             inner,
             birth: ours.birth,
             cookie,
-            notify: Notify::default(),
             users: Users::default(),
             polling: AtomicBool::new(false),
             current: UnsafeCell::default(),
@@ -153,7 +149,6 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
         }
         // SAFETY: by contract.
         let taken = unsafe { poll::take(&ours.inner, count, wc) };
-        ours.notify.polled(&ours.inner, taken, count);
         taken as c_int
     })
 }
@@ -169,16 +164,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         if !ours.birth.is_here() {
             return Err(libc::EIO);
         }
-        ours.notify.arm(&ours.inner, solicited_only != 0);
+        ours.inner.arm(solicited_only != 0);
         Ok(())
     })
-}
-
-/// `ibv_get_cq_event` took an event of this CQ.
-///
-/// # Safety
-/// Called by libibverbs with a CQ of ours.
-pub unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: by contract.
-    guard((), || unsafe { IronCq::of(cq) }.notify.woken());
 }

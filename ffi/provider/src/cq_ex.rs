@@ -57,7 +57,6 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
         let ours = IronCq::of(cq.cast());
         let current = &mut *ours.current.get();
         let taken = ours.inner.poll(std::slice::from_mut(current));
-        ours.notify.polled(&ours.inner, taken, 1);
         if taken == 0 {
             return libc::ENOENT;
         }

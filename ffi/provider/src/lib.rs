@@ -16,7 +16,6 @@ mod events;
 mod guard;
 mod mlx5dv;
 mod mr;
-mod notify;
 mod pd;
 mod pipe;
 mod poll;

@@ -12,7 +12,7 @@ type Op = *const c_void;
 /// # Errors
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
-    let offered: [(&'static str, Op); 21] = [
+    let offered: [(&'static str, Op); 20] = [
         ("free_context", context::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
@@ -26,7 +26,6 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_cq", cq::destroy_cq as Op),
         ("poll_cq", cq::poll_cq as Op),
         ("req_notify_cq", cq::req_notify_cq as Op),
-        ("cq_event", cq::cq_event as Op),
         ("create_qp", qp::create_qp as Op),
         ("create_qp_ex", qp::create_qp_ex as Op),
         ("modify_qp", qp::modify_qp as Op),

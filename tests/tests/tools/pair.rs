@@ -208,8 +208,7 @@ impl Pair {
         Self { server: first.finish(), client }
     }
 
-    /// Server and client of a perftest program, started. Version 25.01 asks libmlx5 about any device unless told to post
-    /// the old way.
+    /// Server and client of a perftest program, started.
     pub fn perftest_under_way(
         node: &Node,
         tool: &str,
@@ -218,8 +217,7 @@ impl Pair {
         options: &[&str],
     ) -> (Running, Running) {
         let port = port();
-        let old = if takes_old_post_send(tool) { &["--use_old_post_send"][..] } else { &[] };
-        let common = |dev| [&[tool, "-d", dev, "-x", "1", "-F", "-p", &port], old, options].concat();
+        let common = |dev| [&[tool, "-d", dev, "-x", "1", "-F", "-p", &port], options].concat();
         let to = address(server);
         Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }
@@ -230,10 +228,4 @@ impl Pair {
             |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
         self.client.lines().filter_map(numbers).filter(|row| row.len() >= 3).collect()
     }
-}
-
-fn takes_old_post_send(tool: &str) -> bool {
-    let version =
-        Command::new(tool).arg("--version").output().map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
-    version.is_ok_and(|v| v.contains("25.01"))
 }
