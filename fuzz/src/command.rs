@@ -43,6 +43,8 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
     let mut bytes = opcode.to_be_bytes().to_vec();
     bytes.extend_from_slice(&[0, 0, 0, 0, 0, op_mod]);
     bytes.extend_from_slice(input.take(len));
+    // Lengths are checked before anything else: most inputs should be long enough.
+    bytes.resize(8 + len, 0);
     // Objects that exist, where the input wants them.
     let (at, number) = (usize::from(input.u8()) * 4, input.u8());
     let numbers = [
@@ -53,8 +55,14 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
         stage.remote.key >> 8,
     ];
     if let Some(word) = bytes.get_mut(8 + at..12 + at) {
-        if let Some(number) = numbers.get(usize::from(number)) {
+        if let Some(number) = numbers.get(usize::from(number & 0x7f)) {
             word.copy_from_slice(&number.to_be_bytes());
+        }
+    }
+    // Pages that can be reached, where a list of them is.
+    if number & 0x80 != 0 {
+        for entry in bytes.get_mut(0x110..).unwrap_or_default().chunks_exact_mut(8) {
+            entry.copy_from_slice(&stage.mr.at.to_be_bytes());
         }
     }
     let answer = stage.bed.raw_command(FID, &bytes, out_len);
