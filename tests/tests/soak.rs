@@ -172,7 +172,7 @@ fn soak(seed: u64, chaos: Chaos, mtu: u32, batches: usize) -> Result<(), TestCas
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn memory_is_right_whatever_the_network_does(
