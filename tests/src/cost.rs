@@ -10,6 +10,8 @@ pub struct Cpu {
 
 /// Nanoseconds this thread has run (first field of `schedstat`), where the kernel says.
 fn ran() -> Option<u64> {
+    // The kernel brings the account up to date when the thread offers the processor, else only at ticks.
+    std::thread::yield_now();
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }

@@ -40,7 +40,7 @@ fn start(scratch: &Scratch, fid: u8) -> Program {
 }
 
 fn kills() -> usize {
-    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
+    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1000)
 }
 
 fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
