@@ -43,7 +43,8 @@ build_one() { # SUITE
 
 case ${1:-check} in
 build)
-    exec 9>"${ROOM%/*}/.userlands.lock" 2>/dev/null || { mkdir -p "${ROOM%/*}"; exec 9>"${ROOM%/*}/.userlands.lock"; }
+    mkdir -p "${ROOM%/*}"
+    exec 9>"${ROOM%/*}/.userlands.lock"
     flock 9
     for suite in $SUITES; do build_one "$suite"; done
     ;;
