@@ -7,7 +7,8 @@
 # command runs in an overlay of it, on a copy of the committed tree, and all it made is thrown away. Needs root.
 set -eu
 
-MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
+# A Debian mirror; debootstrap's own choice if not set.
+MIRROR=${IRONVERBS_MIRROR:-}
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/fresh
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -25,7 +26,7 @@ base() { # SUITE
     mkdir -p "$ROOM"
     rm -rf "$ROOM/$1"
     # make is what a newcomer types, so it may be there.
-    timeout 1800 debootstrap --variant=minbase --include=make "$1" "$ROOM/$1" "$MIRROR" >"$ROOM/$1.log" 2>&1 ||
+    timeout 1800 debootstrap --variant=minbase --include=make "$1" "$ROOM/$1" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1 ||
         die "debootstrap of $1 failed, see $ROOM/$1.log"
     touch "$ROOM/$1/.made"
 }

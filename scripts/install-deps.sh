@@ -36,14 +36,14 @@ offered() { # PACKAGE
 rust_packages() {
     if offered rustc; then echo cargo rustc ca-certificates
     elif offered rustc-web; then echo cargo-web rustc-web ca-certificates
-    else die "no package of this release brings Rust >= $RUST: install it from https://rustup.rs"
+    else die "no package of this release brings Rust >= $RUST: install it with rustup"
     fi
 }
 
 have_mlx5_ifc() { ls /usr/src/linux-headers-*/include/linux/mlx5/mlx5_ifc.h >/dev/null 2>&1; }
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    rust_is_new_enough || die "no apt-get here and no Rust >= $RUST: install it from https://rustup.rs"
+    rust_is_new_enough || die "no apt-get here and no Rust >= $RUST: install it with rustup"
     for tool in gcc ib_read_lat ibv_devinfo; do
         command -v $tool >/dev/null || die "no apt-get here and no $tool: install perftest, libibverbs-utils and gcc"
     done

@@ -9,7 +9,8 @@
 # the package list makes new ones and removes those it replaces. sid moves: it is made again when older than 30 days.
 set -eu
 
-MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
+# A Debian mirror; debootstrap's own choice if not set.
+MIRROR=${IRONVERBS_MIRROR:-}
 PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,python3-pyverbs
 SUITES="bookworm trixie sid"
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/userlands
@@ -31,7 +32,7 @@ build_one() { # SUITE
     mkdir -p "$ROOM"
     find "$ROOM" -maxdepth 1 -name "$1-*" -exec rm -rf {} +
     work=$dir.part
-    if ! debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" "$MIRROR" >"$ROOM/$1.log" 2>&1; then
+    if ! debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then
         tail -n 5 "$ROOM/$1.log" >&2
         die "debootstrap of $1 failed, see $ROOM/$1.log"
     fi

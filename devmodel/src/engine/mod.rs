@@ -1,5 +1,6 @@
 //! What makes the pipeline run: the functional runner, and the timed one.
 
+mod delivery;
 pub(crate) mod rig;
 mod runner;
 mod sched;
@@ -7,5 +8,6 @@ pub mod sim;
 mod timed;
 mod timing;
 
-pub use runner::{Link, Runner, Trace, TraceEvent, Traced, Verdict};
+pub use delivery::{Link, Verdict};
+pub use runner::{Runner, Trace, TraceEvent, Traced};
 pub use sched::Ps;

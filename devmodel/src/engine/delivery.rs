@@ -1,0 +1,252 @@
+//! From the outbox of a step to the functions its frames go to: from hand to hand, through receive rings, or over a wire
+//! that is watched.
+
+use super::runner::{Runner, Traced, trace};
+use crate::{
+    Adapter,
+    host::{Abort, Host, Rid},
+    pipe::{Frame, Payload},
+    region::{Func, SlotPayload, WireRing},
+};
+use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+/// What becomes of a frame on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It arrives.
+    Deliver,
+    /// It is lost.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+}
+
+/// A wire that is watched, or leads out of the region. Frames are whole: Ethernet to ICRC.
+pub trait Link: Send {
+    /// Asked for every frame that enters the wire; may alter it, keep a copy, or release others kept back by pushing
+    /// them to `more`.
+    fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict;
+    /// A frame whose destination is no function of this adapter.
+    fn leave(&mut self, frame: &[u8]);
+}
+
+/// Frames that go from one function to the next without the ring, because one runner works on both: the receiver was
+/// locked before the sender was let go, so nobody can come in between.
+#[derive(Default)]
+pub(super) struct Hand {
+    pub(super) frames: Vec<Frame>,
+    pub(super) staged: Vec<u8>,
+    pub(super) from: u8,
+    /// Taken, and taken by jobs that committed.
+    pub(super) next: usize,
+    pub(super) committed: usize,
+}
+
+/// Payload of a frame, as its receiver sees it.
+pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> SlotPayload<'p> {
+    match &frame.payload {
+        Payload::Empty => SlotPayload::Bytes(&[]),
+        Payload::Staged(at, len) => {
+            SlotPayload::Bytes(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]))
+        }
+        Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(from), &pieces[..*n as usize]),
+    }
+}
+
+impl Runner {
+    /// Takes the frames of `from`, still locked, in hand for the one function they all go to, and locks it. `None`: they
+    /// must take the ring, for somebody watches the wire, tends or holds that function, or frames wait there already.
+    #[inline]
+    pub(super) fn hand_over<'r>(
+        &mut self,
+        adapter: &'r Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+    ) -> Option<Func<'r>> {
+        let first = self.buffers.out.first()?;
+        let mac = &first.headers[..6];
+        let to = adapter.owner_of_mac(&first.headers)?;
+        if to == from
+            || self.link.is_some()
+            || adapter.config().sealed
+            || self.buffers.out.iter().any(|frame| frame.headers[..6] != *mac)
+            || WireRing::of(adapter.region(), to).waits()
+            || host.is_tended(Rid(to))
+        {
+            return None;
+        }
+        let func = Func::try_lock(adapter.region(), to, host).filter(|func| !func.has_frame())?;
+        std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
+        std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);
+        (self.hand.from, self.hand.next, self.hand.committed) = (from, 0, 0);
+        for frame in &self.hand.frames {
+            let headers = &frame.headers[..frame.header_len as usize];
+            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+        }
+        self.buffers.delivered();
+        Some(func)
+    }
+
+    /// Puts the frames in hand for `fid`, still locked, into its ring: another party must take them.
+    #[cold]
+    pub(super) fn lay_down(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
+        let hand = std::mem::take(&mut self.hand);
+        for frame in &hand.frames[hand.next..] {
+            self.enter(adapter, host, fid, hand.from, frame, &hand.staged);
+        }
+    }
+
+    /// Brings the frames of a step to their destinations.
+    pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+        let mut out = std::mem::take(&mut self.buffers.out);
+        for frame in &out {
+            let headers = &frame.headers[..frame.header_len as usize];
+            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+            self.put(adapter, host, from, frame);
+        }
+        out.clear();
+        self.buffers.out = out;
+        self.buffers.delivered();
+    }
+
+    fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, frame: &Frame) {
+        let headers = &frame.headers[..frame.header_len as usize];
+        let to = adapter.owner_of_mac(headers);
+        if self.link.is_some() || to.is_none() || adapter.config().sealed {
+            let mut whole = std::mem::take(&mut self.sealed);
+            whole.clear();
+            if seal(host, from, frame, &self.buffers.staged, &mut whole).is_ok() {
+                self.transmit(adapter, host, from, &mut whole);
+            }
+            self.sealed = whole;
+            return;
+        }
+        if let Some(to) = to {
+            let staged = std::mem::take(&mut self.buffers.staged);
+            self.enter(adapter, host, to, from, frame, &staged);
+            self.buffers.staged = staged;
+        }
+    }
+
+    /// Puts a frame of `from` into the ring of `to`.
+    #[inline]
+    fn enter(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        to: u8,
+        from: u8,
+        frame: &Frame,
+        staged: &[u8],
+    ) {
+        let headers = &frame.headers[..frame.header_len as usize];
+        let mut payload = payload_of(frame, from, staged);
+        if matches!(payload, SlotPayload::Pieces(..)) && !host.by_reference() {
+            self.sealed.clear();
+            // What can't be read is lost on the way; the sender's retries find out.
+            if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
+                return;
+            }
+            payload = SlotPayload::Bytes(&self.sealed);
+        }
+        if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
+            self.arrived(host, to);
+        } else {
+            adapter.count_ring_full(to);
+        }
+    }
+
+    /// A frame waits at `to`: it runs next, unless somebody is about to run it anyway.
+    #[inline]
+    fn arrived(&mut self, host: &mut dyn Host, to: u8) {
+        // The frame before the question, for who stops looking after `to` looks once more; and before we look whether
+        // `to` is locked.
+        fence(SeqCst);
+        if !host.is_tended(Rid(to)) {
+            self.due |= 1 << to;
+        }
+    }
+
+    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, whole: &mut Vec<u8>) {
+        let mut more = Vec::new();
+        let verdict = match &mut self.link {
+            Some(link) => link.transmit(from, whole, &mut more),
+            None => Verdict::Deliver,
+        };
+        let times = match verdict {
+            Verdict::Deliver => 1,
+            Verdict::Drop => 0,
+            Verdict::Duplicate => 2,
+        };
+        for _ in 0..times {
+            self.carry(adapter, host, whole);
+        }
+        for frame in more {
+            self.carry(adapter, host, &frame);
+        }
+    }
+
+    pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, whole: &[u8]) {
+        match adapter.owner_of_mac(whole) {
+            Some(to) => {
+                // A frame that makes no sense is cut anywhere; the receiver counts it.
+                let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
+                let (headers, rest) = whole.split_at(cut);
+                if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
+                    self.arrived(host, to);
+                } else {
+                    adapter.count_ring_full(to);
+                }
+            }
+            None => {
+                if let Some(link) = &mut self.link {
+                    link.leave(whole);
+                }
+            }
+        }
+    }
+}
+
+/// Appends the bytes of a payload.
+fn fetch(
+    host: &mut dyn Host,
+    from: u8,
+    payload: &Payload,
+    staged: &[u8],
+    bytes: &mut Vec<u8>,
+) -> Result<(), Abort> {
+    match payload {
+        Payload::Empty => {}
+        Payload::Staged(at, len) => {
+            bytes.extend_from_slice(staged.get(*at as usize..(*at + *len) as usize).unwrap_or(&[]));
+        }
+        Payload::Pieces(n, pieces) => {
+            for piece in &pieces[..*n as usize] {
+                let start = bytes.len();
+                bytes.resize(start + piece.len as usize, 0);
+                host.read(Rid(from), piece.at, &mut bytes[start..])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
+fn seal(
+    host: &mut dyn Host,
+    from: u8,
+    frame: &Frame,
+    staged: &[u8],
+    whole: &mut Vec<u8>,
+) -> Result<(), Abort> {
+    whole.extend_from_slice(&frame.headers[..frame.header_len as usize]);
+    fetch(host, from, &frame.payload, staged, whole)?;
+    let pad = (4 - frame.payload.len() % 4) % 4;
+    whole.resize(whole.len() + pad, 0);
+    let ip = Ethernet::SIZE;
+    let icrc = Icrc::new(whole.get(ip..).unwrap_or_default()).finish();
+    whole.extend_from_slice(&icrc);
+    Ok(())
+}
