@@ -44,7 +44,7 @@ test: deps-test
 test-rust:
 	CARGO="$(CARGO)" timeout 3000 scripts/test-rust.sh
 
-# kill -9 of either side in full flow, at random instants; `make test` does it fewer times.
+# kill -9 of either side in full flow, at random instants, KILLS times; part of `make test` too.
 kill-test:
 	IRONVERBS_KILLS=$(KILLS) timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test kill -- \
 		--nocapture --test-threads 1
