@@ -13,7 +13,7 @@ use std::{
 
 /// How long anything may take that is not a matter of waiting for a timeout.
 const SOON: Duration = Duration::from_secs(20);
-/// How long a survivor may take to find out: 8 timeouts of 1 to 4 ms, on a machine that is busy.
+/// How long a survivor may take to find out: 8 timeouts of 8 to 32 ms, on a machine that is busy.
 const DETECTED: Duration = Duration::from_secs(10);
 
 /// What must be the same before and after.

@@ -16,8 +16,8 @@ const MESSAGE: usize = 1024;
 const RECEIVES: usize = 32;
 /// Requests under way.
 const DEPTH: u64 = 16;
-/// A short patience: 8 x 1 ms or so.
-const PATIENCE: Patience = Patience { timeout: 8, retry_cnt: 7 };
+/// A short patience, 8 x 8 ms or so, but longer than a busy machine keeps a program that holds a lock from running.
+const PATIENCE: Patience = Patience { timeout: 11, retry_cnt: 7 };
 
 fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
