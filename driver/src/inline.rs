@@ -4,7 +4,7 @@
 use crate::dma::{DmaRing, copy_to_caller};
 use hwspec::{
     layout::Layout,
-    wqe::{DataSeg, INVALID_LKEY},
+    wqe::{DataSeg, INVALID_LKEY, ZERO_BYTE_COUNT},
 };
 use std::sync::{
     Arc, PoisonError, RwLock,
@@ -73,10 +73,12 @@ impl Inbox {
                 break;
             }
             let data = DataSeg::read(&self.ring.get_segment(number, segment));
-            if data.lkey() == INVALID_LKEY {
-                break;
-            }
-            let (now, rest) = bytes.split_at((data.byte_count() as usize).min(bytes.len()));
+            let room = match data.byte_count() {
+                0 if data.lkey() == INVALID_LKEY => break,
+                0 => ZERO_BYTE_COUNT,
+                count => count,
+            };
+            let (now, rest) = bytes.split_at((room as usize).min(bytes.len()));
             let Some(at) = self.shifted.locate(data.lkey(), data.addr(), now.len()) else { return false };
             copy_to_caller(at, now);
             bytes = rest;

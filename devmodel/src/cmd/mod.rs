@@ -24,6 +24,6 @@ mod srq_context;
 mod uctx;
 mod vport;
 
-pub(crate) use queue::{Completion, complete, doorbell};
+pub(crate) use queue::{Completion, complete_held, doorbell};
 pub use refusal::Syndrome;
 pub(crate) use uctx::end_objects;

@@ -169,6 +169,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
     let srq = row.has(QpFlags::HAS_SRQ).then_some(row.srqn);
+    func.forget_timers(index);
     memory::unmap(func, memory);
     let_go::<PdRow>(func, pd);
     let_go::<UarRow>(func, uar);

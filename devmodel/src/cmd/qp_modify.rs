@@ -92,6 +92,7 @@ fn to_end(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
             }
         }
         Opcode::Qp2Rst => {
+            call.func.forget_timers(index);
             if let Some(row) = call.func.row_mut::<QpRow>(index) {
                 qp::reset(row);
             }

@@ -39,6 +39,8 @@ pub(crate) struct Completion {
     entry: CmdQueueEntry,
     /// Whether a command event queue was there when the command began.
     event: bool,
+    /// Resets of the function so far.
+    resets: u32,
 }
 
 /// Works on the command queue slots whose doorbell bits are set.
@@ -75,7 +77,7 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
         }
         entry.set().status(status.raw()).ownership(false);
         func.function_mut(|f| &mut f.counters)[Counters::CommandsDone as usize] += 1;
-        let completion = Completion { slot, at, entry, event };
+        let completion = Completion { slot, at, entry, event, resets: func.function().resets };
         if quiesce {
             func.commit(step.host);
             step.hold(completion);
@@ -93,6 +95,13 @@ pub(crate) fn complete(func: &mut Func<'_>, completion: &Completion) {
     func.effect(Effect::Write { at: completion.at + WRITTEN as u64, data });
     if completion.event {
         dispatch::command_event(func, completion.slot);
+    }
+}
+
+/// [`complete`], unless the function was reset meanwhile or may not reach memory any more: nothing is written then.
+pub(crate) fn complete_held(func: &mut Func<'_>, completion: &Completion) {
+    if func.function().resets == completion.resets && pcie::may_dma(func) {
+        complete(func, completion);
     }
 }
 

@@ -84,6 +84,7 @@ impl Runner {
         self.work(adapter, host, now, fid, Some(job), true);
         if !self.buffers.held.is_empty() {
             self.complete_held(adapter, host, fid);
+            self.run_waiting(adapter, host, now);
         }
         self.run_due(adapter, host, now);
     }
@@ -93,7 +94,7 @@ impl Runner {
     fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
         pcie::purge_frames(adapter, host, fid);
         let mut func = Func::lock(adapter.region(), fid, host);
-        self.buffers.held.drain(..).for_each(|completion| cmd::complete(&mut func, &completion));
+        self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
         func.commit(host);
     }
 
@@ -103,6 +104,16 @@ impl Runner {
             self.due |= 1 << fid;
             self.run_due(adapter, host, now);
         }
+    }
+
+    /// Runs every function with frames waiting: somebody may have left them to whoever held the function, and holders that
+    /// only looked or wrote a register do not look again.
+    #[cold]
+    pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
+        for fid in adapter.functions().filter(|fid| adapter.has_work(*fid, now)) {
+            self.due |= 1 << fid;
+        }
+        self.run_due(adapter, host, now);
     }
 
     /// A whole frame (Ethernet to ICRC) arrives from outside.

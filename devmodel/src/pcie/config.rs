@@ -114,6 +114,7 @@ impl Adapter {
                 let kept = func.function().pci_command & !(MEMORY_SPACE | BUS_MASTER);
                 *func.function_mut(|f| &mut f.pci_command) = kept | after & (MEMORY_SPACE | BUS_MASTER);
                 func.commit(host);
+                drop(func);
             }
             DEVICE_CONTROL if value & lanes & INITIATE_FLR != 0 => {
                 func.commit(host);
@@ -123,6 +124,7 @@ impl Adapter {
             MSIX_CONTROL => {
                 super::msix::control_changed(&mut func);
                 func.commit(host);
+                drop(func);
             }
             _ => {
                 func.commit(host);
@@ -132,8 +134,8 @@ impl Adapter {
                 }
             }
         }
-        // What waited for the function to be allowed to go on.
-        runner.run(self, host, now, fid);
+        // What waited for the function to be allowed to go on, or found one locked by the access.
+        runner.run_waiting(self, host, now);
     }
 
     /// Base address of BAR0 as programmed.

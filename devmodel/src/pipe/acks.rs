@@ -2,7 +2,7 @@
 
 use super::{
     arrive::Packet,
-    fetch, lists, requester, settle,
+    lists, requester, settle,
     work::{Failure, Work},
 };
 use crate::{
@@ -265,7 +265,7 @@ fn scatter(
     from: u32,
     len: u32,
 ) -> Result<(), Option<Failure>> {
-    let wqe = fetch::wqe(w, record.wqe_index).map_err(|(_, failure)| Some(failure))?;
+    let wqe = requester::again(w, record).map_err(Some)?;
     debug_assert!(usize::from(wqe.ds) <= MAX_DS);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];

@@ -42,7 +42,8 @@ pub(crate) const fn blocks(ds: u8) -> u16 {
     (ds as u16).div_ceil((WQE_BB / WQE_DS) as u16)
 }
 
-fn refuse(syndrome: CqeSyndrome) -> Failure {
+/// A WQE that cannot be carried out.
+pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
     Failure::new(syndrome, BAD_WQE)
 }
 

@@ -62,9 +62,9 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
         }
         let wqe = match cached {
             Some((of, wqe)) if of == at => wqe,
-            _ => match fetch::wqe(w, record.wqe_index) {
+            _ => match again(w, &record) {
                 Ok(wqe) => wqe,
-                Err((_, failure)) => return condemn(w, at, failure),
+                Err(failure) => return condemn(w, at, failure),
             },
         };
         cached = Some((at, wqe));
@@ -74,6 +74,13 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
+/// Fetches the WQE of a request under way once more. A program that wrote over it meanwhile has broken its word.
+pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
+    let wqe = fetch::wqe(w, record.wqe_index).map_err(|(_, failure)| failure)?;
+    let same = wqe.opcode.raw() == record.opcode && wqe.length == record.length && wqe.ds == record.ds;
+    if same { Ok(wqe) } else { Err(fetch::refuse(CqeSyndrome::LocalQpOpErr)) }
+}
+
 fn next_record(w: &mut Work<'_, '_, '_>) {
     w.q.sr_send = w.q.sr_send.wrapping_add(1);
     w.q.sr_packet = 0;
@@ -81,7 +88,7 @@ fn next_record(w: &mut Work<'_, '_, '_>) {
 
 /// Marks record `at` as failed here; it completes with that when all before it have completed.
 fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
-    let record = w.func.send_record_mut(w.qp, at, true);
+    let record = w.func.send_record_mut(w.qp, at);
     record.status = failure.syndrome.raw();
     record.vendor = failure.vendor;
     w.q.set(QpFlags::SQ_FAILED, true);
@@ -100,7 +107,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         Ok(wqe) => wqe,
         Err((ds, failure)) => {
             let psn = w.q.snd_psn;
-            let record = w.func.send_record_mut(w.qp, w.q.sr_tail, false);
+            let record = w.func.send_record_mut(w.qp, w.q.sr_tail);
             *record = SendRecord {
                 wqe_index: index,
                 ds,
@@ -147,7 +154,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         failure = lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure);
     }
     let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
-    *w.func.send_record_mut(w.qp, at, false) = SendRecord {
+    *w.func.send_record_mut(w.qp, at) = SendRecord {
         wqe_index: index,
         wqebbs: fetch::blocks(wqe.ds) as u8,
         opcode: wqe.opcode.raw(),
@@ -254,7 +261,8 @@ fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Pa
     if wqe.inline {
         let buffers = &mut *w.step.buffers;
         let at = buffers.staged.len() as u32;
-        buffers.staged.extend_from_slice(&buffers.wqe[start + from as usize..][..len as usize]);
+        let bytes = buffers.wqe[..end].get(start + from as usize..).and_then(|rest| rest.get(..len as usize));
+        buffers.staged.extend_from_slice(bytes.ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?);
         return Ok(Payload::Staged(at, len));
     }
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Profile,
     region::{Effect, Piece},
-    state::{Counters, QpFlags, QpRow, ReadResource, RxMessage},
+    state::{Counters, QpFlags, QpRow, ReadResource, RxMessage, SrqRow},
     translate::{self, Fault, access},
 };
 use hwspec::{
@@ -58,7 +58,19 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         return duplicate::answer(w, packet);
     }
     w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
-    match execute(w, packet) {
+    let shared = match w.q.has(QpFlags::HAS_SRQ) {
+        true => w.func.get::<SrqRow>(w.q.srqn).copied(),
+        false => None,
+    };
+    let result = execute(w, packet);
+    // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not used.
+    let unused = matches!(result, Err(Lost)) || result.is_err() && w.q.rx.kind != SEND;
+    if let Some(before) = shared.filter(|_| unused) {
+        if let Some(row) = w.func.get_mut::<SrqRow>(w.q.srqn) {
+            *row = before;
+        }
+    }
+    match result {
         Ok(()) => {}
         // As if it had never come.
         Err(Lost) => {

@@ -56,16 +56,18 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
 
     #[inline]
     fn close(self) {
-        let Work { func, qp, q, ready, .. } = self;
+        let Work { func, step, qp, q, ready, .. } = self;
+        // Not further than the hint for those without the lock reaches; who wakes too early is armed again.
+        let far = step.now + (1 << 50);
         let Some(row) = func.row::<QpRow>(qp) else { return };
         let foreign = row.flags & FOREIGN.bits();
         q.flags = q.flags & !FOREIGN.bits() | foreign;
         func.put(qp, q);
         if q.ack_deadline != 0 && foreign & QpFlags::TIMER_ACK.bits() == 0 {
-            func.arm_timer(qp, TimerKind::Ack, q.ack_deadline);
+            func.arm_timer(qp, TimerKind::Ack, q.ack_deadline.min(far));
         }
         if q.rnr_deadline != 0 && foreign & QpFlags::TIMER_RNR.bits() == 0 {
-            func.arm_timer(qp, TimerKind::Rnr, q.rnr_deadline);
+            func.arm_timer(qp, TimerKind::Rnr, q.rnr_deadline.min(far));
         }
         if ready {
             func.make_ready(qp);

@@ -89,7 +89,8 @@ impl Func<'_> {
     fn take_mtt(&mut self, class: u32) -> Option<u32> {
         let head = self.function().mtt_free[class as usize];
         if head != 0 {
-            let next = *self.plain::<u64>(Table::Mtt, head) as u32;
+            // Journaled, for the entry will be written over: the list must be whole again if the job is taken back.
+            let next = *self.plain_mut::<u64>(Table::Mtt, head) as u32;
             *self.function_mut(|f| &mut f.mtt_free).get_mut(class as usize)? = next;
             return Some(head);
         }

@@ -60,6 +60,7 @@ impl<'r> Func<'r> {
         let func = Self::locked(region, fid, base, host.party());
         if let lock::Acquired::FromDead(party) = got {
             Journal::at(region, base, party).recover(region, host, fid);
+            lock::repaired(region.sync(fid, Sync::Lock), host);
             func.publish();
         }
         func
@@ -201,7 +202,7 @@ impl<'r> Func<'r> {
         self.row_mut(self.index::<R>(number)?)
     }
 
-    /// Send record `at` (free-running) of QP `qp`. Not journaled: the QP's indices say which records count.
+    /// Send record `at` (free-running) of QP `qp`.
     #[inline]
     pub fn send_record(&self, qp: u32, at: u32) -> &SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
@@ -209,14 +210,13 @@ impl<'r> Func<'r> {
         unsafe { &*self.row_of::<SendRecord>(Table::SendRecord, i) }
     }
 
-    /// Send record `at` of QP `qp`, to fill. A record that counts already must be journaled with `journaled`.
+    /// Send record `at` of QP `qp`, to fill or change; journaled, for an old one is overwritten that counts again if the
+    /// job is taken back.
     #[inline]
-    pub fn send_record_mut(&mut self, qp: u32, at: u32, journaled: bool) -> &mut SendRecord {
+    pub fn send_record_mut(&mut self, qp: u32, at: u32) -> &mut SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
         let at = self.row_of::<SendRecord>(Table::SendRecord, i).cast::<u8>();
-        if journaled {
-            self.journal.save(self.region, at, size_of::<SendRecord>());
-        }
+        self.journal.save(self.region, at, size_of::<SendRecord>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
     }

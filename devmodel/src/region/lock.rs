@@ -33,8 +33,9 @@ fn contended(word: &AtomicU32, host: &mut dyn Host) -> Acquired {
     let me = u32::from(host.party().0);
     let mut rounds = 0u32;
     loop {
-        let holder = word.load(Relaxed);
-        if holder == 0 {
+        let held = word.load(Relaxed);
+        let (holder, before) = (held & 0xffff, held >> 16);
+        if held == 0 {
             if word.compare_exchange_weak(0, me, Acquire, Relaxed).is_ok() {
                 return Acquired::Free;
             }
@@ -43,16 +44,22 @@ fn contended(word: &AtomicU32, host: &mut dyn Host) -> Acquired {
         rounds += 1;
         if rounds % ROUNDS_PER_CHECK == 0 {
             // Another thread of our own party lives as surely as we do.
-            if holder != me
-                && !host.alive(Party(holder as u16))
-                && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
-            {
-                return Acquired::FromDead(Party(holder as u16));
+            if holder != me && !host.alive(Party(holder as u16)) {
+                // Who died first stays on record until what it left is repaired: the repairer may die as well.
+                let first = if before == 0 { holder } else { before };
+                if word.compare_exchange(held, first << 16 | me, Acquire, Relaxed).is_ok() {
+                    return Acquired::FromDead(Party(first as u16));
+                }
             }
             host.relax();
         }
         std::hint::spin_loop();
     }
+}
+
+/// What the dead holder left is repaired: the lock is `host`'s like any other.
+pub(super) fn repaired(word: &AtomicU32, host: &dyn Host) {
+    word.store(u32::from(host.party().0), Release);
 }
 
 #[inline]

@@ -51,7 +51,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Sync {
-    /// Who holds the function: a party, or 0.
+    /// Who holds the function: a party, or 0; above it, while it repairs what a dead one left, that one.
     Lock = 0,
     /// Receive ring: who is filling it: a party, or 0.
     RxLock = 64,

@@ -72,19 +72,81 @@ impl Func<'_> {
             qp.set(flag, true);
         }
         *self.function_mut(|f| &mut f.timers) = n + 1;
-        let mut i = n;
-        let entry = TimerRow { at, qp: index, kind: kind as u32 };
+        self.rise(n, TimerRow { at, qp: index, kind: kind as u32 });
+        self.publish_timer();
+    }
+
+    /// Drops the timers of QP `index`.
+    pub fn forget_timers(&mut self, index: u32) {
+        let flags = QpFlags::TIMER_ACK | QpFlags::TIMER_RNR;
+        if !self.row::<QpRow>(index).is_some_and(|qp| qp.flags().intersects(flags)) {
+            return;
+        }
+        let mut i = 0;
+        while i < self.function().timers {
+            if self.plain::<TimerRow>(Table::Timer, i).qp == index {
+                self.remove_timer(i);
+            } else {
+                i += 1;
+            }
+        }
+        if let Some(qp) = self.row_mut::<QpRow>(index) {
+            qp.set(flags, false);
+        }
+        self.publish_timer();
+    }
+
+    /// Takes entry `i` out of the heap: the last one takes its place and finds its own. Entries before `i` that move
+    /// were looked at already; one that moves to `i` or behind is looked at next.
+    fn remove_timer(&mut self, i: u32) {
+        let n = self.function().timers - 1;
+        *self.function_mut(|f| &mut f.timers) = n;
+        if i >= n {
+            return;
+        }
+        let last = *self.plain::<TimerRow>(Table::Timer, n);
+        if i > 0 && last.at < self.plain::<TimerRow>(Table::Timer, (i - 1) / 2).at {
+            self.rise(i, last);
+        } else {
+            self.sink(i, n, last);
+        }
+    }
+
+    /// Puts `entry` at `i` or further up.
+    fn rise(&mut self, mut i: u32, entry: TimerRow) {
         while i > 0 {
             let up = (i - 1) / 2;
             let parent = *self.plain::<TimerRow>(Table::Timer, up);
-            if parent.at <= at {
+            if parent.at <= entry.at {
                 break;
             }
             *self.plain_mut(Table::Timer, i) = parent;
             i = up;
         }
         *self.plain_mut(Table::Timer, i) = entry;
-        self.publish_timer();
+    }
+
+    /// Puts `entry` at `i` or further down in a heap of `n`.
+    fn sink(&mut self, mut i: u32, n: u32, entry: TimerRow) {
+        loop {
+            let mut child = 2 * i + 1;
+            if child >= n {
+                break;
+            }
+            if child + 1 < n
+                && self.plain::<TimerRow>(Table::Timer, child + 1).at
+                    < self.plain::<TimerRow>(Table::Timer, child).at
+            {
+                child += 1;
+            }
+            let row = *self.plain::<TimerRow>(Table::Timer, child);
+            if row.at >= entry.at {
+                break;
+            }
+            *self.plain_mut(Table::Timer, i) = row;
+            i = child;
+        }
+        *self.plain_mut(Table::Timer, i) = entry;
     }
 
     /// The earliest deadline, ps.
@@ -98,31 +160,7 @@ impl Func<'_> {
             return None;
         }
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
-        let n = self.function().timers - 1;
-        *self.function_mut(|f| &mut f.timers) = n;
-        let last = *self.plain::<TimerRow>(Table::Timer, n);
-        let mut i = 0;
-        loop {
-            let mut child = 2 * i + 1;
-            if child >= n {
-                break;
-            }
-            if child + 1 < n
-                && self.plain::<TimerRow>(Table::Timer, child + 1).at
-                    < self.plain::<TimerRow>(Table::Timer, child).at
-            {
-                child += 1;
-            }
-            let row = *self.plain::<TimerRow>(Table::Timer, child);
-            if row.at >= last.at {
-                break;
-            }
-            *self.plain_mut(Table::Timer, i) = row;
-            i = child;
-        }
-        if n > 0 {
-            *self.plain_mut(Table::Timer, i) = last;
-        }
+        self.remove_timer(0);
         self.publish_timer();
         let (kind, flag) = if top.kind == 0 {
             (TimerKind::Ack, QpFlags::TIMER_ACK)

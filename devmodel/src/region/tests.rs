@@ -90,6 +90,24 @@ fn the_next_holder_takes_back_what_a_dead_one_left_half_done() {
     assert!(second.written.is_empty(), "an effect of a job that was not through must not be seen");
 }
 
+#[test]
+fn a_death_while_repairing_is_repaired_too() {
+    let region = Region::private(Geometry::SMALL);
+    let (mut first, mut third) = (machine(1), machine(3));
+    let mut func = Func::lock(&region, 0, &mut first);
+    let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+    func.commit(&mut first);
+    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    die(func);
+    // Party 2 took the lock over, and died before it did anything.
+    region.sync(0, Sync::Lock).store(1 << 16 | 2, std::sync::atomic::Ordering::Release);
+    third.dead.extend([1, 2]);
+    let func = Func::lock(&region, 0, &mut third);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    drop(func);
+    assert!(Func::try_lock(&region, 0, &first).is_some());
+}
+
 /// A host whose party is killed in the middle of carrying effects out.
 struct Killed<'a>(&'a mut Machine, usize);
 impl Host for Killed<'_> {
@@ -187,6 +205,47 @@ fn translation_ranges_do_not_overlap_and_come_back() {
     held.drain(..).for_each(|r| func.free_mtt(r));
     assert_eq!(func.function().mtt_used, 0);
     assert!(func.alloc_mtt(u32::MAX).is_none());
+}
+
+#[test]
+fn a_range_taken_and_taken_back_leaves_the_free_list_whole() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 0, &mut host);
+    let ranges = [0; 3].map(|_| func.alloc_mtt(4).unwrap());
+    ranges.iter().for_each(|r| func.free_mtt(*r));
+    func.commit(&mut host);
+    // A command that is refused after it wrote its page list.
+    let taken = func.alloc_mtt(4).unwrap();
+    (0..4).for_each(|i| func.set_mtt(taken.first + i, 0x5555_5000));
+    func.rollback();
+    let mut again: Vec<u32> = (0..3).map(|_| func.alloc_mtt(4).unwrap().first).collect();
+    again.sort_unstable();
+    assert_eq!(again, ranges.map(|r| r.first), "all three, and nothing a page list said");
+}
+
+#[test]
+fn timers_of_a_qp_that_goes_are_forgotten() {
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let mut func = Func::lock(&region, 0, &mut host);
+    for i in 0..40u64 {
+        let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+        func.arm_timer(qp, TimerKind::Ack, (i * 7 % 40 + 1) << 30);
+        func.arm_timer(qp, TimerKind::Rnr, (i * 11 % 40 + 1) << 30);
+        func.commit(&mut host);
+    }
+    for qp in (0..40).step_by(2) {
+        func.forget_timers(qp);
+        func.commit(&mut host);
+        assert!(!func.row::<QpRow>(qp).unwrap().flags().intersects(QpFlags::TIMER_ACK | QpFlags::TIMER_RNR));
+    }
+    let (mut last, mut left) = (0, 0);
+    while let Some(due) = func.next_timer() {
+        let (qp, _) = func.take_timer(due).unwrap();
+        assert!(due >= last && qp % 2 == 1, "QP {qp} at {due}");
+        (last, left) = (due, left + 1);
+        func.commit(&mut host);
+    }
+    assert_eq!(left, 40);
 }
 
 #[test]

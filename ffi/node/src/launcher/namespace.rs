@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::LaunchError;
@@ -56,6 +56,8 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
         .write(true)
         .create(true)
         .truncate(false)
+        // Who can open it can lock it, and keep us waiting.
+        .mode(0o600)
         .open(&path)
         .map_err(step("open"))?;
     sys::lock(file.as_raw_fd()).map_err(step("lock"))?;

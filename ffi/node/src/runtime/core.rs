@@ -2,7 +2,7 @@
 
 use super::{
     engine::Engines,
-    file::{FUNCTIONS, Mapped, VECTORS},
+    file::{FUNCTIONS, Mapped},
     fork,
     host::NodeHost,
     locks::LockFile,
@@ -15,10 +15,12 @@ use super::{
 };
 use devmodel::{Adapter, engine::Runner, region::Sync};
 use std::{
+    collections::BTreeMap,
+    os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence},
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence},
     },
 };
 
@@ -48,8 +50,9 @@ pub struct Core {
     no_direct: bool,
     /// By party: its generation and whether we reach it (1 yes, 2 no) in the two low bits.
     reach: Box<[AtomicU32]>,
-    /// Descriptors of our interrupts by function and vector; -1 is none.
-    eventfds: Box<[AtomicI32]>,
+    /// Descriptors of our interrupts by function and vector. Locked while one is signalled: once closed, its number may be
+    /// somebody else's.
+    eventfds: RwLock<BTreeMap<(u8, u16), OwnedFd>>,
     /// How often each function is open in this process.
     opens: Box<[AtomicU32]>,
     /// Who polls what, and what was left to others.
@@ -82,7 +85,7 @@ impl Core {
             maps: Maps::default(),
             engines: Engines::default(),
             reach: zeros(256),
-            eventfds: (0..FUNCTIONS * VECTORS).map(|_| AtomicI32::new(-1)).collect(),
+            eventfds: RwLock::default(),
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
             streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
@@ -143,12 +146,22 @@ impl Core {
         })
     }
 
-    /// The eventfd of a vector.
-    pub fn eventfd(&self, fid: u8, vector: u16) -> Option<&AtomicI32> {
-        if usize::from(vector) >= VECTORS {
-            return None;
+    /// Signals the eventfd of a vector, if it has one.
+    pub fn signal(&self, fid: u8, vector: u16) {
+        let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fd) = eventfds.get(&(fid, vector)) {
+            sys::signal(fd.as_raw_fd());
         }
-        self.eventfds.get(usize::from(fid) * VECTORS + usize::from(vector))
+    }
+
+    /// Makes `fd` the eventfd of a vector; the one before is closed.
+    pub fn set_eventfd(&self, fid: u8, vector: u16, fd: OwnedFd) {
+        self.eventfds.write().unwrap_or_else(PoisonError::into_inner).insert((fid, vector), fd);
+    }
+
+    /// Closes the eventfds of a function.
+    pub fn close_eventfds(&self, fid: u8) {
+        self.eventfds.write().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != fid);
     }
 
     /// Whether copies to and from the program of `slot` are possible; asked of the kernel once per party.

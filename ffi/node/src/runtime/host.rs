@@ -31,9 +31,7 @@ impl Host for NodeHost<'_> {
         }
         let owner = function.vectors[usize::from(vector)].load(Acquire);
         if owner == core.me.opener() {
-            if let Some(fd) = core.eventfd(rid.0, vector).map(|fd| fd.load(Acquire)).filter(|fd| *fd >= 0) {
-                sys::signal(fd);
-            }
+            core.signal(rid.0, vector);
         } else if owner != 0 {
             function.pending.fetch_or(1 << vector, AcqRel);
             core.wake(owner as u8);

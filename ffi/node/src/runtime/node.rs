@@ -193,12 +193,14 @@ impl Node {
             other => other?,
         };
         let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        // Held until the lock is free again: dropping the last of one takes it.
+        let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
         let locks = LockFile::open(&dir)?;
         let _lock = locks.lock()?;
         let path = dir.join("adapter");
         let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
         let mut pids: Vec<u32> = (1..PARTIES as u16).filter_map(|slot| locks.holder(slot as u8)).collect();
-        if nodes.iter().filter_map(Weak::upgrade).any(|n| Some(n.file) == id && n.core.is_ours()) {
+        if ours.iter().any(|n| Some(n.file) == id && n.core.is_ours()) {
             pids.push(std::process::id());
         }
         if !pids.is_empty() && !force {

@@ -108,6 +108,7 @@ fn serve(core: &Core) -> bool {
     }
     deliver_interrupts(core);
     let now = core.now();
+    core.take_back_entrusted(now);
     let mut left = core.take_left();
     for fid in core.open_functions() {
         left |= 1 << fid;
@@ -143,9 +144,7 @@ fn deliver_interrupts(core: &Core) {
             .fold(0u64, |bits, v| bits | 1 << v);
         let taken = function.pending.fetch_and(!ours, AcqRel) & ours;
         for vector in (0..VECTORS as u16).filter(|v| taken & 1 << v != 0) {
-            if let Some(fd) = core.eventfd(fid, vector).map(|fd| fd.load(Acquire)).filter(|fd| *fd >= 0) {
-                sys::signal(fd);
-            }
+            core.signal(fid, vector);
         }
     }
 }

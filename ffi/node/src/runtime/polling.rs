@@ -89,14 +89,19 @@ impl Core {
             self.wake(self.me.slot);
         }
         if streak >= IMPATIENT {
-            let entrusted = self.polling.take_entrusted();
-            for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
-                if WireRing::of(self.adapter.region(), fid).waits() {
-                    let function = &self.map.functions()[usize::from(fid)];
-                    function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
-                    function.poller.store(0, SeqCst);
-                    self.run(now, fid);
-                }
+            self.take_back_entrusted(now);
+        }
+    }
+
+    /// Runs the functions whose frames we left to their pollers and that still have them: those stopped, or are gone.
+    pub fn take_back_entrusted(&self, now: u64) {
+        let entrusted = self.polling.take_entrusted();
+        for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
+            if WireRing::of(self.adapter.region(), fid).waits() {
+                let function = &self.map.functions()[usize::from(fid)];
+                function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
+                function.poller.store(0, SeqCst);
+                self.run(now, fid);
             }
         }
     }

@@ -40,11 +40,15 @@ impl Core {
             let region = self.adapter.region();
             for fid in 0..region.functions() {
                 // Waiting for a lock of the dead finishes, or takes back, what they were at.
-                if region.sync(fid, Sync::Lock).load(Acquire) == u32::from(slot) {
+                if region.sync(fid, Sync::Lock).load(Acquire) as u8 == slot {
                     drop(Func::lock(region, fid, host));
                 }
                 // Nothing a dead filler left can be seen: its lock is all there is.
-                let _ = region.sync(fid, Sync::RxLock).compare_exchange(slot.into(), 0, AcqRel, Relaxed);
+                let ring = region.sync(fid, Sync::RxLock);
+                let held = ring.load(Acquire);
+                if held as u8 == slot {
+                    let _ = ring.compare_exchange(held, 0, AcqRel, Relaxed);
+                }
             }
             self.adapter.reap(host, Party(slot.into()));
         });

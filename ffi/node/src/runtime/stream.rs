@@ -107,8 +107,11 @@ impl Core {
     #[cold]
     fn release_now(&self, fid: u8) {
         let stream = self.stream(fid);
-        let due = stream.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut place = stream.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = place.take();
+        // Before another can put one in its place.
         stream.waits.store(0, Relaxed);
+        drop(place);
         if let Some(due) = due {
             self.ring(fid, due.offset, due.value);
         }

@@ -18,7 +18,6 @@ use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope
 use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
 use std::{
     io,
-    os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::*},
@@ -197,11 +196,7 @@ impl Drop for Function {
             Ok(lock) => {
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
                     core.strike(core.me.slot, self.fid, &lock);
-                    for vector in 0..VECTORS as u16 {
-                        if let Some(fd) = core.eventfd(self.fid, vector) {
-                            close(fd.swap(-1, AcqRel));
-                        }
-                    }
+                    core.close_eventfds(self.fid);
                 }
             }
             Err(error) => tracing::warn!(%error, "the function stays open until this process ends"),
@@ -292,13 +287,15 @@ impl Transport for NodeTransport {
 
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
         let core = self.ours()?;
-        let kept = core.eventfd(self.fid(), vector).ok_or_else(|| errno(libc::EINVAL))?;
+        if usize::from(vector) >= VECTORS {
+            return Err(errno(libc::EINVAL));
+        }
         let owner = &core.map.functions()[usize::from(self.fid())].vectors[usize::from(vector)];
         let lock = core.locks.lock().map_err(refused)?;
         // Openers agree among themselves who has which vector: the last to ask has it.
         let fd = sys::eventfd()?;
         let theirs = fd.try_clone()?;
-        close(kept.swap(fd.into_raw_fd(), AcqRel));
+        core.set_eventfd(self.fid(), vector, fd);
         owner.store(core.me.opener(), Release);
         drop(lock);
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
@@ -309,6 +306,10 @@ impl Transport for NodeTransport {
     fn reset(&self) -> io::Result<()> {
         let core = self.ours()?;
         let lock = core.locks.lock().map_err(refused)?;
+        if self.fid() == 0 && core.vfs_in_use() {
+            // It would end the VFs under their programs.
+            return Err(errno(libc::EBUSY));
+        }
         core.reset_function(self.fid(), &lock);
         Ok(())
     }
@@ -373,13 +374,5 @@ impl Transport for NodeTransport {
                 row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
             })
         })
-    }
-}
-
-#[allow(unsafe_code)]
-fn close(fd: i32) {
-    if fd >= 0 {
-        // SAFETY: a descriptor that was stored by `interrupt` and taken out by us, so nobody else closes it.
-        drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
 }
