@@ -244,13 +244,18 @@ impl Bed {
         let index = q.sq_pi;
         let blocks = wqe.len().div_ceil(WQE_BB).max(1);
         q.sq_pi = q.sq_pi.wrapping_add(blocks as u16);
-        let q = *q;
+        self.rewrite(qp, index, wqe);
+        index
+    }
+
+    /// Writes a WQE over what lies at block `index` of the send queue, as a program that breaks its word does.
+    pub fn rewrite(&mut self, qp: Qp, index: u16, wqe: &[u8]) {
+        let q = self.queues.qps[&qp];
         let mask = (1u64 << q.log_sq) - 1;
         for (i, block) in wqe.chunks(WQE_BB).enumerate() {
             let slot = (u64::from(index) + i as u64) & mask;
             self.memory.put(q.at + q.sq_offset + slot * WQE_BB as u64, block);
         }
-        index
     }
 
     /// Raises the send counter of the doorbell record to what is queued.

@@ -171,3 +171,25 @@ fn row_18_progress_reloads_the_retry_counter() {
     let done = bed.completions(peer.qp.send_cq);
     assert_eq!(done.iter().filter(|wc| wc.is_ok()).count() as u32, n);
 }
+
+/// Rows 15 and 45: what is sent again is what was posted; a WQE written over while it is under way is not trusted, whatever
+/// it has become.
+#[test]
+fn row_15_a_wqe_rewritten_under_way_fails() {
+    for inline in [&[0xee; 16][..], &[]] {
+        let mut bed = Bed::cx5();
+        let peer = bed.foreign(1, path());
+        let (from, other) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(1, 64, Access::LOCAL));
+        let index = bed.post(peer.qp, &Wr::send(from.sge()));
+        assert!(!bed.answers().is_empty());
+        let changed = match inline {
+            [] => Wr::send(other.sge()),
+            data => Wr::send(other.sge()).inline(data),
+        };
+        bed.rewrite(peer.qp, index, &changed.wqe(peer.qp.qpn, index));
+        assert!(bed.advance_until(8 * timeout(14), |b| b.has_completion(peer.qp.send_cq)));
+        let wc = bed.one(peer.qp.send_cq);
+        assert_eq!(wc.error, Some(CqeSyndrome::LocalQpOpErr), "{wc:?}");
+        assert_eq!(bed.qp_state(peer.qp), QpState::Err);
+    }
+}
