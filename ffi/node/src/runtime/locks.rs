@@ -6,6 +6,7 @@
 
 use super::{NodeError, sys};
 use std::{
+    collections::BTreeSet,
     fs::{File, OpenOptions},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
@@ -18,6 +19,8 @@ pub struct LockFile {
     id: (u64, u64, u32),
     /// Record locks do not exclude threads of one process.
     threads: Mutex<()>,
+    /// Places this process holds, on this node or on one that was here before it: record locks do not tell.
+    held: Mutex<BTreeSet<u8>>,
 }
 
 static OPEN: Mutex<Vec<&'static LockFile>> = Mutex::new(Vec::new());
@@ -40,7 +43,8 @@ impl LockFile {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(failed())?;
         let id = id_of(file.metadata().map_err(failed())?);
-        let lock: &'static Self = Box::leak(Box::new(Self { file, id, threads: Mutex::new(()) }));
+        let lock: &'static Self =
+            Box::leak(Box::new(Self { file, id, threads: Mutex::default(), held: Mutex::default() }));
         open.push(lock);
         Ok(lock)
     }
@@ -52,14 +56,25 @@ impl LockFile {
         Ok(NodeLock { file: self, _threads: threads })
     }
 
-    /// Holds the byte of party `slot` for the life of this process. False: another process does.
+    /// Holds the byte of party `slot` for the life of this process. False: it is held already.
     pub fn begin_life(&self, slot: u8) -> Result<bool, NodeError> {
-        sys::lock_byte(&self.file, slot.into(), false).map_err(NodeError::system("lock a place on the node"))
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.contains(&slot) {
+            return Ok(false);
+        }
+        let got = sys::lock_byte(&self.file, slot.into(), false)
+            .map_err(NodeError::system("lock a place on the node"))?;
+        if got {
+            held.insert(slot);
+        }
+        Ok(got)
     }
 
     /// Gives the byte back.
     pub fn end_life(&self, slot: u8) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         sys::unlock_byte(&self.file, slot.into());
+        held.remove(&slot);
     }
 
     /// The process that holds the byte of `slot`, unless that is us: its pid, 0 if it is hidden from us.

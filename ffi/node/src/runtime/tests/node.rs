@@ -104,6 +104,21 @@ fn a_node_in_use_is_not_reset_unless_forced() {
 }
 
 #[test]
+fn a_program_on_a_node_that_was_reset_lives_on_the_new_one_after_it_left_the_old() {
+    let scratch = Scratch::new();
+    let old = scratch.node();
+    assert!(Node::reset(&scratch.0, true).unwrap());
+    let new = scratch.node();
+    assert_ne!(new.party(), old.party(), "a place that is held is not taken again");
+    drop(old);
+    let mut other = Other::start(&scratch, "open");
+    other.hear();
+    let parties: Vec<u32> = new.status().unwrap().parties.iter().map(|p| p.pid).collect();
+    assert_eq!(parties, [other.child.id()], "we have nothing open");
+    assert_eq!(new.status().unwrap().reaped, 0, "nobody took us for dead");
+}
+
+#[test]
 fn the_number_of_vfs_is_what_was_asked_for_or_an_error() {
     let scratch = Scratch::new();
     let with = |vfs| Node::open_or_create(&scratch.0, &NodeOptions { vfs, ..NodeOptions::default() });
