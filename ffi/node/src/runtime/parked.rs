@@ -108,7 +108,7 @@ fn serve(core: &Core) -> bool {
     }
     deliver_interrupts(core);
     let now = core.now();
-    core.take_back_entrusted(now);
+    unfinished |= core.take_back_stalled(now);
     let mut left = core.take_left();
     for fid in core.open_functions() {
         left |= 1 << fid;

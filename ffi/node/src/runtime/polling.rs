@@ -9,7 +9,7 @@ use super::{
     core::{Core, MILLI},
     file::FUNCTIONS,
 };
-use devmodel::region::WireRing;
+use devmodel::region::{Sync, WireRing};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Polls in a row that found nothing, without a doorbell between, that make a poller.
@@ -30,13 +30,15 @@ pub struct Polling {
     seen: Box<[AtomicU32]>,
     /// Functions whose frames were left to those who poll them.
     entrusted: [AtomicU64; 2],
+    /// How far their pollers had taken them when our parked thread last looked.
+    taken: Box<[AtomicU32]>,
 }
 
 impl Polling {
     /// Nobody polls.
     pub fn new() -> Self {
         let zeros = || (0..FUNCTIONS).map(|_| AtomicU32::new(0)).collect();
-        Self { polls: zeros(), mark: zeros(), seen: zeros(), entrusted: Default::default() }
+        Self { polls: zeros(), mark: zeros(), seen: zeros(), entrusted: Default::default(), taken: zeros() }
     }
 
     /// Counts a poll of `fid` that found nothing; returns how many there were since the last doorbell. Threads may lose
@@ -93,17 +95,42 @@ impl Core {
         }
     }
 
-    /// Runs the functions whose frames we left to their pollers and that still have them: those stopped, or are gone.
-    pub fn take_back_entrusted(&self, now: u64) {
+    /// Runs the functions whose frames we left to their pollers and that still have them.
+    fn take_back_entrusted(&self, now: u64) {
         let entrusted = self.polling.take_entrusted();
         for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
             if WireRing::of(self.adapter.region(), fid).waits() {
-                let function = &self.map.functions()[usize::from(fid)];
-                function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
-                function.poller.store(0, SeqCst);
-                self.run(now, fid);
+                self.take_back(fid, now);
             }
         }
+    }
+
+    /// The same for our parked thread, which is not in a hurry: only from pollers that took nothing between two looks,
+    /// for they stopped or are gone. True if it should look again soon.
+    pub fn take_back_stalled(&self, now: u64) -> bool {
+        let entrusted = self.polling.take_entrusted();
+        let region = self.adapter.region();
+        let mut waiting = 0;
+        for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
+            if !WireRing::of(region, fid).waits() {
+                continue;
+            }
+            let head = region.sync(fid, Sync::RxHead).load(Acquire);
+            if self.polling.taken[usize::from(fid)].swap(head, Relaxed) == head {
+                self.take_back(fid, now);
+            } else {
+                waiting |= 1 << fid;
+            }
+        }
+        self.polling.entrust(waiting);
+        waiting != 0
+    }
+
+    fn take_back(&self, fid: u8, now: u64) {
+        let function = &self.map.functions()[usize::from(fid)];
+        function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
+        function.poller.store(0, SeqCst);
+        self.run(now, fid);
     }
 
     /// We no longer poll `fid`: others run it from now on. What waits already is still ours to run.
