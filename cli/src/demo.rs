@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use node::launcher::dir;
+use node::runtime::NodeOptions;
 
 use crate::options::Demo;
-use crate::{fail, pair, perftest};
+use crate::{fail, pair, perftest, place};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -18,7 +18,8 @@ pub fn demo(demo: &Demo) -> ExitCode {
 }
 
 fn try_demo(demo: &Demo) -> Result<(), String> {
-    let node = dir::claim(&demo.node.path()).map_err(|e| e.to_string())?;
+    let node = place::open(&demo.node.path(), &demo.identity.over(NodeOptions::default()));
+    let node = node.map_err(|e| e.to_string())?.dir().to_path_buf();
     let port = pair::free_port()?;
     let common = |device: &str| -> Vec<String> {
         let mut args: Vec<String> = ["-d", device, "-x", "1", "-p"].map(String::from).to_vec();

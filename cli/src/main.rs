@@ -7,6 +7,7 @@ mod node_state;
 mod options;
 mod pair;
 mod perftest;
+mod place;
 mod run;
 mod sim;
 

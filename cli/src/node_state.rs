@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use devmodel::state::Counters;
-use node::runtime::{FunctionStatus, Node, NodeError, NodeStatus};
+use node::runtime::{FunctionStatus, Node, NodeError, NodeOptions, NodeStatus};
 
-use crate::{fail, options};
+use crate::{fail, options, place};
 
 /// Counters shown of a function, where they are not 0.
 const COUNTERS: [(Counters, &str); 26] = [
@@ -50,6 +50,11 @@ pub fn node(command: &options::Node) -> ExitCode {
 
 fn run(command: &options::Node) -> Result<String, NodeError> {
     match command {
+        options::Node::Create(create) => {
+            let options = NodeOptions { vfs: create.vfs, ..NodeOptions::default() };
+            let node = place::open(&create.node.path(), &create.identity.over(options))?;
+            Ok(format!("node in {}: iron0 and {} VFs\n", node.dir().display(), node.vfs()))
+        }
         options::Node::Status(dir) => Ok(shown(&Node::open(&dir.path())?.status()?)),
         options::Node::Reset(reset) => {
             let dir = reset.node.path();
@@ -66,8 +71,10 @@ fn shown(status: &NodeStatus) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "node in {}: iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers')",
+        "node in {}: id {}, {}, iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers')",
         status.dir.display(),
+        status.node_id,
+        status.link_layer,
         status.vfs,
         kib(status.memory),
         kib(status.driver_memory)

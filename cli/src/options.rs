@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use node::launcher::dir;
+use devmodel::LinkLayer;
+use node::{launcher::dir, runtime::NodeOptions};
 
 /// RDMA programs on a simulated ConnectX, without the card.
 #[derive(Parser)]
@@ -63,14 +64,59 @@ pub enum SimTest {
 pub struct Demo {
     #[command(flatten)]
     pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
 }
 
 #[derive(Subcommand)]
 pub enum Node {
+    /// Make a node without running anything on it
+    Create(Create),
     /// Show the programs on a node, its functions and what they counted
     Status(NodeDir),
     /// Remove a node: the next program makes a new one
     Reset(Reset),
+}
+
+#[derive(Args)]
+pub struct Create {
+    #[command(flatten)]
+    pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
+    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
+    pub vfs: Option<u8>,
+}
+
+/// What a node is made with and keeps; naming another for a node that is there is an error.
+#[derive(Args, Clone, Copy)]
+pub struct Identity {
+    /// What the ports speak [default: as the node does, ethernet if it is new]
+    #[arg(long, value_enum)]
+    link_layer: Option<Layer>,
+    /// Tells nodes on one wire apart: part of every MAC and GUID [default: as the node has it, 0 if it is new]
+    #[arg(long, value_name = "N")]
+    node_id: Option<u16>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Layer {
+    /// Ethernet, with RoCE v2
+    Ethernet,
+    /// InfiniBand
+    Infiniband,
+}
+
+impl Identity {
+    /// `base` with what was given on the command line.
+    pub fn over(self, base: NodeOptions) -> NodeOptions {
+        let link_layer = self.link_layer.map(|layer| match layer {
+            Layer::Ethernet => LinkLayer::Ethernet,
+            Layer::Infiniband => LinkLayer::Infiniband,
+        });
+        NodeOptions { link_layer, node_id: self.node_id, ..base }
+    }
 }
 
 #[derive(Args)]
@@ -98,6 +144,8 @@ pub struct Bench {
 pub struct Run {
     #[command(flatten)]
     pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
     /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,

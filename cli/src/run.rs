@@ -1,16 +1,13 @@
 //! `ironverbs run`: turns into the program, on a node.
 
 use std::env;
-use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use node::launcher::{self, Launch, LaunchError, provider};
-use node::runtime::{Node, NodeError, NodeOptions};
+use node::runtime::NodeOptions;
 
-use crate::fail;
 use crate::options::Run;
+use crate::{fail, place};
 
 /// Exit status of failures that are the launcher's and not the program's.
 const OURS: u8 = 125;
@@ -31,32 +28,12 @@ pub fn run(run: &Run) -> ExitCode {
     };
     let options =
         NodeOptions { vfs: run.vfs, no_direct_copies: run.no_direct_copies, ..NodeOptions::default() };
-    let (node, vfs) = match open(&run.node.path(), &options) {
-        Ok(node) => (node.dir().to_path_buf(), node.vfs()),
+    let (node, devices) = match place::open(&run.node.path(), &run.identity.over(options)) {
+        Ok(node) => (node.dir().to_path_buf(), node.devices()),
         Err(e) => return fail(OURS, e),
     };
-    match (Launch { node, vfs, provider, program: program.clone(), args: args.to_vec() }).exec() {
+    match (Launch { node, devices, provider, program: program.clone(), args: args.to_vec() }).exec() {
         Ok(never) => match never {},
         Err(e) => fail(e.exit_code(), e),
     }
-}
-
-/// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one. A
-/// directory that was not there before is gone again if there is to be no node in it.
-fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
-    let was_there = dir.exists();
-    let node = match Node::open_or_create(dir, options) {
-        Err(NodeError::Version { .. }) => {
-            Node::reset(dir, false)?;
-            Node::open_or_create(dir, options)
-        }
-        other => other,
-    };
-    node.inspect_err(|_| {
-        if !was_there && !dir.join("adapter").exists() {
-            let _ = fs::remove_file(dir.join("parties"));
-            // Fails, as it should, where somebody else has put something.
-            let _ = fs::remove_dir(dir);
-        }
-    })
 }

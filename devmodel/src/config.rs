@@ -10,6 +10,25 @@ pub enum Profile {
     Cx5,
 }
 
+/// What the ports speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// Ethernet, with RoCE v2.
+    #[default]
+    Ethernet,
+    /// InfiniBand.
+    Infiniband,
+}
+
+impl std::fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ethernet => "ethernet",
+            Self::Infiniband => "infiniband",
+        })
+    }
+}
+
 /// Behaviour of an adapter; the same for all parties of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -24,10 +43,22 @@ pub struct Config {
     pub sealed: bool,
     /// Frames a function may process in one go before others get their turn.
     pub budget: u32,
+    /// What the ports speak.
+    pub link_layer: LinkLayer,
+    /// Tells the adapters of several nodes on one wire apart: part of every MAC and GUID, see [`identity`](crate::identity).
+    pub node_id: u16,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { profile: Profile::Cx5, min_ack_timeout: 0, ack_every: 32, sealed: false, budget: 512 }
+        Self {
+            profile: Profile::Cx5,
+            min_ack_timeout: 0,
+            ack_every: 32,
+            sealed: false,
+            budget: 512,
+            link_layer: LinkLayer::Ethernet,
+            node_id: 0,
+        }
     }
 }

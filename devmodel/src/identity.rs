@@ -1,29 +1,39 @@
-//! Who the functions are: addresses that follow from a function's number alone.
+//! Who the functions are: addresses that follow from the adapter's number and a function's number alone.
 
-/// MAC of function `fid`.
-pub const fn mac(fid: u8) -> [u8; 6] {
-    [0x02, 0x1b, 0x56, 0, 0, fid]
+/// The first three bytes of every MAC: locally administered.
+const PREFIX: [u8; 3] = [0x02, 0x1b, 0x56];
+
+/// MAC of function `fid` of the adapter of node `node_id`.
+pub const fn mac(node_id: u16, fid: u8) -> [u8; 6] {
+    let [hi, lo] = node_id.to_be_bytes();
+    [PREFIX[0], PREFIX[1], PREFIX[2], hi, lo, fid]
 }
 
-/// The function with this MAC.
+/// The function of node `node_id` with this MAC.
 #[inline]
-pub const fn fid_of_mac(mac: [u8; 6]) -> Option<u8> {
+pub const fn fid_of_mac(node_id: u16, mac: [u8; 6]) -> Option<u8> {
     match mac {
-        [0x02, 0x1b, 0x56, 0, 0, fid] => Some(fid),
+        [0x02, 0x1b, 0x56, hi, lo, fid] if u16::from_be_bytes([hi, lo]) == node_id => Some(fid),
         _ => None,
     }
 }
 
 /// EUI-64 of function `fid`: its node and port GUID.
-pub const fn guid(fid: u8) -> [u8; 8] {
-    let m = mac(fid);
+pub const fn guid(node_id: u16, fid: u8) -> [u8; 8] {
+    let m = mac(node_id, fid);
     [m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]]
 }
 
 /// Link-local GID of function `fid`.
-pub const fn link_local_gid(fid: u8) -> [u8; 16] {
-    let g = guid(fid);
+pub const fn link_local_gid(node_id: u16, fid: u8) -> [u8; 16] {
+    let g = guid(node_id, fid);
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7]]
+}
+
+/// IPv4 address of function `fid` until somebody sets one: 127.0.0.(fid+1) on node 0.
+pub const fn loopback(node_id: u16, fid: u8) -> [u8; 4] {
+    let [hi, lo] = node_id.to_be_bytes();
+    [127, hi, lo, fid.wrapping_add(1)]
 }
 
 /// Bytes of BAR0.

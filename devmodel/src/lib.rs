@@ -15,7 +15,7 @@ pub mod region;
 pub mod state;
 pub mod translate;
 
-pub use config::{Config, Profile};
+pub use config::{Config, LinkLayer, Profile};
 
 use region::{Func, Region, Sync};
 
@@ -31,7 +31,7 @@ impl Adapter {
         let adapter = Self { region, config };
         // A VF is reset when it is enabled.
         let mut pf = Func::lock(&adapter.region, 0, host);
-        pcie::power_on(&mut pf);
+        pcie::power_on(&mut pf, &adapter.config);
         pf.commit(host);
         drop(pf);
         adapter
@@ -56,7 +56,8 @@ impl Adapter {
     #[inline]
     pub(crate) fn owner_of_mac(&self, frame: &[u8]) -> Option<u8> {
         let mac: [u8; 6] = *frame.first_chunk()?;
-        identity::fid_of_mac(mac).filter(|fid| *fid < self.region.functions() && self.region.is_present(*fid))
+        identity::fid_of_mac(self.config.node_id, mac)
+            .filter(|fid| *fid < self.region.functions() && self.region.is_present(*fid))
     }
 
     /// Counts a frame that found no room.

@@ -189,7 +189,7 @@ impl Machine {
 
     /// Opens function `fid` with the driver.
     pub fn open(&self, fid: u8) -> Result<Arc<Device>, Error> {
-        let gids = vec![identity::link_local_gid(fid), gid_of_v4([127, 0, 0, fid + 1])];
+        let gids = vec![identity::link_local_gid(0, fid), gid_of_v4([127, 0, 0, fid + 1])];
         let options = OpenOptions { gids, eq_entries: 256, ..OpenOptions::default() };
         Device::open(Arc::new(Slot { machine: self.clone(), fid }), options)
     }
@@ -304,7 +304,7 @@ impl Transport for Slot {
     }
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
         let functions = self.machine.inner().adapter.region().functions();
-        (0..functions).find(|fid| gid_of_v4([127, 0, 0, fid + 1]) == *dgid).map(identity::mac)
+        (0..functions).find(|fid| gid_of_v4([127, 0, 0, fid + 1]) == *dgid).map(|fid| identity::mac(0, fid))
     }
 }
 

@@ -90,13 +90,14 @@ pub(super) fn query_nic(call: &mut Call<'_, '_, '_>) -> Done {
         .set()
         .mac_addr_47_32(u16::from_be_bytes(prefix(&f.mac)))
         .mac_addr_31_0(u32::from_be_bytes(prefix(&f.mac[2..])));
-    let guid = u64::from_be_bytes(identity::guid(call.func.fid()));
+    let node_id = call.step.config.node_id;
+    let guid = u64::from_be_bytes(identity::guid(node_id, call.func.fid()));
     let mut context = NicVportContext::zeroed();
     context
         .set()
         .roce_en(f.roce_enabled != 0)
         .mtu(f.mtu)
-        .system_image_guid(u64::from_be_bytes(identity::guid(0)))
+        .system_image_guid(u64::from_be_bytes(identity::guid(node_id, 0)))
         .port_guid(guid)
         .node_guid(guid)
         .allowed_list_type(input.allowed_list_type())

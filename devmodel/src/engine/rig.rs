@@ -305,10 +305,10 @@ fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) ->
     let f = &mut func;
     // Memory space and bus master enabled.
     *f.function_mut(|x| &mut x.pci_command) = 6;
-    *f.function_mut(|x| &mut x.mac) = identity::mac(fid);
+    *f.function_mut(|x| &mut x.mac) = identity::mac(NODE, fid);
     f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
         gid: gid(fid),
-        mac: identity::mac(fid),
+        mac: identity::mac(NODE, fid),
         valid: 1,
         version: 2,
         ..RoceAddress::default()
@@ -362,6 +362,9 @@ fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) ->
     }
 }
 
+/// The node is number 0.
+const NODE: u16 = 0;
+
 fn gid(fid: u8) -> [u8; 16] {
     hwspec::wire::ip::gid_of_v4([127, 0, 0, fid + 1])
 }
@@ -370,7 +373,7 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let mut func = Func::lock(adapter.region(), side.fid, machine);
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
-    (q.dmac, q.dgid) = (identity::mac(peer.fid), gid(peer.fid));
+    (q.dmac, q.dgid) = (identity::mac(NODE, peer.fid), gid(peer.fid));
     (q.retry_count, q.retries_left) = (link.retry_count, link.retry_count);
     (q.rnr_retry, q.rnr_left, q.ack_timeout) = (link.rnr_retry, link.rnr_retry, link.ack_timeout);
     (q.log_sra_max, q.log_rra_max, q.min_rnr_nak) = (link.log_rd_atomic, link.log_rd_atomic, 12);

@@ -15,7 +15,7 @@ pub(crate) use msix::raise;
 pub(crate) use reset::purge_frames;
 
 use crate::{
-    Adapter,
+    Adapter, Config,
     region::{Func, Sync},
 };
 use std::sync::atomic::Ordering::Release;
@@ -28,8 +28,8 @@ pub(crate) const BUS_MASTER: u32 = 1 << 2;
 pub(crate) const VF_MEMORY_OFF: u32 = 1 << 16;
 
 /// Puts the PF into its power-on state.
-pub(crate) fn power_on(pf: &mut Func<'_>) {
-    reset::defaults(pf);
+pub(crate) fn power_on(pf: &mut Func<'_>, config: &Config) {
+    reset::defaults(pf, config);
     pf.region().sync(pf.fid(), Sync::Present).store(1, Release);
 }
 

@@ -2,7 +2,7 @@
 
 use super::config;
 use crate::{
-    Adapter, cmd,
+    Adapter, Config, cmd,
     host::{Host, Rid},
     identity,
     region::{Func, Sync, WireRing},
@@ -17,7 +17,7 @@ const ETHERNET_MTU: u16 = 9000;
 const VPORT_UP: u32 = 1;
 
 /// Registers and books after reset, with no objects. Counts the reset.
-pub(super) fn defaults(func: &mut Func<'_>) {
+pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
@@ -25,7 +25,7 @@ pub(super) fn defaults(func: &mut Func<'_>) {
         resets: resets.wrapping_add(1),
         config: config::defaults(fid, total_vfs),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
-        mac: identity::mac(fid),
+        mac: identity::mac(settings.node_id, fid),
         mtu: ETHERNET_MTU,
         vport_state: VPORT_UP,
         vport_admin_state: VPORT_UP,
@@ -64,7 +64,7 @@ impl Adapter {
         let pci_command = if fid == 0 { 0 } else { self.vf_memory_off(host) };
         let mut func = Func::lock(self.region(), fid, host);
         cmd::end_objects(&mut func, host, |_| true);
-        defaults(&mut func);
+        defaults(&mut func, self.config());
         *func.function_mut(|f| &mut f.pci_command) = pci_command;
         func.commit(host);
         drop(func);

@@ -57,7 +57,7 @@ impl Adapter {
         match (before & VF_ENABLE != 0, after & VF_ENABLE != 0) {
             (false, true) => (1..=last).for_each(|vf| {
                 let mut func = Func::lock(self.region(), vf, host);
-                reset::defaults(&mut func);
+                reset::defaults(&mut func, self.config());
                 *func.function_mut(|f| &mut f.pci_command) = memory_off;
                 func.commit(host);
                 self.region().sync(vf, Sync::Present).store(1, Release);

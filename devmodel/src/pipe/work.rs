@@ -98,7 +98,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     /// control.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        match crate::identity::fid_of_mac(self.q.dmac) {
+        match crate::identity::fid_of_mac(self.step.config.node_id, self.q.dmac) {
             Some(fid) if fid < self.func.region().functions() => {
                 let free = WireRing::of(self.func.region(), fid).free();
                 // Acknowledgements and other senders get a share.

@@ -170,8 +170,8 @@ fn the_vport_has_the_functions_addresses_and_keeps_roce_addresses() {
     for fid in 0..3u8 {
         let out = bed.ok(fid, Opcode::QueryNicVportContext, &QueryNicVportContextIn::zeroed(), 0x110);
         let context = QueryNicVportContextOut::read(&out).nic_vport_context();
-        assert_eq!(context.permanent_address().as_bytes()[2..], devmodel::identity::mac(fid));
-        assert_eq!(context.node_guid().to_be_bytes(), devmodel::identity::guid(fid));
+        assert_eq!(context.permanent_address().as_bytes()[2..], devmodel::identity::mac(0, fid));
+        assert_eq!(context.node_guid().to_be_bytes(), devmodel::identity::guid(0, fid));
     }
     let mut input = SetRoceAddressIn::zeroed();
     let mut address = RoceAddr::zeroed();

@@ -82,7 +82,7 @@ impl Bed {
     /// A RoCE v2 address at index 0.
     pub fn address(&mut self, fid: u8) {
         let mut address = RoceAddr::zeroed();
-        let mac = devmodel::identity::mac(fid);
+        let mac = devmodel::identity::mac(0, fid);
         address
             .set()
             .source_l3_address([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, fid + 1])
@@ -131,7 +131,7 @@ impl Bed {
 }
 
 pub fn to_rtr(c: &mut QpContext, peer: u8, qpn: u32) {
-    let mac = devmodel::identity::mac(peer);
+    let mac = devmodel::identity::mac(0, peer);
     let mut path = AddressPath::zeroed();
     path.set()
         .rgid_rip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, peer + 1])

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use devmodel::identity::{guid, link_local_gid, mac};
+use devmodel::identity::{guid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
+use devmodel::{Config, LinkLayer};
 
 /// Greatest number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
@@ -29,21 +30,28 @@ pub struct DeviceInfo {
     pub mac: [u8; 6],
     /// Node and port GUID: the modified EUI-64 of the MAC.
     pub guid: [u8; 8],
-    /// GID table, all RoCE v2: link-local from the MAC, then IPv4-mapped 127.0.0.(fid+1).
+    /// What its port speaks.
+    pub link_layer: LinkLayer,
+    /// System image GUID: that of the PF.
+    pub system_guid: [u8; 8],
+    /// GID table, all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
     pub gids: [[u8; 16]; 2],
 }
 
 impl DeviceInfo {
-    /// The device of function `fid`.
-    pub fn new(fid: u8) -> Self {
+    /// The device of function `fid` of an adapter that behaves as `config` says.
+    pub fn new(fid: u8, config: &Config) -> Self {
+        let id = config.node_id;
         Self {
             name: format!("iron{fid}"),
             fid,
             uverbs: u32::from(fid),
             bdf: format!("{PCI_BUS}:{:02x}.{:x}", fid >> 3, fid & 7),
-            mac: mac(fid),
-            guid: guid(fid),
-            gids: [link_local_gid(fid), ipv4_mapped([127, 0, 0, fid.wrapping_add(1)])],
+            mac: mac(id, fid),
+            guid: guid(id, fid),
+            link_layer: config.link_layer,
+            system_guid: guid(id, 0),
+            gids: [link_local_gid(id, fid), ipv4_mapped(loopback(id, fid))],
         }
     }
 
@@ -54,8 +62,8 @@ impl DeviceInfo {
 }
 
 /// The PF and `vfs` VFs, in order of function number; more than [`MAX_VFS`] are not there.
-pub fn devices(vfs: u8) -> Vec<DeviceInfo> {
-    (0..=vfs.min(MAX_VFS)).map(DeviceInfo::new).collect()
+pub fn devices(vfs: u8, config: &Config) -> Vec<DeviceInfo> {
+    (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(fid, config)).collect()
 }
 
 fn ipv4_mapped(ip: [u8; 4]) -> [u8; 16] {
@@ -91,7 +99,7 @@ mod tests {
 
     #[test]
     fn identities_follow_from_the_function_number() {
-        let all = devices(8);
+        let all = devices(8, &Config::default());
         assert_eq!(all.len(), 9);
         let d = &all[2];
         assert_eq!((d.name.as_str(), d.fid, d.uverbs, d.bdf.as_str()), ("iron2", 2, 2, "0000:c1:00.2"));
@@ -101,8 +109,17 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_two_nodes_have_different_addresses() {
+        let other = Config { node_id: 0x0102, ..Config::default() };
+        let (a, b) = (DeviceInfo::new(1, &Config::default()), DeviceInfo::new(1, &other));
+        assert_eq!(b.mac, [0x02, 0x1b, 0x56, 1, 2, 1]);
+        assert_eq!(Colons(&b.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f01:0202");
+        assert!(a.guid != b.guid && a.gids[0] != b.gids[0]);
+    }
+
+    #[test]
     fn names_and_addresses_of_a_full_adapter_are_distinct() {
-        let all = devices(200);
+        let all = devices(200, &Config::default());
         assert_eq!(all.len(), 128);
         assert_eq!(all[127].bdf, "0000:c1:0f.7");
         let bdfs: std::collections::BTreeSet<_> = all.iter().map(|d| &d.bdf).collect();

@@ -151,7 +151,7 @@ impl Bed {
         context.set().roce_en(true);
         roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
         self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
-        self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(fid))?;
+        self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
         self.set_gid(fid, GID_IPV4, gid_v4(fid))?;
 
         let pd: AllocPdOut = self.command(fid, Opcode::AllocPd, &AllocPdIn::zeroed())?;
@@ -199,7 +199,7 @@ impl Bed {
 
     /// Writes an entry of the RoCE address table.
     pub fn set_gid(&mut self, fid: u8, index: u8, gid: [u8; 16]) -> Result<(), CommandError> {
-        let mac = identity::mac(fid);
+        let mac = identity::mac(0, fid);
         let mut address = RoceAddr::zeroed();
         address
             .set()

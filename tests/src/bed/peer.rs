@@ -112,7 +112,7 @@ impl Peer {
             packet.bth.set().dest_qp(Qpn(self.qp.qpn));
         }
         let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
-        let envelope = Envelope::new(MAC, identity::mac(self.qp.fid), addresses);
+        let envelope = Envelope::new(MAC, identity::mac(0, self.qp.fid), addresses);
         let mut frame = vec![0; build::frame_len(&envelope, packet.bth.opcode(), pkt.payload.len())];
         write_frame(&mut frame, &envelope, &packet, &pkt.payload).expect("a packet that IP can carry");
         frame

@@ -355,9 +355,9 @@ impl Bed {
     pub fn path_to(&self, to: Qp, base: Path) -> Path {
         let dgid = match base.sgid_index {
             GID_IPV4 => gid_v4(to.fid),
-            _ => identity::link_local_gid(to.fid),
+            _ => identity::link_local_gid(0, to.fid),
         };
-        Path { remote_qpn: to.qpn, dmac: identity::mac(to.fid), dgid, ..base }
+        Path { remote_qpn: to.qpn, dmac: identity::mac(0, to.fid), dgid, ..base }
     }
 
     /// Connects two QPs with the default path.

@@ -30,15 +30,15 @@ use std::process::Command;
 
 pub use error::LaunchError;
 
-use crate::devices::devices;
+use crate::devices::DeviceInfo;
 
 /// A program to run on a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The node directory, absolute, as [`dir::claim`] returns it.
     pub node: PathBuf,
-    /// Virtual functions the node has.
-    pub vfs: u8,
+    /// The devices of the node, in order of function number.
+    pub devices: Vec<DeviceInfo>,
     /// The provider's shared object, absolute.
     pub provider: PathBuf,
     /// The program, a path or a name to look up in PATH.
@@ -52,10 +52,9 @@ impl Launch {
     pub fn exec(&self) -> Result<Infallible, LaunchError> {
         let program = find_program(&self.program)?;
         let stem = provider::link(&self.node, &self.provider)?;
-        let devices = devices(self.vfs);
-        if !project::already_there(&devices, &self.node) {
+        if !project::already_there(&self.devices, &self.node) {
             namespace::enter(&self.node)?;
-            project::project(devices, &self.node, &stem)?;
+            project::project(self.devices.clone(), &self.node, &stem)?;
             seccomp::hide_rdma_netlink().map_err(LaunchError::step("install the seccomp filter".into()))?;
         }
         let source = Command::new(program)

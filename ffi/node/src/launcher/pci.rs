@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn ids_agree_between_files_modalias_and_configuration_space() {
         for (fid, id) in [(0u8, "0x1017"), (3, "0x1018")] {
-            let d = DeviceInfo::new(fid);
+            let d = DeviceInfo::new(fid, &Default::default());
             let mut tree = Tree::default();
             function(&mut tree, &d, 8);
             assert_eq!(file(&tree, &format!("{}/device", d.bdf)), format!("{id}\n").into_bytes());
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn only_the_physical_function_offers_sriov() {
         let mut tree = Tree::default();
-        function(&mut tree, &DeviceInfo::new(0), 8);
-        function(&mut tree, &DeviceInfo::new(1), 8);
+        function(&mut tree, &DeviceInfo::new(0, &Default::default()), 8);
+        function(&mut tree, &DeviceInfo::new(1, &Default::default()), 8);
         assert_eq!(file(&tree, "0000:c1:00.0/sriov_numvfs"), b"8\n");
         assert!(tree.get("0000:c1:00.1/sriov_totalvfs").is_none());
     }

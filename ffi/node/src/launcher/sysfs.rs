@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::pci;
 use crate::devices::{Colons, DeviceInfo, GID_TABLE};
+use devmodel::LinkLayer;
 
 /// Where a link from a device's directory in a class leads, relative to `/sys/class/<class>`.
 pub const DEVICES_FROM_CLASS: &str = "../../bus/pci/devices/";
@@ -163,7 +164,7 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     for (name, text) in [
         ("node_type", "1: CA".into()),
         ("node_guid", Colons(&d.guid).to_string()),
-        ("sys_image_guid", Colons(&DeviceInfo::new(0).guid).to_string()),
+        ("sys_image_guid", Colons(&d.system_guid).to_string()),
         ("fw_ver", FW_VERSION.into()),
         ("hca_type", format!("MT{}", pci::device_id(d))),
         ("board_id", "IRV0000000001".into()),
@@ -174,11 +175,15 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
         tree.line(format!("{home}/{name}"), text);
     }
     let port = format!("{home}/ports/1");
+    let link_layer = match d.link_layer {
+        LinkLayer::Ethernet => "Ethernet",
+        LinkLayer::Infiniband => "InfiniBand",
+    };
     for (name, text) in [
         ("state", "4: ACTIVE"),
         ("phys_state", "5: LinkUp"),
         ("rate", "100 Gb/sec (4X EDR)"),
-        ("link_layer", "Ethernet"),
+        ("link_layer", link_layer),
         ("lid", "0x0"),
         ("sm_lid", "0x0"),
         ("lid_mask_count", "0"),
@@ -228,6 +233,7 @@ fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
 mod tests {
     use super::*;
     use crate::devices::devices;
+    use devmodel::Config;
 
     fn text(tree: &Tree, path: &str) -> String {
         match tree.get(path) {
@@ -238,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_vf_is_found_from_both_classes_and_leads_to_its_pf() {
-        let all = devices(8);
+        let all = devices(8, &Config::default());
         let (class, pci) = (classes(&all), functions(&all, Path::new("/run/x")));
         let link = Entry::Link("../../bus/pci/devices/0000:c1:00.2/infiniband/iron2".into());
         assert_eq!(class.get("infiniband/iron2"), Some(&link));
@@ -250,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_provider_finds_its_node_and_function() {
-        let all = devices(2);
+        let all = devices(2, &Config::default());
         let tree = functions(&all, Path::new("/run/x"));
         let said = text(&tree, "0000:c1:00.2/infiniband_verbs/uverbs2/ironverbs");
         assert_eq!(said, "node=/run/x\nfid=2\n");
@@ -258,7 +264,7 @@ mod tests {
 
     #[test]
     fn gids_have_a_type_and_a_net_device_each() {
-        let tree = functions(&devices(1), Path::new("/n"));
+        let tree = functions(&devices(1, &Config::default()), Path::new("/n"));
         let port = "0000:c1:00.1/infiniband/iron1/ports/1";
         assert_eq!(text(&tree, &format!("{port}/gids/1")), "0000:0000:0000:0000:0000:ffff:7f00:0002\n");
         for i in 0..2 {
@@ -275,7 +281,7 @@ mod tests {
     fn written_links_resolve_to_written_files() {
         let root = std::env::temp_dir().join(format!("ironverbs-sysfs-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let all = devices(3);
+        let all = devices(3, &Config::default());
         classes(&all).write(&root.join("class")).unwrap();
         functions(&all, Path::new("/n")).write(&root.join("bus/pci/devices")).unwrap();
         for d in &all {

@@ -52,6 +52,18 @@ pub enum NodeError {
         /// What would help.
         remedy: &'static str,
     },
+    /// A property of the node that only its making decides is another.
+    #[error("the node in {} has {what} {found}, asked for {asked}: reset it, or use another --node", dir.display())]
+    Differs {
+        /// The node's directory.
+        dir: PathBuf,
+        /// The property.
+        what: &'static str,
+        /// What was asked for.
+        asked: String,
+        /// What the node has.
+        found: String,
+    },
     /// No such device.
     #[error("no device iron{fid}: the node has iron0 to iron{vfs}")]
     NoDevice {
@@ -94,7 +106,7 @@ impl NodeError {
             Self::NoRoom { .. } => libc::ENOMEM,
             Self::Busy { .. } | Self::Full => libc::EBUSY,
             Self::Dir(_) => libc::EACCES,
-            Self::Version { .. } | Self::Vfs { .. } | Self::Region(_) => libc::EINVAL,
+            Self::Version { .. } | Self::Differs { .. } | Self::Vfs { .. } | Self::Region(_) => libc::EINVAL,
             Self::Device { source, .. } => source.errno(),
             Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0007;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0008;
 /// Places for parties; 0 is nobody.
 pub const PARTIES: usize = 256;
 /// Functions at most.
@@ -42,8 +42,8 @@ pub struct Header {
     /// 1: some program can't copy to and from another's memory, so payload travels by value.
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
-    /// an acknowledgement, sealed frames, budget.
-    pub behaviour: [AtomicU32; 5],
+    /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id.
+    pub behaviour: [AtomicU32; 7],
     /// Parties found dead and cleaned up after, ever.
     pub reaped: AtomicU32,
     /// 1: somebody is changing the arena's books.

@@ -11,8 +11,9 @@ use super::{
     party::Me,
     sys, vfs,
 };
+use crate::devices::{DeviceInfo, devices};
 use devmodel::{
-    Adapter, Config, Profile,
+    Adapter, Config, LinkLayer, Profile,
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::{Geometry, Region},
 };
@@ -34,6 +35,11 @@ pub struct NodeOptions {
     pub no_direct_copies: bool,
     /// Behaviour of the adapter. Only a new node takes it.
     pub config: Config,
+    /// What the ports speak, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as the node
+    /// has it, or as `config` says if it is new. An error if the node is there with others.
+    pub link_layer: Option<LinkLayer>,
+    /// See `link_layer`.
+    pub node_id: Option<u16>,
 }
 
 /// A node, as this process has it: shared by all who open it here.
@@ -74,13 +80,33 @@ impl Node {
             (None, Some(_), _) => Self::attach(dir, locks, &lock)?,
         };
         node.core.reap_locked(&lock);
-        let wanted = options.and_then(|o| o.vfs).map_or(Ok(()), |asked| node.core.want_vfs(asked, &lock));
+        let wanted = options.map_or(Ok(()), |options| {
+            node.is_as_asked(options)?;
+            options.vfs.map_or(Ok(()), |asked| node.core.want_vfs(asked, &lock))
+        });
         if wanted.is_ok() && !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
             nodes.push(Arc::downgrade(&node));
         }
         // A node that goes takes the lock: after an error it must be free.
         drop(lock);
         wanted.map(|()| node)
+    }
+
+    /// Whether the node is what `options` ask for and nobody can change.
+    fn is_as_asked(&self, options: &NodeOptions) -> Result<(), NodeError> {
+        let config = self.core.adapter.config();
+        let differs = |what, asked: String, found: String| {
+            Err(NodeError::Differs { dir: self.core.dir.clone(), what, asked, found })
+        };
+        match (options.link_layer, options.node_id) {
+            (Some(asked), _) if asked != config.link_layer => {
+                differs("link layer", asked.to_string(), config.link_layer.to_string())
+            }
+            (_, Some(asked)) if asked != config.node_id => {
+                differs("node id", asked.to_string(), config.node_id.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes the file under another name, so that nobody ever sees half a node.
@@ -104,10 +130,15 @@ impl Node {
             let header = map.header();
             header.epoch.store(sys::monotonic_ns(), Relaxed);
             header.no_direct.store(options.no_direct_copies.into(), Relaxed);
-            write_behaviour(&map, &options.config);
+            let config = Config {
+                link_layer: options.link_layer.unwrap_or(options.config.link_layer),
+                node_id: options.node_id.unwrap_or(options.config.node_id),
+                ..options.config
+            };
+            write_behaviour(&map, &config);
             let (base, len) = map.region();
             let me = Me::claim(&map, locks, lock)?;
-            let adapter = power_on(base, len, &map, options.config, me);
+            let adapter = power_on(base, len, &map, config, me);
             let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;
             let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
             core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(crate::devices::MAX_VFS), lock);
@@ -154,6 +185,11 @@ impl Node {
     /// Virtual functions enabled.
     pub fn vfs(&self) -> u8 {
         self.core.map.header().vfs.load(Acquire) as u8
+    }
+
+    /// The PF and the VFs enabled, as programs meet them.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        devices(self.vfs(), self.core.adapter.config())
     }
 
     /// Our number among the parties.
@@ -239,7 +275,7 @@ pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
 /// Opens device `iron<fid>` of `node`.
 pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
     let transport = Arc::new(NodeTransport::open(node, fid)?);
-    let gids = crate::devices::DeviceInfo::new(fid).gids.to_vec();
+    let gids = DeviceInfo::new(fid, node.adapter().config()).gids.to_vec();
     let options = OpenOptions { gids, ..OpenOptions::default() };
     Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
 }
@@ -254,13 +290,24 @@ fn write_behaviour(map: &Mapped, config: &Config) {
         Profile::Ibta => 0,
         Profile::Cx5 => 1,
     };
-    let words =
-        [profile, config.min_ack_timeout.into(), config.ack_every, config.sealed.into(), config.budget];
+    let link_layer = match config.link_layer {
+        LinkLayer::Ethernet => 0,
+        LinkLayer::Infiniband => 1,
+    };
+    let words = [
+        profile,
+        config.min_ack_timeout.into(),
+        config.ack_every,
+        config.sealed.into(),
+        config.budget,
+        link_layer,
+        config.node_id.into(),
+    ];
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
 fn read_behaviour(map: &Mapped) -> Config {
-    let [profile, timeout, ack_every, sealed, budget] =
+    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
     Config {
         profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
@@ -268,6 +315,8 @@ fn read_behaviour(map: &Mapped) -> Config {
         ack_every,
         sealed: sealed != 0,
         budget,
+        link_layer: if link_layer == 0 { LinkLayer::Ethernet } else { LinkLayer::Infiniband },
+        node_id: node_id as u16,
     }
 }
 

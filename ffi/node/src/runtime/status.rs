@@ -7,6 +7,7 @@ use super::{
     party,
 };
 use devmodel::{
+    LinkLayer,
     region::Func,
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
 };
@@ -49,6 +50,10 @@ pub struct NodeStatus {
     pub dir: PathBuf,
     /// VFs enabled.
     pub vfs: u8,
+    /// What the ports speak.
+    pub link_layer: LinkLayer,
+    /// Its number among nodes on one wire.
+    pub node_id: u16,
     /// Programs that live, but for the one that asks if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
@@ -72,6 +77,8 @@ impl Core {
         Ok(NodeStatus {
             dir: self.dir.clone(),
             vfs,
+            link_layer: self.adapter.config().link_layer,
+            node_id: self.adapter.config().node_id,
             parties: parties.collect(),
             functions: functions.collect(),
             memory: self.map.file.metadata().map_or(0, |m| m.blocks() * 512),

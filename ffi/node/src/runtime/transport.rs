@@ -363,7 +363,7 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let there = |fid: u8| fid < region.functions() && region.is_present(fid);
-        let known = crate::devices::devices(crate::devices::MAX_VFS);
+        let known = crate::devices::devices(crate::devices::MAX_VFS, core.adapter.config());
         if let Some(device) = known.iter().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }

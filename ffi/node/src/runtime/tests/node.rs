@@ -2,6 +2,7 @@
 
 use super::bed::{Other, Scratch, say, until_killed};
 use crate::runtime::{NodeError, NodeOptions, NodeTransport, file, node::Node, open_device};
+use devmodel::LinkLayer;
 use driver::transport::{Scope, Transport};
 use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
@@ -176,4 +177,25 @@ fn the_parts_of_the_file_do_not_overlap() {
     assert!(file::HEAD_LEN >= 4096 + 255 * size_of::<file::PartySlot>());
     assert_eq!(file::file_len(), file::arena_at() + file::ARENA_LEN);
     assert_eq!(file::arena_at() % 4096, 0);
+}
+
+#[test]
+fn a_node_keeps_the_identity_it_was_made_with() {
+    let scratch = Scratch::new();
+    let with = |link_layer, node_id| {
+        let options = NodeOptions { vfs: Some(1), link_layer, node_id, ..NodeOptions::default() };
+        Node::open_or_create(&scratch.0, &options)
+    };
+    let node = with(Some(LinkLayer::Infiniband), Some(0x0203)).unwrap();
+    assert_eq!(node.devices()[1].mac, [0x02, 0x1b, 0x56, 2, 3, 1]);
+    drop(node);
+    let status = with(None, None).unwrap().status().unwrap();
+    assert_eq!((status.link_layer, status.node_id), (LinkLayer::Infiniband, 0x0203));
+    for (layer, id, said) in [
+        (Some(LinkLayer::Ethernet), None, "link layer infiniband, asked for ethernet"),
+        (None, Some(7), "node id 515, asked for 7"),
+    ] {
+        let error = with(layer, id).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(said), "{error}");
+    }
 }
