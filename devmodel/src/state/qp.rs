@@ -138,8 +138,12 @@ pub struct QpRow {
     pub qkey: u32,
     /// UAR of its doorbells.
     pub uar: u32,
-    /// Padding.
-    pub reserved0: u32,
+    /// InfiniBand: the peer's LID.
+    pub rlid: u16,
+    /// InfiniBand: service level.
+    pub sl: u8,
+    /// InfiniBand: low bits of the source LID.
+    pub path_bits: u8,
 
     /// Attributes of the requester: retry count, RNR retry (7 is infinite), ACK timeout exponent, log2 of READs and
     /// atomics allowed under way.
