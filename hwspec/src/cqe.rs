@@ -166,3 +166,33 @@ hw_layout! {
         0x3c [ 0: 0] owner: bool,
     }
 }
+
+/// What a receive CQE says of an Ethernet frame.
+pub mod eth {
+    /// `hds_ip_ext`: layer 2 is good.
+    pub const L2_OK: u8 = 1 << 0;
+    /// `hds_ip_ext`: the IP header checksum is good, or there is none to be.
+    pub const L3_OK: u8 = 1 << 1;
+    /// `hds_ip_ext`: the TCP or UDP checksum is good.
+    pub const L4_OK: u8 = 1 << 2;
+    /// `l3_hdr_type`.
+    pub const L3_IPV6: u8 = 1;
+    /// `l3_hdr_type`.
+    pub const L3_IPV4: u8 = 2;
+    /// `l4_hdr_type`: TCP without ACK.
+    pub const L4_TCP: u8 = 1;
+    /// `l4_hdr_type`.
+    pub const L4_UDP: u8 = 2;
+    /// `l4_hdr_type`: TCP with ACK and no data.
+    pub const L4_TCP_ACK: u8 = 3;
+    /// `l4_hdr_type`: TCP with ACK and data.
+    pub const L4_TCP_ACK_DATA: u8 = 4;
+    /// `rx_hash_type`: what was hashed of IP, bits 3:2, and of layer 4, bits 7:6.
+    pub const HASH_IPV4: u8 = 1 << 2;
+    /// See [`HASH_IPV4`].
+    pub const HASH_IPV6: u8 = 2 << 2;
+    /// See [`HASH_IPV4`].
+    pub const HASH_TCP: u8 = 1 << 6;
+    /// See [`HASH_IPV4`].
+    pub const HASH_UDP: u8 = 2 << 6;
+}

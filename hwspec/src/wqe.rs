@@ -323,3 +323,41 @@ hw_layout! {
         0x04 [31:24] signature: u8,
     }
 }
+
+hw_layout! {
+    /// Ethernet segment: what the port does to the frame. Its last four bytes are the head of the inline headers, or the
+    /// VLAN tag to insert.
+    pub struct EthSeg: 0x10 {
+        0x00 [31:24] swp_outer_l4_offset: u8,
+        0x00 [23:16] swp_outer_l3_offset: u8,
+        0x00 [15: 8] swp_inner_l4_offset: u8,
+        0x00 [ 7: 0] swp_inner_l3_offset: u8,
+        /// Fill in the TCP or UDP checksum.
+        0x04 [31:31] l4_csum: bool,
+        /// Fill in the IPv4 header checksum.
+        0x04 [30:30] l3_csum: bool,
+        0x04 [29:29] l4_inner_csum: bool,
+        0x04 [28:28] l3_inner_csum: bool,
+        0x04 [23:16] swp_flags: u8,
+        /// Large send: bytes of payload of each segment but the last.
+        0x04 [15: 0] mss: u16,
+        0x08 [31: 0] flow_table_metadata: u32,
+        /// The low half is a VLAN tag to insert behind the MACs, not inline headers.
+        0x0c [31:31] insert_vlan: bool,
+        /// Bytes of headers that follow at once, the first two of them in this segment. With `insert_vlan` the kind of
+        /// tag: see [`EthSeg::is_svlan`].
+        0x0c [25:16] inline_hdr_sz: u16,
+        /// Tag control information to insert.
+        0x0c [15: 0] vlan_tci: u16,
+    }
+}
+
+impl EthSeg {
+    /// Where the inline headers begin in the segment.
+    pub const INLINE_START: usize = 0xe;
+
+    /// Whether the tag to insert is a service tag (IEEE 802.1ad).
+    pub fn is_svlan(&self) -> bool {
+        self.insert_vlan() && self.inline_hdr_sz() & 1 != 0
+    }
+}

@@ -7,11 +7,14 @@ pub mod adapter;
 pub mod adapter_id;
 pub mod cq;
 pub mod eq;
+pub mod flow;
 pub mod mkey;
 pub mod qp;
 pub mod queue;
 pub mod resource;
+pub mod rq_sq;
 pub mod srq;
+pub mod tir;
 pub mod uctx;
 pub mod vport;
 
@@ -87,10 +90,44 @@ hw_enum! {
         DeallocXrcd = 0x80f,
         AllocTransportDomain = 0x816,
         DeallocTransportDomain = 0x817,
+        CreateTir = 0x900,
+        ModifyTir = 0x901,
+        DestroyTir = 0x902,
+        QueryTir = 0x903,
+        CreateSq = 0x904,
+        ModifySq = 0x905,
+        DestroySq = 0x906,
+        QuerySq = 0x907,
+        CreateRq = 0x908,
+        ModifyRq = 0x909,
+        DestroyRq = 0x90a,
+        QueryRq = 0x90b,
         CreateRmp = 0x90c,
         ModifyRmp = 0x90d,
         DestroyRmp = 0x90e,
         QueryRmp = 0x90f,
+        CreateTis = 0x912,
+        ModifyTis = 0x913,
+        DestroyTis = 0x914,
+        QueryTis = 0x915,
+        CreateRqt = 0x916,
+        ModifyRqt = 0x917,
+        DestroyRqt = 0x918,
+        QueryRqt = 0x919,
+        SetFlowTableRoot = 0x92f,
+        CreateFlowTable = 0x930,
+        DestroyFlowTable = 0x931,
+        QueryFlowTable = 0x932,
+        CreateFlowGroup = 0x933,
+        DestroyFlowGroup = 0x934,
+        QueryFlowGroup = 0x935,
+        SetFlowTableEntry = 0x936,
+        QueryFlowTableEntry = 0x937,
+        DeleteFlowTableEntry = 0x938,
+        AllocFlowCounter = 0x939,
+        DeallocFlowCounter = 0x93a,
+        QueryFlowCounter = 0x93b,
+        ModifyFlowTable = 0x93c,
         CreateUctx = 0xa04,
         DestroyUctx = 0xa06,
     }

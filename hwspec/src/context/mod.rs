@@ -3,9 +3,13 @@
 pub mod caps;
 pub mod cq;
 pub mod eq;
+pub mod flow;
 pub mod mkey;
+pub mod port;
 pub mod qp;
+pub mod rq_sq;
 pub mod srq;
+pub mod tir;
 pub mod vport;
 pub mod wq;
 

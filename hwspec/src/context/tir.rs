@@ -1,0 +1,55 @@
+//! Contexts of the transport interfaces and the table of receive queues.
+use crate::hw_layout;
+
+hw_layout! {
+    /// Transport interface send: what the send queues that name it have in common.
+    pub struct TisContext: 0xa0 {
+        0x000 [31:31] strict_lag_tx_port_affinity: bool,
+        0x000 [30:30] tls_en: bool,
+        0x000 [27:24] lag_tx_port_affinity: u8,
+        0x000 [19:16] prio: u8,
+        0x024 [23: 0] transport_domain: u32,
+        0x028 [23: 0] underlay_qpn: u32,
+        0x02c [23: 0] pd: u32,
+    }
+}
+
+hw_layout! {
+    /// Which fields of a packet are hashed for receive side scaling.
+    pub struct HashFields: 0x4 {
+        0x000 [31:31] l3_prot_type: bool,
+        0x000 [30:30] l4_prot_type: bool,
+        0x000 [29: 0] selected_fields: u32,
+    }
+}
+
+hw_layout! {
+    /// Transport interface receive: where the packets steered to it go.
+    pub struct TirContext: 0xf0 {
+        0x004 [31:28] disp_type: u8,
+        0x004 [27:27] tls_en: bool,
+        0x010 [27:12] lro_timeout_period_usecs: u16,
+        0x010 [11: 8] packet_merge_mask: u8,
+        0x010 [ 7: 0] lro_max_ip_payload_size: u8,
+        0x01c [23: 0] inline_rqn: u32,
+        0x020 [31:31] rx_hash_symmetric: bool,
+        0x020 [29:29] tunneled_offload_en: bool,
+        0x020 [23: 0] indirect_table: u32,
+        0x024 [31:28] rx_hash_fn: u8,
+        0x024 [25:24] self_lb_block: u8,
+        0x024 [23: 0] transport_domain: u32,
+        0x028         rx_hash_toeplitz_key: [u8; 0x28],
+        0x050         rx_hash_field_selector_outer: HashFields,
+        0x054         rx_hash_field_selector_inner: HashFields,
+    }
+}
+
+hw_layout! {
+    /// Receive queue table; the list of receive queue numbers follows.
+    pub struct RqtContext: 0xf0 {
+        0x014 [26:24] list_q_type: u8,
+        0x014 [15: 0] rqt_max_size: u16,
+        0x018 [31:31] rq_vhca_id_format: bool,
+        0x018 [15: 0] rqt_actual_size: u16,
+    }
+}
