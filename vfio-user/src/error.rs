@@ -1,0 +1,57 @@
+//! Why a session ends, or a request is refused.
+
+use crate::Command;
+use std::io;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong between two ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The other end closed the connection between two messages.
+    #[error("the other end closed the connection")]
+    Closed,
+    /// The other end did not finish a message, or did not take one, in time; or no answer came.
+    #[error("the other end was silent: waited {0} ms for {1}")]
+    Silent(u128, &'static str),
+    /// The bytes are no messages: the session cannot go on.
+    #[error("{0}")]
+    Malformed(String),
+    /// The other end refused a request.
+    #[error("{command:?} was refused: {}", io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// What was asked.
+        command: Command,
+        /// The errno in the reply; EIO if it held none.
+        errno: i32,
+    },
+    /// A system call failed.
+    #[error("cannot {0}: {1}")]
+    System(&'static str, #[source] io::Error),
+}
+
+impl Error {
+    /// The errno that says it best.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Closed => libc::ENOTCONN,
+            Self::Silent(..) => libc::ETIMEDOUT,
+            Self::Malformed(_) => libc::EPROTO,
+            Self::Refused { errno, .. } => *errno,
+            Self::System(_, e) => e.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused { errno, .. } => Self::from_raw_os_error(errno),
+            Error::System(_, e) => e,
+            Error::Silent(..) => Self::new(io::ErrorKind::TimedOut, error.to_string()),
+            Error::Closed => Self::new(io::ErrorKind::UnexpectedEof, error.to_string()),
+            Error::Malformed(_) => Self::new(io::ErrorKind::InvalidData, error.to_string()),
+        }
+    }
+}

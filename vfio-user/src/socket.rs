@@ -1,0 +1,393 @@
+//! Messages over a stream socket, with the descriptors that belong to them; and the sockets a server listens on.
+
+use crate::{
+    Command, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
+    version::{MAJOR, Version},
+};
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{
+            fs::FileTypeExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// How long the other end may take in the middle of a message, or to take one of ours.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Descriptors that wait for their message at most: a client that sends more is not in order.
+const WAITING_FDS: usize = 1024;
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// Its header.
+    pub header: Header,
+    /// What follows the header.
+    pub payload: &'a [u8],
+    /// The descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The receiving half.
+pub struct Receiver {
+    socket: Arc<UnixStream>,
+    buf: Vec<u8>,
+    /// Bytes of `buf` that are not taken yet.
+    start: usize,
+    end: usize,
+    /// How many bytes of the stream came before `buf[0]`.
+    base: u64,
+    /// Descriptors, and the position in the stream of the last byte that was read when they came. A read ends with
+    /// the piece of the stream that carried descriptors, so that byte is of the message they belong to.
+    fds: Vec<(u64, OwnedFd)>,
+    patience: Duration,
+}
+
+/// The sending half. Who sends from several threads takes turns.
+pub struct Sender {
+    socket: Arc<UnixStream>,
+}
+
+/// Both halves, and a client's way to ask.
+pub struct Connection {
+    /// What arrives.
+    pub receiver: Receiver,
+    /// Where to send.
+    pub sender: Sender,
+    next_id: u16,
+}
+
+/// The answer to a request.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// What followed the header.
+    pub payload: Vec<u8>,
+    /// The descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Receiver {
+    /// How long the other end may take in the middle of a message.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// The next message. Waits for it as long as `within`, or for ever.
+    pub fn receive(&mut self, within: Option<Duration>) -> Result<Message<'_>> {
+        let size = self.fill(within)?;
+        let from = self.start;
+        self.start += size;
+        let until = self.base + self.start as u64;
+        let mut fds = Vec::new();
+        if !self.fds.is_empty() {
+            let (taken, rest) = std::mem::take(&mut self.fds).into_iter().partition(|(at, _)| *at < until);
+            self.fds = rest;
+            let taken: Vec<(u64, OwnedFd)> = taken;
+            fds.extend(taken.into_iter().map(|(_, fd)| fd));
+        }
+        let (header, payload) = split(&self.buf[from..from + size])?;
+        Ok(Message { header, payload, fds })
+    }
+
+    /// Reads until a whole message is there; its size.
+    fn fill(&mut self, within: Option<Duration>) -> Result<usize> {
+        let mut begun = Instant::now();
+        loop {
+            let have = self.end - self.start;
+            let mut missing = HEADER_SIZE;
+            if have >= HEADER_SIZE {
+                let (header, _) = split(&self.buf[self.start..self.end])?;
+                let size = header.size as usize;
+                if !(HEADER_SIZE..=MAX_MESSAGE).contains(&size) {
+                    return Err(Error::Malformed(format!(
+                        "a message says it has {size} bytes, expected {HEADER_SIZE} to {MAX_MESSAGE}"
+                    )));
+                }
+                if have >= size {
+                    return Ok(size);
+                }
+                missing = size;
+            }
+            if self.start > 0 && (have == 0 || self.start + missing > self.buf.len()) {
+                self.buf.copy_within(self.start..self.end, 0);
+                self.base += self.start as u64;
+                (self.start, self.end) = (0, have);
+            }
+            // Between messages for as long as asked; within one, the other end has begun and must go on.
+            let wait = if have == 0 { within } else { Some(self.patience) };
+            let wait = wait.map(|w| w.saturating_sub(begun.elapsed()));
+            self.read(wait, have > 0)?;
+            if have == 0 {
+                begun = Instant::now();
+            }
+        }
+    }
+
+    /// One read.
+    fn read(&mut self, wait: Option<Duration>, within_message: bool) -> Result<()> {
+        let what = if within_message { "the rest of a message" } else { "a message" };
+        let mut fds = Vec::new();
+        let begun = Instant::now();
+        let got = loop {
+            let room = &mut self.buf[self.end..];
+            match sys::receive(self.socket.as_fd(), room, &mut fds, wait.is_some()) {
+                Ok(got) => break got,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let wait = wait.unwrap_or(self.patience);
+                    let left = wait.saturating_sub(begun.elapsed());
+                    let silent = || Error::Silent(wait.as_millis(), what);
+                    let ready = sys::readable(self.socket.as_fd(), left);
+                    let ready = ready.map_err(|e| Error::System("wait for a message", e))?;
+                    if !ready || left.is_zero() {
+                        return Err(silent());
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => break 0,
+                Err(e) => return Err(Error::System("receive a message", e)),
+            }
+        };
+        match got {
+            0 if within_message => {
+                return Err(Error::Malformed("the connection was closed in the middle of a message".into()));
+            }
+            0 => return Err(Error::Closed),
+            _ => self.end += got,
+        }
+        let last = self.base + self.end as u64 - 1;
+        self.fds.extend(fds.into_iter().map(|fd| (last, fd)));
+        if self.fds.len() > WAITING_FDS {
+            return Err(Error::Malformed(format!("{} descriptors for one message", self.fds.len())));
+        }
+        Ok(())
+    }
+}
+
+fn split(bytes: &[u8]) -> Result<(Header, &[u8])> {
+    crate::message::read(bytes)
+}
+
+impl Sender {
+    /// Sends a message of `header` and `parts` behind it, with descriptors.
+    pub fn send(&self, header: &Header, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 1);
+        all.push(header.as_bytes());
+        all.extend_from_slice(parts);
+        let mut fds = fds;
+        let mut rest = all.as_mut_slice();
+        while !rest.is_empty() {
+            match sys::send(self.socket.as_fd(), rest, fds) {
+                Ok(sent) => {
+                    fds = &[];
+                    advance(&mut rest, sent);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    return Err(Error::Silent(PATIENCE.as_millis(), "a message to be taken"));
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Err(Error::Closed);
+                }
+                Err(e) => return Err(Error::System("send a message", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers `request`, if it wants an answer.
+    pub fn reply(&self, request: &Header, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        if request.no_reply() {
+            return Ok(());
+        }
+        self.send(&request.reply(parts.iter().map(|p| p.len()).sum()), parts, fds)
+    }
+
+    /// Refuses `request`, if it wants an answer.
+    pub fn refuse(&self, request: &Header, errno: i32) -> Result<()> {
+        if request.no_reply() {
+            return Ok(());
+        }
+        self.send(&request.refusal(errno), &[], &[])
+    }
+
+    /// Ends the connection: whoever waits on either half returns.
+    pub fn shutdown(&self) {
+        sys::shutdown(self.socket.as_fd());
+    }
+
+    /// Another handle on the sending half.
+    pub fn share(&self) -> Self {
+        Self { socket: self.socket.clone() }
+    }
+}
+
+/// Drops the first `sent` bytes of `parts`.
+fn advance(parts: &mut &mut [&[u8]], mut sent: usize) {
+    let mut whole = 0;
+    for part in parts.iter_mut() {
+        if sent < part.len() {
+            *part = &part[sent..];
+            break;
+        }
+        sent -= part.len();
+        whole += 1;
+    }
+    let (_, rest) = std::mem::take(parts).split_at_mut(whole);
+    *parts = rest;
+}
+
+impl Connection {
+    /// Over a socket that is connected.
+    pub fn new(socket: UnixStream) -> Result<Self> {
+        socket.set_nonblocking(false).map_err(|e| Error::System("set up a socket", e))?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(|e| Error::System("set up a socket", e))?;
+        let socket = Arc::new(socket);
+        let receiver = Receiver {
+            socket: socket.clone(),
+            buf: vec![0; MAX_MESSAGE],
+            start: 0,
+            end: 0,
+            base: 0,
+            fds: Vec::new(),
+            patience: PATIENCE,
+        };
+        Ok(Self { receiver, sender: Sender { socket }, next_id: 0 })
+    }
+
+    /// As a client: connects to the server at `path` and agrees on a version. Waits as long as `within` for its answer.
+    pub fn connect(path: &Path, within: Duration) -> Result<(Self, Version)> {
+        let socket = UnixStream::connect(path).map_err(|e| Error::System("connect to the socket", e))?;
+        let mut connection = Self::new(socket)?;
+        let reply = connection.call(Command::VERSION, &[&Version::ours().encode()], &[], within)?;
+        let version = Version::decode(&reply.payload)?;
+        if version.major != MAJOR {
+            return Err(Error::Malformed(format!(
+                "the server speaks vfio-user {}.{}, expected {MAJOR}.x",
+                version.major, version.minor
+            )));
+        }
+        Ok((connection, version))
+    }
+
+    /// Asks and waits for the answer. Requests of the other end that arrive meanwhile are answered with ENOTSUP.
+    pub fn call(
+        &mut self,
+        command: Command,
+        parts: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+        within: Duration,
+    ) -> Result<Reply> {
+        self.next_id = self.next_id.wrapping_add(1);
+        let id = self.next_id;
+        self.sender.send(&Header::request(id, command, parts.iter().map(|p| p.len()).sum()), parts, fds)?;
+        let begun = Instant::now();
+        loop {
+            let left = within.saturating_sub(begun.elapsed());
+            let message = self.receiver.receive(Some(left)).map_err(|e| match e {
+                Error::Silent(_, "a message") => Error::Silent(within.as_millis(), "an answer"),
+                other => other,
+            })?;
+            match message.header.kind() {
+                Some(Kind::Request) => self.sender.refuse(&message.header, libc::EOPNOTSUPP)?,
+                Some(Kind::Reply) if message.header.id == id => {
+                    if let Some(errno) = message.header.refused() {
+                        return Err(Error::Refused { command, errno });
+                    }
+                    return Ok(Reply { payload: message.payload.to_vec(), fds: message.fds });
+                }
+                // The answer to a request that was given up.
+                Some(Kind::Reply) => {}
+                None => return Err(Error::Malformed("a message is neither request nor reply".into())),
+            }
+        }
+    }
+
+    /// Tells something that wants no answer.
+    pub fn tell(&mut self, command: Command, parts: &[&[u8]]) -> Result<()> {
+        self.next_id = self.next_id.wrapping_add(1);
+        let len = parts.iter().map(|p| p.len()).sum();
+        self.sender.send(&Header::request(self.next_id, command, len).without_reply(), parts, &[])
+    }
+
+    /// Asks with the structure `request`; the answer must begin with a `T`.
+    pub fn ask<T: FromBytes>(
+        &mut self,
+        command: Command,
+        request: &(impl IntoBytes + zerocopy::Immutable),
+        within: Duration,
+    ) -> Result<(T, Reply)> {
+        let reply = self.call(command, &[request.as_bytes()], &[], within)?;
+        let (value, _) = crate::message::read(&reply.payload)?;
+        Ok((value, reply))
+    }
+}
+
+/// A socket in the file system that a server listens on; its file goes when this is dropped.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+impl Listener {
+    /// Makes the socket. One that a server left behind, and nobody listens on, is replaced.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let made = match UnixListener::bind(path) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Self::is_stale(path) => {
+                fs::remove_file(path).and_then(|()| UnixListener::bind(path))
+            }
+            other => other,
+        };
+        let socket = made.map_err(|e| Error::System("make the socket", e))?;
+        let id = identity(path).map_err(|e| Error::System("look at the socket", e))?;
+        Ok(Self { socket, path: path.into(), id })
+    }
+
+    fn is_stale(path: &Path) -> bool {
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        is_socket && matches!(UnixStream::connect(path), Err(e) if e.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next client. [`Error::Closed`] after [`close`](Self::close).
+    pub fn accept(&self) -> Result<Connection> {
+        loop {
+            match self.socket.accept() {
+                Ok((stream, _)) => return Connection::new(stream),
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(Error::Closed),
+                // The client gave up again.
+                Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(e) => return Err(Error::System("accept a client", e)),
+            }
+        }
+    }
+
+    /// Takes no more clients: whoever waits in [`accept`](Self::accept) returns.
+    pub fn close(&self) {
+        sys::shutdown(self.socket.as_fd());
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Not another server's that took the name meanwhile.
+        if identity(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The system calls: messages with descriptors.
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+/// Descriptors the kernel passes with one message at most (SCM_MAX_FD).
+const SCM_MAX_FD: usize = 253;
+/// Room for their control message: a header and the numbers, whole words.
+const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + SCM_MAX_FD * size_of::<RawFd>()).div_ceil(8) + 2;
+
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(n) => return Ok(n),
+            Err(_) => {
+                let e = io::Error::last_os_error();
+                if e.kind() != io::ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+        }
+    }
+}
+
+fn control_len(fds: usize) -> u32 {
+    (fds * size_of::<RawFd>()) as u32
+}
+
+/// Receives bytes into `buf` and descriptors into `fds`. 0: the other end is gone. Waits for something unless `dont_wait`.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    dont_wait: bool,
+) -> io::Result<usize> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut part = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: a plain structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    let flags = libc::MSG_CMSG_CLOEXEC | if dont_wait { libc::MSG_DONTWAIT } else { 0 };
+    let got = retry(|| {
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: the structure names a buffer and a control buffer that live across the call.
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) }
+    })?;
+    // SAFETY: the kernel filled the control buffer; the macros stay within it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(one) = header.as_ref() {
+            if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                let bytes = one.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                for i in 0..bytes / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        // Some were lost: this process has no room for more.
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    Ok(got)
+}
+
+/// Sends what it can of `parts`, in order, with `fds`.
+pub fn send(socket: BorrowedFd<'_>, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    if fds.len() > SCM_MAX_FD {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut vectors: Vec<libc::iovec> = parts
+        .iter()
+        .map(|p| libc::iovec { iov_base: p.as_ptr().cast_mut().cast(), iov_len: p.len() })
+        .collect();
+    let mut control = [0u64; CONTROL_WORDS];
+    // SAFETY: a plain structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len() as _;
+    if !fds.is_empty() {
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: arithmetic.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(control_len(fds.len())) } as _;
+        // SAFETY: the control buffer has room for one header and SCM_MAX_FD numbers.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            if let Some(one) = header.as_mut() {
+                one.cmsg_level = libc::SOL_SOCKET;
+                one.cmsg_type = libc::SCM_RIGHTS;
+                one.cmsg_len = libc::CMSG_LEN(control_len(fds.len())) as _;
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                for (i, fd) in fds.iter().enumerate() {
+                    data.add(i).write_unaligned(fd.as_raw_fd());
+                }
+            }
+        }
+    }
+    // SAFETY: the structure names buffers that live across the call.
+    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+/// Waits until there is something to receive. False: nothing came in that time.
+pub fn readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
+    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let millis = i32::try_from(within.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: one structure that lives across the call.
+    match unsafe { libc::poll(&raw mut one, 1, millis) } {
+        -1 => {
+            let e = io::Error::last_os_error();
+            // The caller looks at the time that is left.
+            if e.kind() == io::ErrorKind::Interrupted { Ok(true) } else { Err(e) }
+        }
+        n => Ok(n > 0),
+    }
+}
+
+/// Ends both directions: whoever waits on the socket, or on a listener, returns.
+pub fn shutdown(socket: BorrowedFd<'_>) {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
