@@ -139,7 +139,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         QueryHcaVportContext | QueryHcaVportGid | QueryHcaVportPkey | MadIfc => {
             Syndrome::NotOnThisLink.refuse()
         }
-        Other(_) => Syndrome::UnknownOpcode.refuse(),
+        _ => Syndrome::UnknownOpcode.refuse(),
     }
 }
 

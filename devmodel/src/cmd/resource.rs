@@ -4,10 +4,7 @@ use super::{
     call::Call,
     refusal::{Done, Syndrome},
 };
-use crate::{
-    region::Func,
-    state::{CounterRow, Counters, PdRow, TdRow, UarRow, XrcdRow},
-};
+use crate::state::{CounterRow, Counters, PdRow, TdRow, UarRow, XrcdRow};
 use hwspec::{cmd::resource::*, pcie::FIRST_UAR};
 
 pub(super) fn alloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
@@ -63,40 +60,9 @@ pub(super) fn dealloc_xrcd(call: &mut Call<'_, '_, '_>) -> Done {
     call.done()
 }
 
-/// What a counter set counts: the function's counters, from where they stood when the set was allocated or cleared.
-const COUNTED: [Counters; 15] = [
-    Counters::RxWriteRequests,
-    Counters::RxReadRequests,
-    Counters::RxAtomicRequests,
-    Counters::OutOfBuffer,
-    Counters::OutOfSequence,
-    Counters::DuplicateRequest,
-    Counters::RnrNakRetryErr,
-    Counters::PacketSeqErr,
-    Counters::ImpliedNakSeqErr,
-    Counters::LocalAckTimeoutErr,
-    Counters::RespLocalLengthError,
-    Counters::RespCqeError,
-    Counters::ReqCqeError,
-    Counters::ReqRemoteInvalidRequest,
-    Counters::ReqRemoteAccessErrors,
-];
-
-fn counted(func: &Func<'_>) -> [u64; 16] {
-    let mut now = [0; 16];
-    for (value, counter) in now.iter_mut().zip(COUNTED) {
-        *value = func.function().counters[counter as usize];
-    }
-    now
-}
-
 pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
-    let values = counted(call.func);
     // Set 0 is what QPs name that chose none.
     let index = call.alloc::<CounterRow>(1)?;
-    if let Some(row) = call.func.row_mut::<CounterRow>(index) {
-        row.values = values;
-    }
     let mut out = AllocQCounterOut::zeroed();
     out.set().counter_set_id(index as u8);
     call.answer(&out)
@@ -110,31 +76,33 @@ pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryQCounterIn = call.input()?;
-    let now = counted(call.func);
     let index = call.own::<CounterRow>(input.counter_set_id().into(), Syndrome::NoSuchCounter)?;
     let Some(row) = call.func.row::<CounterRow>(index) else { return Syndrome::NoSuchCounter.refuse() };
-    let then = row.values;
-    let count = |i: usize| now[i].wrapping_sub(then[i]) as u32;
+    let values = row.values;
+    let count = |counter: Counters| values[counter as usize] as u32;
     let mut out = QueryQCounterOut::zeroed();
     out.set()
-        .rx_write_requests(count(0))
-        .rx_read_requests(count(1))
-        .rx_atomic_requests(count(2))
-        .out_of_buffer(count(3))
-        .out_of_sequence(count(4))
-        .duplicate_request(count(5))
-        .rnr_nak_retry_err(count(6))
-        .packet_seq_err(count(7))
-        .implied_nak_seq_err(count(8))
-        .local_ack_timeout_err(count(9))
-        .resp_local_length_error(count(10))
-        .resp_cqe_error(count(11))
-        .req_cqe_error(count(12))
-        .req_remote_invalid_request(count(13))
-        .req_remote_access_errors(count(14));
+        .rx_write_requests(count(Counters::RxWriteRequests))
+        .rx_read_requests(count(Counters::RxReadRequests))
+        .rx_atomic_requests(count(Counters::RxAtomicRequests))
+        .out_of_buffer(count(Counters::OutOfBuffer))
+        .out_of_sequence(count(Counters::OutOfSequence))
+        .duplicate_request(count(Counters::DuplicateRequest))
+        .rnr_nak_retry_err(count(Counters::RnrNakRetryErr))
+        .packet_seq_err(count(Counters::PacketSeqErr))
+        .implied_nak_seq_err(count(Counters::ImpliedNakSeqErr))
+        .local_ack_timeout_err(count(Counters::LocalAckTimeoutErr))
+        .resp_local_length_error(count(Counters::RespLocalLengthError))
+        .resp_cqe_error(count(Counters::RespCqeError))
+        .req_cqe_error(count(Counters::ReqCqeError))
+        .req_remote_invalid_request(count(Counters::ReqRemoteInvalidRequest))
+        .req_remote_access_errors(count(Counters::ReqRemoteAccessErrors))
+        .resp_remote_access_errors(count(Counters::RespRemoteAccessErrors))
+        .resp_cqe_flush_error(count(Counters::RespCqeFlushError))
+        .req_cqe_flush_error(count(Counters::ReqCqeFlushError));
     if input.clear() {
         if let Some(row) = call.func.row_mut::<CounterRow>(index) {
-            row.values = now;
+            row.values = Default::default();
         }
     }
     call.answer(&out)

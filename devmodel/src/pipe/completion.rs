@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{
     region::{Effect, Func},
-    state::{CqRow, QpFlags},
+    state::{Counters, CqRow, QpFlags},
     translate,
 };
 use hwspec::{
     context::{ArmState, CqStatus},
-    cqe::{Cqe64, CqeError, CqeOpcode},
+    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
     doorbell::CqArm,
     handle::{Qpn, Srqn},
 };
@@ -28,11 +28,23 @@ pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
     }
 }
 
-/// An error CQE.
-pub(crate) fn error(w: &Work<'_, '_, '_>, kind: CqeOpcode, failure: Failure, wqe: u16, opcode: u8) -> Cqe64 {
+/// An error CQE, counted.
+#[cold]
+pub(crate) fn error(
+    w: &mut Work<'_, '_, '_>,
+    kind: CqeOpcode,
+    failure: Failure,
+    wqe: u16,
+    opcode: u8,
+) -> Cqe64 {
+    let receive = kind == CqeOpcode::RespErr;
+    w.count(if receive { Counters::RespCqeError } else { Counters::ReqCqeError });
+    if failure.syndrome == CqeSyndrome::WrFlushErr {
+        w.count(if receive { Counters::RespCqeFlushError } else { Counters::ReqCqeFlushError });
+    }
     let mut cqe = CqeError::zeroed();
     cqe.set()
-        .srqn(Srqn(user_index(w, kind == CqeOpcode::RespErr)))
+        .srqn(Srqn(user_index(w, receive)))
         .vendor_err_synd(failure.vendor)
         .syndrome(failure.syndrome)
         .s_wqe_opcode(opcode)

@@ -4,7 +4,7 @@ use super::{
     completion, flush, requester,
     work::{Failure, Work},
 };
-use crate::state::{Counters, QpFlags, SendRecord};
+use crate::state::{QpFlags, SendRecord};
 use hwspec::{
     cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
     handle::{Psn, Qpn},
@@ -77,7 +77,6 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>, failure: Failure) {
     w.q.sr_head = w.q.sr_head.wrapping_add(1);
     w.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
     w.q.set(QpFlags::SQ_FAILED, true);
-    w.count(Counters::ReqCqeError);
     let cqe = completion::error(w, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
     completion::push(w, w.q.cqn_snd, cqe, true);
     flush::enter_error(w);

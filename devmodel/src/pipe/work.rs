@@ -88,6 +88,9 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline]
     pub(crate) fn count(&mut self, counter: Counters) {
         self.func.count(counter, 1);
+        if self.q.counter_set != 0 {
+            self.func.count_in_set(self.q.counter_set.into(), counter, 1);
+        }
     }
 
     pub(crate) fn profile(&self) -> Profile {

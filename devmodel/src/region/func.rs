@@ -4,7 +4,7 @@ use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
 use crate::{
     host::{Host, Party, Rid},
     state::{
-        CounterRow, Counters, CqRow, EqRow, FunctionRow, Head, MkeyRow, PdRow, QpRow, ReadResource,
+        CounterRow, Counters, CqRow, EqRow, FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource,
         SendRecord, SrqRow, TdRow, UarRow, UctxRow, XrcdRow,
     },
 };
@@ -34,7 +34,7 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
         fn head_mut(&mut self) -> &mut Head { &mut self.head }
     }
 )* } }
-impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter,
+impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp);
 
 /// A locked function.
@@ -120,6 +120,17 @@ impl<'r> Func<'r> {
         // SAFETY: in bounds; plain data; we hold the lock and `&mut self`.
         let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
         row.counters[counter as usize] = row.counters[counter as usize].wrapping_add(n);
+    }
+
+    /// Adds to a counter of counter set `set`, if there is such a set. Not journaled either.
+    #[cold]
+    pub fn count_in_set(&mut self, set: u32, counter: Counters, n: u64) {
+        if self.row::<CounterRow>(set).is_none() {
+            return;
+        }
+        // SAFETY: in bounds and allocated by the check; plain data; we hold the lock and `&mut self`.
+        let row: &mut CounterRow = unsafe { &mut *self.row_of::<CounterRow>(Table::Counter, set as usize) };
+        row.values[counter as usize] = row.values[counter as usize].wrapping_add(n);
     }
 
     /// Row `index`, if it is allocated.

@@ -2,8 +2,8 @@
 
 use super::ring;
 use crate::state::{
-    CounterRow, CqRow, EqRow, FunctionRow, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow, TdRow,
-    TimerRow, UarRow, UctxRow, XrcdRow,
+    CounterRow, CqRow, EqRow, FunctionRow, GroupRow, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
+    TdRow, TimerRow, UarRow, UctxRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -112,6 +112,8 @@ pub enum Table {
     Xrcd,
     Counter,
     Uctx,
+    /// Memberships of QPs in multicast groups.
+    Group,
     Srq,
     Cq,
     Qp,
@@ -129,7 +131,7 @@ pub enum Table {
 
 impl Table {
     /// All tables, in order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -140,6 +142,7 @@ impl Table {
         Self::Xrcd,
         Self::Counter,
         Self::Uctx,
+        Self::Group,
         Self::Srq,
         Self::Cq,
         Self::Qp,
@@ -163,7 +166,7 @@ impl Table {
             Self::Uar => 1024,
             Self::Counter => 256,
             Self::Uctx => 1024,
-            Self::Srq => 1 << g.log_srq,
+            Self::Group | Self::Srq => 1 << g.log_srq,
             Self::Cq => 1 << g.log_cq,
             Self::Qp => 1 << g.log_qp,
             Self::SendRecord => SendRecord::PER_QP << g.log_qp,
@@ -190,6 +193,7 @@ impl Table {
             Self::Xrcd => size_of::<XrcdRow>(),
             Self::Counter => size_of::<CounterRow>(),
             Self::Uctx => size_of::<UctxRow>(),
+            Self::Group => size_of::<GroupRow>(),
             Self::Srq => size_of::<SrqRow>(),
             Self::Cq => size_of::<CqRow>(),
             Self::Qp => size_of::<QpRow>(),

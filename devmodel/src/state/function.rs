@@ -80,8 +80,8 @@ pub enum Counters {
     RpCnpHandled,
     BadDoorbells,
     CommandsDone,
-    Unused30,
-    Unused31,
+    RespCqeFlushError,
+    ReqCqeFlushError,
 }
 
 /// Registers and books of one function.
@@ -143,8 +143,10 @@ pub struct FunctionRow {
     /// Translation entries in use.
     pub mtt_used: u32,
 
+    /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none.
+    pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 5],
+    pub reserved0: [u32; 15],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

@@ -9,7 +9,8 @@ mod qp;
 
 pub use function::{COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MsixEntry, ROCE_ADDRESSES, RoceAddress};
 pub use objects::{
-    CounterRow, CqRow, EqRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, WqMemory, XrcdRow,
+    CounterRow, CqRow, EqRow, GroupRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, WqMemory,
+    XrcdRow,
 };
 pub use qp::{QpFlags, QpRow, ReadResource, RxMessage, SendRecord};
 

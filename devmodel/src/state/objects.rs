@@ -1,6 +1,6 @@
 //! Queues, keys and domains other than the QP.
 
-use super::Head;
+use super::{COUNTERS, Head};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Where a queue's entries lie: a page list in the translation table.
@@ -46,8 +46,17 @@ rows! {
     }
     /// Set of queue counters.
     CounterRow {
-        /// Values, by the order of `QUERY_Q_COUNTER`.
-        values: [u64; 16],
+        /// Values, by [`Counters`](super::Counters).
+        values: [u64; COUNTERS],
+    }
+    /// A QP's membership in a multicast group.
+    GroupRow {
+        /// The group's GID.
+        gid: [u8; 16],
+        /// QP index.
+        qp: u32,
+        /// Padding.
+        reserved: u32,
     }
     /// Event queue.
     EqRow {

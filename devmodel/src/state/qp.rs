@@ -49,6 +49,8 @@ bitflags::bitflags! {
         const COMM_EST = 1 << 21;
         /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
         const GAP = 1 << 22;
+        /// Own multicasts do not come back (`block_lb_mc`).
+        const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
     }
 }
 
@@ -223,8 +225,12 @@ pub struct QpRow {
     pub cnp_after: u64,
     /// Message under reception.
     pub rx: RxMessage,
+    /// Source QP number in a DETH, if not the QP's own; 0 is the QP's own (`deth_sqpn`).
+    pub deth_sqpn: u32,
+    /// XRC target: the SRQ that the request at hand names.
+    pub xrc_srqn: u32,
     /// Padding to whole cache lines.
-    pub reserved: [u8; 48],
+    pub reserved: [u8; 40],
 }
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.
