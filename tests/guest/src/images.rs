@@ -1,0 +1,63 @@
+//! Where QEMU and the guest's images are; made by `scripts/guest-image.sh` when missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Outcome, Trouble, failed, tree};
+
+/// The kernels a guest can boot, oldest first: Debian 12's and Debian 13's.
+pub const KERNELS: [&str; 2] = ["6.1", "6.12"];
+
+/// The two folders of `scripts/guest-image.sh`.
+#[derive(Clone, Debug)]
+pub struct Images {
+    tools: PathBuf,
+    guest: PathBuf,
+}
+
+impl Images {
+    /// Finds the images, making them when missing (about a minute, and a network).
+    pub fn ready() -> Outcome<Self> {
+        let script = tree().join("scripts/guest-image.sh");
+        let output = Command::new("sh").arg(script).arg("build").stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => {}
+            Some(3) => return Err(Trouble::Cannot(said.trim().lines().last().unwrap_or("no images").into())),
+            _ => return failed(format!("guest-image.sh: {}", said.trim())),
+        }
+        let paths = String::from_utf8_lossy(&output.stdout);
+        let mut lines = paths.lines().map(PathBuf::from);
+        let (Some(tools), Some(guest)) = (lines.next(), lines.next()) else {
+            return failed(format!("guest-image.sh: expected two folders, found {paths:?}"));
+        };
+        if Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_err() {
+            return Err(Trouble::Cannot("no setpriv (util-linux) here".into()));
+        }
+        Ok(Self { tools, guest })
+    }
+
+    /// QEMU, of a release that has a vfio-user client.
+    pub fn qemu(&self) -> PathBuf {
+        self.tools.join("bin/qemu-system-x86_64")
+    }
+
+    /// Wireshark's dissectors on the command line.
+    pub fn tshark(&self) -> PathBuf {
+        self.tools.join("bin/tshark")
+    }
+
+    /// The user space, an ext4 image guests share.
+    pub fn root(&self) -> PathBuf {
+        self.guest.join("root.ext4")
+    }
+
+    /// Directory of a kernel with `vmlinuz` and `initramfs`.
+    pub fn kernel(&self, name: &str) -> Outcome<PathBuf> {
+        let dir = self.guest.join(Path::new(name));
+        if KERNELS.contains(&name) && dir.is_dir() {
+            return Ok(dir);
+        }
+        failed(format!("expected a kernel of {}, found {name:?}", KERNELS.join(" and ")))
+    }
+}

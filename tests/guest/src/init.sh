@@ -1,0 +1,37 @@
+# First program of a guest: mounts what programs expect, then runs what the harness asks for. /share is the harness's
+# directory: the line "N SECONDS" on the port runs /share/N.sh and is answered "N STATUS".
+export PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
+# shellcheck disable=SC2046  # words of the kernel's command line
+set -- $(cat /proc/cmdline)
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro built /built 2>/dev/null
+for word in "$@"; do
+    case $word in guest=*) hostname "${word#guest=}" ;; esac
+done
+ip link set lo up
+ulimit -l unlimited
+ulimit -c 0
+for word in "$@"; do
+    case $word in
+    guest.shell)
+        echo "a shell in the guest; exit ends it"
+        setsid -c bash </dev/ttyS0 >/dev/ttyS0 2>&1
+        exec busybox poweroff -f
+        ;;
+    esac
+done
+exec 3<>/dev/vport0p1 || exec busybox poweroff -f
+echo "ready $(uname -r)" >&3
+while read -r id seconds <&3; do
+    [ "$id" != off ] || break
+    (
+        timeout -k 3 "$seconds" bash "/share/$id.sh" >"/share/$id.out" 2>&1 </dev/null 3>&-
+        echo "$id $?" >&3
+    ) &
+done
+exec busybox poweroff -f

@@ -1,0 +1,66 @@
+//! Linux guests that judge the device model: QEMU under TCG, Debian's kernels and Debian's programs.
+//!
+//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`server`] is
+//! the `ironverbs serve` process whose functions are plugged into guests. [`scenarios`] is what guests must show;
+//! [`report`] counts what was shown.
+
+pub mod images;
+pub mod machine;
+pub mod report;
+pub mod scenarios;
+pub mod server;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Why something could not be shown.
+#[derive(Debug)]
+pub enum Trouble {
+    /// This machine cannot do it: the reason in one line. Not a failure.
+    Cannot(String),
+    /// It was tried and went wrong: what was expected and what was found.
+    Failed(String),
+}
+
+/// What a step of a scenario ends with.
+pub type Outcome<T = ()> = Result<T, Trouble>;
+
+/// A failure with its words.
+pub fn failed<T>(words: impl Into<String>) -> Outcome<T> {
+    Err(Trouble::Failed(words.into()))
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cannot(words) | Self::Failed(words) => f.write_str(words),
+        }
+    }
+}
+
+/// Root of the source tree this was built from.
+pub fn tree() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap_or_default()
+}
+
+/// Directory with `ironverbs` and the provider: `IRONVERBS_BUILT`, or where this program lies.
+pub fn built() -> PathBuf {
+    if let Some(dir) = std::env::var_os("IRONVERBS_BUILT") {
+        return dir.into();
+    }
+    let exe = std::env::current_exe().ok();
+    exe.and_then(|exe| exe.parent().map(PathBuf::from)).unwrap_or_else(|| tree().join("target/release"))
+}
+
+/// A command that ends with the thread that starts it, whatever ends that one.
+pub fn bound_to_us(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}

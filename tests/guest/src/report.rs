@@ -1,0 +1,47 @@
+//! Runs scenarios one after another and says how each ended.
+
+use std::time::Instant;
+
+use crate::images::Images;
+use crate::scenarios::Scenario;
+use crate::{Outcome, Trouble};
+
+/// Runs the scenarios whose name contains one of the words, all without words. 0 if none failed, else 1.
+pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
+    let wanted =
+        |scenario: &&Scenario| words.is_empty() || words.iter().any(|word| scenario.name.contains(&**word));
+    let chosen: Vec<&Scenario> = scenarios.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        return crate::failed(format!("no scenario's name contains {}", words.join(" or ")));
+    }
+    let images = Images::ready()?;
+    let (mut shown, mut skipped, mut failures) = (0, 0, Vec::new());
+    let begun = Instant::now();
+    for scenario in chosen {
+        println!("{}: {}", scenario.name, scenario.about);
+        let start = Instant::now();
+        let end = (scenario.run)(&images);
+        let seconds = start.elapsed().as_secs_f64();
+        match end {
+            Ok(()) => {
+                shown += 1;
+                println!("{}: ok, {seconds:.1} s", scenario.name);
+            }
+            Err(Trouble::Cannot(why)) => {
+                skipped += 1;
+                println!("{}: skipped: {why}", scenario.name);
+            }
+            Err(Trouble::Failed(why)) => {
+                println!("{}: FAILED after {seconds:.1} s\n{why}", scenario.name);
+                failures.push(scenario.name);
+            }
+        }
+    }
+    let total = begun.elapsed().as_secs();
+    println!("guests: {shown} ok, {skipped} skipped, {} failed in {total} s", failures.len());
+    if failures.is_empty() {
+        return Ok(0);
+    }
+    println!("failed: {}", failures.join(", "));
+    Ok(1)
+}

@@ -1,0 +1,100 @@
+//! A node of its own whose functions one `ironverbs serve` process offers to guests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::{Outcome, bound_to_us, built, failed};
+
+/// Until all sockets are there, at most.
+const START: Duration = Duration::from_secs(30);
+
+/// What is served.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Function numbers: 0 is the PF.
+    pub functions: Vec<u16>,
+    /// InfiniBand instead of Ethernet.
+    pub infiniband: bool,
+    /// More arguments to `ironverbs serve`.
+    pub arguments: Vec<String>,
+}
+
+/// A serving process and its node; both end when dropped.
+#[derive(Debug)]
+pub struct Server {
+    dir: PathBuf,
+    process: Child,
+}
+
+impl Server {
+    /// Serves functions of a new node.
+    pub fn start(plan: &Plan) -> Outcome<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = PathBuf::from(format!("/dev/shm/ivg-{}-node{n}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let mut command = bound_to_us(built().join("ironverbs"));
+        command.arg("serve").arg("--node").arg(dir.join("node"));
+        if plan.infiniband {
+            command.args(["--link-layer", "infiniband"]);
+        }
+        for function in &plan.functions {
+            command.arg("--plug").arg(format!("{function}={}", socket(&dir, *function).display()));
+        }
+        command.args(&plan.arguments);
+        let log = std::fs::File::create(dir.join("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut server = Self { dir, process: command.spawn()? };
+        let until = Instant::now() + START;
+        while !plan.functions.iter().all(|f| server.socket(*f).exists()) {
+            if let Some(status) = server.process.try_wait()? {
+                return failed(format!("ironverbs serve ended with {status}: {}", server.log()));
+            }
+            if Instant::now() > until {
+                return failed(format!(
+                    "expected the sockets of ironverbs serve, found none: {}",
+                    server.log()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// The vfio-user socket of a function.
+    pub fn socket(&self, function: u16) -> PathBuf {
+        socket(&self.dir, function)
+    }
+
+    /// The node's directory.
+    pub fn node(&self) -> PathBuf {
+        self.dir.join("node")
+    }
+
+    /// What the process printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default().trim().into()
+    }
+
+    /// That the process still serves.
+    pub fn check(&mut self) -> Outcome {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => failed(format!("ironverbs serve ended with {status}: {}", self.log())),
+        }
+    }
+}
+
+fn socket(dir: &Path, function: u16) -> PathBuf {
+    dir.join(format!("f{function}"))
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
