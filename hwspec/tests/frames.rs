@@ -62,6 +62,26 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn route()(
+        (vl, sl) in (0u8..16, 0u8..16),
+        (dlid, slid) in any::<(u16, u16)>(),
+        global in any::<bool>(),
+        (sgid, dgid) in any::<([u8; 16], [u8; 16])>(),
+        (traffic_class, hop_limit, flow_label) in (any::<u8>(), any::<u8>(), 0u32..1 << 20),
+    ) -> Route {
+        let grh = global.then_some(Grh { sgid, dgid, traffic_class, flow_label, hop_limit });
+        Route { vl, sl, dlid, slid, grh }
+    }
+}
+
+fn build_routed(route: &Route, packet: &Packet, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0xee; 1024];
+    let len = write_routed(&mut frame, route, packet, payload).unwrap();
+    frame.truncate(len);
+    frame
+}
+
 fn build(envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Vec<u8> {
     let len = build::frame_len(envelope, packet.bth.opcode(), payload.len());
     let mut frame = vec![0xee; len];
@@ -116,6 +136,88 @@ proptest! {
         prop_assert_eq!(h.atomic_ack(), op.has_atomic_ack_eth().then_some(packet.atomic_ack));
         prop_assert_eq!(h.imm(), op.has_imm().then_some(packet.imm));
         prop_assert_eq!(h.ieth(), op.has_ieth().then_some(packet.ieth));
+    }
+
+    #[test]
+    fn what_is_routed_is_parsed_back(
+        route in route(), packet in packet(), payload in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let frame = build_routed(&route, &packet, &payload);
+        let h = Headers::parse_route(&frame, frame.len()).unwrap();
+        prop_assert!(h.icrc_ok());
+        prop_assert_eq!(h.payload(), Some(&payload[..]));
+        let lrh = h.lrh().unwrap();
+        prop_assert_eq!((lrh.vl(), lrh.sl(), lrh.dlid(), lrh.slid()), (route.vl, route.sl, route.dlid, route.slid));
+        prop_assert_eq!(h.has_grh(), route.grh.is_some());
+        if let Some(grh) = route.grh {
+            prop_assert_eq!(h.addresses(), IpPair::V6 { src: grh.sgid, dst: grh.dgid });
+            let ip = h.ipv6().unwrap();
+            prop_assert_eq!((ip.hop_limit(), ip.flow_label()), (grh.hop_limit, grh.flow_label));
+            prop_assert_eq!(h.traffic_class(), grh.traffic_class);
+            prop_assert_eq!(&h.grh()[..], ip.as_bytes());
+        } else {
+            prop_assert_eq!(h.grh(), [0; 40]);
+        }
+        prop_assert_eq!((h.deth(), h.reth(), h.imm()), (
+            packet.bth.opcode().has_deth().then_some(packet.deth),
+            packet.bth.opcode().has_reth().then_some(packet.reth),
+            packet.bth.opcode().has_imm().then_some(packet.imm),
+        ));
+        let head = &frame[..h.payload_start()];
+        prop_assert_eq!(Headers::parse_route(head, frame.len()).unwrap().payload_range(), h.payload_range());
+        read_all(&h);
+    }
+
+    #[test]
+    fn a_routed_frame_of_another_length_is_refused(route in route(), packet in packet(), len in 0usize..40) {
+        let mut frame = build_routed(&route, &packet, &vec![7; len]);
+        for cut in 0..frame.len() {
+            prop_assert!(Headers::parse_route(&frame[..cut], cut).is_err());
+        }
+        frame.push(0);
+        prop_assert!(Headers::parse_route(&frame, frame.len()).is_err());
+    }
+
+    /// IBTA 7.8.1: what a switch or router may change, the ICRC does not cover.
+    #[test]
+    fn the_icrc_of_a_routed_frame_covers_what_nobody_may_change(route in route(), at in 0usize..60, bit in 0u8..8) {
+        let mut packet = Packet::default();
+        packet.bth.set().opcode(BthOpcode::UdSendOnly);
+        let mut frame = build_routed(&route, &packet, &[7; 40]);
+        let end = frame.len() - 2;
+        let whole = Icrc::of_route(&frame[..end - 4]).finish();
+        frame[at] ^= 1 << bit;
+        let bth = if route.grh.is_some() { 48 } else { 8 };
+        let may_change = at == 0 && bit >= 4
+            || at == bth + 4
+            || route.grh.is_some() && (at == 8 && bit < 4 || (9..12).contains(&at) || at == 15);
+        // A changed link next header moves the fields that are left out.
+        if at != 1 || bit > 1 {
+            prop_assert_eq!(Icrc::of_route(&frame[..end - 4]).finish() == whole, may_change);
+        }
+    }
+
+    #[test]
+    fn no_routed_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), lnh in 0u8..4, global in any::<bool>()) {
+        let mut bytes = bytes;
+        if bytes.len() >= 60 {
+            let words = ((bytes.len() - 2) / 4) as u16;
+            bytes.truncate(usize::from(words) * 4 + 2);
+            bytes[0] &= 0xf0;
+            bytes[1] = bytes[1] & 0xfc | lnh;
+            bytes[4..6].copy_from_slice(&words.to_be_bytes());
+            if global {
+                bytes[8] = 0x60;
+                bytes[14] = GRH_NEXT_HEADER;
+                bytes[12..14].copy_from_slice(&(words * 4 - 48).to_be_bytes());
+            }
+        }
+        if let Ok(h) = Headers::parse_route(&bytes, bytes.len()) {
+            read_all(&h);
+            if let Some(range) = h.payload_range() {
+                prop_assert!(range.end <= bytes.len());
+            }
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod adapter_id;
 pub mod cq;
 pub mod eq;
 pub mod flow;
+pub mod mcg;
 pub mod mkey;
 pub mod qp;
 pub mod queue;
@@ -74,6 +75,7 @@ hw_enum! {
         QueryRoceAddress = 0x760,
         SetRoceAddress = 0x761,
         QueryHcaVportContext = 0x762,
+        ModifyHcaVportContext = 0x763,
         QueryHcaVportGid = 0x764,
         QueryHcaVportPkey = 0x765,
         QueryVportCounter = 0x770,
@@ -85,6 +87,8 @@ hw_enum! {
         AllocUar = 0x802,
         DeallocUar = 0x803,
         AccessReg = 0x805,
+        AttachToMcg = 0x806,
+        DetachFromMcg = 0x807,
         Nop = 0x80d,
         AllocXrcd = 0x80e,
         DeallocXrcd = 0x80f,

@@ -102,6 +102,26 @@ hw_layout! {
 }
 
 hw_layout! {
+    /// `MODIFY_HCA_VPORT_CONTEXT` input; `field_select` of the context says which fields count.
+    pub struct ModifyHcaVportContextIn: 0x210 {
+        0x000 [31:16] opcode: u16,
+        0x004 [15: 0] op_mod: u16,
+        0x008 [31:31] other_vport: bool,
+        0x008 [19:16] port_num: u8,
+        0x008 [15: 0] vport_number: u16,
+        0x010         hca_vport_context: HcaVportContext,
+    }
+}
+
+hw_layout! {
+    /// `MODIFY_HCA_VPORT_CONTEXT` output.
+    pub struct ModifyHcaVportContextOut: 0x10 {
+        0x000 [31:24] status: u8,
+        0x004 [31: 0] syndrome: u32,
+    }
+}
+
+hw_layout! {
     /// `QUERY_HCA_VPORT_GID` input.
     pub struct QueryHcaVportGidIn: 0x10 {
         0x000 [31:16] opcode: u16,

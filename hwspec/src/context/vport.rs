@@ -89,3 +89,10 @@ hw_layout! {
         0x008 [63: 0] octets: u64,
     }
 }
+
+hw_layout! {
+    /// One P_Key of a port's table.
+    pub struct Pkey: 0x4 {
+        0x000 [15: 0] pkey: u16,
+    }
+}

@@ -90,7 +90,7 @@ pub fn write_headers(
     let v6 = matches!(envelope.addresses, IpPair::V6 { .. });
     let datagram = (Udp::SIZE + Bth::SIZE + opcode.ext_len() + ICRC_SIZE + pad).checked_add(payload_len)?;
     let ip_len = u16::try_from(datagram + if v6 { 0 } else { Ipv4::SIZE }).ok()?;
-    let mut w = Writer { out: out.get_mut(..len)?, at: 0 };
+    let mut w = Writer::new(out.get_mut(..len)?);
 
     let ethertype = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
     let mut eth = Ethernet::zeroed();
@@ -123,10 +123,7 @@ pub fn write_headers(
     let mut udp = Udp::zeroed();
     udp.set().src_port(envelope.src_port).dst_port(ROCE_PORT).length(datagram as u16);
     w.put(&udp);
-    let mut bth = packet.bth;
-    bth.set().pad_count(pad as u8);
-    w.put(&bth);
-    w.put_extended(opcode, packet);
+    w.put_transport(packet, pad);
     Some(len)
 }
 
@@ -144,14 +141,28 @@ pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload
     Some(end + ICRC_SIZE)
 }
 
-struct Writer<'a> {
+/// Headers into room that is known to hold them.
+pub(super) struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(super) fn new(out: &'a mut [u8]) -> Self {
+        Self { out, at: 0 }
+    }
+
+    /// BTH and extended headers of a packet with `pad` bytes of pad.
+    #[inline]
+    pub(super) fn put_transport(&mut self, packet: &Packet, pad: usize) {
+        let mut bth = packet.bth;
+        bth.set().pad_count(pad as u8);
+        self.put(&bth);
+        self.put_extended(bth.opcode(), packet);
+    }
+
     #[inline(always)]
-    fn put<T: Layout>(&mut self, header: &T) {
+    pub(super) fn put<T: Layout>(&mut self, header: &T) {
         self.out[self.at..self.at + T::SIZE].copy_from_slice(header.bytes());
         self.at += T::SIZE;
     }

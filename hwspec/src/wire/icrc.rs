@@ -1,6 +1,9 @@
-//! Invariant CRC of RoCEv2 (IBTA 7.8.1, annex A17.3.1).
+//! Invariant CRC of RoCEv2 and InfiniBand (IBTA 7.8.1, annex A17.3.1).
 //!
-//! CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to its last pad
+//! On InfiniBand: CRC-32 (that of Ethernet) over the packet from its LRH to its last pad byte, with the virtual lane,
+//! traffic class, flow label and hop limit of a GRH, and the byte of the BTH that holds FECN and BECN read as ones.
+//!
+//! On RoCEv2: CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to its last pad
 //! byte, with every field a router may change read as ones: IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and
 //! hop limit; UDP checksum; the byte of the BTH that holds FECN and BECN.
 use crate::layout::prefix;
@@ -28,6 +31,25 @@ impl Icrc {
         } else {
             hasher.update(&masked_v4(prefix(headers)));
         }
+        hasher.update(headers.get(len..).unwrap_or_default());
+        Self(hasher)
+    }
+
+    /// Starts over the headers of a packet that begins with an LRH, and whatever of the packet follows them.
+    pub fn of_route(headers: &[u8]) -> Self {
+        let global = headers.get(1).is_some_and(|b| b & 3 == 3);
+        let network = if global { V6 } else { 0 };
+        let len = LRH + network + BTH;
+        let mut m: [u8; LRH + V6 + BTH] = prefix(headers);
+        m[0] |= 0xf0;
+        if global {
+            m[LRH] |= 0x0f;
+            m[LRH + 1..LRH + 4].fill(0xff);
+            m[LRH + 7] = 0xff;
+        }
+        m[LRH + network + 4] = 0xff;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&m[..len]);
         hasher.update(headers.get(len..).unwrap_or_default());
         Self(hasher)
     }

@@ -1,4 +1,5 @@
-//! The RoCEv2 wire: Ethernet, IPv4 or IPv6, UDP, and the InfiniBand transport headers (IBTA Vol. 1 ch. 9, annex A17).
+//! The wire: Ethernet, IPv4 or IPv6 and UDP for RoCEv2, or the InfiniBand link layer; the InfiniBand transport headers (IBTA
+//! Vol. 1 ch. 7 to 9, annex A17); management datagrams.
 
 pub mod aeth;
 pub mod atomic;
@@ -9,6 +10,8 @@ pub mod eth;
 pub mod icrc;
 pub mod imm;
 pub mod ip;
+pub mod lrh;
+pub mod mad;
 pub mod parse;
 pub mod reth;
 pub mod udp;
@@ -22,6 +25,7 @@ pub use eth::{EtherType, Ethernet, Vlan};
 pub use icrc::Icrc;
 pub use imm::{Ieth, ImmDt};
 pub use ip::{IpPair, Ipv4, Ipv6};
+pub use lrh::{GRH_NEXT_HEADER, Grh, Lnh, Lrh, Route, VCRC_SIZE, write_route, write_routed};
 pub use parse::{Headers, ParseError};
 pub use reth::Reth;
 pub use udp::{ROCE_PORT, Udp};

@@ -23,6 +23,10 @@ pub enum ParseError {
     BadUdpLength,
     /// Not for RoCEv2: the destination port.
     NotRoce(u16),
+    /// An LRH that is not followed by a transport header, or whose length does not fit.
+    BadLrh,
+    /// A GRH of another version, next header or length.
+    BadGrh,
 }
 
 impl fmt::Display for ParseError {
@@ -35,14 +39,21 @@ impl fmt::Display for ParseError {
             Self::NotUdp(p) => write!(f, "expected UDP, found IP protocol {p}"),
             Self::BadUdpLength => f.write_str("UDP length differs from what IP carries"),
             Self::NotRoce(p) => write!(f, "expected UDP port {ROCE_PORT}, found {p}"),
+            Self::BadLrh => {
+                f.write_str("LRH of a raw packet, of another version, or with a length that does not fit")
+            }
+            Self::BadGrh => {
+                f.write_str("GRH of another version, next header, or with a length that does not fit")
+            }
         }
     }
 }
 
 impl core::error::Error for ParseError {}
 
-/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP, BTH and the extended
-/// headers its opcode calls for. Readers copy a header out; none can fail.
+/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP ([`parse`](Self::parse)),
+/// or LRH and GRH if any ([`parse_route`](Self::parse_route)); then BTH and the extended headers its opcode calls for.
+/// Readers copy a header out; none can fail.
 ///
 /// The opcode may still be unknown; then no extended headers are assumed and all behind the BTH counts as payload.
 #[derive(Clone, Copy)]
@@ -51,6 +62,8 @@ pub struct Headers<'a> {
     frame_len: usize,
     ip: u8,
     v6: bool,
+    // It begins with an LRH; `v6` then says that a GRH follows at `ip`.
+    routed: bool,
     // From the start of the frame; `end` is where the ICRC begins.
     ext: u16,
     end: u32,
@@ -118,7 +131,53 @@ impl<'a> Headers<'a> {
         if payload + ICRC_SIZE > end || payload > head.len() {
             return Err(ParseError::Truncated);
         }
-        Ok(Self { head, frame_len, ip: ip as u8, v6, ext: ext as u16, end: (end - ICRC_SIZE) as u32, bth })
+        let end = (end - ICRC_SIZE) as u32;
+        Ok(Self { head, frame_len, ip: ip as u8, v6, routed: false, ext: ext as u16, end, bth })
+    }
+
+    /// Parses the first bytes of an InfiniBand frame of `frame_len` bytes, LRH to VCRC. `head` must hold all headers.
+    pub fn parse_route(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
+        let head = &head[..head.len().min(frame_len)];
+        let lrh: Lrh = read(head, 0)?;
+        let global = lrh.lnh() == Lnh::Global;
+        let len = usize::from(lrh.packet_len()) * 4;
+        if !global && lrh.lnh() != Lnh::Local || lrh.link_version() != 0 {
+            return Err(ParseError::BadLrh);
+        }
+        if len + VCRC_SIZE > frame_len {
+            return Err(ParseError::Truncated);
+        }
+        if len + VCRC_SIZE < frame_len {
+            return Err(ParseError::BadLrh);
+        }
+        let mut at = Lrh::SIZE;
+        if global {
+            let grh: Ipv6 = read(head, at)?;
+            at += Ipv6::SIZE;
+            let fits = usize::from(grh.payload_len()).checked_add(at) == Some(len);
+            if grh.version() != 6 || grh.next_header() != GRH_NEXT_HEADER || !fits {
+                return Err(ParseError::BadGrh);
+            }
+        }
+        let bth: Bth = read(head, at)?;
+        let ext = at + Bth::SIZE;
+        let payload = ext + bth.opcode().ext_len();
+        if payload + ICRC_SIZE > len || payload > head.len() {
+            return Err(ParseError::Truncated);
+        }
+        let (ip, end) = (Lrh::SIZE as u8, (len - ICRC_SIZE) as u32);
+        Ok(Self { head, frame_len, ip, v6: global, routed: true, ext: ext as u16, end, bth })
+    }
+
+    /// The LRH, if the frame begins with one.
+    #[inline]
+    pub fn lrh(&self) -> Option<Lrh> {
+        self.routed.then(|| Lrh::read(self.head))
+    }
+    /// Whether a received UD message has a GRH: always on Ethernet.
+    #[inline]
+    pub fn has_grh(&self) -> bool {
+        self.v6 || !self.routed
     }
 
     /// Bytes of the whole frame.
@@ -126,7 +185,7 @@ impl<'a> Headers<'a> {
     pub fn frame_len(&self) -> usize {
         self.frame_len
     }
-    /// The Ethernet header.
+    /// The Ethernet header; without meaning if the frame begins with an LRH.
     #[inline]
     pub fn ethernet(&self) -> Ethernet {
         Ethernet::read(self.head)
@@ -134,9 +193,9 @@ impl<'a> Headers<'a> {
     /// The VLAN tag, if there is one.
     #[inline]
     pub fn vlan(&self) -> Option<Vlan> {
-        (usize::from(self.ip) > Ethernet::SIZE).then(|| self.at(Ethernet::SIZE))
+        (!self.routed && usize::from(self.ip) > Ethernet::SIZE).then(|| self.at(Ethernet::SIZE))
     }
-    /// Whether the network header is IPv6.
+    /// Whether the network header is IPv6, or a GRH, which looks the same.
     #[inline]
     pub fn is_v6(&self) -> bool {
         self.v6
@@ -144,19 +203,21 @@ impl<'a> Headers<'a> {
     /// The IPv4 header, if it is one.
     #[inline]
     pub fn ipv4(&self) -> Option<Ipv4> {
-        (!self.v6).then(|| self.at(self.ip.into()))
+        (!self.v6 && !self.routed).then(|| self.at(self.ip.into()))
     }
     /// The IPv6 header, if it is one.
     #[inline]
     pub fn ipv6(&self) -> Option<Ipv6> {
         self.v6.then(|| self.at(self.ip.into()))
     }
-    /// Source and destination address.
+    /// Source and destination address; zeros if there are none.
     #[inline]
     pub fn addresses(&self) -> IpPair {
         if self.v6 {
             let h: Ipv6 = self.at(self.ip.into());
             IpPair::V6 { src: h.src(), dst: h.dst() }
+        } else if self.routed {
+            IpPair::V6 { src: [0; 16], dst: [0; 16] }
         } else {
             let h: Ipv4 = self.at(self.ip.into());
             IpPair::V4 { src: h.src(), dst: h.dst() }
@@ -167,15 +228,17 @@ impl<'a> Headers<'a> {
     pub fn traffic_class(&self) -> u8 {
         match self.ipv6() {
             Some(h) => h.dscp() << 2 | h.ecn(),
+            None if self.routed => 0,
             None => self.head[usize::from(self.ip) + 1],
         }
     }
-    /// Congestion was experienced on the way (ECN 0b11).
+    /// Congestion was experienced on the way (ECN 0b11; on InfiniBand FECN).
     #[inline]
     pub fn is_ce_marked(&self) -> bool {
-        self.traffic_class() & 3 == 3
+        if self.routed { self.bth.fecn() } else { self.traffic_class() & 3 == 3 }
     }
-    /// The GRH area of a received UD message: the IPv6 header, or the IPv4 header in its last 20 bytes (annex A17.4.5.1).
+    /// The GRH area of a received UD message: the GRH or IPv6 header, or the IPv4 header in its last 20 bytes (annex
+    /// A17.4.5.1); zeros if the packet has no GRH.
     #[inline]
     pub fn grh(&self) -> [u8; GRH_SIZE] {
         let ip = usize::from(self.ip);
@@ -183,10 +246,13 @@ impl<'a> Headers<'a> {
             return prefix(&self.head[ip..]);
         }
         let mut area = [0; GRH_SIZE];
+        if self.routed {
+            return area;
+        }
         area[GRH_SIZE - Ipv4::SIZE..].copy_from_slice(&self.head[ip..ip + Ipv4::SIZE]);
         area
     }
-    /// The UDP header.
+    /// The UDP header; without meaning if the frame begins with an LRH.
     #[inline]
     pub fn udp(&self) -> Udp {
         self.at(usize::from(self.ext) - Bth::SIZE - Udp::SIZE)
@@ -259,10 +325,11 @@ impl<'a> Headers<'a> {
     pub fn payload(&self) -> Option<&'a [u8]> {
         self.head.get(self.payload_range()?)
     }
-    /// Where what the ICRC covers begins (the IP header) and ends (the ICRC itself).
+    /// Where what the ICRC covers begins (the IP header or LRH) and ends (the ICRC itself).
     #[inline]
     pub fn icrc_range(&self) -> Range<usize> {
-        self.ip.into()..self.end as usize
+        let start = if self.routed { 0 } else { self.ip.into() };
+        start..self.end as usize
     }
     /// The ICRC the frame carries; `None` if it lies behind the slice.
     #[inline]
@@ -272,7 +339,10 @@ impl<'a> Headers<'a> {
     /// Whether the ICRC is right; `false` too if the slice does not hold the whole frame.
     #[inline]
     pub fn icrc_ok(&self) -> bool {
-        self.head.get(self.icrc_range()).is_some_and(|bytes| self.icrc() == Some(Icrc::new(bytes).finish()))
+        self.head.get(self.icrc_range()).is_some_and(|bytes| {
+            let sum = if self.routed { Icrc::of_route(bytes) } else { Icrc::new(bytes) };
+            self.icrc() == Some(sum.finish())
+        })
     }
 
     #[inline]

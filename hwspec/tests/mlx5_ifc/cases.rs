@@ -82,6 +82,7 @@ cases! {
         nic_vport_context NicVportContext,
         hca_vport_context HcaVportContext,
         traffic_counter TrafficCounter,
+        pkey Pkey,
     }
     hwspec::context::rq_sq {
         sqc SqContext,
@@ -230,6 +231,12 @@ cases! {
         query_adapter_in QueryAdapterIn,
         query_adapter_out QueryAdapterOut,
     }
+    hwspec::cmd::mcg {
+        attach_to_mcg_in AttachToMcgIn,
+        attach_to_mcg_out AttachToMcgOut,
+        detach_from_mcg_in DetachFromMcgIn,
+        detach_from_mcg_out DetachFromMcgOut,
+    }
     hwspec::cmd::mkey {
         create_mkey_in CreateMkeyIn,
         create_mkey_out CreateMkeyOut,
@@ -350,6 +357,8 @@ cases! {
         modify_nic_vport_context_out ModifyNicVportContextOut,
         query_hca_vport_context_in QueryHcaVportContextIn,
         query_hca_vport_context_out QueryHcaVportContextOut,
+        modify_hca_vport_context_in ModifyHcaVportContextIn,
+        modify_hca_vport_context_out ModifyHcaVportContextOut,
         query_hca_vport_gid_in QueryHcaVportGidIn,
         query_hca_vport_gid_out QueryHcaVportGidOut,
         query_hca_vport_pkey_in QueryHcaVportPkeyIn,
@@ -434,5 +443,28 @@ cases! {
         none AtomicAckEth,
         none ImmDt,
         none Ieth,
+        none Lrh,
+    }
+    hwspec::wire::mad {
+        none MadHeader,
+        none Smp,
+        none ClassPortInfo,
+    }
+    hwspec::wire::mad::smp {
+        none NodeInfo,
+        none SwitchInfo,
+        none PortInfo,
+        none SmInfo,
+    }
+    hwspec::wire::mad::pma {
+        none PortCounters,
+        none PortCountersExtended,
+    }
+    hwspec::wire::mad::sa {
+        none SaMad,
+        none PathRecord,
+        none McMemberRecord,
+        none NodeRecord,
+        none PortInfoRecord,
     }
 }
