@@ -4,7 +4,7 @@ use super::{
     call::Call,
     refusal::{Done, Syndrome},
 };
-use crate::state::{CounterRow, Counters, PdRow, TdRow, UarRow, XrcdRow};
+use crate::state::{COUNTERS, CounterRow, Counters, PdRow, TdRow, UarRow, XrcdRow};
 use hwspec::{cmd::resource::*, pcie::FIRST_UAR};
 
 pub(super) fn alloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
@@ -102,7 +102,7 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
         .req_cqe_flush_error(count(Counters::ReqCqeFlushError));
     if input.clear() {
         if let Some(row) = call.func.row_mut::<CounterRow>(index) {
-            row.values = Default::default();
+            row.values = [0; COUNTERS];
         }
     }
     call.answer(&out)

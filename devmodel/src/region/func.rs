@@ -4,8 +4,9 @@ use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
 use crate::{
     host::{Host, Party, Rid},
     state::{
-        CounterRow, Counters, CqRow, EqRow, FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource,
-        SendRecord, SrqRow, TdRow, UarRow, UctxRow, XrcdRow,
+        CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
+        FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow,
+        SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
     },
 };
 use std::{
@@ -35,7 +36,9 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
     }
 )* } }
 impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter, GroupRow => Group,
-    EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp);
+    EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
+    RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
+    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter);
 
 /// A locked function.
 ///
@@ -188,7 +191,11 @@ impl<'r> Func<'r> {
 
     /// The number by which the driver knows row `index`: adapter-wide for QPs, CQs, SRQs, PDs and mkeys.
     pub fn number<R: Row>(&self, index: u32) -> u32 {
-        if R::TABLE.is_global() { (self.fid as u32) << self.region.log_rows(R::TABLE) | index } else { index }
+        if R::TABLE.is_global() {
+            R::TABLE.mark() | (self.fid as u32) << self.region.log_rows(R::TABLE) | index
+        } else {
+            index
+        }
     }
 
     /// The index behind `number`, if it is one of this function's.
@@ -198,6 +205,7 @@ impl<'r> Func<'r> {
             return Some(number);
         }
         let log = self.region.log_rows(R::TABLE);
+        let number = number ^ R::TABLE.mark();
         (number >> log == self.fid as u32).then_some(number & ((1 << log) - 1))
     }
 

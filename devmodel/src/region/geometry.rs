@@ -1,9 +1,10 @@
 //! What lies where in the region.
 
-use super::ring;
+use super::{Outlet, outlet, ring};
 use crate::state::{
-    CounterRow, CqRow, EqRow, FunctionRow, GroupRow, MkeyRow, PdRow, QpRow, ReadResource, SendRecord, SrqRow,
-    TdRow, TimerRow, UarRow, UctxRow, XrcdRow,
+    CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
+    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow, SrqRow, TdRow, TimerRow,
+    TirRow, TisRow, UarRow, UctxRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -26,6 +27,10 @@ pub struct Geometry {
     pub log_pd: u8,
     /// Journals per function; parties beyond share.
     pub log_parties: u8,
+    /// Bytes of the uplink's ring.
+    pub log_uplink: u8,
+    /// Bytes of the capture's ring.
+    pub log_capture: u8,
 }
 
 impl Geometry {
@@ -39,6 +44,8 @@ impl Geometry {
         log_srq: 12,
         log_pd: 15,
         log_parties: 8,
+        log_uplink: 22,
+        log_capture: 24,
     };
     /// A small adapter for tests: a PF and three VFs.
     pub const SMALL: Self = Self {
@@ -50,6 +57,8 @@ impl Geometry {
         log_srq: 6,
         log_pd: 6,
         log_parties: 3,
+        log_uplink: 16,
+        log_capture: 16,
     };
 
     /// Whether all sizes are in the range the interface can name (24-bit numbers adapter-wide).
@@ -61,6 +70,7 @@ impl Geometry {
                 .all(|l| (4..=17).contains(l))
             && (8..=24).contains(&self.log_mtt)
             && self.log_parties <= 8
+            && [self.log_uplink, self.log_capture].iter().all(|l| (14..=30).contains(l))
     }
 
     /// Bytes of the whole region.
@@ -69,8 +79,27 @@ impl Geometry {
     }
 
     /// First byte of function `fid`'s block.
-    fn function_base(&self, fid: u8) -> usize {
-        PAGE + fid as usize * self.block()
+    pub(super) fn function_base(&self, fid: u8) -> usize {
+        self.outlet_base(Outlet::Capture)
+            + outlet::WORDS
+            + self.outlet_size(Outlet::Capture)
+            + fid as usize * self.block()
+    }
+
+    /// First byte of an outlet: they lie before the functions.
+    pub(super) fn outlet_base(&self, which: Outlet) -> usize {
+        match which {
+            Outlet::Uplink => PAGE,
+            Outlet::Capture => PAGE + outlet::WORDS + self.outlet_size(Outlet::Uplink),
+        }
+    }
+
+    /// Bytes of an outlet's ring.
+    pub(super) fn outlet_size(&self, which: Outlet) -> usize {
+        match which {
+            Outlet::Uplink => 1 << self.log_uplink,
+            Outlet::Capture => 1 << self.log_capture,
+        }
     }
 
     pub(super) fn block(&self) -> usize {
@@ -114,6 +143,15 @@ pub enum Table {
     Uctx,
     /// Memberships of QPs in multicast groups.
     Group,
+    Sq,
+    Rq,
+    Tis,
+    Tir,
+    Rqt,
+    FlowTable,
+    FlowGroup,
+    FlowEntry,
+    FlowCounter,
     Srq,
     Cq,
     Qp,
@@ -131,7 +169,7 @@ pub enum Table {
 
 impl Table {
     /// All tables, in order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 31] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -143,6 +181,15 @@ impl Table {
         Self::Counter,
         Self::Uctx,
         Self::Group,
+        Self::Sq,
+        Self::Rq,
+        Self::Tis,
+        Self::Tir,
+        Self::Rqt,
+        Self::FlowTable,
+        Self::FlowGroup,
+        Self::FlowEntry,
+        Self::FlowCounter,
         Self::Srq,
         Self::Cq,
         Self::Qp,
@@ -167,6 +214,11 @@ impl Table {
             Self::Counter => 256,
             Self::Uctx => 1024,
             Self::Group | Self::Srq => 1 << g.log_srq,
+            Self::Sq | Self::Rq => 1 << g.log_cq.min(10),
+            Self::Tis | Self::Tir | Self::FlowTable | Self::FlowCounter => 256,
+            Self::Rqt => 128,
+            Self::FlowGroup => 1024,
+            Self::FlowEntry => 8192,
             Self::Cq => 1 << g.log_cq,
             Self::Qp => 1 << g.log_qp,
             Self::SendRecord => SendRecord::PER_QP << g.log_qp,
@@ -175,7 +227,8 @@ impl Table {
             Self::Mtt => 1 << g.log_mtt,
             // A QP waits for at most one acknowledgement and one RNR timer.
             Self::Timer => 2 << g.log_qp,
-            Self::Ready => 1 << g.log_qp,
+            // QPs, and send queues without one.
+            Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => ring::SLOTS,
         }
     }
@@ -196,6 +249,15 @@ impl Table {
             Self::Group => size_of::<GroupRow>(),
             Self::Srq => size_of::<SrqRow>(),
             Self::Cq => size_of::<CqRow>(),
+            Self::Sq => size_of::<SqRow>(),
+            Self::Rq => size_of::<RqRow>(),
+            Self::Tis => size_of::<TisRow>(),
+            Self::Tir => size_of::<TirRow>(),
+            Self::Rqt => size_of::<RqtRow>(),
+            Self::FlowTable => size_of::<FlowTableRow>(),
+            Self::FlowGroup => size_of::<FlowGroupRow>(),
+            Self::FlowEntry => size_of::<FlowEntryRow>(),
+            Self::FlowCounter => size_of::<FlowCounterRow>(),
             Self::Qp => size_of::<QpRow>(),
             Self::SendRecord => size_of::<SendRecord>(),
             Self::ReadResource => size_of::<ReadResource>(),
@@ -210,6 +272,27 @@ impl Table {
 
     /// Numbers of a table's rows are unique adapter-wide if this is set; else they are the function's own.
     pub fn is_global(self) -> bool {
-        matches!(self, Self::Pd | Self::Td | Self::Xrcd | Self::Srq | Self::Cq | Self::Qp | Self::Mkey)
+        matches!(
+            self,
+            Self::Pd
+                | Self::Td
+                | Self::Xrcd
+                | Self::Srq
+                | Self::Cq
+                | Self::Qp
+                | Self::Mkey
+                | Self::Sq
+                | Self::Rq
+        )
+    }
+
+    /// High bits of a table's numbers: send and receive queues without a QP share the 24 bits of QP numbers.
+    #[inline]
+    pub const fn mark(self) -> u32 {
+        match self {
+            Self::Sq => 0x80_0000,
+            Self::Rq => 0xc0_0000,
+            _ => 0,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The function itself: registers, command queue, pages, addresses, counters.
 
-use super::FreeList;
+use super::{FLOW_ROOTS, FreeList};
 use crate::region::Table;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -39,8 +39,15 @@ pub struct RoceAddress {
     pub reserved: [u8; 7],
 }
 
+/// Unicast addresses a vport's list holds.
+pub const UNICAST_LIST: usize = 64;
+/// Multicast addresses a vport's list holds.
+pub const MULTICAST_LIST: usize = 128;
+/// VLANs a vport's list holds.
+pub const VLAN_LIST: usize = 256;
+
 /// Number of per-function counters.
-pub const COUNTERS: usize = 32;
+pub const COUNTERS: usize = 64;
 
 /// What the port counts. Names follow the Linux `hw_counters` directory of a RoCE device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +89,25 @@ pub enum Counters {
     CommandsDone,
     RespCqeFlushError,
     ReqCqeFlushError,
+    /// Ethernet frames that are not RDMA: sent and received, by destination.
+    EthTxUnicastPackets,
+    EthTxUnicastBytes,
+    EthTxMulticastPackets,
+    EthTxMulticastBytes,
+    EthTxBroadcastPackets,
+    EthTxBroadcastBytes,
+    EthRxUnicastPackets,
+    EthRxUnicastBytes,
+    EthRxMulticastPackets,
+    EthRxMulticastBytes,
+    EthRxBroadcastPackets,
+    EthRxBroadcastBytes,
+    /// Ethernet frames no flow table entry leads to a queue.
+    EthRxUnmatched,
+    /// Ethernet frames longer than the MTU.
+    EthRxTooLong,
+    /// Ethernet frames dropped for want of a receive WQE, or because the queue was not ready.
+    EthRxDiscards,
 }
 
 /// Registers and books of one function.
@@ -131,6 +157,23 @@ pub struct FunctionRow {
     pub roce_enabled: u32,
     /// Capability bits changed by `SET_HCA_CAP`: general page, first 64 bytes of difference kept by the command's file.
     pub caps_set: [u32; 16],
+    /// What the vport takes beside its own address: bit 0 all unicast, bit 1 all multicast, bit 2 everything.
+    pub promiscuous: u32,
+    /// Own frames that do not come back: bit 0 unicast, bit 1 multicast.
+    pub local_block: u32,
+    /// Entries of the three lists.
+    pub list_len: [u32; 3],
+    /// Unicast addresses, in the low 48 bits.
+    pub unicast_list: [u64; UNICAST_LIST],
+    /// Multicast addresses, in the low 48 bits.
+    pub multicast_list: [u64; MULTICAST_LIST],
+    /// VLANs.
+    pub vlan_list: [u16; VLAN_LIST],
+    /// First flow table of each type, index plus one; 0 is none.
+    pub flow_root: [u32; FLOW_ROOTS],
+    /// Padding.
+    pub reserved2: u32,
+
     /// RoCE addresses.
     pub roce: [RoceAddress; ROCE_ADDRESSES],
 
@@ -146,7 +189,7 @@ pub struct FunctionRow {
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none.
     pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 15],
+    pub reserved0: [u32; 4],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

@@ -3,11 +3,19 @@
 //! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
 //! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
 
+mod ethernet;
 mod function;
 mod objects;
 mod qp;
 
-pub use function::{COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MsixEntry, ROCE_ADDRESSES, RoceAddress};
+pub use ethernet::{
+    DESTINATIONS, ENTRY_COUNTERS, FLOW_ROOTS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
+    MATCH, RqRow, RqtRow, SqRow, TirRow, TisRow,
+};
+pub use function::{
+    COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES, RoceAddress,
+    UNICAST_LIST, VLAN_LIST,
+};
 pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, WqMemory,
     XrcdRow,

@@ -27,6 +27,7 @@ macro_rules! rows { ($( $(#[$m:meta])* $R:ident { $( $(#[$fm:meta])* $f:ident: $
         $( $(#[$fm])* pub $f: $t, )*
     }
 )* } }
+pub(super) use rows;
 
 rows! {
     /// Protection domain.

@@ -1,0 +1,195 @@
+//! Objects of the Ethernet side: queues without a queue pair, transport interfaces, flow tables.
+
+use super::{Head, WqMemory, objects::rows};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of the headers an entry matches: `MatchHeaders`.
+pub const MATCH: usize = 64;
+/// Destinations an entry may have.
+pub const DESTINATIONS: usize = 4;
+/// Counters an entry may have.
+pub const ENTRY_COUNTERS: usize = 2;
+/// Types of flow tables with a root of their own: NIC receive only.
+pub const FLOW_ROOTS: usize = 1;
+
+rows! {
+    /// Send queue that belongs to no queue pair. Indices are free-running 16-bit counters of basic blocks.
+    SqRow {
+        /// Ring.
+        memory: WqMemory,
+        /// Doorbell record.
+        dbr: u64,
+        /// CQ number.
+        cqn: u32,
+        /// Protection domain number.
+        pd: u32,
+        /// UAR of its doorbells.
+        uar: u32,
+        /// Transport interface send.
+        tis: u32,
+        /// `user_index`, returned in CQEs where the CQE version asks for it.
+        user_index: u32,
+        /// log2 of basic blocks.
+        log_size: u32,
+        /// State of the context: 0 reset, 1 ready, 3 error.
+        state: u32,
+        /// Bit 0: reserved lkey usable; bit 1: flush completions in error; bit 2: in the ready ring.
+        flags: u32,
+        /// Producer index as last read.
+        pi: u32,
+        /// WQE that will be looked at next.
+        ci: u32,
+        /// What `sqc` carries beyond this, shown again by a query: its first dword.
+        context: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Receive queue that belongs to no queue pair. Indices are free-running 16-bit counters of WQEs.
+    RqRow {
+        /// Ring.
+        memory: WqMemory,
+        /// Doorbell record.
+        dbr: u64,
+        /// CQ number.
+        cqn: u32,
+        /// Protection domain number.
+        pd: u32,
+        /// `user_index`, returned in CQEs where the CQE version asks for it.
+        user_index: u32,
+        /// log2 of WQEs.
+        log_size: u32,
+        /// log2 of a WQE in bytes.
+        log_stride: u32,
+        /// State of the context: 0 reset, 1 ready, 3 error.
+        state: u32,
+        /// Bit 0: reserved lkey usable; bit 1: VLAN tags stay in the frame.
+        flags: u32,
+        /// Counter set.
+        counter_set: u32,
+        /// Producer index as last read.
+        pi: u32,
+        /// WQE that will be taken next.
+        ci: u32,
+        /// What `rqc` carries beyond this, shown again by a query: its first dword.
+        context: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Transport interface send.
+    TisRow {
+        /// Transport domain.
+        td: u32,
+        /// Protection domain.
+        pd: u32,
+        /// Priority.
+        prio: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Transport interface receive.
+    TirRow {
+        /// Transport domain.
+        td: u32,
+        /// 0: all packets to `rqn`; 1: to what the hash finds in the table.
+        disp: u32,
+        /// Receive queue number.
+        rqn: u32,
+        /// Receive queue table.
+        rqt: u32,
+        /// Hash function: 0 none, 1 inverted XOR, 2 Toeplitz.
+        hash: u32,
+        /// Bits 3:0 the fields that are hashed, bit 30 UDP instead of TCP, bit 31 IPv6 instead of IPv4.
+        fields: u32,
+        /// Own packets that are not taken: bit 0 unicast, bit 1 multicast.
+        self_block: u32,
+        /// 1: both directions of a flow have the same hash.
+        symmetric: u32,
+        /// Toeplitz key.
+        key: [u8; 40],
+    }
+    /// Receive queue table.
+    RqtRow {
+        /// Its queue numbers: translation entries.
+        mtt: u32,
+        /// Queues it may have.
+        max: u32,
+        /// Queues it has.
+        actual: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Flow table.
+    FlowTableRow {
+        /// Level: an entry leads to tables of higher levels only.
+        level: u32,
+        /// log2 of the entries.
+        log_size: u32,
+        /// What happens to packets no entry matches: 0 drop, 1 on to `miss`.
+        miss_action: u32,
+        /// Table index.
+        miss: u32,
+        /// Entry with the lowest flow index, plus one; 0 is none.
+        first: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Flow group: entries of a table that match the same fields.
+    FlowGroupRow {
+        /// Table index.
+        table: u32,
+        /// First flow index.
+        start: u32,
+        /// Last flow index.
+        end: u32,
+        /// `match_criteria_enable`.
+        criteria: u32,
+        /// Bits that are compared.
+        mask: [u8; MATCH],
+    }
+    /// Flow table entry.
+    FlowEntryRow {
+        /// Table index.
+        table: u32,
+        /// Group index.
+        group: u32,
+        /// Flow index.
+        flow: u32,
+        /// Entry with the next flow index, plus one; 0 is the last.
+        next: u32,
+        /// `flow_context.action`.
+        action: u32,
+        /// Tag a receive CQE carries.
+        tag: u32,
+        /// Where packets go: destination type in the high byte, number.
+        to: [u32; DESTINATIONS],
+        /// Counter indices.
+        counters: [u32; ENTRY_COUNTERS],
+        /// Destinations, counters.
+        count: [u32; 2],
+        /// What the bits of the group's mask must be.
+        value: [u8; MATCH],
+    }
+    /// Counter of packets that match.
+    FlowCounterRow {
+        /// Packets.
+        packets: u64,
+        /// Their bytes.
+        octets: u64,
+    }
+}
+
+impl SqRow {
+    /// In `flags`: the reserved lkey is usable.
+    pub const RLKY: u32 = 1;
+    /// In `flags`: WQEs are completed with an error while the queue is in error.
+    pub const FLUSH: u32 = 2;
+    /// In `flags`: waits in the ready ring.
+    pub const READY: u32 = 4;
+}
+
+impl RqRow {
+    /// In `flags`: the reserved lkey is usable.
+    pub const RLKY: u32 = 1;
+    /// In `flags`: VLAN tags are not stripped.
+    pub const KEEP_VLAN: u32 = 2;
+}
