@@ -13,6 +13,8 @@ const LARGE: Geometry = Geometry {
     log_srq: 6,
     log_pd: 6,
     log_parties: 3,
+    log_uplink: 16,
+    log_capture: 16,
 };
 
 /// Nanoseconds per object: created, used, destroyed; and bytes of the region per object.

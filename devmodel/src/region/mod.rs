@@ -13,6 +13,7 @@ mod func;
 mod geometry;
 mod journal;
 mod lock;
+mod outlet;
 mod queues;
 mod ring;
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub use alloc::MttRange;
 pub use func::{Func, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
+pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
 pub use queues::TimerKind;
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 
@@ -36,6 +38,7 @@ pub struct Region {
     len: usize,
     geometry: Geometry,
     block: usize,
+    first: usize,
     offsets: [usize; Table::ALL.len()],
     counts: [usize; Table::ALL.len()],
     sizes: [usize; Table::ALL.len()],
@@ -65,6 +68,8 @@ pub enum Sync {
     RxTail = 128,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 192,
+    /// 1: takes frames to group addresses: an Ethernet receiver or a QP attached to a group is there.
+    Group = 196,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
@@ -239,6 +244,12 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// First byte of an outlet.
+    #[inline(always)]
+    fn outlet_base(&self, which: Outlet) -> usize {
+        self.geometry.outlet_base(which)
+    }
+
     /// Pointer to row `index` of `table`, of `size` bytes, in the block that starts at `base` (see `checked_base`).
     #[inline(always)]
     fn row_pointer(&self, base: usize, table: Table, index: usize, size: usize) -> *mut u8 {
@@ -253,7 +264,7 @@ impl Region {
     #[inline(always)]
     fn checked_base(&self, fid: u8) -> usize {
         assert!(fid < self.geometry.functions, "function {fid} of {}", self.geometry.functions);
-        PAGE + fid as usize * self.block
+        self.first + fid as usize * self.block
     }
 
     #[inline(always)]
@@ -287,6 +298,7 @@ impl Region {
             len,
             geometry,
             block: geometry.block(),
+            first: geometry.function_base(0),
             offsets: each(&|t| geometry.table_offset(t)),
             counts: each(&|t| t.rows(&geometry)),
             sizes: each(&|t| t.row_size()),

@@ -8,7 +8,7 @@ use crate::{
 use std::collections::HashSet;
 
 #[derive(Default)]
-struct Machine {
+pub(super) struct Machine {
     me: u16,
     dead: HashSet<u16>,
     written: Vec<(Iova, Vec<u8>)>,
@@ -43,7 +43,7 @@ impl Host for Machine {
     fn relax(&mut self) {}
 }
 
-fn machine(me: u16) -> Machine {
+pub(super) fn machine(me: u16) -> Machine {
     Machine { me, ..Machine::default() }
 }
 
