@@ -1,5 +1,9 @@
 //! What guests must show, each scenario from boot to power-off.
 
+mod boot;
+mod log;
+mod sriov;
+
 use crate::Outcome;
 use crate::images::Images;
 
@@ -15,18 +19,9 @@ pub struct Scenario {
 
 /// All scenarios, the quick ones first.
 pub fn all() -> Vec<Scenario> {
-    vec![Scenario { name: "boot", about: "both kernels boot, take commands and power off", run: boot }]
-}
-
-fn boot(images: &Images) -> Outcome {
-    use crate::machine::{Guest, Plan};
-    let plans = crate::images::KERNELS
-        .map(|kernel| Plan::new(&format!("k{}", kernel.replace('.', "-"))).kernel(kernel));
-    for mut guest in Guest::boot_all(images, plans.to_vec())? {
-        let said =
-            guest.run(10, "uname -r; which ibv_rc_pingpong ib_send_bw rping ethtool rdma socat python3")?;
-        println!("    {}: {}", guest.name(), said.lines().next().unwrap_or_default());
-        guest.power_off()?;
-    }
-    Ok(())
+    let scenario = |name, about, run| Scenario { name, about, run };
+    vec![
+        scenario("boot", "both kernels boot, take commands and power off", boot::run),
+        scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
+    ]
 }
