@@ -47,12 +47,57 @@ const CURRENT: u16 = 1;
 /// `atomic_req_8b_endianness_mode`: operands and results are in the host's order.
 const HOST_ENDIAN: u8 = 1;
 
+/// A step of the bring-up. They are passed in this order; who attaches passes only some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Configuration space: is it ours, may it do DMA, may it interrupt.
+    ConfigSpace,
+    /// Initialization segment: the firmware has started, and speaks our command interface.
+    InitSegment,
+    /// The command queue's address is told, and `ENABLE_HCA` comes back.
+    CommandQueue,
+    /// `QUERY_ISSI`, `SET_ISSI`.
+    Issi,
+    /// `QUERY_PAGES` (boot), `MANAGE_PAGES`.
+    BootPages,
+    /// `QUERY_HCA_CAP`, `SET_HCA_CAP`.
+    SetCaps,
+    /// `QUERY_PAGES` (init), `MANAGE_PAGES`.
+    InitPages,
+    /// `INIT_HCA`.
+    InitHca,
+    /// `QUERY_HCA_CAP`, `QUERY_ADAPTER`, `QUERY_NIC_VPORT_CONTEXT`.
+    Describe,
+    /// `MODIFY_NIC_VPORT_CONTEXT`, `SET_ROCE_ADDRESS`.
+    Addresses,
+    /// A user context, a doorbell page, a vector, `CREATE_EQ`.
+    EventQueue,
+}
+
+/// Who follows a bring-up.
+pub trait Watch {
+    /// `step` begins: all before went well.
+    fn step(&mut self, step: Step);
+    /// Something was read or counted within the step.
+    fn read(&mut self, what: &'static str, found: String);
+}
+
+/// Nobody.
+impl Watch for () {
+    fn step(&mut self, _: Step) {}
+    fn read(&mut self, _: &'static str, _: String) {}
+}
+
 /// Brings the function up, or attaches if another opener did.
-pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Function, Error> {
+pub fn open(
+    transport: Arc<dyn Transport>,
+    options: OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<Function, Error> {
     let shared = Shared::open(&transport)?;
     let lock = shared.lock(options.command_timeout)?;
 
-    // PCI configuration space: is it ours, may it do DMA, may it interrupt.
+    watch.step(Step::ConfigSpace);
     let config = Config(&*transport);
     let (vendor, device, revision) = config.identity()?;
     if vendor != VENDOR_ID || ![PF_DEVICE_ID, VF_DEVICE_ID].contains(&device) {
@@ -84,7 +129,7 @@ pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Funct
         Identity { vendor, device, revision, msix_vectors: config.msix_vectors()?, ..Default::default() };
     let bar = transport.bar(0).map_err(Error::io("cannot map BAR0"))?;
 
-    // Initialization segment: wait until the firmware has started.
+    watch.step(Step::InitSegment);
     let (log_size, log_stride) = init_segment(&bar, &*transport, options.command_timeout)?;
     let cmd_mem = match fresh {
         true => {
@@ -116,10 +161,10 @@ pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Funct
     };
     lock.set_command_memory(iova, cmd_len);
     // From here on, dropping `function` after the lock undoes what was done.
-    let result = lock.enlist().and_then(|()| if fresh { start(&mut function, iova) } else { Ok(()) });
+    let result = lock.enlist().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
-        .and_then(|()| describe(&mut function))
-        .and_then(|()| if fresh { addresses(&function) } else { Ok(()) });
+        .and_then(|()| describe(&mut function, watch))
+        .and_then(|()| if fresh { addresses(&function, watch) } else { Ok(()) });
     if result.is_ok() {
         lock.set_state(FunctionState::Up);
     }
@@ -146,33 +191,36 @@ fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Resu
 }
 
 /// From a function nobody has touched to one that takes all commands.
-fn start(function: &mut Function, cmdq: u64) -> Result<(), Error> {
-    // Command queue address (initialization segment, cmdq_phy_addr).
+fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<(), Error> {
+    watch.step(Step::CommandQueue);
+    // Initialization segment, cmdq_phy_addr.
     function.bar.write32(CMDQ_HIGH, (cmdq >> 32) as u32);
     function.bar.write32(CMDQ_LOW, cmdq as u32);
     init_segment(&function.bar, &*function.transport, function.options.command_timeout)?;
 
-    // ENABLE_HCA
+    watch.read("address", format!("{cmdq:#x}"));
     function.call::<_, EnableHcaOut>(Opcode::EnableHca, 0, &EnableHcaIn::zeroed())?;
 
-    // QUERY_ISSI, SET_ISSI: interface step sequence 1.
+    // Interface step sequence 1.
+    watch.step(Step::Issi);
     let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
+    watch.read("supported", format!("{:#x}", issi.supported_issi_dw0()));
     if issi.supported_issi_dw0() & 1 << 1 != 0 {
         let mut input = SetIssiIn::zeroed();
         input.set().current_issi(1);
         function.call::<_, SetIssiOut>(Opcode::SetIssi, 0, &input)?;
     }
 
-    // QUERY_PAGES (boot), MANAGE_PAGES.
-    function.pages()?.satisfy(Stage::Boot)?;
+    watch.step(Step::BootPages);
+    watch.read("pages", function.pages()?.satisfy(Stage::Boot)?.to_string());
 
-    // QUERY_HCA_CAP, SET_HCA_CAP.
+    watch.step(Step::SetCaps);
     set_caps(function)?;
 
-    // QUERY_PAGES (init), MANAGE_PAGES.
-    function.pages()?.satisfy(Stage::Init)?;
+    watch.step(Step::InitPages);
+    watch.read("pages", function.pages()?.satisfy(Stage::Init)?.to_string());
 
-    // INIT_HCA
+    watch.step(Step::InitHca);
     function.call::<_, InitHcaOut>(Opcode::InitHca, 0, &InitHcaIn::zeroed())?;
     Ok(())
 }
@@ -226,7 +274,8 @@ fn set_caps(function: &Function) -> Result<(), Error> {
 }
 
 /// Reads what the function is, after `INIT_HCA`: capabilities again, adapter, vport.
-fn describe(function: &mut Function) -> Result<(), Error> {
+fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
+    watch.step(Step::Describe);
     let major_minor = function.bar.read32(FW_REV);
     let sub = function.bar.read32(CMDIF_REV) as u16;
     function.identity.firmware = (major_minor as u16, (major_minor >> 16) as u16, sub);
@@ -264,7 +313,8 @@ fn describe(function: &mut Function) -> Result<(), Error> {
 }
 
 /// Enables RoCE on the vport and programs the GIDs (`MODIFY_NIC_VPORT_CONTEXT`, `SET_ROCE_ADDRESS`).
-fn addresses(function: &Function) -> Result<(), Error> {
+fn addresses(function: &Function, watch: &mut dyn Watch) -> Result<(), Error> {
+    watch.step(Step::Addresses);
     if !function.is_ethernet() || !function.caps.general.roce() {
         return Ok(());
     }

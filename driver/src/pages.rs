@@ -53,10 +53,11 @@ impl PageSupply<'_> {
         Ok((out.function_id(), out.num_pages() as i32))
     }
 
-    /// Asks and supplies.
-    pub fn satisfy(&self, stage: Stage) -> Result<(), Error> {
+    /// Asks and supplies; returns how many pages were asked for.
+    pub fn satisfy(&self, stage: Stage) -> Result<i32, Error> {
         let (function, pages) = self.query(stage)?;
-        self.change(function, pages)
+        self.change(function, pages)?;
+        Ok(pages)
     }
 
     /// Gives (or takes, if negative) `pages` for `function` (0: this one). Nothing happens if another opener is at it.

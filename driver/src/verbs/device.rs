@@ -2,7 +2,7 @@
 
 use super::{AtomicCap, DeviceAttr, LinkLayer, PortAttr};
 use crate::{
-    bringup,
+    bringup::{self, Step, Watch},
     eq::EventQueue,
     error::Error,
     events::{Events, Registry},
@@ -159,8 +159,18 @@ impl Drop for Opener {
 impl Device {
     /// Brings the function up, or attaches if another opener did.
     pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
+        Self::open_watched(transport, options, &mut ())
+    }
+
+    /// As [`Device::open`], step by step before the eyes of `watch`.
+    pub fn open_watched(
+        transport: Arc<dyn Transport>,
+        options: OpenOptions,
+        watch: &mut dyn Watch,
+    ) -> Result<Arc<Device>, Error> {
         let entries = options.eq_entries;
-        let function = Arc::new(bringup::open(transport, options)?);
+        let function = Arc::new(bringup::open(transport, options, watch)?);
+        watch.step(Step::EventQueue);
         let (opener, interrupt) = Opener::enter(function.clone())?;
         let vector = opener.vector.unwrap_or(0);
         let queue = EventQueue::create(&function, opener.uid(), opener.uar(), vector, entries)?;

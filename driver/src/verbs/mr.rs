@@ -1,7 +1,11 @@
 //! Memory regions.
 
 use super::{AccessFlags, Pd};
-use crate::{dma::UserMapping, error::Error, transport::Access};
+use crate::{
+    dma::{DmaMem, UserMapping},
+    error::Error,
+    transport::Access,
+};
 use hwspec::{
     cmd::{Opcode, mkey::*},
     context::mkey::MkeyContext,
@@ -22,7 +26,33 @@ const MIN_LOG_PAGE: u32 = 12;
 pub struct Mr {
     pd: Arc<Pd>,
     key: Mkey,
-    mapping: Option<UserMapping>,
+    backing: Option<Backing>,
+}
+
+/// What a region lies on.
+enum Backing {
+    /// Memory of the program.
+    User(UserMapping),
+    /// Memory of the driver.
+    Driver(Arc<DmaMem>),
+}
+
+impl Backing {
+    /// Ends the device's access as far as that is this region's to end.
+    fn unmap(self) -> Result<(), Error> {
+        match self {
+            Self::User(mapping) => mapping.unmap(),
+            Self::Driver(_) => Ok(()),
+        }
+    }
+
+    /// Keeps the memory for ever: the device may still reach it.
+    fn leak(self) {
+        match self {
+            Self::User(mapping) => mapping.leak(),
+            Self::Driver(mem) => std::mem::forget(mem),
+        }
+    }
 }
 
 impl Mr {
@@ -45,7 +75,37 @@ impl Mr {
         let mapping = unsafe {
             UserMapping::map(&device.function.transport, addr, len, Access { read: true, write: writable })?
         };
-        let (log_page, list) = translation(mapping.iova, hca_va, len)?;
+        let iova = mapping.iova;
+        let mr = Self::create(pd, Backing::User(mapping), iova, len, hca_va, access)?;
+        if hca_va != addr as u64 {
+            device.shifted.insert(mr.key.0, hca_va, len, addr as u64);
+        }
+        Ok(mr)
+    }
+
+    /// Registers all of `mem`; keys address it by its bus addresses.
+    pub fn over(pd: &Arc<Pd>, mem: &Arc<DmaMem>, access: AccessFlags) -> Result<Mr, Error> {
+        let (iova, len) = (mem.iova(), mem.len());
+        check(len, iova, access)?;
+        let mr = Self::create(pd, Backing::Driver(mem.clone()), iova, len, iova, access)?;
+        let at = mem.words().as_ptr() as u64;
+        if at != iova {
+            pd.device.shifted.insert(mr.key.0, iova, len, at);
+        }
+        Ok(mr)
+    }
+
+    /// `CREATE_MKEY` for `len` bytes from bus address `iova`, which keys address from `hca_va` on.
+    fn create(
+        pd: &Arc<Pd>,
+        backing: Backing,
+        iova: u64,
+        len: usize,
+        hca_va: u64,
+        access: AccessFlags,
+    ) -> Result<Mr, Error> {
+        let device = &pd.device;
+        let (log_page, list) = translation(iova, hca_va, len)?;
         let variant = device.mkey_variant.fetch_add(1, Relaxed);
         let octwords = (list.len() as u32).div_ceil(2);
         let mut context = MkeyContext::zeroed();
@@ -54,7 +114,7 @@ impl Mr {
             .a(access.contains(AccessFlags::REMOTE_ATOMIC))
             .rw(access.contains(AccessFlags::REMOTE_WRITE))
             .rr(access.contains(AccessFlags::REMOTE_READ))
-            .lw(writable)
+            .lw(access.contains(AccessFlags::LOCAL_WRITE))
             .lr(true)
             .access_mode_1_0(MODE_MTT)
             .qpn(ANY_QP)
@@ -74,14 +134,11 @@ impl Mr {
         match created {
             Ok(out) => {
                 let key = Mkey::new(out.mkey_index(), variant);
-                if hca_va != addr as u64 {
-                    device.shifted.insert(key.0, hca_va, len, addr as u64);
-                }
-                Ok(Mr { pd: pd.clone(), key, mapping: Some(mapping) })
+                Ok(Mr { pd: pd.clone(), key, backing: Some(backing) })
             }
             Err(error) => {
                 if error.is_uncertain() {
-                    mapping.leak(); // the key may yet come to life
+                    backing.leak(); // the key may yet come to life
                 }
                 Err(error)
             }
@@ -109,15 +166,15 @@ impl Mr {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let Some(mapping) = self.mapping.take() else { return Ok(()) };
+        let Some(backing) = self.backing.take() else { return Ok(()) };
         let mut input = DestroyMkeyIn::zeroed();
         input.set().mkey_index(self.key.index());
         let device = &self.pd.device;
         device.shifted.remove(self.key.0);
         match device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input) {
-            Ok(()) => mapping.unmap(),
+            Ok(()) => backing.unmap(),
             Err(error) => {
-                mapping.leak(); // the key lives: taking the memory away would let it reach what comes there next
+                backing.leak(); // the key lives: taking the memory away would let it reach what comes there next
                 Err(error)
             }
         }
