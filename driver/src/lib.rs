@@ -16,6 +16,7 @@ mod function;
 pub mod health;
 mod inline;
 mod pages;
+pub mod pci;
 mod poll;
 mod post;
 mod records;

@@ -1,9 +1,23 @@
 //! Register windows.
 
+use super::mapped::Mapped;
 use std::sync::{
     Arc,
     atomic::{Ordering::Release, fence},
 };
+
+/// Everything stored to memory so far is seen by the device before what is stored to its registers from now on. x86
+/// keeps that order by itself, once the compiler does; elsewhere a fence between processors is not enough, for the
+/// device is none of them.
+#[inline(always)]
+fn before_registers() {
+    fence(Release);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier: touches nothing.
+    unsafe {
+        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+    }
+}
 
 /// Registers reached by calls. Values are host-order numbers of the big-endian register: the first byte in memory is
 /// the most significant.
@@ -21,6 +35,8 @@ pub trait Registers: Send + Sync {
 pub struct Mapping {
     base: *mut u8,
     len: usize,
+    /// What is to be unmapped with the last user of the registers.
+    _owned: Option<Mapped>,
 }
 // SAFETY: a mapping of device registers, only touched by volatile accesses.
 unsafe impl Send for Mapping {}
@@ -33,7 +49,17 @@ impl Mapping {
     /// The range is a mapping of device registers (or of memory that stands for them), 8-byte aligned, and stays
     /// mapped as long as this value lives.
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, _owned: None }
+    }
+
+    /// Registers mapped at `mapped`, unmapped with this value.
+    pub(super) fn owning(mapped: Mapped) -> Self {
+        Self { base: mapped.ptr().as_ptr(), len: mapped.len(), _owned: Some(mapped) }
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     #[inline]
@@ -69,7 +95,7 @@ impl Bar {
 
     /// Writes the register at `offset`, after all earlier stores to memory.
     pub fn write32(&self, offset: u32, value: u32) {
-        fence(Release);
+        before_registers();
         match self {
             // SAFETY: `at` checked bounds and alignment; the mapping lives.
             Bar::Mapped(m) => unsafe { m.at::<u32>(offset).write_volatile(value.to_be()) },
@@ -81,7 +107,7 @@ impl Bar {
     /// memory (queue entries, doorbell record).
     #[inline]
     pub fn doorbell(&self, offset: u32, value: u64) {
-        fence(Release);
+        before_registers();
         match self {
             // SAFETY: `at` checked bounds and alignment; the mapping lives.
             Bar::Mapped(m) => unsafe { m.at::<u64>(offset).write_volatile(value.to_be()) },

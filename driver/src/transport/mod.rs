@@ -4,7 +4,12 @@
 mod bar;
 #[cfg(test)]
 pub(crate) mod fake;
+mod fork;
 mod interrupt;
+mod iova;
+mod mapped;
+mod pool;
+pub mod vfio;
 
 pub use bar::{Bar, Mapping, Registers};
 pub use interrupt::Interrupt;
@@ -32,6 +37,17 @@ pub enum Width {
     B2,
     /// Four bytes.
     B4,
+}
+
+impl Width {
+    /// The same as a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::B1 => 1,
+            Self::B2 => 2,
+            Self::B4 => 4,
+        }
+    }
 }
 
 /// Who a block of driver memory belongs to.

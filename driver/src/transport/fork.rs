@@ -1,0 +1,150 @@
+//! Forks. A device belongs to the process that opened it: a child of fork shares the files and the registers, and would
+//! keep the device busy and confuse it. So in a child the files are closed, and the registers read as all ones, as
+//! those of a device that was unplugged.
+
+use std::{
+    os::fd::{AsRawFd, BorrowedFd, RawFd},
+    ptr::NonNull,
+    sync::{
+        Once,
+        atomic::{
+            AtomicI32, AtomicU32, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+/// Devices times files and BARs; what goes beyond is shared with children.
+const ENTRIES: usize = 512;
+/// Registers that are looked at to see whether a device is there lie below this.
+const LOOKED_AT: usize = 0x2000;
+
+/// One file (`len` 0, its number) or one mapping. A child must not take locks: words only.
+struct Entry {
+    /// 0: free; 1: being filled; 2: in use.
+    state: AtomicU32,
+    at: AtomicUsize,
+    len: AtomicUsize,
+}
+
+static TABLE: [Entry; ENTRIES] = [const {
+    Entry { state: AtomicU32::new(0), at: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+}; ENTRIES];
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static NOTHING: AtomicI32 = AtomicI32::new(-1);
+static HANDLER: Once = Once::new();
+
+/// How many forks lie between the first user of a device and this process.
+pub fn generation() -> u32 {
+    FORKS.load(Relaxed)
+}
+
+/// As long as it lives, something of this process is not there in children of fork.
+#[derive(Debug)]
+pub struct Absence(Option<usize>);
+
+impl Absence {
+    /// A file is closed in children.
+    pub fn of_file(fd: BorrowedFd<'_>) -> Self {
+        Self::enter(fd.as_raw_fd() as usize, 0)
+    }
+
+    /// Registers read as all ones in children.
+    pub fn of_registers(at: NonNull<u8>, len: usize) -> Self {
+        Self::enter(at.as_ptr() as usize, len)
+    }
+
+    fn enter(at: usize, len: usize) -> Self {
+        watch();
+        let free = TABLE.iter().position(|e| e.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok());
+        if let Some(entry) = free.map(|index| &TABLE[index]) {
+            entry.at.store(at, Relaxed);
+            entry.len.store(len, Relaxed);
+            entry.state.store(2, Release);
+        }
+        Self(free)
+    }
+}
+
+impl Drop for Absence {
+    fn drop(&mut self) {
+        if let Some(index) = self.0 {
+            TABLE[index].state.store(0, Release);
+        }
+    }
+}
+
+/// Begins to notice forks.
+pub fn watch() {
+    HANDLER.call_once(|| {
+        // SAFETY: a file of our own, open to the end of the process.
+        let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        NOTHING.store(null, Relaxed);
+        // SAFETY: the handler does only what is allowed between fork and exec.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Relaxed);
+    let null: RawFd = NOTHING.load(Relaxed);
+    for entry in TABLE.iter().filter(|entry| entry.state.load(Acquire) == 2) {
+        let (at, len) = (entry.at.load(Relaxed), entry.len.load(Relaxed));
+        if len == 0 {
+            if null >= 0 {
+                // The number stays taken: whoever closes it later must not hit a file of somebody else.
+                // SAFETY: replaces a file of ours.
+                unsafe { libc::dup3(null, at as RawFd, libc::O_CLOEXEC) };
+            }
+            continue;
+        }
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: replaces our own mapping by memory, which is then ours to write.
+        unsafe {
+            let got =
+                libc::mmap(at as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if got != libc::MAP_FAILED {
+                got.cast::<u8>().write_bytes(0xff, len.min(LOOKED_AT));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bar, Mapping, mapped::Mapped};
+    use super::*;
+    use std::{
+        fs::File,
+        os::fd::{AsFd, FromRawFd},
+        sync::Arc,
+    };
+
+    #[test]
+    fn a_child_has_neither_the_file_nor_the_registers() {
+        // SAFETY: a new descriptor.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"registers".as_ptr(), libc::MFD_CLOEXEC)) };
+        file.set_len(0x4000).unwrap();
+        let bar = Bar::Mapped(Arc::new(Mapping::owning(
+            Mapped::registers(file.as_fd(), 0, 0x4000).unwrap(),
+        )));
+        let _absence = Absence::of_file(file.as_fd());
+        bar.write32(0x10, 7);
+        let (before, size) = (generation(), |file: &File| file.metadata().map_or(0, |m| m.len()));
+        // SAFETY: the child looks at its memory and one file, and leaves.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let gone = bar.read32(0x10) == u32::MAX && generation() != before && size(&file) == 0;
+                bar.doorbell(0x3800, 1);
+                libc::_exit(i32::from(!gone));
+            }
+            child
+        };
+        let mut status = -1;
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!((bar.read32(0x10), bar.read32(0x3804), size(&file)), (7, 0, 0x4000));
+    }
+}

@@ -1,0 +1,159 @@
+//! The IOMMU's side of a function: what it may reach, at which addresses.
+
+use super::{Access, Iova, sys};
+use crate::{
+    dma::PAGE_SIZE,
+    transport::{
+        iova::IovaSpace,
+        mapped::Mapped,
+        pool::{Piece, Source},
+    },
+};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// What is mappable where the kernel does not say (before Linux 5.4): the smallest IOMMUs have 39 bits, and messages of
+/// interrupts are written to 0xfee00000.
+const USUAL: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
+
+enum Kind {
+    /// A container with the groups in it.
+    Container { container: OwnedFd, group: OwnedFd },
+    /// An iommufd and the address space in it.
+    Iommufd { iommufd: OwnedFd, ioas: u32 },
+}
+
+/// One address space of an IOMMU.
+pub struct Iommu {
+    kind: Kind,
+    space: Mutex<IovaSpace>,
+    /// Our own memory in it.
+    own: Mutex<HashMap<Iova, Mapped>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Iommu {
+    /// The address space of a container that has its group and kind.
+    pub fn container(container: OwnedFd, group: OwnedFd) -> io::Result<Self> {
+        let (sizes, mut ranges) = sys::iommu(container.as_fd())?;
+        let smallest = 1u64 << sizes.trailing_zeros().min(63);
+        if smallest > PAGE_SIZE as u64 {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("the IOMMU's smallest page has {smallest} bytes, {PAGE_SIZE} were expected"),
+            ));
+        }
+        if ranges.is_empty() {
+            ranges = USUAL.to_vec();
+        }
+        Ok(Self::new(Kind::Container { container, group }, ranges))
+    }
+
+    /// The address space `ioas` of an iommufd.
+    pub fn iommufd(iommufd: OwnedFd, ioas: u32) -> io::Result<Self> {
+        let ranges = sys::iova_ranges(iommufd.as_fd(), ioas)?;
+        Ok(Self::new(Kind::Iommufd { iommufd, ioas }, ranges))
+    }
+
+    fn new(kind: Kind, ranges: Vec<(u64, u64)>) -> Self {
+        tracing::debug!(?ranges, "addresses for the device");
+        Self { kind, space: Mutex::new(IovaSpace::new(ranges)), own: Mutex::default() }
+    }
+
+    /// The descriptor of the group, from which its devices are opened.
+    pub fn group(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::Container { group, .. } => Some(group.as_fd()),
+            Kind::Iommufd { .. } => None,
+        }
+    }
+
+    /// Lets the device reach `len` bytes at `base`.
+    /// # Safety
+    /// The memory is there until it is unmapped, and changes under us.
+    pub unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        let (vaddr, size) = (base as u64, len as u64);
+        let iova = locked(&self.space).alloc(size, vaddr).ok_or_else(|| {
+            let why = format!("no {len} bytes are left of the addresses the IOMMU allows");
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
+        })?;
+        // SAFETY: the caller's promise.
+        let mapped = unsafe {
+            match &self.kind {
+                Kind::Container { container, .. } => sys::map(container.as_fd(), vaddr, iova, size, access),
+                Kind::Iommufd { iommufd, ioas } => {
+                    sys::map_ioas(iommufd.as_fd(), *ioas, vaddr, iova, size, access)
+                }
+            }
+        };
+        mapped.map(|()| iova).map_err(|error| {
+            locked(&self.space).free(iova, size);
+            explain(error, len)
+        })
+    }
+
+    /// Ends what one `map` began.
+    pub fn unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let size = len as u64;
+        let done = match &self.kind {
+            Kind::Container { container, .. } => sys::unmap(container.as_fd(), iova, size)?,
+            Kind::Iommufd { iommufd, ioas } => sys::unmap_ioas(iommufd.as_fd(), *ioas, iova, size)?,
+        };
+        if done != size {
+            // It stays taken: part of it may still be mapped.
+            return Err(io::Error::other(format!("{len} bytes at {iova:#x} were to be unmapped, {done} were")));
+        }
+        locked(&self.space).free(iova, size);
+        Ok(())
+    }
+}
+
+impl Source for Iommu {
+    fn obtain(&self, len: usize) -> io::Result<Piece> {
+        let memory = Mapped::memory(len)?;
+        let ptr = memory.ptr();
+        // SAFETY: our own mapping, kept until it is unmapped; only blocks of it are handed out.
+        let iova = unsafe { self.map(ptr.as_ptr(), len, Access { read: true, write: true })? };
+        locked(&self.own).insert(iova, memory);
+        Ok(Piece { ptr, iova, len })
+    }
+
+    fn release(&self, piece: Piece) {
+        match self.unmap(piece.iova, piece.len) {
+            Ok(()) => drop(locked(&self.own).remove(&piece.iova)),
+            // The device may still write there: the memory stays until the address space goes.
+            Err(error) => {
+                tracing::warn!(iova = piece.iova, %error, "memory of the device could not be unmapped");
+            }
+        }
+    }
+}
+
+/// Adds what can be done about it.
+fn explain(error: io::Error, len: usize) -> io::Error {
+    match (error.raw_os_error(), sys::memlock()) {
+        (Some(libc::ENOMEM), Some(limit)) => io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            format!(
+                "{len} more bytes cannot be locked in memory: the limit is {} KiB in all (ulimit -l, LimitMEMLOCK=)",
+                limit / 1024
+            ),
+        ),
+        (Some(libc::ENOSPC), _) => io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            "all mappings the kernel allows are used (vfio_iommu_type1.dma_entry_limit)",
+        ),
+        (Some(libc::EFAULT), _) => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("not all of the {len} bytes are memory that can be pinned"),
+        ),
+        _ => error,
+    }
+}

@@ -1,0 +1,205 @@
+//! A function bound to vfio-pci, through the kernel's VFIO.
+//!
+//! Kernel VFIO gives a function to one process. Within this process all who open it share one [`VfioTransport`]; another
+//! process gets [`VfioError::Busy`].
+
+mod iommu;
+mod irq;
+mod open;
+mod region;
+mod sys;
+
+pub use open::VfioError;
+
+use super::{
+    Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width, fork, mapped::Mapped, pool::Pool,
+};
+use crate::pci::{Address, Sysfs};
+use irq::Vectors;
+use open::Opened;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+use sys::RegionInfo;
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+
+/// Bytes of the area that openers of a function share.
+const SHARED: usize = 64 << 10;
+/// BARs of a function.
+const BARS: u8 = 6;
+
+/// A function bound to vfio-pci.
+pub struct VfioTransport {
+    address: Address,
+    config: RegionInfo,
+    can_reset: bool,
+    vectors: Vectors,
+    bars: Mutex<HashMap<u8, Bar>>,
+    pool: Pool,
+    shared: Mapped,
+    /// Forks before it was opened: a child has another number and must not touch it.
+    generation: u32,
+    opened: Opened,
+}
+
+/// Functions this process has open.
+static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::new());
+
+impl VfioTransport {
+    /// Opens the function at `address`, or shares it with whoever in this process has it open.
+    pub fn open(address: Address) -> Result<Arc<Self>, VfioError> {
+        fork::watch();
+        let generation = fork::generation();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, forks, known)| *forks == generation && known.strong_count() > 0);
+        if let Some(known) = open.iter().find_map(|(at, _, known)| known.upgrade().filter(|_| *at == address)) {
+            return Ok(known);
+        }
+        let this = Arc::new(Self::fresh(address)?);
+        open.push((address, generation, Arc::downgrade(&this)));
+        Ok(this)
+    }
+
+    fn fresh(address: Address) -> Result<Self, VfioError> {
+        let opened = open::open(&Sysfs::default().device(address)?)?;
+        let step = |what| move |source| VfioError::Step { address, what, source };
+        let device = sys::fd(&opened.device);
+        let config = sys::region(device, VFIO_PCI_CONFIG_REGION_INDEX);
+        Ok(Self {
+            address,
+            config: config.map_err(step("find its configuration space"))?,
+            can_reset: sys::can_reset(device).map_err(step("learn what it is"))?,
+            vectors: Vectors::of(&opened.device).map_err(step("count its interrupt vectors"))?,
+            bars: Mutex::default(),
+            pool: Pool::default(),
+            shared: Mapped::memory(SHARED).map_err(step("get memory for its openers"))?,
+            generation: fork::generation(),
+            opened,
+        })
+    }
+
+    /// Where the function is.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// MSI-X vectors the kernel can connect.
+    pub fn vectors(&self) -> u32 {
+        self.vectors.count()
+    }
+
+    fn ours(&self) -> io::Result<()> {
+        match self.generation == fork::generation() {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
+    fn config_at(&self, offset: u16, width: Width) -> io::Result<(u64, usize)> {
+        self.ours()?;
+        let (at, len) = (u64::from(offset), width.bytes());
+        match at + len as u64 <= self.config.size && at % len as u64 == 0 {
+            true => Ok((self.config.offset + at, len)),
+            false => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+}
+
+impl Transport for VfioTransport {
+    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
+        let (at, len) = self.config_at(offset, width)?;
+        let mut bytes = [0; 4];
+        sys::read_at(&self.opened.device, &mut bytes[..len], at)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
+        let (at, len) = self.config_at(offset, width)?;
+        sys::write_at(&self.opened.device, &value.to_le_bytes()[..len], at)
+    }
+
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        self.ours()?;
+        if index >= BARS {
+            return Err(io::Error::from_raw_os_error(libc::ENXIO));
+        }
+        let mut bars = self.bars.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = bars.get(&index) {
+            return Ok(bar.clone());
+        }
+        let info = sys::region(sys::fd(&self.opened.device), index.into())?;
+        let bar = region::open(&self.opened.device, &info)?;
+        bars.insert(index, bar.clone());
+        Ok(bar)
+    }
+
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        self.ours()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.opened.iommu.map(base, len, access) }
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.ours()?;
+        self.opened.iommu.unmap(iova, len)
+    }
+
+    fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {
+        self.ours()?;
+        self.pool.alloc(len, &*self.opened.iommu)
+    }
+
+    fn dma_free(&self, block: DmaBlock) {
+        if self.ours().is_ok() && !self.pool.free(block.iova, &*self.opened.iommu) {
+            tracing::warn!(iova = block.iova, "a block that was never given out was to be freed");
+        }
+    }
+
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        self.ours()?;
+        self.pool.find(iova, len).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        self.ours()?;
+        self.vectors.connect(&self.opened.device, vector)
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        self.ours()?;
+        if !self.can_reset {
+            let why = format!("{} cannot be reset by itself", self.address);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        sys::reset(sys::fd(&self.opened.device))
+    }
+
+    fn shared(&self) -> io::Result<DmaBlock> {
+        Ok(DmaBlock { ptr: self.shared.ptr(), iova: 0, len: SHARED })
+    }
+
+    fn opener(&self) -> u32 {
+        // All openers are in this process, and go with it.
+        1
+    }
+
+    fn alive(&self, opener: u32) -> bool {
+        opener == self.opener()
+    }
+
+    fn idle(&self) {}
+
+    fn resolve(&self, _: &[u8; 16]) -> Option<[u8; 6]> {
+        None
+    }
+}
+
+impl Drop for VfioTransport {
+    fn drop(&mut self) {
+        if self.ours().is_ok() {
+            self.pool.clear(&*self.opened.iommu);
+        }
+    }
+}
