@@ -71,6 +71,10 @@ pub trait Host {
         let _ = rid;
         false
     }
+    /// A frame waits in the uplink, for the party that takes from it.
+    fn uplink_waits(&mut self) {}
+    /// A frame waits in the capture.
+    fn capture_waits(&mut self) {}
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
     /// Whether `party` still lives. Asked only when it holds a lock for long.

@@ -14,6 +14,7 @@ pub mod pipe;
 pub mod region;
 pub mod state;
 pub mod translate;
+pub mod wire;
 
 pub use config::{Config, LinkLayer, Profile};
 
@@ -50,14 +51,6 @@ impl Adapter {
     /// Behaviour.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// The function whose MAC is the destination of `frame`.
-    #[inline]
-    pub(crate) fn owner_of_mac(&self, frame: &[u8]) -> Option<u8> {
-        let mac: [u8; 6] = *frame.first_chunk()?;
-        identity::fid_of_mac(self.config.node_id, mac)
-            .filter(|fid| *fid < self.region.functions() && self.region.is_present(*fid))
     }
 
     /// Counts a frame that found no room.

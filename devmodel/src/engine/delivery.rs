@@ -6,7 +6,8 @@ use crate::{
     Adapter,
     host::{Abort, Host, Rid},
     pipe::{Frame, Payload},
-    region::{Func, SlotPayload, WireRing},
+    region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
+    wire::Destination,
 };
 use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc};
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -27,8 +28,12 @@ pub trait Link: Send {
     /// Asked for every frame that enters the wire; may alter it, keep a copy, or release others kept back by pushing
     /// them to `more`.
     fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict;
-    /// A frame whose destination is no function of this adapter.
-    fn leave(&mut self, frame: &[u8]);
+    /// A frame whose destination is no function of this adapter, or not only. True: it is taken care of; else it goes to
+    /// the uplink.
+    fn leave(&mut self, frame: &[u8]) -> bool {
+        let _ = frame;
+        false
+    }
 }
 
 /// Frames that go from one function to the next without the ring, because one runner works on both: the receiver was
@@ -66,12 +71,14 @@ impl Runner {
         from: u8,
     ) -> Option<Func<'r>> {
         let first = self.buffers.out.first()?;
-        let mac = &first.headers[..6];
-        let to = adapter.owner_of_mac(&first.headers)?;
+        let at = adapter.address_in_frame();
+        let address = &first.headers[at.clone()];
+        let to = adapter.owner(&first.headers)?;
         if to == from
             || self.link.is_some()
             || adapter.config().sealed
-            || self.buffers.out.iter().any(|frame| frame.headers[..6] != *mac)
+            || adapter.is_captured()
+            || self.buffers.out.iter().any(|frame| frame.headers[at.clone()] != *address)
             || WireRing::of(adapter.region(), to).waits()
             || host.is_tended(Rid(to))
         {
@@ -104,21 +111,21 @@ impl Runner {
         for frame in &out {
             let headers = &frame.headers[..frame.header_len as usize];
             trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
-            self.put(adapter, host, from, frame);
+            self.put(adapter, host, now, from, frame);
         }
         out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
     }
 
-    fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, frame: &Frame) {
+    fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, frame: &Frame) {
         let headers = &frame.headers[..frame.header_len as usize];
-        let to = adapter.owner_of_mac(headers);
-        if self.link.is_some() || to.is_none() || adapter.config().sealed {
+        let to = adapter.owner(headers);
+        if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
             let mut whole = std::mem::take(&mut self.sealed);
             whole.clear();
             if seal(host, from, frame, &self.buffers.staged, &mut whole).is_ok() {
-                self.transmit(adapter, host, from, &mut whole);
+                self.transmit(adapter, host, now, from, &mut whole);
             }
             self.sealed = whole;
             return;
@@ -169,7 +176,9 @@ impl Runner {
         }
     }
 
-    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, whole: &mut Vec<u8>) {
+    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, whole: &mut Vec<u8>) {
+        let left = Left { from: Some(from), now };
+        adapter.capture(host, left, whole);
         let mut more = Vec::new();
         let verdict = match &mut self.link {
             Some(link) => link.transmit(from, whole, &mut more),
@@ -181,30 +190,66 @@ impl Runner {
             Verdict::Duplicate => 2,
         };
         for _ in 0..times {
-            self.carry(adapter, host, whole);
+            self.carry(adapter, host, left, whole);
         }
         for frame in more {
-            self.carry(adapter, host, &frame);
+            self.carry(adapter, host, left, &frame);
         }
     }
 
-    pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, whole: &[u8]) {
-        match adapter.owner_of_mac(whole) {
-            Some(to) => {
-                // A frame that makes no sense is cut anywhere; the receiver counts it.
-                let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
-                let (headers, rest) = whole.split_at(cut);
-                if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
-                    self.arrived(host, to);
-                } else {
-                    adapter.count_ring_full(to);
-                }
+    /// A whole frame arrives from outside.
+    pub(super) fn come_in(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, whole: &[u8]) {
+        let left = Left { from: None, now };
+        adapter.capture(host, left, whole);
+        self.carry(adapter, host, left, whole);
+    }
+
+    /// Brings a whole frame to whoever is to get it. What comes from outside does not go there again.
+    fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
+        let destination = adapter.destination(whole);
+        match destination {
+            Destination::Function(to) => self.hand_in(adapter, host, to, whole),
+            Destination::Group => {
+                adapter.group(left.from).for_each(|to| self.hand_in(adapter, host, to, whole))
             }
-            None => {
-                if let Some(link) = &mut self.link {
-                    link.leave(whole);
-                }
-            }
+            Destination::Uplink => {}
+        }
+        if matches!(destination, Destination::Function(_)) || left.from.is_none() {
+            return;
+        }
+        if self.link.as_mut().is_some_and(|link| link.leave(whole)) {
+            return;
+        }
+        if OutletRing::of(adapter.region(), Outlet::Uplink).push(host, left, whole) {
+            host.uplink_waits();
+        }
+    }
+
+    /// Puts a whole frame into the ring of `to`.
+    fn hand_in(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, whole: &[u8]) {
+        // A frame that makes no sense is cut anywhere; the receiver counts it.
+        let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
+        let (headers, rest) = whole.split_at(cut);
+        if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
+            self.arrived(host, to);
+        } else {
+            adapter.count_ring_full(to);
+        }
+    }
+}
+
+impl Adapter {
+    /// Whether somebody wants a copy of every frame.
+    #[inline]
+    pub(super) fn is_captured(&self) -> bool {
+        OutletRing::of(self.region(), Outlet::Capture).is_open()
+    }
+
+    /// Gives a copy of a frame on the wire to whoever wants one.
+    fn capture(&self, host: &mut dyn Host, left: Left, whole: &[u8]) {
+        let ring = OutletRing::of(self.region(), Outlet::Capture);
+        if ring.is_open() && ring.push(host, left, whole) {
+            host.capture_waits();
         }
     }
 }

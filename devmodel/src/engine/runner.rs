@@ -118,7 +118,7 @@ impl Runner {
 
     /// A whole frame (Ethernet to ICRC) arrives from outside.
     pub fn receive(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, frame: &[u8]) {
-        self.carry(adapter, host, frame);
+        self.come_in(adapter, host, now, frame);
         self.run_due(adapter, host, now);
     }
 

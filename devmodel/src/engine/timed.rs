@@ -118,7 +118,7 @@ impl Timed {
                 let what = Traced::Frame(headers, frame.payload.len());
                 watch(&TraceEvent { now, fid, what });
             }
-            let Some(to) = adapter.owner_of_mac(headers) else { continue };
+            let Some(to) = adapter.owner(headers) else { continue };
             let len = frame.payload.len() as u64;
             let mut ready = now;
             if reads || matches!(frame.payload, Payload::Pieces(..)) {

@@ -3,7 +3,7 @@
 use super::Step;
 use crate::{
     Profile,
-    region::{Func, TimerKind, WireRing},
+    region::{Func, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
 };
 use hwspec::{context::QpState, cqe::CqeSyndrome};
@@ -107,10 +107,17 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
                 // Acknowledgements and other senders get a share.
                 free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
             }
-            _ => BATCH as u32,
+            _ => {
+                // As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.
+                let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
+                let frames = uplink.free() / (usize::from(self.q.mtu) + UPLINK_HEADERS);
+                frames.saturating_sub(self.step.sent() + 32).clamp(4, BATCH) as u32
+            }
         }
     }
 }
 
+/// Bytes of a frame besides its payload, and of what keeps it in the uplink, at most.
+const UPLINK_HEADERS: usize = 160;
 /// Packets a QP sends in one go.
 const BATCH: usize = 64;

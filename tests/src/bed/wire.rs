@@ -333,7 +333,8 @@ impl Link for SharedWire {
     fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
         self.get().enter(from, frame, more)
     }
-    fn leave(&mut self, frame: &[u8]) {
+    fn leave(&mut self, frame: &[u8]) -> bool {
         self.get().left.push(frame.to_vec());
+        true
     }
 }

@@ -1,0 +1,81 @@
+//! Who gets a frame.
+//!
+//! A unicast frame for a function of this adapter goes to its receive ring; one for a group goes to every function that
+//! takes such frames, but its sender, and to the uplink; all else goes to the uplink. There is nothing to learn: a
+//! function's address says which one it is.
+
+use crate::{Adapter, LinkLayer, identity, region::Sync};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Who gets a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// A function of this adapter.
+    Function(u8),
+    /// Functions that take frames to groups, and the uplink.
+    Group,
+    /// Somebody outside.
+    Uplink,
+}
+
+impl Adapter {
+    /// The function a unicast frame is for, by its destination MAC.
+    #[inline]
+    pub(crate) fn owner_of_mac(&self, frame: &[u8]) -> Option<u8> {
+        let mac: [u8; 6] = *frame.first_chunk()?;
+        identity::fid_of_mac(self.config().node_id, mac)
+            .filter(|fid| *fid < self.region().functions() && self.region().is_present(*fid))
+    }
+
+    /// The function a frame is for, if it is for one of this adapter.
+    #[inline]
+    pub(crate) fn owner(&self, frame: &[u8]) -> Option<u8> {
+        match self.config().link_layer {
+            LinkLayer::Ethernet => self.owner_of_mac(frame),
+            LinkLayer::Infiniband => self.owner_of_lid(frame),
+        }
+    }
+
+    /// Where in a frame its destination's address is: frames that agree there are for the same one.
+    #[inline]
+    pub(crate) fn address_in_frame(&self) -> std::ops::Range<usize> {
+        match self.config().link_layer {
+            LinkLayer::Ethernet => 0..6,
+            LinkLayer::Infiniband => 2..4,
+        }
+    }
+
+    /// Where a frame goes.
+    pub(crate) fn destination(&self, frame: &[u8]) -> Destination {
+        if let Some(fid) = self.owner(frame) {
+            return Destination::Function(fid);
+        }
+        let group = match self.config().link_layer {
+            // IEEE 802.3, 3.2.3: the first bit on the wire, lowest of the first byte.
+            LinkLayer::Ethernet => frame.first().is_some_and(|first| first & 1 != 0),
+            // IBTA 4.1.3: from 0xc000 on multicast LIDs, and the permissive one.
+            LinkLayer::Infiniband => dlid(frame).is_some_and(|lid| lid >= 0xc000),
+        };
+        if group { Destination::Group } else { Destination::Uplink }
+    }
+
+    /// The function a frame is for, by its destination LID.
+    #[inline]
+    fn owner_of_lid(&self, frame: &[u8]) -> Option<u8> {
+        let fid = u8::try_from(dlid(frame)?.checked_sub(1)?).ok()?;
+        (fid < self.region().functions() && self.region().is_present(fid)).then_some(fid)
+    }
+
+    /// The functions that take a frame `from` sent to a group.
+    pub(crate) fn group(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
+        self.functions()
+            .filter(move |fid| Some(*fid) != from && self.region().sync(*fid, Sync::Group).load(Relaxed) != 0)
+    }
+}
+
+/// Destination LID of a frame that starts with a local route header (IBTA 7.7).
+#[inline]
+fn dlid(frame: &[u8]) -> Option<u16> {
+    let [_, _, high, low] = frame.first_chunk()?;
+    Some(u16::from_be_bytes([*high, *low]))
+}
