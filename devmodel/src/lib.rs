@@ -12,6 +12,7 @@ pub mod identity;
 pub mod pcie;
 pub mod pipe;
 pub mod region;
+pub mod serve;
 pub mod state;
 pub mod translate;
 pub mod wire;

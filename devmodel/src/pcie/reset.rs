@@ -8,6 +8,7 @@ use crate::{
     region::{Func, Sync, WireRing},
     state::{FunctionRow, MsixEntry},
 };
+use hwspec::pcie::{SRIOV_CAP, SriovCap};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use zerocopy::FromZeros;
 
@@ -62,10 +63,32 @@ impl Adapter {
             self.remove_vfs(host);
         }
         let pci_command = if fid == 0 { 0 } else { self.vf_memory_off(host) };
+        self.reset_registers(host, fid, pci_command, None);
+    }
+
+    /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.
+    /// For a PF whose user has only that one function, while others have the VFs.
+    pub fn reset_alone(&self, host: &mut dyn Host, fid: u8) {
+        if fid != 0 {
+            return self.reset(host, fid);
+        }
+        let mut sriov = [0; SriovCap::SIZE];
+        {
+            let pf = Func::lock(self.region(), 0, host);
+            sriov.copy_from_slice(&pf.function().config[SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE]);
+        }
+        self.reset_registers(host, 0, 0, Some(&sriov));
+    }
+
+    fn reset_registers(&self, host: &mut dyn Host, fid: u8, pci_command: u32, sriov: Option<&[u8]>) {
         let mut func = Func::lock(self.region(), fid, host);
         cmd::end_objects(&mut func, host, |_| true);
         defaults(&mut func, self.config());
         *func.function_mut(|f| &mut f.pci_command) = pci_command;
+        if let Some(sriov) = sriov {
+            func.function_mut(|f| &mut f.config)[SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE]
+                .copy_from_slice(sriov);
+        }
         func.commit(host);
         drop(func);
         purge_frames(self, host, fid);

@@ -1,0 +1,60 @@
+//! A function as a device that another process uses, over vfio-user: QEMU plugs it into its guest.
+//!
+//! A [`Plug`] is one function on one socket. Its thread takes one client after the other and does what the client asks
+//! ([`session`]) through a [`Function`]: the way to the adapter, which may lie in a node's shared memory or be our own
+//! ([`Board`]). What the client gave is in a [`Guest`]: its memory, by bus address, and the eventfds of its interrupts. The
+//! adapter's host looks a served function's addresses up there, and only there.
+//!
+//! The client is not trusted, nor is the guest behind it: whatever they send ends in an error reply, an error status of
+//! the device, or the end of their own session.
+
+mod board;
+mod irqs;
+mod memory;
+mod misbehave;
+mod plug;
+mod ram;
+pub mod session;
+
+pub use board::Board;
+pub use irqs::Irqs;
+pub use memory::{GuestMemory, Reader, store, transfer};
+pub use misbehave::{Misbehaving, Misbehaviour};
+pub use plug::Plug;
+
+/// What the client of a function gave.
+#[derive(Default)]
+pub struct Guest {
+    /// Its memory.
+    pub memory: GuestMemory,
+    /// Its interrupts.
+    pub irqs: Irqs,
+}
+
+impl Guest {
+    /// The client is gone: no access to its memory and no interrupt after this returns.
+    pub fn forget(&self) {
+        self.memory.unmap_all();
+        self.irqs.clear();
+    }
+}
+
+/// A function, as a server reaches it. Accesses are of registers' own size and aligned; each is over when it returns.
+pub trait Function: Send + Sync {
+    /// What its client gave.
+    fn guest(&self) -> &Guest;
+    /// Reads `width` (1, 2 or 4) bytes of configuration space.
+    fn config_read(&self, offset: usize, width: usize) -> u32;
+    /// Writes `width` (1, 2 or 4) bytes of configuration space.
+    fn config_write(&self, offset: usize, width: usize, value: u32);
+    /// Reads a register of BAR0, big-endian as all of them are: see `Adapter::bar_read32`.
+    fn bar_read32(&self, offset: u64) -> u32;
+    /// Writes a register of BAR0.
+    fn bar_write32(&self, offset: u64, value: u32);
+    /// Writes a register of 8 bytes of BAR0.
+    fn bar_write64(&self, offset: u64, value: u64);
+    /// Lets a vector of MSI-X send, or masks it.
+    fn vector(&self, vector: u16, sends: bool);
+    /// Resets the function, and no other.
+    fn reset(&self);
+}

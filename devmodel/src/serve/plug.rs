@@ -1,0 +1,116 @@
+//! A function on its socket: one client after the other.
+
+use super::{Function, session};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+use vfio_user_proto::{Error, Listener, Sender};
+
+/// Wait after a client could not be accepted: this process has no descriptors left.
+const RETRY: Duration = Duration::from_millis(100);
+
+struct Shared {
+    listener: Listener,
+    function: Arc<dyn Function>,
+    client: Mutex<Client>,
+}
+
+/// Who is plugged in.
+enum Client {
+    None,
+    Some(Sender),
+    /// Nobody is let in any more.
+    Closed,
+}
+
+/// A function that listens on its socket. Dropping it ends the session, resets the function and removes the socket.
+pub struct Plug {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Plug {
+    /// Makes the socket at `path` and serves `function` there, on a thread of its own.
+    pub fn new(path: &Path, function: Arc<dyn Function>) -> Result<Self, Error> {
+        let listener = Listener::bind(path)?;
+        let shared = Arc::new(Shared { listener, function, client: Mutex::new(Client::None) });
+        let theirs = shared.clone();
+        let builder = std::thread::Builder::new().name("vfio-user".into());
+        let thread = builder.spawn(move || theirs.serve()).map_err(|e| Error::System("start a thread", e))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        self.shared.listener.path()
+    }
+
+    /// Whether a client is plugged in.
+    pub fn in_use(&self) -> bool {
+        matches!(*self.shared.client(), Client::Some(_))
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        if let Client::Some(client) = std::mem::replace(&mut *self.shared.client(), Client::Closed) {
+            client.shutdown();
+        }
+        self.shared.listener.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn client(&self) -> std::sync::MutexGuard<'_, Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        loop {
+            let connection = match self.listener.accept() {
+                Ok(connection) => connection,
+                Err(Error::Closed) => return,
+                Err(error) => {
+                    if matches!(*self.client(), Client::Closed) {
+                        return;
+                    }
+                    tracing::warn!(%error, "no client could be let in");
+                    std::thread::sleep(RETRY);
+                    continue;
+                }
+            };
+            match &mut *self.client() {
+                Client::Closed => return,
+                place => *place = Client::Some(connection.sender.share()),
+            }
+            let path = self.listener.path().display().to_string();
+            tracing::info!(path, "client");
+            // A function that panics must not take the others with it.
+            let ended = catch_unwind(AssertUnwindSafe(|| session::serve(connection, &*self.function)));
+            match ended {
+                Ok(Ok(())) => tracing::info!(path, "client left"),
+                Ok(Err(error)) => tracing::warn!(path, %error, "client thrown out"),
+                Err(_) => tracing::error!(path, "client thrown out: the device failed"),
+            }
+            self.function.guest().forget();
+            let _ = catch_unwind(AssertUnwindSafe(|| self.function.reset()));
+            match &mut *self.client() {
+                Client::Closed => return,
+                place => *place = Client::None,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Plug {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plug").field("path", &self.path()).finish()
+    }
+}
