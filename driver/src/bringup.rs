@@ -158,6 +158,7 @@ pub fn open(
         identity,
         caps: Caps { general: HcaCap::zeroed(), atomic: AtomicCaps::zeroed(), roce: RoceCap::zeroed() },
         vport: Vport::default(),
+        outcome: Arc::default(),
     };
     lock.set_command_memory(iova, cmd_len);
     // From here on, dropping `function` after the lock undoes what was done.
@@ -296,6 +297,12 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
     let end = psid.iter().position(|b| *b == 0).unwrap_or(psid.len());
     function.identity.ieee_vendor = adapter.ieee_vendor_id();
     function.identity.psid = String::from_utf8_lossy(&psid[..end]).into_owned();
+    watch.read("board", function.identity.psid.clone());
+    let caps = &function.caps.general;
+    watch.read("QPs", format!("2^{}", caps.log_max_qp()));
+    watch.read("CQs", format!("2^{}", caps.log_max_cq()));
+    watch.read("keys", format!("2^{}", caps.log_max_mkey()));
+    watch.read("link layer", if function.is_ethernet() { "Ethernet" } else { "InfiniBand" }.into());
 
     // QUERY_NIC_VPORT_CONTEXT
     if function.is_ethernet() {
@@ -308,6 +315,8 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
             node_guid: context.node_guid(),
             system_image_guid: context.system_image_guid(),
         };
+        watch.read("MAC", function.vport.mac.map(|byte| format!("{byte:02x}")).join(":"));
+        watch.read("MTU", function.vport.mtu.to_string());
     }
     Ok(())
 }

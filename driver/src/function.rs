@@ -13,7 +13,7 @@ use hwspec::{
     context::caps::{AtomicCaps, HcaCap, RoceCap},
     layout::Layout,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Who the function is, as configuration space, initialization segment and `QUERY_ADAPTER` say.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,8 @@ pub struct Function {
     pub identity: Identity,
     pub caps: Caps,
     pub vport: Vport,
+    /// How it went down, if this opener was the last and took it down.
+    pub outcome: Arc<OnceLock<Result<(), Error>>>,
 }
 
 impl Function {
@@ -152,10 +154,15 @@ impl Drop for Function {
             _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
         };
         // A reset takes everything from the chip, as teardown does.
-        let quiet = torn_down.or_else(|error| {
-            tracing::debug!(%error, "resetting the function instead of tearing it down");
-            self.transport.reset().map_err(Error::io("cannot reset the function"))
-        });
+        let quiet = match &torn_down {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::debug!(%error, "resetting the function instead of tearing it down");
+                self.transport.reset().map_err(Error::io("cannot reset the function"))
+            }
+        };
+        // Set once: a function is dropped once.
+        let _ = self.outcome.set(torn_down);
         if let Err(error) = quiet {
             tracing::warn!(%error, "the function could not be quieted; the next opener tries again");
             return self.leave();

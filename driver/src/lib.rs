@@ -13,6 +13,7 @@ mod eq;
 pub mod error;
 pub mod events;
 mod function;
+pub mod harness;
 pub mod health;
 mod inline;
 mod pages;
@@ -26,6 +27,7 @@ mod tests;
 pub mod transport;
 pub mod verbs;
 
+pub use bringup::{Step, Watch};
 pub use error::{Error, PostError};
 pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent};
 pub use health::Health;

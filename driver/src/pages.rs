@@ -163,13 +163,13 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Takes all pages of `function` (0: this one) back.
+    /// Takes all pages of `function` (0: this one) back. If the chip keeps some, it may still write to them.
     pub fn reclaim(&self, function: u16) -> Result<(), Error> {
         let blocks = (0..PAGE_BLOCKS).filter_map(|at| self.shared.page_block(at));
         let held: u64 = blocks.filter(|b| b.function == function).map(|b| u64::from(b.held)).sum();
         let got = self.take(function, held as usize)?;
         if (got as u64) < held {
-            tracing::warn!(held, got, "the chip kept pages");
+            return Err(Error::device(format!("{held} pages back"), got.to_string()));
         }
         Ok(())
     }

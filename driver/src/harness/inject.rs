@@ -1,0 +1,73 @@
+//! Deliberate errors: the device must refuse, say so, and go on.
+
+use super::{loopback::Pair, report::Recorder};
+use crate::{
+    error::Error,
+    verbs::{Device, QpState, WcStatus},
+};
+use hwspec::cmd::{Opcode, Status, cq::DestroyCqIn, resource::DeallocPdIn};
+use std::{sync::Arc, time::Duration};
+
+/// An opcode that no ConnectX has.
+const NO_COMMAND: u16 = 0x7ff;
+/// A number that no object of ours has.
+const NO_OBJECT: u32 = 0xff_fffe;
+/// Requests posted behind the one that fails.
+const BEHIND: usize = 3;
+
+/// What the device said to a command it had to refuse.
+fn refusal(result: Result<(), Error>) -> Result<Status, Error> {
+    match result {
+        Err(Error::Command { status, .. }) => Ok(status),
+        Ok(()) => Err(Error::device("the command to be refused", "it was carried out")),
+        Err(other) => Err(other),
+    }
+}
+
+/// Commands that cannot be: the status comes back, and the next command works.
+pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let function = &device.function;
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&NO_COMMAND.to_be_bytes());
+    let unknown = function.execute(Opcode::from_raw(NO_COMMAND), &input, &mut [0; 16]);
+    r.expect("unknown opcode", format!("{:?}", refusal(unknown)?), format!("{:?}", Status::BadOp))?;
+
+    let mut destroy = DestroyCqIn::zeroed();
+    destroy.set().cqn(NO_OBJECT);
+    let status = refusal(function.order(Opcode::DestroyCq, device.opener.uid(), &destroy))?;
+    r.note("a CQ that is not there", format!("{status:?}"));
+
+    let mut dealloc = DeallocPdIn::zeroed();
+    dealloc.set().pd(pair.pdn());
+    let status = refusal(function.order(Opcode::DeallocPd, device.opener.uid(), &dealloc))?;
+    r.note("a protection domain in use", format!("{status:?}"));
+    device.port().map(drop)
+}
+
+/// A WRITE with a key that is not the peer's: an error completion, both QPs in ERR, what was behind flushed; and another
+/// pair works. Ends `pair`.
+pub fn key(device: &Arc<Device>, pair: Pair, timeout: Duration, r: &mut Recorder<'_>) -> Result<(), Error> {
+    // Another index, not another variant: what is there is no key of ours.
+    pair.write_with(pair.rkey() ^ 0x80_0000)?;
+    for _ in 0..BEHIND {
+        pair.write_with(pair.rkey())?;
+    }
+    let name = |status: WcStatus| format!("{status:?}");
+    let first = pair.outcome("a WRITE with a wrong key")?;
+    r.expect("completion", name(first.status), name(WcStatus::RemAccessErr))?;
+    for _ in 0..BEHIND {
+        let next = pair.outcome("a request behind one that failed")?;
+        r.expect("behind it", name(next.status), name(WcStatus::WrFlushErr))?;
+    }
+    let (requester, responder) = pair.states()?;
+    r.expect("requester", format!("{requester:?}"), format!("{:?}", QpState::Err))?;
+    r.expect("responder", format!("{responder:?}"), format!("{:?}", QpState::Err))?;
+    pair.destroy()?;
+    while device.events().next().is_some() {}
+
+    let next = Pair::new(device, timeout, r)?;
+    next.write_with(next.rkey())?;
+    let after = next.outcome("a WRITE on a new pair")?;
+    r.expect("a WRITE on a new pair", name(after.status), name(WcStatus::Success))?;
+    next.destroy()
+}

@@ -1,0 +1,164 @@
+//! Steps that only read.
+
+use super::{Plan, report::Recorder};
+use crate::{
+    config::Config,
+    error::Error,
+    health::Health,
+    transport::{Bar, Transport},
+};
+use hwspec::pcie::{
+    BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, ConfigHeader, EXT_CAP_ID_SRIOV, ExpressCap, PF_DEVICE_ID, SriovCap,
+    VENDOR_ID, VF_DEVICE_ID,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Class codes of a ConnectX port: Ethernet and InfiniBand network controllers.
+const CLASSES: [u32; 2] = [0x02_0000, 0x02_0700];
+/// Bits of a base address register that say what it is: memory, 64 bits wide, prefetchable.
+const BAR_KIND: u32 = 0xf;
+/// Revision of the command interface this driver speaks.
+const INTERFACE: u16 = 5;
+/// How often the health counter is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// All of them; false if one failed.
+pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) -> bool {
+    r.step("configuration space", |r| configuration(&**transport, r)).is_some()
+        && r.step("initialization segment", |r| segment(&**transport, r)).is_some()
+        && r.step("health", |r| health(&**transport, plan, r)).is_some()
+}
+
+fn bar(transport: &dyn Transport) -> Result<Bar, Error> {
+    transport.bar(0).map_err(Error::io("cannot map BAR0"))
+}
+
+fn hex(value: impl std::fmt::LowerHex) -> String {
+    format!("{value:#x}")
+}
+
+/// Reads `N` bytes at `at`, each dword with its first byte as the most significant, as the layouts have them.
+fn read<const N: usize>(config: &Config<'_>, at: u16) -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    for (dword, part) in bytes.chunks_exact_mut(4).enumerate() {
+        part.copy_from_slice(&config.read(at + 4 * dword as u16)?.to_be_bytes());
+    }
+    Ok(bytes)
+}
+
+fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let config = Config(transport);
+    let header = ConfigHeader::from_bytes(read(&config, 0)?);
+    if header.vendor_id() == u16::MAX {
+        r.note("vendor", hex(header.vendor_id()));
+        return Err(Error::Gone);
+    }
+    r.expect("vendor", hex(header.vendor_id()), hex(VENDOR_ID))?;
+    let kind = match header.device_id() {
+        PF_DEVICE_ID => "physical function",
+        VF_DEVICE_ID => "virtual function",
+        other => {
+            r.note("device", hex(other));
+            return Err(Error::device(format!("device {PF_DEVICE_ID:#x} or {VF_DEVICE_ID:#x}"), hex(other)));
+        }
+    };
+    r.note("device", format!("{:#x}, a {kind}", header.device_id()));
+    r.note("revision", hex(header.revision_id()));
+    r.note("class", format!("{:#08x}", header.class_code()));
+    if !CLASSES.contains(&header.class_code()) {
+        return Err(Error::device("class 0x020000 or 0x020700", format!("{:#08x}", header.class_code())));
+    }
+    // The base address registers of a virtual function read as zeros (PCI Express 9.3.4.1.11), unless the host made
+    // them up for a guest.
+    let kind = header.bar0() & BAR_KIND;
+    r.note("BAR0", hex(header.bar0()));
+    if header.bar0() != 0 && kind != BAR_MEM64_PREFETCH {
+        return Err(Error::device("BAR0 to be prefetchable 64-bit memory (0xc)", hex(kind)));
+    }
+    let command = header.status_command();
+    r.note("memory space", on(command.memory_space()));
+    r.note("bus master", on(command.bus_master()));
+
+    let at = config.capability(CAP_ID_EXPRESS)?;
+    let at = at.ok_or_else(|| Error::device("a PCI Express capability", "none"))?;
+    let express = ExpressCap::from_bytes(read(&config, at)?);
+    r.expect("function level reset", on(express.flr_capable()), "on")?;
+    r.note("link", format!("x{} generation {}", express.link_width(), express.link_speed()));
+    r.note("errors reported", errors(&express));
+    r.note("MSI-X vectors", config.msix_vectors()?);
+    if let Some(at) = config.extended_capability(EXT_CAP_ID_SRIOV)? {
+        let sriov = SriovCap::from_bytes(read(&config, at)?);
+        r.note("virtual functions", format!("{} of {}", sriov.num_vfs(), sriov.total_vfs()));
+    }
+    Ok(())
+}
+
+fn on(yes: bool) -> &'static str {
+    if yes { "on" } else { "off" }
+}
+
+fn errors(express: &ExpressCap) -> String {
+    let bits = [
+        (express.correctable_error(), "correctable"),
+        (express.non_fatal_error(), "non-fatal"),
+        (express.fatal_error(), "fatal"),
+        (express.unsupported_request(), "unsupported request"),
+    ];
+    let set: Vec<&str> = bits.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
+    if set.is_empty() { "none".into() } else { set.join(", ") }
+}
+
+/// Registers of the initialization segment.
+const FW_REV: u32 = 0x00;
+const CMDIF_REV: u32 = 0x04;
+const CMDQ_LOW: u32 = 0x14;
+const INITIALIZING: u32 = 0x1fc;
+
+fn segment(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let bar = bar(transport)?;
+    let (firmware, interface) = (bar.read32(FW_REV), bar.read32(CMDIF_REV));
+    r.note("firmware", format!("{}.{}.{}", firmware as u16, firmware >> 16, interface as u16));
+    if firmware == u32::MAX {
+        return Err(Error::Gone);
+    }
+    r.expect("command interface", (interface >> 16) as u16, INTERFACE)?;
+    let queue = bar.read32(CMDQ_LOW);
+    let (log_size, log_stride) = (queue >> 4 & 0xf, queue & 0xf);
+    r.note("command queue", format!("{} entries of {} bytes", 1u32 << log_size, 1u32 << log_stride));
+    r.expect("interface in use (0: the full one)", queue >> 8 & 3, 0)?;
+    let initializing = bar.read32(INITIALIZING);
+    r.note("initializing", on(initializing >> 31 != 0));
+    Ok(())
+}
+
+fn health(transport: &dyn Transport, plan: &Plan, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let bar = bar(transport)?;
+    let first = Health::read(&bar);
+    r.note("counter", hex(first.counter));
+    r.expect("fatal syndrome", hex(first.fatal), hex(0u8))?;
+    if first.syndrome != 0 {
+        r.note("extended syndrome", hex(first.ext_syndrome));
+        r.note("severity", first.severity);
+        r.note("reset requested", on(first.reset_requested));
+    }
+    r.expect("syndrome", hex(first.syndrome), hex(0u8))?;
+    let began = Instant::now();
+    loop {
+        std::thread::sleep(LOOK);
+        transport.idle();
+        let now = Health::read(&bar).counter;
+        if now != first.counter {
+            r.note("counter later", hex(now));
+            return Ok(());
+        }
+        if began.elapsed() > plan.timeout {
+            return Err(Error::device(
+                format!("the health counter to go up within {:?}", plan.timeout),
+                format!("{now:#x} all the time: the firmware stands still"),
+            ));
+        }
+    }
+}

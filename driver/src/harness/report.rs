@@ -1,0 +1,233 @@
+//! What the harness saw, step by step.
+
+use super::{STEPS, StepName};
+use crate::{
+    bringup::{Step, Watch},
+    error::Error,
+};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// One thing that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// What.
+    pub what: &'static str,
+    /// What was there.
+    pub found: String,
+    /// What should have been there, where one thing only is right.
+    pub expected: Option<String>,
+}
+
+/// How a step ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it should be.
+    Passed,
+    /// What was expected and what was found.
+    Failed(String),
+    /// Why it was not tried.
+    Skipped(String),
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// Which one.
+    pub name: StepName,
+    /// What was read, in order.
+    pub readings: Vec<Reading>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// All steps, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// One for each entry of [`STEPS`].
+    pub steps: Vec<StepReport>,
+}
+
+impl Report {
+    /// The first step that failed.
+    pub fn failure(&self) -> Option<&StepReport> {
+        self.steps.iter().find(|step| matches!(step.outcome, Outcome::Failed(_)))
+    }
+}
+
+impl fmt::Display for StepReport {
+    /// As in a written report: the step, then a line for each reading, then what went wrong.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match &self.outcome {
+            Outcome::Passed => "ok",
+            Outcome::Failed(_) => "FAILED",
+            Outcome::Skipped(_) => "skipped",
+        };
+        writeln!(f, "{word:8}{} ({}; {:.1?})", self.name.name, self.name.source, self.took)?;
+        for reading in &self.readings {
+            write!(f, "          {}: {}", reading.what, reading.found)?;
+            match &reading.expected {
+                Some(expected) if *expected != reading.found => writeln!(f, " (expected {expected})")?,
+                _ => writeln!(f)?,
+            }
+        }
+        match &self.outcome {
+            Outcome::Passed => Ok(()),
+            Outcome::Failed(why) | Outcome::Skipped(why) => writeln!(f, "          {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| step.fmt(f))
+    }
+}
+
+/// What a follower is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// A step begins.
+    Begins(StepName),
+    /// A step has ended.
+    Ended(&'a StepReport),
+}
+
+/// Who is told how the run goes.
+pub type Follow<'a> = &'a mut dyn FnMut(Progress<'_>);
+
+/// Writes the report while the steps run.
+pub struct Recorder<'a> {
+    follow: Follow<'a>,
+    report: Report,
+    /// The step under way, and when it began.
+    open: Option<(StepReport, Instant)>,
+}
+
+impl<'a> Recorder<'a> {
+    pub fn new(follow: Follow<'a>) -> Self {
+        Self { follow, report: Report::default(), open: None }
+    }
+
+    /// The next step begins; the one under way went well.
+    pub fn begin(&mut self, name: &'static str) {
+        self.end(Outcome::Passed);
+        let name = STEPS.iter().copied().find(|step| step.name == name);
+        let Some(name) = name else { return };
+        (self.follow)(Progress::Begins(name));
+        let report =
+            StepReport { name, readings: Vec::new(), outcome: Outcome::Passed, took: Duration::ZERO };
+        self.open = Some((report, Instant::now()));
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some((mut step, began)) = self.open.take() {
+            step.outcome = outcome;
+            step.took = began.elapsed();
+            (self.follow)(Progress::Ended(&step));
+            self.report.steps.push(step);
+        }
+    }
+
+    /// Runs `work` as step `name`; `None` if it failed.
+    pub fn step<T>(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Option<T> {
+        self.begin(name);
+        let result = work(self);
+        self.settle(result)
+    }
+
+    /// Ends the step under way, whichever it has become, as `result` says.
+    pub fn settle<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.end(Outcome::Passed);
+                Some(value)
+            }
+            Err(error) => {
+                self.end(Outcome::Failed(error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// Something was read.
+    pub fn note(&mut self, what: &'static str, found: impl fmt::Display) {
+        self.put(what, found.to_string(), None);
+    }
+
+    /// Something was read of which only `expected` is right; anything else fails the step.
+    pub fn expect<T: fmt::Display + PartialEq>(
+        &mut self,
+        what: &'static str,
+        found: T,
+        expected: T,
+    ) -> Result<(), Error> {
+        self.put(what, found.to_string(), Some(expected.to_string()));
+        match found == expected {
+            true => Ok(()),
+            false => Err(Error::device(format!("{what} {expected}"), found.to_string())),
+        }
+    }
+
+    fn put(&mut self, what: &'static str, found: String, expected: Option<String>) {
+        if let Some((step, _)) = &mut self.open {
+            step.readings.push(Reading { what, found, expected });
+        }
+    }
+
+    /// The report; what was not tried is in it with the reason.
+    pub fn finish(mut self, may_write: bool) -> Report {
+        self.end(Outcome::Passed);
+        let failed = self.report.failure().map(|step| step.name.name);
+        let mut done = std::mem::take(&mut self.report.steps);
+        for name in STEPS.iter().copied() {
+            let at = done.iter().position(|step| step.name == name);
+            let step = match at {
+                Some(at) => done.remove(at),
+                None => {
+                    let why = match failed {
+                        Some(failed) => format!("not tried: {failed} failed"),
+                        None if name.writes && !may_write => "not tried without --write".into(),
+                        None => "does not apply to this function".into(),
+                    };
+                    let outcome = Outcome::Skipped(why);
+                    let step = StepReport { name, readings: Vec::new(), outcome, took: Duration::ZERO };
+                    (self.follow)(Progress::Ended(&step));
+                    step
+                }
+            };
+            self.report.steps.push(step);
+        }
+        self.report
+    }
+}
+
+impl Watch for Recorder<'_> {
+    fn step(&mut self, step: Step) {
+        self.begin(match step {
+            Step::ConfigSpace => "bus master and MSI-X",
+            Step::InitSegment => "firmware ready",
+            Step::CommandQueue => "command queue",
+            Step::Issi => "interface step",
+            Step::BootPages => "boot pages",
+            Step::SetCaps => "capabilities",
+            Step::InitPages => "init pages",
+            Step::InitHca => "start",
+            Step::Describe => "identity",
+            Step::Addresses => "addresses",
+            Step::EventQueue => "event queue",
+        });
+    }
+
+    fn read(&mut self, what: &'static str, found: String) {
+        self.put(what, found, None);
+    }
+}

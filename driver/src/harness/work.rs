@@ -1,0 +1,131 @@
+//! Steps that write: up, at work, and down again.
+
+use super::{Plan, inject, loopback, report::Recorder};
+use crate::{
+    claims::{FunctionState, Shared},
+    config::Config,
+    error::Error,
+    transport::Transport,
+    verbs::{Device, LinkLayer, OpenOptions},
+};
+use hwspec::{
+    cmd::{Opcode, adapter_id::*},
+    pcie::StatusCommand,
+};
+use std::{sync::Arc, time::Instant};
+
+/// Commands timed.
+const COMMANDS: usize = 100;
+/// Offset of the status and command registers in configuration space.
+const STATUS_COMMAND: u16 = 4;
+
+/// All of them. After a failure what is up is given back as far as it can be.
+pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) {
+    if r.step("function level reset", |r| reset(transport, r)).is_none() {
+        return;
+    }
+    let up = Device::open_watched(transport.clone(), options(plan), r);
+    let Some(device) = r.settle(up) else { return };
+    if at_work(&device, plan, r).is_none() {
+        return;
+    }
+    if r.step("teardown", |_| tear_down(device)).is_none() {
+        return;
+    }
+    r.step("reset and up again", |r| {
+        reset(transport, r)?;
+        let device = Device::open(transport.clone(), options(plan))?;
+        r.note("link", if device.port()?.active { "up" } else { "down" });
+        tear_down(device)
+    });
+}
+
+fn options(plan: &Plan) -> OpenOptions {
+    OpenOptions { command_timeout: plan.timeout, ..OpenOptions::default() }
+}
+
+/// Resets the function, unless somebody else has it up.
+fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Error> {
+    if Shared::open(transport)?.state() == FunctionState::Up {
+        return Err(Error::Invalid {
+            what: "expected a function that nobody uses, found one that other programs have open".into(),
+            errno: libc::EBUSY,
+        });
+    }
+    transport.reset().map_err(Error::io("cannot reset the function"))?;
+    let command = Config(&**transport).read(STATUS_COMMAND)?;
+    let command = StatusCommand::from_bytes(command.to_be_bytes());
+    r.note("bus master afterwards", if command.bus_master() { "on" } else { "off" });
+    Ok(())
+}
+
+fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()> {
+    r.step("commands", |r| commands(device, r))?;
+    let pair = r.step("objects", |r| {
+        own_address(device, r)?;
+        loopback::Pair::new(device, plan.timeout, r)
+    })?;
+    r.step("loopback SEND", |r| pair.send(r))?;
+    r.step("loopback WRITE", |r| pair.write(r))?;
+    r.step("loopback READ", |r| pair.read(r))?;
+    if device.attr().atomic_cap != crate::verbs::AtomicCap::None {
+        r.step("loopback ATOMIC", |r| pair.atomic(r))?;
+    }
+    r.step("interrupt", |r| pair.interrupt(r))?;
+    r.step("refused commands", |r| inject::commands(device, &pair, r))?;
+    r.step("refused key", |r| inject::key(device, pair, plan.timeout, r))
+}
+
+/// Times a command that changes nothing.
+fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let mut took = Vec::with_capacity(COMMANDS);
+    for _ in 0..COMMANDS {
+        let began = Instant::now();
+        let out: QueryAdapterOut =
+            device.function.call(Opcode::QueryAdapter, 0, &QueryAdapterIn::zeroed())?;
+        took.push(began.elapsed());
+        let vendor = out.query_adapter_struct().ieee_vendor_id();
+        if vendor != device.attr().ieee_vendor_id {
+            return Err(Error::device(
+                format!("QUERY_ADAPTER to say vendor {:#x} again", device.attr().ieee_vendor_id),
+                format!("{vendor:#x}"),
+            ));
+        }
+    }
+    took.sort_unstable();
+    let (median, slowest) = (took[COMMANDS / 2], took[COMMANDS - 1]);
+    r.note("QUERY_ADAPTER", format!("{median:.1?} (median of {COMMANDS}, slowest {slowest:.1?})"));
+    Ok(())
+}
+
+/// On Ethernet a GID is needed to talk to oneself: the link-local one, unless there is one.
+fn own_address(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let port = device.port()?;
+    r.note("link", if port.active { "up" } else { "down" });
+    if !port.active {
+        return Err(Error::device("the link to be up", "down: nothing goes out, not even to oneself"));
+    }
+    if port.link_layer != LinkLayer::Ethernet {
+        r.note("LID", port.lid);
+        return Ok(());
+    }
+    if device.gid(0)? == [0; 16] {
+        let m = port.mac;
+        let mut gid = [0; 16];
+        // EUI-64 of the MAC behind the link-local prefix (RFC 4291, appendix A).
+        gid[..2].copy_from_slice(&[0xfe, 0x80]);
+        gid[8..].copy_from_slice(&[m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]]);
+        device.set_gid(0, Some(&gid))?;
+    }
+    r.note("GID 0", std::net::Ipv6Addr::from(device.gid(0)?));
+    Ok(())
+}
+
+fn tear_down(device: Arc<Device>) -> Result<(), Error> {
+    let outcome = device.function.outcome.clone();
+    device.close()?;
+    match Arc::into_inner(outcome).map(std::sync::OnceLock::into_inner) {
+        Some(Some(outcome)) => outcome,
+        _ => Err(Error::device("the function to go down with its only opener", "somebody still holds it")),
+    }
+}
