@@ -1,10 +1,11 @@
 //! Linux guests that judge the device model: QEMU under TCG, Debian's kernels and Debian's programs.
 //!
-//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`server`] is
+//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`log`] judges its kernel's log. [`server`] is
 //! the `ironverbs serve` process whose functions are plugged into guests. [`scenarios`] is what guests must show;
 //! [`report`] counts what was shown.
 
 pub mod images;
+pub mod log;
 pub mod machine;
 pub mod report;
 pub mod scenarios;

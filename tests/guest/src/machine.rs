@@ -368,10 +368,23 @@ impl Guest {
 
     /// Asks the guest to power off and waits for it.
     pub fn power_off(mut self) -> Outcome {
+        let lines = std::fs::read(self.dir.join("console"))
+            .unwrap_or_default()
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count();
         let _ = writeln!(self.port, "off 0");
         let until = Instant::now() + GRACE;
         while Instant::now() < until {
             if let Some(status) = self.qemu.try_wait()? {
+                let console = std::fs::read(self.dir.join("console")).unwrap_or_default();
+                let text = String::from_utf8_lossy(&console).into_owned();
+                let since = text.lines().skip(lines);
+                if let Some(line) = since.into_iter().find(|line| crate::log::trouble(line)) {
+                    return failed(
+                        self.last_words(&format!("its kernel complains while powering off: {line}")),
+                    );
+                }
                 if status.success() {
                     return Ok(());
                 }

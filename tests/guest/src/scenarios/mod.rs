@@ -1,8 +1,17 @@
 //! What guests must show, each scenario from boot to power-off.
 
 mod boot;
-mod log;
+mod load;
+mod mlx5;
+mod netdev;
+mod pairs;
+mod rxe;
+mod sides;
 mod sriov;
+mod verbs;
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use crate::Outcome;
 use crate::images::Images;
@@ -22,6 +31,38 @@ pub fn all() -> Vec<Scenario> {
     let scenario = |name, about, run| Scenario { name, about, run };
     vec![
         scenario("boot", "both kernels boot, take commands and power off", boot::run),
+        scenario("rxe-rxe", "two guests, rxe between them: the programs and the bed", rxe::among_themselves),
         scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
+        scenario("load-eth", "mlx5_core and mlx5_ib come and go, Ethernet, 6.1 and 6.12", load::ethernet),
+        scenario("load-ib", "the same for InfiniBand", load::infiniband),
+        scenario("one-eth", "one guest, two functions: verbs and rdma_cm", pairs::one_ethernet),
+        scenario("one-ib", "one guest, two functions, InfiniBand: verbs", pairs::one_infiniband),
+        scenario("two-eth", "two guests: verbs, rdma_cm, rdma statistic", pairs::two_ethernet),
+        scenario("two-net", "two guests: ping, TCP, steering, link, ethtool", pairs::two_netdev),
+        scenario("two-ib", "two guests, InfiniBand: verbs, IPoIB, rdma_cm", pairs::two_infiniband),
     ]
+}
+
+/// A directory for sockets and captures, removed with the value.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Deref for Scratch {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A new directory.
+pub fn scratch(name: &str) -> Outcome<Scratch> {
+    let dir = std::env::temp_dir().join(format!("ivg-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    Ok(Scratch(dir))
 }

@@ -1,10 +1,8 @@
 //! The generic SR-IOV sequence, on QEMU's igb: a card nobody here modelled.
 
-use crate::Outcome;
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
-
-use super::log;
+use crate::{Outcome, log};
 
 /// The PF's and the first VF's address behind a root port at slot 10.
 const PF: &str = "0000:01:00.0";

@@ -4,13 +4,15 @@ use crate::machine::Guest;
 use crate::{Outcome, failed};
 
 /// What a slow processor or QEMU makes the kernel say, whatever devices there are.
-const OF_THE_BED: [&str; 6] = [
+const OF_THE_BED: [&str; 8] = [
     "clocksource:",
+    "speed is unknown, defaulting",
     "hrtimer: interrupt took",
     "workqueue: ",
     "x86/split lock",
     "perf: interrupt took",
     "process '",
+    "reboot: ",
 ];
 
 /// Words that tell of trouble at any level.
@@ -28,14 +30,21 @@ const TROUBLE: [&str; 10] = [
 ];
 
 /// Whether a raw line `<LEVEL>[time] text` says that something went wrong.
-fn bad(line: &str) -> bool {
+pub(crate) fn bad(line: &str) -> bool {
     let (level, text) = line.strip_prefix('<').and_then(|l| l.split_once('>')).unwrap_or(("6", line));
     if OF_THE_BED.iter().any(|known| text.contains(known)) {
         return false;
     }
     let level = level.parse::<u32>().unwrap_or(6) & 7;
-    let ours = ["mlx5", "infiniband", "vfio", "rdma", "igb", "BUG", "WARNING", "Call Trace", "DMAR", "blocked for"];
-    level <= 4 || (TROUBLE.iter().any(|word| text.contains(word)) && ours.iter().any(|word| text.contains(word)))
+    let ours =
+        ["mlx5", "infiniband", "vfio", "rdma", "igb", "BUG", "WARNING", "Call Trace", "DMAR", "blocked for"];
+    level <= 4
+        || (TROUBLE.iter().any(|word| text.contains(word)) && ours.iter().any(|word| text.contains(word)))
+}
+
+/// Whether a line of the console, where only warnings and worse are shown, is trouble.
+pub(crate) fn trouble(line: &str) -> bool {
+    line.starts_with('[') && bad(&format!("<4>{line}"))
 }
 
 /// That nothing went wrong since the last look.
@@ -63,7 +72,9 @@ mod tests {
     #[test]
     fn warnings_are_found_and_the_beds_own_are_not() {
         assert!(bad("<4>[    5.1] mlx5_core 0000:00:10.0: wait_func: timeout"));
-        assert!(bad("<6>[    5.1] mlx5_core 0000:00:10.0: CREATE_CQ(0x400) op_mod(0x0) failed, syndrome (0x1)"));
+        assert!(bad(
+            "<6>[    5.1] mlx5_core 0000:00:10.0: CREATE_CQ(0x400) op_mod(0x0) failed, syndrome (0x1)"
+        ));
         assert!(bad("<4>[    5.1] WARNING: CPU: 0 PID: 1 at kernel/x.c"));
         assert!(!bad("<4>[    5.1] clocksource: timekeeping watchdog on CPU1"));
         assert!(!bad("<6>[    5.1] mlx5_core 0000:00:10.0: firmware version: 16.35.2000"));

@@ -1,0 +1,146 @@
+//! Functions of the model under the stock driver.
+
+use crate::images::Images;
+use crate::machine::{Guest, Plan};
+use crate::server::{self, Server};
+use crate::{Outcome, failed};
+
+use super::Scratch;
+use super::sides::{Bench, Side, cable, find_gid, plug_cable};
+
+/// Where guests and functions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Two functions in one guest, the second's net device in a network namespace of its own.
+    OneGuest,
+    /// A function in each of two guests.
+    TwoGuests,
+}
+
+/// Loads the driver; done when the function at each of `slots` shows a verbs device whose port is up.
+pub fn load(guest: &mut Guest, slots: &[u32], infiniband: bool) -> Outcome {
+    let mut script = String::from("modprobe mlx5_core && modprobe -a mlx5_ib ib_uverbs ib_umad || exit 1\n");
+    for slot in slots {
+        let device = format!("/sys/bus/pci/devices/0000:00:{slot:02x}.0");
+        script.push_str(&format!(
+            "n=0; until ls {device}/infiniband/*/ports/1/state >/dev/null 2>&1; do
+    n=$((n + 1)); [ $n -lt 200 ] || {{ echo 'no verbs device at {device}'; ls {device}; exit 1; }}; sleep 0.05; done\n"
+        ));
+        if !infiniband {
+            script.push_str(&format!(
+                "net=$(ls {device}/net) && [ \"$net\" ] || {{ echo 'no net device at {device}'; exit 1; }}
+ip link set $net down; ip link set $net name f{slot:x}; ip link set f{slot:x} up\n"
+            ));
+        }
+        script.push_str(&format!(
+            "n=0; until grep -q ACTIVE {device}/infiniband/*/ports/1/state; do
+    n=$((n + 1)); [ $n -lt 200 ] || {{ echo \"port of {device} is $(cat {device}/infiniband/*/ports/1/state)\"; exit 1; }}
+    sleep 0.05; done\n"
+        ));
+    }
+    guest.run(90, &script).map(drop)
+}
+
+/// Unloads the driver.
+pub fn unload(guest: &mut Guest) -> Outcome {
+    guest
+        .run(
+            60,
+            "modprobe -r mlx5_ib && modprobe -r mlx5_core && ! lsmod | grep -q mlx5 && [ -z \"$(ls /sys/class/infiniband)\" ]",
+        )
+        .map(drop)
+}
+
+/// Name of the verbs device of the function at a slot.
+pub fn device(guest: &mut Guest, slot: u32) -> Outcome<String> {
+    let said = guest.run(10, &format!("ls /sys/bus/pci/devices/0000:00:{slot:02x}.0/infiniband"))?;
+    match said.split_whitespace().next() {
+        Some(name) => Ok(name.into()),
+        None => failed(format!("expected a verbs device at slot {slot:x}, found none")),
+    }
+}
+
+/// A server and two ends the stock driver drives.
+#[derive(Debug)]
+pub struct Pair {
+    /// The ends.
+    pub bench: Bench,
+    /// Who serves the functions.
+    pub server: Server,
+    /// Where the guests' cable lies.
+    _scratch: Scratch,
+}
+
+impl Pair {
+    /// Serves two functions (the PF and a VF) and boots what drives them.
+    pub fn boot(
+        images: &Images,
+        name: &str,
+        place: Place,
+        infiniband: bool,
+        kernels: [&str; 2],
+    ) -> Outcome<Self> {
+        let server =
+            Server::start(&server::Plan { functions: vec![0, 1], infiniband, ..Default::default() })?;
+        let scratch = super::scratch(name)?;
+        let two = place == Place::TwoGuests;
+        let plans = if two {
+            [0, 1]
+                .map(|n| {
+                    let plan = Plan::new(&format!("{name}{n}")).kernel(kernels[usize::from(n)]);
+                    plan.plug(server.socket(u16::from(n))).qemu(cable(&scratch, n))
+                })
+                .to_vec()
+        } else {
+            vec![Plan::new(name).kernel(kernels[0]).plug(server.socket(0)).plug(server.socket(1))]
+        };
+        let mut guests = Guest::boot_all(images, plans)?;
+        for (n, guest) in (0..).zip(&mut guests) {
+            if two {
+                plug_cable(guest, n)?;
+            }
+            load(guest, if two { &[0x10] } else { &[0x10, 0x11] }, infiniband)?;
+        }
+        let mut sides = Vec::new();
+        for n in 0..2_usize {
+            let (guest, slot) = if two { (n, 0x10) } else { (0, 0x10 + n as u32) };
+            let apart = !two && n == 1 && !infiniband;
+            sides.push(Side {
+                guest,
+                prefix: if apart { "ip netns exec apart".into() } else { String::new() },
+                device: device(&mut guests[guest], slot)?,
+                net: if infiniband { String::new() } else { format!("f{slot:x}") },
+                gid: None,
+                host: if two || !infiniband { format!("10.9.0.{}", n + 1) } else { "127.0.0.1".into() },
+                address: format!("192.168.7.{}", n + 1),
+            });
+        }
+        let [first, second] = <[Side; 2]>::try_from(sides).or_else(|_| failed("two sides"))?;
+        let mut bench = Bench::new(guests, [first, second]);
+        if !two && !infiniband {
+            bench.guests[0].run(
+                20,
+                "ip netns add apart && ip link add near type veth peer name far netns apart && ip link set f11 netns apart
+ip addr add 10.9.0.1/24 dev near && ip link set near up
+ip -n apart addr add 10.9.0.2/24 dev far && ip -n apart link set far up && ip -n apart link set lo up && ip -n apart link set f11 up",
+            )?;
+        }
+        if !infiniband {
+            for side in 0..2 {
+                bench.give_address(side)?;
+                find_gid(&mut bench, side)?;
+            }
+        }
+        Ok(Self { bench, server, _scratch: scratch })
+    }
+
+    /// Nothing complained, neither guest nor server; everything powers off.
+    pub fn finish(mut self) -> Outcome {
+        for guest in &mut self.bench.guests {
+            crate::log::clean(guest)?;
+        }
+        self.server.check()?;
+        self.bench.power_off()?;
+        self.server.check()
+    }
+}

@@ -1,0 +1,220 @@
+//! The two ends of a connection, in one guest or two, and tools run between them.
+
+use crate::machine::Guest;
+use crate::{Outcome, failed};
+
+/// One end.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// Which guest.
+    pub guest: usize,
+    /// Words before every command: empty, or `ip netns exec NAME`.
+    pub prefix: String,
+    /// verbs device.
+    pub device: String,
+    /// Its net device, if known.
+    pub net: String,
+    /// Index of the GID to use; none on InfiniBand, where LIDs do.
+    pub gid: Option<u32>,
+    /// Address by which the other side reaches this one for the exchange before the verbs.
+    pub host: String,
+    /// Address on the function itself, which rdma_cm resolves.
+    pub address: String,
+}
+
+impl Side {
+    fn words(&self, command: &str) -> String {
+        format!("{} {command}", self.prefix)
+    }
+}
+
+/// A server tool and its client, run once between two sides.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    /// Words of both.
+    pub command: String,
+    /// Seconds each may take.
+    pub seconds: u64,
+}
+
+/// A pingpong of ibverbs-utils that checks its data.
+pub fn pingpong(name: &str, options: &str) -> Tool {
+    Tool { command: format!("{name} {options}"), seconds: 90 }
+}
+
+/// A perftest tool.
+pub fn perftest(name: &str, options: &str) -> Tool {
+    Tool { command: format!("{name} -F -u 18 {options}"), seconds: 90 }
+}
+
+/// Guests, and how to reach the two ends in them.
+#[derive(Debug)]
+pub struct Bench {
+    /// The guests.
+    pub guests: Vec<Guest>,
+    /// The ends; the first is the server of every tool.
+    pub sides: [Side; 2],
+    port: u16,
+}
+
+impl Bench {
+    /// Ends in guests.
+    pub fn new(guests: Vec<Guest>, sides: [Side; 2]) -> Self {
+        Self { guests, sides, port: 18000 }
+    }
+
+    /// The guest of a side.
+    pub fn guest(&mut self, side: usize) -> Outcome<&mut Guest> {
+        let index = self.sides[side & 1].guest;
+        self.guests.get_mut(index).map_or_else(|| failed("no such guest"), Ok)
+    }
+
+    /// Runs a command at a side, which must end with 0.
+    pub fn at(&mut self, side: usize, seconds: u64, command: &str) -> Outcome<String> {
+        let script = self.sides[side & 1].words(command);
+        self.guest(side)?.run(seconds, &script)
+    }
+
+    /// Gives the net device of a side its address, and sees it up.
+    pub fn give_address(&mut self, side: usize) -> Outcome {
+        let Side { net, address, .. } = self.sides[side & 1].clone();
+        let script = format!(
+            "bash -c 'ip addr replace {address}/24 dev {net} && ip link set {net} up && \
+             for t in $(seq 100); do [ \"$(cat /sys/class/net/{net}/carrier 2>/dev/null)\" = 1 ] && exit 0; sleep 0.1; done; \
+             echo no carrier; exit 1'"
+        );
+        self.at(side, 30, &script).map(drop)
+    }
+
+    /// A port no earlier tool used.
+    pub fn port(&mut self) -> u16 {
+        self.port += 1;
+        self.port
+    }
+
+    /// Runs a server command at side 0 and, once something listens on `port` there, a client command at side 1; what they said.
+    pub fn converse(&mut self, seconds: u64, port: u16, server: &str, client: &str) -> Outcome<[String; 2]> {
+        let until = format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done");
+        self.converse_when(seconds, &until, server, client)
+    }
+
+    /// The same, the client starting when the script `ready` ends at the server's side.
+    pub fn converse_when(
+        &mut self,
+        seconds: u64,
+        ready: &str,
+        server: &str,
+        client: &str,
+    ) -> Outcome<[String; 2]> {
+        let serving = self.sides[0].words(server);
+        let ready = self.sides[0].words(&format!("bash -c \"{ready}\""));
+        let asking = self.sides[1].words(client);
+        let running = self.guest(0)?.start_script(seconds, &serving)?;
+        let waited = self.guest(0)?.run(30, &ready);
+        if let Err(error) = waited {
+            let said = self.guest(0)?.wait(&running)?;
+            return failed(format!("{error}\n--- the server: status {}\n{}", said.status, said.text));
+        }
+        let answered = self.guest(1)?.run(seconds, &asking);
+        match answered {
+            Ok(client) => Ok([self.guest(0)?.done(&running)?, client]),
+            Err(error) => {
+                let said = self.guest(0)?.wait(&running)?;
+                failed(format!("{error}\n--- the server: status {}\n{}", said.status, said.text))
+            }
+        }
+    }
+
+    /// Runs a verbs tool once, side 1 being the client.
+    pub fn tool(&mut self, tool: &Tool) -> Outcome<[String; 2]> {
+        let port = self.port();
+        let perftest = tool.command.starts_with("ib_");
+        let words = |side: &Side| {
+            let gid = match (side.gid, perftest) {
+                (Some(gid), true) => format!("-x {gid}"),
+                (Some(gid), false) => format!("-g {gid}"),
+                (None, _) => String::new(),
+            };
+            format!("{} -d {} {gid} -p {port}", tool.command, side.device)
+        };
+        let server = words(&self.sides[0]);
+        let client = format!("{} {}", words(&self.sides[1]), self.sides[0].host);
+        let said = self.converse(tool.seconds, port, &server, &client)?;
+        for words in &said {
+            if words.contains("invalid data") || words.contains("Failed status") {
+                return failed(format!("{}: {words}", tool.command));
+            }
+        }
+        Ok(said)
+    }
+
+    /// Runs a verbs tool in both directions.
+    pub fn both_ways(&mut self, tool: &Tool) -> Outcome {
+        self.tool(tool)?;
+        self.sides.swap(0, 1);
+        let back = self.tool(tool);
+        self.sides.swap(0, 1);
+        back.map(drop)
+    }
+
+    /// Powers all guests off.
+    pub fn power_off(self) -> Outcome {
+        self.guests.into_iter().try_for_each(Guest::power_off)
+    }
+}
+
+/// The figures of a perftest table's last row.
+pub fn last_row(said: &str) -> Vec<f64> {
+    let row =
+        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
+    said.lines().filter_map(row).filter(|row| row.len() >= 4).last().unwrap_or_default()
+}
+
+/// Makes a RoCE or InfiniBand device ready at a side and finds out its name and GID index.
+///
+/// `netdev` is its net device, `address` what it gets.
+pub fn find_gid(bench: &mut Bench, side: usize) -> Outcome {
+    let Side { device, address, .. } = bench.sides[side & 1].clone();
+    // Which GID is the RoCE v2 one of the IPv4 address: the kernel adds it a moment after the address.
+    let script = format!(
+        r#"want=$(printf '%02x%02x:%02x%02x' $(echo {address} | tr . ' '))
+for try in $(seq 100); do
+    for file in /sys/class/infiniband/{device}/ports/1/gids/*; do
+        n=${{file##*/}}
+        grep -q "ffff:$want" $file && grep -q 'RoCE v2' ${{file%/gids*}}/gid_attrs/types/$n 2>/dev/null && echo $n && exit 0
+    done
+    sleep 0.1
+done
+echo "{device} has no RoCE v2 GID for {address}:"; grep -H . /sys/class/infiniband/{device}/ports/1/gids/* | grep -v 0000:0000:0000:0000:0000:0000:0000:0000; exit 1"#
+    );
+    let said = bench.guest(side)?.run(30, &script)?;
+    let Ok(gid) = said.trim().parse() else {
+        return failed(format!("expected a GID's index, found {said:?}"));
+    };
+    bench.sides[side & 1].gid = Some(gid);
+    Ok(())
+}
+
+/// QEMU arguments that join two guests by a cable of no interest, for what tools exchange by TCP; the guest gets 10.9.0.(1+n).
+pub fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
+    let path = dir.join("cable").display().to_string();
+    let server = if n == 0 { "on" } else { "off,reconnect-ms=50" };
+    vec![
+        "-netdev".into(),
+        format!("stream,id=cable,server={server},addr.type=unix,addr.path={path}"),
+        "-device".into(),
+        format!("virtio-net-pci,netdev=cable,addr=0x8,mac=52:54:00:00:09:{:02x}", n + 1),
+    ]
+}
+
+/// The guest's side of [`cable`].
+pub fn plug_cable(guest: &mut Guest, n: u8) -> Outcome {
+    let script = format!(
+        "modprobe virtio_net
+until [ -d /sys/bus/pci/devices/0000:00:08.0/virtio*/net ]; do sleep 0.05; done
+dev=$(ls /sys/bus/pci/devices/0000:00:08.0/virtio*/net)
+ip link set $dev name cable && ip addr add 10.9.0.{}/24 dev cable && ip link set cable up",
+        n + 1
+    );
+    guest.run(20, &script).map(drop)
+}
