@@ -3,9 +3,9 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, mkey, pages, qp, qp_modify,
+    caps, cq, eq, flow, flow_entry, mcg, mkey, pages, qp, qp_modify,
     refusal::{Done, Syndrome},
-    registers, resource, srq, uctx, vport,
+    registers, resource, rq, sq, srq, tir, uctx, vport,
 };
 use crate::{
     pipe::event,
@@ -46,6 +46,8 @@ fn takes_op_mod(op: Opcode) -> bool {
             | ModifyCq
             | ArmRq
             | ArmXrcSrq
+            | SetFlowTableRoot
+            | SetFlowTableEntry
     )
 }
 
@@ -123,11 +125,50 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         Rst2initQp | Init2initQp | Init2rtrQp | Rtr2rtsQp | Rts2rtsQp | Sqerr2rtsQp | SqdRtsQp | Qp2Err
         | Qp2Rst => qp_modify::transition(call, op),
 
+        AttachToMcg => mcg::attach(call),
+        DetachFromMcg => mcg::detach(call),
+
         CreateSrq | CreateXrcSrq | CreateRmp => srq::create(call, op),
         QuerySrq | QueryXrcSrq | QueryRmp => srq::query(call, op),
         ArmRq | ArmXrcSrq => srq::arm(call, op),
         ModifyRmp => srq::modify_rmp(call),
         DestroySrq | DestroyXrcSrq | DestroyRmp => srq::destroy(call, op),
+
+        CreateSq => sq::create(call),
+        ModifySq => sq::modify(call),
+        QuerySq => sq::query(call),
+        DestroySq => sq::destroy(call),
+        CreateRq => rq::create(call),
+        ModifyRq => rq::modify(call),
+        QueryRq => rq::query(call),
+        DestroyRq => rq::destroy(call),
+        CreateTis => tir::create_tis(call),
+        ModifyTis => tir::modify_tis(call),
+        QueryTis => tir::query_tis(call),
+        DestroyTis => tir::destroy_tis(call),
+        CreateTir => tir::create_tir(call),
+        ModifyTir => tir::modify_tir(call),
+        QueryTir => tir::query_tir(call),
+        DestroyTir => tir::destroy_tir(call),
+        CreateRqt => tir::create_rqt(call),
+        ModifyRqt => tir::modify_rqt(call),
+        QueryRqt => tir::query_rqt(call),
+        DestroyRqt => tir::destroy_rqt(call),
+
+        CreateFlowTable => flow::create_table(call),
+        ModifyFlowTable => flow::modify_table(call),
+        QueryFlowTable => flow::query_table(call),
+        DestroyFlowTable => flow::destroy_table(call),
+        SetFlowTableRoot => flow::set_root(call),
+        CreateFlowGroup => flow::create_group(call),
+        QueryFlowGroup => flow::query_group(call),
+        DestroyFlowGroup => flow::destroy_group(call),
+        SetFlowTableEntry => flow_entry::set(call),
+        QueryFlowTableEntry => flow_entry::query(call),
+        DeleteFlowTableEntry => flow_entry::delete(call),
+        AllocFlowCounter => flow::alloc_counter(call),
+        DeallocFlowCounter => flow::dealloc_counter(call),
+        QueryFlowCounter => flow::query_counter(call),
 
         QueryVportState => vport::query_state(call),
         ModifyVportState => vport::modify_state(call),

@@ -59,6 +59,26 @@ syndromes! {
     NoSuchXrcd = 0x28, BadResource, "an XRC domain of the caller";
     NoSuchCounter = 0x29, BadResource, "a counter set of the caller";
     NoSuchUctx = 0x2a, BadResource, "a user context";
+    NoSuchSq = 0xc0, BadResource, "a send queue of the caller";
+    NoSuchRq = 0xc1, BadResource, "a receive queue of the caller";
+    NoSuchTis = 0xc2, BadResource, "a TIS of the caller";
+    NoSuchTir = 0xc3, BadResource, "a TIR of the caller";
+    NoSuchRqt = 0xc4, BadResource, "a receive queue table of the caller";
+    NoSuchFlowTable = 0xc5, BadResource, "a flow table of the caller";
+    NoSuchFlowGroup = 0xc6, BadResource, "a flow group of this table";
+    NoSuchFlowEntry = 0xc7, BadResource, "a flow index with an entry";
+    NoSuchFlowCounter = 0xc8, BadResource, "a flow counter of the caller";
+    QueueFlags = 0xc9, BadParam, "options this device supports";
+    QueueState = 0xca, BadResState, "the queue in the state named, and a transition there is";
+    HashFunction = 0xcb, BadParam, "a hash function and fields this device supports";
+    RqtSize = 0xcc, BadParam, "at least one queue, and no more than the table may have";
+    FlowTableType = 0xcd, BadParam, "a table of the type NIC receive";
+    FlowLevel = 0xce, BadParam, "tables of rising levels within the advertised limit";
+    FlowRange = 0xcf, BadIndex, "flow indices of the table, of no other group";
+    FlowMatch = 0xd0, BadParam, "outer header fields to match";
+    FlowAction = 0xd1, BadParam, "an action this device supports";
+    FlowDestination = 0xd2, BadParam, "as many destinations and counters as the action calls for, of a kind this device has";
+    VportList = 0xd3, BadParam, "a list of a kind this device has, within the advertised size";
     InUse = 0x2b, BadResState, "an object nothing refers to";
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
     NoTranslation = 0x2d, NoResources, "free translation entries";
@@ -88,6 +108,8 @@ syndromes! {
     SourceAddress = 0x89, BadIndex, "a valid entry of the RoCE address table";
     ReadDepth = 0x8a, BadParam, "READs and atomics under way within the advertised limit";
     Signature = 0x8b, BadParam, "no WQE signature";
+    GroupGid = 0x8c, BadParam, "the GID of a multicast group";
+    NotInGroup = 0x8d, BadResource, "a QP that was attached to this group";
 
     RoceAddress = 0xa0, BadParam, "a RoCE v2 address, IPv4 or IPv6, without VLAN";
     AddressIndex = 0xa1, BadIndex, "an index of the RoCE address table";

@@ -2,16 +2,19 @@
 
 use super::{
     call::Call,
-    cq, eq, mkey, qp,
+    cq, eq, flow, flow_entry, mkey, qp,
     refusal::{Done, Syndrome},
-    srq,
+    rq, sq, srq, tir,
 };
 use crate::{
     Adapter,
     host::{Host, Party},
     pcie,
     region::{Func, Row},
-    state::{CounterRow, CqRow, EqRow, Head, MkeyRow, PdRow, QpRow, SrqRow, TdRow, UarRow, UctxRow, XrcdRow},
+    state::{
+        CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MkeyRow,
+        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+    },
 };
 use hwspec::cmd::uctx::*;
 
@@ -51,6 +54,15 @@ fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
 /// Ends all objects that `pick` wants; user contexts only if it wants all. Commits on the way.
 pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl Fn(&Head) -> bool) {
     // Who refers goes before who is referred to.
+    each::<FlowEntryRow>(func, host, &pick, flow_entry::end);
+    each::<FlowGroupRow>(func, host, &pick, flow::end_group);
+    each::<FlowTableRow>(func, host, &pick, flow::end_table);
+    each::<FlowCounterRow>(func, host, &pick, |f, i| f.free::<FlowCounterRow>(i));
+    each::<TirRow>(func, host, &pick, tir::end_tir);
+    each::<RqtRow>(func, host, &pick, tir::end_rqt);
+    each::<SqRow>(func, host, &pick, sq::end);
+    each::<RqRow>(func, host, &pick, rq::end);
+    each::<TisRow>(func, host, &pick, tir::end_tis);
     each::<QpRow>(func, host, &pick, qp::end);
     each::<MkeyRow>(func, host, &pick, mkey::end);
     each::<SrqRow>(func, host, &pick, srq::end);

@@ -3,13 +3,13 @@
 
 use super::runner::{Runner, Traced, trace};
 use crate::{
-    Adapter,
+    Adapter, LinkLayer,
     host::{Abort, Host, Rid},
     pipe::{Frame, Payload},
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Destination,
 };
-use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc};
+use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc, lrh::vcrc};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What becomes of a frame on the wire.
@@ -124,7 +124,8 @@ impl Runner {
         if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
             let mut whole = std::mem::take(&mut self.sealed);
             whole.clear();
-            if seal(host, from, frame, &self.buffers.staged, &mut whole).is_ok() {
+            let link_layer = adapter.config().link_layer;
+            if seal(host, link_layer, from, frame, &self.buffers.staged, &mut whole).is_ok() {
                 self.transmit(adapter, host, now, from, &mut whole);
             }
             self.sealed = whole;
@@ -135,6 +136,23 @@ impl Runner {
             self.enter(adapter, host, to, from, frame, &staged);
             self.buffers.staged = staged;
         }
+    }
+
+    /// Brings the raw frames of a step to their destinations.
+    #[cold]
+    pub(super) fn deliver_raw(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+        let raw = std::mem::take(&mut self.buffers.raw);
+        let mut whole = std::mem::take(&mut self.sealed);
+        for (at, len) in &raw {
+            let (at, len) = (*at as usize, *len as usize);
+            whole.clear();
+            whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
+            trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
+            self.transmit(adapter, host, now, from, &mut whole);
+        }
+        self.sealed = whole;
+        self.buffers.raw = raw;
+        self.buffers.raw.clear();
     }
 
     /// Puts a frame of `from` into the ring of `to`.
@@ -212,7 +230,10 @@ impl Runner {
             Destination::Group => {
                 adapter.group(left.from).for_each(|to| self.hand_in(adapter, host, to, whole))
             }
-            Destination::Uplink => {}
+            // Functions that were given other addresses than their own see whether it is for them.
+            Destination::Uplink => {
+                adapter.strangers(left.from).for_each(|to| self.hand_in(adapter, host, to, whole))
+            }
         }
         if matches!(destination, Destination::Function(_)) || left.from.is_none() {
             return;
@@ -228,7 +249,11 @@ impl Runner {
     /// Puts a whole frame into the ring of `to`.
     fn hand_in(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, whole: &[u8]) {
         // A frame that makes no sense is cut anywhere; the receiver counts it.
-        let cut = Headers::parse(whole).map_or(64, |h| h.payload_start()).min(whole.len());
+        let parsed = match adapter.config().link_layer {
+            LinkLayer::Ethernet => Headers::parse(whole),
+            LinkLayer::Infiniband => Headers::parse_route(whole, whole.len()),
+        };
+        let cut = parsed.map_or(64, |h| h.payload_start()).min(whole.len());
         let (headers, rest) = whole.split_at(cut);
         if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
             self.arrived(host, to);
@@ -281,6 +306,7 @@ fn fetch(
 /// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
 fn seal(
     host: &mut dyn Host,
+    link_layer: LinkLayer,
     from: u8,
     frame: &Frame,
     staged: &[u8],
@@ -290,8 +316,16 @@ fn seal(
     fetch(host, from, &frame.payload, staged, whole)?;
     let pad = (4 - frame.payload.len() % 4) % 4;
     whole.resize(whole.len() + pad, 0);
-    let ip = Ethernet::SIZE;
-    let icrc = Icrc::new(whole.get(ip..).unwrap_or_default()).finish();
-    whole.extend_from_slice(&icrc);
+    match link_layer {
+        LinkLayer::Ethernet => {
+            let ip = Ethernet::SIZE;
+            let icrc = Icrc::new(whole.get(ip..).unwrap_or_default()).finish();
+            whole.extend_from_slice(&icrc);
+        }
+        LinkLayer::Infiniband => {
+            whole.extend_from_slice(&Icrc::of_route(whole).finish());
+            whole.extend_from_slice(&vcrc(whole));
+        }
+    }
     Ok(())
 }

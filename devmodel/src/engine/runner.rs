@@ -10,7 +10,7 @@ use crate::{
     host::{Abort, Host, Party},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
-    region::{Func, Sync, WireRing},
+    region::{Func, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -173,6 +173,9 @@ impl Runner {
             };
             let outcome = self.locked(adapter, host, now, &mut func, first.take());
             // Frames of a function enter the wire in the order it made them, so before another can run it.
+            if !self.buffers.raw.is_empty() {
+                self.deliver_raw(adapter, host, now, fid);
+            }
             if hands < HANDS {
                 handed = self.hand_over(adapter, host, now, fid);
                 hands += 1;
@@ -324,7 +327,10 @@ fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
     if let Some((qp, kind)) = func.take_timer(step.now) {
         return Some(Job::Timeout { qp, kind });
     }
-    func.take_ready().map(|qp| Job::Execute { qp })
+    func.take_ready().map(|entry| match entry & READY_SQ {
+        0 => Job::Execute { qp: entry },
+        _ => Job::Transmit { sq: entry ^ READY_SQ },
+    })
 }
 
 impl Adapter {

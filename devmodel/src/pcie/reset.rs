@@ -7,6 +7,7 @@ use crate::{
     identity,
     region::{Func, Sync, WireRing},
     state::{FunctionRow, MsixEntry},
+    subnet,
 };
 use hwspec::pcie::{SRIOV_CAP, SriovCap};
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -28,6 +29,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: identity::mac(settings.node_id, fid),
         mtu: ETHERNET_MTU,
+        ib: subnet::port(settings, fid),
         vport_state: VPORT_UP,
         vport_admin_state: VPORT_UP,
         // The frames that wait are not for whoever comes now.
@@ -36,6 +38,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     };
     func.region().sync(fid, Sync::Ready).store(0, Release);
     func.region().sync(fid, Sync::Timer).store(0, Release);
+    func.region().sync(fid, Sync::Group).store(0, Release);
 }
 
 /// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,

@@ -1,7 +1,7 @@
 //! Completions: entries of completion queues, and the arming of their events (PRM: completion queues).
 
 use super::{
-    event,
+    Step, event,
     work::{Failure, Work},
 };
 use crate::{
@@ -56,9 +56,22 @@ pub(crate) fn error(
 
 /// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone; then its event was raised and the QP must go to
 /// error.
-pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited: bool) -> bool {
-    let Some(index) = w.func.index::<CqRow>(cqn) else { return false };
-    let Some(row) = w.func.row::<CqRow>(index) else { return false };
+#[inline]
+pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, cqe: Cqe64, solicited: bool) -> bool {
+    append(w.func, w.step, cqn, cqe, solicited)
+}
+
+/// [`push`], for queues that are no QP's.
+#[inline]
+pub(crate) fn append(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    cqn: u32,
+    mut cqe: Cqe64,
+    solicited: bool,
+) -> bool {
+    let Some(index) = func.index::<CqRow>(cqn) else { return false };
+    let Some(row) = func.row::<CqRow>(index) else { return false };
     let size = 1u32 << row.log_size;
     let (pi, dbr, flags, uid) = (row.pi, row.dbr, row.flags, row.head.uid);
     if row.status != u32::from(CqStatus::Ok.raw()) {
@@ -66,21 +79,21 @@ pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited
     }
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
     let slot = (pi & (size - 1)) << log_cqe;
-    let at = translate::queue(w.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
+    let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
     let mut ci = row.ci;
     let ignore_overrun = flags & 1 != 0;
     if pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun {
         let mut word = [0; 4];
-        if w.step.host.read(w.func.rid(), dbr, &mut word).is_ok() {
+        if step.host.read(func.rid(), dbr, &mut word).is_ok() {
             ci = u32::from_be_bytes(word) & 0xff_ffff;
         }
     }
     let full = pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun;
-    let Some(row) = w.func.row_mut::<CqRow>(index) else { return false };
+    let Some(row) = func.row_mut::<CqRow>(index) else { return false };
     row.ci = ci;
     let Some(at) = at.filter(|_| !full) else {
         row.status = CqStatus::Overflow.raw().into();
-        event::cq_error(w.func, uid, cqn);
+        event::cq_error(func, uid, cqn);
         return false;
     };
     cqe.set().owner(pi >> row.log_size & 1 != 0);
@@ -99,9 +112,9 @@ pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, mut cqe: Cqe64, solicited
         row.arm = ArmState::Fired.raw().into();
         row.since_event = 0;
     }
-    w.func.effect(Effect::Write { at, data: cqe.as_bytes() });
+    func.effect(Effect::Write { at, data: cqe.as_bytes() });
     if fires {
-        event::completion(w.func, eqn, cqn);
+        event::completion(func, eqn, cqn);
     }
     true
 }

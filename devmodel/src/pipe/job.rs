@@ -40,6 +40,11 @@ pub enum Job {
         /// QP index.
         qp: u32,
     },
+    /// The send queue has more to send.
+    Transmit {
+        /// Index of the queue, which belongs to no QP.
+        sq: u32,
+    },
     /// A timer of the QP ran out.
     Timeout {
         /// QP index.

@@ -9,8 +9,10 @@ mod acks;
 mod arrive;
 mod cnp;
 mod completion;
+mod datagram;
 mod doorbell;
 mod duplicate;
+mod ethernet;
 pub(crate) mod event;
 mod fetch;
 pub(crate) mod flush;
@@ -20,22 +22,29 @@ mod receive;
 mod requester;
 mod responder;
 mod responses;
+mod service;
 mod settle;
 mod timers;
+mod uc;
+mod umr;
 pub(crate) mod work;
+mod xrc;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use datagram::is_datagram;
+pub(crate) use arrive::Packet;
 pub use job::Job;
+pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};
 
 use crate::{
     host::Party,
     region::{Func, SlotPayload},
-    state::{Counters, QpRow},
+    state::QpRow,
 };
-use hwspec::context::QpState;
+use hwspec::context::{QpState, ServiceType};
 use work::Work;
 
 /// Runs one job on its function.
@@ -46,13 +55,17 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::EqUpdate { eqn, ci, arm } => event::update(func, eqn, ci, arm),
         Job::Doorbell { qpn, uar } => match func.index::<QpRow>(qpn).filter(|qp| func.exists::<QpRow>(*qp)) {
             Some(qp) => with(func, step, qp, |w| doorbell::ring(w, uar)),
-            None => func.count(Counters::BadDoorbells, 1),
+            None => ethernet::ring(func, step, qpn, uar),
         },
         Job::Arrive => {
+            if func.front_is_sealed() && ethernet::arrive(func, step) {
+                return;
+            }
             if let Some((qp, packet)) = arrive::take(func) {
-                with(func, step, qp, |w| arrive::route(w, &packet));
+                arrived(func, step, qp, &packet);
             }
         }
+        Job::Transmit { sq } => ethernet::run(func, step, sq),
         Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
         Job::Timeout { qp, kind } => with(func, step, qp, |w| timers::expire(w, kind)),
         Job::Flush { qp } => with(func, step, qp, |w| {
@@ -72,8 +85,16 @@ pub(crate) fn arrive_in_hand(
     payload: SlotPayload<'_>,
 ) {
     if let Some((qp, packet)) = arrive::accept(func, headers, payload, false) {
-        with(func, step, qp, |w| arrive::route(w, &packet));
+        arrived(func, step, qp, &packet);
     }
+}
+
+#[inline]
+fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &arrive::Packet<'_>) {
+    if qp == arrive::GROUP {
+        return datagram::deliver(func, step, packet);
+    }
+    with(func, step, qp, |w| arrive::route(w, packet));
 }
 
 /// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that, on one copy of the QP's row.
@@ -107,6 +128,9 @@ fn execute(w: &mut Work<'_, '_, '_>) {
     }
     match w.state() {
         QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
+            if w.q.service != ServiceType::Rc.raw() {
+                return service::run(w, &mut budget);
+            }
             if responses::waiting(w) {
                 responses::run(w, &mut budget);
             }

@@ -61,8 +61,10 @@ pub(crate) struct Buffers {
     pub(crate) pieces: Vec<Piece>,
     /// Commands carried out whose completion waits until transfers under way are over.
     pub(crate) held: Vec<Completion>,
-    /// Frames and staged bytes of jobs that have committed.
-    committed: (usize, usize),
+    /// Frames that are bytes from the first to the last, in `staged`: offset and length.
+    pub(crate) raw: Vec<(u32, u32)>,
+    /// Frames, staged bytes and raw frames of jobs that have committed.
+    committed: (usize, usize, usize),
 }
 
 impl Default for Buffers {
@@ -76,7 +78,8 @@ impl Default for Buffers {
             receive: Vec::with_capacity(2048),
             pieces: Vec::with_capacity(256),
             held: Vec::new(),
-            committed: (0, 0),
+            raw: Vec::with_capacity(64),
+            committed: (0, 0, 0),
         }
     }
 }
@@ -84,7 +87,7 @@ impl Default for Buffers {
 impl Buffers {
     /// What the jobs so far produced stays, whatever becomes of the next.
     pub(crate) fn committed(&mut self) {
-        self.committed = (self.out.len(), self.staged.len());
+        self.committed = (self.out.len(), self.staged.len(), self.raw.len());
     }
 
     /// Forgets what the jobs since the last commit produced.
@@ -93,13 +96,15 @@ impl Buffers {
         self.moves.clear();
         self.out.truncate(self.committed.0);
         self.staged.truncate(self.committed.1);
+        self.raw.truncate(self.committed.2);
     }
 
     /// Ready for the next step: all frames were delivered.
     pub(crate) fn delivered(&mut self) {
         self.out.clear();
         self.staged.clear();
-        self.committed = (0, 0);
+        self.raw.clear();
+        self.committed = (0, 0, 0);
     }
 }
 
@@ -185,6 +190,17 @@ impl Step<'_> {
         let at = self.buffers.staged.len() as u32;
         self.buffers.staged.extend_from_slice(bytes);
         at
+    }
+
+    /// Puts the frame that begins at `at` of the staging bytes and is the last there on the wire when the step commits.
+    pub(crate) fn send_raw(&mut self, at: u32) {
+        let len = self.buffers.staged.len() as u32 - at;
+        self.buffers.raw.push((at, len));
+    }
+
+    /// Writes staged bytes to memory before the step commits.
+    pub(crate) fn write_staged(&mut self, dst: (Rid, Iova), at: u32, len: u32) -> Result<(), Abort> {
+        self.moving(Move { src: Source::Staged(at), dst_rid: dst.0, dst: dst.1, len })
     }
 
     /// Reads `len` bytes at `at` into the staging bytes and says where they are.

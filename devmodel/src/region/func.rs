@@ -6,7 +6,7 @@ use crate::{
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow,
-        SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+        SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
     },
 };
 use std::{
@@ -38,7 +38,7 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
 impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
-    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter);
+    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);
 
 /// A locked function.
 ///
@@ -98,6 +98,15 @@ impl<'r> Func<'r> {
     #[inline(always)]
     fn row_of<R>(&self, table: Table, index: usize) -> *mut R {
         self.region.row_pointer(self.base, table, index, size_of::<R>()).cast()
+    }
+
+    /// Tells the switch whether frames of a kind, a bit of [`Sync::Group`], are taken here.
+    pub fn takes_frames(&self, kind: u32, on: bool) {
+        let word = self.region.sync(self.fid, Sync::Group);
+        match on {
+            true => word.fetch_or(kind, Release),
+            false => word.fetch_and(!kind, Release),
+        };
     }
 
     /// Registers and books.

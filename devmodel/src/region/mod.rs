@@ -24,13 +24,13 @@ pub use func::{Func, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
-pub use queues::TimerKind;
+pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7204;
+const MAGIC: u64 = 0x6972_6f6e_7665_7205;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -68,13 +68,20 @@ pub enum Sync {
     RxTail = 128,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 192,
-    /// 1: takes frames to group addresses: an Ethernet receiver or a QP attached to a group is there.
+    /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`].
     Group = 196,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
     Timer = 12,
 }
+
+/// [`Sync::Group`]: a QP is attached to a group.
+pub const GROUP_QP: u32 = 1;
+/// [`Sync::Group`]: there are flow tables.
+pub const GROUP_ETHERNET: u32 = 2;
+/// [`Sync::Group`]: takes unicast frames to other addresses than its own.
+pub const GROUP_STRANGERS: u32 = 4;
 
 // SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.
 unsafe impl Send for Region {}

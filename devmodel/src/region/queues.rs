@@ -1,7 +1,7 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Sync, Table, func::Row};
-use crate::state::{QpFlags, QpRow, TimerRow};
+use crate::state::{QpFlags, QpRow, SqRow, TimerRow};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What a timer of a QP is for.
@@ -14,6 +14,9 @@ pub enum TimerKind {
     Rnr = 1,
 }
 
+/// Marks a send queue without a QP in the ready ring.
+pub const READY_SQ: u32 = 1 << 31;
+
 /// Picoseconds per unit of [`Sync::Timer`].
 const COARSE: u32 = 20;
 
@@ -25,14 +28,28 @@ impl Func<'_> {
             return;
         }
         qp.set(QpFlags::READY, true);
+        self.push_ready(index);
+    }
+
+    /// Puts send queue `index` into the ready ring, once.
+    pub fn make_sq_ready(&mut self, index: u32) {
+        let Some(sq) = self.row_mut::<SqRow>(index) else { return };
+        if sq.flags & SqRow::READY != 0 {
+            return;
+        }
+        sq.flags |= SqRow::READY;
+        self.push_ready(READY_SQ | index);
+    }
+
+    fn push_ready(&mut self, entry: u32) {
         let tail = self.function().ready[1];
         let rows = self.rows(Table::Ready);
-        *self.plain_mut::<u32>(Table::Ready, tail % rows) = index;
+        *self.plain_mut::<u32>(Table::Ready, tail % rows) = entry;
         self.function_mut(|f| &mut f.ready)[1] = tail.wrapping_add(1);
         self.region().sync(self.fid(), Sync::Ready).store(1, Relaxed);
     }
 
-    /// Takes the QP that waits longest.
+    /// Takes the QP that waits longest, or send queue: then with [`READY_SQ`].
     pub fn take_ready(&mut self) -> Option<u32> {
         loop {
             let [head, tail] = self.function().ready;
@@ -49,6 +66,9 @@ impl Func<'_> {
                     qp.set(QpFlags::READY, false);
                     return Some(index);
                 }
+            } else if let Some(sq) = self.row_mut::<SqRow>(index ^ READY_SQ) {
+                sq.flags &= !SqRow::READY;
+                return Some(index);
             }
         }
     }

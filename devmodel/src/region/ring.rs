@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Slots of a ring.
 pub const SLOTS: usize = 512;
 /// Bytes of payload a slot holds by value.
-pub(super) const PAYLOAD: usize = 4096 + 64;
+pub(super) const PAYLOAD: usize = super::MAX_FRAME;
 /// Bytes of headers a slot holds.
 const HEADERS: usize = 128;
 /// Pieces of payload a slot may refer to.
@@ -171,6 +171,12 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn has_frame(&self) -> bool {
         self.region().sync(self.fid(), Sync::RxTail).load(Acquire) != self.function().rx_next
+    }
+
+    /// Whether the oldest frame not taken came whole, as over a wire.
+    #[inline]
+    pub fn front_is_sealed(&self) -> bool {
+        self.front().is_some_and(|(slot, _)| slot.is_sealed())
     }
 
     /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function

@@ -4,7 +4,11 @@
 //! takes such frames, but its sender, and to the uplink; all else goes to the uplink. There is nothing to learn: a
 //! function's address says which one it is.
 
-use crate::{Adapter, LinkLayer, identity, region::Sync};
+use crate::{
+    Adapter, LinkLayer, identity,
+    region::{GROUP_STRANGERS, Sync},
+};
+use hwspec::wire::lrh::{PERMISSIVE_LID, dlid, is_multicast};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Who gets a frame.
@@ -53,8 +57,7 @@ impl Adapter {
         let group = match self.config().link_layer {
             // IEEE 802.3, 3.2.3: the first bit on the wire, lowest of the first byte.
             LinkLayer::Ethernet => frame.first().is_some_and(|first| first & 1 != 0),
-            // IBTA 4.1.3: from 0xc000 on multicast LIDs, and the permissive one.
-            LinkLayer::Infiniband => dlid(frame).is_some_and(|lid| lid >= 0xc000),
+            LinkLayer::Infiniband => dlid(frame).is_some_and(is_multicast),
         };
         if group { Destination::Group } else { Destination::Uplink }
     }
@@ -62,8 +65,20 @@ impl Adapter {
     /// The function a frame is for, by its destination LID.
     #[inline]
     fn owner_of_lid(&self, frame: &[u8]) -> Option<u8> {
-        let fid = u8::try_from(dlid(frame)?.checked_sub(1)?).ok()?;
+        let lid = dlid(frame)?;
+        let fid = match lid {
+            // The switch itself, also as the other end of a directed route: its agents are run with the PF.
+            identity::SWITCH_LID | PERMISSIVE_LID => 0,
+            _ => identity::fid_of_lid(lid)?,
+        };
         (fid < self.region().functions() && self.region().is_present(fid)).then_some(fid)
+    }
+
+    /// The functions that take unicast frames for others than themselves, but `from`.
+    pub(crate) fn strangers(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
+        self.functions().filter(move |fid| {
+            Some(*fid) != from && self.region().sync(*fid, Sync::Group).load(Relaxed) & GROUP_STRANGERS != 0
+        })
     }
 
     /// The functions that take a frame `from` sent to a group.
@@ -71,11 +86,4 @@ impl Adapter {
         self.functions()
             .filter(move |fid| Some(*fid) != from && self.region().sync(*fid, Sync::Group).load(Relaxed) != 0)
     }
-}
-
-/// Destination LID of a frame that starts with a local route header (IBTA 7.7).
-#[inline]
-fn dlid(frame: &[u8]) -> Option<u16> {
-    let [_, _, high, low] = frame.first_chunk()?;
-    Some(u16::from_be_bytes([*high, *low]))
 }

@@ -1,0 +1,263 @@
+//! Entries of flow tables: what they match and where they lead.
+
+use super::{
+    call::{Call, let_go},
+    flow::{OUTER, own_tables, table},
+    refusal::{Done, Refused, Syndrome},
+};
+use crate::{
+    region::Func,
+    state::{DESTINATIONS, ENTRY_COUNTERS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, TirRow},
+};
+use hwspec::{
+    cmd::flow::*,
+    context::flow::{FlowContext, FlowCounterId, FlowDestination, MatchHeaders, MatchParam},
+    layout::Layout,
+};
+
+/// `flow_context.action`: let pass, drop, forward, count.
+pub(crate) const ALLOW: u32 = 1;
+/// See [`ALLOW`].
+pub(crate) const DROP: u32 = 2;
+/// See [`ALLOW`].
+pub(crate) const FORWARD: u32 = 4;
+/// See [`ALLOW`].
+pub(crate) const COUNT: u32 = 8;
+/// `destination_type`: a flow table, a TIR.
+pub(crate) const TO_TABLE: u32 = 1;
+/// See [`TO_TABLE`].
+pub(crate) const TO_TIR: u32 = 2;
+/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: change one that is there.
+const MODIFY: u16 = 1;
+/// `modify_enable_mask`: action, tag, destinations, counters.
+const ACTION: u8 = 1 << 0;
+const TAG: u8 = 1 << 1;
+const LIST: u8 = 1 << 2;
+const COUNTERS: u8 = 1 << 3;
+
+/// What an entry does, taken from its context and lists.
+struct Act {
+    action: u32,
+    tag: u32,
+    to: [u32; DESTINATIONS],
+    counters: [u32; ENTRY_COUNTERS],
+    count: [u32; 2],
+}
+
+fn act(call: &Call<'_, '_, '_>, level: u32, c: &FlowContext) -> Done<Act> {
+    let mut act = Act {
+        action: c.action().into(),
+        tag: c.flow_tag(),
+        to: [0; DESTINATIONS],
+        counters: [0; ENTRY_COUNTERS],
+        count: [c.destination_list_size(), c.flow_counter_list_size()],
+    };
+    Syndrome::FlowAction.unless(act.action & !(ALLOW | DROP | FORWARD | COUNT) == 0)?;
+    Syndrome::FlowAction.unless(act.action & (DROP | FORWARD) != DROP | FORWARD)?;
+    Syndrome::FlowAction.unless(!c.extended_destination() && c.encrypt_decrypt_type() == 0)?;
+    let [destinations, counters] = act.count.map(|n| n as usize);
+    Syndrome::FlowDestination.unless(destinations <= DESTINATIONS && counters <= ENTRY_COUNTERS)?;
+    Syndrome::FlowDestination.unless((destinations != 0) == (act.action & FORWARD != 0))?;
+    Syndrome::FlowDestination.unless((counters != 0) == (act.action & COUNT != 0))?;
+    let list = call.input.get(SetFteIn::SIZE..).unwrap_or_default();
+    Syndrome::InputLength.unless(list.len() >= (destinations + counters) * FlowDestination::SIZE)?;
+    let mut items = list.chunks_exact(FlowDestination::SIZE);
+    for (to, item) in act.to[..destinations].iter_mut().zip(&mut items) {
+        let d = FlowDestination::read(item);
+        let id = d.destination_id();
+        match d.destination_type().into() {
+            TO_TABLE => {
+                let next = table(call, id)?;
+                // Levels rise along every path, so no packet goes in circles.
+                let higher = call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
+                Syndrome::FlowLevel.unless(higher)?;
+            }
+            TO_TIR => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
+            _ => return Syndrome::FlowDestination.refuse(),
+        }
+        *to = u32::from(d.destination_type()) << 24 | id;
+    }
+    for (counter, item) in act.counters[..counters].iter_mut().zip(items) {
+        *counter = FlowCounterId::read(item).flow_counter_id();
+        call.own::<FlowCounterRow>(*counter, Syndrome::NoSuchFlowCounter)?;
+    }
+    Ok(act)
+}
+
+/// The objects an entry leads to: one reference each.
+fn hold(call: &mut Call<'_, '_, '_>, act: &Act) {
+    for to in &act.to[..act.count[0] as usize] {
+        match to >> 24 {
+            TO_TABLE => call.hold::<FlowTableRow>(to & 0xff_ffff),
+            _ => call.hold::<TirRow>(to & 0xff_ffff),
+        }
+    }
+    act.counters[..act.count[1] as usize].iter().for_each(|c| call.hold::<FlowCounterRow>(*c));
+}
+
+fn release(func: &mut Func<'_>, row: &FlowEntryRow) {
+    for to in row.to.iter().take(row.count[0] as usize) {
+        match to >> 24 {
+            TO_TABLE => let_go::<FlowTableRow>(func, to & 0xff_ffff),
+            _ => let_go::<TirRow>(func, to & 0xff_ffff),
+        }
+    }
+    row.counters.iter().take(row.count[1] as usize).for_each(|c| let_go::<FlowCounterRow>(func, *c));
+}
+
+/// The entry of `table` at flow index `flow`, and the one before it.
+fn find(func: &Func<'_>, table: u32, flow: u32) -> (Option<u32>, Option<u32>) {
+    let (mut before, mut at) = (None, func.row::<FlowTableRow>(table).map_or(0, |t| t.first));
+    while let Some(row) = at.checked_sub(1).and_then(|i| func.row::<FlowEntryRow>(i)) {
+        if row.flow >= flow {
+            let here = (row.flow == flow).then_some(at - 1);
+            return (before, here);
+        }
+        before = Some(at - 1);
+        at = row.next;
+    }
+    (before, None)
+}
+
+/// Makes `index` what follows `before`, or the first of the table.
+fn link(func: &mut Func<'_>, table: u32, before: Option<u32>, index: u32) {
+    let place = match before {
+        Some(before) => func.row_mut::<FlowEntryRow>(before).map(|row| &mut row.next),
+        None => func.row_mut::<FlowTableRow>(table).map(|row| &mut row.first),
+    };
+    if let Some(place) = place {
+        *place = index;
+    }
+}
+
+pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetFteIn = call.input()?;
+    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
+    let table = table(call, input.table_id())?;
+    let level = call.func.row::<FlowTableRow>(table).map_or(0, |row| row.level);
+    let c = input.flow_context();
+    let act = act(call, level, &c)?;
+    let (before, here) = find(call.func, table, input.flow_index());
+    match call.op_mod {
+        0 => {
+            Syndrome::InUse.unless(here.is_none())?;
+            insert(call, table, before, &input, &act)?;
+        }
+        MODIFY => {
+            let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
+            modify(call, index, input.modify_enable_mask(), act)?;
+        }
+        _ => return Syndrome::OpMod.refuse(),
+    }
+    call.answer(&SetFteOut::zeroed())
+}
+
+fn insert(call: &mut Call<'_, '_, '_>, table: u32, before: Option<u32>, input: &SetFteIn, act: &Act) -> Done {
+    let (c, flow) = (input.flow_context(), input.flow_index());
+    let group = super::flow::group(call, input.table_id(), c.group_id())?;
+    let Some(g) = call.func.row::<FlowGroupRow>(group) else { return Syndrome::NoSuchFlowGroup.refuse() };
+    Syndrome::FlowRange.unless((g.start..=g.end).contains(&flow))?;
+    let criteria = g.criteria;
+    let index = call.alloc::<FlowEntryRow>(0)?;
+    call.hold::<FlowGroupRow>(group);
+    hold(call, act);
+    let next = match before {
+        Some(before) => call.func.row::<FlowEntryRow>(before).map_or(0, |row| row.next),
+        None => call.func.row::<FlowTableRow>(table).map_or(0, |row| row.first),
+    };
+    if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
+        (row.table, row.group, row.flow, row.next) = (table, group, flow, next);
+        (row.action, row.tag) = (act.action, act.tag);
+        (row.to, row.counters, row.count) = (act.to, act.counters, act.count);
+        if criteria & u32::from(OUTER) != 0 {
+            row.value = *c.match_value().outer_headers().as_bytes();
+        }
+    }
+    link(call.func, table, before, index + 1);
+    Ok(())
+}
+
+fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
+    Syndrome::ModifyField.unless(mask & !(ACTION | TAG | LIST | COUNTERS) == 0)?;
+    let Some(old) = call.func.row::<FlowEntryRow>(index).copied() else {
+        return Syndrome::NoSuchFlowEntry.refuse();
+    };
+    let mut new = old;
+    if mask & ACTION != 0 {
+        new.action = act.action;
+    }
+    if mask & TAG != 0 {
+        new.tag = act.tag;
+    }
+    if mask & LIST != 0 {
+        (new.to, new.count[0]) = (act.to, act.count[0]);
+    }
+    if mask & COUNTERS != 0 {
+        (new.counters, new.count[1]) = (act.counters, act.count[1]);
+    }
+    // New references before the old ones go.
+    let whole =
+        Act { action: new.action, tag: new.tag, to: new.to, counters: new.counters, count: new.count };
+    hold(call, &whole);
+    release(call.func, &old);
+    if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
+        (row.action, row.tag) = (new.action, new.tag);
+        (row.to, row.counters, row.count) = (new.to, new.counters, new.count);
+    }
+    Ok(())
+}
+
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryFteIn = call.input()?;
+    own_tables(false, 0, input.table_type())?;
+    let table = table(call, input.table_id())?;
+    let (_, here) = find(call.func, table, input.flow_index());
+    let Some(row) = here.and_then(|i| call.func.row::<FlowEntryRow>(i)) else {
+        return Syndrome::NoSuchFlowEntry.refuse();
+    };
+    let mut value = MatchParam::zeroed();
+    value.set().outer_headers(MatchHeaders::read(&row.value));
+    let mut c = FlowContext::zeroed();
+    c.set()
+        .group_id(row.group)
+        .flow_tag(row.tag)
+        .action(row.action as u16)
+        .destination_list_size(row.count[0])
+        .flow_counter_list_size(row.count[1])
+        .match_value(value);
+    let mut out = QueryFteOut::zeroed();
+    out.set().flow_context(c);
+    let mut bytes = out.as_bytes().to_vec();
+    for to in row.to.iter().take(row.count[0] as usize) {
+        let mut d = FlowDestination::zeroed();
+        d.set().destination_type((to >> 24) as u8).destination_id(to & 0xff_ffff);
+        bytes.extend_from_slice(d.as_bytes());
+    }
+    for counter in row.counters.iter().take(row.count[1] as usize) {
+        let mut id = FlowCounterId::zeroed();
+        id.set().flow_counter_id(*counter);
+        bytes.extend_from_slice(id.as_bytes());
+    }
+    call.answer_bytes(&bytes)
+}
+
+pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DeleteFteIn = call.input()?;
+    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
+    let table = table(call, input.table_id())?;
+    let (_, here) = find(call.func, table, input.flow_index());
+    let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
+    call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
+    end(call.func, index);
+    call.answer(&DeleteFteOut::zeroed())
+}
+
+/// Ends the entry: it matches no more.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let Some(row) = func.row::<FlowEntryRow>(index).copied() else { return };
+    let (before, _) = find(func, row.table, row.flow);
+    link(func, row.table, before, row.next);
+    release(func, &row);
+    let_go::<FlowGroupRow>(func, row.group);
+    func.free::<FlowEntryRow>(index);
+}

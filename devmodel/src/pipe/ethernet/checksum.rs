@@ -1,0 +1,87 @@
+//! Internet checksums (RFC 1071), filled in and verified.
+
+use super::frame::{Parts, TCP};
+use hwspec::layout::prefix;
+
+/// Sum of `bytes` as 16-bit words, in ones' complement, on top of `sum`; an odd byte counts as followed by zero.
+pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
+    let mut wide = u64::from(sum);
+    let mut chunks = bytes.chunks_exact(4);
+    for chunk in &mut chunks {
+        wide += u64::from(u32::from_be_bytes(prefix(chunk)));
+    }
+    let rest: [u8; 4] = prefix(chunks.remainder());
+    wide += u64::from(u32::from_be_bytes(rest));
+    while wide >> 16 != 0 {
+        wide = (wide & 0xffff) + (wide >> 16);
+    }
+    wide as u32
+}
+
+/// The sum of pseudo-header and transport of a packet that has TCP or UDP; 0xffff if the checksum in it is right.
+fn transport(frame: &[u8], parts: &Parts) -> Option<u32> {
+    if !parts.has_ports(frame) {
+        return None;
+    }
+    let (src, dst) = parts.addresses()?;
+    let segment = frame.get(parts.l4..parts.end)?;
+    let sum = add(0, frame.get(src)?);
+    let sum = add(sum, frame.get(dst)?);
+    let len = segment.len() as u32;
+    Some(add(sum + u32::from(parts.protocol) + (len >> 16) + (len & 0xffff), segment))
+}
+
+/// Where the transport's checksum is.
+fn place(parts: &Parts) -> usize {
+    parts.l4 + if parts.protocol == TCP { 16 } else { 6 }
+}
+
+/// Fills in the checksum of TCP or UDP. What has neither, or is a fragment, stays as it is.
+pub(super) fn fill_transport(frame: &mut [u8], parts: &Parts) {
+    let at = place(parts);
+    if !parts.has_ports(frame) || at + 2 > frame.len() {
+        return;
+    }
+    frame[at..at + 2].fill(0);
+    let Some(sum) = transport(frame, parts) else { return };
+    // RFC 768: a sum of zero is sent as ones, for zero says that there is none. To TCP both are the same.
+    let value = match !(sum as u16) {
+        0 => 0xffff,
+        value => value,
+    };
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Fills in the header checksum of IPv4.
+pub(super) fn fill_ip(frame: &mut [u8], parts: &Parts) {
+    if parts.version != 4 {
+        return;
+    }
+    let Some(header) = frame.get_mut(parts.l3..parts.l4) else { return };
+    header[10..12].fill(0);
+    let value = !(add(0, header) as u16);
+    header[10..12].copy_from_slice(&value.to_be_bytes());
+}
+
+/// What a receive CQE says of checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verified {
+    /// The IP header is good.
+    pub l3: bool,
+    /// The TCP or UDP packet is good.
+    pub l4: bool,
+}
+
+/// Verifies the checksums of a received frame.
+pub(super) fn verify(frame: &[u8], parts: &Parts) -> Verified {
+    let l3 = match parts.version {
+        4 => frame.get(parts.l3..parts.l4).is_some_and(|header| add(0, header) == 0xffff),
+        6 => true,
+        _ => false,
+    };
+    let at = place(parts);
+    // RFC 768: a UDP packet over IPv4 may have none.
+    let none = parts.version == 4 && parts.protocol != TCP && frame.get(at..at + 2) == Some(&[0, 0]);
+    let l4 = parts.has_ports(frame) && (none || transport(frame, parts) == Some(0xffff));
+    Verified { l3, l4: l3 && l4 }
+}

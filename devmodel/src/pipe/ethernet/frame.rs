@@ -1,0 +1,214 @@
+//! What lies where in an Ethernet frame: VLAN tags, IP and TCP or UDP.
+
+use hwspec::{
+    context::flow::MatchHeaders,
+    layout::{Layout, prefix},
+    wire::{
+        eth::{EtherType, Ethernet, Vlan},
+        ip::{Ipv4, Ipv6},
+    },
+};
+use std::ops::Range;
+
+/// IEEE 802.1ad service tag.
+const SERVICE_TAG: u16 = 0x88a8;
+/// IP protocol numbers.
+pub(super) const TCP: u8 = 6;
+/// See [`TCP`].
+pub(super) const UDP: u8 = 17;
+/// IPv6 extension headers that may come before the transport (RFC 8200): hop-by-hop, routing, destination options, fragment.
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const DESTINATION: u8 = 60;
+const FRAGMENT: u8 = 44;
+/// Bytes of a TCP header without options, and of a UDP header.
+const TCP_SIZE: usize = 20;
+const UDP_SIZE: usize = 8;
+/// Bytes of a VLAN tag.
+pub(super) const TAG: usize = Vlan::SIZE;
+/// Tags that are looked through.
+const TAGS: usize = 2;
+
+/// Where the parts of a frame are. Offsets are from its first byte and lie within what was parsed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// The outermost tag: its type and control information.
+    pub tag: Option<(u16, u16)>,
+    /// EtherType behind the tags.
+    pub ethertype: u16,
+    /// Behind the tags.
+    pub l3: usize,
+    /// 4, 6, or 0 if the packet is neither or makes no sense.
+    pub version: u8,
+    /// Protocol of the transport header.
+    pub protocol: u8,
+    /// The packet is a fragment: there may be no transport header.
+    pub fragment: bool,
+    /// Transport header; meaningless if `version` is 0.
+    pub l4: usize,
+    /// Behind the IP packet, as its header says; the frame may have padding there.
+    pub end: usize,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+impl Parts {
+    /// Takes a frame apart. `bytes` may be its beginning only; `len` is the length of the whole.
+    pub(super) fn of(bytes: &[u8], len: usize) -> Option<Self> {
+        let mut parts = Self { l3: Ethernet::SIZE, ..Self::default() };
+        parts.ethertype = word(bytes, parts.l3 - 2)?;
+        for _ in 0..TAGS {
+            if parts.ethertype != EtherType::VLAN.raw() && parts.ethertype != SERVICE_TAG {
+                break;
+            }
+            let tag = (parts.ethertype, word(bytes, parts.l3)?);
+            parts.tag.get_or_insert(tag);
+            parts.ethertype = word(bytes, parts.l3 + 2)?;
+            parts.l3 += TAG;
+        }
+        // What makes no sense as IP is a frame all the same.
+        let _ = match EtherType::new(parts.ethertype) {
+            EtherType::IPV4 => parts.ipv4(bytes, len),
+            EtherType::IPV6 => parts.ipv6(bytes, len),
+            _ => None,
+        };
+        Some(parts)
+    }
+
+    fn ipv4(&mut self, bytes: &[u8], len: usize) -> Option<()> {
+        let ip = Ipv4::read(bytes.get(self.l3..self.l3 + Ipv4::SIZE)?);
+        let header = usize::from(ip.ihl()) * 4;
+        let total = usize::from(ip.total_len());
+        // A large send has no length yet.
+        let end = if total == 0 { len } else { self.l3 + total };
+        if ip.version() != 4 || header < Ipv4::SIZE || self.l3 + header > end || end > len {
+            return None;
+        }
+        self.version = 4;
+        self.protocol = ip.protocol();
+        self.fragment = ip.more_fragments() || ip.fragment_offset() != 0;
+        (self.l4, self.end) = (self.l3 + header, end);
+        Some(())
+    }
+
+    fn ipv6(&mut self, bytes: &[u8], len: usize) -> Option<()> {
+        let ip = bytes.get(self.l3..self.l3 + Ipv6::SIZE)?;
+        let payload = usize::from(word(ip, 4)?);
+        let mut at = self.l3 + Ipv6::SIZE;
+        let end = if payload == 0 { len } else { at + payload };
+        if ip[0] >> 4 != 6 || end > len {
+            return None;
+        }
+        let mut next = ip[6];
+        let mut fragment = false;
+        while matches!(next, HOP_BY_HOP | ROUTING | DESTINATION | FRAGMENT) {
+            let header = bytes.get(at..at + 8)?;
+            fragment |= next == FRAGMENT;
+            at += if next == FRAGMENT { 8 } else { (usize::from(header[1]) + 1) * 8 };
+            next = header[0];
+            if at > end {
+                return None;
+            }
+        }
+        self.version = 6;
+        self.protocol = next;
+        self.fragment = fragment;
+        (self.l4, self.end) = (at, end);
+        Some(())
+    }
+
+    /// Whether there is a whole TCP or UDP header in `bytes`.
+    pub(super) fn has_ports(&self, bytes: &[u8]) -> bool {
+        let size = match self.protocol {
+            TCP => TCP_SIZE,
+            UDP => UDP_SIZE,
+            _ => return false,
+        };
+        self.version != 0 && !self.fragment && self.l4 + size <= self.end.min(bytes.len())
+    }
+
+    /// Source and destination port, if there is a TCP or UDP header.
+    pub(super) fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
+        if !self.has_ports(bytes) {
+            return None;
+        }
+        Some((word(bytes, self.l4)?, word(bytes, self.l4 + 2)?))
+    }
+
+    /// Where the IP addresses are: source, destination.
+    pub(super) fn addresses(&self) -> Option<(Range<usize>, Range<usize>)> {
+        let (at, size) = match self.version {
+            4 => (self.l3 + 12, 4),
+            6 => (self.l3 + 8, 16),
+            _ => return None,
+        };
+        Some((at..at + size, at + size..at + 2 * size))
+    }
+
+    /// Where the data of a TCP or UDP packet begin.
+    pub(super) fn data(&self, bytes: &[u8]) -> Option<usize> {
+        match self.protocol {
+            _ if !self.has_ports(bytes) => None,
+            TCP => Some(self.l4 + usize::from(bytes.get(self.l4 + 12)? >> 4) * 4),
+            _ => Some(self.l4 + UDP_SIZE),
+        }
+    }
+
+    /// The fields that flow tables match.
+    pub(super) fn key(&self, bytes: &[u8]) -> MatchHeaders {
+        let mut key = MatchHeaders::zeroed();
+        let eth: [u8; Ethernet::SIZE] = prefix(bytes);
+        key.set()
+            .dmac_47_16(u32::from_be_bytes(prefix(&eth)))
+            .dmac_15_0(u16::from_be_bytes(prefix(&eth[4..])))
+            .smac_47_16(u32::from_be_bytes(prefix(&eth[6..])))
+            .smac_15_0(u16::from_be_bytes(prefix(&eth[10..])))
+            .ethertype(self.ethertype);
+        if let Some((kind, tci)) = self.tag {
+            key.set()
+                .first_prio((tci >> 13) as u8)
+                .first_cfi(tci >> 12 & 1 != 0)
+                .first_vid(tci & 0xfff)
+                .cvlan_tag(kind == EtherType::VLAN.raw())
+                .svlan_tag(kind == SERVICE_TAG);
+        }
+        let Some((src, dst)) = self.addresses() else { return key };
+        let ip = bytes.get(self.l3..).unwrap_or_default();
+        let at = |i: usize| ip.get(i).copied().unwrap_or(0);
+        let (class, ttl) = match self.version {
+            4 => (at(1), at(8)),
+            _ => (at(0) << 4 | at(1) >> 4, at(7)),
+        };
+        let address = |range: Range<usize>| {
+            let bytes = bytes.get(range).unwrap_or_default();
+            let mut out = [0; 16];
+            out[16 - bytes.len()..].copy_from_slice(bytes);
+            out
+        };
+        key.set()
+            .ip_version(self.version)
+            .ip_protocol(self.protocol)
+            .ip_dscp(class >> 2)
+            .ip_ecn(class & 3)
+            .frag(self.fragment)
+            .ttl_hoplimit(ttl)
+            .src_ipv4_src_ipv6(address(src))
+            .dst_ipv4_dst_ipv6(address(dst));
+        if self.version == 4 {
+            key.set().ipv4_ihl(at(0) & 0xf);
+        }
+        match (self.ports(bytes), self.protocol) {
+            (Some((sport, dport)), TCP) => {
+                let flags = word(bytes, self.l4 + 12).unwrap_or(0) & 0x1ff;
+                key.set().tcp_sport(sport).tcp_dport(dport).tcp_flags(flags);
+            }
+            (Some((sport, dport)), _) => {
+                key.set().udp_sport(sport).udp_dport(dport);
+            }
+            _ => {}
+        }
+        key
+    }
+}

@@ -1,0 +1,16 @@
+//! The Ethernet side: frames that are not RDMA, from send queues to the wire and from the wire through flow tables to
+//! receive queues.
+
+mod checksum;
+mod frame;
+mod hash;
+mod receive;
+mod segment;
+mod steer;
+mod transmit;
+
+pub(crate) use receive::arrive;
+pub(crate) use transmit::{ring, run};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! Frames that are not RDMA: through the flow tables to a receive queue, into the buffers of its oldest WQE, and a CQE
+//! that says what was found on the way.
+
+use super::{
+    checksum,
+    frame::{Parts, TAG, TCP, UDP},
+    hash, steer,
+};
+use crate::{
+    LinkLayer,
+    host::Party,
+    pipe::{
+        Step, completion,
+        lists::{self, Domain},
+    },
+    region::{Func, SlotPayload},
+    state::{Counters, RqRow, RqtRow, TirRow},
+    translate,
+};
+use hwspec::{
+    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome, eth},
+    doorbell::RCV_DBR,
+    handle::{Qpn, Srqn},
+    wire::{ROCE_PORT, eth::EtherType},
+};
+
+/// Bytes of a frame in which all headers are looked for.
+const HEAD: usize = 256;
+/// Bytes of the frame check sequence, which counts into the MTU of the port and is not seen here.
+const FCS: usize = 4;
+/// States of the queue's context.
+const READY: u32 = 1;
+const ERROR: u32 = 3;
+/// `TirRow::disp`: all packets to one queue.
+const DIRECT: u32 = 0;
+
+/// Takes the frame that waits, if it is one for the Ethernet side; else leaves it to the queue pairs.
+#[cold]
+pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
+    if step.config.link_layer != LinkLayer::Ethernet {
+        return false;
+    }
+    let Some((slot, SlotPayload::Bytes(rest))) = func.front() else { return false };
+    let start = step.stage(slot.headers());
+    step.stage(rest);
+    let len = step.buffers.staged.len() - start as usize;
+    let mut head = [0; HEAD];
+    let seen = len.min(HEAD);
+    head[..seen].copy_from_slice(&step.staged(start, len as u32)[..seen]);
+    let head = &head[..seen];
+    let Some(parts) = Parts::of(head, len).filter(|parts| !is_rdma(func, head, parts)) else {
+        step.buffers.staged.truncate(start as usize);
+        return false;
+    };
+    func.take_front();
+    take(func, step, (start, len), head, &parts);
+    true
+}
+
+/// Whether the queue pairs get the frame: RoCE v2, where the function speaks it.
+fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
+    let f = func.function();
+    let to_roce = parts.protocol == UDP && parts.ports(head).is_some_and(|(_, dport)| dport == ROCE_PORT);
+    to_roce && (f.roce_enabled != 0 || f.flow_root[0] == 0)
+}
+
+/// Counts a frame and brings it to all who are to get it.
+fn take(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, usize), head: &[u8], parts: &Parts) {
+    if len + FCS > usize::from(func.function().mtu) {
+        return func.count(Counters::EthRxTooLong, 1);
+    }
+    let steered = steer::steer(func, &parts.key(head), len);
+    if steered.tirs().is_empty() {
+        return func.count(Counters::EthRxUnmatched, 1);
+    }
+    let (group, own) = (head[0] & 1 != 0, head.get(6..12) == Some(&func.function().mac[..]));
+    let [packets, bytes] = match head {
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => {
+            [Counters::EthRxBroadcastPackets, Counters::EthRxBroadcastBytes]
+        }
+        _ if group => [Counters::EthRxMulticastPackets, Counters::EthRxMulticastBytes],
+        _ => [Counters::EthRxUnicastPackets, Counters::EthRxUnicastBytes],
+    };
+    func.count(packets, 1);
+    func.count(bytes, len as u64);
+    let blocked_by = if group { 2 } else { 1 };
+    let mut frame = Received { start, len, parts: *parts, tag: steered.tag };
+    for tirn in steered.tirs() {
+        let Some(tir) = func.row::<TirRow>(*tirn).copied() else { continue };
+        if own && tir.self_block & blocked_by != 0 {
+            continue;
+        }
+        deliver(func, step, &tir, head, &mut frame);
+        if step.blocked.is_some() {
+            return;
+        }
+    }
+}
+
+/// A frame on its way into a queue: where it is staged, and what it is.
+struct Received {
+    start: u32,
+    len: usize,
+    parts: Parts,
+    /// Tag of the flow table entry that led here.
+    tag: u32,
+}
+
+/// Brings a frame to the queue that an interface chooses.
+fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &mut Received) {
+    let (hash, hash_type) = hash::packet(tir, head, &frame.parts);
+    let rqn = if tir.disp == DIRECT {
+        Some(tir.rqn)
+    } else {
+        func.row::<RqtRow>(tir.rqt).filter(|rqt| rqt.actual != 0).map(|rqt| {
+            // The table's size is a power of two where a driver wants all bits to count alike.
+            func.mtt(rqt.mtt + hash % rqt.actual) as u32
+        })
+    };
+    let Some(index) = rqn.and_then(|rqn| func.index::<RqRow>(rqn)) else {
+        return func.count(Counters::EthRxDiscards, 1);
+    };
+    let Some(mut rq) = func.row::<RqRow>(index).copied().filter(|rq| rq.state == READY) else {
+        return func.count(Counters::EthRxDiscards, 1);
+    };
+    let party = Party(rq.head.party);
+    if !step.host.reaches(party) {
+        step.blocked = Some(party);
+        return;
+    }
+    if !refill(func, step, &mut rq) {
+        func.count(Counters::EthRxDiscards, 1);
+        func.count(Counters::OutOfBuffer, 1);
+        if rq.counter_set != 0 {
+            func.count_in_set(rq.counter_set, Counters::OutOfBuffer, 1);
+        }
+        return;
+    }
+    let cqe = match scatter(func, step, &rq, frame) {
+        Ok(cqe) => {
+            let mut cqe = cqe;
+            cqe.set().rx_hash_result(hash).rx_hash_type(hash_type);
+            cqe
+        }
+        Err(syndrome) => {
+            rq.state = ERROR;
+            func.count(Counters::RespCqeError, 1);
+            failed(syndrome)
+        }
+    };
+    let mut cqe = cqe;
+    cqe.set().wqe_counter(rq.ci as u16);
+    rq.ci = (rq.ci + 1) & 0xffff;
+    if !completion::append(func, step, rq.cqn, cqe, false) {
+        rq.state = ERROR;
+    }
+    if let Some(row) = func.row_mut::<RqRow>(index) {
+        (row.pi, row.ci, row.state) = (rq.pi, rq.ci, rq.state);
+    }
+}
+
+fn failed(syndrome: CqeSyndrome) -> Cqe64 {
+    let mut cqe = CqeError::zeroed();
+    cqe.set().srqn(Srqn(0)).syndrome(syndrome).opcode(CqeOpcode::RespErr);
+    Cqe64::from_bytes(*cqe.as_bytes())
+}
+
+/// Whether a WQE is there.
+fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
+    if rq.pi == rq.ci {
+        let mut word = [0; 4];
+        if step.host.read(func.rid(), rq.dbr + 4 * RCV_DBR as u64, &mut word).is_ok() {
+            rq.pi = u32::from_be_bytes(word) & 0xffff;
+        }
+    }
+    rq.pi != rq.ci
+}
+
+/// Puts a frame into the buffers of the oldest WQE, and says so.
+fn scatter(
+    func: &Func<'_>,
+    step: &mut Step<'_>,
+    rq: &RqRow,
+    frame: &mut Received,
+) -> Result<Cqe64, CqeSyndrome> {
+    let slot = rq.ci & ((1 << rq.log_size) - 1);
+    let at = translate::queue(func, &rq.memory, slot << rq.log_stride).ok_or(CqeSyndrome::LocalQpOpErr)?;
+    let rid = func.rid();
+    step.buffers.receive.clear();
+    step.buffers.receive.resize(1 << rq.log_stride, 0);
+    step.host.read(rid, at, &mut step.buffers.receive).or(Err(CqeSyndrome::LocalQpOpErr))?;
+
+    let strip =
+        frame.parts.tag.filter(|tag| tag.0 == EtherType::VLAN.raw() && rq.flags & RqRow::KEEP_VLAN == 0);
+    let cqe = describe(step, frame, strip.map(|tag| tag.1));
+    let cut = if strip.is_some() { TAG } else { 0 };
+
+    let domain = Domain { pd: rq.pd, rlky: rq.flags & RqRow::RLKY != 0 };
+    let mut pieces = std::mem::take(&mut step.buffers.pieces);
+    let len = (frame.len - cut) as u32;
+    let found = lists::resolve(func, domain, &step.buffers.receive, 0, len, lists::SCATTER, &mut pieces);
+    let mut written = Ok(());
+    if found.is_ok() {
+        // Without the tag: the addresses, then what is behind it.
+        let mut source = Ranges::new(frame.start, if cut == 0 { 0 } else { 12 }, cut as u32);
+        for piece in &pieces {
+            let (mut to, mut left) = (piece.at, piece.len);
+            while left > 0 && written.is_ok() {
+                let (from, n) = source.next(left);
+                written = step.write_staged((rid, to), from, n);
+                (to, left) = (to + u64::from(n), left - n);
+            }
+        }
+    }
+    step.buffers.pieces = pieces;
+    found.map_err(|fault| fault.failure().syndrome)?;
+    written.or(Err(CqeSyndrome::LocalProtErr))?;
+    Ok(cqe)
+}
+
+/// Staged bytes with a gap in them.
+struct Ranges {
+    at: u32,
+    /// Bytes up to the gap; 0 is no gap ahead.
+    before: u32,
+    gap: u32,
+}
+
+impl Ranges {
+    fn new(start: u32, before: u32, gap: u32) -> Self {
+        Self { at: start, before, gap }
+    }
+
+    /// The next bytes, at most `want`: where, and how many.
+    fn next(&mut self, want: u32) -> (u32, u32) {
+        let at = self.at;
+        let n = if self.before == 0 { want } else { want.min(self.before) };
+        self.at += n;
+        if self.before != 0 {
+            self.before -= n;
+            if self.before == 0 {
+                self.at += self.gap;
+            }
+        }
+        (at, n)
+    }
+}
+
+/// The CQE of a frame, whose tag `stripped` is taken out.
+fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
+    let bytes = step.staged(frame.start, frame.len as u32);
+    let parts = &frame.parts;
+    let good = checksum::verify(bytes, parts);
+    // Of all bytes behind the Ethernet header as the driver finds it.
+    let from = 14 + if stripped.is_some() { TAG } else { 0 };
+    let sum = checksum::add(0, bytes.get(from..).unwrap_or_default());
+    let l3 = match parts.version {
+        4 => eth::L3_IPV4,
+        6 => eth::L3_IPV6,
+        _ => 0,
+    };
+    let l4 = match parts.protocol {
+        _ if !parts.has_ports(bytes) => 0,
+        TCP => {
+            let ack = bytes.get(parts.l4 + 13).is_some_and(|flags| flags & 0x10 != 0);
+            let data = parts.data(bytes).is_some_and(|at| at < parts.end);
+            match (ack, data) {
+                (false, _) => eth::L4_TCP,
+                (true, false) => eth::L4_TCP_ACK,
+                (true, true) => eth::L4_TCP_ACK_DATA,
+            }
+        }
+        UDP => eth::L4_UDP,
+        _ => 0,
+    };
+    let ok = eth::L2_OK | if good.l3 { eth::L3_OK } else { 0 } | if good.l4 { eth::L4_OK } else { 0 };
+    let len = frame.len - if stripped.is_some() { TAG } else { 0 };
+    let mut cqe = Cqe64::zeroed();
+    cqe.set()
+        .check_sum(sum as u16)
+        .hds_ip_ext(ok)
+        .l3_hdr_type(l3)
+        .l4_hdr_type(l4)
+        .ip_frag(parts.fragment)
+        .cv(stripped.is_some())
+        .vlan_info(stripped.unwrap_or(0))
+        .byte_cnt(len as u32)
+        .timestamp(step.now / 1000)
+        // Behind a flow table this is the tag of the entry.
+        .qpn(Qpn(frame.tag))
+        .opcode(CqeOpcode::RespSend);
+    cqe
+}

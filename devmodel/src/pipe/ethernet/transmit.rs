@@ -1,0 +1,302 @@
+//! Send queues without a queue pair: WQEs become frames (PRM: Ethernet send WQEs).
+
+use super::{checksum, frame::Parts, segment};
+use crate::{
+    host::{Abort, Party},
+    pcie,
+    pipe::{
+        Step, completion,
+        fetch::blocks,
+        lists::{self, Domain},
+    },
+    region::Func,
+    state::{Counters, SqRow},
+    translate,
+};
+use hwspec::{
+    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
+    doorbell::{RECORD_SIZE, SND_DBR},
+    handle::{Qpn, Srqn},
+    layout::Layout,
+    wire::eth::{EtherType, Ethernet},
+    wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, InlineSeg, MAX_DS, WQE_BB, WQE_BB_SHIFT, WQE_DS, WqeOpcode},
+};
+
+/// States of the queue's context.
+const READY: u32 = 1;
+const ERROR: u32 = 3;
+/// WQEs a queue may send in one go.
+const BATCH: usize = 64;
+/// Staged bytes that end its turn.
+const STAGED: usize = 256 << 10;
+/// Data of one large send at most.
+const MAX_LSO: u64 = 256 << 10;
+/// Bytes a frame is padded to, frame check sequence excluded (IEEE 802.3, 4.2.3.3).
+const MIN_FRAME: usize = 60;
+/// Longest frame.
+pub(super) const MAX_FRAME: usize = crate::region::MAX_FRAME;
+/// EtherType of an IEEE 802.1ad service tag.
+const SERVICE_TAG: u16 = 0x88a8;
+/// Vendor error of a WQE that makes no sense.
+const BAD_WQE: u8 = 0x68;
+
+/// Why a WQE ends the queue.
+type Failure = CqeSyndrome;
+
+/// Send doorbell of queue number `sqn`.
+pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, sqn: u32, uar: u32) {
+    let index = func.index::<SqRow>(sqn);
+    // A doorbell counts only through the page the queue was given.
+    let good =
+        index.and_then(|i| func.row::<SqRow>(i)).is_some_and(|sq| sq.uar == uar) && pcie::answers(func);
+    match index.filter(|_| good) {
+        Some(index) => run(func, step, index),
+        None => func.count(Counters::BadDoorbells, 1),
+    }
+}
+
+/// The turn of queue `index` to send.
+pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
+    let Some(mut sq) = func.row::<SqRow>(index).copied() else { return };
+    let party = Party(sq.head.party);
+    if !step.host.reaches(party) {
+        step.blocked = Some(party);
+        return;
+    }
+    if sq.state != READY && (sq.state != ERROR || sq.flags & SqRow::FLUSH == 0) {
+        return;
+    }
+    let mut word = [0; RECORD_SIZE / 2];
+    if step.host.read(func.rid(), sq.dbr + 4 * SND_DBR as u64, &mut word).is_err() {
+        return func.count(Counters::BadDoorbells, 1);
+    }
+    sq.pi = u32::from_be_bytes(word) & 0xffff;
+    let mut left = BATCH;
+    while sq.pi != sq.ci && left != 0 && step.buffers.staged.len() < STAGED {
+        left -= 1;
+        one(func, step, index, &mut sq);
+    }
+    let more = sq.pi != sq.ci;
+    if let Some(row) = func.row_mut::<SqRow>(index) {
+        (row.pi, row.ci, row.state) = (sq.pi, sq.ci, sq.state);
+    }
+    if more {
+        func.make_sq_ready(index);
+        step.yielded = true;
+    }
+}
+
+/// Carries out the oldest WQE.
+fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
+    let at = sq.ci as u16;
+    let number = func.number::<SqRow>(index);
+    let ctrl = fetch(func, step, sq, number);
+    let ds = ctrl.as_ref().map_or(1, |ctrl| ctrl.ds().max(1));
+    let posted = (sq.pi as u16).wrapping_sub(at);
+    // A WQE that is not there whole is all that is left.
+    sq.ci = at.wrapping_add(blocks(ds).clamp(1, posted.max(1))).into();
+    let outcome = match ctrl {
+        _ if sq.state == ERROR => Err(CqeSyndrome::WrFlushErr),
+        None => Err(CqeSyndrome::LocalQpOpErr),
+        Some(ctrl) => execute(func, step, sq, &ctrl),
+    };
+    let opcode = ctrl.map_or(0, |ctrl| ctrl.opcode().raw());
+    let signaled = matches!(ctrl.map(|c| c.ce()), Some(CqeMode::Always | CqeMode::AlwaysAndEqe));
+    let cqe = match outcome {
+        Ok(()) if !signaled => return,
+        Ok(()) => {
+            let mut cqe = Cqe64::zeroed();
+            cqe.set()
+                .srqn_uidx(sq.user_index)
+                .timestamp(step.now / 1000)
+                .sop(opcode)
+                .qpn(Qpn(number))
+                .wqe_counter(at)
+                .opcode(CqeOpcode::Req);
+            cqe
+        }
+        Err(syndrome) => {
+            sq.state = ERROR;
+            func.count(Counters::ReqCqeError, 1);
+            let mut cqe = CqeError::zeroed();
+            cqe.set()
+                .srqn(Srqn(sq.user_index))
+                .vendor_err_synd(BAD_WQE)
+                .syndrome(syndrome)
+                .s_wqe_opcode(opcode)
+                .qpn(Qpn(number))
+                .wqe_counter(at)
+                .opcode(CqeOpcode::ReqErr);
+            Cqe64::from_bytes(*cqe.as_bytes())
+        }
+    };
+    if !completion::append(func, step, sq.cqn, cqe, false) {
+        sq.state = ERROR;
+    }
+}
+
+/// Reads the WQE at the queue's head into the step's buffer: its control segment, if it is one that belongs here.
+fn fetch(func: &Func<'_>, step: &mut Step<'_>, sq: &SqRow, number: u32) -> Option<CtrlSeg> {
+    let at = sq.ci as u16;
+    let block = |step: &mut Step<'_>, i: u16| {
+        let slot = u32::from(at.wrapping_add(i)) & ((1 << sq.log_size) - 1);
+        let from = translate::queue(func, &sq.memory, slot << WQE_BB_SHIFT)?;
+        let into = &mut step.buffers.wqe[usize::from(i) * WQE_BB..][..WQE_BB];
+        step.host.read(func.rid(), from, into).ok()
+    };
+    block(step, 0)?;
+    let ctrl = CtrlSeg::read(&step.buffers.wqe);
+    let posted = (sq.pi as u16).wrapping_sub(at);
+    let good = ctrl.ds() != 0
+        && usize::from(ctrl.ds()) <= MAX_DS
+        && blocks(ctrl.ds()) <= posted
+        && ctrl.wqe_idx() == at
+        && ctrl.qpn().0 == number;
+    if !good {
+        return None;
+    }
+    for i in 1..blocks(ctrl.ds()) {
+        block(step, i)?;
+    }
+    Some(ctrl)
+}
+
+fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg) -> Result<(), Failure> {
+    let large = match ctrl.opcode() {
+        WqeOpcode::Nop => return Ok(()),
+        WqeOpcode::Send => false,
+        WqeOpcode::Lso => true,
+        _ => return Err(CqeSyndrome::LocalQpOpErr),
+    };
+    let len = usize::from(ctrl.ds()) * WQE_DS;
+    let wqe = step.buffers.wqe;
+    let wqe = wqe.get(..len).ok_or(CqeSyndrome::LocalQpOpErr)?;
+    let mut at = CtrlSeg::SIZE + EthSeg::SIZE;
+    let eth = EthSeg::read(wqe.get(CtrlSeg::SIZE..at).ok_or(CqeSyndrome::LocalQpOpErr)?);
+    let inline = if eth.insert_vlan() { 0 } else { usize::from(eth.inline_hdr_sz()) };
+    let start = CtrlSeg::SIZE + EthSeg::INLINE_START;
+    let inline = wqe.get(start..start + inline).ok_or(CqeSyndrome::LocalQpOpErr)?;
+    at += inline.len().saturating_sub(EthSeg::SIZE - EthSeg::INLINE_START).next_multiple_of(WQE_DS);
+    let list = wqe.get(at..).ok_or(CqeSyndrome::LocalQpOpErr)?;
+
+    let frames = step.buffers.raw.len();
+    if large {
+        let data = gather(func, step, sq, &[], list, MAX_LSO)?;
+        if !segment::cut(step, inline, data, eth.mss().into()) {
+            return Err(CqeSyndrome::LocalQpOpErr);
+        }
+        for i in frames..step.buffers.raw.len() {
+            account(func, step, i);
+        }
+        return Ok(());
+    }
+    let (at, len) = gather(func, step, sq, inline, list, MAX_FRAME as u64)?;
+    if (len as usize) < Ethernet::SIZE {
+        return Err(CqeSyndrome::LocalLengthErr);
+    }
+    if eth.insert_vlan() {
+        let kind = if eth.is_svlan() { SERVICE_TAG } else { EtherType::VLAN.raw() };
+        insert_tag(&mut step.buffers.staged, at as usize, kind, eth.vlan_tci());
+    }
+    let staged = &mut step.buffers.staged;
+    if staged.len() - (at as usize) < MIN_FRAME {
+        staged.resize(at as usize + MIN_FRAME, 0);
+    }
+    if eth.l3_csum() || eth.l4_csum() {
+        if let Some(frame) = staged.get_mut(at as usize..) {
+            if let Some(parts) = Parts::of(frame, frame.len()) {
+                if eth.l3_csum() {
+                    checksum::fill_ip(frame, &parts);
+                }
+                if eth.l4_csum() {
+                    checksum::fill_transport(frame, &parts);
+                }
+            }
+        }
+    }
+    step.send_raw(at);
+    account(func, step, frames);
+    Ok(())
+}
+
+/// Puts a tag between the addresses and the type of the frame at `at`.
+fn insert_tag(staged: &mut Vec<u8>, at: usize, kind: u16, tci: u16) {
+    let behind = at + 12;
+    let [a, b] = kind.to_be_bytes();
+    let [c, d] = tci.to_be_bytes();
+    staged.splice(behind..behind, [a, b, c, d]);
+}
+
+/// Stages inline bytes and what the data segments name, one behind the other: where, and how many bytes.
+fn gather(
+    func: &Func<'_>,
+    step: &mut Step<'_>,
+    sq: &SqRow,
+    inline: &[u8],
+    list: &[u8],
+    max: u64,
+) -> Result<(u32, u32), Failure> {
+    let start = step.stage(inline);
+    let domain = Domain { pd: sq.pd, rlky: sq.flags & SqRow::RLKY != 0 };
+    let mut at = 0;
+    while let Some(segment) = list.get(at..at + WQE_DS) {
+        let head = InlineSeg::read(segment);
+        if head.inline_data() {
+            let from = at + InlineSeg::SIZE;
+            let data = list.get(from..from + usize::from(head.byte_count()));
+            step.stage(data.ok_or(CqeSyndrome::LocalQpOpErr)?);
+            at += InlineSeg::span(head.byte_count().into());
+        } else {
+            pointed(func, step, domain, DataSeg::read(segment), max)?;
+            at += WQE_DS;
+        }
+        let len = step.buffers.staged.len() as u64 - u64::from(start);
+        if len > max + inline.len() as u64 {
+            return Err(CqeSyndrome::LocalLengthErr);
+        }
+    }
+    Ok((start, step.buffers.staged.len() as u32 - start))
+}
+
+/// Stages what one data segment names.
+fn pointed(
+    func: &Func<'_>,
+    step: &mut Step<'_>,
+    domain: Domain,
+    segment: DataSeg,
+    max: u64,
+) -> Result<(), Failure> {
+    let len = segment.byte_count();
+    if u64::from(len) > max {
+        return Err(CqeSyndrome::LocalLengthErr);
+    }
+    let mut pieces = std::mem::take(&mut step.buffers.pieces);
+    let found = lists::resolve(func, domain, segment.as_bytes(), 0, len, lists::GATHER, &mut pieces);
+    let mut read = Ok(());
+    if found.is_ok() {
+        for piece in &pieces {
+            read = read.and_then(|()| step.stage_from(func.rid(), piece.at, piece.len as usize).map(drop));
+        }
+    }
+    step.buffers.pieces = pieces;
+    found.map_err(|fault| fault.failure().syndrome)?;
+    match read {
+        Ok(()) | Err(Abort::Gone) => Ok(()),
+        Err(_) => Err(CqeSyndrome::LocalProtErr),
+    }
+}
+
+/// Counts the raw frame `i` of the step as sent.
+fn account(func: &mut Func<'_>, step: &Step<'_>, i: usize) {
+    let Some(&(at, len)) = step.buffers.raw.get(i) else { return };
+    let group = step.staged(at, 6);
+    let [packets, bytes] = match group {
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => {
+            [Counters::EthTxBroadcastPackets, Counters::EthTxBroadcastBytes]
+        }
+        [first, ..] if first & 1 != 0 => [Counters::EthTxMulticastPackets, Counters::EthTxMulticastBytes],
+        _ => [Counters::EthTxUnicastPackets, Counters::EthTxUnicastBytes],
+    };
+    func.count(packets, 1);
+    func.count(bytes, len.into());
+}
