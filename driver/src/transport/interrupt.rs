@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -14,6 +14,18 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
+    /// An eventfd that nothing signals yet.
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: a new descriptor, nobody else's.
+        let fd = unsafe {
+            match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
+                -1 => return Err(io::Error::last_os_error()),
+                fd => OwnedFd::from_raw_fd(fd),
+            }
+        };
+        Ok(Self { fd })
+    }
+
     /// Waits until the vector fires or `timeout` passes (`None`: for ever). True if it fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));

@@ -39,6 +39,13 @@ impl Mapped {
         Self::new(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, Some((fd, offset)))
     }
 
+    /// Memory at `offset` of a file shared with whoever has the file. It is not there in children of fork.
+    pub fn shared_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let mapped = Self::file(fd, offset, len)?;
+        mapped.advise(libc::MADV_DONTFORK);
+        Ok(mapped)
+    }
+
     /// Registers at `offset` of a device's file. In children of fork there is no device: they read as all ones.
     pub fn registers(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let mut mapped = Self::file(fd, offset, len)?;

@@ -10,9 +10,11 @@ mod iova;
 mod mapped;
 mod pool;
 pub mod vfio;
+mod vfio_user;
 
 pub use bar::{Bar, Mapping, Registers};
 pub use interrupt::Interrupt;
+pub use vfio_user::VfioUserTransport;
 
 use std::{io, ptr::NonNull};
 

@@ -35,7 +35,7 @@ impl Vectors {
             let why = format!("vector {vector} was asked for, the function has {}", self.count);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let fd = sys::eventfd()?;
+        let interrupt = Interrupt::new()?;
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         if *ready == 0 && !self.can_grow {
             *ready = self.prepare(device, self.count.min(IN_ADVANCE))?;
@@ -44,9 +44,9 @@ impl Vectors {
             let why = format!("the kernel set up {ready} vectors, which cannot become more");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
         }
-        sys::set_msix(sys::fd(device), vector, &[fd.as_raw_fd()])?;
+        sys::set_msix(sys::fd(device), vector, &[interrupt.fd.as_raw_fd()])?;
         *ready = (*ready).max(vector + 1);
-        Ok(Interrupt { fd })
+        Ok(interrupt)
     }
 
     /// Sets up as many vectors as the machine has, at most `most`, connected to nothing.

@@ -362,12 +362,6 @@ pub fn unmap_ioas(iommufd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) ->
     Ok(unmap.length)
 }
 
-/// An eventfd.
-pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor, nobody else's.
-    unsafe { done(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)).map(|fd| OwnedFd::from_raw_fd(fd)) }
-}
-
 /// How much memory this process may lock (`RLIMIT_MEMLOCK`), in bytes; `None`: any amount.
 pub fn memlock() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

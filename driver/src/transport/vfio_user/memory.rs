@@ -1,0 +1,331 @@
+//! Memory a vfio-user server reaches: what lies in a file whose descriptor it can be given.
+//!
+//! The driver's own structures are cut from one sparse file. Memory of the program that is already a shared file is passed
+//! on as that. Other memory (the heap) is moved: its bytes go to the file, and the file's pages take their place at the same
+//! addresses. The program does not notice, unless one of its threads writes there at the same time, or it forks and
+//! expects a copy in the child.
+
+use super::maps::{self, Area};
+use crate::transport::{iova::IovaSpace, mapped::Mapped};
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::Path,
+};
+
+/// Bytes of the file: sparse, so that it costs what is used.
+const ROOM: u64 = 256 << 30;
+const PAGE: usize = 4096;
+/// Places in the file no memory is at any more are looked for once in so many moves.
+const SWEEP: u32 = 64;
+
+/// Where a stretch of memory is found by the server.
+pub struct Stretch {
+    /// Bytes.
+    pub len: usize,
+    /// The file; `None`: ours.
+    pub file: Option<OwnedFd>,
+    /// Where in the file.
+    pub offset: u64,
+}
+
+/// The file that holds what the server reaches.
+pub struct Store {
+    file: File,
+    id: (u64, u64),
+    /// Places in the file. They begin where the allocator of addresses does; 0 is nowhere.
+    places: IovaSpace,
+    /// Stretches memory was moved to: place and length.
+    moved: Vec<(u64, u64)>,
+    moves: u32,
+}
+
+fn refused(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what.into())
+}
+
+impl Store {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: a new descriptor, nobody else's.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"ironverbs-dma".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::from_raw_fd(fd)
+        };
+        file.set_len(ROOM)?;
+        let meta = file.metadata()?;
+        let places = IovaSpace::new([(0, ROOM - 1)]);
+        Ok(Self { file, id: (meta.dev(), meta.ino()), places, moved: Vec::new(), moves: 0 })
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn place(&mut self, len: usize, like: usize) -> io::Result<u64> {
+        let full = || io::Error::new(io::ErrorKind::OutOfMemory, "no room is left in the file for the device");
+        self.places.alloc(len as u64, like as u64).ok_or_else(full)
+    }
+
+    /// Fresh memory of `len` bytes (whole pages): where it is, and its place in the file.
+    pub fn alloc(&mut self, len: usize) -> io::Result<(Mapped, u64)> {
+        let place = self.place(len, 0)?;
+        match Mapped::shared_memory(self.file.as_fd(), place, len) {
+            Ok(mapped) => Ok((mapped, place)),
+            Err(error) => {
+                self.places.free(place, len as u64);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up `len` bytes at `place`; their memory goes back.
+    pub fn free(&mut self, place: u64, len: usize) {
+        self.punch(place, len as u64);
+        self.places.free(place, len as u64);
+    }
+
+    fn punch(&self, place: u64, len: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a range of our own file that nobody uses.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, place as libc::off_t, len as libc::off_t) };
+    }
+
+    /// Where the server finds `len` bytes at `base`; memory that is in no file is moved into ours.
+    /// # Safety
+    /// The memory is the caller's, and nothing else writes to it just now.
+    pub unsafe fn find(&mut self, base: *mut u8, len: usize, used: &[(u64, u64)]) -> io::Result<Vec<Stretch>> {
+        let areas = maps::parse(&std::fs::read_to_string("/proc/self/maps")?);
+        let (start, end) = (base as usize, base as usize + len);
+        let parts = maps::cover(&areas, start, end)
+            .ok_or_else(|| refused(format!("not all of the {len} bytes at {base:p} are mapped")))?;
+        self.moves += 1;
+        if self.moves % SWEEP == 0 {
+            self.sweep(&areas, used);
+        }
+        let mut found: Vec<Stretch> = Vec::new();
+        for part in &parts {
+            // SAFETY: the caller's promise.
+            let next = unsafe { self.stretch(part)? };
+            match found.last_mut() {
+                Some(last)
+                    if last.file.is_none()
+                        && next.file.is_none()
+                        && last.offset + last.len as u64 == next.offset =>
+                {
+                    last.len += next.len;
+                }
+                _ => found.push(next),
+            }
+        }
+        Ok(found)
+    }
+
+    unsafe fn stretch(&mut self, part: &Area) -> io::Result<Stretch> {
+        let len = part.end - part.start;
+        if part.shared {
+            return match part.file == self.id {
+                true => Ok(Stretch { len, file: None, offset: part.offset }),
+                false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
+            };
+        }
+        let here = &raw const len as usize;
+        if part.special || (part.start..part.end).contains(&here) {
+            return Err(refused(
+                "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
+            ));
+        }
+        if part.protection & libc::PROT_READ == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        let place = self.place(len, part.start)?;
+        // SAFETY: the caller's promise.
+        match unsafe { self.carry(part, place) } {
+            Ok(()) => {
+                self.moved.push((place, len as u64));
+                Ok(Stretch { len, file: None, offset: place })
+            }
+            Err(error) => {
+                self.free(place, len);
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies the memory of `part` to `place` and puts that in its place.
+    unsafe fn carry(&self, part: &Area, place: u64) -> io::Result<()> {
+        let len = part.end - part.start;
+        let copy = Mapped::file(self.file.as_fd(), place, len)?;
+        for offset in (0..len).step_by(PAGE) {
+            // SAFETY: a readable page of the caller's, and ours for it; pages of zeros stay holes in the file.
+            unsafe {
+                let from = (part.start as *const u8).add(offset);
+                let words = std::slice::from_raw_parts(from.cast::<u64>(), PAGE / 8);
+                if words.iter().any(|word| *word != 0) {
+                    std::ptr::copy_nonoverlapping(from, copy.ptr().as_ptr().add(offset), PAGE);
+                }
+            }
+        }
+        // SAFETY: replaces the caller's memory by what holds the same bytes, with the same rights.
+        let at = unsafe {
+            libc::mmap(
+                part.start as *mut libc::c_void,
+                len,
+                part.protection,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                self.file.as_raw_fd(),
+                place as libc::off_t,
+            )
+        };
+        match at == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives back places that memory was moved to and is no more at, neither in the process nor (`used`: place and
+    /// length) in the device's windows.
+    fn sweep(&mut self, areas: &[Area], used: &[(u64, u64)]) {
+        let mapped = areas.iter().filter(|area| area.shared && area.file == self.id);
+        let mapped: Vec<_> = mapped.map(|a| (a.offset, (a.end - a.start) as u64)).collect();
+        let touches = |list: &[(u64, u64)], place: u64, len: u64| {
+            list.iter().any(|(at, size)| *at < place + len && place < at + size)
+        };
+        let idle = |(place, len): &(u64, u64)| !touches(&mapped, *place, *len) && !touches(used, *place, *len);
+        let (gone, kept) = std::mem::take(&mut self.moved).into_iter().partition(idle);
+        self.moved = kept;
+        let gone: Vec<(u64, u64)> = gone;
+        gone.into_iter().for_each(|(place, len)| self.free(place, len as usize));
+    }
+}
+
+/// A descriptor of the file behind a shared mapping: one this process has open, or can open by the mapping.
+fn descriptor(part: &Area) -> io::Result<OwnedFd> {
+    let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == part.file);
+    let open = |path: &Path| {
+        let write = part.protection & libc::PROT_WRITE != 0;
+        std::fs::OpenOptions::new().read(true).write(write).open(path).map(OwnedFd::from)
+    };
+    for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
+        if is_it(&entry.path()) {
+            return open(&entry.path());
+        }
+    }
+    for entry in std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten() {
+        if is_it(&entry.path()) {
+            if let Ok(fd) = open(&entry.path()) {
+                return Ok(fd);
+            }
+        }
+    }
+    Err(refused("the memory is a shared mapping of a file that is closed: a device behind vfio-user cannot reach it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn page(len: usize) -> &'static mut [u8] {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: fresh memory, never unmapped but by the test itself.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            std::slice::from_raw_parts_mut(at.cast(), len)
+        }
+    }
+
+    #[test]
+    fn memory_keeps_its_bytes_and_the_file_has_them() {
+        let mut store = Store::new().unwrap();
+        let memory = page(0x4000);
+        memory[0x1234] = 7;
+        // SAFETY: ours alone.
+        let found = unsafe { store.find(memory.as_mut_ptr(), 0x4000, &[]).unwrap() };
+        assert_eq!((found.len(), found[0].len, memory[0x1234]), (1, 0x4000, 7));
+        let mut bytes = [0; 1];
+        store.file().read_exact_at(&mut bytes, found[0].offset + 0x1234).unwrap();
+        assert_eq!(bytes, [7]);
+        store.file().write_all_at(&[9], found[0].offset + 0x3fff).unwrap();
+        // SAFETY: the device's write, so to say.
+        assert_eq!(unsafe { memory.as_ptr().add(0x3fff).read_volatile() }, 9);
+        // Found again where it is, whole or in part.
+        // SAFETY: ours alone.
+        let again = unsafe { store.find(memory.as_mut_ptr().add(0x1000), 0x1000, &[]).unwrap() };
+        assert_eq!((again[0].offset, again[0].len), (found[0].offset + 0x1000, 0x1000));
+    }
+
+    #[test]
+    fn memory_that_is_a_file_already_stays_there() {
+        let mut store = Store::new().unwrap();
+        let other = Store::new().unwrap();
+        let mapped = Mapped::file(other.file().as_fd(), 0x2000, 0x1000).unwrap();
+        // SAFETY: ours alone.
+        let found = unsafe { store.find(mapped.ptr().as_ptr(), 0x1000, &[]).unwrap() };
+        assert_eq!(found[0].offset, 0x2000);
+        let meta = File::from(found.into_iter().next().unwrap().file.unwrap()).metadata().unwrap();
+        assert_eq!(meta.ino(), other.file().metadata().unwrap().ino());
+    }
+
+    #[test]
+    fn stacks_and_holes_are_refused() {
+        let mut store = Store::new().unwrap();
+        let mut local = [0u8; 2 * PAGE];
+        let base = local.as_mut_ptr().wrapping_add(local.as_ptr().align_offset(PAGE));
+        // SAFETY: refused before anything happens.
+        let error = unsafe { store.find(base, PAGE, &[]).err().unwrap() };
+        assert!(error.to_string().contains("stack"), "{error}");
+        // SAFETY: as above.
+        let error = unsafe { store.find(PAGE as *mut u8, PAGE, &[]).err().unwrap() };
+        assert!(error.to_string().contains("mapped"), "{error}");
+    }
+
+    #[test]
+    fn places_come_back_when_the_program_has_freed_its_memory() {
+        let mut store = Store::new().unwrap();
+        let blocks = |store: &Store| store.file().metadata().unwrap().blocks();
+        for _ in 0..4 * SWEEP {
+            let memory = page(0x10_0000);
+            memory.fill(1);
+            // SAFETY: ours alone; nobody uses it afterwards.
+            unsafe {
+                store.find(memory.as_mut_ptr(), memory.len(), &[]).unwrap();
+                libc::munmap(memory.as_mut_ptr().cast(), memory.len());
+            }
+        }
+        let most = u64::from(SWEEP + 2) * 0x10_0000 / 512;
+        assert!(blocks(&store) <= most, "{} blocks are kept, at most {most} were expected", blocks(&store));
+    }
+
+    #[test]
+    fn a_place_the_device_still_has_is_kept() {
+        let mut store = Store::new().unwrap();
+        let memory = page(PAGE);
+        memory.fill(5);
+        // SAFETY: ours alone; nobody uses it afterwards.
+        let place = unsafe {
+            let found = store.find(memory.as_mut_ptr(), PAGE, &[]).unwrap();
+            libc::munmap(memory.as_mut_ptr().cast(), PAGE);
+            found[0].offset
+        };
+        let byte = |store: &Store| {
+            let mut byte = [0];
+            store.file().read_exact_at(&mut byte, place).unwrap();
+            byte[0]
+        };
+        store.sweep(&[], &[(place, PAGE as u64)]);
+        assert_eq!(byte(&store), 5);
+        store.sweep(&[], &[]);
+        assert_eq!(byte(&store), 0);
+    }
+}

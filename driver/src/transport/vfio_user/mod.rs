@@ -1,0 +1,263 @@
+//! A function that another process serves on a vfio-user socket (a device model, `ironverbs serve`).
+//!
+//! A server has one client. Within this process all who open the socket share one [`VfioUserTransport`].
+
+mod client;
+mod maps;
+mod memory;
+mod window;
+
+use super::{
+    Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width,
+    iova::IovaSpace,
+    mapped::Mapped,
+    pool::{Piece, Pool, Source},
+};
+use client::Client;
+use memory::Store;
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+use vfio_user_proto::{REGION_BAR0, REGION_CONFIG};
+use window::Window;
+
+/// Bytes of the area that openers of a function share.
+const SHARED: usize = 64 << 10;
+/// BARs of a function.
+const BARS: u8 = 6;
+/// Addresses for the device. The window of interrupt messages is left out, should the server put the device on a bus.
+const ADDRESSES: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 47) - 1)];
+
+/// A function on a vfio-user socket.
+pub struct VfioUserTransport {
+    reach: Reach,
+    can_reset: bool,
+    vectors: u32,
+    pool: Pool,
+    shared: Mapped,
+}
+
+/// The server, and what it may reach.
+struct Reach {
+    client: Arc<Client>,
+    state: Mutex<State>,
+}
+
+struct State {
+    store: Store,
+    space: IovaSpace,
+    /// Windows of the device that show our file: address to place and length.
+    windows: HashMap<Iova, Vec<(u64, u64)>>,
+    /// The driver's own memory by address.
+    own: HashMap<Iova, (Mapped, u64)>,
+}
+
+/// Sockets this process is connected to.
+static OPEN: Mutex<Vec<(PathBuf, Weak<VfioUserTransport>)>> = Mutex::new(Vec::new());
+
+impl VfioUserTransport {
+    /// Connects to the server at `path`, or shares the connection with whoever in this process has one. EBUSY if another
+    /// process has.
+    pub fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let path = std::path::absolute(path)?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, known)| known.upgrade().is_some_and(|it| it.reach.client.is_ours()));
+        if let Some(known) = open.iter().find_map(|(at, known)| known.upgrade().filter(|_| *at == path)) {
+            return Ok(known);
+        }
+        let this = Arc::new(Self::fresh(&path)?);
+        open.push((path, Arc::downgrade(&this)));
+        Ok(this)
+    }
+
+    fn fresh(path: &Path) -> io::Result<Self> {
+        let client = Client::connect(path)?;
+        let state = State {
+            store: Store::new()?,
+            space: IovaSpace::new(ADDRESSES),
+            windows: HashMap::new(),
+            own: HashMap::new(),
+        };
+        Ok(Self {
+            can_reset: client.can_reset()?,
+            vectors: client.vectors()?,
+            reach: Reach { client: Arc::new(client), state: Mutex::new(state) },
+            pool: Pool::default(),
+            shared: Mapped::memory(SHARED)?,
+        })
+    }
+}
+
+impl Reach {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the device memory of the program.
+    /// # Safety
+    /// As [`Transport::dma_map`].
+    unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        let mut state = self.state();
+        let used: Vec<_> = state.windows.values().flatten().copied().collect();
+        // SAFETY: the caller's promise.
+        let stretches = unsafe { state.store.find(base, len, &used)? };
+        let full = || io::Error::new(io::ErrorKind::OutOfMemory, "no addresses are left for the device");
+        let iova = state.space.alloc(len as u64, base as u64).ok_or_else(full)?;
+        let mut at = iova;
+        let mut places = Vec::new();
+        for stretch in &stretches {
+            let file = match &stretch.file {
+                Some(file) => file.as_fd(),
+                None => {
+                    places.push((stretch.offset, stretch.len as u64));
+                    state.store.file().as_fd()
+                }
+            };
+            if let Err(error) = self.client.map(at, stretch.len, access, file, stretch.offset) {
+                if at > iova {
+                    self.client.unmap(iova, (at - iova) as usize)?;
+                }
+                state.space.free(iova, len as u64);
+                return Err(error);
+            }
+            at += stretch.len as u64;
+        }
+        state.windows.insert(iova, places);
+        Ok(iova)
+    }
+
+    fn unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let mut state = self.state();
+        self.client.unmap(iova, len)?;
+        state.windows.remove(&iova);
+        state.space.free(iova, len as u64);
+        Ok(())
+    }
+}
+
+impl Source for Reach {
+    fn obtain(&self, len: usize) -> io::Result<Piece> {
+        let mut state = self.state();
+        let (memory, place) = state.store.alloc(len)?;
+        let full = || io::Error::new(io::ErrorKind::OutOfMemory, "no addresses are left for the device");
+        let ptr = memory.ptr();
+        let Some(iova) = state.space.alloc(len as u64, 0) else {
+            drop(memory);
+            state.store.free(place, len);
+            return Err(full());
+        };
+        let both = Access { read: true, write: true };
+        if let Err(error) = self.client.map(iova, len, both, state.store.file().as_fd(), place) {
+            state.space.free(iova, len as u64);
+            drop(memory);
+            state.store.free(place, len);
+            return Err(error);
+        }
+        state.own.insert(iova, (memory, place));
+        Ok(Piece { ptr, iova, len })
+    }
+
+    fn release(&self, piece: Piece) {
+        if let Err(error) = self.unmap(piece.iova, piece.len) {
+            // Of a server that is gone, too: it reaches nothing any more, but who knows.
+            tracing::debug!(iova = piece.iova, %error, "memory of the device could not be unmapped");
+            return;
+        }
+        let mut state = self.state();
+        if let Some((memory, place)) = state.own.remove(&piece.iova) {
+            drop(memory);
+            state.store.free(place, piece.len);
+        }
+    }
+}
+
+impl Transport for VfioUserTransport {
+    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        self.reach.client.read(REGION_CONFIG, offset.into(), &mut bytes[..width.bytes()])?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
+        self.reach.client.write(REGION_CONFIG, offset.into(), &value.to_le_bytes()[..width.bytes()])
+    }
+
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        let region = REGION_BAR0 + u32::from(index);
+        if index >= BARS || self.reach.client.region_size(region)? == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENXIO));
+        }
+        Ok(Bar::Trapped(Arc::new(Window { client: self.reach.client.clone(), region })))
+    }
+
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        // SAFETY: the caller's promise.
+        unsafe { self.reach.map(base, len, access) }
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.reach.unmap(iova, len)
+    }
+
+    fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {
+        self.pool.alloc(len, &self.reach)
+    }
+
+    fn dma_free(&self, block: DmaBlock) {
+        if self.reach.client.is_ours() && !self.pool.free(block.iova, &self.reach) {
+            tracing::warn!(iova = block.iova, "a block that was never given out was to be freed");
+        }
+    }
+
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        self.pool.find(iova, len).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        if u32::from(vector) >= self.vectors {
+            let why = format!("vector {vector} was asked for, the function has {}", self.vectors);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let interrupt = Interrupt::new()?;
+        self.reach.client.connect_vector(vector, interrupt.as_fd())?;
+        Ok(interrupt)
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        match self.can_reset {
+            true => self.reach.client.reset(),
+            false => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        }
+    }
+
+    fn shared(&self) -> io::Result<DmaBlock> {
+        Ok(DmaBlock { ptr: self.shared.ptr(), iova: 0, len: SHARED })
+    }
+
+    fn opener(&self) -> u32 {
+        // All openers are in this process, and go with it.
+        1
+    }
+
+    fn alive(&self, opener: u32) -> bool {
+        opener == self.opener()
+    }
+
+    fn idle(&self) {}
+
+    fn resolve(&self, _: &[u8; 16]) -> Option<[u8; 6]> {
+        None
+    }
+}
+
+impl Drop for VfioUserTransport {
+    fn drop(&mut self) {
+        if self.reach.client.is_ours() {
+            self.pool.clear(&self.reach);
+        }
+    }
+}
