@@ -14,7 +14,10 @@ FUZZ_SECONDS ?= 60
 # Times either side is killed in `make kill-test`.
 KILLS ?= 1000
 
-.PHONY: kill-test all demo build test test-rust test-userlands test-fresh bench fuzz doctor deps-demo deps-test clean
+# Scenarios of `make test-guest`, by words in their names; all without.
+GUEST ?=
+
+.PHONY: kill-test all demo build test test-rust test-userlands test-guest test-fresh bench fuzz doctor deps-demo deps-test clean
 
 all: build
 
@@ -39,6 +42,7 @@ test: deps-test
 	$(MAKE) --no-print-directory test-rust
 	FUZZ_SECONDS=10 timeout 1200 scripts/fuzz.sh
 	$(MAKE) --no-print-directory test-userlands
+	$(MAKE) --no-print-directory test-guest
 
 # Everything cargo knows: units, properties, conformance, and Debian's own tools on the node.
 test-rust:
@@ -54,6 +58,11 @@ test-userlands: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-provider --examples
 	if [ "$$(id -u)" = 0 ]; then timeout 1500 scripts/userlands.sh check; \
 	else echo "test-userlands: skipped, debootstrap needs root"; fi
+
+# Debian guests under QEMU's emulation: the stock drivers on the model, ours on kernel VFIO, rxe on the wire.
+test-guest: build
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
+	timeout 2400 $(TARGET)/release/guest test $(GUEST)
 
 # `make demo` on a bare Debian 12 and 13; needs root.
 test-fresh:
