@@ -137,8 +137,7 @@ impl Store {
                 false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
             };
         }
-        let here = &raw const len as usize;
-        if part.special || (part.start..part.end).contains(&here) {
+        if part.special || stack().is_some_and(|(low, high)| part.start < high && low < part.end) {
             return Err(refused(
                 "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
             ));
@@ -204,6 +203,21 @@ impl Store {
         self.moved = kept;
         let gone: Vec<(u64, u64)> = gone;
         gone.into_iter().for_each(|(place, len)| self.free(place, len as usize));
+    }
+}
+
+/// First address of the stack of this thread, and behind its last.
+fn stack() -> Option<(usize, usize)> {
+    // SAFETY: the attributes are written by a call that succeeds, and destroyed once.
+    unsafe {
+        let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let (mut low, mut len) = (std::ptr::null_mut(), 0);
+        let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut len);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        (got == 0).then_some((low as usize, low as usize + len))
     }
 }
 
