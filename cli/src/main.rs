@@ -9,6 +9,7 @@ mod pair;
 mod perftest;
 mod place;
 mod run;
+mod serve;
 mod sim;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Doctor(node) => doctor::doctor(&node),
         Command::Node(node) => node_state::node(&node),
         Command::Bench(bench) => bench::bench(&bench),
+        Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),
     }
 }

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use devmodel::LinkLayer;
+use devmodel::{LinkLayer, serve::Misbehaviour};
 use node::{launcher::dir, runtime::NodeOptions};
 
 /// RDMA programs on a simulated ConnectX, without the card.
@@ -25,6 +26,8 @@ pub enum Command {
     Demo(Demo),
     /// Say what this host lacks and how to get it
     Doctor(NodeDir),
+    /// Serve functions of a node as vfio-user devices, for QEMU's guests
+    Serve(Serve),
     /// Look at a node, or start it afresh
     #[command(subcommand)]
     Node(Node),
@@ -116,6 +119,42 @@ impl Identity {
             Layer::Infiniband => LinkLayer::Infiniband,
         });
         NodeOptions { link_layer, node_id: self.node_id, ..base }
+    }
+}
+
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
+    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
+    pub vfs: Option<u8>,
+    /// A function (0 is the PF) and the socket it is to be plugged in at; for several functions, several times
+    #[arg(long = "plug", required = true, value_name = "FUNCTION=SOCKET")]
+    pub plugs: Vec<PlugAt>,
+    /// Break the functions on purpose: wrong-health[=fatal], stuck-command[=OPCODE] or lost-interrupt[=VECTOR]
+    #[arg(long, value_name = "HOW")]
+    pub misbehave: Option<Misbehaviour>,
+}
+
+/// A function and its socket.
+#[derive(Clone, Debug)]
+pub struct PlugAt {
+    pub function: u8,
+    pub path: PathBuf,
+}
+
+impl FromStr for PlugAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (function, path) = text.split_once('=').unwrap_or((text, ""));
+        match function.parse() {
+            Ok(function) if !path.is_empty() => Ok(Self { function, path: path.into() }),
+            _ => Err(format!("'{text}': expected a function's number and a path, such as 1=/tmp/iron1")),
+        }
     }
 }
 

@@ -75,6 +75,11 @@ pub trait Host {
     fn uplink_waits(&mut self) {}
     /// A frame waits in the capture.
     fn capture_waits(&mut self) {}
+    /// The party that alone runs function `rid`, if that is another one: only it reaches what the function works on.
+    fn keeper(&mut self, rid: Rid) -> Option<Party> {
+        let _ = rid;
+        None
+    }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
     /// Whether `party` still lives. Asked only when it holds a lock for long.

@@ -81,6 +81,7 @@ impl Runner {
             || self.buffers.out.iter().any(|frame| frame.headers[at.clone()] != *address)
             || WireRing::of(adapter.region(), to).waits()
             || host.is_tended(Rid(to))
+            || host.keeper(Rid(to)).is_some()
         {
             return None;
         }

@@ -7,7 +7,7 @@
 use super::delivery::{Hand, Link, payload_of};
 use crate::{
     Adapter, cmd,
-    host::{Abort, Host, Party},
+    host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
     region::{Func, READY_SQ, Sync, WireRing},
@@ -166,10 +166,15 @@ impl Runner {
             let mut func = match handed.take() {
                 Some(func) => func,
                 None if wait || first.is_some() => Func::lock(region, fid, host),
-                None => match Func::try_lock(region, fid, host) {
-                    Some(func) => func,
-                    None => return,
-                },
+                None => {
+                    if let Some(keeper) = host.keeper(Rid(fid)) {
+                        return host.wake(keeper);
+                    }
+                    match Func::try_lock(region, fid, host) {
+                        Some(func) => func,
+                        None => return,
+                    }
+                }
             };
             let outcome = self.locked(adapter, host, now, &mut func, first.take());
             // Frames of a function enter the wire in the order it made them, so before another can run it.

@@ -13,13 +13,13 @@ use super::{
     stream::Stream,
     sys,
 };
-use devmodel::{Adapter, engine::Runner, region::Sync};
+use devmodel::{Adapter, engine::Runner, region::Sync, serve::Guest};
 use std::{
     collections::BTreeMap,
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence},
     },
 };
@@ -58,6 +58,8 @@ pub struct Core {
     /// Who polls what, and what was left to others.
     pub polling: Polling,
     streams: Box<[Stream]>,
+    /// What the clients of functions that we serve gave.
+    guests: Box<[OnceLock<Arc<Guest>>]>,
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
@@ -89,6 +91,7 @@ impl Core {
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
             streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
+            guests: (0..FUNCTIONS).map(|_| OnceLock::new()).collect(),
             left: Default::default(),
             suspects: Default::default(),
             introduced: AtomicBool::new(false),
@@ -121,6 +124,26 @@ impl Core {
     /// The functions open here.
     pub fn open_functions(&self) -> impl Iterator<Item = u8> + '_ {
         self.opens.iter().enumerate().filter(|(_, n)| n.load(Relaxed) != 0).map(|(fid, _)| fid as u8)
+    }
+
+    /// The party that serves a function; 0 is none.
+    #[inline]
+    pub fn server(&self, fid: u8) -> u32 {
+        self.map.functions().get(usize::from(fid)).map_or(0, |f| f.server.load(Relaxed))
+    }
+
+    /// What the client of a function gave, if we serve it.
+    #[inline]
+    pub fn guest(&self, fid: u8) -> Option<&Arc<Guest>> {
+        if self.server(fid) != u32::from(self.me.slot) {
+            return None;
+        }
+        Some(self.guest_place(fid))
+    }
+
+    /// What the client of a function would give us.
+    pub fn guest_place(&self, fid: u8) -> &Arc<Guest> {
+        self.guests[usize::from(fid)].get_or_init(Arc::default)
     }
 
     /// The doorbells of a function.

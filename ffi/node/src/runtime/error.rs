@@ -72,6 +72,16 @@ pub enum NodeError {
         /// VFs enabled.
         vfs: u8,
     },
+    /// A function is served to a client, or was to be served while programs have it open.
+    #[error("iron{fid} is in use: it is {how} by {}", crate::runtime::error::pids(.pids))]
+    InUse {
+        /// Function.
+        fid: u8,
+        /// "served" or "open".
+        how: &'static str,
+        /// Process ids; 0 where another PID namespace hides it.
+        pids: Vec<u32>,
+    },
     /// The driver could not bring the device up.
     #[error("iron{fid}: {source}")]
     Device {
@@ -104,7 +114,7 @@ impl NodeError {
         match self {
             Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
             Self::NoRoom { .. } => libc::ENOMEM,
-            Self::Busy { .. } | Self::Full => libc::EBUSY,
+            Self::Busy { .. } | Self::InUse { .. } | Self::Full => libc::EBUSY,
             Self::Dir(_) => libc::EACCES,
             Self::Version { .. } | Self::Differs { .. } | Self::Vfs { .. } | Self::Region(_) => libc::EINVAL,
             Self::Device { source, .. } => source.errno(),

@@ -96,8 +96,10 @@ pub struct FunctionSlot {
     pub shared: AtomicU32,
     /// Until when nobody is taken for a poller, see `polling`; milliseconds of the node's time.
     pub distrusted: AtomicU64,
+    /// Party that serves the function to a client outside of the node, and alone runs it; 0 is none.
+    pub server: AtomicU32,
     /// What is above is mostly read; this keeps what is written often on another cache line.
-    pub reserved: [AtomicU64; 2],
+    pub reserved: [AtomicU32; 3],
     /// Interrupts that wait for the parked thread of the vector's owner.
     pub pending: AtomicU64,
     /// Opener that a vector belongs to, see `Transport::opener`.

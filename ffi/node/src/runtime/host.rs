@@ -25,6 +25,9 @@ impl Host for NodeHost<'_> {
 
     fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
         let core = self.0.core;
+        if let Some(guest) = core.guest(rid.0) {
+            return guest.irqs.raise(vector);
+        }
         let Some(function) = core.map.functions().get(usize::from(rid.0)) else { return };
         if usize::from(vector) >= VECTORS {
             return;
@@ -62,6 +65,12 @@ impl Host for NodeHost<'_> {
             self.0.scratch.entrusted |= 1 << rid.0;
         }
         tended
+    }
+
+    #[inline]
+    fn keeper(&mut self, rid: Rid) -> Option<Party> {
+        let server = self.0.core.server(rid.0);
+        (server != 0 && server != u32::from(self.0.core.me.slot)).then_some(Party(server as u16))
     }
 
     fn wake(&mut self, party: Party) {

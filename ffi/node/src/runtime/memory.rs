@@ -1,7 +1,8 @@
 //! Where a bus address lies, and copies between such places.
 //!
 //! Bits 63 to 48 of a bus address say whose memory it is: 0xa7e0 is the arena, 1 to 255 a party. The rest is an offset
-//! into the arena or an address in the party's program.
+//! into the arena or an address in the party's program. Addresses of a function that is served to a guest are the guest's
+//! own, all 64 bits, and mean something to the serving party alone.
 #![allow(unsafe_code)]
 
 use super::{
@@ -9,9 +10,12 @@ use super::{
     maps::Found,
     sys::{self, Piece},
 };
-use devmodel::host::{Abort, Iova, Move, Rid, Source};
+use devmodel::{
+    host::{Abort, Iova, Move, Rid, Source},
+    serve::{store, transfer},
+};
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{Ordering::*, fence};
 
 /// Bits 63 to 48 of an arena address.
 pub const ARENA_TAG: u64 = 0xa7e0;
@@ -41,6 +45,7 @@ pub fn own_iova(slot: u8, at: u64, len: usize) -> Option<Iova> {
 enum Place {
     Here(*mut u8),
     There(u8, u64),
+    Guest(u8, Iova),
 }
 
 /// Which way a batch goes.
@@ -80,6 +85,10 @@ pub struct Memory<'a> {
 impl Memory<'_> {
     #[inline]
     fn place(&mut self, rid: Rid, at: Iova, len: usize) -> Option<Place> {
+        let server = self.core.server(rid.0);
+        if server != 0 {
+            return (server == u32::from(self.core.me.slot)).then_some(Place::Guest(rid.0, at));
+        }
         let (tag, low) = (at >> 48, at & LOW);
         if tag == ARENA_TAG {
             return self.core.map.arena(low, len).map(|p| Place::Here(p.as_ptr()));
@@ -108,6 +117,7 @@ impl Memory<'_> {
                 let remote = [Piece { iov_base: from as *mut _, iov_len: buf.len() }];
                 self.call(Way::From(slot), &local, &remote, buf.len())?;
             }
+            Place::Guest(fid, from) => self.core.guest_place(fid).memory.read(from, buf)?,
         }
         fence(Acquire);
         Ok(())
@@ -125,6 +135,7 @@ impl Memory<'_> {
                 let remote = [Piece { iov_base: to as *mut _, iov_len: data.len() }];
                 self.call(Way::To(slot), &local, &remote, data.len())?;
             }
+            Place::Guest(fid, to) => self.core.guest_place(fid).memory.write(to, data)?,
         }
         Ok(())
     }
@@ -168,6 +179,7 @@ impl Memory<'_> {
                 (Place::Here(from), Place::There(slot, to)) => self.gather(Way::To(slot), from, to, len)?,
                 (Place::There(slot, from), Place::Here(to)) => self.gather(Way::From(slot), to, from, len)?,
                 (Place::There(a, from), Place::There(b, to)) => self.across((a, from), (b, to), len)?,
+                (from, to) => self.copy_guest(from, to, len)?,
             }
         }
         self.flush()
@@ -240,6 +252,56 @@ impl Memory<'_> {
         }
     }
 
+    /// From or to the memory of a guest that we serve.
+    fn copy_guest(&mut self, from: Place, to: Place, len: usize) -> Result<(), Abort> {
+        self.flush()?;
+        let core = self.core;
+        let memory = |fid: u8| &core.guest_place(fid).memory;
+        let mut done = 0;
+        match (from, to) {
+            (Place::Guest(a, from), Place::Guest(b, to)) => {
+                transfer((memory(a), from), (memory(b), to), len as u64, b < a)
+            }
+            (Place::Guest(a, from), Place::Here(to)) => {
+                memory(a).lock().pieces(from, len as u64, false, |piece, n| {
+                    // SAFETY: `place` checked the destination, `pieces` gives mapped memory.
+                    unsafe { store(piece, to.add(done), n) };
+                    done += n;
+                    Ok(())
+                })
+            }
+            (Place::Here(from), Place::Guest(b, to)) => {
+                memory(b).lock().pieces(to, len as u64, true, |piece, n| {
+                    // SAFETY: `place` checked the source, `pieces` gives mapped memory.
+                    unsafe { store(from.add(done), piece, n) };
+                    done += n;
+                    Ok(())
+                })
+            }
+            (Place::Guest(a, from), Place::There(slot, to)) => {
+                memory(a).lock().pieces(from, len as u64, false, |piece, n| {
+                    self.one_call(Way::To(slot), piece, to + done as u64, n)?;
+                    done += n;
+                    Ok(())
+                })
+            }
+            (Place::There(slot, from), Place::Guest(b, to)) => {
+                memory(b).lock().pieces(to, len as u64, true, |piece, n| {
+                    self.one_call(Way::From(slot), piece, from + done as u64, n)?;
+                    done += n;
+                    Ok(())
+                })
+            }
+            _ => Err(Abort::Source),
+        }
+    }
+
+    fn one_call(&mut self, way: Way, here: *mut u8, there: u64, len: usize) -> Result<(), Abort> {
+        let local = [Piece { iov_base: here.cast(), iov_len: len }];
+        let remote = [Piece { iov_base: there as *mut _, iov_len: len }];
+        self.call(way, &local, &remote, len)
+    }
+
     /// From one other party to another, through a buffer of ours.
     #[cold]
     fn across(&mut self, from: (u8, u64), to: (u8, u64), len: usize) -> Result<(), Abort> {
@@ -253,34 +315,6 @@ impl Memory<'_> {
             .and_then(|()| self.call(Way::To(to.0), &local, &at(to.1), len));
         self.scratch.bounce = bounce;
         result
-    }
-}
-
-/// Copies so that the last byte becomes visible last; aligned words at once.
-/// # Safety
-/// `len` bytes at `from` can be read and at `to` be written. They may overlap.
-#[inline]
-unsafe fn store(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller's promise; alignment is checked for each size.
-    unsafe {
-        match len {
-            0 => {}
-            1 => AtomicU8::from_ptr(to).store(from.read(), Release),
-            2 if to as usize % 2 == 0 => {
-                AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Release)
-            }
-            4 if to as usize % 4 == 0 => {
-                AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Release)
-            }
-            8 if to as usize % 8 == 0 => {
-                AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Release)
-            }
-            _ => {
-                let last = from.add(len - 1).read();
-                std::ptr::copy(from, to, len - 1);
-                AtomicU8::from_ptr(to.add(len - 1)).store(last, Release);
-            }
-        }
     }
 }
 

@@ -23,6 +23,8 @@ mod parked;
 mod party;
 mod polling;
 mod reap;
+mod served;
+mod signals;
 mod status;
 mod stream;
 mod sys;
@@ -34,5 +36,7 @@ mod tests;
 
 pub use error::NodeError;
 pub use node::{Node, NodeOptions, open_device, open_device_of};
+pub use served::ServedFunction;
+pub use signals::Signals;
 pub use status::{FunctionStatus, NodeStatus, PartyStatus};
 pub use transport::NodeTransport;

@@ -73,7 +73,11 @@ impl Core {
         }
         let _ = function.poller.compare_exchange(slot.into(), 0, AcqRel, Relaxed);
         let others = self.openers(fid).any(|other| other != slot);
-        if !others && fid != 0 {
+        if function.server.load(Acquire) == u32::from(slot) {
+            // Whoever does this reaches the client's memory as little as the client itself now does.
+            self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
+            function.server.store(0, Release);
+        } else if !others && fid != 0 {
             self.clear(fid, lock);
         }
         // Last, so that who comes after a death here does all of it again.

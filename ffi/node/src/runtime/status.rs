@@ -37,6 +37,8 @@ pub struct FunctionStatus {
     pub up: bool,
     /// Parties that have it open.
     pub parties: Vec<u8>,
+    /// Its party serves it to a client outside of the node.
+    pub served: bool,
     /// Objects by kind, those that are there at all.
     pub objects: Vec<(&'static str, u32)>,
     /// Counters, in the order of `devmodel::state::Counters`.
@@ -121,6 +123,7 @@ impl Core {
                 fid,
                 up: row.hca_state == 2,
                 parties: self.openers(fid).collect(),
+                served: self.server(fid) != 0,
                 objects,
                 counters: row.counters,
             }

@@ -73,6 +73,7 @@ impl NodeTransport {
             let lock = core.locks.lock()?;
             core.reap_locked(&lock);
             dir::room(&core.dir, dir::RESERVE)?;
+            core.not_served(fid)?;
             if core.opens(fid).fetch_add(1, AcqRel) == 0 {
                 let slot = core.me.slot;
                 let function = &core.map.functions()[usize::from(fid)];

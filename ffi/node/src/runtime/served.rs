@@ -1,0 +1,162 @@
+//! A function of the node that this process serves to a client outside of it: a guest.
+//!
+//! Nobody else has the function open, and nobody else runs it: its bus addresses are the guest's, and only this process
+//! looks them up. The client's own thread runs it at each of the client's accesses; the parked thread does what waits
+//! meanwhile, as for any program.
+
+use super::{NodeError, core::Core, locks::NodeLock, node::Node};
+use devmodel::{
+    pcie::MsixMessage,
+    serve::{Function, Guest},
+};
+use std::sync::{Arc, atomic::Ordering::*};
+
+/// Where messages of interrupts would go on a bus; vectors are connected by number.
+const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
+
+/// A function of a node, claimed to be served. Dropping it resets the function.
+pub struct ServedFunction {
+    node: Arc<Node>,
+    guest: Arc<Guest>,
+    fid: u8,
+}
+
+impl ServedFunction {
+    /// Claims function `fid`, which nobody has open.
+    pub fn claim(node: &Arc<Node>, fid: u8) -> Result<Self, NodeError> {
+        let (core, vfs) = (node.core(), node.vfs());
+        if fid > vfs {
+            return Err(NodeError::NoDevice { fid, vfs });
+        }
+        node.park()?;
+        let lock = core.locks.lock()?;
+        core.reap_locked(&lock);
+        core.not_served(fid)?;
+        core.not_open(fid)?;
+        core.begin_serving(fid, &lock);
+        drop(lock);
+        // The others find out that we are here before anything is for us.
+        core.meet();
+        core.introduce();
+        Ok(Self { node: node.clone(), guest: core.guest_place(fid).clone(), fid })
+    }
+
+    /// Its number.
+    pub fn fid(&self) -> u8 {
+        self.fid
+    }
+
+    fn core(&self) -> &Core {
+        self.node.core()
+    }
+}
+
+impl Core {
+    /// Refuses a function that somebody serves.
+    pub fn not_served(&self, fid: u8) -> Result<(), NodeError> {
+        match self.server(fid) {
+            0 => Ok(()),
+            slot => Err(self.in_use(fid, "served", [slot as u8])),
+        }
+    }
+
+    /// Refuses a function that somebody has open.
+    fn not_open(&self, fid: u8) -> Result<(), NodeError> {
+        let mut openers = self.openers(fid).peekable();
+        match openers.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.in_use(fid, "open", openers)),
+        }
+    }
+
+    fn in_use(&self, fid: u8, how: &'static str, slots: impl IntoIterator<Item = u8>) -> NodeError {
+        let pid = |slot: u8| match slot == self.me.slot {
+            true => std::process::id(),
+            false => self.locks.holder(slot).unwrap_or(0),
+        };
+        NodeError::InUse { fid, how, pids: slots.into_iter().map(pid).collect() }
+    }
+
+    fn begin_serving(&self, fid: u8, _lock: &NodeLock) {
+        let slot = self.me.slot;
+        let function = &self.map.functions()[usize::from(fid)];
+        self.guest_place(fid).forget();
+        self.opens(fid).fetch_add(1, AcqRel);
+        function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
+        function.server.store(slot.into(), Release);
+        // A guest's memory is no other party's to read: what it sends goes as bytes.
+        self.map.header().by_value.store(1, Release);
+        self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
+    }
+}
+
+impl Drop for ServedFunction {
+    fn drop(&mut self) {
+        let core = self.core();
+        if !core.is_ours() {
+            return;
+        }
+        match core.locks.lock() {
+            Ok(lock) => {
+                core.opens(self.fid).fetch_sub(1, AcqRel);
+                core.strike(core.me.slot, self.fid, &lock);
+                self.guest.forget();
+            }
+            Err(error) => tracing::warn!(%error, "the function stays served until this process ends"),
+        }
+    }
+}
+
+impl Function for ServedFunction {
+    fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    fn config_read(&self, offset: usize, width: usize) -> u32 {
+        let core = self.core();
+        core.drive(core.now(), |_, host| core.adapter.config_read(host, self.fid, offset, width))
+    }
+
+    fn config_write(&self, offset: usize, width: usize, value: u32) {
+        let core = self.core();
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.config_write(runner, host, now, self.fid, offset, width, value);
+        });
+    }
+
+    fn bar_read32(&self, offset: u64) -> u32 {
+        let core = self.core();
+        let now = core.now();
+        core.drive(now, |_, host| core.adapter.bar_read32(host, now, self.fid, offset))
+    }
+
+    fn bar_write32(&self, offset: u64, value: u32) {
+        let core = self.core();
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.bar_write32(runner, host, now, self.fid, offset, value);
+        });
+    }
+
+    fn bar_write64(&self, offset: u64, value: u64) {
+        let core = self.core();
+        let now = core.now();
+        core.drive(now, |runner, host| {
+            core.adapter.bar_write64(runner, host, now, self.fid, offset, value);
+        });
+    }
+
+    fn vector(&self, vector: u16, sends: bool) {
+        let core = self.core();
+        let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
+        core.drive(core.now(), |_, host| {
+            core.adapter.msix_program(host, self.fid, vector, sends.then_some(message));
+        });
+    }
+
+    fn reset(&self) {
+        let core = self.core();
+        core.drive(core.now(), |_, host| core.adapter.reset_alone(host, self.fid));
+    }
+}

@@ -1,0 +1,36 @@
+//! Waiting for the end: SIGINT, SIGTERM and SIGHUP as a call that returns.
+#![allow(unsafe_code)]
+
+use std::{io, mem::MaybeUninit, ptr};
+
+/// Signals that end a service, held back from all threads that are started while this exists.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Holds them back from this thread and those it starts from now on.
+    pub fn hold() -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the set is written before it is read.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut()) {
+                0 => Ok(Self(set.assume_init())),
+                e => Err(io::Error::from_raw_os_error(e)),
+            }
+        }
+    }
+
+    /// Waits for one; its number.
+    pub fn wait(&self) -> i32 {
+        let mut signal = 0;
+        loop {
+            // SAFETY: a set that was written, and room for a number.
+            if unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } == 0 {
+                return signal;
+            }
+        }
+    }
+}
