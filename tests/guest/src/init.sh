@@ -9,7 +9,7 @@ mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro built /built 2>/dev/null
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose built /built 2>/dev/null
 for word in "$@"; do
     case $word in guest=*) hostname "${word#guest=}" ;; esac
 done

@@ -281,17 +281,30 @@ impl Guest {
         Ok(Running { id, until, seconds, script: script.into() })
     }
 
+    /// What a started script ended with, if it has.
+    pub fn poll(&mut self, running: &Running) -> Outcome<Option<i32>> {
+        while let Ok(line) = self.answers.try_recv() {
+            self.note(&line);
+        }
+        if Instant::now() > running.until {
+            return self.wait(running).map(|output| Some(output.status));
+        }
+        Ok(self.ended.get(&running.id).copied())
+    }
+
+    fn note(&mut self, line: &str) {
+        let mut words = line.split_whitespace().map(str::parse::<i32>);
+        if let (Some(Ok(id)), Some(Ok(status))) = (words.next(), words.next()) {
+            self.ended.insert(id.unsigned_abs(), status);
+        }
+    }
+
     /// Waits for a started script.
     pub fn wait(&mut self, running: &Running) -> Outcome<Output> {
         while !self.ended.contains_key(&running.id) {
             let left = running.until.saturating_duration_since(Instant::now());
             match self.answers.recv_timeout(left) {
-                Ok(line) => {
-                    let mut words = line.split_whitespace().map(str::parse::<i32>);
-                    if let (Some(Ok(id)), Some(Ok(status))) = (words.next(), words.next()) {
-                        self.ended.insert(id.unsigned_abs(), status);
-                    }
-                }
+                Ok(line) => self.note(&line),
                 Err(reason) => {
                     let how = match reason {
                         RecvTimeoutError::Timeout => "hangs",

@@ -1,6 +1,8 @@
 //! What guests must show, each scenario from boot to power-off.
 
 mod boot;
+mod figures;
+mod garbage;
 mod load;
 mod mlx5;
 mod netdev;
@@ -9,6 +11,7 @@ mod rxe;
 mod sides;
 mod sriov;
 mod verbs;
+mod vfio;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -40,6 +43,9 @@ pub fn all() -> Vec<Scenario> {
         scenario("two-eth", "two guests: verbs, rdma_cm, rdma statistic", pairs::two_ethernet),
         scenario("two-net", "two guests: ping, TCP, steering, link, ethtool", pairs::two_netdev),
         scenario("two-ib", "two guests, InfiniBand: verbs, IPoIB, rdma_cm", pairs::two_infiniband),
+        scenario("figures", "commands and perftest in the guest, beside rxe", figures::run),
+        scenario("garbage", "a guest that writes garbage leaves others alone", garbage::run),
+        scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
     ]
 }
 

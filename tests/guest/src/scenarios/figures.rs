@@ -1,0 +1,65 @@
+//! Figures to report, not to pass.
+
+use crate::Outcome;
+use crate::images::Images;
+
+use super::mlx5::{Pair, Place};
+use super::sides::{Bench, Side, find_gid};
+use super::verbs;
+
+/// perftest tools, their options, which column of the last row is of interest, and its unit.
+const TABLE: [(&str, &str, usize, &str); 8] = [
+    ("ib_send_lat", "-s 2 -n 1000", 4, "us"),
+    ("ib_write_lat", "-s 2 -n 1000", 4, "us"),
+    ("ib_read_lat", "-s 2 -n 1000", 4, "us"),
+    ("ib_atomic_lat", "-n 1000", 4, "us"),
+    ("ib_send_bw", "-s 65536 -n 500", 3, "MiB/s"),
+    ("ib_write_bw", "-s 65536 -n 500", 3, "MiB/s"),
+    ("ib_read_bw", "-s 65536 -n 500", 3, "MiB/s"),
+    ("ib_write_bw", "-s 64 -n 5000", 4, "M/s"),
+];
+
+fn column(bench: &mut Bench) -> Outcome<Vec<f64>> {
+    let mut figures = Vec::new();
+    for (tool, options, column, _) in TABLE {
+        figures.push(verbs::figures(bench, tool, options)?.get(column).copied().unwrap_or_default());
+    }
+    Ok(figures)
+}
+
+/// Commands, doorbells and the perftest table, beside rxe in the same guest.
+pub fn run(images: &Images) -> Outcome {
+    let mut pair = Pair::boot(images, "figures", Place::OneGuest, false, ["6.12", "6.12"])?;
+    let model = column(&mut pair.bench)?;
+    let commands = pair.bench.guests[0].run(
+        20,
+        "cd /sys/kernel/debug/mlx5/0000:00:10.0/commands && for c in *; do echo $c $(cat $c/n) $(cat $c/average); done | \
+         awk '$2 > 0 { n += $2; ns += $2 * $3; if ($3 > top) { top = $3; which = $1 } } \
+              END { printf \"%d commands, %.1f us each; the slowest, %s, %.1f us\\n\", n, ns / n / 1000, which, top / 1000 }'",
+    )?;
+    let rxe = "modprobe -a rdma_rxe dummy && ip link add d0 type dummy && ip addr add 10.1.1.1/24 dev d0 && \
+               ip link set d0 up && rdma link add rxe0 type rxe netdev d0";
+    pair.bench.guests[0].run(30, rxe)?;
+    let side = || Side {
+        guest: 0,
+        prefix: String::new(),
+        device: "rxe0".into(),
+        net: "d0".into(),
+        gid: None,
+        host: "127.0.0.1".into(),
+        address: "10.1.1.1".into(),
+    };
+    let sides = std::mem::replace(&mut pair.bench.sides, [side(), side()]);
+    find_gid(&mut pair.bench, 0)?;
+    find_gid(&mut pair.bench, 1)?;
+    let theirs = column(&mut pair.bench)?;
+    pair.bench.sides = sides;
+    println!("    command round trip: {}", commands.trim());
+    println!("    doorbell to CQE, a remote READ of 2 bytes: {:.1} us", model[2]);
+    println!("    {:<32} {:>10} {:>10}", "in the guest", "mlx5", "rxe");
+    for (((tool, options, _, unit), model), theirs) in TABLE.iter().zip(&model).zip(&theirs) {
+        println!("    {:<32} {model:>10.2} {theirs:>10.2} {unit}", format!("{tool} {options}"));
+    }
+    pair.bench.guests[0].dmesg()?;
+    pair.finish()
+}
