@@ -36,5 +36,27 @@ pub const fn loopback(node_id: u16, fid: u8) -> [u8; 4] {
     [127, hi, lo, fid.wrapping_add(1)]
 }
 
+/// LID of function `fid` on InfiniBand.
+pub const fn lid(fid: u8) -> u16 {
+    fid as u16 + 1
+}
+
+/// The function with this LID.
+#[inline]
+pub const fn fid_of_lid(lid: u16) -> Option<u8> {
+    match lid {
+        1..=128 => Some((lid - 1) as u8),
+        _ => None,
+    }
+}
+
+/// LID of the switch the functions hang on, and of the administrator in it.
+pub const SWITCH_LID: u16 = 0x200;
+
+/// EUI-64 of the switch of node `node_id`.
+pub const fn switch_guid(node_id: u16) -> [u8; 8] {
+    guid(node_id, 0xff)
+}
+
 /// Bytes of BAR0.
 pub const BAR0_SIZE: u64 = 32 << 20;

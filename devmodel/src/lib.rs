@@ -14,6 +14,7 @@ pub mod pipe;
 pub mod region;
 pub mod serve;
 pub mod state;
+mod subnet;
 pub mod translate;
 pub mod wire;
 

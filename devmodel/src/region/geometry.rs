@@ -3,7 +3,7 @@
 use super::{Outlet, outlet, ring};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
-    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow, SrqRow, TdRow, TimerRow,
+    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SUBNET_GROUPS, SqRow, SrqRow, SubnetGroupRow, TdRow, TimerRow,
     TirRow, TisRow, UarRow, UctxRow, XrcdRow,
 };
 
@@ -152,6 +152,8 @@ pub enum Table {
     FlowGroup,
     FlowEntry,
     FlowCounter,
+    /// Multicast groups of the subnet; the PF's are used.
+    SubnetGroup,
     Srq,
     Cq,
     Qp,
@@ -169,7 +171,7 @@ pub enum Table {
 
 impl Table {
     /// All tables, in order.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -190,6 +192,7 @@ impl Table {
         Self::FlowGroup,
         Self::FlowEntry,
         Self::FlowCounter,
+        Self::SubnetGroup,
         Self::Srq,
         Self::Cq,
         Self::Qp,
@@ -219,6 +222,7 @@ impl Table {
             Self::Rqt => 128,
             Self::FlowGroup => 1024,
             Self::FlowEntry => 8192,
+            Self::SubnetGroup => SUBNET_GROUPS,
             Self::Cq => 1 << g.log_cq,
             Self::Qp => 1 << g.log_qp,
             Self::SendRecord => SendRecord::PER_QP << g.log_qp,
@@ -258,6 +262,7 @@ impl Table {
             Self::FlowGroup => size_of::<FlowGroupRow>(),
             Self::FlowEntry => size_of::<FlowEntryRow>(),
             Self::FlowCounter => size_of::<FlowCounterRow>(),
+            Self::SubnetGroup => size_of::<SubnetGroupRow>(),
             Self::Qp => size_of::<QpRow>(),
             Self::SendRecord => size_of::<SendRecord>(),
             Self::ReadResource => size_of::<ReadResource>(),

@@ -1,6 +1,6 @@
 //! The function itself: registers, command queue, pages, addresses, counters.
 
-use super::{FLOW_ROOTS, FreeList};
+use super::{FLOW_ROOTS, FreeList, IbPort};
 use crate::region::Table;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -108,6 +108,11 @@ pub enum Counters {
     EthRxTooLong,
     /// Ethernet frames dropped for want of a receive WQE, or because the queue was not ready.
     EthRxDiscards,
+    /// InfiniBand multicast packets and bytes, which the counters of all packets count as well.
+    IbTxMulticastPackets,
+    IbTxMulticastBytes,
+    IbRxMulticastPackets,
+    IbRxMulticastBytes,
 }
 
 /// Registers and books of one function.
@@ -174,6 +179,8 @@ pub struct FunctionRow {
     /// Padding.
     pub reserved2: u32,
 
+    /// The port on InfiniBand.
+    pub ib: IbPort,
     /// RoCE addresses.
     pub roce: [RoceAddress; ROCE_ADDRESSES],
 
@@ -189,7 +196,7 @@ pub struct FunctionRow {
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none.
     pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 4],
+    pub reserved0: [u32; 16],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

@@ -5,6 +5,7 @@
 
 mod ethernet;
 mod function;
+mod infiniband;
 mod objects;
 mod qp;
 
@@ -16,6 +17,7 @@ pub use function::{
     COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES, RoceAddress,
     UNICAST_LIST, VLAN_LIST,
 };
+pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
 pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, WqMemory,
     XrcdRow,

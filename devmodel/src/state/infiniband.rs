@@ -1,0 +1,87 @@
+//! The port on InfiniBand, and the multicast groups of its subnet.
+
+use super::{Head, objects::rows};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Entries of a port's P_Key table.
+pub const PKEYS: usize = 128;
+/// Entries of a port's GID table: one for each GUID.
+pub const PORT_GUIDS: usize = 8;
+/// Entries of one of a port's two VL arbitration tables: lane and weight.
+pub const ARBITRATION: usize = 8;
+/// Multicast groups a subnet may have.
+pub const SUBNET_GROUPS: usize = 1024;
+
+/// What subnet management knows of a port and may change (IBTA 14.2.5).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct IbPort {
+    /// `NodeDescription`, padded with zeros.
+    pub node_description: [u8; 64],
+    /// P_Key table; 0 is an empty entry.
+    pub pkeys: [u16; PKEYS],
+    /// Port GUIDs: the first is the port's own, the others are aliases; zeros are empty entries.
+    pub guids: [[u8; 8]; PORT_GUIDS],
+    /// VL arbitration: low priority table, then high: lane and weight.
+    pub arbitration: [[[u8; 2]; ARBITRATION]; 2],
+    /// Lane of each service level, four bits each.
+    pub sl_to_vl: [u8; 8],
+    /// Management key.
+    pub m_key: u64,
+    /// GID prefix.
+    pub gid_prefix: [u8; 8],
+    /// `capability_mask` of `PortInfo`.
+    pub capability_mask: u32,
+    /// Management key lease period, s.
+    pub m_key_lease: u16,
+    /// Packets of foreign partitions.
+    pub pkey_violations: u16,
+    /// Datagrams with another Q_Key.
+    pub qkey_violations: u16,
+    /// Management packets with another management key.
+    pub m_key_violations: u16,
+    /// Management key protection level.
+    pub m_key_protect: u8,
+    /// Subnet timeout exponent.
+    pub subnet_timeout: u8,
+    /// Limit of high priority packets in arbitration.
+    pub vl_high_limit: u8,
+    /// Times the link went down.
+    pub link_downed: u8,
+    /// Padding to whole cache lines.
+    pub reserved: [u8; 56],
+}
+
+const _: () = assert!(size_of::<IbPort>() % 64 == 0);
+
+rows! {
+    /// A multicast group of the subnet; its MLID follows from its index. The PF keeps them.
+    SubnetGroupRow {
+        /// The group's GID.
+        mgid: [u8; 16],
+        /// Full members, by bit of the function.
+        full: [u64; 2],
+        /// Members that only send, as full members.
+        send_only: [u64; 2],
+        /// Non-members: they hear, and do not keep the group alive.
+        non: [u64; 2],
+        /// Q_Key.
+        qkey: u32,
+        /// Flow label.
+        flow_label: u32,
+        /// P_Key.
+        pkey: u16,
+        /// Path MTU code.
+        mtu: u8,
+        /// Rate code.
+        rate: u8,
+        /// Packet lifetime exponent.
+        life_time: u8,
+        /// Service level.
+        sl: u8,
+        /// Traffic class.
+        traffic_class: u8,
+        /// Hop limit.
+        hop_limit: u8,
+    }
+}

@@ -1,0 +1,145 @@
+//! Management packets that no queue pair takes: those to the switch, and those to QP0 of a port without one.
+
+use super::{sa, switch};
+use crate::{
+    Config, identity,
+    pipe::{Frame, Packet, Payload, Step, bytes_of},
+    region::Func,
+    state::Counters,
+};
+use hwspec::{
+    handle::Qpn,
+    layout::prefix,
+    wire::{
+        self, BthOpcode, Deth, Grh, IpPair, Route,
+        lrh::PERMISSIVE_LID,
+        mad::{MAD_SIZE, MadHeader, MgmtClass, QP1_QKEY, Smp, status},
+        write_route,
+    },
+};
+
+/// The virtual lane of subnet management (IBTA 7.6.3).
+const MANAGEMENT_LANE: u8 = 15;
+/// Hop limit of a packet that stays in the subnet.
+const HOP_LIMIT: u8 = 0xff;
+
+/// Takes a packet that came to the port of `func`, if its agents are to have it: false if not.
+#[cold]
+pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>) -> bool {
+    let Some(lrh) = packet.headers.lrh() else { return false };
+    let to_switch = func.fid() == 0 && matches!(lrh.dlid(), identity::SWITCH_LID | PERMISSIVE_LID);
+    let qpn = packet.headers.bth().dest_qp().0;
+    let own = qpn == 0 && func.function().special_qp[0] == 0;
+    if !to_switch && !own {
+        return false;
+    }
+    let deth = packet.headers.deth().filter(|_| packet.headers.bth().opcode() == BthOpcode::UdSendOnly);
+    let mut mad = [0; MAD_SIZE];
+    let complete = packet.len as usize == MAD_SIZE && bytes_of(step, &packet.data, &mut mad).is_ok();
+    let Some(deth) = deth.filter(|_| complete) else {
+        func.count(Counters::RxMalformed, 1);
+        return true;
+    };
+    // IBTA 9.6.1.5: QP1 has a well-known Q_Key.
+    if qpn == 1 && deth.qkey() != QP1_QKEY {
+        func.count(Counters::RxDroppedQkey, 1);
+        return true;
+    }
+    let back = Back { route: back(packet, lrh.dlid(), lrh.slid(), lrh.sl(), lrh.vl()), qpn, peer: deth.src_qp().0 };
+    let config = *step.config;
+    match qpn {
+        0 if to_switch => {
+            let Some(from) = identity::fid_of_lid(lrh.slid()) else { return true };
+            match switch::handle(func, &config, from, &mad) {
+                switch::Way::Back(answer) => back.send(func, step, &answer, packet),
+                switch::Way::Out(fid, mad) => {
+                    let mut on = back;
+                    on.route.dlid = identity::lid(fid);
+                    on.route.slid = PERMISSIVE_LID;
+                    on.peer = 0;
+                    on.send(func, step, &mad, packet);
+                }
+                switch::Way::Lost => {}
+            }
+        }
+        0 => {
+            if let Some(answer) = own_smp(func, &config, &mad) {
+                back.send(func, step, &answer, packet);
+            }
+        }
+        1 => {
+            let class = MadHeader::from_bytes(prefix(&mad)).mgmt_class();
+            let answer = match class {
+                MgmtClass::SubnAdm => sa::answer(func, &config, lrh.slid(), &mad),
+                _ => None,
+            };
+            if let Some(answer) = answer {
+                back.send(func, step, &answer, packet);
+            }
+        }
+        _ => func.count(Counters::RxDroppedQp, 1),
+    }
+    true
+}
+
+/// A subnet management packet to a port whose program has no QP0: the port answers itself (IBTA 14.2.2.2).
+fn own_smp(func: &mut Func<'_>, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+    let mut packet = Smp::from_bytes(*request);
+    let header = packet.header();
+    if header.mgmt_class() == MgmtClass::SubnDirected {
+        let (pointer, count) = (header.hop_pointer(), header.hop_count());
+        let returning = header.status() & status::DIRECTION != 0;
+        if returning || pointer != count || packet.dr_dlid() != PERMISSIVE_LID {
+            return None;
+        }
+        let mut path = packet.return_path();
+        *path.get_mut(usize::from(pointer))? = 1;
+        packet.set().return_path(path);
+    }
+    super::local(func, config, packet.as_bytes(), false)
+}
+
+/// How an answer goes back.
+struct Back {
+    route: Route,
+    /// The special QP that answers.
+    qpn: u32,
+    /// The QP that asked.
+    peer: u32,
+}
+
+fn back(packet: &Packet<'_>, dlid: u16, slid: u16, sl: u8, vl: u8) -> Route {
+    let grh = packet.headers.ipv6().map(|_| {
+        let (sgid, dgid) = match packet.headers.addresses() {
+            IpPair::V6 { src, dst } => (dst, src),
+            IpPair::V4 { .. } => ([0; 16], [0; 16]),
+        };
+        Grh { sgid, dgid, hop_limit: HOP_LIMIT, ..Grh::default() }
+    });
+    Route { vl: if vl == MANAGEMENT_LANE { vl } else { 0 }, sl, dlid: slid, slid: dlid, grh }
+}
+
+impl Back {
+    fn send(&self, func: &mut Func<'_>, step: &mut Step<'_>, mad: &[u8; MAD_SIZE], request: &Packet<'_>) {
+        let asked = request.headers.bth();
+        let mut bth = wire::Bth::zeroed();
+        bth.set().opcode(BthOpcode::UdSendOnly).mig_req(true).pkey(asked.pkey()).dest_qp(Qpn(self.peer));
+        let mut deth = Deth::zeroed();
+        deth.set().qkey(if self.qpn == 0 { 0 } else { QP1_QKEY }).src_qp(Qpn(self.qpn));
+        let packet = wire::Packet { bth, deth, ..wire::Packet::default() };
+        let payload = Payload::Staged(step.stage(mad), MAD_SIZE as u32);
+        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
+        let Some(len) = write_route(&mut frame.headers, &self.route, &packet, MAD_SIZE) else { return };
+        frame.header_len = len as u16;
+        step.send(frame);
+        if !matches!(self.route.slid, identity::SWITCH_LID | PERMISSIVE_LID) {
+            func.count(Counters::TxPackets, 1);
+            func.count(Counters::TxBytes, (len + MAD_SIZE + wire::ICRC_SIZE) as u64);
+        }
+    }
+}
+
+/// The port of `fid` is gone from the subnet: the groups forget it. `func` is the PF.
+pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) {
+    super::groups::gone(func, fid);
+}

@@ -1,0 +1,261 @@
+//! Multicast groups of the subnet: who is in them, and what they are like (IBTA 15.2.5.17, o15-0.2.2).
+
+use super::{
+    Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G,
+    paths::selected,
+    records::{self, End},
+};
+use crate::{
+    Config,
+    host::Party,
+    region::Func,
+    state::{SUBNET_GROUPS, SubnetGroupRow},
+};
+use hwspec::{
+    layout::Layout,
+    wire::{
+        lrh::FIRST_MULTICAST_LID,
+        mad::{
+            sa::{McMemberRecord, Selector, join_state, member::{FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME_SELECTOR, MGID, MLID, MTU, MTU_SELECTOR, PKEY, PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS}, status},
+            smp::{MTU_2048, MTU_4096},
+        },
+    },
+};
+
+/// Q_Key of the IPoIB broadcast group where nobody chose one, as OpenSM has it.
+const IPOIB_QKEY: u32 = 0x0b1b;
+/// Signature of IPoIB over IPv4 in an MGID (RFC 4391, 4).
+const IPOIB_IPV4: [u8; 2] = [0x40, 0x1b];
+
+/// The group with this GID, and its MLID.
+pub(super) fn by_gid<'f>(func: &'f Func<'_>, mgid: &[u8; 16]) -> Option<(u16, &'f SubnetGroupRow)> {
+    let index = find(func, mgid)?;
+    Some((mlid(index), func.row::<SubnetGroupRow>(index)?))
+}
+
+fn find(func: &Func<'_>, mgid: &[u8; 16]) -> Option<u32> {
+    let all = func.live::<SubnetGroupRow>();
+    all.into_iter().find(|i| func.row::<SubnetGroupRow>(*i).is_some_and(|row| row.mgid == *mgid))
+}
+
+const _: () = assert!(SUBNET_GROUPS < 0x3fff);
+
+fn mlid(index: u32) -> u16 {
+    FIRST_MULTICAST_LID + index as u16
+}
+
+fn bit(fid: u8) -> (usize, u64) {
+    (usize::from(fid >> 6) & 1, 1 << (fid & 63))
+}
+
+fn has(set: &[u64; 2], fid: u8) -> bool {
+    let (word, bit) = bit(fid);
+    set[word] & bit != 0
+}
+
+/// `join_state` of function `fid` in a group.
+fn state_of(row: &SubnetGroupRow, fid: u8) -> u8 {
+    let state = |set: &[u64; 2], value: u8| if has(set, fid) { value } else { 0 };
+    state(&row.full, join_state::FULL)
+        | state(&row.send_only, join_state::SEND_ONLY_FULL)
+        | state(&row.non, join_state::NON_MEMBER | join_state::SEND_ONLY_NON_MEMBER)
+}
+
+fn put(row: &mut SubnetGroupRow, fid: u8, state: u8) {
+    let (word, bit) = bit(fid);
+    let put = |set: &mut [u64; 2], on: bool| {
+        set[word] = if on { set[word] | bit } else { set[word] & !bit };
+    };
+    put(&mut row.full, state & join_state::FULL != 0);
+    put(&mut row.send_only, state & join_state::SEND_ONLY_FULL != 0);
+    put(&mut row.non, state & (join_state::NON_MEMBER | join_state::SEND_ONLY_NON_MEMBER) != 0);
+}
+
+/// A group as a record.
+fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) -> McMemberRecord {
+    let mut record = McMemberRecord::zeroed();
+    record
+        .set()
+        .mgid(row.mgid)
+        .port_gid(port_gid)
+        .qkey(row.qkey)
+        .mlid(mlid(index))
+        .mtu_selector(Selector::Exactly)
+        .mtu(row.mtu)
+        .traffic_class(row.traffic_class)
+        .pkey(row.pkey)
+        .rate_selector(Selector::Exactly)
+        .rate(row.rate)
+        .life_time_selector(Selector::Exactly)
+        .life_time(row.life_time)
+        .sl(row.sl)
+        .flow_label(row.flow_label)
+        .hop_limit(row.hop_limit)
+        .scope(row.mgid[1] & 15)
+        .join_state(join_state);
+    record
+}
+
+/// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).
+pub(super) fn query(func: &Func<'_>, mask: u64, want: &McMemberRecord) -> Vec<Vec<u8>> {
+    let all = func.live::<SubnetGroupRow>();
+    let rows = all.into_iter().filter_map(|i| Some((i, func.row::<SubnetGroupRow>(i)?)));
+    let matching = rows.filter(|(index, row)| {
+        (mask & MGID == 0 || row.mgid == want.mgid())
+            && (mask & MLID == 0 || mlid(*index) == want.mlid())
+            && fits(row, mask, want)
+    });
+    matching.map(|(index, row)| record(index, row, [0; 16], 0).bytes().to_vec()).collect()
+}
+
+/// Whether the properties asked for are the group's.
+fn fits(row: &SubnetGroupRow, mask: u64, want: &McMemberRecord) -> bool {
+    let is = |bit: u64, same: bool| mask & bit == 0 || same;
+    is(QKEY, row.qkey == want.qkey())
+        && is(PKEY, row.pkey & 0x7fff == want.pkey() & 0x7fff)
+        && is(TRAFFIC_CLASS, row.traffic_class == want.traffic_class())
+        && is(SL, row.sl == want.sl())
+        && is(FLOW_LABEL, row.flow_label == want.flow_label())
+        && is(HOP_LIMIT, row.hop_limit == want.hop_limit())
+        && selected(mask, MTU_SELECTOR | MTU, want.mtu_selector(), want.mtu(), row.mtu)
+        && selected(mask, RATE_SELECTOR | RATE, want.rate_selector(), want.rate(), row.rate)
+        && selected(mask, LIFE_TIME_SELECTOR | LIFE, want.life_time_selector(), want.life_time(), row.life_time)
+}
+
+/// Component of the packet lifetime.
+const LIFE: u64 = hwspec::wire::mad::sa::member::LIFE_TIME;
+
+/// The function that asks for itself: its GID is in the request, and the request came from its LID.
+fn member(func: &Func<'_>, config: &Config, from: u16, mask: u64, want: &McMemberRecord) -> Answer<(u8, End)> {
+    if mask & PORT_GID == 0 || mask & JOIN_STATE == 0 {
+        return Err(status::INSUFFICIENT_COMPONENTS);
+    }
+    let end = records::by_gid(func, config, &want.port_gid()).filter(|end| end.lid == from);
+    let end = end.ok_or(status::INVALID_GID)?;
+    Ok((end.fid.ok_or(status::INVALID_GID)?, end))
+}
+
+/// A port joins a group, which comes to be if the request says what it is to be like.
+pub(super) fn join(
+    func: &mut Func<'_>,
+    config: &Config,
+    from: u16,
+    mask: u64,
+    want: &McMemberRecord,
+) -> Answer<McMemberRecord> {
+    let (fid, end) = member(func, config, from, mask, want)?;
+    let wanted = want.join_state() & 15;
+    if wanted == 0 {
+        return Err(status::REQ_INVALID);
+    }
+    let known = (mask & MGID != 0).then(|| find(func, &want.mgid())).flatten();
+    let index = match known {
+        Some(index) => {
+            let row = func.row::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
+            if !fits(row, mask, want) {
+                return Err(status::REQ_INVALID);
+            }
+            index
+        }
+        None => create(func, mask, want, wanted)?,
+    };
+    let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
+    let state = state_of(row, fid) | wanted;
+    put(row, fid, state);
+    let row = *row;
+    Ok(record(index, &row, end.gid(), state_of(&row, fid)))
+}
+
+/// Makes a group: by a member that keeps it alive (IBTA o15-0.2.4), who says all that a group needs; only IPoIB's broadcast
+/// group is there for whoever asks, as if it had been made by the administrator.
+fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> Answer<u32> {
+    let needed = QKEY | PKEY | SL | FLOW_LABEL | TRAFFIC_CLASS;
+    let mgid = want.mgid();
+    let broadcast = is_ipoib_broadcast(&mgid);
+    if mask & needed != needed && !broadcast {
+        return Err(status::INSUFFICIENT_COMPONENTS);
+    }
+    if mask & MGID == 0 || mgid == [0; 16] || mgid[0] != 0xff {
+        return Err(status::REQ_INVALID);
+    }
+    let foreign = mask & PKEY != 0 && want.pkey() & 0x7fff != DEFAULT_PKEY & 0x7fff;
+    if state & (join_state::FULL | join_state::SEND_ONLY_FULL) == 0 || foreign {
+        return Err(status::REQ_INVALID);
+    }
+    let mtu = choose(mask, MTU_SELECTOR | MTU, (want.mtu_selector(), want.mtu()), 1..=MTU_4096, MTU_2048)?;
+    let rate = choose(mask, RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), 2..=RATE_100G, RATE_100G)?;
+    let time = (want.life_time_selector(), want.life_time());
+    let life_time = choose(mask, LIFE_TIME_SELECTOR | LIFE, time, 0..=31, LIFE_TIME)?;
+    let given = |bit: u64| mask & bit != 0;
+    let index = func.alloc::<SubnetGroupRow>(0, Party(0)).ok_or(status::NO_RESOURCES)?;
+    if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
+        row.mgid = mgid;
+        row.qkey = if given(QKEY) { want.qkey() } else { IPOIB_QKEY };
+        row.pkey = DEFAULT_PKEY;
+        (row.mtu, row.rate, row.life_time) = (mtu, rate, life_time);
+        row.sl = if given(SL) { want.sl() } else { 0 };
+        row.flow_label = if given(FLOW_LABEL) { want.flow_label() } else { 0 };
+        row.traffic_class = if given(TRAFFIC_CLASS) { want.traffic_class() } else { 0 };
+        row.hop_limit = if given(HOP_LIMIT) { want.hop_limit() } else { 0 };
+    }
+    Ok(index)
+}
+
+/// RFC 4391, 4: scope, the IPv4 signature, a P_Key, and ones.
+fn is_ipoib_broadcast(mgid: &[u8; 16]) -> bool {
+    mgid[0] == 0xff && mgid[2..4] == IPOIB_IPV4 && mgid[6..12] == [0; 6] && mgid[12..] == [0xff; 4]
+}
+
+/// A value that the request allows: the usual one, or the nearest to it.
+fn choose(
+    mask: u64,
+    bits: u64,
+    (selector, want): (Selector, u8),
+    range: std::ops::RangeInclusive<u8>,
+    usual: u8,
+) -> Answer<u8> {
+    let mut allowed: Vec<u8> = range.filter(|v| selected(mask, bits, selector, want, *v)).collect();
+    allowed.sort_by_key(|v| v.abs_diff(usual));
+    allowed.first().copied().ok_or(status::REQ_INVALID)
+}
+
+/// A port leaves a group, in the roles it names; a group without members that keep it alive ends.
+pub(super) fn leave(
+    func: &mut Func<'_>,
+    config: &Config,
+    from: u16,
+    mask: u64,
+    want: &McMemberRecord,
+) -> Answer<McMemberRecord> {
+    let (fid, end) = member(func, config, from, mask, want)?;
+    let index = (mask & MGID != 0).then(|| find(func, &want.mgid())).flatten().ok_or(status::REQ_INVALID)?;
+    let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::REQ_INVALID)?;
+    let left = want.join_state() & state_of(row, fid);
+    if left == 0 {
+        return Err(status::REQ_INVALID);
+    }
+    let state = state_of(row, fid) & !left;
+    put(row, fid, state);
+    let row = *row;
+    end_if_empty(func, index);
+    Ok(record(index, &row, end.gid(), state_of(&row, fid)))
+}
+
+fn end_if_empty(func: &mut Func<'_>, index: u32) {
+    let kept = func.row::<SubnetGroupRow>(index).is_some_and(|row| (row.full, row.send_only) != ([0; 2], [0; 2]));
+    if !kept {
+        func.free::<SubnetGroupRow>(index);
+    }
+}
+
+/// The port of `fid` is gone: it is in no group any more.
+pub(super) fn gone(func: &mut Func<'_>, fid: u8) {
+    for index in func.live::<SubnetGroupRow>() {
+        if func.row::<SubnetGroupRow>(index).is_some_and(|row| state_of(row, fid) != 0) {
+            if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
+                put(row, fid, 0);
+            }
+            end_if_empty(func, index);
+        }
+    }
+}

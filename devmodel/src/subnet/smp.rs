@@ -1,0 +1,301 @@
+//! The subnet management agent of a function's port (IBTA 14.2.5, 14.4).
+
+use super::{Answer, refuse, turned};
+use crate::{
+    Config, cmd, identity,
+    region::Func,
+    state::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS},
+};
+use hwspec::{
+    eqe::PortChange,
+    layout::{Layout, prefix},
+    wire::mad::{
+        self, MAD_SIZE, Method, Smp,
+        smp::{attribute, port_state, *},
+        status,
+    },
+};
+
+/// `port_physical_state` a manager may ask for: sleep, polling, disabled.
+const POLLING: u8 = 2;
+/// Blocks of the P_Key and GUID tables.
+const PKEY_BLOCKS: u32 = (PKEYS / PKEYS_PER_BLOCK) as u32;
+const GUID_BLOCKS: u32 = (PORT_GUIDS / GUIDS_PER_BLOCK) as u32;
+/// `link_speed_*`: 2.5 Gb/s to 10 Gb/s, and 10 Gb/s alone; in the extended fields 14 and 25 Gb/s, and 25 Gb/s alone.
+const SPEEDS: u8 = 7;
+const SPEED_QDR: u8 = 4;
+const SPEEDS_EXT: u8 = 3;
+const SPEED_EDR: u8 = 2;
+/// `link_width_supported`: 1x and 4x.
+const WIDTHS: u8 = 3;
+
+/// Answers a subnet management packet. `None`: no answer, as for one whose management key does not fit.
+pub(super) fn answer(
+    func: &mut Func<'_>,
+    config: &Config,
+    request: &[u8; MAD_SIZE],
+    keys_checked: bool,
+) -> Option<[u8; MAD_SIZE]> {
+    let packet = Smp::read(request);
+    let header = packet.header();
+    let method = header.method();
+    if method.answer().is_none() {
+        return None;
+    }
+    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+        return Some(refuse(request, status));
+    }
+    if !matches!(method, Method::Get | Method::Set) {
+        return Some(refuse(request, status::BAD_METHOD));
+    }
+    // IBTA 14.2.4.1: what the key protects, and from whom.
+    let port = func.function().ib;
+    let protected = method == Method::Set || port.m_key_protect >= 2;
+    if !keys_checked && port.m_key != 0 && packet.m_key() != port.m_key && protected {
+        let violations = func.function_mut(|f| &mut f.ib.m_key_violations);
+        *violations = violations.saturating_add(1);
+        return None;
+    }
+    let modifier = header.attribute_modifier();
+    let mut status = 0;
+    if method == Method::Set {
+        status = set(func, header.attribute_id(), modifier, &packet.data()).err().unwrap_or(0);
+    }
+    match get(func, config, header.attribute_id(), modifier) {
+        Ok(data) => {
+            let mut answer = Smp::from_bytes(turned(request, status));
+            answer.set().data(data);
+            Some(*answer.as_bytes())
+        }
+        Err(other) => Some(refuse(request, if status != 0 { status } else { other })),
+    }
+}
+
+/// `data` of an SMP that begins with `attribute`.
+fn block<T: Layout>(attribute: &T) -> [u8; 64] {
+    prefix(attribute.bytes())
+}
+
+fn get(func: &Func<'_>, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {
+    let port = &func.function().ib;
+    // Attributes of a node, not of a port, have no modifier.
+    let bad = |bad: bool| if bad { Err(status::BAD_FIELD) } else { Ok(()) };
+    match id {
+        attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
+        attribute::NODE_INFO => bad(modifier != 0).map(|()| block(&node_info(config, func.fid()))),
+        attribute::PORT_INFO => bad(modifier & 0x7fff_ffff > 1).map(|()| block(&port_info(func))),
+        attribute::GUID_INFO => {
+            bad(modifier >= GUID_BLOCKS)?;
+            let mut data = [0; 64];
+            for (at, guid) in data.chunks_exact_mut(8).zip(&port.guids) {
+                at.copy_from_slice(guid);
+            }
+            Ok(data)
+        }
+        attribute::PKEY_TABLE => {
+            let first = pkey_block(modifier)?;
+            let mut data = [0; 64];
+            for (at, pkey) in data.chunks_exact_mut(2).zip(&port.pkeys[first..]) {
+                at.copy_from_slice(&pkey.to_be_bytes());
+            }
+            Ok(data)
+        }
+        attribute::SL_TO_VL => Ok(prefix(&port.sl_to_vl)),
+        attribute::VL_ARBITRATION => {
+            let table = arbitration_table(modifier)?;
+            let mut data = [0; 64];
+            for (at, entry) in data.chunks_exact_mut(2).zip(&port.arbitration[table]) {
+                at.copy_from_slice(entry);
+            }
+            Ok(data)
+        }
+        _ => Err(status::BAD_ATTRIBUTE),
+    }
+}
+
+fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<()> {
+    match id {
+        attribute::NODE_DESCRIPTION if modifier == 0 => {
+            *func.function_mut(|f| &mut f.ib.node_description) = *data;
+        }
+        attribute::PORT_INFO if modifier & 0x7fff_ffff <= 1 => return set_port_info(func, &PortInfo::read(data)),
+        attribute::GUID_INFO if modifier < GUID_BLOCKS => {
+            let before = func.function().ib.guids;
+            let guids = func.function_mut(|f| &mut f.ib.guids);
+            // The first is the port's own, and read only (IBTA 14.2.5.5).
+            for (guid, given) in guids.iter_mut().zip(data.chunks_exact(8)).skip(1) {
+                *guid = prefix(given);
+            }
+            if *guids != before {
+                cmd::port_event(func, PortChange::Guid);
+            }
+        }
+        attribute::PKEY_TABLE => {
+            let first = pkey_block(modifier)?;
+            let before = func.function().ib.pkeys;
+            let pkeys = func.function_mut(|f| &mut f.ib.pkeys);
+            for (pkey, given) in pkeys[first..].iter_mut().zip(data.chunks_exact(2)) {
+                *pkey = u16::from_be_bytes(prefix(given));
+            }
+            if *pkeys != before {
+                cmd::port_event(func, PortChange::Pkey);
+            }
+        }
+        attribute::SL_TO_VL => {
+            // One data lane: every service level goes there, or nowhere.
+            let known = data[..8].iter().all(|b| matches!(b >> 4, 0 | 15) && matches!(b & 15, 0 | 15));
+            if !known {
+                return Err(status::BAD_FIELD);
+            }
+            *func.function_mut(|f| &mut f.ib.sl_to_vl) = prefix(data);
+        }
+        attribute::VL_ARBITRATION => {
+            let table = arbitration_table(modifier)?;
+            let entries = &mut func.function_mut(|f| &mut f.ib.arbitration)[table];
+            for (entry, given) in entries.iter_mut().zip(data.chunks_exact(2)) {
+                *entry = prefix(given);
+            }
+        }
+        attribute::NODE_DESCRIPTION | attribute::PORT_INFO | attribute::GUID_INFO => {
+            return Err(status::BAD_FIELD);
+        }
+        _ => return Err(status::BAD_ATTRIBUTE),
+    }
+    Ok(())
+}
+
+/// First P_Key of a block; the upper half of the modifier names a switch port and is 0 here.
+fn pkey_block(modifier: u32) -> Answer<usize> {
+    if modifier < PKEY_BLOCKS { Ok(modifier as usize * PKEYS_PER_BLOCK) } else { Err(status::BAD_FIELD) }
+}
+
+/// Which table: the upper half is 1 for the low priority table, 3 for the high; each is one block long.
+fn arbitration_table(modifier: u32) -> Answer<usize> {
+    match modifier >> 16 {
+        1 => Ok(0),
+        3 => Ok(1),
+        _ => Err(status::BAD_FIELD),
+    }
+}
+
+/// `NodeInfo` of function `fid`.
+pub(super) fn node_info(config: &Config, fid: u8) -> NodeInfo {
+    let guid = identity::guid(config.node_id, fid);
+    let mut info = NodeInfo::zeroed();
+    info.set()
+        .base_version(mad::BASE_VERSION)
+        .class_version(CLASS_VERSION)
+        .node_type(CHANNEL_ADAPTER)
+        .num_ports(1)
+        .system_image_guid(identity::guid(config.node_id, 0))
+        .node_guid(guid)
+        .port_guid(guid)
+        .partition_cap(PKEYS as u16)
+        .device_id(if fid == 0 { hwspec::pcie::PF_DEVICE_ID } else { hwspec::pcie::VF_DEVICE_ID })
+        .local_port_num(1)
+        .vendor_id(VENDOR);
+    info
+}
+
+/// IEEE vendor id (OUI).
+pub(super) const VENDOR: u32 = 0x02c9;
+
+/// `PortInfo` of a function's port.
+pub(super) fn port_info(func: &Func<'_>) -> PortInfo {
+    let f = func.function();
+    described(func.fid(), &f.ib, f.vport_state != 0)
+}
+
+/// `PortInfo` of the port of `fid` with what a manager set.
+pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
+    let mut info = link_of(up);
+    info.set()
+        .m_key(port.m_key)
+        .gid_prefix(port.gid_prefix)
+        .lid(identity::lid(fid))
+        .master_sm_lid(identity::SWITCH_LID)
+        .capability_mask(port.capability_mask)
+        .m_key_lease_period(port.m_key_lease)
+        .local_port_num(1)
+        .m_key_protect_bits(port.m_key_protect)
+        .vl_high_limit(port.vl_high_limit)
+        .vl_arbitration_high_cap(ARBITRATION as u8)
+        .vl_arbitration_low_cap(ARBITRATION as u8)
+        .m_key_violations(port.m_key_violations)
+        .p_key_violations(port.pkey_violations)
+        .q_key_violations(port.qkey_violations)
+        .guid_cap(PORT_GUIDS as u8)
+        .subnet_timeout(port.subnet_timeout)
+        .resp_time_value(super::RESPONSE_TIME);
+    info
+}
+
+/// What all ports of the subnet have in common: a 4x EDR link.
+pub(super) fn link_of(up: bool) -> PortInfo {
+    let mut info = PortInfo::zeroed();
+    info.set()
+        .link_width_enabled(WIDTHS)
+        .link_width_supported(WIDTHS)
+        .link_width_active(WIDTH_4X)
+        .link_speed_supported(SPEEDS)
+        .port_state(if up { port_state::ACTIVE } else { port_state::DOWN })
+        .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
+        .link_down_default_state(POLLING)
+        .link_speed_active(SPEED_QDR)
+        .link_speed_enabled(SPEEDS)
+        .neighbor_mtu(MTU_4096)
+        .vl_cap(1)
+        .mtu_cap(MTU_4096)
+        .operational_vls(1)
+        .link_speed_ext_active(SPEED_EDR)
+        .link_speed_ext_supported(SPEEDS_EXT)
+        .link_speed_ext_enabled(SPEEDS_EXT);
+    info
+}
+
+fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {
+    // LIDs are the switch's business: only the one the port has, or none, can be set.
+    let lid = matches!(info.lid(), 0) || info.lid() == identity::lid(func.fid());
+    if !lid || info.lmc() != 0 {
+        return Err(status::BAD_FIELD);
+    }
+    let (state, physical) = (info.port_state(), info.port_physical_state());
+    if state > port_state::ACTIVE || !matches!(physical, 0 | POLLING | PHYS_DISABLED) {
+        return Err(status::BAD_FIELD);
+    }
+    let mut port = func.function().ib;
+    port.m_key = info.m_key();
+    port.m_key_protect = info.m_key_protect_bits();
+    port.m_key_lease = info.m_key_lease_period();
+    port.gid_prefix = info.gid_prefix();
+    port.subnet_timeout = info.subnet_timeout();
+    port.vl_high_limit = info.vl_high_limit();
+    // Violation counters are cleared by writing zero (IBTA 14.2.5.6).
+    let cleared = |counter: u16, given: u16| if given == 0 { 0 } else { counter };
+    port.m_key_violations = cleared(port.m_key_violations, info.m_key_violations());
+    port.pkey_violations = cleared(port.pkey_violations, info.p_key_violations());
+    port.qkey_violations = cleared(port.qkey_violations, info.q_key_violations());
+    let moved = port.gid_prefix != func.function().ib.gid_prefix;
+    *func.function_mut(|f| &mut f.ib) = port;
+    if moved {
+        cmd::port_event(func, PortChange::Guid);
+    }
+    if info.client_reregister() {
+        cmd::port_event(func, PortChange::ClientRereg);
+    }
+    match (state, physical) {
+        (port_state::DOWN, PHYS_DISABLED) => set_link(func, false),
+        (port_state::DOWN, POLLING) | (_, POLLING) => set_link(func, true),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The link goes down or comes up.
+pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
+    if !up && func.function().vport_state != 0 {
+        let downed = func.function_mut(|f| &mut f.ib.link_downed);
+        *downed = downed.saturating_add(1);
+    }
+    cmd::set_link(func, up);
+}

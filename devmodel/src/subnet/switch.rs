@@ -1,0 +1,205 @@
+//! The switch all ports hang on: its own management port, and the way of directed-route packets through it (IBTA 14.2.2,
+//! 14.2.5.4).
+
+use super::{Answer, refuse, smp, turned};
+use crate::{Config, identity, region::Func, state::SUBNET_GROUPS};
+use hwspec::{
+    layout::{Layout, prefix},
+    wire::{
+        lrh::PERMISSIVE_LID,
+        mad::{
+            self, MAD_SIZE, Method, MgmtClass, Smp,
+            smp::{CLASS_VERSION, NodeInfo, PortInfo, SWITCH, SmInfo, SwitchInfo, attribute},
+            status,
+        },
+    },
+};
+
+/// Linear forwarding table, a block of 64 LIDs each.
+const LINEAR_FORWARDING: u16 = 0x19;
+/// Port of a forwarding table that leads nowhere.
+const NOWHERE: u8 = 0xff;
+/// `sm_state`: master.
+const MASTER: u8 = 3;
+/// Hops of a directed route.
+const MAX_HOPS: u8 = 63;
+/// Device id of the switch: not one of a real device.
+const DEVICE_ID: u16 = 0x1b56;
+
+/// What becomes of a subnet management packet that comes to the switch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Back to where it came from, answered.
+    Back([u8; MAD_SIZE]),
+    /// Out of the port of this function.
+    Out(u8, [u8; MAD_SIZE]),
+    /// Nowhere.
+    Lost,
+}
+
+/// The port a function hangs on; 0 is the switch's own.
+fn port_of(fid: u8) -> u8 {
+    fid + 1
+}
+
+/// A subnet management packet from function `from`.
+pub(super) fn handle(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) -> Way {
+    let mut packet = Smp::read(request);
+    let mut header = packet.header();
+    if header.mgmt_class() != MgmtClass::SubnDirected {
+        return answer(func, config, from, request).map_or(Way::Lost, Way::Back);
+    }
+    let (pointer, count) = (header.hop_pointer(), header.hop_count());
+    // The directed part begins and ends here: no LID-routed parts around it.
+    let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
+    if !whole || count > MAX_HOPS || pointer == 0 || pointer > count {
+        return Way::Lost;
+    }
+    if header.status() & status::DIRECTION != 0 {
+        // C14-13: one hop back along the return path.
+        if pointer < 2 {
+            return Way::Lost;
+        }
+        let port = packet.return_path()[usize::from(pointer) - 1];
+        header.set().hop_pointer(pointer - 1);
+        packet.set().header(header);
+        return out(func, port, &packet);
+    }
+    let mut path = packet.return_path();
+    path[usize::from(pointer)] = port_of(from);
+    packet.set().return_path(path);
+    if pointer == count {
+        return answer(func, config, from, packet.as_bytes()).map_or(Way::Lost, Way::Back);
+    }
+    // C14-9: one hop on along the initial path.
+    header.set().hop_pointer(pointer + 1);
+    packet.set().header(header);
+    let port = packet.initial_path()[usize::from(pointer) + 1];
+    out(func, port, &packet)
+}
+
+fn out(func: &Func<'_>, port: u8, packet: &Smp) -> Way {
+    match port.checked_sub(1) {
+        Some(fid) if is_up(func, fid) => Way::Out(fid, *packet.as_bytes()),
+        _ => Way::Lost,
+    }
+}
+
+fn is_up(func: &Func<'_>, fid: u8) -> bool {
+    fid < func.region().functions() && func.region().is_present(fid)
+}
+
+fn answer(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+    let packet = Smp::read(request);
+    let header = packet.header();
+    header.method().answer()?;
+    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+        return Some(refuse(request, status));
+    }
+    // What the switch is like follows from the adapter: nothing can be set.
+    if header.method() != Method::Get {
+        return Some(refuse(request, status::BAD_METHOD));
+    }
+    match get(func, config, from, header.attribute_id(), header.attribute_modifier()) {
+        Ok(data) => {
+            let mut answer = Smp::from_bytes(turned(request, 0));
+            answer.set().data(data);
+            Some(*answer.as_bytes())
+        }
+        Err(status) => Some(refuse(request, status)),
+    }
+}
+
+fn get(func: &Func<'_>, config: &Config, from: u8, id: u16, modifier: u32) -> Answer<[u8; 64]> {
+    Ok(match id {
+        attribute::NODE_DESCRIPTION => description(),
+        attribute::NODE_INFO => {
+            let mut info = node_info(func, config);
+            info.set().local_port_num(port_of(from));
+            prefix(info.bytes())
+        }
+        attribute::SWITCH_INFO => prefix(switch_info().bytes()),
+        attribute::PORT_INFO => {
+            let port = u8::try_from(modifier & 0x7fff_ffff).or(Err(status::BAD_FIELD))?;
+            if port > func.region().functions() {
+                return Err(status::BAD_FIELD);
+            }
+            let mut info = port_info(func, port);
+            info.set().local_port_num(port_of(from));
+            prefix(info.bytes())
+        }
+        attribute::GUID_INFO if modifier == 0 => prefix(&identity::switch_guid(config.node_id)),
+        attribute::PKEY_TABLE if modifier & 0xffff == 0 => prefix(&super::DEFAULT_PKEY.to_be_bytes()),
+        attribute::SL_TO_VL => [0; 64],
+        attribute::SM_INFO => {
+            let mut info = SmInfo::zeroed();
+            info.set().guid(identity::switch_guid(config.node_id)).sm_state(MASTER);
+            prefix(info.bytes())
+        }
+        LINEAR_FORWARDING => {
+            let mut ports = [NOWHERE; 64];
+            for (i, port) in ports.iter_mut().enumerate() {
+                let lid = modifier.saturating_mul(64).saturating_add(i as u32);
+                let lid = u16::try_from(lid).or(Err(status::BAD_FIELD))?;
+                match identity::fid_of_lid(lid).filter(|fid| is_up(func, *fid)) {
+                    Some(fid) => *port = port_of(fid),
+                    None if lid == identity::SWITCH_LID => *port = 0,
+                    None => {}
+                }
+            }
+            ports
+        }
+        _ => return Err(status::BAD_ATTRIBUTE),
+    })
+}
+
+/// `NodeDescription` of the switch.
+pub(super) fn description() -> [u8; 64] {
+    prefix(b"ironverbs switch")
+}
+
+/// `NodeInfo` of the switch.
+pub(super) fn node_info(func: &Func<'_>, config: &Config) -> NodeInfo {
+    let guid = identity::switch_guid(config.node_id);
+    let mut info = NodeInfo::zeroed();
+    info.set()
+        .base_version(mad::BASE_VERSION)
+        .class_version(CLASS_VERSION)
+        .node_type(SWITCH)
+        .num_ports(func.region().functions())
+        .system_image_guid(guid)
+        .node_guid(guid)
+        .port_guid(guid)
+        .partition_cap(1)
+        .device_id(DEVICE_ID)
+        .vendor_id(smp::VENDOR);
+    info
+}
+
+fn switch_info() -> SwitchInfo {
+    let mut info = SwitchInfo::zeroed();
+    info.set()
+        .linear_fdb_cap(identity::SWITCH_LID + 1)
+        .multicast_fdb_cap(SUBNET_GROUPS as u16)
+        .linear_fdb_top(identity::SWITCH_LID)
+        .life_time_value(super::LIFE_TIME);
+    info
+}
+
+/// `PortInfo` of a port of the switch: 0 is its own.
+pub(super) fn port_info(func: &Func<'_>, port: u8) -> PortInfo {
+    let up = port.checked_sub(1).is_none_or(|fid| is_up(func, fid));
+    let mut info = smp::link_of(up);
+    if port == 0 {
+        info.set()
+            .gid_prefix(super::DEFAULT_PREFIX)
+            .lid(identity::SWITCH_LID)
+            .master_sm_lid(identity::SWITCH_LID)
+            .capability_mask(super::CAPABILITIES | IS_SM)
+            .guid_cap(1);
+    }
+    info
+}
+
+/// `capability_mask`: a subnet manager is here.
+const IS_SM: u32 = 1 << 1;
