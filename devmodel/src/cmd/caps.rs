@@ -2,20 +2,21 @@
 
 use super::{
     call::Call,
-    cq, eq, mkey, qp, qp_context,
+    caps_ethernet, cq, eq, mkey, qp, qp_context,
     refusal::{Done, Refused, Syndrome},
     srq,
 };
+use crate::LinkLayer;
 use crate::region::{Func, Table};
 use crate::state::ROCE_ADDRESSES;
 use hwspec::{
     cmd::adapter::*,
     context::{CapType, caps::*},
-    layout::{Bits, Layout},
+    layout::{Bits, Layout, prefix},
 };
 
-/// Bytes of a capability page that this device knows.
-const PAGE: usize = 0x100;
+/// Bytes of a capability page.
+const PAGE: usize = 0x1000;
 /// RoCE v2 in `roce_version`.
 const ROCE_V2: u8 = 1 << 2;
 /// IPv4 and IPv6 in `l3_type`.
@@ -24,8 +25,6 @@ const L3_TYPES: u8 = 1 << 1 | 1 << 2;
 const ATOMICS: u16 = 0b11;
 /// 8 bytes in `atomic_size_qp`.
 const ATOMIC_SIZE: u16 = 8;
-/// `port_type`: Ethernet.
-const ETHERNET: u8 = 1;
 /// UDP port of RoCE v2 (A17.3.2.4).
 const ROCE_PORT: u16 = 4791;
 
@@ -49,7 +48,7 @@ fn log_rows(func: &Func<'_>, table: Table) -> u8 {
     func.rows(table).trailing_zeros() as u8
 }
 
-fn general(func: &Func<'_>, current: bool) -> HcaCap {
+fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
     let set = &func.function().caps_set;
     let chosen_qp = set[SET_LOG_MAX_QP] as u8;
     let log_qp = log_rows(func, Table::Qp);
@@ -82,20 +81,28 @@ fn general(func: &Func<'_>, current: bool) -> HcaCap {
         .max_qp_cnt(func.rows(Table::Counter).min(0x3ff) as u16 - 1)
         .num_ports(1)
         .native_port_num(1)
-        .port_type(ETHERNET)
         .cqe_version(1)
         .log_pg_sz(12)
         .uar_sz(5)
         .log_bf_reg_size(9)
         .uar_4k(!current || set[SET_UAR_4K] != 0)
         .compact_address_vector(true)
-        .umr_modify_entity_size_disabled(true)
-        .umr_modify_atomic_disabled(true)
-        .umr_indirect_mkey_disabled(true)
+        .umr_extended_translation_offset(true)
+        .umr_ptr_rlky(true)
+        .log_max_klm_list_size(mkey::LOG_MAX_LIST)
+        .max_indirection(1)
+        .cq_resize(true)
         .cq_oi(true)
         .cq_moderation(true)
         .rc(true)
+        .uc(true)
+        .ud(true)
         .xrc(true)
+        .set_deth_sqpn(true)
+        .block_lb_mc(true)
+        .log_max_mcg(log_srq)
+        .max_qp_mcg(func.rows(Table::Group))
+        .rts2rts_qp_counters_set_id(true)
         .roce(true)
         .atomic(true)
         .driver_version(true)
@@ -104,6 +111,7 @@ fn general(func: &Func<'_>, current: bool) -> HcaCap {
         .retransmission_q_counters(true)
         .enhanced_error_q_counters(true)
         .local_ca_ack_delay(15);
+    caps_ethernet::general(&mut c, func, link);
     c
 }
 
@@ -130,18 +138,20 @@ fn roce(func: &Func<'_>, current: bool) -> RoceCap {
     c
 }
 
-fn page(func: &Func<'_>, kind: CapType, current: bool) -> Done<[u8; PAGE]> {
+/// A page that begins with `bytes`.
+fn whole(bytes: &[u8]) -> [u8; PAGE] {
+    prefix(bytes)
+}
+
+fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> Done<[u8; PAGE]> {
     Ok(match kind {
-        CapType::General => *general(func, current).as_bytes(),
-        CapType::Atomic => *atomic(func, current).as_bytes(),
-        CapType::Roce => *roce(func, current).as_bytes(),
+        CapType::General => whole(general(func, link, current).as_bytes()),
+        CapType::Atomic => whole(atomic(func, current).as_bytes()),
+        CapType::Roce => whole(roce(func, current).as_bytes()),
+        CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
+        CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
         // Known, and nothing of it is there.
-        CapType::EthernetOffloads
-        | CapType::Odp
-        | CapType::FlowTable
-        | CapType::Qos
-        | CapType::DeviceMem
-        | CapType::General2 => [0; PAGE],
+        CapType::Odp | CapType::Qos | CapType::DeviceMem | CapType::General2 => [0; PAGE],
         _ => return Syndrome::CapType.refuse(),
     })
 }
@@ -156,11 +166,9 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaCapIn = call.input()?;
     Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
     let (kind, current) = which(call.op_mod)?;
-    let page = page(call.func, kind, current)?;
+    let page = page(call.func, call.step.config.link_layer, kind, current)?;
     let mut out = QueryHcaCapOut::zeroed();
-    let mut whole = [0; 0x1000];
-    whole[..PAGE].copy_from_slice(&page);
-    out.set().capability(whole);
+    out.set().capability(page);
     call.answer(&out)
 }
 
@@ -171,43 +179,46 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::HcaState.unless(call.func.function().hca_state == super::dispatch::ENABLED)?;
     let (kind, _) = which(call.op_mod)?;
     let given = input.capability();
+    let link = call.step.config.link_layer;
     let mut chosen = call.func.function().caps_set;
     // What the page would read if nothing but that which can be chosen were given.
-    let mut allowed = page(call.func, kind, true)?;
+    let mut allowed = page(call.func, link, kind, true)?;
     match kind {
         CapType::General => {
-            let (want, max) = (HcaCap::read(&given), general(call.func, false));
+            let (want, max) = (HcaCap::read(&given), general(call.func, link, false));
             Syndrome::CapValue.unless((1..=max.log_max_qp()).contains(&want.log_max_qp()))?;
             chosen[SET_LOG_MAX_QP] = want.log_max_qp().into();
             chosen[SET_UAR_4K] = want.uar_4k().into();
-            let mut c = HcaCap::from_bytes(allowed);
+            let mut c = HcaCap::read(&allowed);
             c.set().log_max_qp(want.log_max_qp()).uar_4k(want.uar_4k());
-            allowed = *c.as_bytes();
+            allowed = whole(c.as_bytes());
         }
         CapType::Atomic => {
             let want = AtomicCaps::read(&given);
             Syndrome::CapValue.unless(want.atomic_req_8b_endianness_mode() <= 1)?;
             chosen[SET_ATOMIC_ENDIANNESS] = want.atomic_req_8b_endianness_mode().into();
-            let mut c = AtomicCaps::from_bytes(allowed);
+            let mut c = AtomicCaps::read(&allowed);
             c.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
-            allowed = *c.as_bytes();
+            allowed = whole(c.as_bytes());
         }
         CapType::Roce => {
             let want = RoceCap::read(&given);
             chosen[SET_SOURCE_PORT] = want.sw_r_roce_src_udp_port().into();
-            let mut c = RoceCap::from_bytes(allowed);
+            let mut c = RoceCap::read(&allowed);
             c.set().sw_r_roce_src_udp_port(want.sw_r_roce_src_udp_port());
-            allowed = *c.as_bytes();
+            allowed = whole(c.as_bytes());
         }
         _ => {}
     }
-    let same = given[..PAGE] == allowed && given[PAGE..].iter().all(|b| *b == 0);
-    Syndrome::CapValue.unless(same)?;
+    Syndrome::CapValue.unless(given == allowed)?;
     *call.func.function_mut(|f| &mut f.caps_set) = chosen;
     call.answer(&SetHcaCapOut::zeroed())
 }
 
 /// QPs the driver may have.
 pub(super) fn max_qps(func: &Func<'_>) -> u32 {
-    1 << general(func, true).log_max_qp()
+    match func.function().caps_set[SET_LOG_MAX_QP] {
+        0 => func.rows(Table::Qp),
+        chosen => 1 << chosen,
+    }
 }

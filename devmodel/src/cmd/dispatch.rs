@@ -3,7 +3,7 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, flow, flow_entry, mcg, mkey, pages, qp, qp_modify,
+    caps, cq, eq, flow, flow_entry, mcg, mkey, nic_vport, pages, port_counters, qp, qp_modify,
     refusal::{Done, Syndrome},
     registers, resource, rq, sq, srq, tir, uctx, vport,
 };
@@ -172,11 +172,11 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
 
         QueryVportState => vport::query_state(call),
         ModifyVportState => vport::modify_state(call),
-        QueryNicVportContext => vport::query_nic(call),
-        ModifyNicVportContext => vport::modify_nic(call),
+        QueryNicVportContext => nic_vport::query(call),
+        ModifyNicVportContext => nic_vport::modify(call),
         SetRoceAddress => vport::set_roce_address(call),
         QueryRoceAddress => vport::query_roce_address(call),
-        QueryVportCounter => vport::query_counter(call),
+        QueryVportCounter => port_counters::query_vport(call),
         QueryHcaVportContext | QueryHcaVportGid | QueryHcaVportPkey | MadIfc => {
             Syndrome::NotOnThisLink.refuse()
         }

@@ -6,6 +6,7 @@
 mod adapter;
 mod call;
 mod caps;
+mod caps_ethernet;
 mod cq;
 mod dispatch;
 mod eq;
@@ -14,7 +15,9 @@ pub(crate) mod flow_entry;
 mod mcg;
 mod memory;
 mod mkey;
+mod nic_vport;
 mod pages;
+mod port_counters;
 mod qp;
 mod qp_context;
 mod qp_modify;

@@ -78,6 +78,9 @@ syndromes! {
     FlowMatch = 0xd0, BadParam, "outer header fields to match";
     FlowAction = 0xd1, BadParam, "an action this device supports";
     FlowDestination = 0xd2, BadParam, "as many destinations and counters as the action calls for, of a kind this device has";
+    FlowControl = 0xd6, BadParam, "no flow control";
+    CounterGroup = 0xd5, BadParam, "a group of counters this device has";
+    VportAddress = 0xd4, BadParam, "a unicast address that is not zero";
     VportList = 0xd3, BadParam, "a list of a kind this device has, within the advertised size";
     InUse = 0x2b, BadResState, "an object nothing refers to";
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";

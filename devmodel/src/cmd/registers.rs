@@ -4,13 +4,14 @@
 
 use super::{
     call::Call,
+    port_counters,
     refusal::{Done, Syndrome},
     vport,
 };
-use crate::state::Counters;
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
-    layout::{load, store},
+    context::port::Pfcc,
+    layout::{Layout, load, store},
 };
 
 /// `op_mod`: write, read.
@@ -18,9 +19,12 @@ const WRITE: u16 = 0;
 const READ: u16 = 1;
 
 /// Register ids.
+const PCAP: u16 = 0x5001;
+const PMLP: u16 = 0x5002;
 const PMTU: u16 = 0x5003;
 const PTYS: u16 = 0x5004;
 const PAOS: u16 = 0x5006;
+const PFCC: u16 = 0x5007;
 const PPCNT: u16 = 0x5008;
 const PVLC: u16 = 0x500f;
 const NODE_DESC: u16 = 0x6001;
@@ -33,14 +37,16 @@ const BASE_100G_CR4: u64 = 1 << 20;
 /// `admin_status` and `oper_status` of `PAOS`.
 const UP: u64 = 1;
 const DOWN: u64 = 2;
-/// `grp` of `PPCNT`: IEEE 802.3.
-const IEEE_802_3: u64 = 0;
+/// Lanes of the port.
+const LANES: u8 = 4;
 
 /// Bytes of a register.
 fn size(id: u16) -> Option<usize> {
     Some(match id {
         PMTU | PVLC | PAOS | HOST_ENDIANNESS => 0x10,
-        PTYS | NODE_DESC => 0x40,
+        PCAP => 0x14,
+        PFCC => 0x20,
+        PTYS | PMLP | NODE_DESC => 0x40,
         PPCNT => 0x100,
         _ => return None,
     })
@@ -71,6 +77,13 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
             Syndrome::Mtu.unless((68..=vport::MAX_MTU).contains(&mtu))?;
             *call.func.function_mut(|f| &mut f.mtu) = mtu;
         }
+        // There is no flow control to be had.
+        (PFCC, WRITE) => {
+            let asked = Pfcc::read(&register);
+            let none = !asked.pptx() && !asked.pprx() && asked.pfctx() == 0 && asked.pfcrx() == 0;
+            Syndrome::FlowControl.unless(none)?;
+        }
+        (PPCNT, READ) => port_counters::ppcnt(call.func, &mut register)?,
         (_, READ) => read(call, id, &mut register),
         _ => return Syndrome::Register.refuse(),
     }
@@ -99,18 +112,14 @@ fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
             store(register, 0, 11, 8, state);
             store(register, 0, 3, 0, state);
         }
-        PPCNT => {
-            let group = load(register, 0, 5, 0);
-            register[8..].fill(0);
-            if group == IEEE_802_3 {
-                // Frames sent and received, then octets sent and received behind two error counters.
-                let counters = [
-                    (0x08, Counters::TxPackets),
-                    (0x10, Counters::RxPackets),
-                    (0x28, Counters::TxBytes),
-                    (0x30, Counters::RxBytes),
-                ];
-                counters.iter().for_each(|(at, c)| store(register, *at, 63, 0, f.counters[*c as usize]));
+        PFCC => register[4..].fill(0),
+        PCAP => register[4..].fill(0),
+        PMLP => {
+            register[1..].fill(0);
+            store(register, 0, 7, 0, LANES.into());
+            // Module 0; lane i is lane i of it.
+            for lane in 0..LANES {
+                store(register, 4 + 4 * usize::from(lane), 19, 16, lane.into());
             }
         }
         _ => {

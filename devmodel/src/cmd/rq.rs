@@ -17,6 +17,8 @@ use hwspec::{
     layout::{load, store},
 };
 
+/// log2 of the smallest WQE in bytes: one data segment.
+pub(super) const LOG_MIN_STRIDE: u8 = 4;
 /// `rqc.mem_rq_type`: the queue has its own ring.
 const INLINE: u8 = 0;
 /// `modify_bitmask`: VLAN stripping, and the counter set.
@@ -34,7 +36,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::RqType.unless(wq.wq_type() == CYCLIC)?;
     Syndrome::QueueState.unless(c.state() == RESET)?;
     Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)?;
-    Syndrome::Stride.unless((4..=LOG_MAX_RQ_STRIDE).contains(&wq.log_wq_stride()))?;
+    Syndrome::Stride.unless((LOG_MIN_STRIDE..=LOG_MAX_RQ_STRIDE).contains(&wq.log_wq_stride()))?;
     let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd)?;
     let cq = call.own::<CqRow>(c.cqn(), Syndrome::NoSuchCq)?;
     counter_set(call, c.counter_set_id())?;

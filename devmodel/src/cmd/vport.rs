@@ -5,25 +5,21 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    identity,
     pipe::event,
     region::Func,
-    state::{Counters, EqRow, ROCE_ADDRESSES, RoceAddress},
+    state::{EqRow, ROCE_ADDRESSES, RoceAddress},
 };
 use hwspec::{
     cmd::vport::*,
-    context::vport::{MacAddressLayout, NicVportContext, RoceAddr, TrafficCounter},
+    context::vport::RoceAddr,
     eqe::{Eqe, EventType, PortChange, PortEvent},
     layout::prefix,
 };
 
-/// Largest MTU of the port, in bytes.
-pub(super) const MAX_MTU: u16 = 9978;
+/// Largest MTU of the port: bytes of a frame, its check sequence included.
+pub(super) const MAX_MTU: u16 = 9216;
 /// Smallest MTU an IPv4 link may have.
-const MIN_MTU: u16 = 68;
-/// `modify_nic_vport_field_select`.
-const ROCE_EN: u32 = 1 << 1;
-const MTU: u32 = 1 << 6;
+pub(super) const MIN_MTU: u16 = 68;
 /// `roce_version`: RoCE v2.
 const ROCE_V2: u8 = 2;
 /// `roce_l3_type`.
@@ -37,7 +33,7 @@ const FOLLOW: u8 = 2;
 const PORTS: u16 = 2;
 
 /// A function speaks for its own vport only.
-fn own_vport(other: bool, number: u16) -> Done {
+pub(super) fn own_vport(other: bool, number: u16) -> Done {
     Syndrome::FunctionId.unless(!other && number == 0)
 }
 
@@ -63,13 +59,17 @@ pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 /// The link goes up or down; every event queue that wants port events hears of a change.
-pub(super) fn set_link(func: &mut Func<'_>, up: bool) {
+pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
     if func.function().vport_state == u32::from(up) {
         return;
     }
     *func.function_mut(|f| &mut f.vport_state) = up.into();
+    port_event(func, if up { PortChange::Active } else { PortChange::Down });
+}
+
+/// Tells every event queue that wants port events of a change.
+pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
     let bit = 1u64 << EventType::PortChange.raw();
-    let change = if up { PortChange::Active } else { PortChange::Down };
     for eqn in func.live::<EqRow>() {
         if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
             let mut data = PortEvent::zeroed();
@@ -79,49 +79,6 @@ pub(super) fn set_link(func: &mut Func<'_>, up: bool) {
             event::push(func, eqn, eqe);
         }
     }
-}
-
-pub(super) fn query_nic(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QueryNicVportContextIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
-    let f = call.func.function();
-    let mut address = MacAddressLayout::zeroed();
-    address
-        .set()
-        .mac_addr_47_32(u16::from_be_bytes(prefix(&f.mac)))
-        .mac_addr_31_0(u32::from_be_bytes(prefix(&f.mac[2..])));
-    let node_id = call.step.config.node_id;
-    let guid = u64::from_be_bytes(identity::guid(node_id, call.func.fid()));
-    let mut context = NicVportContext::zeroed();
-    context
-        .set()
-        .roce_en(f.roce_enabled != 0)
-        .mtu(f.mtu)
-        .system_image_guid(u64::from_be_bytes(identity::guid(node_id, 0)))
-        .port_guid(guid)
-        .node_guid(guid)
-        .allowed_list_type(input.allowed_list_type())
-        .permanent_address(address);
-    let mut out = QueryNicVportContextOut::zeroed();
-    out.set().nic_vport_context(context);
-    call.answer(&out)
-}
-
-pub(super) fn modify_nic(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: ModifyNicVportContextIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
-    let fields = u32::from_be_bytes(input.field_select());
-    // Addresses follow from the function's number; there is no Ethernet data path whose filters could be set.
-    Syndrome::ModifyField.unless(fields & !(ROCE_EN | MTU) == 0)?;
-    let context = input.nic_vport_context();
-    if fields & MTU != 0 {
-        Syndrome::Mtu.unless((MIN_MTU..=MAX_MTU).contains(&context.mtu()))?;
-        *call.func.function_mut(|f| &mut f.mtu) = context.mtu();
-    }
-    if fields & ROCE_EN != 0 {
-        *call.func.function_mut(|f| &mut f.roce_enabled) = context.roce_en().into();
-    }
-    call.answer(&ModifyNicVportContextOut::zeroed())
 }
 
 pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
@@ -169,28 +126,5 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
         .roce_version(address.version);
     let mut out = QueryRoceAddressOut::zeroed();
     out.set().roce_address(shown);
-    call.answer(&out)
-}
-
-pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QueryVportCounterIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
-    Syndrome::Port.unless(input.port_num() <= 1)?;
-    let counters = call.func.function().counters;
-    let pair = |packets: Counters, octets: Counters| {
-        let mut c = TrafficCounter::zeroed();
-        c.set().packets(counters[packets as usize]).octets(counters[octets as usize]);
-        c
-    };
-    let mut out = QueryVportCounterOut::zeroed();
-    out.set()
-        .received_ib_unicast(pair(Counters::RxPackets, Counters::RxBytes))
-        .transmitted_ib_unicast(pair(Counters::TxPackets, Counters::TxBytes));
-    if input.clear() {
-        let counters = call.func.function_mut(|f| &mut f.counters);
-        for c in [Counters::RxPackets, Counters::RxBytes, Counters::TxPackets, Counters::TxBytes] {
-            counters[c as usize] = 0;
-        }
-    }
     call.answer(&out)
 }
