@@ -28,6 +28,9 @@ pub mod access {
 /// The key that stands for physical memory on queue pairs that may use it (`rlky`).
 pub const RESERVED_LKEY: u32 = 0x200;
 
+/// Bits of a translation entry that says where a page is: readable, writable.
+pub(crate) const PRESENT: u64 = 3;
+
 /// Why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -97,7 +100,7 @@ pub fn pieces(
         return Ok(());
     }
     if row.mode != AccessMode::Mtt.raw() || row.mtt == 0 {
-        return Err(Fault::Key);
+        return indirect(func, row, offset, len, need, out);
     }
     let log = row.log_page.clamp(12, 63);
     let page = 1u64 << log;
@@ -111,11 +114,58 @@ pub fn pieces(
         }
         let within = at & (page - 1);
         let here = u64::from(left).min(page - within) as u32;
-        push(out, (func.mtt(row.mtt + index as u32) & !0xfff) + within, here);
+        let entry = func.mtt(row.mtt + index as u32);
+        if entry & PRESENT == 0 {
+            return Err(Fault::Bounds);
+        }
+        push(out, (entry & !0xfff) + within, here);
         at += u64::from(here);
         left -= here;
     }
     Ok(())
+}
+
+/// The pieces behind an indirect key: each of its entries names a part of another key (PRM: KLM). The keys behind it need
+/// local rights only; what peers may do the indirect one says.
+#[cold]
+fn indirect(
+    func: &Func<'_>,
+    row: &MkeyRow,
+    offset: u64,
+    len: u32,
+    need: u8,
+    out: &mut Vec<Piece>,
+) -> Result<(), Fault> {
+    if row.mode != AccessMode::Klm.raw() || row.mtt == 0 {
+        return Err(Fault::Key);
+    }
+    let writes = need & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::ATOMIC) != 0;
+    let need = if writes { access::LOCAL_WRITE } else { access::LOCAL_READ };
+    let (mut skip, mut left) = (offset, u64::from(len));
+    for i in 0..row.pages / 2 {
+        if left == 0 {
+            break;
+        }
+        let (head, address) = (func.mtt(row.mtt + 2 * i), func.mtt(row.mtt + 2 * i + 1));
+        let (bytes, lkey) = (head >> 32, head as u32);
+        if skip >= bytes {
+            skip -= bytes;
+            continue;
+        }
+        let here = left.min(bytes - skip);
+        let va = address.wrapping_add(skip);
+        if lkey == RESERVED_LKEY {
+            push(out, va, here as u32);
+        } else {
+            // One level only.
+            let of_pages = |row: &MkeyRow| row.mode != AccessMode::Klm.raw();
+            key(func, row.pd, lkey, need)
+                .and_then(|row| if of_pages(row) { Ok(()) } else { Err(Fault::Key) })?;
+            pieces(func, row.pd, lkey, va, here as u32, need, out)?;
+        }
+        (skip, left) = (0, left - here);
+    }
+    if left == 0 { Ok(()) } else { Err(Fault::Bounds) }
 }
 
 /// Appends a piece, or lengthens the last one if it goes on there.

@@ -6,12 +6,14 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    region::Func,
+    region::{Effect, Func},
     state::{CqRow, EqRow, UarRow},
+    translate,
 };
 use hwspec::{
     cmd::cq::*,
-    context::{ArmState, cq::CqContext},
+    context::{ArmState, CqStatus, cq::CqContext},
+    cqe::{Cqe64, CqeOpcode},
     layout::Bits,
 };
 
@@ -24,6 +26,11 @@ const OVERRUN_IGNORED: u32 = 1;
 const PERIOD: u32 = 1 << 0;
 const COUNT: u32 = 1 << 1;
 const OVERRUN: u32 = 1 << 2;
+/// `op_mod` of `MODIFY_CQ`: other memory, and then `resize_field_select`.
+const RESIZE: u16 = 1;
+const RESIZE_SIZE: u32 = 1 << 0;
+/// Size, page offset and page size.
+const RESIZE_FIELDS: u32 = 0b111;
 
 fn context_flags(context: &CqContext) -> u32 {
     if context.oi() { OVERRUN_IGNORED } else { 0 }
@@ -96,7 +103,9 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyCqIn = call.input()?;
     let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
-    // op_mod 1 resizes, which is not offered (`cq_resize`).
+    if call.op_mod == RESIZE {
+        return resize(call, &input, index);
+    }
     Syndrome::OpMod.unless(call.op_mod == 0)?;
     let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
     Syndrome::ModifyField.unless(fields & !(PERIOD | COUNT | OVERRUN) == 0)?;
@@ -111,6 +120,46 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
         if fields & OVERRUN != 0 {
             row.flags = row.flags & !OVERRUN_IGNORED | context_flags(&context);
         }
+    }
+    call.answer(&ModifyCqOut::zeroed())
+}
+
+/// Gives the queue other memory. A last entry in the old one says from where on the new one counts; the driver copies
+/// what it has not taken yet, so all of that and the last entry must fit both.
+fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
+    let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
+    Syndrome::ModifyField.unless(fields & !RESIZE_FIELDS == 0 && fields & RESIZE_SIZE != 0)?;
+    let context = input.cq_context();
+    let log_size = context.log_cq_size();
+    Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
+    let Some(row) = call.func.row::<CqRow>(index).copied() else { return Syndrome::NoSuchCq.refuse() };
+    Syndrome::CqFlags.unless(u32::from(context.cqe_sz()) == row.cqe_size)?;
+    let mut word = [0; 4];
+    let read = call.step.host.read(call.func.rid(), row.dbr, &mut word).is_ok();
+    let ci = if read { u32::from_be_bytes(word) & 0xff_ffff } else { row.ci };
+    let waiting = row.pi.wrapping_sub(ci) & 0xff_ffff;
+    let fits = waiting < 1 << row.log_size && waiting < 1 << log_size;
+    Syndrome::QueueSize.unless(fits && row.status == u32::from(CqStatus::Ok.raw()))?;
+    let layout = Memory {
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        bytes: 64 << (log_size + context.cqe_sz()),
+    };
+    let memory = memory::map(call, ModifyCqIn::SIZE, layout)?;
+    let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
+    let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
+    let last = translate::queue(call.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
+    let mut cqe = Cqe64::zeroed();
+    cqe.set().opcode(CqeOpcode::ResizeCq).owner(row.pi >> row.log_size & 1 != 0);
+    if let Some(at) = last {
+        call.func.effect(Effect::Write { at, data: cqe.as_bytes() });
+    }
+    memory::unmap(call.func, row.memory);
+    if let Some(row) = call.func.row_mut::<CqRow>(index) {
+        row.memory = memory;
+        row.log_size = log_size.into();
+        row.pi = row.pi.wrapping_add(1);
+        row.ci = ci;
     }
     call.answer(&ModifyCqOut::zeroed())
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     region::{Func, MttRange},
     state::{MkeyRow, PdRow},
-    translate::RESERVED_LKEY,
+    translate::{PRESENT, RESERVED_LKEY},
 };
 use hwspec::{
     cmd::mkey::*,
@@ -18,10 +18,10 @@ use hwspec::{
 
 /// log2 of the largest region with a length.
 pub(super) const LOG_MAX_LEN: u8 = 40;
+/// log2 of the most entries that a work request gives a key.
+pub(super) const LOG_MAX_LIST: u8 = 16;
 /// The first index given out: those before are the reserved lkey's.
 const FIRST: u32 = (RESERVED_LKEY >> 8) + 1;
-/// Readable and writable, in the low bits of a translation entry.
-const PRESENT: u64 = 3;
 /// Bits of `MkeyRow::access`.
 const LOCAL_READ: u8 = 1;
 const LOCAL_WRITE: u8 = 2;
@@ -74,6 +74,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let (range, log_page) = match mode {
         AccessMode::Pa => (MttRange::default(), 0),
         AccessMode::Mtt => translations(call, &input, &context)?,
+        AccessMode::Klm => (klms(call, &input, &context)?, 0),
         _ => return Syndrome::AccessMode.refuse(),
     };
     let index = call.alloc::<MkeyRow>(FIRST)?;
@@ -103,12 +104,14 @@ fn translations(
 ) -> Done<(MttRange, u32)> {
     let log_page = u32::from(context.log_page_size());
     Syndrome::PageSize.unless(log_page >= LOG_PAGE)?;
-    // An octword, 16 bytes, holds two entries.
-    let room = u64::from(context.translations_octword_size()) * 2;
+    let room = room(context)?;
     let given = u64::from(input.translations_octword_actual_size()) * 2;
     let needed = if context.free() { 0 } else { pages(context, log_page) };
     Syndrome::PageList.unless(given <= room && (context.free() || (needed <= given)))?;
-    Syndrome::NoTranslation.unless(room <= u64::from(u32::MAX >> 1))?;
+    if context.free() && given == 0 {
+        // They come when the key is set up.
+        return Ok((MttRange { first: 0, len: room as u32 }, log_page));
+    }
     let always = if input.pg_access() { 0 } else { PRESENT };
     let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     Syndrome::PageAddress.unless(list.iter().take(needed as usize).all(|e| e & 0xfff & !PRESENT == 0))?;
@@ -118,6 +121,32 @@ fn translations(
         call.func.set_mtt(range.first + i as u32, entry);
     }
     Ok((range, log_page))
+}
+
+/// Translation entries of 8 bytes the key has room for. The device handles 64 bytes at a time.
+fn room(context: &MkeyContext) -> Done<u64> {
+    // An octword, 16 bytes, holds two entries.
+    let room = (u64::from(context.translations_octword_size()) * 2).next_multiple_of(8);
+    Syndrome::NoTranslation.unless(room <= u64::from(u32::MAX >> 1))?;
+    Ok(room)
+}
+
+/// Entries of an indirect key: two words each, kept as they are.
+fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext) -> Done<MttRange> {
+    let room = room(context)?;
+    let given = u64::from(input.translations_octword_actual_size()) * 2;
+    Syndrome::PageList.unless(given <= room)?;
+    if given == 0 {
+        return Ok(MttRange { first: 0, len: room as u32 });
+    }
+    let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
+    let physical = list.chunks(2).any(|klm| klm[0] as u32 == RESERVED_LKEY);
+    Syndrome::MkeyAccess.unless(call.uid == 0 || !physical)?;
+    let range = call.func.alloc_mtt(room as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    for i in 0..room {
+        call.func.set_mtt(range.first + i as u32, list.get(i as usize).copied().unwrap_or(0));
+    }
+    Ok(range)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {

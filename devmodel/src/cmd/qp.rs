@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     region::Func,
-    state::{CqRow, PdRow, QpFlags, QpRow, SrqRow, UarRow},
+    state::{CqRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
 };
 use hwspec::{
     cmd::qp::*,
@@ -24,7 +24,19 @@ pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// log2 of the largest receive WQE in bytes.
 pub(super) const LOG_MAX_RQ_STRIDE: u8 = 9;
 /// Service types the pipeline carries out.
-const SERVICES: &[ServiceType] = &[ServiceType::Rc];
+const SERVICES: &[ServiceType] = &[
+    ServiceType::Rc,
+    ServiceType::Uc,
+    ServiceType::Ud,
+    ServiceType::Xrc,
+    ServiceType::Qp0,
+    ServiceType::Qp1,
+    ServiceType::RegUmr,
+];
+/// `QpRow::pd` of a QP that belongs to no domain.
+const NO_PD: u32 = u32::MAX;
+/// `QpRow::uar` of a QP without doorbells.
+const NO_UAR: u32 = u32::MAX;
 
 /// `qpc.rq_type`.
 const RQ_OWN: u8 = 0;
@@ -35,10 +47,28 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateQpIn = call.input()?;
     let context = input.qpc();
     Syndrome::Umem.unless(!input.wq_umem_valid() && !context.dbr_umem_valid())?;
-    Syndrome::ServiceType.unless(SERVICES.contains(&context.st()))?;
+    let service = context.st();
+    Syndrome::ServiceType.unless(SERVICES.contains(&service))?;
+    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1 | ServiceType::RegUmr);
+    Syndrome::Privileged.unless(!privileged || call.uid == 0)?;
+    if let Some(which) = special(service) {
+        Syndrome::InUse.unless(call.func.function().special_qp[which] == 0)?;
+    }
     Syndrome::Signature.unless(!context.wq_signature())?;
-    let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
-    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
+    // The QP that registers memory does so for all domains.
+    let pd = match service {
+        ServiceType::RegUmr => None,
+        _ => Some(call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?),
+    };
+    let target = service == ServiceType::Xrc && context.no_sq();
+    let uar = match target {
+        true => None,
+        false => Some(call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?),
+    };
+    let xrcd = match service {
+        ServiceType::Xrc => Some(call.own::<XrcdRow>(context.xrcd(), Syndrome::NoSuchXrcd)?),
+        _ => None,
+    };
     let send_cq = call.own::<CqRow>(context.cqn_snd(), Syndrome::NoSuchCq)?;
     let receive_cq = call.own::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?;
     let srq = match context.rq_type() {
@@ -46,9 +76,10 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         RQ_SHARED => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
         _ => return Syndrome::RqType.refuse(),
     };
-    // XRC SRQs serve XRC QPs only.
-    let of_rc = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| row.kind != Kind::Xrc as u32);
-    Syndrome::NoSuchSrq.unless(of_rc)?;
+    // XRC SRQs serve XRC QPs only, and those no others.
+    let xrc = |row: &SrqRow| row.kind == Kind::Xrc as u32;
+    let fits = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| xrc(row) == xrcd.is_some());
+    Syndrome::NoSuchSrq.unless(fits && (srq.is_some() || xrcd.is_none()))?;
     let dbr = memory::record(context.dbr_addr())?;
 
     let (no_sq, no_rq) = (context.no_sq(), context.rq_type() != RQ_OWN);
@@ -69,15 +100,18 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::TableFull.unless(call.func.used::<QpRow>() < caps::max_qps(call.func))?;
     // QP0 and QP1 are not given out.
     let index = call.alloc::<QpRow>(2)?;
-    call.hold::<PdRow>(pd);
-    call.hold::<UarRow>(uar);
+    pd.iter().for_each(|pd| call.hold::<PdRow>(*pd));
+    uar.iter().for_each(|uar| call.hold::<UarRow>(*uar));
+    xrcd.iter().for_each(|xrcd| call.hold::<XrcdRow>(*xrcd));
     call.hold::<CqRow>(send_cq);
     call.hold::<CqRow>(receive_cq);
     srq.iter().for_each(|srq| call.hold::<SrqRow>(*srq));
     if let Some(row) = call.func.row_mut::<QpRow>(index) {
         row.state = QpState::Reset.raw();
-        row.service = context.st().raw();
-        row.pd = context.pd();
+        row.service = service.raw();
+        row.pd = if pd.is_some() { context.pd() } else { NO_PD };
+        row.xrcd = if xrcd.is_some() { context.xrcd() } else { 0 };
+        row.deth_sqpn = if call.uid == 0 { context.deth_sqpn() } else { 0 };
         row.cqn_snd = context.cqn_snd();
         row.cqn_rcv = context.cqn_rcv();
         row.user_index = context.user_index();
@@ -87,20 +121,34 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.log_sq = context.log_sq_size();
         row.log_rq = context.log_rq_size();
         row.log_rq_stride = log_stride;
-        row.uar = uar;
+        row.uar = uar.unwrap_or(NO_UAR);
         row.counter_set = context.counter_set_id().into();
         row.set(QpFlags::NO_SQ, no_sq);
         row.set(QpFlags::NO_RQ, context.rq_type() == RQ_NONE);
         row.set(QpFlags::HAS_SRQ, srq.is_some());
         row.srqn = if srq.is_some() { context.srqn_rmpn_xrqn() } else { 0 };
         row.set(QpFlags::RESERVED_LKEY, context.rlky() && call.uid == 0);
-        row.set(QpFlags::SCATTER_RES, context.cs_res() != 0);
+        row.set(QpFlags::BLOCK_MULTICAST_LOOPBACK, context.block_lb_mc());
+        let connected = matches!(service, ServiceType::Rc | ServiceType::Uc);
+        row.set(QpFlags::SCATTER_RES, context.cs_res() != 0 && connected);
         row.set(QpFlags::SCATTER_REQ, context.cs_req() != 0);
         reset(row);
+    }
+    if let Some(which) = special(service) {
+        call.func.function_mut(|f| &mut f.special_qp)[which] = index + 1;
     }
     let mut out = CreateQpOut::zeroed();
     out.set().qpn(call.func.number::<QpRow>(index));
     call.answer(&out)
+}
+
+/// Which of the port's two special QPs a service is: QP0 for subnet management, QP1 for general services (IBTA 13.5.1).
+fn special(service: ServiceType) -> Option<usize> {
+    match service {
+        ServiceType::Qp0 => Some(0),
+        ServiceType::Qp1 => Some(1),
+        _ => None,
+    }
 }
 
 /// Forgets all that was under way: the QP as it was created.
@@ -109,6 +157,7 @@ pub(super) fn reset(row: &mut QpRow) {
         | QpFlags::SCATTER_REQ
         | QpFlags::RESERVED_LKEY
         | QpFlags::HAS_SRQ
+        | QpFlags::BLOCK_MULTICAST_LOOPBACK
         | QpFlags::NO_SQ
         | QpFlags::NO_RQ
         // What lies in the ready ring and the timer heap stays there and finds nothing to do.
@@ -134,6 +183,7 @@ pub(super) fn reset(row: &mut QpRow) {
         counter_set: row.counter_set,
         uar: row.uar,
         xrcd: row.xrcd,
+        deth_sqpn: row.deth_sqpn,
         ..zerocopy::FromZeros::new_zeroed()
     };
 }
@@ -169,6 +219,11 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
     let srq = row.has(QpFlags::HAS_SRQ).then_some(row.srqn);
+    let xrcd = (row.service == ServiceType::Xrc.raw()).then_some(row.xrcd);
+    if let Some(which) = special(ServiceType::from_raw(row.service)) {
+        func.function_mut(|f| &mut f.special_qp)[which] = 0;
+    }
+    super::mcg::leave_all(func, index);
     func.forget_timers(index);
     memory::unmap(func, memory);
     let_go::<PdRow>(func, pd);
@@ -176,6 +231,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let_go::<CqRow>(func, send_cq);
     let_go::<CqRow>(func, receive_cq);
     srq.iter().for_each(|srq| let_go::<SrqRow>(func, *srq));
+    xrcd.iter().for_each(|xrcd| let_go::<XrcdRow>(func, *xrcd));
     func.free::<QpRow>(index);
 }
 

@@ -6,12 +6,13 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
+    pipe::is_datagram,
     region::Func,
     state::{QpFlags, QpRow},
 };
 use hwspec::{
     context::{
-        PathMigState,
+        PathMigState, ServiceType,
         qp::{AddressPath, QpContext},
     },
     layout::{Bits, prefix},
@@ -38,6 +39,7 @@ bitflags::bitflags! {
         const RAE = 1 << 2;
         const RWE = 1 << 3;
         const PKEY_INDEX = 1 << 4;
+        const Q_KEY = 1 << 5;
         const RNR_TIMEOUT = 1 << 6;
         const PRIMARY_ADDRESS_PATH = 1 << 7;
         const SRA_MAX = 1 << 8;
@@ -74,6 +76,9 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
     }
     if has(OptParam::RAE) {
         row.set(QpFlags::REMOTE_ATOMIC, context.rae());
+    }
+    if has(OptParam::Q_KEY) {
+        row.qkey = context.q_key();
     }
     if has(OptParam::COUNTER_SET_ID) {
         row.counter_set = context.counter_set_id().into();
@@ -125,12 +130,22 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
 
 /// Takes what `INIT2RTR` must.
 pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext, qpn: u32) -> Done {
+    if row.service == ServiceType::RegUmr.raw() {
+        // It reaches nobody.
+        return Ok(());
+    }
     Syndrome::PathMtu.unless((1..=MAX_MTU).contains(&context.mtu()))?;
     Syndrome::MessageSize.unless(context.log_msg_max() <= LOG_MAX_MESSAGE)?;
     row.mtu = 128 << context.mtu();
     row.log_msg_max = context.log_msg_max();
+    if is_datagram(row.service) {
+        return Ok(());
+    }
     row.remote_qpn = context.remote_qpn();
-    let must = OptParam::PRIMARY_ADDRESS_PATH | OptParam::RRA_MAX | OptParam::RNR_TIMEOUT;
+    let mut must = OptParam::PRIMARY_ADDRESS_PATH;
+    if row.service != ServiceType::Uc.raw() {
+        must |= OptParam::RRA_MAX | OptParam::RNR_TIMEOUT;
+    }
     take(call, row, context, must)?;
     if row.udp_sport == 0 {
         // One port per flow, in the dynamic range, so that switches can spread flows (A17.9.2).
@@ -143,8 +158,11 @@ pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &Q
 
 /// Takes what `RTR2RTS` must.
 pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext) -> Done {
-    let must = OptParam::SRA_MAX | OptParam::RETRY_COUNT | OptParam::RNR_RETRY | OptParam::ACK_TIMEOUT;
-    take(call, row, context, must)?;
+    let reliable = matches!(ServiceType::from_raw(row.service), ServiceType::Rc | ServiceType::Xrc);
+    if reliable {
+        let must = OptParam::SRA_MAX | OptParam::RETRY_COUNT | OptParam::RNR_RETRY | OptParam::ACK_TIMEOUT;
+        take(call, row, context, must)?;
+    }
     let psn = context.next_send_psn();
     (row.snd_psn, row.una_psn, row.max_psn) = (psn, psn, psn);
     Ok(())
@@ -180,7 +198,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .state(super::qp::state_of(row))
         .st(Bits::from_bits(row.service.into()))
         .pm_state(PathMigState::Migrated)
-        .pd(row.pd)
+        .pd(row.pd & 0xff_ffff)
         .mtu(row.mtu.checked_ilog2().map_or(0, |log| (log as u8).saturating_sub(7)))
         .log_msg_max(row.log_msg_max)
         .log_rq_size(row.log_rq)
@@ -189,7 +207,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .log_sq_size(row.log_sq)
         .rlky(has(QpFlags::RESERVED_LKEY))
         .counter_set_id(row.counter_set as u8)
-        .uar_page(row.uar)
+        .uar_page(row.uar & 0xff_ffff)
         .user_index(row.user_index)
         .log_page_size(log_page_size)
         .remote_qpn(row.remote_qpn)
@@ -202,6 +220,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .cur_retry_count(row.retries_left)
         .next_send_psn(row.snd_psn & 0xff_ffff)
         .cqn_snd(row.cqn_snd)
+        .deth_sqpn(row.deth_sqpn)
         .last_acked_psn(row.una_psn.wrapping_sub(1) & 0xff_ffff)
         .log_rra_max(row.log_rra_max)
         .rre(has(QpFlags::REMOTE_READ))

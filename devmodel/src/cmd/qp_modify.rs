@@ -28,20 +28,34 @@ struct Transition {
 fn table(op: Opcode) -> Option<Transition> {
     let (from, to, optional) = match op {
         Opcode::Rst2initQp => (QpState::Reset, QpState::Init, OptParam::COUNTER_SET_ID),
-        Opcode::Init2initQp => {
-            (QpState::Init, QpState::Init, ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::PRIMARY_PORT))
+        Opcode::Init2initQp => (
+            QpState::Init,
+            QpState::Init,
+            ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::PRIMARY_PORT).union(OptParam::Q_KEY),
+        ),
+        Opcode::Init2rtrQp => {
+            (QpState::Init, QpState::Rtr, ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::Q_KEY))
         }
-        Opcode::Init2rtrQp => (QpState::Init, QpState::Rtr, ACCESS.union(OptParam::PKEY_INDEX)),
-        Opcode::Rtr2rtsQp => {
-            (QpState::Rtr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE))
-        }
+        Opcode::Rtr2rtsQp => (
+            QpState::Rtr,
+            QpState::Rts,
+            ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE).union(OptParam::Q_KEY),
+        ),
         Opcode::Rts2rtsQp => (
             QpState::Rts,
             QpState::Rts,
-            ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE).union(OptParam::COUNTER_SET_ID),
+            ACCESS
+                .union(OptParam::RNR_TIMEOUT)
+                .union(OptParam::PM_STATE)
+                .union(OptParam::COUNTER_SET_ID)
+                .union(OptParam::Q_KEY),
         ),
-        Opcode::Sqerr2rtsQp => (QpState::SqErr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT)),
-        Opcode::SqdRtsQp => (QpState::SqDrained, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT)),
+        Opcode::Sqerr2rtsQp => {
+            (QpState::SqErr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::Q_KEY))
+        }
+        Opcode::SqdRtsQp => {
+            (QpState::SqDrained, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::Q_KEY))
+        }
         _ => return None,
     };
     Some(Transition { from, to, optional })
@@ -61,7 +75,11 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     match op {
         Opcode::Rst2initQp => {
             qp::reset(&mut row);
-            let must = ACCESS | OptParam::PKEY_INDEX | OptParam::PRIMARY_PORT | OptParam::COUNTER_SET_ID;
+            let must = ACCESS
+                | OptParam::PKEY_INDEX
+                | OptParam::PRIMARY_PORT
+                | OptParam::COUNTER_SET_ID
+                | OptParam::Q_KEY;
             qp_context::take(call, &mut row, &context, must)?;
         }
         Opcode::Init2rtrQp => qp_context::take_receive(call, &mut row, &context, input.qpn())?,

@@ -1,7 +1,7 @@
 //! A frame is there: what holds for all packets is checked in the order of IBTA 9.6, then requests go to the responder
 //! and answers to the requester.
 
-use super::{acks, cnp, packet, responder, responses, work::Work};
+use super::{acks, cnp, datagram::MULTICAST_QPN, packet, responder, responses, service, work::Work};
 use crate::{
     Profile,
     region::{Func, SlotPayload},
@@ -51,10 +51,30 @@ pub(crate) fn accept<'p>(
     let bth = packet.headers.bth();
     // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
     let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
+    let qp = match qp {
+        Some(qp) => qp,
+        None => without_row(func, &packet)?,
+    };
+    Some((qp, packet))
+}
+
+/// What [`accept`] says of a packet for the QPs of a multicast group.
+pub(crate) const GROUP: u32 = u32::MAX;
+
+/// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).
+#[cold]
+fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
+    let bth = packet.headers.bth();
+    let qp = match bth.dest_qp().0 {
+        _ if bth.tver() != 0 => None,
+        which @ (0 | 1) => func.function().special_qp[which as usize].checked_sub(1),
+        MULTICAST_QPN => Some(GROUP),
+        _ => None,
+    };
     if qp.is_none() {
         func.count(Counters::RxDroppedQp, 1);
     }
-    Some((qp?, packet))
+    qp
 }
 
 /// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
@@ -86,18 +106,17 @@ fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<P
 }
 
 /// What is dropped in silence: a QP of another transport or state, a foreign partition (IBTA 9.6.1).
-fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
     let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
     // The upper three bits name the transport also of opcodes that mean nothing.
-    let transport = w.q.service == ServiceType::Rc.raw() && bth.opcode().raw() >> 5 == 0;
+    let transport = bth.opcode().transport() == service::transport(w.q.service);
     if !state || !transport && opcode != BthOpcode::Cnp {
         w.count(Counters::RxDroppedQp);
         return false;
     }
-    // IBTA 10.9.3: same partition, and not two limited members; we are a full one.
-    if bth.pkey() & 0x7fff != packet::PKEY & 0x7fff {
+    if !packet::is_same_partition(bth.pkey()) {
         w.count(Counters::RxDroppedPkey);
         return false;
     }
@@ -107,6 +126,15 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
 /// Sends the packet to the responder or the requester, and what they owe on its way.
 #[inline]
 pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    if w.q.service != ServiceType::Rc.raw() {
+        return service::arrive(w, packet);
+    }
+    connected(w, packet);
+}
+
+/// [`route`] of a connected service.
+#[inline]
+pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
         sort(w, packet);
     }

@@ -18,7 +18,8 @@ pub(crate) fn ring(w: &mut Work<'_, '_, '_>, uar: u32) {
         return w.count(Counters::BadDoorbells);
     }
     match w.state() {
-        QpState::Rts => w.execute = true,
+        // In SQE what is posted is flushed.
+        QpState::Rts | QpState::SqErr => w.execute = true,
         QpState::Err => flush::enter_error(w),
         // Posted before the QP was ready to send: the transition to RTS starts it.
         _ => {}

@@ -6,10 +6,12 @@ use super::{
 };
 use crate::translate;
 use hwspec::{
+    context::ServiceType,
     cqe::CqeSyndrome,
     layout::Layout,
     wqe::{
-        AtomicSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_BB_SHIFT, WQE_DS, WqeOpcode,
+        AtomicSeg, AvSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_BB_SHIFT, WQE_DS,
+        WqeOpcode, XrcSeg,
     },
 };
 
@@ -35,6 +37,30 @@ pub(crate) struct Wqe {
     pub data: [u16; 2],
     pub inline: bool,
     pub length: u32,
+    /// XRC: the SRQ at the target.
+    pub xrc_srqn: u32,
+}
+
+impl Wqe {
+    /// What the control segment says.
+    #[inline]
+    fn of(ctrl: &CtrlSeg) -> Self {
+        Self {
+            opcode: ctrl.opcode(),
+            ds: ctrl.ds(),
+            fence: ctrl.fm(),
+            signaled: ctrl.ce().raw() & 2 != 0,
+            solicited: ctrl.se(),
+            imm: ctrl.imm(),
+            raddr: 0,
+            rkey: 0,
+            operands: [0; 2],
+            data: [0; 2],
+            inline: false,
+            length: 0,
+            xrc_srqn: 0,
+        }
+    }
 }
 
 /// Basic blocks a WQE of `ds` segments takes.
@@ -67,6 +93,56 @@ pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
 
 /// Fetches and checks the WQE at `index`. On a refusal also says how many segments it seems to have.
 pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16) -> Result<Wqe, (u8, Failure)> {
+    let ctrl = read(w, index)?;
+    let ds = ctrl.ds();
+    let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
+    if w.q.service == ServiceType::Rc.raw() {
+        return take_apart(bytes, &ctrl, WQE_DS).map_err(|failure| (ds, failure));
+    }
+    unlike_rc(bytes, &ctrl, ServiceType::from_raw(w.q.service)).map_err(|failure| (ds, failure))
+}
+
+/// A WQE of another connected service: XRC has a segment more, UC fewer operations.
+#[cold]
+fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType) -> Result<Wqe, Failure> {
+    if service == ServiceType::Xrc && !matches!(ctrl.opcode(), WqeOpcode::Nop | WqeOpcode::Umr) {
+        let xrc = XrcSeg::read(bytes.get(WQE_DS..).unwrap_or_default());
+        let mut wqe = take_apart(bytes, ctrl, 2 * WQE_DS)?;
+        wqe.xrc_srqn = xrc.xrc_srqn().0;
+        return Ok(wqe);
+    }
+    let wqe = take_apart(bytes, ctrl, WQE_DS)?;
+    let reads = wqe.opcode == WqeOpcode::RdmaRead || wqe.opcode.is_atomic();
+    match service == ServiceType::Uc && (reads || wqe.opcode == WqeOpcode::SendInval) {
+        true => Err(refuse(CqeSyndrome::LocalQpOpErr)),
+        false => Ok(wqe),
+    }
+}
+
+/// As [`wqe`], of a datagram QP: an address vector comes before the data.
+pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvSeg), (u8, Failure)> {
+    let ctrl = read(w, index)?;
+    let ds = ctrl.ds();
+    let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
+    let mut wqe = Wqe::of(&ctrl);
+    match wqe.opcode {
+        WqeOpcode::Nop => return Ok((wqe, AvSeg::zeroed())),
+        WqeOpcode::Send | WqeOpcode::SendImm => {}
+        _ => return Err((ds, refuse(CqeSyndrome::LocalQpOpErr))),
+    }
+    let mut av = AvSeg::read(bytes.get(WQE_DS..).unwrap_or_default());
+    let size = if av.ext() { AvSeg::SIZE } else { AvSeg::BASE_SIZE };
+    if !av.ext() {
+        av = AvSeg::read(&av.as_bytes()[..AvSeg::BASE_SIZE]);
+    }
+    let list = bytes.get(WQE_DS + size..).ok_or((ds, refuse(CqeSyndrome::LocalQpOpErr)))?;
+    data(&mut wqe, list, WQE_DS + size).map_err(|failure| (ds, failure))?;
+    Ok((wqe, av))
+}
+
+/// Reads the WQE at `index` into the step's buffer and checks what holds for all.
+#[inline]
+fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
     block(w, index, 0).ok_or((1, refuse(CqeSyndrome::LocalQpOpErr)))?;
     let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
     let ds = ctrl.ds();
@@ -85,31 +161,21 @@ pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16) -> Result<Wqe, (u8, Fail
     for at in 1..blocks(ds) {
         block(w, index.wrapping_add(at), at.into()).ok_or(bad)?;
     }
-    take_apart(&w.step.buffers.wqe[..usize::from(ds) * WQE_DS], &ctrl).map_err(|failure| (ds, failure))
+    Ok(ctrl)
 }
 
-/// The meaning of a WQE's bytes.
-fn take_apart(bytes: &[u8], ctrl: &CtrlSeg) -> Result<Wqe, Failure> {
+/// The meaning of a WQE's bytes; what its opcode calls for begins at `at`.
+#[inline]
+fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize) -> Result<Wqe, Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
-    let opcode = ctrl.opcode();
-    let ce = ctrl.ce().raw();
-    let mut wqe = Wqe {
-        opcode,
-        ds: ctrl.ds(),
-        fence: ctrl.fm(),
-        signaled: ce & 2 != 0,
-        solicited: ctrl.se(),
-        imm: ctrl.imm(),
-        raddr: 0,
-        rkey: 0,
-        operands: [0; 2],
-        data: [0; 2],
-        inline: false,
-        length: 0,
-    };
-    let mut at = WQE_DS;
+    let mut wqe = Wqe::of(ctrl);
+    let opcode = wqe.opcode;
     match opcode {
         WqeOpcode::Nop | WqeOpcode::LocalInval => return Ok(wqe),
+        WqeOpcode::Umr => {
+            wqe.data = [at as u16, bytes.len() as u16];
+            return Ok(wqe);
+        }
         WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInval => {}
         WqeOpcode::RdmaWrite
         | WqeOpcode::RdmaWriteImm
@@ -130,7 +196,16 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg) -> Result<Wqe, Failure> {
         }
         _ => return Err(bad),
     }
-    let list = &bytes[at..];
+    let list = bytes.get(at..).ok_or(bad)?;
+    data(&mut wqe, list, at)?;
+    Ok(wqe)
+}
+
+/// Inline data or data segments, from byte `at` of the WQE to its end.
+#[inline]
+fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
+    let bad = refuse(CqeSyndrome::LocalQpOpErr);
+    let opcode = wqe.opcode;
     let first = InlineSeg::read(list);
     if !list.is_empty() && first.inline_data() {
         let len = usize::from(first.byte_count());
@@ -142,7 +217,7 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg) -> Result<Wqe, Failure> {
         wqe.inline = true;
         wqe.data = [start as u16, (start + len) as u16];
         wqe.length = len as u32;
-        return Ok(wqe);
+        return Ok(());
     }
     // Inline data only come first and alone.
     if list.chunks_exact(WQE_DS).any(|seg| seg[0] & 0x80 != 0) {
@@ -155,7 +230,7 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg) -> Result<Wqe, Failure> {
     if length > MAX_MESSAGE {
         return Err(refuse(CqeSyndrome::LocalLengthErr));
     }
-    wqe.data = [at as u16, bytes.len() as u16];
+    wqe.data = [at as u16, (at + list.len()) as u16];
     wqe.length = length as u32;
-    Ok(wqe)
+    Ok(())
 }

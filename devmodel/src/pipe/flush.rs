@@ -15,7 +15,7 @@ use hwspec::{
 
 const FLUSHED: Failure = Failure::new(CqeSyndrome::WrFlushErr, vendor_err::FLUSH);
 /// Completions in one go.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// The first look at the receive counter of a QP in error, and the wait behind which there is no further one.
 /// Receives are posted without a doorbell; each look doubles the wait.
 const FIRST_LOOK_US: u32 = 32;
@@ -46,26 +46,32 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     }
 }
 
+/// Completes up to `left` of the send requests posted.
+pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
+    if w.q.has(QpFlags::NO_SQ) || doorbell::refresh(w).is_none() {
+        return;
+    }
+    while w.q.sq_ci != w.q.sq_pi && *left > 0 {
+        let index = w.q.sq_ci;
+        let ds = fetch::segments(w, index);
+        let opcode = CtrlSeg::read(&w.step.buffers.wqe).opcode().raw();
+        let cqe = completion::error(w, CqeOpcode::ReqErr, FLUSHED, index, opcode);
+        if !completion::push(w, w.q.cqn_snd, cqe, true) {
+            w.q.sq_ci = w.q.sq_pi;
+            break;
+        }
+        // A length that leads behind what was posted ends the walk.
+        let step = fetch::blocks(ds).min(w.q.sq_pi.wrapping_sub(index));
+        w.q.sq_ci = index.wrapping_add(step);
+        *left -= 1;
+    }
+    w.q.sq_next = w.q.sq_ci;
+}
+
 /// Completes what is posted, a batch at a time.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
     let mut left = BATCH;
-    if !w.q.has(QpFlags::NO_SQ) && doorbell::refresh(w).is_some() {
-        while w.q.sq_ci != w.q.sq_pi && left > 0 {
-            let index = w.q.sq_ci;
-            let ds = fetch::segments(w, index);
-            let opcode = CtrlSeg::read(&w.step.buffers.wqe).opcode().raw();
-            let cqe = completion::error(w, CqeOpcode::ReqErr, FLUSHED, index, opcode);
-            if !completion::push(w, w.q.cqn_snd, cqe, true) {
-                w.q.sq_ci = w.q.sq_pi;
-                break;
-            }
-            // A length that leads behind what was posted ends the walk.
-            let step = fetch::blocks(ds).min(w.q.sq_pi.wrapping_sub(index));
-            w.q.sq_ci = index.wrapping_add(step);
-            left -= 1;
-        }
-        w.q.sq_next = w.q.sq_ci;
-    }
+    sends(w, &mut left);
     if w.q.has(QpFlags::HAS_SRQ) {
         // The WQE in use was taken out of the SRQ and must come back.
         if w.q.rx.kind == receive::SEND {

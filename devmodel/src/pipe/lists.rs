@@ -121,16 +121,22 @@ pub(crate) fn payload(
         return Ok(Payload::Empty);
     }
     if pieces.len() > 4 || value && len <= BY_VALUE {
-        let mut start = None;
-        for piece in pieces {
-            let at = step.stage_from(rid, piece.at, piece.len as usize)?;
-            start.get_or_insert(at);
-        }
-        return Ok(Payload::Staged(start.unwrap_or(0), len));
+        return by_value(step, rid, pieces);
     }
     let mut four = [Piece::default(); 4];
     four[..pieces.len()].copy_from_slice(pieces);
     Ok(Payload::Pieces(pieces.len() as u8, four))
+}
+
+/// Makes a copy of `pieces` of our own memory the payload of a packet.
+pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Result<Payload, Abort> {
+    let (mut start, mut len) = (None, 0);
+    for piece in pieces {
+        let at = step.stage_from(rid, piece.at, piece.len as usize)?;
+        start.get_or_insert(at);
+        len += piece.len;
+    }
+    Ok(start.map_or(Payload::Empty, |start| Payload::Staged(start, len)))
 }
 
 /// Copies what a frame carries to `to`, which is as long.

@@ -90,7 +90,7 @@ pub(crate) fn arrive_in_hand(
 }
 
 #[inline]
-fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &arrive::Packet<'_>) {
+fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
     if qp == arrive::GROUP {
         return datagram::deliver(func, step, packet);
     }

@@ -1,14 +1,22 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
-use super::{Frame, Payload, work::Work};
+use super::{Frame, Payload, service, work::Work};
 use crate::state::Counters;
 use hwspec::{
     handle::{Psn, Qpn},
-    wire::{Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, pad, write_headers},
+    wire::{
+        Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, pad,
+        write_headers,
+    },
 };
 
 /// The one P_Key of the port: full member of the default partition.
 pub(crate) const PKEY: u16 = 0xffff;
+/// Whether a packet with P_Key `pkey` is of our partition. Two limited members would not be (IBTA 10.9.3); we are a full one.
+pub(crate) fn is_same_partition(pkey: u16) -> bool {
+    pkey & 0x7fff == PKEY & 0x7fff
+}
+
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
 const ECT0: u8 = 2;
 
@@ -16,6 +24,10 @@ impl Work<'_, '_, '_> {
     /// A BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
     #[inline]
     pub(crate) fn bth(&self, opcode: BthOpcode, psn: u32) -> Bth {
+        let opcode = match opcode.transport() {
+            Transport::Rc => opcode.on(service::transport(self.q.service)),
+            _ => opcode,
+        };
         let mut bth = Bth::zeroed();
         bth.set()
             .opcode(opcode)

@@ -7,7 +7,7 @@ use super::{
     Payload,
     fetch::{self, Wqe},
     lists::{self, Domain, ListFault},
-    settle,
+    settle, umr,
     work::{Failure, Work},
 };
 use crate::{
@@ -16,9 +16,9 @@ use crate::{
     translate,
 };
 use hwspec::{
-    context::QpState,
+    context::{QpState, ServiceType},
     cqe::{CqeSyndrome, vendor_err},
-    handle::Psn,
+    handle::{Psn, Srqn},
     wire::{AtomicEth, BthOpcode, Packet, Reth},
     wqe::{FenceMode, WqeOpcode},
 };
@@ -135,7 +135,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
     }
     let mtu = u32::from(w.q.mtu.max(256));
     let packets = match wqe.opcode {
-        WqeOpcode::Nop | WqeOpcode::LocalInval => 0,
+        WqeOpcode::Nop | WqeOpcode::LocalInval | WqeOpcode::Umr => 0,
         _ if wqe.opcode.is_atomic() => 1,
         _ => wqe.length.div_ceil(mtu).max(1),
     };
@@ -148,6 +148,8 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         if translate::invalidate(w.func, w.q.pd, wqe.imm, false).is_err() {
             failure = Some(Failure::new(CqeSyndrome::LocalQpOpErr, vendor_err::LKEY));
         }
+    } else if wqe.opcode == WqeOpcode::Umr {
+        failure = umr::carry_out(w, &wqe).err();
     } else if !answered && !wqe.inline {
         // A READ's list is looked at when its data come (row 35 of the conformance table).
         let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
@@ -201,6 +203,7 @@ fn transmit(
         next_record(w);
         return Ok(());
     }
+    let reliable = w.q.service != ServiceType::Uc.raw();
     let mut alike = false;
     while *budget > 0 {
         let i = w.q.sr_packet;
@@ -213,7 +216,7 @@ fn transmit(
         };
         let psn = Psn::new(record.psn).add(i).get();
         w.q.unasked += 1;
-        let ask = last || w.q.unasked >= w.step.config.ack_every;
+        let ask = reliable && (last || w.q.unasked >= w.step.config.ack_every);
         if ask {
             w.q.unasked = 0;
         }
@@ -225,6 +228,7 @@ fn transmit(
             bth.set().ack_req(ask).se(last && record.flags & 2 != 0);
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
             packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
+            packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
             alike = w.send(&packet, payload) && middle;
         }
         *budget -= 1;
@@ -251,7 +255,9 @@ fn question(w: &Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, psn: u32, skip
     let (mut reth, mut atomic) = (Reth::zeroed(), AtomicEth::zeroed());
     reth.set().va(record.raddr.wrapping_add(skip.into())).rkey(record.rkey).dma_len(record.length - skip);
     atomic.set().va(record.raddr).rkey(record.rkey).swap_add(wqe.operands[0]).compare(wqe.operands[1]);
-    Packet { bth, reth, atomic, ..Packet::default() }
+    let mut packet = Packet { bth, reth, atomic, ..Packet::default() };
+    packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
+    packet
 }
 
 /// Payload of one packet: inline bytes, small data by value, larger by reference.
@@ -270,6 +276,9 @@ fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Pa
     let found = lists::resolve(w.func, domain(w), list, from, len, lists::GATHER, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
+        // Nobody says when an unreliable packet has been taken; its buffer is the program's again at once.
+        Ok(()) if w.q.service == ServiceType::Uc.raw() => lists::by_value(w.step, rid, &pieces)
+            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
         Ok(()) => lists::payload(w.step, rid, &pieces, true)
             .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
         Err(fault) => Err(fault.failure()),

@@ -88,6 +88,27 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
+/// A request of an unreliable connection, in sequence. False if it is dropped.
+#[cold]
+pub(crate) fn unanswered(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+    let result = execute(w, packet);
+    w.q.set(QpFlags::ACK_OWED, false);
+    match result {
+        Ok(()) => true,
+        Err(NotReady) => {
+            w.count(Counters::OutOfBuffer);
+            false
+        }
+        Err(Fatal(code, Some(status))) => {
+            refuse(w, code, Some(status));
+            w.q.set(QpFlags::ACK_OWED, false);
+            super::responses::fail(w);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
 /// A NAK that ends the connection waits to be sent; nothing behind it counts.
 pub(crate) fn fatal_owed(w: &Work<'_, '_, '_>) -> bool {
     w.q.has(QpFlags::ACK_OWED) && w.q.ack_syndrome > NAK

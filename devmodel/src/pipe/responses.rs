@@ -68,7 +68,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 }
 
 /// The QP refused a request for good: receive completion, event, ERR (IBTA 9.9.3).
-fn fail(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());
     if w.q.rx_status != 0 && w.q.rx.kind == receive::SEND {
         let status = CqeSyndrome::from_raw(w.q.rx_status);

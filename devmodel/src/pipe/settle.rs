@@ -1,7 +1,7 @@
 //! Completions of the send queue, in order (IBTA 10.8.5.1).
 
 use super::{
-    completion, flush, requester,
+    completion, flush, requester, service,
     work::{Failure, Work},
 };
 use crate::state::{QpFlags, SendRecord};
@@ -47,7 +47,11 @@ pub(crate) fn settle(w: &mut Work<'_, '_, '_>, inline: Option<&[u8; INLINE_32]>)
 }
 
 /// A completion without error. False if the CQ took it no more and the QP is in error.
-fn complete(w: &mut Work<'_, '_, '_>, record: &SendRecord, inline: Option<&[u8; INLINE_32]>) -> bool {
+pub(crate) fn complete(
+    w: &mut Work<'_, '_, '_>,
+    record: &SendRecord,
+    inline: Option<&[u8; INLINE_32]>,
+) -> bool {
     let mut bytes = [0; Cqe64::SIZE];
     if let Some(inline) = inline {
         bytes[..INLINE_32].copy_from_slice(inline);
@@ -79,5 +83,5 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>, failure: Failure) {
     w.q.set(QpFlags::SQ_FAILED, true);
     let cqe = completion::error(w, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
     completion::push(w, w.q.cqn_snd, cqe, true);
-    flush::enter_error(w);
+    service::stop(w);
 }

@@ -1,0 +1,34 @@
+//! Datagrams: UD queue pairs and the port's special ones, QP0 and QP1 (IBTA 9.8.3, 13.5.1).
+
+mod multicast;
+mod receive;
+mod send;
+
+pub(crate) use multicast::deliver;
+pub(crate) use receive::arrive;
+pub(crate) use send::next;
+
+use super::work::Work;
+pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
+use hwspec::{context::ServiceType, cqe::CqeSyndrome};
+
+/// A Q_Key with this bit set in a work request means the QP's own (IBTA 10.2.5).
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Whether a service sends whole messages in single packets to whom each of them names.
+pub(crate) fn is_datagram(service: u8) -> bool {
+    matches!(ServiceType::from_raw(service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
+}
+
+/// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
+fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
+    match ServiceType::from_raw(w.q.service) {
+        ServiceType::Qp0 => 0,
+        ServiceType::Qp1 => 1,
+        _ if w.q.deth_sqpn != 0 => w.q.deth_sqpn & 0xff_ffff,
+        _ => w.qpn(),
+    }
+}
+
+/// A message longer than a packet or a receive buffer.
+const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;

@@ -1,0 +1,51 @@
+//! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
+
+use super::MULTICAST_QPN;
+use crate::{
+    LinkLayer, identity,
+    pipe::{Payload, Step, arrive::Packet as Arrived, with, work::Work},
+    region::Func,
+    state::{Counters, GroupRow, QpFlags},
+};
+use hwspec::wire::{IpPair, Packet, ip::gid_of_v4};
+
+/// QPs of the group with this GID, in the order they joined.
+fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
+    if func.used::<GroupRow>() == 0 {
+        return Vec::new();
+    }
+    let rows = func.live::<GroupRow>();
+    rows.iter()
+        .filter_map(|i| func.row::<GroupRow>(*i).filter(|row| row.gid == gid).map(|row| row.qp))
+        .collect()
+}
+
+/// Gives a packet to all QPs of its group.
+#[cold]
+pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>) {
+    let gid = match packet.headers.addresses() {
+        IpPair::V4 { dst, .. } => gid_of_v4(dst),
+        IpPair::V6 { dst, .. } => dst,
+    };
+    let members = members(func, gid);
+    if members.is_empty() {
+        func.count(Counters::RxDroppedQp, 1);
+    }
+    for qp in members {
+        with(func, step, qp, |w| super::arrive(w, packet));
+    }
+}
+
+/// A multicast also comes to members on the sending function: the wire does not bring it back, so the port does.
+#[cold]
+pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payload) {
+    debug_assert_eq!(w.q.remote_qpn, MULTICAST_QPN);
+    if w.q.has(QpFlags::BLOCK_MULTICAST_LOOPBACK) || members(w.func, w.q.dgid).is_empty() {
+        return;
+    }
+    match w.step.config.link_layer {
+        LinkLayer::Ethernet => w.q.dmac = w.func.function().mac,
+        LinkLayer::Infiniband => w.q.rlid = identity::lid(w.func.fid()),
+    }
+    w.send(packet, payload);
+}

@@ -1,0 +1,172 @@
+//! Receiving datagrams (IBTA 9.8.3.2): what fits is delivered behind the 40 bytes of the GRH, the rest is dropped.
+
+use super::TOO_LONG;
+use crate::{
+    Profile,
+    host::Abort,
+    pipe::{
+        arrive::Packet,
+        completion, event, flush,
+        lists::{self, Domain},
+        packet::is_same_partition,
+        receive,
+        work::{Failure, Work},
+    },
+    region::SlotPayload,
+    state::{Counters, QpFlags, SrqRow},
+};
+use hwspec::{
+    context::{QpState, ServiceType},
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome, RoceL3Type, vendor_err},
+    eqe::EventType,
+    handle::Qpn,
+    wire::{BthOpcode, Deth, GRH_SIZE},
+};
+
+/// Why a datagram is not delivered.
+enum Refusal {
+    /// In silence; the receive WQE stays.
+    Drop(Counters),
+    /// The receive WQE completes with an error, and the QP goes to ERR.
+    Fail(Failure),
+}
+use Refusal::{Drop, Fail};
+
+/// A packet for a datagram QP.
+pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    let deth = match check(w, packet) {
+        Ok(deth) => deth,
+        Err(counter) => return w.count(counter),
+    };
+    let shared = match w.q.has(QpFlags::HAS_SRQ) {
+        true => w.func.get::<SrqRow>(w.q.srqn).copied(),
+        false => None,
+    };
+    let Some(index) = receive::take(w) else { return w.count(Counters::OutOfBuffer) };
+    match deliver(w, packet, index) {
+        Ok(()) => {
+            receive::done(w);
+            complete(w, packet, &deth, index);
+        }
+        Err(Drop(counter)) => {
+            w.count(counter);
+            if let (Some(before), Some(row)) = (shared, w.func.get_mut::<SrqRow>(w.q.srqn)) {
+                *row = before;
+            }
+        }
+        Err(Fail(failure)) => fail(w, index, failure),
+    }
+}
+
+/// What is dropped in silence: QPs not ready, other transports and partitions, wrong Q_Keys (IBTA 9.6.1, 9.8.3.2.1).
+fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters> {
+    let bth = packet.headers.bth();
+    let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
+    let known = matches!(bth.opcode(), BthOpcode::UdSendOnly | BthOpcode::UdSendOnlyImm);
+    let deth = packet.headers.deth().filter(|_| state && known).ok_or(Counters::RxDroppedQp)?;
+    let service = ServiceType::from_raw(w.q.service);
+    // QP0 is in no partition and has no Q_Key (IBTA 9.6.1.1.1, 9.8.3).
+    if service != ServiceType::Qp0 {
+        if !is_same_partition(bth.pkey()) {
+            return Err(Counters::RxDroppedPkey);
+        }
+        if deth.qkey() != w.q.qkey {
+            return Err(Counters::RxDroppedQkey);
+        }
+    }
+    if !packet.padded || packet.len > u32::from(w.q.mtu) {
+        return Err(Counters::RxMalformed);
+    }
+    Ok(deth)
+}
+
+/// Puts GRH and message where WQE `index` wants them.
+fn deliver(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, index: u16) -> Result<(), Refusal> {
+    let Some(domain) = receive::load(w, index) else { return Err(protection()) };
+    if lists::capacity(&w.step.buffers.receive) < u64::from(packet.len) + GRH_SIZE as u64 {
+        return Err(match w.profile() {
+            Profile::Cx5 => Fail(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH)),
+            // IBTA 9.9.3.1, class D.
+            Profile::Ibta => Drop(Counters::RespLocalLengthError),
+        });
+    }
+    let grh = packet.headers.grh();
+    if packet.headers.has_grh() {
+        place(w, domain, 0, GRH_SIZE as u32, &SlotPayload::Bytes(&grh))?;
+    }
+    place(w, domain, GRH_SIZE as u32, packet.len, &packet.data)
+}
+
+fn protection() -> Refusal {
+    Fail(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY))
+}
+
+/// Puts `len` bytes at byte `from` of the scatter list at hand.
+fn place(
+    w: &mut Work<'_, '_, '_>,
+    domain: Domain,
+    from: u32,
+    len: u32,
+    data: &SlotPayload<'_>,
+) -> Result<(), Refusal> {
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let list = &w.step.buffers.receive;
+    let found = lists::resolve(w.func, domain, list, from, len, lists::SCATTER, &mut pieces);
+    let rid = w.func.rid();
+    let result = match found {
+        Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {
+            Abort::Source | Abort::Gone => Drop(Counters::RxMalformed),
+            Abort::Destination => protection(),
+        }),
+        Err(_) => Err(protection()),
+    };
+    w.step.buffers.pieces = pieces;
+    result
+}
+
+fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u16) {
+    let h = &packet.headers;
+    let bth = h.bth();
+    let (opcode, imm) = match h.imm() {
+        Some(imm) => (CqeOpcode::RespSendImm, imm),
+        // Without immediate data the place holds the P_Key of the packet.
+        None => (CqeOpcode::RespSend, bth.pkey().into()),
+    };
+    let mut cqe = Cqe64::zeroed();
+    cqe.set()
+        .srqn_uidx(completion::user_index(w, true))
+        .imm_inval_pkey(imm)
+        .byte_cnt(packet.len + GRH_SIZE as u32)
+        .rqpn(Qpn(deth.src_qp().0))
+        .grh(h.has_grh().into())
+        .qpn(Qpn(w.qpn()))
+        .wqe_counter(index)
+        .opcode(opcode)
+        .se(bth.se());
+    match h.lrh() {
+        Some(lrh) => {
+            // One LID for a port: no path bits.
+            cqe.set().slid(lrh.slid()).sl(lrh.sl());
+        }
+        None => {
+            let l3 = if h.is_v6() { RoceL3Type::Ipv6 } else { RoceL3Type::Ipv4 };
+            cqe.set().sl(l3.raw());
+        }
+    }
+    if !completion::push(w, w.q.cqn_rcv, cqe, bth.se()) {
+        flush::enter_error(w);
+    }
+}
+
+/// The receive WQE completes with an error (IBTA 9.9.3).
+fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
+    if failure.syndrome == CqeSyndrome::LocalLengthErr {
+        w.count(Counters::RespLocalLengthError);
+    }
+    let cqe = completion::error(w, CqeOpcode::RespErr, failure, index, 0);
+    completion::push(w, w.q.cqn_rcv, cqe, true);
+    receive::done(w);
+    let (uid, qpn) = (w.q.head.uid, w.qpn());
+    event::queue(w.func, uid, EventType::WqCatasError, qpn);
+    flush::enter_error(w);
+}

@@ -1,0 +1,102 @@
+//! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
+
+use super::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, multicast, source_qpn};
+use crate::pipe::{
+    Payload,
+    fetch::{self, Wqe},
+    lists::{self, ListFault},
+    requester,
+    work::{Failure, Work},
+};
+use hwspec::{
+    cqe::{CqeSyndrome, vendor_err},
+    handle::{Psn, Qpn},
+    wire::{BthOpcode, Deth, Packet},
+    wqe::{AvSeg, WqeOpcode},
+};
+
+/// Sends the message of the work request at `index`.
+pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
+    match fetch::datagram(w, index) {
+        Ok((wqe, av)) => (wqe.ds, transmit(w, &wqe, &av).map(|()| wqe)),
+        Err((ds, failure)) => (ds, Err(failure)),
+    }
+}
+
+fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failure> {
+    if wqe.opcode == WqeOpcode::Nop {
+        return Ok(());
+    }
+    // IBTA 9.8.3.1: a message is a packet.
+    if wqe.length > u32::from(w.q.mtu) {
+        return Err(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH));
+    }
+    aim(w, av)?;
+    let payload = gather(w, wqe)?;
+    let opcode = match wqe.opcode {
+        WqeOpcode::SendImm => BthOpcode::UdSendOnlyImm,
+        _ => BthOpcode::UdSendOnly,
+    };
+    let mut bth = w.bth(opcode, w.q.snd_psn);
+    bth.set().se(wqe.solicited);
+    let mut deth = Deth::zeroed();
+    let qkey = if av.qkey() & OWN_QKEY != 0 { w.q.qkey } else { av.qkey() };
+    deth.set().qkey(qkey).src_qp(Qpn(source_qpn(w)));
+    let packet = Packet { bth, deth, imm: wqe.imm, ..Packet::default() };
+    if !w.send(&packet, payload) {
+        return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
+    }
+    if w.q.remote_qpn == MULTICAST_QPN {
+        multicast::loop_back(w, &packet, payload);
+    }
+    w.q.snd_psn = Psn::new(w.q.snd_psn).add(1).get();
+    Ok(())
+}
+
+/// Takes the way of a packet from its address vector: what a connected QP has in its context.
+fn aim(w: &mut Work<'_, '_, '_>, av: &AvSeg) -> Result<(), Failure> {
+    let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
+    let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
+    if ethernet && !source.is_some_and(|address| address.valid != 0) {
+        return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
+    }
+    let q = &mut *w.q;
+    q.remote_qpn = av.destination_qp_dct().0 & 0xff_ffff;
+    q.sgid_index = av.src_addr_index();
+    q.hop_limit = av.hop_limit();
+    q.tclass = av.tclass();
+    q.flow_label = av.flow_label();
+    q.grh = av.grh().into();
+    q.dgid = av.rgid_rip();
+    q.dmac = av.rmac();
+    q.udp_sport = av.rlid_udp_sport();
+    q.rlid = av.rlid_udp_sport();
+    q.sl = av.sl_eth_prio();
+    q.path_bits = av.mlid();
+    Ok(())
+}
+
+/// The message, by value: its buffer is the program's again once the request completes.
+fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<Payload, Failure> {
+    let [start, end] = wqe.data.map(usize::from);
+    let buffers = &mut *w.step.buffers;
+    if wqe.inline {
+        let at = buffers.staged.len() as u32;
+        let bytes = buffers.wqe.get(start..end).ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?;
+        buffers.staged.extend_from_slice(bytes);
+        return Ok(Payload::Staged(at, wqe.length));
+    }
+    let mut pieces = std::mem::take(&mut buffers.pieces);
+    let list = &w.step.buffers.wqe[start..end];
+    let domain = requester::domain(w);
+    let found = lists::check(w.func, domain, list, lists::GATHER)
+        .and_then(|()| lists::resolve(w.func, domain, list, 0, wqe.length, lists::GATHER, &mut pieces));
+    let rid = w.func.rid();
+    let payload = match found {
+        Ok(()) => lists::by_value(w.step, rid, &pieces)
+            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
+        Err(fault) => Err(ListFault::failure(fault)),
+    };
+    w.step.buffers.pieces = pieces;
+    payload
+}

@@ -1,0 +1,238 @@
+//! UMR: memory keys changed by work requests (PRM: user-mode memory registration).
+//!
+//! What a key translates to, its range, rights, domain and low byte change at once, between two requests of the queue.
+//! The driver's own queue pair for it may do so to any key of the function; others to keys of their domain.
+
+use super::{
+    fetch::{self, Wqe},
+    lists::{self, ListFault},
+    requester,
+    work::{Failure, Work},
+};
+use crate::{
+    region::Func,
+    state::{MkeyRow, PdRow, QpFlags},
+    translate::{RESERVED_LKEY, access},
+};
+use hwspec::{
+    context::{AccessMode, ServiceType},
+    cqe::{CqeSyndrome, vendor_err},
+    layout::{Layout, prefix},
+    wqe::{DataSeg, KlmSeg, MkeyContextSeg, MkeyMask, UmrCtrlSeg, WQE_DS, WqeOpcode},
+};
+
+/// `MkeyRow::access`: changed by UMR.
+const UMR: u8 = 128;
+/// `MkeyRow::flags`: remote invalidation allowed.
+const REMOTE_INVALIDATE: u8 = 1;
+/// `umr.check_free`: refuse unless the key is free; unless it is in use.
+const FAIL_IF_NOT_FREE: u8 = 1;
+const FAIL_IF_FREE: u8 = 2;
+/// Where the mkey context and the translations begin behind the control segment.
+const CONTEXT: usize = UmrCtrlSeg::SIZE;
+const ENTRIES: usize = CONTEXT + MkeyContextSeg::SIZE;
+/// Bytes of an octoword: two pages or one KLM.
+const OCTOWORD: usize = 16;
+
+/// A key that can't be changed like that (IBTA 11.6.2: memory management operation error).
+const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_err::LKEY);
+
+/// The next work request of the driver's own queue pair for UMR.
+pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
+    match fetch::wqe(w, index) {
+        Ok(wqe) => {
+            let done = match wqe.opcode {
+                WqeOpcode::Nop => Ok(()),
+                WqeOpcode::Umr => carry_out(w, &wqe),
+                _ => Err(fetch::refuse(CqeSyndrome::LocalQpOpErr)),
+            };
+            (wqe.ds, done.map(|()| wqe))
+        }
+        Err((ds, failure)) => (ds, Err(failure)),
+    }
+}
+
+/// Carries out the UMR WQE in the step's buffer.
+#[cold]
+pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
+    let [start, end] = wqe.data.map(usize::from);
+    let bytes = w.step.buffers.wqe.get(start..end).unwrap_or_default();
+    if bytes.len() < ENTRIES {
+        return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
+    }
+    let umr = UmrCtrlSeg::read(bytes);
+    let context = MkeyContextSeg::read(&bytes[CONTEXT..]);
+    let index = w.func.index::<MkeyRow>(wqe.imm >> 8).ok_or(REFUSED)?;
+    let before = *w.func.row::<MkeyRow>(index).ok_or(REFUSED)?;
+    let mut row = before;
+    check(w, wqe, &umr, &before)?;
+    let words = words(w, &umr, &before, start + ENTRIES..end)?;
+    change(&mut row, &context, umr.mkey_mask())?;
+    if row.pd != before.pd {
+        move_domain(w.func, before.pd, row.pd)?;
+    }
+    if !words.is_empty() {
+        load(w.func, &mut row, offset(&umr), &words)?;
+    }
+    *w.func.row_mut::<MkeyRow>(index).ok_or(REFUSED)? = row;
+    // What comes next must find the key changed.
+    w.step.settle = true;
+    Ok(())
+}
+
+/// First octoword that is changed.
+fn offset(umr: &UmrCtrlSeg) -> u64 {
+    match umr.translation_offset_en() {
+        true => u64::from(umr.xlt_offset_47_16()) << 16 | u64::from(umr.xlt_offset()),
+        false => 0,
+    }
+}
+
+/// Whether this queue pair may change this key, and finds it as it expects.
+fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
+    let mask = umr.mkey_mask();
+    let free = row.access & access::FREE != 0;
+    let own = w.q.service == ServiceType::RegUmr.raw() || row.pd == w.q.pd && !mask.contains(MkeyMask::PD);
+    let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
+    let expected = match umr.check_free().raw() {
+        FAIL_IF_NOT_FREE => free,
+        FAIL_IF_FREE => !free,
+        _ => true,
+    };
+    // Without an offset its place would say how much signature data follows: there is none.
+    let plain = umr.translation_offset_en() || umr.xlt_offset() == 0;
+    if row.access & UMR != 0 && own && named && expected && plain { Ok(()) } else { Err(REFUSED) }
+}
+
+/// The fields of the context that `mask` names.
+fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result<(), Failure> {
+    let has = |bit| mask.contains(bit);
+    let signature = has(MkeyMask::BSF_EN) && context.bsf_en();
+    if signature || mask.bits() & !MkeyMask::all().bits() != 0 {
+        return Err(REFUSED);
+    }
+    for (bit, flag, on) in [
+        (MkeyMask::LR, access::LOCAL_READ, context.lr()),
+        (MkeyMask::LW, access::LOCAL_WRITE, context.lw()),
+        (MkeyMask::RR, access::REMOTE_READ, context.rr()),
+        (MkeyMask::RW, access::REMOTE_WRITE, context.rw()),
+        (MkeyMask::A, access::ATOMIC, context.a()),
+        (MkeyMask::FREE, access::FREE, context.free()),
+        (MkeyMask::LEN, access::LENGTH64, context.length64()),
+    ] {
+        if has(bit) {
+            row.access = if on { row.access | flag } else { row.access & !flag };
+        }
+    }
+    if has(MkeyMask::LEN) {
+        row.len = context.len();
+    }
+    if has(MkeyMask::PAGE_SIZE) && row.mode == AccessMode::Mtt.raw() {
+        row.log_page = context.log_page_size().into();
+    }
+    if has(MkeyMask::START_ADDR) {
+        row.start = context.start_addr();
+    }
+    if has(MkeyMask::PD) {
+        row.pd = context.pd();
+    }
+    if has(MkeyMask::EN_RINVAL) {
+        row.flags = if context.en_rinval() { REMOTE_INVALIDATE } else { 0 };
+    }
+    if has(MkeyMask::KEY) {
+        row.variant = context.mkey_7_0();
+    }
+    if has(MkeyMask::QPN) {
+        row.qpn = context.qpn();
+    }
+    let usable = row.access & access::FREE != 0
+        || row.start.checked_add(row.len).is_some()
+            && (row.mode != AccessMode::Mtt.raw() || (12..=31).contains(&row.log_page));
+    if usable { Ok(()) } else { Err(REFUSED) }
+}
+
+fn move_domain(func: &mut Func<'_>, from: u32, to: u32) -> Result<(), Failure> {
+    func.get_mut::<PdRow>(to).ok_or(REFUSED)?.head.refs += 1;
+    if let Some(pd) = func.get_mut::<PdRow>(from) {
+        pd.head.refs = pd.head.refs.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// The translation entries the request brings, from the WQE itself or from where it points.
+fn words(
+    w: &mut Work<'_, '_, '_>,
+    umr: &UmrCtrlSeg,
+    row: &MkeyRow,
+    rest: std::ops::Range<usize>,
+) -> Result<Vec<u64>, Failure> {
+    let octowords = usize::from(umr.xlt_octowords());
+    if octowords == 0 {
+        return Ok(Vec::new());
+    }
+    let len = octowords * OCTOWORD;
+    let mut bytes = vec![0; len];
+    let given = w.step.buffers.wqe.get(rest).unwrap_or_default();
+    if umr.inline_data() {
+        // Padded with zeros to the end of the WQE, and perhaps not to the end of the last octoword.
+        let n = given.len().min(len);
+        bytes[..n].copy_from_slice(&given[..n]);
+    } else {
+        let seg = DataSeg::read(given.get(..WQE_DS).ok_or(REFUSED)?);
+        fetch_list(w, &seg, &mut bytes)?;
+    }
+    let words: Vec<u64> = bytes.chunks_exact(8).map(|b| u64::from_be_bytes(prefix(b))).collect();
+    let sound = match AccessMode::from_raw(row.mode) {
+        AccessMode::Mtt => words.iter().all(|entry| entry & 0xffc == 0),
+        // A key that stands for physical memory is for those who may use that.
+        AccessMode::Klm => {
+            let physical = |klm: &[u8]| KlmSeg::read(klm).mkey() == RESERVED_LKEY;
+            w.q.has(QpFlags::RESERVED_LKEY) || !bytes.chunks_exact(KlmSeg::SIZE).any(physical)
+        }
+        _ => false,
+    };
+    if sound { Ok(words) } else { Err(REFUSED) }
+}
+
+/// Reads the list of entries that a data segment points to.
+fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
+    let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let (domain, rid) = (requester::domain(w), w.func.rid());
+    let found =
+        lists::resolve(w.func, domain, seg.as_bytes(), 0, bytes.len() as u32, lists::GATHER, &mut pieces);
+    let mut rest = bytes;
+    let mut result = found.map_err(ListFault::failure);
+    if result.is_ok() && !w.step.flush() {
+        result = Err(bad);
+    }
+    for piece in &pieces {
+        if result.is_err() {
+            break;
+        }
+        let (here, after) = rest.split_at_mut((piece.len as usize).min(rest.len()));
+        result = w.step.host.read(rid, piece.at, here).map_err(|_| bad);
+        rest = after;
+    }
+    w.step.buffers.pieces = pieces;
+    result
+}
+
+/// Writes translation entries into the key's range, which it gets now if it has none yet.
+fn load(func: &mut Func<'_>, row: &mut MkeyRow, offset: u64, words: &[u64]) -> Result<(), Failure> {
+    let first = offset * 2;
+    if first + words.len() as u64 > u64::from(row.pages) {
+        return Err(REFUSED);
+    }
+    if row.mtt == 0 {
+        let range = func.alloc_mtt(row.pages).ok_or(REFUSED)?;
+        (row.mtt, row.pages) = (range.first, range.len);
+        for i in 0..range.len {
+            func.set_mtt(range.first + i, 0);
+        }
+    }
+    for (i, word) in words.iter().enumerate() {
+        func.set_mtt(row.mtt + first as u32 + i as u32, *word);
+    }
+    Ok(())
+}
