@@ -1,6 +1,7 @@
 //! `ironverbs`: RDMA programs on a simulated ConnectX, without the card.
 
 mod bench;
+mod bringup;
 mod demo;
 mod doctor;
 mod node_state;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo::demo(&demo),
         Command::Doctor(node) => doctor::doctor(&node),
         Command::Node(node) => node_state::node(&node),
+        Command::Bringup(bringup) => bringup::bringup(&bringup),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),

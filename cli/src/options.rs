@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use devmodel::{LinkLayer, serve::Misbehaviour};
+use driver::pci::Address;
 use node::{launcher::dir, runtime::NodeOptions};
 
 /// RDMA programs on a simulated ConnectX, without the card.
@@ -31,6 +32,8 @@ pub enum Command {
     /// Look at a node, or start it afresh
     #[command(subcommand)]
     Node(Node),
+    /// Go through a function step by step, and say which step fails and what it found
+    Bringup(Bringup),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
@@ -165,6 +168,38 @@ pub struct Reset {
     /// Even while programs are on it; they go on by themselves
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Args)]
+pub struct Bringup {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// Run the steps that write too: the function is reset, brought up, used and torn down. Whoever uses it loses it
+    #[arg(long)]
+    pub write: bool,
+    /// Seconds to wait for one command, completion or interrupt
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: u64,
+    /// Write the report to this file too
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write the report as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Which function.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct Target {
+    /// A PCI function bound to vfio-pci, as 0000:c1:00.2
+    #[arg(long)]
+    pub bdf: Option<Address>,
+    /// Function of a simulated node: 0 is the PF, 1 and on its VFs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=127))]
+    pub function: Option<u8>,
 }
 
 #[derive(Args)]

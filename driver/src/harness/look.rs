@@ -9,7 +9,7 @@ use crate::{
 };
 use hwspec::pcie::{
     BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, ConfigHeader, EXT_CAP_ID_SRIOV, ExpressCap, PF_DEVICE_ID, SriovCap,
-    VENDOR_ID, VF_DEVICE_ID,
+    StatusCommand, VENDOR_ID, VF_DEVICE_ID,
 };
 use std::{
     sync::Arc,
@@ -22,14 +22,38 @@ const CLASSES: [u32; 2] = [0x02_0000, 0x02_0700];
 const BAR_KIND: u32 = 0xf;
 /// Revision of the command interface this driver speaks.
 const INTERFACE: u16 = 5;
+/// Offset of the status and command registers in configuration space.
+pub const STATUS_COMMAND: u16 = 4;
 /// How often the health counter is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// All of them; false if one failed.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) -> bool {
-    r.step("configuration space", |r| configuration(&**transport, r)).is_some()
-        && r.step("initialization segment", |r| segment(&**transport, r)).is_some()
-        && r.step("health", |r| health(&**transport, plan, r)).is_some()
+    let transport = &**transport;
+    let Some(command) = r.step("configuration space", |r| configuration(transport, r)) else { return false };
+    let passed = r
+        .step("initialization segment", |r| {
+            // Registers answer only while memory space is on; what was off is put back.
+            if !command.memory_space() {
+                r.note("memory space", "turned on to look");
+                let mut on = command;
+                on.set().memory_space(true);
+                write_command(transport, on)?;
+            }
+            segment(transport, r)
+        })
+        .and_then(|()| r.step("health", |r| health(transport, plan, r)))
+        .is_some();
+    if !command.memory_space() {
+        // The next step that writes turns it on again, and says so if that does not work.
+        let _ = write_command(transport, command);
+    }
+    passed
+}
+
+fn write_command(transport: &dyn Transport, command: StatusCommand) -> Result<(), Error> {
+    // The status half is cleared by ones.
+    Config(transport).write16(STATUS_COMMAND, u32::from_be_bytes(*command.as_bytes()) as u16)
 }
 
 fn bar(transport: &dyn Transport) -> Result<Bar, Error> {
@@ -49,7 +73,8 @@ fn read<const N: usize>(config: &Config<'_>, at: u16) -> Result<[u8; N], Error> 
     Ok(bytes)
 }
 
-fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<(), Error> {
+/// Returns the command register.
+fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<StatusCommand, Error> {
     let config = Config(transport);
     let header = ConfigHeader::from_bytes(read(&config, 0)?);
     if header.vendor_id() == u16::MAX {
@@ -93,7 +118,7 @@ fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<(), 
         let sriov = SriovCap::from_bytes(read(&config, at)?);
         r.note("virtual functions", format!("{} of {}", sriov.num_vfs(), sriov.total_vfs()));
     }
-    Ok(())
+    Ok(command)
 }
 
 fn on(yes: bool) -> &'static str {

@@ -1,6 +1,6 @@
 //! Steps that write: up, at work, and down again.
 
-use super::{Plan, inject, loopback, report::Recorder};
+use super::{Plan, inject, look::STATUS_COMMAND, loopback, report::Recorder};
 use crate::{
     claims::{FunctionState, Shared},
     config::Config,
@@ -16,8 +16,6 @@ use std::{sync::Arc, time::Instant};
 
 /// Commands timed.
 const COMMANDS: usize = 100;
-/// Offset of the status and command registers in configuration space.
-const STATUS_COMMAND: u16 = 4;
 
 /// All of them. After a failure what is up is given back as far as it can be.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) {

@@ -1,0 +1,240 @@
+//! The bring-up harness on a good function and on functions that misbehave: it names the step, and what it saw.
+
+use driver::{
+    harness::{self, Outcome, Plan, Report, STEPS},
+    transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width},
+};
+use ironverbs_tests::program::Scratch;
+use node::runtime::{Node, NodeTransport, open_device_of};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Registers of the initialization segment.
+const DOORBELL: u32 = 0x18;
+const HEALTH: u32 = 0x1010;
+
+/// What a device between the driver and the real one gets wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    /// The health counter stands still.
+    Stands,
+    /// The health counter carries a fatal syndrome.
+    Fatal,
+    /// Commands from this one on, counted from 0, never complete.
+    Stuck(u32),
+    /// Interrupts get lost.
+    Silent,
+    /// A reset is refused.
+    NoReset,
+    /// Registers read as all ones.
+    Gone,
+}
+
+struct Liar {
+    inner: Arc<dyn Transport>,
+    lie: Lie,
+}
+
+struct LyingBar {
+    inner: Bar,
+    lie: Lie,
+    commands: AtomicU32,
+}
+
+impl Registers for LyingBar {
+    fn read32(&self, offset: u32) -> u32 {
+        match (self.lie, offset) {
+            (Lie::Gone, _) => u32::MAX,
+            (Lie::Stands, HEALTH) => 17,
+            (Lie::Fatal, HEALTH) => self.inner.read32(offset) | 0x0b << 24,
+            _ => self.inner.read32(offset),
+        }
+    }
+    fn write32(&self, offset: u32, value: u32) {
+        if let (Lie::Stuck(from), DOORBELL) = (self.lie, offset) {
+            if self.commands.fetch_add(1, Relaxed) >= from {
+                return;
+            }
+        }
+        self.inner.write32(offset, value);
+    }
+    fn write64(&self, offset: u32, value: u64) {
+        self.inner.doorbell(offset, value);
+    }
+}
+
+#[allow(unsafe_code)] // hands the caller's promise on
+impl Transport for Liar {
+    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
+        self.inner.config_read(offset, width)
+    }
+    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
+        self.inner.config_write(offset, width, value)
+    }
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        let commands = AtomicU32::new(0);
+        Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, lie: self.lie, commands })))
+    }
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.dma_map(base, len, access) }
+    }
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.inner.dma_unmap(iova, len)
+    }
+    fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
+        self.inner.dma_alloc(len, scope)
+    }
+    fn dma_free(&self, block: DmaBlock) {
+        self.inner.dma_free(block);
+    }
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        self.inner.dma_attach(iova, len)
+    }
+    fn dma_detach(&self, block: DmaBlock) {
+        self.inner.dma_detach(block);
+    }
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        match self.lie {
+            // Connected to another vector than the device raises.
+            Lie::Silent => self.inner.interrupt(vector + 1),
+            _ => self.inner.interrupt(vector),
+        }
+    }
+    fn reset(&self) -> io::Result<()> {
+        match self.lie {
+            Lie::NoReset => Err(io::ErrorKind::PermissionDenied.into()),
+            _ => self.inner.reset(),
+        }
+    }
+    fn shared(&self) -> io::Result<DmaBlock> {
+        self.inner.shared()
+    }
+    fn opener(&self) -> u32 {
+        self.inner.opener()
+    }
+    fn alive(&self, opener: u32) -> bool {
+        self.inner.alive(opener)
+    }
+    fn idle(&self) {
+        self.inner.idle();
+    }
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
+        self.inner.resolve(dgid)
+    }
+}
+
+struct Place {
+    node: Arc<Node>,
+    _dir: Scratch,
+}
+
+fn place() -> Place {
+    let dir = Scratch::new();
+    Place { node: dir.node(2).expect("a node"), _dir: dir }
+}
+
+impl Place {
+    fn function(&self, fid: u8) -> Arc<dyn Transport> {
+        Arc::new(NodeTransport::open(&self.node, fid).expect("a function"))
+    }
+
+    /// Runs all steps on VF 1 behind a device that lies.
+    fn run(&self, lie: Lie) -> Report {
+        let transport: Arc<dyn Transport> = Arc::new(Liar { inner: self.function(1), lie });
+        let plan = Plan { write: true, timeout: Duration::from_millis(300) };
+        harness::run(&transport, &plan, &mut |_| ())
+    }
+}
+
+#[track_caller]
+fn failed_at(report: &Report, step: &str, saying: &str) {
+    let failure = report.failure().expect("a step that failed");
+    assert_eq!(failure.name.name, step, "{report}");
+    let Outcome::Failed(why) = &failure.outcome else { unreachable!() };
+    assert!(why.contains(saying), "{why:?} should say {saying:?}");
+    let tried_after = report.steps.iter().skip_while(|s| s.name != failure.name).skip(1);
+    assert!(tried_after.clone().all(|s| matches!(s.outcome, Outcome::Skipped(_))), "{report}");
+}
+
+#[test]
+fn physical_and_virtual_function_pass_every_step_and_can_be_used_afterwards() {
+    let place = place();
+    for fid in [0, 1] {
+        let transport = place.function(fid);
+        let plan = Plan { write: true, ..Plan::default() };
+        let report = harness::run(&transport, &plan, &mut |_| ());
+        assert!(report.steps.iter().all(|s| s.outcome == Outcome::Passed), "{report}");
+        assert_eq!(report.steps.len(), STEPS.len());
+        drop(transport);
+        open_device_of(&place.node, fid).expect("bring-up").close().expect("close");
+    }
+}
+
+#[test]
+fn without_leave_to_write_a_running_function_is_only_looked_at() {
+    let place = place();
+    let device = open_device_of(&place.node, 1).expect("bring-up");
+    let report = harness::run(&place.function(1), &Plan::default(), &mut |_| ());
+    for step in &report.steps {
+        match step.name.writes {
+            false => assert_eq!(step.outcome, Outcome::Passed, "{report}"),
+            true => assert!(matches!(&step.outcome, Outcome::Skipped(why) if why.contains("--write"))),
+        }
+    }
+    assert!(device.port().expect("still at work").active);
+}
+
+#[test]
+fn a_function_in_use_is_not_taken_from_its_program() {
+    let place = place();
+    let device = open_device_of(&place.node, 1).expect("bring-up");
+    let plan = Plan { write: true, ..Plan::default() };
+    let report = harness::run(&place.function(1), &plan, &mut |_| ());
+    failed_at(&report, "function level reset", "other programs have open");
+    assert!(device.port().expect("still at work").active);
+}
+
+#[test]
+fn each_misbehaviour_is_found_at_its_step() {
+    let place = place();
+    let cases = [
+        (Lie::Gone, "initialization segment", "all ones"),
+        (Lie::Stands, "health", "0x11 all the time"),
+        (Lie::Fatal, "health", "0xb"),
+        (Lie::NoReset, "function level reset", "cannot reset"),
+        (Lie::Stuck(0), "command queue", "EnableHca did not finish"),
+        (Lie::Stuck(1), "interface step", "QueryIssi did not finish"),
+        (Lie::Silent, "interrupt", "the interrupt itself was lost"),
+    ];
+    for (lie, step, saying) in cases {
+        let report = place.run(lie);
+        failed_at(&report, step, saying);
+    }
+    // Whatever they left: the next one finds a function it can bring up.
+    open_device_of(&place.node, 1).expect("bring-up").close().expect("close");
+}
+
+#[test]
+fn a_command_that_sticks_anywhere_fails_one_step_and_leaves_nothing_behind() {
+    let place = place();
+    let mut seen = Vec::new();
+    for from in (0..).step_by(23) {
+        let report = place.run(Lie::Stuck(from));
+        // Until it is more than there are commands.
+        let Some(failure) = report.failure() else { break };
+        if seen.last() != Some(&failure.name.name) {
+            seen.push(failure.name.name);
+        }
+    }
+    let order: Vec<_> = STEPS.iter().map(|s| s.name).filter(|name| seen.contains(name)).collect();
+    assert_eq!(seen, order, "later commands belong to later steps");
+    assert!(seen.len() >= 4, "{seen:?}");
+    open_device_of(&place.node, 1).expect("bring-up").close().expect("close");
+}
