@@ -25,7 +25,7 @@ pub use version::{Capabilities, Version};
 pub const MAX_TRANSFER: usize = 64 << 10;
 /// Bytes of a message that we take at most: the longest transfer with all that stands before it.
 pub const MAX_MESSAGE: usize = MAX_TRANSFER + 256;
-/// Descriptors in a message that we take at most, announced as `max_msg_fds`.
-pub const MAX_FDS: usize = 64;
+/// Descriptors in a message that we take at most, announced as `max_msg_fds`; QEMU refuses a server that announces more.
+pub const MAX_FDS: usize = 16;
 /// DMA windows a client may have at a time, announced as `max_dma_maps`: the protocol's default.
 pub const MAX_DMA_MAPS: usize = 65_535;
