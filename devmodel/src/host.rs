@@ -66,7 +66,9 @@ pub trait Host {
     fn by_reference(&mut self) -> bool {
         true
     }
-    /// Whether somebody else is about to run function `rid` anyway: frames that arrive there are left to them.
+    /// Whether somebody else is about to run function `rid` anyway: frames that arrive there are left to them. Asked
+    /// behind the frame's store without a fence: who stops tending makes sure that what others stored before is seen,
+    /// and then looks for frames once more.
     fn is_tended(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
@@ -79,6 +81,11 @@ pub trait Host {
     fn keeper(&mut self, rid: Rid) -> Option<Party> {
         let _ = rid;
         None
+    }
+    /// Whether that somebody is ourselves: we come back to `rid` without being told.
+    fn tends(&mut self, rid: Rid) -> bool {
+        let _ = rid;
+        false
     }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);

@@ -79,9 +79,9 @@ impl Runner {
             || adapter.config().sealed
             || adapter.is_captured()
             || self.buffers.out.iter().any(|frame| frame.headers[at.clone()] != *address)
-            || WireRing::of(adapter.region(), to).waits()
             || host.is_tended(Rid(to))
             || host.keeper(Rid(to)).is_some()
+            || WireRing::of(adapter.region(), to).waits()
         {
             return None;
         }
@@ -187,10 +187,11 @@ impl Runner {
     /// A frame waits at `to`: it runs next, unless somebody is about to run it anyway.
     #[inline]
     fn arrived(&mut self, host: &mut dyn Host, to: u8) {
-        // The frame before the question, for who stops looking after `to` looks once more; and before we look whether
-        // `to` is locked.
-        fence(SeqCst);
+        // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
+        // looks once more.
         if !host.is_tended(Rid(to)) {
+            // And before we look whether `to` is locked.
+            fence(SeqCst);
             self.due |= 1 << to;
         }
     }

@@ -12,7 +12,6 @@ use crate::{
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
     region::{Func, READY_SQ, Sync, WireRing},
 };
-use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Runs the pipeline; see the [module](self).
 #[derive(Default)]
@@ -188,13 +187,17 @@ impl Runner {
             if handed.is_none() {
                 self.deliver(adapter, host, now, fid);
             }
-            drop(func);
-            // A frame pushed while we held the lock was left to us: look once more now that we do not.
-            fence(SeqCst);
+            let waits = if host.tends(Rid(fid)) {
+                // What we overlook now we come back to.
+                drop(func);
+                WireRing::of(region, fid).waits()
+            } else {
+                func.unlock_and_look()
+            };
             match outcome {
                 Outcome::More => self.due |= 1 << fid,
                 Outcome::Blocked(party) => host.wake(party),
-                Outcome::Idle if !WireRing::of(region, fid).waits() => {}
+                Outcome::Idle if !waits => {}
                 Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
                 Outcome::Idle => continue,
             }

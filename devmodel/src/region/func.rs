@@ -1,6 +1,6 @@
 //! A function, locked: the only way to its rows.
 
-use super::{JournalStats, Region, Sync, Table, journal::Journal, lock};
+use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock};
 use crate::{
     host::{Host, Party, Rid},
     state::{
@@ -333,6 +333,18 @@ impl<'r> Func<'r> {
         if self.journal.rollback(self.region) {
             self.publish();
         }
+    }
+
+    /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.
+    #[inline]
+    pub fn unlock_and_look(self) -> bool {
+        let (region, fid) = (self.region, self.fid);
+        let this = std::mem::ManuallyDrop::new(self);
+        if this.journal.rollback(region) {
+            this.publish();
+        }
+        lock::release_first(region.sync(fid, Sync::Lock));
+        WireRing::of(region, fid).waits()
     }
 
     /// Tells those without the lock anew what waits here.

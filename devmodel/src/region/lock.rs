@@ -62,6 +62,12 @@ pub(super) fn repaired(word: &AtomicU32, host: &dyn Host) {
     word.store(u32::from(host.party().0), Release);
 }
 
+/// Releases before whatever is looked at next with `SeqCst`: cheaper than a fence behind the release.
+#[inline]
+pub(super) fn release_first(word: &AtomicU32) {
+    word.swap(0, SeqCst);
+}
+
 #[inline]
 pub(super) fn release(word: &AtomicU32) {
     word.store(0, Release);

@@ -6,7 +6,7 @@
 
 use super::{Func, Region, Sync, Table, lock};
 use crate::host::{Host, Iova, Rid};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Slots of a ring.
 pub const SLOTS: usize = 512;
@@ -94,7 +94,7 @@ impl<'r> WireRing<'r> {
     /// Whether a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
-        self.region.sync(self.fid, Sync::RxTail).load(Acquire)
+        self.region.sync(self.fid, Sync::RxTail).load(SeqCst)
             != self.region.sync(self.fid, Sync::RxHead).load(Relaxed)
     }
 

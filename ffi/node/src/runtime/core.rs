@@ -1,6 +1,7 @@
 //! What all threads of a process share of a node.
 
 use super::{
+    clock::Clock,
     engine::Engines,
     file::{FUNCTIONS, Mapped},
     fork,
@@ -67,6 +68,7 @@ pub struct Core {
     /// The others were told of us.
     introduced: AtomicBool,
     forks: u32,
+    clock: Clock,
 }
 
 impl Core {
@@ -74,6 +76,7 @@ impl Core {
     pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
         fork::watch();
         sys::allow_copies();
+        sys::accept_barriers();
         let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
         let forbidden = std::env::var_os("IRONVERBS_NO_DIRECT_COPY").is_some_and(|v| v == "1");
         let no_direct = forbidden || map.header().no_direct.load(Relaxed) != 0;
@@ -96,6 +99,7 @@ impl Core {
             suspects: Default::default(),
             introduced: AtomicBool::new(false),
             forks: fork::generation(),
+            clock: Clock::new(),
         }
     }
 
@@ -108,7 +112,7 @@ impl Core {
     /// The node's time, ps.
     #[inline]
     pub fn now(&self) -> u64 {
-        sys::monotonic_ns().wrapping_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
+        self.clock.now().wrapping_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
     }
 
     /// Our place among the parties.

@@ -72,6 +72,10 @@ impl Host for NodeHost<'_> {
         let server = self.0.core.server(rid.0);
         (server != 0 && server != u32::from(self.0.core.me.slot)).then_some(Party(server as u16))
     }
+    #[inline]
+    fn tends(&mut self, rid: Rid) -> bool {
+        self.0.core.is_poller(rid.0)
+    }
 
     fn wake(&mut self, party: Party) {
         if let Ok(slot) = u8::try_from(party.0) {

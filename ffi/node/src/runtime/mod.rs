@@ -8,6 +8,7 @@
 //! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
 
 mod arena;
+mod clock;
 mod core;
 mod dir;
 mod engine;

@@ -8,9 +8,10 @@
 use super::{
     core::{Core, MILLI},
     file::FUNCTIONS,
+    sys,
 };
 use devmodel::region::{Sync, WireRing};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Polls in a row that found nothing, without a doorbell between, that make a poller.
 const PERSISTENT: u32 = 32;
@@ -130,6 +131,7 @@ impl Core {
         let function = &self.map.functions()[usize::from(fid)];
         function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
         function.poller.store(0, SeqCst);
+        self.see_all();
         self.run(now, fid);
     }
 
@@ -137,7 +139,16 @@ impl Core {
     pub fn stop_polling(&self, fid: u8) {
         let poller = &self.map.functions()[usize::from(fid)].poller;
         if poller.compare_exchange(self.me.slot.into(), 0, SeqCst, Relaxed).is_ok() {
-            fence(SeqCst);
+            self.see_all();
+        }
+    }
+
+    /// Waits until whatever others stored before they saw our last store is seen here. They ask who polls once for each
+    /// frame and we stop seldom, so the whole price is paid here.
+    fn see_all(&self) {
+        if !sys::barrier_everywhere() {
+            // Stores are under way for less than a thread takes to wake up; it looks at all our functions.
+            self.wake(self.me.slot);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr::{self, NonNull},
-    sync::atomic::AtomicU32,
+    sync::atomic::{AtomicU32, Ordering::SeqCst, fence},
 };
 
 fn done(result: libc::c_int) -> io::Result<()> {
@@ -222,6 +222,23 @@ pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
 pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
     // SAFETY: a function without preconditions.
     unsafe { libc::pthread_atfork(None, None, Some(f)) };
+}
+
+/// From `linux/membarrier.h`: a memory barrier in every thread that runs now, of all processes that registered.
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+/// Lets [`barrier_everywhere`] of other processes reach the threads of this one.
+pub fn accept_barriers() {
+    // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
+    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) };
+}
+
+/// A full memory barrier in every thread of a program that has a node open. False: the kernel has no such call.
+pub fn barrier_everywhere() -> bool {
+    fence(SeqCst);
+    // SAFETY: takes no memory.
+    unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
 /// Gives the processor to whoever waits for it.

@@ -118,8 +118,11 @@ impl NodeTransport {
     fn look_around(&self, core: &Core, streak: u32) {
         let now = core.now();
         core.persevere(self.fid(), streak, now);
-        let left = core.take_left();
-        (0..128u8).filter(|f| left & 1 << f != 0).for_each(|f| core.run(now, f));
+        let mut left = core.take_left();
+        while left != 0 {
+            core.run(now, left.trailing_zeros() as u8);
+            left &= left - 1;
+        }
         if core.adapter.region().timer_due(self.fid(), now) {
             core.run(now, self.fid());
         }
