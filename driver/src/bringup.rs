@@ -333,16 +333,24 @@ fn addresses(function: &Function, watch: &mut dyn Watch) -> Result<(), Error> {
     input.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
     function.call::<_, ModifyNicVportContextOut>(Opcode::ModifyNicVportContext, 0, &input)?;
     let room = usize::from(function.caps.roce.roce_address_table_size());
-    if function.options.gids.len() > room {
+    let first = function.options.link_local.then(|| link_local(&function.vport.mac));
+    let gids: Vec<[u8; 16]> = first.into_iter().chain(function.options.gids.iter().copied()).collect();
+    if gids.len() > room {
         return Err(Error::invalid(format!(
             "{} GIDs were asked for, the table of the device holds {room}",
-            function.options.gids.len()
+            gids.len()
         )));
     }
-    for (index, gid) in function.options.gids.iter().enumerate() {
+    for (index, gid) in gids.iter().enumerate() {
         set_gid(function, index as u16, Some(gid))?;
     }
     Ok(())
+}
+
+/// The link-local address with the modified EUI-64 of a MAC (RFC 4291, appendix A).
+pub fn link_local(mac: &[u8; 6]) -> [u8; 16] {
+    let [a, b, c, d, e, f] = *mac;
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
 /// Writes one entry of the RoCE address table; `None` clears it.

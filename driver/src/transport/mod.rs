@@ -121,6 +121,10 @@ pub trait Transport: Send + Sync {
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing: an in-process model runs what is due. Must be cheap.
     fn idle(&self);
-    /// MAC of the port that answers a GID (neighbour resolution; RoCE has no subnet manager). `None`: not ours to know.
-    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]>;
+    /// MAC of the port that answers a GID (neighbour resolution; RoCE has no subnet manager), where the way to the
+    /// device knows its peers. `None`: not ours to know; the opener's list and the GID itself may tell.
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
+        let _ = dgid;
+        None
+    }
 }

@@ -297,10 +297,20 @@ fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     ((label ^ label >> 14) & 0x3fff) as u16 | 0xc000
 }
 
-/// The MAC behind a destination GID: given, resolved, or (link-local) part of it.
+/// The MAC behind a destination GID: given with it, known from the opener's list, to the transport, or because it is
+/// ours; or (link-local) part of it.
 fn destination_mac(function: &Function, ah: &super::AddressHandle) -> Result<[u8; 6], Error> {
     let given = ah.dmac.filter(|mac| *mac != [0; 6]);
-    let found = given.or_else(|| function.transport.resolve(&ah.dgid)).or_else(|| link_local_mac(&ah.dgid));
+    let told = || {
+        let of = |(gid, _): &&([u8; 16], [u8; 6])| *gid == ah.dgid;
+        function.options.neighbours.iter().find(of).map(|(_, mac)| *mac)
+    };
+    let ours = || function.options.gids.contains(&ah.dgid).then_some(function.vport.mac);
+    let found = given
+        .or_else(told)
+        .or_else(|| function.transport.resolve(&ah.dgid))
+        .or_else(ours)
+        .or_else(|| link_local_mac(&ah.dgid));
     found.ok_or_else(|| Error::Invalid {
         what: format!("no MAC address is known for {}", std::net::Ipv6Addr::from(ah.dgid)),
         errno: libc::EHOSTUNREACH,

@@ -190,10 +190,6 @@ impl Transport for VfioTransport {
     }
 
     fn idle(&self) {}
-
-    fn resolve(&self, _: &[u8; 16]) -> Option<[u8; 6]> {
-        None
-    }
 }
 
 impl Drop for VfioTransport {

@@ -27,6 +27,8 @@ use window::Window;
 
 /// Bytes of the area that openers of a function share.
 const SHARED: usize = 64 << 10;
+/// Offset of the command register in configuration space.
+const COMMAND: u16 = 4;
 /// BARs of a function.
 const BARS: u8 = 6;
 /// Addresses for the device. The window of interrupt messages is left out, should the server put the device on a bus.
@@ -228,10 +230,13 @@ impl Transport for VfioUserTransport {
     }
 
     fn reset(&self) -> io::Result<()> {
-        match self.can_reset {
-            true => self.reach.client.reset(),
-            false => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        if !self.can_reset {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
+        // The kernel's VFIO restores configuration space; over the socket that is ours to do.
+        let command = self.config_read(COMMAND, Width::B2)?;
+        self.reach.client.reset()?;
+        self.config_write(COMMAND, Width::B2, command)
     }
 
     fn shared(&self) -> io::Result<DmaBlock> {
@@ -248,10 +253,6 @@ impl Transport for VfioUserTransport {
     }
 
     fn idle(&self) {}
-
-    fn resolve(&self, _: &[u8; 16]) -> Option<[u8; 6]> {
-        None
-    }
 }
 
 impl Drop for VfioUserTransport {

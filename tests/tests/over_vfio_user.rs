@@ -1,0 +1,229 @@
+//! The driver over a vfio-user socket: another process could be at its other end, and no kernel has a hand in it.
+
+use devmodel::{Config, region::Geometry, serve};
+use driver::{
+    Device, OpenOptions, SendOp, WcOpcode, WcStatus,
+    transport::{Transport, VfioUserTransport, Width},
+};
+use ironverbs_tests::{
+    end::{End, Patience},
+    program::Scratch,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+const SOON: Duration = Duration::from_secs(10);
+const LEN: usize = 1 << 20;
+
+/// An adapter with two VFs, each on its socket.
+struct Served {
+    plugs: Vec<serve::Plug>,
+    board: Arc<serve::Board>,
+    over: Arc<AtomicBool>,
+    scratch: Scratch,
+}
+
+impl Served {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(scratch.dir()).expect("a directory");
+        let board = serve::Board::new(Geometry::SMALL, Config::default());
+        let over = Arc::new(AtomicBool::new(false));
+        // Whoever serves an adapter lets its timers fire.
+        let (ticks, stop) = (board.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !stop.load(Relaxed) {
+                ticks.run();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut this = Self { scratch, plugs: Vec::new(), board, over };
+        for fid in [1, 2] {
+            let plug = serve::Plug::new(&this.socket(fid), Arc::new(this.board.function(fid)));
+            this.plugs.push(plug.expect("a socket"));
+        }
+        this
+    }
+
+    fn socket(&self, fid: u8) -> PathBuf {
+        self.scratch.dir().join(format!("vf{fid}"))
+    }
+
+    fn device(&self, fid: u8) -> Arc<Device> {
+        open(&self.socket(fid), fid).expect("a device")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+    }
+}
+
+fn gid(fid: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, fid]
+}
+
+fn mac(fid: u8) -> [u8; 6] {
+    devmodel::identity::mac(0, fid)
+}
+
+fn open(socket: &Path, fid: u8) -> Result<Arc<Device>, String> {
+    let options = OpenOptions {
+        link_local: true,
+        gids: vec![gid(fid)],
+        neighbours: [1, 2].map(|fid| (gid(fid), mac(fid))).to_vec(),
+        ..OpenOptions::default()
+    };
+    let transport = VfioUserTransport::open(socket).map_err(|e| e.to_string())?;
+    Device::open(transport, options).map_err(|e| e.to_string())
+}
+
+fn pair(served: &Served) -> (End, End) {
+    let a = End::new(served.device(1), LEN).expect("an end");
+    let b = End::new(served.device(2), LEN).expect("an end");
+    a.connect(&b.card().unwrap(), Patience::default()).expect("connected");
+    b.connect(&a.card().unwrap(), Patience::default()).expect("connected");
+    (a, b)
+}
+
+#[track_caller]
+fn completed(end: &End, opcode: WcOpcode) {
+    let wc = end.wait(SOON).expect("a completion");
+    assert_eq!((wc.status, wc.opcode), (WcStatus::Success, opcode), "{wc:?}");
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect()
+}
+
+#[test]
+fn every_operation_between_two_sockets() {
+    let served = Served::new();
+    let (a, b) = pair(&served);
+    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+    for (seed, len) in [8, 64, 4096, 4104, 100_000].into_iter().enumerate() {
+        let data = pattern(len, seed as u8);
+        a.words.put(0, &data);
+        a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+        completed(&a, WcOpcode::RdmaWrite);
+        assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
+
+        b.receive(2, 0, LEN).unwrap();
+        let data = pattern(len, 50 + seed as u8);
+        a.words.put(0, &data);
+        a.post(3, SendOp::Send, &[a.sge(0, len)]).unwrap();
+        completed(&a, WcOpcode::Send);
+        completed(&b, WcOpcode::Recv);
+        assert!(b.words.bytes(0, len) == data, "SEND of {len}");
+
+        let data = pattern(len, 100 + seed as u8);
+        b.words.put(0, &data);
+        a.post(4, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+        completed(&a, WcOpcode::RdmaRead);
+        assert!(a.words.bytes(0, len) == data, "READ of {len}");
+    }
+    b.words.set_word(0, 40);
+    a.post(5, SendOp::FetchAdd { raddr, rkey, add: 2 }, &[a.sge(0, 8)]).unwrap();
+    completed(&a, WcOpcode::FetchAdd);
+    assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
+}
+
+#[test]
+fn an_armed_queue_wakes_who_sleeps() {
+    let served = Served::new();
+    let (a, b) = pair(&served);
+    b.cq.arm(false);
+    // Events of the bring-up are taken first.
+    while b.device.events().next().is_some() {}
+    b.receive(1, 0, LEN).unwrap();
+    assert!(!b.device.events().wait(Some(Duration::from_millis(50))).unwrap(), "nothing has come yet");
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    assert!(b.device.events().wait(Some(SOON)).unwrap());
+    assert!(matches!(b.device.events().next(), Some(driver::Event::Cq { .. })));
+    completed(&b, WcOpcode::Recv);
+}
+
+#[test]
+fn a_link_local_gid_needs_no_neighbour() {
+    let served = Served::new();
+    let device = served.device(1);
+    let gid = device.gid(0).unwrap();
+    assert_eq!(gid[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((gid[8] ^ 2, gid[9], gid[15]), (0x02, 0x1b, 1), "made of the MAC");
+}
+
+#[test]
+fn closed_and_opened_again_the_function_is_as_new() {
+    let served = Served::new();
+    for round in 0..3 {
+        let (a, b) = pair(&served);
+        a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).unwrap();
+        completed(&a, WcOpcode::RdmaWrite);
+        drop((a, b));
+        let begin = Instant::now();
+        while served.plugs.iter().any(serve::Plug::in_use) {
+            assert!(begin.elapsed() < SOON, "round {round}: somebody still has the function");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn one_process_shares_the_socket_and_opens_the_function_twice() {
+    let served = Served::new();
+    let (first, second) = (served.device(1), served.device(1));
+    let a = End::new(first, 4096).expect("an end");
+    let b = End::new(second, 4096).expect("an end");
+    a.connect(&b.card().unwrap(), Patience::default()).unwrap();
+    b.connect(&a.card().unwrap(), Patience::default()).unwrap();
+    a.words.set_word(0, 7);
+    a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 8)]).unwrap();
+    completed(&a, WcOpcode::RdmaWrite);
+    assert_eq!(b.words.word(0), 7);
+}
+
+#[test]
+fn a_socket_somebody_else_has_says_so_in_time() {
+    let served = Served::new();
+    let (_other, _) =
+        vfio_user_proto::Connection::connect(&served.socket(1), SOON).expect("the other client");
+    let begin = Instant::now();
+    let error = VfioUserTransport::open(&served.socket(1)).err().expect("refused");
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    assert!(begin.elapsed() < SOON);
+    let error = VfioUserTransport::open(&served.scratch.dir().join("nobody")).err().expect("refused");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_reset_takes_the_function_down_and_it_comes_up_again() {
+    let served = Served::new();
+    let transport = VfioUserTransport::open(&served.socket(1)).expect("a function");
+    assert_eq!(transport.config_read(0, Width::B4).unwrap(), 0x1018_15b3);
+    let quick = OpenOptions { command_timeout: Duration::from_millis(500), ..OpenOptions::default() };
+    let device = Device::open(transport.clone(), quick).expect("up");
+    assert!(device.port().unwrap().active);
+    transport.reset().unwrap();
+    assert!(device.port().is_err(), "a function that was reset takes no commands");
+    drop(device);
+    let device = Device::open(transport, OpenOptions::default()).expect("up again");
+    assert!(device.port().unwrap().active);
+}
+
+#[test]
+fn a_server_that_goes_leaves_errors_and_no_hang() {
+    let mut served = Served::new();
+    let (a, b) = pair(&served);
+    served.plugs.clear();
+    let begin = Instant::now();
+    assert!(a.device.port().is_err());
+    drop((a, b));
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+}
