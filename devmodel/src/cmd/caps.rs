@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    caps_ethernet, cq, eq, mkey, qp, qp_context,
+    caps_ethernet, caps_infiniband, cq, eq, mkey, qp, qp_context,
     refusal::{Done, Refused, Syndrome},
     srq,
 };
@@ -112,6 +112,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .enhanced_error_q_counters(true)
         .local_ca_ack_delay(15);
     caps_ethernet::general(&mut c, func, link);
+    caps_infiniband::general(&mut c, link);
     c
 }
 
@@ -147,11 +148,11 @@ fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> Done<
     Ok(match kind {
         CapType::General => whole(general(func, link, current).as_bytes()),
         CapType::Atomic => whole(atomic(func, current).as_bytes()),
-        CapType::Roce => whole(roce(func, current).as_bytes()),
+        CapType::Roce if link == LinkLayer::Ethernet => whole(roce(func, current).as_bytes()),
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
         // Known, and nothing of it is there.
-        CapType::Odp | CapType::Qos | CapType::DeviceMem | CapType::General2 => [0; PAGE],
+        CapType::Roce | CapType::Odp | CapType::Qos | CapType::DeviceMem | CapType::General2 => [0; PAGE],
         _ => return Syndrome::CapType.refuse(),
     })
 }
@@ -200,6 +201,12 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
             let mut c = AtomicCaps::read(&allowed);
             c.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
             allowed = whole(c.as_bytes());
+            // The rest of this page may be left out; Linux does.
+            let mut alone = AtomicCaps::zeroed();
+            alone.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
+            if given == whole(alone.as_bytes()) {
+                allowed = given;
+            }
         }
         CapType::Roce => {
             let want = RoceCap::read(&given);

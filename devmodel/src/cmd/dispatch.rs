@@ -3,7 +3,8 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, flow, flow_entry, mcg, mkey, nic_vport, pages, port_counters, qp, qp_modify,
+    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, mkey, nic_vport, pages, port_counters, qp,
+    qp_modify,
     refusal::{Done, Syndrome},
     registers, resource, rq, sq, srq, tir, uctx, vport,
 };
@@ -41,6 +42,7 @@ fn takes_op_mod(op: Opcode) -> bool {
             | QueryPages
             | ManagePages
             | AccessReg
+            | MadIfc
             | QueryVportState
             | ModifyVportState
             | ModifyCq
@@ -61,6 +63,8 @@ fn takes_uid(op: Opcode) -> bool {
                 | ModifyVportState
                 | ModifyNicVportContext
                 | SetRoceAddress
+                | ModifyHcaVportContext
+                | MadIfc
                 | QuerySpecialContexts
         ))
 }
@@ -177,9 +181,11 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         SetRoceAddress => vport::set_roce_address(call),
         QueryRoceAddress => vport::query_roce_address(call),
         QueryVportCounter => port_counters::query_vport(call),
-        QueryHcaVportContext | QueryHcaVportGid | QueryHcaVportPkey | MadIfc => {
-            Syndrome::NotOnThisLink.refuse()
-        }
+        QueryHcaVportContext => hca_vport::query_context(call),
+        ModifyHcaVportContext => hca_vport::modify_context(call),
+        QueryHcaVportGid => hca_vport::query_gid(call),
+        QueryHcaVportPkey => hca_vport::query_pkey(call),
+        MadIfc => mad_ifc::run(call),
         _ => Syndrome::UnknownOpcode.refuse(),
     }
 }

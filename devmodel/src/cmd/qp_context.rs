@@ -6,9 +6,10 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
+    LinkLayer,
     pipe::is_datagram,
     region::Func,
-    state::{QpFlags, QpRow},
+    state::{PKEYS, QpFlags, QpRow},
 };
 use hwspec::{
     context::{
@@ -58,7 +59,7 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
     let path = context.primary_address_path();
     let has = |bit| which.contains(bit);
     if has(OptParam::PKEY_INDEX) {
-        Syndrome::PkeyIndex.unless(path.pkey_index() == 0)?;
+        Syndrome::PkeyIndex.unless(usize::from(path.pkey_index()) < pkeys(call.step.config.link_layer))?;
         row.pkey_index = path.pkey_index();
     }
     if has(OptParam::PRIMARY_PORT) {
@@ -84,7 +85,10 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
         row.counter_set = context.counter_set_id().into();
     }
     if has(OptParam::PRIMARY_ADDRESS_PATH) {
-        take_path(call.func, row, &path)?;
+        match call.step.config.link_layer {
+            LinkLayer::Ethernet => take_path(call.func, row, &path)?,
+            LinkLayer::Infiniband => take_route(call.func, row, &path)?,
+        }
     }
     if has(OptParam::RRA_MAX) {
         Syndrome::ReadDepth.unless(context.log_rra_max() <= LOG_MAX_READS)?;
@@ -125,6 +129,27 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     row.dmac = prefix(&path.as_bytes()[0x26..]);
     let asked = if caps::source_port(func) { path.udp_sport() } else { 0 };
     row.udp_sport = asked;
+    Ok(())
+}
+
+/// Entries of the P_Key table: on Ethernet there is one partition.
+fn pkeys(link: LinkLayer) -> usize {
+    if link == LinkLayer::Infiniband { PKEYS } else { 1 }
+}
+
+/// The way to the peer on InfiniBand: a LID, and a global route if it is asked for.
+fn take_route(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
+    let source = func.function().ib.gid(path.src_addr_index().into());
+    Syndrome::SourceAddress.unless(!path.grh() || source.is_some())?;
+    row.rlid = path.rlid();
+    row.path_bits = path.mlid();
+    row.sl = path.sl();
+    row.grh = path.grh().into();
+    row.sgid_index = path.src_addr_index();
+    row.hop_limit = path.hop_limit();
+    row.tclass = path.tclass();
+    row.flow_label = path.flow_label();
+    row.dgid = path.rgid_rip();
     Ok(())
 }
 
@@ -177,6 +202,9 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .grh(row.grh != 0)
         .ack_timeout(row.ack_timeout)
         .src_addr_index(row.sgid_index)
+        .rlid(row.rlid)
+        .mlid(row.path_bits & 0x7f)
+        .sl(row.sl & 15)
         .hop_limit(row.hop_limit)
         .tclass(row.tclass)
         .flow_label(row.flow_label)

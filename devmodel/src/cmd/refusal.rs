@@ -32,7 +32,7 @@ macro_rules! syndromes { ($( $(#[$m:meta])* $name:ident = $code:literal, $status
 
 syndromes! {
     UnknownOpcode = 0x01, BadOp, "an opcode this device knows";
-    NotOnThisLink = 0x02, BadOp, "a command of the port's link layer (Ethernet)";
+    NotOnThisLink = 0x02, BadOp, "a command of the port's link layer";
     OpMod = 0x03, BadParam, "an op_mod this command knows";
     InputLength = 0x04, BadInputLen, "an input as long as the command and its lists";
     OutputLength = 0x05, BadOutputLen, "room for the whole answer";
@@ -106,9 +106,9 @@ syndromes! {
     OptParam = 0x84, BadParam, "optional parameters this transition takes";
     PathMtu = 0x85, BadParam, "a path MTU of 256 to 4096 bytes";
     MessageSize = 0x86, BadParam, "a message size within the advertised limit";
-    PkeyIndex = 0x87, BadIndex, "P_Key index 0";
+    PkeyIndex = 0x87, BadIndex, "an index of the P_Key table (on Ethernet 0)";
     Port = 0x88, BadParam, "port 1";
-    SourceAddress = 0x89, BadIndex, "a valid entry of the RoCE address table";
+    SourceAddress = 0x89, BadIndex, "a valid entry of the RoCE address or GID table";
     ReadDepth = 0x8a, BadParam, "READs and atomics under way within the advertised limit";
     Signature = 0x8b, BadParam, "no WQE signature";
     GroupGid = 0x8c, BadParam, "the GID of a multicast group";
@@ -118,6 +118,8 @@ syndromes! {
     AddressIndex = 0xa1, BadIndex, "an index of the RoCE address table";
     Mtu = 0xa2, BadParam, "an MTU the port supports";
     VportState = 0xa3, BadParam, "administrative state down, up or follow";
+    TableIndex = 0xb0, BadIndex, "an index of the GID or P_Key table";
+    ManagementKey = 0xb1, BadPkt, "a management packet with the port's management key";
 }
 
 /// A command was refused.

@@ -6,12 +6,13 @@ use super::{
     call::Call,
     port_counters,
     refusal::{Done, Syndrome},
-    vport,
+    registers_infiniband, vport,
 };
+use crate::LinkLayer;
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
     context::port::Pfcc,
-    layout::{Layout, load, store},
+    layout::{Layout, load, prefix, store},
 };
 
 /// `op_mod`: write, read.
@@ -21,11 +22,11 @@ const READ: u16 = 1;
 /// Register ids.
 const PCAP: u16 = 0x5001;
 const PMLP: u16 = 0x5002;
-const PMTU: u16 = 0x5003;
-const PTYS: u16 = 0x5004;
+pub(super) const PMTU: u16 = 0x5003;
+pub(super) const PTYS: u16 = 0x5004;
 const PAOS: u16 = 0x5006;
 const PFCC: u16 = 0x5007;
-const PPCNT: u16 = 0x5008;
+pub(super) const PPCNT: u16 = 0x5008;
 const PVLC: u16 = 0x500f;
 const NODE_DESC: u16 = 0x6001;
 const HOST_ENDIANNESS: u16 = 0x7004;
@@ -64,7 +65,11 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     if id >> 8 == 0x50 {
         Syndrome::Port.unless(load(&register, 0, 23, 16) <= 1)?;
     }
+    let infiniband = call.step.config.link_layer == LinkLayer::Infiniband;
     match (id, call.op_mod) {
+        (_, READ) if infiniband && registers_infiniband::read(call, id, &mut register) => {}
+        (PMTU | PTYS | PPCNT, WRITE) if infiniband => registers_infiniband::write(id, &register)?,
+        (NODE_DESC, WRITE) => *call.func.function_mut(|f| &mut f.ib.node_description) = prefix(&register),
         // This driver's byte order; the interface is big-endian whatever it is.
         (HOST_ENDIANNESS, WRITE | READ) => {}
         (PAOS, WRITE) => {
@@ -122,10 +127,6 @@ fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
                 store(register, 4 + 4 * usize::from(lane), 19, 16, lane.into());
             }
         }
-        _ => {
-            let name = format!("ironverbs iron{}", call.func.fid());
-            register.fill(0);
-            register[..name.len()].copy_from_slice(name.as_bytes());
-        }
+        _ => register.copy_from_slice(&f.ib.node_description),
     }
 }

@@ -2,10 +2,10 @@
 
 use super::config;
 use crate::{
-    Adapter, Config, cmd,
+    Adapter, Config, LinkLayer, cmd,
     host::{Host, Rid},
     identity,
-    region::{Func, Sync, WireRing},
+    region::{Func, Sync, Table, WireRing},
     state::{FunctionRow, MsixEntry},
     subnet,
 };
@@ -23,6 +23,8 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
+    // The subnet's groups are not the function's alone.
+    let groups = func.function().free[Table::SubnetGroup as usize];
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
         config: config::defaults(fid, total_vfs),
@@ -36,6 +38,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         rx_next: rx_tail,
         ..FunctionRow::new_zeroed()
     };
+    *func.function_mut(|f| &mut f.free[Table::SubnetGroup as usize]) = groups;
     func.region().sync(fid, Sync::Ready).store(0, Release);
     func.region().sync(fid, Sync::Timer).store(0, Release);
     func.region().sync(fid, Sync::Group).store(0, Release);
@@ -67,6 +70,17 @@ impl Adapter {
         }
         let pci_command = if fid == 0 { 0 } else { self.vf_memory_off(host) };
         self.reset_registers(host, fid, pci_command, None);
+        if fid == 0 && self.config().link_layer == LinkLayer::Infiniband {
+            (1..self.region().functions()).for_each(|vf| self.leave_subnet(host, vf));
+        }
+    }
+
+    /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's.
+    #[cold]
+    fn leave_subnet(&self, host: &mut dyn Host, fid: u8) {
+        let mut pf = Func::lock(self.region(), 0, host);
+        subnet::group_port_gone(&mut pf, fid);
+        pf.commit(host);
     }
 
     /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.
@@ -95,5 +109,8 @@ impl Adapter {
         func.commit(host);
         drop(func);
         purge_frames(self, host, fid);
+        if self.config().link_layer == LinkLayer::Infiniband {
+            self.leave_subnet(host, fid);
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! A frame is there: what holds for all packets is checked in the order of IBTA 9.6, then requests go to the responder
 //! and answers to the requester.
 
-use super::{acks, cnp, datagram::MULTICAST_QPN, packet, responder, responses, service, work::Work};
+use super::{
+    Step, acks, cnp, datagram::MULTICAST_QPN, infiniband, responder, responses, service, work::Work,
+};
 use crate::{
-    Profile,
+    LinkLayer, Profile,
     region::{Func, SlotPayload},
     state::{Counters, QpFlags, QpRow},
 };
@@ -25,22 +27,26 @@ pub(crate) struct Packet<'p> {
 
 /// Takes the oldest frame of the ring, and says which QP it is for.
 #[inline]
-pub(crate) fn take<'r>(func: &mut Func<'r>) -> Option<(u32, Packet<'r>)> {
+pub(crate) fn take<'r>(func: &mut Func<'r>, step: &mut Step<'_>) -> Option<(u32, Packet<'r>)> {
     let (slot, payload) = func.front()?;
     func.take_front();
-    accept(func, slot.headers(), payload, slot.is_sealed())
+    accept(func, step, slot.headers(), payload, slot.is_sealed())
 }
 
 /// Opens a frame, and says which QP it is for.
 #[inline]
 pub(crate) fn accept<'p>(
     func: &mut Func<'_>,
+    step: &mut Step<'_>,
     headers: &'p [u8],
     payload: SlotPayload<'p>,
     sealed: bool,
 ) -> Option<(u32, Packet<'p>)> {
     func.count(Counters::RxPackets, 1);
-    let packet = match open(headers, payload, sealed) {
+    let routed = step.config.link_layer == LinkLayer::Infiniband;
+    let opened =
+        if routed { infiniband::open(headers, payload, sealed) } else { open(headers, payload, sealed) };
+    let packet = match opened {
         Ok(packet) => packet,
         Err(counter) => {
             func.count(counter, 1);
@@ -48,6 +54,9 @@ pub(crate) fn accept<'p>(
         }
     };
     func.count(Counters::RxBytes, packet.headers.frame_len() as u64);
+    if routed && !infiniband::accept(func, step, &packet) {
+        return None;
+    }
     let bth = packet.headers.bth();
     // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
     let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
@@ -94,7 +103,17 @@ fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<P
     }
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
     let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
-    let mut sum = Icrc::new(&bytes[Ethernet::SIZE.min(bytes.len())..]);
+    let sum = Icrc::new(&bytes[Ethernet::SIZE.min(bytes.len())..]);
+    checked(headers, sum, data, icrc)
+}
+
+/// A packet that came with pad and ICRC.
+pub(super) fn checked<'p>(
+    headers: Headers<'p>,
+    mut sum: Icrc,
+    data: &'p [u8],
+    icrc: &[u8],
+) -> Result<Packet<'p>, Counters> {
     sum.update(data);
     if sum.finish() != icrc {
         return Err(Counters::RxIcrcErrors);
@@ -116,7 +135,11 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
         w.count(Counters::RxDroppedQp);
         return false;
     }
-    if !packet::is_same_partition(bth.pkey()) {
+    if w.is_infiniband() && !w.is_from_peer(packet) {
+        w.count(Counters::RxDroppedQp);
+        return false;
+    }
+    if !w.takes_partition(bth.pkey()) {
         w.count(Counters::RxDroppedPkey);
         return false;
     }

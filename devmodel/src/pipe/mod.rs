@@ -15,6 +15,7 @@ mod duplicate;
 mod ethernet;
 pub(crate) mod event;
 mod fetch;
+mod infiniband;
 pub(crate) mod flush;
 pub(crate) mod lists;
 mod packet;
@@ -40,6 +41,7 @@ pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};
 
 use crate::{
+    LinkLayer,
     host::Party,
     region::{Func, SlotPayload},
     state::QpRow,
@@ -58,10 +60,11 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
             None => ethernet::ring(func, step, qpn, uar),
         },
         Job::Arrive => {
-            if func.front_is_sealed() && ethernet::arrive(func, step) {
+            let ethernet = step.config.link_layer == LinkLayer::Ethernet;
+            if ethernet && func.front_is_sealed() && ethernet::arrive(func, step) {
                 return;
             }
-            if let Some((qp, packet)) = arrive::take(func) {
+            if let Some((qp, packet)) = arrive::take(func, step) {
                 arrived(func, step, qp, &packet);
             }
         }
@@ -84,7 +87,7 @@ pub(crate) fn arrive_in_hand(
     headers: &[u8],
     payload: SlotPayload<'_>,
 ) {
-    if let Some((qp, packet)) = arrive::accept(func, headers, payload, false) {
+    if let Some((qp, packet)) = arrive::accept(func, step, headers, payload, false) {
         arrived(func, step, qp, &packet);
     }
 }

@@ -13,7 +13,7 @@ use hwspec::{
 /// The one P_Key of the port: full member of the default partition.
 pub(crate) const PKEY: u16 = 0xffff;
 /// Whether a packet with P_Key `pkey` is of our partition. Two limited members would not be (IBTA 10.9.3); we are a full one.
-pub(crate) fn is_same_partition(pkey: u16) -> bool {
+fn is_same_partition(pkey: u16) -> bool {
     pkey & 0x7fff == PKEY & 0x7fff
 }
 
@@ -32,10 +32,16 @@ impl Work<'_, '_, '_> {
         bth.set()
             .opcode(opcode)
             .mig_req(true)
-            .pkey(PKEY)
+            .pkey(if self.is_infiniband() { self.port_pkey() } else { PKEY })
             .dest_qp(Qpn(self.q.remote_qpn & 0xff_ffff))
             .psn(Psn::new(psn));
         bth
+    }
+
+    /// Whether the QP takes packets with P_Key `pkey`.
+    #[inline]
+    pub(crate) fn takes_partition(&mut self, pkey: u16) -> bool {
+        if self.is_infiniband() { self.takes_pkey(pkey) } else { is_same_partition(pkey) }
     }
 
     /// Sends a packet to the peer. False if the QP has no address to send from.
@@ -47,6 +53,9 @@ impl Work<'_, '_, '_> {
 
     /// Sends a packet with a traffic class of its own.
     pub(crate) fn send_as(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
+        if self.is_infiniband() {
+            return self.send_routed(packet, payload, traffic_class);
+        }
         let q = &self.q;
         let f = self.func.function();
         let Some(source) = f.roce.get(q.sgid_index as usize) else { return false };

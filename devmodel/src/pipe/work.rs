@@ -97,15 +97,23 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         self.step.config.profile
     }
 
+    /// Packets that may be put into a ring with `free` slots: acknowledgements and other senders get a share.
+    #[inline]
+    fn share_of(&self, free: usize) -> usize {
+        free.saturating_sub(self.step.sent() + 32).min(BATCH)
+    }
+
     /// Packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
     /// control.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
+        if self.is_infiniband() {
+            return self.routed_room().map_or(BATCH, |free| self.share_of(free)) as u32;
+        }
         match crate::identity::fid_of_mac(self.step.config.node_id, self.q.dmac) {
             Some(fid) if fid < self.func.region().functions() => {
                 let free = WireRing::of(self.func.region(), fid).free();
-                // Acknowledgements and other senders get a share.
-                free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
+                self.share_of(free) as u32
             }
             _ => {
                 // As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.

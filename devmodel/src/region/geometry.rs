@@ -3,8 +3,8 @@
 use super::{Outlet, outlet, ring};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
-    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SUBNET_GROUPS, SqRow, SrqRow, SubnetGroupRow, TdRow, TimerRow,
-    TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow, SrqRow,
+    SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.

@@ -85,3 +85,27 @@ rows! {
         hop_limit: u8,
     }
 }
+
+impl IbPort {
+    /// GID `index` of the port: its prefix and the GUID there; `None` for an empty entry (IBTA 4.1.1).
+    pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        let guid = self.guids.get(index).filter(|guid| **guid != [0; 8])?;
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&self.gid_prefix);
+        gid[8..].copy_from_slice(guid);
+        Some(gid)
+    }
+
+    /// Whether `gid` is one of the port's, with its prefix or the link-local one (IBTA 4.1.1).
+    pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        let (prefix, guid) = gid.split_at(8);
+        let near = prefix == self.gid_prefix || prefix == crate::subnet::DEFAULT_PREFIX;
+        near && guid != [0; 8] && self.guids.iter().any(|own| own == guid)
+    }
+
+    /// Whether a packet with `pkey` is for a member with `own`: the same partition, and not two limited members
+    /// (IBTA 10.9.3).
+    pub fn is_same_partition(own: u16, pkey: u16) -> bool {
+        own & 0x7fff == pkey & 0x7fff && own & 0x7fff != 0 && (own | pkey) & 0x8000 != 0
+    }
+}

@@ -45,7 +45,8 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         func.count(Counters::RxDroppedQkey, 1);
         return true;
     }
-    let back = Back { route: back(packet, lrh.dlid(), lrh.slid(), lrh.sl(), lrh.vl()), qpn, peer: deth.src_qp().0 };
+    let back =
+        Back { route: back(packet, lrh.dlid(), lrh.slid(), lrh.sl(), lrh.vl()), qpn, peer: deth.src_qp().0 };
     let config = *step.config;
     match qpn {
         0 if to_switch => {

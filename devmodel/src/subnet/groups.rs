@@ -16,7 +16,14 @@ use hwspec::{
     wire::{
         lrh::FIRST_MULTICAST_LID,
         mad::{
-            sa::{McMemberRecord, Selector, join_state, member::{FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME_SELECTOR, MGID, MLID, MTU, MTU_SELECTOR, PKEY, PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS}, status},
+            sa::{
+                McMemberRecord, Selector, join_state,
+                member::{
+                    FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME_SELECTOR, MGID, MLID, MTU, MTU_SELECTOR,
+                    PKEY, PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS,
+                },
+                status,
+            },
             smp::{MTU_2048, MTU_4096},
         },
     },
@@ -119,14 +126,26 @@ fn fits(row: &SubnetGroupRow, mask: u64, want: &McMemberRecord) -> bool {
         && is(HOP_LIMIT, row.hop_limit == want.hop_limit())
         && selected(mask, MTU_SELECTOR | MTU, want.mtu_selector(), want.mtu(), row.mtu)
         && selected(mask, RATE_SELECTOR | RATE, want.rate_selector(), want.rate(), row.rate)
-        && selected(mask, LIFE_TIME_SELECTOR | LIFE, want.life_time_selector(), want.life_time(), row.life_time)
+        && selected(
+            mask,
+            LIFE_TIME_SELECTOR | LIFE,
+            want.life_time_selector(),
+            want.life_time(),
+            row.life_time,
+        )
 }
 
 /// Component of the packet lifetime.
 const LIFE: u64 = hwspec::wire::mad::sa::member::LIFE_TIME;
 
 /// The function that asks for itself: its GID is in the request, and the request came from its LID.
-fn member(func: &Func<'_>, config: &Config, from: u16, mask: u64, want: &McMemberRecord) -> Answer<(u8, End)> {
+fn member(
+    func: &Func<'_>,
+    config: &Config,
+    from: u16,
+    mask: u64,
+    want: &McMemberRecord,
+) -> Answer<(u8, End)> {
     if mask & PORT_GID == 0 || mask & JOIN_STATE == 0 {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
@@ -183,7 +202,8 @@ fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> A
         return Err(status::REQ_INVALID);
     }
     let mtu = choose(mask, MTU_SELECTOR | MTU, (want.mtu_selector(), want.mtu()), 1..=MTU_4096, MTU_2048)?;
-    let rate = choose(mask, RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), 2..=RATE_100G, RATE_100G)?;
+    let rate =
+        choose(mask, RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), 2..=RATE_100G, RATE_100G)?;
     let time = (want.life_time_selector(), want.life_time());
     let life_time = choose(mask, LIFE_TIME_SELECTOR | LIFE, time, 0..=31, LIFE_TIME)?;
     let given = |bit: u64| mask & bit != 0;
@@ -242,7 +262,8 @@ pub(super) fn leave(
 }
 
 fn end_if_empty(func: &mut Func<'_>, index: u32) {
-    let kept = func.row::<SubnetGroupRow>(index).is_some_and(|row| (row.full, row.send_only) != ([0; 2], [0; 2]));
+    let kept =
+        func.row::<SubnetGroupRow>(index).is_some_and(|row| (row.full, row.send_only) != ([0; 2], [0; 2]));
     if !kept {
         func.free::<SubnetGroupRow>(index);
     }

@@ -8,7 +8,14 @@ use crate::{Config, region::Func};
 use hwspec::{
     layout::Layout,
     wire::mad::{
-        sa::{PathRecord, Selector, path::{DGID, DLID, FLOW_LABEL, HOP_LIMIT, LIFE_TIME_SELECTOR, MTU, MTU_SELECTOR, PKEY, QOS_CLASS, RATE, RATE_SELECTOR, SERVICE_ID, SGID, SL, SLID, TRAFFIC_CLASS}, status},
+        sa::{
+            PathRecord, Selector,
+            path::{
+                DGID, DLID, FLOW_LABEL, HOP_LIMIT, LIFE_TIME_SELECTOR, MTU, MTU_SELECTOR, PKEY, QOS_CLASS,
+                RATE, RATE_SELECTOR, SERVICE_ID, SGID, SL, SLID, TRAFFIC_CLASS,
+            },
+            status,
+        },
         smp::MTU_4096,
     },
 };
@@ -27,7 +34,13 @@ pub(super) fn selected(mask: u64, bits: u64, selector: Selector, want: u8, have:
 }
 
 /// `PathRecord`s that match, for a requester with LID `from`.
-pub(super) fn find(func: &Func<'_>, config: &Config, from: u16, mask: u64, want: &PathRecord) -> Answer<Vec<Vec<u8>>> {
+pub(super) fn find(
+    func: &Func<'_>,
+    config: &Config,
+    from: u16,
+    mask: u64,
+    want: &PathRecord,
+) -> Answer<Vec<Vec<u8>>> {
     let has = |bit: u64| mask & bit != 0;
     let properties = !has(PKEY) || want.pkey() & 0x7fff == DEFAULT_PKEY & 0x7fff;
     let mtu = selected(mask, MTU_SELECTOR | MTU, want.mtu_selector(), want.mtu(), MTU_4096);
@@ -60,9 +73,9 @@ pub(super) fn find(func: &Func<'_>, config: &Config, from: u16, mask: u64, want:
     if !has(DGID) && !has(DLID) && !has(SGID) && !has(SLID) {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
-    let destinations = records::ends(func, config).into_iter().filter(|end| {
-        (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid())
-    });
+    let destinations = records::ends(func, config)
+        .into_iter()
+        .filter(|end| (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid()));
     Ok(destinations.map(|to| between(&source, to.lid, to.gid(), mask, want).bytes().to_vec()).collect())
 }
 

@@ -7,8 +7,8 @@ use hwspec::{
     wire::mad::{
         self, ClassPortInfo, MAD_SIZE, Method,
         sa::{
-            CLASS_VERSION, DATA_SIZE, McMemberRecord, NodeRecord, PathRecord, PortInfoRecord, SEND_ONLY_FULL_MEMBER,
-            SaAttribute, SaMad, rmpp, status,
+            CLASS_VERSION, DATA_SIZE, McMemberRecord, NodeRecord, PathRecord, PortInfoRecord,
+            SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp, status,
         },
     },
 };

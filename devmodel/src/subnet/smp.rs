@@ -118,7 +118,9 @@ fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<(
         attribute::NODE_DESCRIPTION if modifier == 0 => {
             *func.function_mut(|f| &mut f.ib.node_description) = *data;
         }
-        attribute::PORT_INFO if modifier & 0x7fff_ffff <= 1 => return set_port_info(func, &PortInfo::read(data)),
+        attribute::PORT_INFO if modifier & 0x7fff_ffff <= 1 => {
+            return set_port_info(func, &PortInfo::read(data));
+        }
         attribute::GUID_INFO if modifier < GUID_BLOCKS => {
             let before = func.function().ib.guids;
             let guids = func.function_mut(|f| &mut f.ib.guids);

@@ -8,7 +8,6 @@ use crate::{
         arrive::Packet,
         completion, event, flush,
         lists::{self, Domain},
-        packet::is_same_partition,
         receive,
         work::{Failure, Work},
     },
@@ -67,7 +66,7 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters
     let service = ServiceType::from_raw(w.q.service);
     // QP0 is in no partition and has no Q_Key (IBTA 9.6.1.1.1, 9.8.3).
     if service != ServiceType::Qp0 {
-        if !is_same_partition(bth.pkey()) {
+        if !w.takes_partition(bth.pkey()) {
             return Err(Counters::RxDroppedPkey);
         }
         if deth.qkey() != w.q.qkey {

@@ -1,0 +1,32 @@
+//! `MAD_IFC`: the port's own management agents, asked by its driver (PRM: MAD_IFC).
+
+use super::{
+    call::Call,
+    refusal::{Done, Refused, Syndrome},
+};
+use crate::{LinkLayer, subnet};
+use hwspec::{
+    cmd::vport::{MadIfcIn, MadIfcOut},
+    layout::prefix,
+    wire::mad::MadHeader,
+};
+
+/// `op_mod`: the management key counts as checked; the other bit says so of the board's.
+const IGNORE_MKEY: u16 = 1 << 0;
+const IGNORE_BKEY: u16 = 1 << 1;
+
+pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: MadIfcIn = call.input()?;
+    Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Infiniband)?;
+    Syndrome::OpMod.unless(call.op_mod & !(IGNORE_MKEY | IGNORE_BKEY) == 0)?;
+    Syndrome::Port.unless(input.port() <= 1)?;
+    let mad = input.mad();
+    let mut out = MadIfcOut::zeroed();
+    // What asks for no answer, as a repressed trap, gets none.
+    if MadHeader::from_bytes(prefix(&mad)).method().answer().is_some() {
+        let config = *call.step.config;
+        let answer = subnet::local(call.func, &config, &mad, call.op_mod & IGNORE_MKEY != 0);
+        out.set().response_mad_packet(answer.ok_or(Refused(Syndrome::ManagementKey))?);
+    }
+    call.answer(&out)
+}

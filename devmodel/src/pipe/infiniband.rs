@@ -1,0 +1,162 @@
+//! Packets on InfiniBand: LRH and GRH instead of Ethernet, IP and UDP (IBTA 7.7, 8.3, 9.6.1).
+
+use super::{
+    Frame, Payload, Step,
+    arrive::{Packet as Arrived, checked},
+    work::Work,
+};
+use crate::{
+    LinkLayer, identity,
+    region::{Func, SlotPayload, WireRing},
+    state::{Counters, IbPort},
+    subnet,
+};
+use hwspec::{
+    context::ServiceType,
+    wire::{
+        Grh, Headers, ICRC_SIZE, Icrc, IpPair, Packet, Route, VCRC_SIZE, lrh::is_multicast,
+        mad::smp::MTU_4096, pad, write_route,
+    },
+};
+
+/// The virtual lane of subnet management (IBTA 7.6.3).
+const MANAGEMENT_LANE: u8 = 15;
+/// Largest payload of a packet.
+const MAX_PAYLOAD: u32 = 128 << MTU_4096;
+
+impl Work<'_, '_, '_> {
+    /// Whether the port is one of an InfiniBand link.
+    #[inline]
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.step.config.link_layer == LinkLayer::Infiniband
+    }
+
+    /// The P_Key of the QP on InfiniBand.
+    #[cold]
+    pub(super) fn port_pkey(&self) -> u16 {
+        let pkeys = &self.func.function().ib.pkeys;
+        pkeys.get(usize::from(self.q.pkey_index)).copied().unwrap_or(0)
+    }
+
+    /// Whether the QP takes packets with `pkey` on InfiniBand: QP1 those of any of the port's partitions (IBTA 9.6.1.4).
+    #[cold]
+    pub(super) fn takes_pkey(&mut self, pkey: u16) -> bool {
+        let general = self.q.service == ServiceType::Qp1.raw();
+        let port = &self.func.function().ib;
+        let takes = match general {
+            true => port.pkeys.iter().any(|own| IbPort::is_same_partition(*own, pkey)),
+            false => IbPort::is_same_partition(self.port_pkey(), pkey),
+        };
+        if !takes {
+            let violations = self.func.function_mut(|f| &mut f.ib.pkey_violations);
+            *violations = violations.saturating_add(1);
+        }
+        takes
+    }
+
+    /// Sends a packet by the QP's path. False if the QP has no address to send from.
+    #[cold]
+    pub(super) fn send_routed(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
+        let q = &self.q;
+        let f = self.func.function();
+        let grh = match q.grh {
+            0 => None,
+            _ => {
+                let Some(sgid) = f.ib.gid(q.sgid_index.into()) else { return false };
+                let hop_limit = if q.hop_limit == 0 { 1 } else { q.hop_limit };
+                Some(Grh { sgid, dgid: q.dgid, traffic_class, flow_label: q.flow_label, hop_limit })
+            }
+        };
+        let management = q.service == ServiceType::Qp0.raw();
+        let route = Route {
+            vl: if management { MANAGEMENT_LANE } else { 0 },
+            sl: q.sl,
+            dlid: q.rlid,
+            slid: identity::lid(self.func.fid()),
+            grh,
+        };
+        if f.vport_state == 0 {
+            // The link is down: what is sent is lost, as from a queue whose lane is closed.
+            return true;
+        }
+        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
+        let Some(len) = write_route(&mut frame.headers, &route, packet, payload.len()) else { return false };
+        frame.header_len = len as u16;
+        self.step.send(frame);
+        let bytes = (len + payload.len() + pad(payload.len()) + ICRC_SIZE) as u64;
+        self.func.count(Counters::TxPackets, 1);
+        self.func.count(Counters::TxBytes, bytes);
+        if is_multicast(route.dlid) {
+            self.func.count(Counters::IbTxMulticastPackets, 1);
+            self.func.count(Counters::IbTxMulticastBytes, bytes);
+        }
+        true
+    }
+
+    /// Room in the receive ring of the peer, `None` if it is none of this subnet's functions.
+    #[cold]
+    pub(super) fn routed_room(&self) -> Option<usize> {
+        let region = self.func.region();
+        let fid = identity::fid_of_lid(self.q.rlid).filter(|fid| *fid < region.functions())?;
+        Some(WireRing::of(region, fid).free())
+    }
+
+    /// IBTA 9.6.1.5: a connected QP takes packets from its peer's port alone.
+    #[cold]
+    pub(super) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
+        packet.headers.lrh().is_none_or(|lrh| lrh.slid() == self.q.rlid)
+    }
+}
+
+/// As `arrive::open`, of a frame that begins with an LRH. Link-level damage is the switch's to notice: a VCRC is not
+/// checked again.
+#[cold]
+pub(super) fn open<'p>(
+    bytes: &'p [u8],
+    payload: SlotPayload<'p>,
+    sealed: bool,
+) -> Result<Arrived<'p>, Counters> {
+    let len = match payload {
+        SlotPayload::Bytes(bytes) => bytes.len(),
+        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
+    };
+    let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE + VCRC_SIZE };
+    let headers = Headers::parse_route(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
+    let (SlotPayload::Bytes(body), true) = (payload, sealed) else {
+        return Ok(Arrived { headers, data: payload, len: len as u32, padded: true });
+    };
+    let padded = headers.padded_range().len();
+    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
+    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
+    checked(headers, Icrc::of_route(bytes), data, icrc)
+}
+
+/// Whether a packet that came to the port is for one of its queue pairs; those for the switch or for agents of the port
+/// are answered here.
+#[cold]
+pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>) -> bool {
+    let Some(lrh) = packet.headers.lrh() else { return false };
+    if packet.len > MAX_PAYLOAD {
+        func.count(Counters::RxMalformed, 1);
+        return false;
+    }
+    if subnet::arrive(func, step, packet) || func.function().vport_state == 0 {
+        return false;
+    }
+    if is_multicast(lrh.dlid()) {
+        func.count(Counters::IbRxMulticastPackets, 1);
+        func.count(Counters::IbRxMulticastBytes, packet.headers.frame_len() as u64);
+        return true;
+    }
+    // IBTA 9.6.1.1: a global route that ends here.
+    let dgid = match packet.headers.addresses() {
+        IpPair::V6 { dst, .. } if packet.headers.has_grh() => Some(dst),
+        _ => None,
+    };
+    let mine = lrh.dlid() == identity::lid(func.fid())
+        && dgid.is_none_or(|dgid| dgid[0] == 0xff || func.function().ib.has_gid(&dgid));
+    if !mine {
+        func.count(Counters::RxDroppedQp, 1);
+    }
+    mine
+}
