@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use driver::harness::{self, Outcome, Plan, Progress, Report, StepReport};
 use driver::transport::Transport;
-use driver::transport::vfio::VfioTransport;
+use driver::transport::{VfioUserTransport, vfio::VfioTransport};
 use node::runtime::{Node, NodeTransport};
 use serde_json::{Value, json};
 
@@ -46,6 +46,11 @@ fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), Stri
     if let Some(address) = command.target.bdf {
         let transport = VfioTransport::open(address).map_err(|e| e.to_string())?;
         return Ok((address.to_string(), transport));
+    }
+    if let Some(socket) = &command.target.vfio_user {
+        let shown = socket.display().to_string();
+        let transport = VfioUserTransport::open(socket).map_err(|e| format!("cannot reach {shown}: {e}"))?;
+        return Ok((shown, transport));
     }
     let fid = command.target.function.unwrap_or(0);
     let node = Node::open(&command.node.path()).map_err(|e| e.to_string())?;

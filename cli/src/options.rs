@@ -32,12 +32,48 @@ pub enum Command {
     /// Look at a node, or start it afresh
     #[command(subcommand)]
     Node(Node),
+    /// Make virtual functions of a real card, and give functions to VFIO or back
+    #[command(subcommand)]
+    Vf(Vf),
     /// Go through a function step by step, and say which step fails and what it found
     Bringup(Bringup),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
     Sim(Sim),
+}
+
+#[derive(Subcommand)]
+pub enum Vf {
+    /// Make virtual functions of a physical function, and print their addresses; 0 removes them
+    Create {
+        /// The physical function, as 0000:c1:00.0
+        pf: Address,
+        /// How many
+        count: u16,
+        /// Let the kernel's drivers take them at once
+        #[arg(long)]
+        probe: bool,
+    },
+    /// Give a function to a driver
+    Bind {
+        /// The function, as 0000:c1:00.2
+        address: Address,
+        /// The driver
+        #[arg(default_value = "vfio-pci")]
+        driver: String,
+    },
+    /// Take a function from its driver, and give it to none
+    Unbind {
+        /// The function, as 0000:c1:00.2
+        address: Address,
+    },
+    /// List network functions, virtual functions and those that belong to VFIO
+    List {
+        /// All PCI functions
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 #[derive(Args)]
@@ -197,6 +233,9 @@ pub struct Target {
     /// A PCI function bound to vfio-pci, as 0000:c1:00.2
     #[arg(long)]
     pub bdf: Option<Address>,
+    /// A function on this vfio-user socket
+    #[arg(long, value_name = "SOCKET")]
+    pub vfio_user: Option<PathBuf>,
     /// Function of a simulated node: 0 is the PF, 1 and on its VFs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=127))]
     pub function: Option<u8>,
