@@ -12,6 +12,7 @@ mod place;
 mod run;
 mod serve;
 mod sim;
+mod vf;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),
+        Command::Vf(command) => vf::vf(&command),
     }
 }
 

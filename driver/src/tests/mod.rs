@@ -14,7 +14,12 @@ use std::{sync::Arc, time::Duration};
 fn options() -> OpenOptions {
     let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x1b, 0x56, 0xff, 0xfe, 0, 0, 3];
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 4];
-    OpenOptions { gids: vec![gid, mapped], command_timeout: Duration::from_millis(200), eq_entries: 64 }
+    OpenOptions {
+        gids: vec![gid, mapped],
+        command_timeout: Duration::from_millis(200),
+        eq_entries: 64,
+        ..OpenOptions::default()
+    }
 }
 
 fn open(fake: &Arc<Fake>) -> Arc<Device> {
