@@ -4,6 +4,7 @@ mod bench;
 mod bringup;
 mod demo;
 mod doctor;
+mod link;
 mod node_state;
 mod options;
 mod pair;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Doctor(node) => doctor::doctor(&node),
         Command::Node(node) => node_state::node(&node),
         Command::Bringup(bringup) => bringup::bringup(&bringup),
+        Command::Link(link) => link::link(&link),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),

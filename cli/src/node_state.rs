@@ -2,11 +2,17 @@
 
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use devmodel::state::Counters;
-use node::runtime::{FunctionStatus, Node, NodeError, NodeOptions, NodeStatus};
+use node::runtime::{
+    CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Signals,
+};
 
 use crate::{fail, options, place};
+
+/// How often a capture is looked after.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Counters shown of a function, where they are not 0.
 const COUNTERS: [(Counters, &str); 26] = [
@@ -55,6 +61,13 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             let node = place::open(&create.node.path(), &create.identity.over(options))?;
             Ok(format!("node in {}: iron0 and {} VFs\n", node.dir().display(), node.vfs()))
         }
+        options::Node::Address(address) => {
+            let node = Node::open(&address.node.path())?;
+            node.set_address(address.device, address.address)?;
+            let ip = node.devices().get(usize::from(address.device)).map(|device| device.ip.to_string());
+            Ok(format!("iron{}: {}\n", address.device, ip.unwrap_or_default()))
+        }
+        options::Node::Capture(capture) => captured(capture),
         options::Node::Status(dir) => Ok(shown(&Node::open(&dir.path())?.status()?)),
         options::Node::Reset(reset) => {
             let dir = reset.node.path();
@@ -63,6 +76,25 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             Ok(format!("node in {}: {what}\n", dir.display()))
         }
     }
+}
+
+fn captured(capture: &options::Capture) -> Result<String, NodeError> {
+    let signals = Signals::hold().map_err(NodeError::system("hold signals back"))?;
+    let node = Node::open(&capture.node.path())?;
+    let failed = || NodeError::system(format!("write {}", capture.file.display()));
+    let file = std::fs::File::create(&capture.file).map_err(failed())?;
+    let thread = CaptureThread::start(&node, std::io::BufWriter::new(file))?;
+    let mut left = capture.seconds.map(Duration::from_secs);
+    // A disk that is full ends it, too.
+    while !thread.has_ended() && left != Some(Duration::ZERO) {
+        let turn = left.map_or(LOOK, |left| left.min(LOOK));
+        if signals.wait_for(turn).is_some() {
+            break;
+        }
+        left = left.map(|left| left - turn);
+    }
+    let Captured { frames, lost } = thread.finish().map_err(failed())?;
+    Ok(format!("{}: {frames} frames, {lost} lost\n", capture.file.display()))
 }
 
 fn shown(status: &NodeStatus) -> String {
@@ -108,11 +140,12 @@ fn function_line(f: &FunctionStatus) -> Option<String> {
         .filter(|(value, _)| *value != 0)
         .map(|(value, name)| format!("{name} {value}"))
         .collect();
-    if !f.up && counters.is_empty() && f.parties.is_empty() {
+    if !f.up && counters.is_empty() && f.parties.is_empty() && f.address.is_none() {
         return None;
     }
     let state = if f.up { "up" } else { "down" };
     let mut parts = vec![format!("iron{}: {state}", f.fid)];
+    parts.extend(f.address.map(|address| format!("address {address}")));
     parts.extend([objects, counters].into_iter().filter(|p| !p.is_empty()).map(|p| p.join(", ")));
     Some(parts.join("; "))
 }

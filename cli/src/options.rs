@@ -7,9 +7,12 @@ use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use devmodel::wire::Faults;
 use devmodel::{LinkLayer, serve::Misbehaviour};
 use driver::pci::Address;
-use node::{launcher::dir, runtime::NodeOptions};
+use node::launcher::dir;
+use node::runtime::link::LinkSpec;
+use node::runtime::{FunctionAddress, NodeOptions};
 
 /// RDMA programs on a simulated ConnectX, without the card.
 #[derive(Parser)]
@@ -37,6 +40,8 @@ pub enum Command {
     Vf(Vf),
     /// Go through a function step by step, and say which step fails and what it found
     Bringup(Bringup),
+    /// Join a node to other nodes, guests and machines, as long as this runs
+    Link(Link),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
@@ -114,10 +119,59 @@ pub struct Demo {
 pub enum Node {
     /// Make a node without running anything on it
     Create(Create),
+    /// Give a device an IP address, which becomes its GID 1
+    Address(Address),
+    /// Write the frames on a node's wire to a file, as long as this runs
+    Capture(Capture),
     /// Show the programs on a node, its functions and what they counted
     Status(NodeDir),
     /// Remove a node: the next program makes a new one
     Reset(Reset),
+}
+
+#[derive(Args)]
+pub struct Link {
+    #[command(flatten)]
+    pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
+    /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7
+    #[arg(long, value_name = "FAULTS")]
+    pub faults: Option<Faults>,
+    /// dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or stream:connect:PATH, udp:[ADDRESS][,peer=ADDRESS]
+    /// (RoCE v2 on UDP port 4791), node:DIR (another node of this host)
+    #[arg(required = true, value_name = "LINK")]
+    pub links: Vec<LinkSpec>,
+}
+
+#[derive(Args)]
+pub struct Address {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// The device, such as iron1
+    #[arg(value_parser = device)]
+    pub device: u8,
+    /// Its address, such as 10.0.0.5/24; none: the one it has by itself
+    pub address: Option<FunctionAddress>,
+}
+
+#[derive(Args)]
+pub struct Capture {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// End after so many seconds [default: when told to]
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// The file to write, in pcap format; an existing one is written over
+    pub file: PathBuf,
+}
+
+/// `iron3` or `3`.
+fn device(text: &str) -> Result<u8, String> {
+    let number = text.strip_prefix("iron").unwrap_or(text).parse::<u8>().ok();
+    number
+        .filter(|fid| *fid <= node::devices::MAX_VFS)
+        .ok_or_else(|| format!("expected iron0 to iron127, found '{text}'"))
 }
 
 #[derive(Args)]
@@ -140,6 +194,10 @@ pub struct Identity {
     /// Tells nodes on one wire apart: part of every MAC and GUID [default: as the node has it, 0 if it is new]
     #[arg(long, value_name = "N")]
     node_id: Option<u16>,
+    /// What befalls frames between the node's devices, such as drop=1%,duplicate=0.1%,seed=7 [default: as the node has it,
+    /// nothing if it is new]
+    #[arg(long = "wire-faults", value_name = "FAULTS")]
+    wire_faults: Option<Faults>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -157,7 +215,7 @@ impl Identity {
             Layer::Ethernet => LinkLayer::Ethernet,
             Layer::Infiniband => LinkLayer::Infiniband,
         });
-        NodeOptions { link_layer, node_id: self.node_id, ..base }
+        NodeOptions { link_layer, node_id: self.node_id, faults: self.wire_faults, ..base }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a user may choose of an adapter's behaviour.
 
+use crate::wire::Faults;
+
 /// Where the specification leaves room, or the hardware differs from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
@@ -47,6 +49,8 @@ pub struct Config {
     pub link_layer: LinkLayer,
     /// Tells the adapters of several nodes on one wire apart: part of every MAC and GUID, see [`identity`](crate::identity).
     pub node_id: u16,
+    /// What befalls frames on the wire between functions; a delay does not.
+    pub faults: Faults,
 }
 
 impl Default for Config {
@@ -59,6 +63,7 @@ impl Default for Config {
             budget: 512,
             link_layer: LinkLayer::Ethernet,
             node_id: 0,
+            faults: Faults::default(),
         }
     }
 }

@@ -117,7 +117,18 @@ impl Runner {
 
     /// A whole frame (Ethernet to ICRC) arrives from outside.
     pub fn receive(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, frame: &[u8]) {
-        self.come_in(adapter, host, now, frame);
+        self.receive_all(adapter, host, now, std::iter::once(frame));
+    }
+
+    /// Several frames arrive from outside, in this order, before anything is done about them.
+    pub fn receive_all<'f>(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        frames: impl Iterator<Item = &'f [u8]>,
+    ) {
+        frames.for_each(|frame| self.come_in(adapter, host, now, frame));
         self.run_due(adapter, host, now);
     }
 

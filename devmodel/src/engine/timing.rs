@@ -60,7 +60,9 @@ pub const BACKLOG: Ps = 2000 * NS;
 /// Which unit does a job, and how long it is busy with it.
 pub fn of(job: &Job) -> (Unit, Ps) {
     match job {
-        Job::Doorbell { .. } | Job::Execute { .. } | Job::Transmit { .. } | Job::Flush { .. } => (Unit::Requester, 5 * NS),
+        Job::Doorbell { .. } | Job::Execute { .. } | Job::Transmit { .. } | Job::Flush { .. } => {
+            (Unit::Requester, 5 * NS)
+        }
         Job::Arrive => (Unit::Receiver, 5 * NS),
         Job::Command { .. } | Job::ArmCq { .. } | Job::EqUpdate { .. } | Job::Timeout { .. } => {
             (Unit::Control, 5 * NS)

@@ -34,8 +34,8 @@ mod xrc;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use datagram::is_datagram;
 pub(crate) use arrive::Packet;
+pub(crate) use datagram::is_datagram;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};

@@ -1,6 +1,7 @@
 //! The devices of a node and every identity that follows from a function's number.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
 use devmodel::identity::{guid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
@@ -34,6 +35,9 @@ pub struct DeviceInfo {
     pub link_layer: LinkLayer,
     /// System image GUID: that of the PF.
     pub system_guid: [u8; 8],
+    /// Its IP address: the one that was set, else 127.x.y.z of the node and the function, see
+    /// [`loopback`].
+    pub ip: IpAddr,
     /// GID table, all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
     pub gids: [[u8; 16]; 2],
 }
@@ -51,8 +55,17 @@ impl DeviceInfo {
             guid: guid(id, fid),
             link_layer: config.link_layer,
             system_guid: guid(id, 0),
-            gids: [link_local_gid(id, fid), ipv4_mapped(loopback(id, fid))],
+            ip: Ipv4Addr::from(loopback(id, fid)).into(),
+            gids: [link_local_gid(id, fid), gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into())],
         }
+    }
+
+    /// The device once `ip` is its address.
+    #[must_use]
+    pub fn with_address(mut self, ip: IpAddr) -> Self {
+        self.ip = ip;
+        self.gids[1] = gid_of_ip(ip);
+        self
     }
 
     /// True for the physical function.
@@ -66,11 +79,17 @@ pub fn devices(vfs: u8, config: &Config) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(fid, config)).collect()
 }
 
-fn ipv4_mapped(ip: [u8; 4]) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[10..12].copy_from_slice(&[0xff, 0xff]);
-    gid[12..].copy_from_slice(&ip);
-    gid
+/// The GID of an IP address: itself, IPv4 as IPv4-mapped IPv6.
+pub fn gid_of_ip(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The IP address behind a GID.
+pub fn ip_of_gid(gid: &[u8; 16]) -> IpAddr {
+    IpAddr::from(*gid).to_canonical()
 }
 
 /// A byte string as sysfs writes GUIDs and GIDs: pairs of bytes in hex, joined by colons.

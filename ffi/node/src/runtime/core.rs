@@ -81,6 +81,7 @@ impl Core {
         let forbidden = std::env::var_os("IRONVERBS_NO_DIRECT_COPY").is_some_and(|v| v == "1");
         let no_direct = forbidden || map.header().no_direct.load(Relaxed) != 0;
         Self {
+            engines: Engines::new(adapter.config().faults),
             no_direct,
             dir,
             map,
@@ -88,7 +89,6 @@ impl Core {
             locks,
             me,
             maps: Maps::default(),
-            engines: Engines::default(),
             reach: zeros(256),
             eventfds: RwLock::default(),
             opens: zeros(FUNCTIONS),
@@ -118,6 +118,11 @@ impl Core {
     /// Our place among the parties.
     pub fn place(&self) -> &super::file::PartySlot {
         &self.map.parties()[usize::from(self.me.slot)]
+    }
+
+    /// Process id of party `slot` as we see it; 0 where another PID namespace hides it.
+    pub fn pid(&self, slot: u8) -> u32 {
+        self.locks.holder(slot).unwrap_or_else(|| self.map.parties()[usize::from(slot)].pid.load(Acquire))
     }
 
     /// How often each function is open here.

@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::{memory::Scratch, sys};
-use devmodel::engine::Runner;
+use devmodel::{
+    engine::Runner,
+    wire::{Faults, FaultyWire},
+};
 use std::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, Ordering::*},
@@ -21,7 +24,10 @@ pub struct Engine {
 
 /// The runners of a process.
 #[derive(Default)]
-pub struct Engines([Place; RUNNERS]);
+pub struct Engines {
+    places: [Place; RUNNERS],
+    faults: Faults,
+}
 
 /// One of them. Taking it is the one locked instruction a call costs; a mutex would take two.
 #[derive(Default)]
@@ -34,12 +40,12 @@ struct Place {
 unsafe impl Sync for Place {}
 
 /// A place that is ours until this is dropped, also when a stage panics.
-struct Taken<'a>(&'a Place);
+struct Taken<'a>(&'a Place, Faults);
 
 impl Place {
     #[inline]
-    fn take(&self) -> Option<Taken<'_>> {
-        (!self.taken.load(Relaxed) && !self.taken.swap(true, Acquire)).then(|| Taken(self))
+    fn take(&self, faults: Faults) -> Option<Taken<'_>> {
+        (!self.taken.load(Relaxed) && !self.taken.swap(true, Acquire)).then(|| Taken(self, faults))
     }
 }
 
@@ -47,8 +53,7 @@ impl Taken<'_> {
     #[inline]
     fn engine(&mut self) -> &mut Engine {
         // SAFETY: `self.0.taken` is ours, and `&mut self` makes this the only reference.
-        unsafe { &mut *self.0.engine.get() }
-            .get_or_insert_with(|| Box::new(Engine { runner: Runner::new(), scratch: Scratch::default() }))
+        unsafe { &mut *self.0.engine.get() }.get_or_insert_with(|| Box::new(Engine::new(self.1)))
     }
 }
 
@@ -59,11 +64,26 @@ impl Drop for Taken<'_> {
     }
 }
 
+impl Engine {
+    fn new(faults: Faults) -> Self {
+        let mut runner = Runner::new();
+        if !faults.is_none() {
+            runner.set_link(Some(Box::new(FaultyWire::new(faults, std::process::id()))));
+        }
+        Self { runner, scratch: Scratch::default() }
+    }
+}
+
 impl Engines {
+    /// Runners on whose wire `faults` befall frames.
+    pub fn new(faults: Faults) -> Self {
+        Self { faults, ..Self::default() }
+    }
+
     /// Calls `f` with a runner that nobody else uses.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        match self.0[0].take() {
+        match self.places[0].take(self.faults) {
             Some(mut taken) => f(taken.engine()),
             None => f(self.another().engine()),
         }
@@ -72,7 +92,7 @@ impl Engines {
     #[cold]
     fn another(&self) -> Taken<'_> {
         loop {
-            if let Some(taken) = self.0.iter().find_map(Place::take) {
+            if let Some(taken) = self.places.iter().find_map(|place| place.take(self.faults)) {
                 return taken;
             }
             sys::yield_now();
@@ -89,7 +109,8 @@ mod tests {
     fn no_two_threads_have_the_same_runner() {
         let engines = Engines::default();
         let inside = std::array::from_fn::<AtomicUsize, { super::RUNNERS }, _>(|_| AtomicUsize::new(0));
-        let places: Vec<usize> = engines.0.iter().map(|place| std::ptr::from_ref(place) as usize).collect();
+        let places: Vec<usize> =
+            engines.places.iter().map(|place| std::ptr::from_ref(place) as usize).collect();
         std::thread::scope(|scope| {
             for _ in 0..2 * super::RUNNERS {
                 scope.spawn(|| {

@@ -64,6 +64,37 @@ pub enum NodeError {
         /// What the node has.
         found: String,
     },
+    /// An address is another function's.
+    #[error("{ip} is the address of iron{fid}")]
+    AddressTaken {
+        /// The address.
+        ip: std::net::IpAddr,
+        /// Whose it is.
+        fid: u8,
+    },
+    /// Two nodes that cannot be joined.
+    #[error(
+        "the node in {} has id {id} and ports of {layer}: joined nodes need different ids and ports of one kind",
+        dir.display()
+    )]
+    NotJoined {
+        /// The other node's directory.
+        dir: PathBuf,
+        /// Its id.
+        id: u16,
+        /// What its ports speak.
+        layer: devmodel::LinkLayer,
+    },
+    /// Somebody else takes from an outlet.
+    #[error("the {what} of the node in {} is held by process {pid}", dir.display())]
+    OutletHeld {
+        /// The outlet.
+        what: &'static str,
+        /// The node's directory.
+        dir: PathBuf,
+        /// Who holds it; 0 where another PID namespace hides it.
+        pid: u32,
+    },
     /// No such device.
     #[error("no device iron{fid}: the node has iron0 to iron{vfs}")]
     NoDevice {
@@ -105,7 +136,7 @@ pub enum NodeError {
 
 impl NodeError {
     /// For `map_err`: the step `what` failed.
-    pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what: what.into(), source }
     }
 
@@ -114,9 +145,14 @@ impl NodeError {
         match self {
             Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
             Self::NoRoom { .. } => libc::ENOMEM,
-            Self::Busy { .. } | Self::InUse { .. } | Self::Full => libc::EBUSY,
+            Self::Busy { .. } | Self::Full | Self::InUse { .. } | Self::OutletHeld { .. } => libc::EBUSY,
+            Self::AddressTaken { .. } => libc::EADDRINUSE,
             Self::Dir(_) => libc::EACCES,
-            Self::Version { .. } | Self::Differs { .. } | Self::Vfs { .. } | Self::Region(_) => libc::EINVAL,
+            Self::Version { .. }
+            | Self::Differs { .. }
+            | Self::NotJoined { .. }
+            | Self::Vfs { .. }
+            | Self::Region(_) => libc::EINVAL,
             Self::Device { source, .. } => source.errno(),
             Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

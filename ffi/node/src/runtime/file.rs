@@ -14,11 +14,13 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0008;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_000a;
 /// Places for parties; 0 is nobody.
 pub const PARTIES: usize = 256;
 /// Functions at most.
 pub const FUNCTIONS: usize = 128;
+/// Neighbours remembered.
+pub const NEIGHBOURS: usize = 256;
 /// Interrupt vectors of a function.
 pub const VECTORS: usize = 64;
 /// Bytes of a page.
@@ -42,8 +44,13 @@ pub struct Header {
     /// 1: some program can't copy to and from another's memory, so payload travels by value.
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
-    /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id.
-    pub behaviour: [AtomicU32; 7],
+    /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls
+    /// frames.
+    pub behaviour: [AtomicU32; 13],
+    /// The outlets: uplink and capture.
+    pub outlets: [OutletSlot; 2],
+    /// Rises with every change of the neighbours: the word to sleep on until one is known.
+    pub neighbours_changed: AtomicU32,
     /// Parties found dead and cleaned up after, ever.
     pub reaped: AtomicU32,
     /// 1: somebody is changing the arena's books.
@@ -54,6 +61,32 @@ pub struct Header {
     pub arena_free: [AtomicU32; CLASSES],
     /// Pages in use.
     pub arena_used: AtomicU64,
+}
+
+/// Who takes from an outlet of the adapter's region.
+#[repr(C)]
+pub struct OutletSlot {
+    /// Opener (see `Transport::opener`) that takes from it; 0 is none.
+    pub holder: AtomicU32,
+    /// Rises with every frame: the word the holder's thread sleeps on.
+    pub wake: AtomicU32,
+    /// 1: that thread sleeps, or is about to.
+    pub sleeping: AtomicU32,
+}
+
+/// What is known of an address beyond the uplink.
+#[repr(C)]
+pub struct NeighbourSlot {
+    /// 0 free, 1 asked for, 2 known.
+    pub state: AtomicU32,
+    /// Function that asks.
+    pub asker: AtomicU32,
+    /// IPv6 or IPv4-mapped address, as big-endian numbers.
+    pub address: [AtomicU64; 2],
+    /// MAC, as a big-endian number.
+    pub mac: AtomicU64,
+    /// When it was heard of, or last asked for, ps.
+    pub at: AtomicU64,
 }
 
 /// A party's place.
@@ -104,11 +137,16 @@ pub struct FunctionSlot {
     pub pending: AtomicU64,
     /// Opener that a vector belongs to, see `Transport::opener`.
     pub vectors: [AtomicU32; VECTORS],
+    /// The IP address that was set, IPv6 or IPv4-mapped, as big-endian numbers; all zero is none.
+    pub address: [AtomicU64; 2],
+    /// Bits of `address` that name its network.
+    pub prefix: AtomicU32,
 }
 
 const PARTIES_AT: usize = PAGE;
 const FUNCTIONS_AT: usize = PARTIES_AT + PARTIES * size_of::<PartySlot>();
-const BLOCKS_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
+const NEIGHBOURS_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
+const BLOCKS_AT: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
 const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
 /// Bytes at the start of the file that are given memory when it is made.
 pub const HEAD_LEN: usize = BLOCKS_AT;
@@ -170,6 +208,11 @@ impl Mapped {
     #[inline]
     pub fn functions(&self) -> &[FunctionSlot] {
         self.part(FUNCTIONS_AT, FUNCTIONS)
+    }
+
+    /// The neighbours.
+    pub fn neighbours(&self) -> &[NeighbourSlot] {
+        self.part(NEIGHBOURS_AT, NEIGHBOURS)
     }
 
     /// The arena's books: a word per page.

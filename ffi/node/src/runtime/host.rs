@@ -1,7 +1,10 @@
 //! What the model sees of us: the memory we reach, the interrupts we raise, the parties we can wake.
 
 use super::{file::VECTORS, memory::Memory, party, sys};
-use devmodel::host::{Abort, Host, Iova, Move, Party, Rid};
+use devmodel::{
+    host::{Abort, Host, Iova, Move, Party, Rid},
+    region::Outlet,
+};
 use std::sync::atomic::Ordering::*;
 
 /// One runner's view of the node.
@@ -75,6 +78,16 @@ impl Host for NodeHost<'_> {
     #[inline]
     fn tends(&mut self, rid: Rid) -> bool {
         self.0.core.is_poller(rid.0)
+    }
+
+    #[inline]
+    fn uplink_waits(&mut self) {
+        self.0.core.outlet_filled(Outlet::Uplink);
+    }
+
+    #[inline]
+    fn capture_waits(&mut self) {
+        self.0.core.outlet_filled(Outlet::Capture);
     }
 
     fn wake(&mut self, party: Party) {

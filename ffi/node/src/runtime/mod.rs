@@ -7,7 +7,9 @@
 //! Read in this order: `file` (what lies where), `party` (who lives), `arena`, `host` (what the model sees of us),
 //! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
 
+mod address;
 mod arena;
+mod capture;
 mod clock;
 mod core;
 mod dir;
@@ -16,10 +18,13 @@ mod error;
 mod file;
 mod fork;
 mod host;
+pub mod link;
 mod locks;
 mod maps;
 mod memory;
+mod neighbours;
 mod node;
+mod outlets;
 mod parked;
 mod party;
 mod polling;
@@ -35,6 +40,8 @@ mod vfs;
 #[cfg(test)]
 mod tests;
 
+pub use address::FunctionAddress;
+pub use capture::{CaptureThread, Captured};
 pub use error::NodeError;
 pub use node::{Node, NodeOptions, open_device, open_device_of};
 pub use served::ServedFunction;

@@ -11,11 +11,12 @@ use super::{
     party::Me,
     sys, vfs,
 };
-use crate::devices::{DeviceInfo, devices};
+use crate::devices::DeviceInfo;
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::{Geometry, Region},
+    wire::Faults,
 };
 use driver::verbs::{Device, OpenOptions};
 use std::{
@@ -40,6 +41,8 @@ pub struct NodeOptions {
     pub link_layer: Option<LinkLayer>,
     /// See `link_layer`.
     pub node_id: Option<u16>,
+    /// As `link_layer`: [`Config::faults`].
+    pub faults: Option<Faults>,
 }
 
 /// A node, as this process has it: shared by all who open it here.
@@ -105,7 +108,12 @@ impl Node {
             (_, Some(asked)) if asked != config.node_id => {
                 differs("node id", asked.to_string(), config.node_id.to_string())
             }
-            _ => Ok(()),
+            _ => match options.faults {
+                Some(asked) if asked != config.faults => {
+                    differs("faults", asked.to_string(), config.faults.to_string())
+                }
+                _ => Ok(()),
+            },
         }
     }
 
@@ -133,6 +141,7 @@ impl Node {
             let config = Config {
                 link_layer: options.link_layer.unwrap_or(options.config.link_layer),
                 node_id: options.node_id.unwrap_or(options.config.node_id),
+                faults: options.faults.unwrap_or(options.config.faults),
                 ..options.config
             };
             write_behaviour(&map, &config);
@@ -173,6 +182,10 @@ impl Node {
         Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
     }
 
+    pub(super) fn shared_core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     pub(super) fn core(&self) -> &Core {
         &self.core
     }
@@ -189,7 +202,7 @@ impl Node {
 
     /// The PF and the VFs enabled, as programs meet them.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        devices(self.vfs(), self.core.adapter.config())
+        (0..=self.vfs()).map(|fid| self.core.device(fid)).collect()
     }
 
     /// Our number among the parties.
@@ -275,7 +288,7 @@ pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
 /// Opens device `iron<fid>` of `node`.
 pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
     let transport = Arc::new(NodeTransport::open(node, fid)?);
-    let gids = DeviceInfo::new(fid, node.adapter().config()).gids.to_vec();
+    let gids = node.core.device(fid).gids.to_vec();
     let options = OpenOptions { gids, ..OpenOptions::default() };
     Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
 }
@@ -302,13 +315,20 @@ fn write_behaviour(map: &Mapped, config: &Config) {
         config.budget,
         link_layer,
         config.node_id.into(),
+        config.faults.drop,
+        config.faults.duplicate,
+        config.faults.reorder,
+        config.faults.corrupt,
+        config.faults.delay,
+        config.faults.seed,
     ];
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
 fn read_behaviour(map: &Mapped) -> Config {
-    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id] =
+    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, faults @ ..] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
+    let [drop, duplicate, reorder, corrupt, delay, seed] = faults;
     Config {
         profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
         min_ack_timeout: timeout as u8,
@@ -317,6 +337,7 @@ fn read_behaviour(map: &Mapped) -> Config {
         budget,
         link_layer: if link_layer == 0 { LinkLayer::Ethernet } else { LinkLayer::Infiniband },
         node_id: node_id as u16,
+        faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
     }
 }
 

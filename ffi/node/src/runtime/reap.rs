@@ -57,6 +57,7 @@ impl Core {
                 self.strike(slot, fid, lock);
             }
         }
+        self.reap_outlets(slot, lock);
         Arena::new(&self.map, lock).free_all(Owner::Party(slot));
         self.map.header().reaped.fetch_add(1, Relaxed);
         self.map.parties()[usize::from(slot)].state.store(0, Release);

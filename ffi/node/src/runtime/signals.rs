@@ -1,7 +1,7 @@
 //! Waiting for the end: SIGINT, SIGTERM and SIGHUP as a call that returns.
 #![allow(unsafe_code)]
 
-use std::{io, mem::MaybeUninit, ptr};
+use std::{io, mem::MaybeUninit, ptr, time::Duration};
 
 /// Signals that end a service, held back from all threads that are started while this exists.
 pub struct Signals(libc::sigset_t);
@@ -21,6 +21,17 @@ impl Signals {
                 e => Err(io::Error::from_raw_os_error(e)),
             }
         }
+    }
+
+    /// Waits for one, at most so long; its number.
+    pub fn wait_for(&self, most: Duration) -> Option<i32> {
+        let most = libc::timespec {
+            tv_sec: most.as_secs() as libc::time_t,
+            tv_nsec: most.subsec_nanos() as libc::c_long,
+        };
+        // SAFETY: the set and the time live across the call.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const most) };
+        (signal > 0).then_some(signal)
     }
 
     /// Waits for one; its number.

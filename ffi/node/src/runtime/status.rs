@@ -1,7 +1,7 @@
 //! What a node looks like from outside.
 
 use super::{
-    NodeError,
+    FunctionAddress, NodeError,
     core::Core,
     file::{PAGE, PARTIES},
     party,
@@ -33,6 +33,8 @@ pub struct PartyStatus {
 pub struct FunctionStatus {
     /// Number; 0 is the PF.
     pub fid: u8,
+    /// IP address that was set.
+    pub address: Option<FunctionAddress>,
     /// Brought up by a driver.
     pub up: bool,
     /// Parties that have it open.
@@ -99,7 +101,7 @@ impl Core {
         if ours && functions.is_empty() {
             return None;
         }
-        let pid = self.locks.holder(slot).unwrap_or_else(|| place.pid.load(Acquire));
+        let pid = self.pid(slot);
         let (wakes, ticks) = (place.wakes.load(Relaxed), place.ticks.load(Relaxed));
         Some(PartyStatus { party: slot, pid, functions, wakes, ticks })
     }
@@ -121,6 +123,7 @@ impl Core {
             let row = func.function();
             FunctionStatus {
                 fid,
+                address: self.address(fid),
                 up: row.hca_state == 2,
                 parties: self.openers(fid).collect(),
                 served: self.server(fid) != 0,

@@ -10,6 +10,7 @@ use super::{
     node::Node,
     party, sys,
 };
+use crate::devices::ip_of_gid;
 use devmodel::{
     pcie::MsixMessage,
     region::{Func, Sync, WireRing},
@@ -367,16 +368,18 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let there = |fid: u8| fid < region.functions() && region.is_present(fid);
-        let known = crate::devices::devices(crate::devices::MAX_VFS, core.adapter.config());
-        if let Some(device) = known.iter().find(|d| d.gids.contains(dgid) && there(d.fid)) {
+        if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }
-        core.drive(core.now(), |_, host| {
+        let ours = core.drive(core.now(), |_, host| {
             (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
                 let func = Func::lock(region, fid, host);
                 let row = func.function();
                 row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
             })
-        })
+        });
+        // The MAC is part of a link-local address.
+        let is_outside = ours.is_none() && dgid[..2] != [0xfe, 0x80];
+        ours.or_else(|| is_outside.then(|| core.neighbour(self.fid(), ip_of_gid(dgid))).flatten())
     }
 }

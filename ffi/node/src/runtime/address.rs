@@ -1,0 +1,110 @@
+//! IP addresses of functions that programs drive: what their second GID and their answers to neighbours are made of.
+
+use super::{NodeError, core::Core, node::Node};
+use crate::devices::{DeviceInfo, MAX_VFS, gid_of_ip, ip_of_gid};
+use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
+
+/// An IP address and how many of its bits name the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of the network.
+    pub prefix: u8,
+}
+
+impl fmt::Display for FunctionAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
+    }
+}
+
+impl FromStr for FunctionAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected an address like 10.0.0.5/24 or fd00::5/64, found '{text}'");
+        let (ip, prefix) = match text.split_once('/') {
+            Some((ip, prefix)) => (ip, Some(prefix.parse::<u8>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(most);
+        let host = !(ip.is_unspecified() || ip.is_multicast()) && ip.to_canonical() == ip;
+        if host && prefix <= most { Ok(Self { ip, prefix }) } else { Err(wrong()) }
+    }
+}
+
+impl Core {
+    /// The address that was set for `fid`.
+    pub fn address(&self, fid: u8) -> Option<FunctionAddress> {
+        let function = self.map.functions().get(usize::from(fid))?;
+        let [high, low] = function.address.each_ref().map(|word| u128::from(word.load(Acquire)));
+        let gid = (high << 64 | low).to_be_bytes();
+        let prefix = function.prefix.load(Acquire) as u8;
+        (gid != [0; 16]).then(|| FunctionAddress { ip: ip_of_gid(&gid), prefix })
+    }
+
+    /// The device of `fid` as programs meet it.
+    pub fn device(&self, fid: u8) -> DeviceInfo {
+        let device = DeviceInfo::new(fid, self.adapter.config());
+        match self.address(fid) {
+            Some(address) => device.with_address(address.ip),
+            None => device,
+        }
+    }
+
+    /// The functions that are there, as programs meet them.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceInfo> + '_ {
+        let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
+        (0..=vfs).map(|fid| self.device(fid))
+    }
+}
+
+impl Node {
+    /// Gives function `fid` an address, or with `None` the one back that it has by itself. Programs that come after see
+    /// it: nobody may have the function open.
+    pub fn set_address(&self, fid: u8, address: Option<FunctionAddress>) -> Result<(), NodeError> {
+        let core = self.core();
+        let lock = core.locks.lock()?;
+        core.reap_locked(&lock);
+        if fid > self.vfs() {
+            return Err(NodeError::NoDevice { fid, vfs: self.vfs() });
+        }
+        let pids: Vec<u32> = core.openers(fid).map(|slot| core.pid(slot)).collect();
+        if !pids.is_empty() {
+            return Err(NodeError::InUse { fid, how: "open", pids });
+        }
+        if let Some(address) = address {
+            let taken = core.devices().find(|device| device.fid != fid && device.ip == address.ip);
+            if let Some(device) = taken {
+                return Err(NodeError::AddressTaken { ip: address.ip, fid: device.fid });
+            }
+        }
+        let number = u128::from_be_bytes(address.map_or([0; 16], |address| gid_of_ip(address.ip)));
+        let function = &core.map.functions()[usize::from(fid)];
+        function.prefix.store(address.map_or(0, |address| address.prefix.into()), Release);
+        function.address[0].store((number >> 64) as u64, Release);
+        function.address[1].store(number as u64, Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_hosts_are_read_and_nothing_else() {
+        for text in ["10.0.0.5/24", "127.0.0.3/32", "fd00::5/64", "fe80::1/10"] {
+            assert_eq!(text.parse::<FunctionAddress>().unwrap().to_string(), text);
+        }
+        assert_eq!("10.0.0.5".parse::<FunctionAddress>().unwrap().prefix, 32);
+        for wrong in
+            ["10.0.0/24", "10.0.0.5/33", "0.0.0.0/8", "::/0", "224.0.0.1", "::ffff:10.0.0.1", "", "x/y"]
+        {
+            assert!(wrong.parse::<FunctionAddress>().unwrap_err().contains("10.0.0.5/24"), "{wrong}");
+        }
+    }
+}

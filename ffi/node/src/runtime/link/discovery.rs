@@ -1,0 +1,260 @@
+//! Who has which IP address: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), read and written.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// EtherTypes.
+const ARP: [u8; 2] = [0x08, 0x06];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+/// All stations.
+const BROADCAST: [u8; 6] = [0xff; 6];
+/// Ethernet and IPv4, with their lengths.
+const ARP_HEAD: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
+/// ICMPv6: next header, and types.
+const ICMP: u8 = 58;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// Options of neighbour discovery.
+const SOURCE_ADDRESS: u8 = 1;
+const TARGET_ADDRESS: u8 = 2;
+/// Bytes of the IPv6 header, and of a solicitation or advertisement before its options.
+const IP: usize = 40;
+const BODY: usize = 24;
+/// All nodes of a link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// What a frame says or asks about addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// Somebody wants the MAC of `target`. Who asks tells its own, unless its address is unspecified.
+    Question {
+        /// Who asks: IP and MAC.
+        from: (IpAddr, [u8; 6]),
+        /// Whose MAC is wanted.
+        target: IpAddr,
+    },
+    /// An IP address is at a MAC.
+    Answer {
+        /// The IP address.
+        ip: IpAddr,
+        /// The MAC.
+        mac: [u8; 6],
+    },
+}
+
+impl Discovery {
+    /// Reads a frame. `None`: it is about something else.
+    pub fn read(frame: &[u8]) -> Option<Self> {
+        let kind: [u8; 2] = *frame.get(12..)?.first_chunk()?;
+        match kind {
+            ARP => read_arp(frame.get(14..)?),
+            IPV6 => read_icmp(frame),
+            _ => None,
+        }
+    }
+
+    /// The frame by which the function with `mac` and `own` IP address asks for `target`.
+    pub fn question(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+        match target {
+            IpAddr::V4(target) => {
+                let own = match own {
+                    IpAddr::V4(own) => own,
+                    IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+                };
+                Some(arp(1, BROADCAST, (mac, own), ([0; 6], target)))
+            }
+            IpAddr::V6(target) => {
+                let IpAddr::V6(own) = own else { return None };
+                // RFC 4291, 2.7.1: the group of the nodes whose address ends in these three bytes.
+                let [.., a, b, c] = target.octets();
+                let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
+                let to = [0x33, 0x33, 0xff, a, b, c];
+                Some(icmp(to, mac, own, group, (SOLICITATION, 0), target, (SOURCE_ADDRESS, mac)))
+            }
+        }
+    }
+
+    /// The frame by which the function with `mac` answers for `target`, which is its own address.
+    pub fn answer(mac: [u8; 6], target: IpAddr, to: (IpAddr, [u8; 6])) -> Option<Vec<u8>> {
+        /// RFC 4861, 4.4: solicited, override.
+        const SOLICITED: u8 = 0x60;
+        const OVERRIDE: u8 = 0x20;
+        match (target, to.0) {
+            (IpAddr::V4(target), IpAddr::V4(ip)) => Some(arp(2, to.1, (mac, target), (to.1, ip))),
+            (IpAddr::V6(target), IpAddr::V6(ip)) => {
+                // RFC 4861, 7.2.4: who has no address yet is told with all others.
+                let (ip, flags) = if ip.is_unspecified() { (ALL_NODES, OVERRIDE) } else { (ip, SOLICITED) };
+                let flags = (ADVERTISEMENT, flags);
+                Some(icmp(to.1, mac, target, ip, flags, target, (TARGET_ADDRESS, mac)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn read_arp(arp: &[u8]) -> Option<Discovery> {
+    let arp: &[u8; 28] = arp.first_chunk()?;
+    let [head @ .., _, _] = arp.first_chunk::<8>()?;
+    if *head != ARP_HEAD {
+        return None;
+    }
+    let mac: [u8; 6] = *arp[8..].first_chunk()?;
+    let at = |offset: usize| arp[offset..].first_chunk::<4>().map(|ip| IpAddr::from(*ip));
+    let (ip, target) = (at(14)?, at(24)?);
+    match arp[6..8] {
+        [0, 1] => Some(Discovery::Question { from: (ip, mac), target }),
+        [0, 2] => Some(Discovery::Answer { ip, mac }),
+        _ => None,
+    }
+}
+
+fn read_icmp(frame: &[u8]) -> Option<Discovery> {
+    let ip: &[u8; IP] = frame.get(14..)?.first_chunk()?;
+    let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+    let icmp = frame.get(14 + IP..)?.get(..len)?;
+    // RFC 4861, 7.1: a hop limit of 255 says that no router has forwarded it.
+    if ip[6] != ICMP || ip[7] != 255 || icmp.len() < BODY || checksum(ip, icmp) != 0 || icmp[1] != 0 {
+        return None;
+    }
+    let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
+    let target = IpAddr::from(*icmp[8..].first_chunk::<16>()?);
+    let ethernet: [u8; 6] = *frame[6..].first_chunk()?;
+    match icmp[0] {
+        SOLICITATION => {
+            let mac = option(icmp, SOURCE_ADDRESS).unwrap_or(ethernet);
+            Some(Discovery::Question { from: (source.into(), mac), target })
+        }
+        ADVERTISEMENT => {
+            let mac = option(icmp, TARGET_ADDRESS).unwrap_or(ethernet);
+            Some(Discovery::Answer { ip: target, mac })
+        }
+        _ => None,
+    }
+}
+
+/// The link-layer address in the option `kind`.
+fn option(icmp: &[u8], kind: u8) -> Option<[u8; 6]> {
+    let mut rest = icmp.get(BODY..)?;
+    loop {
+        let [found, units, ..] = *rest else { return None };
+        let len = usize::from(units) * 8;
+        let this = rest.get(..len).filter(|_| len != 0)?;
+        if found == kind {
+            return this[2..].first_chunk().copied();
+        }
+        rest = &rest[len..];
+    }
+}
+
+fn arp(operation: u8, to: [u8; 6], sender: ([u8; 6], Ipv4Addr), target: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(60);
+    frame.extend(to);
+    frame.extend(sender.0);
+    frame.extend(ARP);
+    frame.extend(ARP_HEAD);
+    frame.extend([0, operation]);
+    frame.extend(sender.0);
+    frame.extend(sender.1.octets());
+    frame.extend(target.0);
+    frame.extend(target.1.octets());
+    // The least an Ethernet frame carries.
+    frame.resize(60, 0);
+    frame
+}
+
+fn icmp(
+    to: [u8; 6],
+    from: [u8; 6],
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    (kind, flags): (u8, u8),
+    target: Ipv6Addr,
+    (option, mac): (u8, [u8; 6]),
+) -> Vec<u8> {
+    let mut body = vec![kind, 0, 0, 0, flags, 0, 0, 0];
+    body.extend(target.octets());
+    body.extend([option, 1]);
+    body.extend(mac);
+    let mut ip = [0; IP];
+    ip[0] = 0x60;
+    ip[4..6].copy_from_slice(&(body.len() as u16).to_be_bytes());
+    (ip[6], ip[7]) = (ICMP, 255);
+    ip[8..24].copy_from_slice(&source.octets());
+    ip[24..].copy_from_slice(&destination.octets());
+    let sum = checksum(&ip, &body);
+    body[2..4].copy_from_slice(&sum.to_be_bytes());
+    [&to[..], &from, &IPV6, &ip, &body].concat()
+}
+
+/// Internet checksum of an ICMPv6 message and its pseudo-header (RFC 8200, 8.1); 0 over one whose checksum is right.
+fn checksum(ip: &[u8; IP], icmp: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum()
+    };
+    let mut sum = words(&ip[8..]) + icmp.len() as u32 + u32::from(ICMP) + words(icmp);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn questions_and_answers_read_back() {
+        for (a, b) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let frame = Discovery::question(A, ip(a), ip(b)).unwrap();
+            assert_eq!(frame[0] & 1, 1, "to a group");
+            let from = (ip(a), A);
+            assert_eq!(Discovery::read(&frame), Some(Discovery::Question { from, target: ip(b) }));
+            let frame = Discovery::answer(B, ip(b), from).unwrap();
+            assert_eq!(frame[..6], A);
+            assert_eq!(Discovery::read(&frame), Some(Discovery::Answer { ip: ip(b), mac: B }));
+        }
+    }
+
+    /// A solicitation as a Linux host sent it.
+    #[test]
+    fn a_solicitation_of_linux_is_understood() {
+        let hex = "3333ff000002 525400123456 86dd 6000000000203aff fe80000000000000505400fffe123456 \
+                   ff0200000000000000000001ff000002 8700c3f1 00000000 fd000000000000000000000000000002 0101525400123456";
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let mut frame: Vec<u8> = digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect();
+        let ip: [u8; IP] = *frame[14..].first_chunk().unwrap();
+        frame[56..58].fill(0);
+        let sum = checksum(&ip, &frame[54..]);
+        frame[56..58].copy_from_slice(&sum.to_be_bytes());
+        let Some(Discovery::Question { from, target }) = Discovery::read(&frame) else { panic!("not read") };
+        assert_eq!(
+            (from.1, target),
+            ([0x52, 0x54, 0, 0x12, 0x34, 0x56], "fd00::2".parse::<IpAddr>().unwrap())
+        );
+    }
+
+    #[test]
+    fn nonsense_is_not_read() {
+        let whole = Discovery::question(A, ip("fd00::1"), ip("fd00::2")).unwrap();
+        for len in 0..whole.len() {
+            assert_eq!(Discovery::read(&whole[..len]), None);
+        }
+        for at in 14..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            // Traffic class and flow label count for nothing.
+            assert!(Discovery::read(&damaged).is_none() || (14..18).contains(&at), "{at}");
+        }
+        let arp = Discovery::question(A, ip("10.0.0.1"), ip("10.0.0.2")).unwrap();
+        assert!((0..42).all(|len| Discovery::read(&arp[..len]).is_none()));
+    }
+}

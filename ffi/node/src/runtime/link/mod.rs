@@ -1,0 +1,192 @@
+//! The uplink: one party of the node carries what leaves it to other guests, nodes and machines, and brings in what comes.
+//!
+//! Read in this order: `spec` (where a link leads), `port` (frames out and in), `discovery` (who has which address), then the
+//! bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
+
+mod bearer;
+mod dgram;
+mod discovery;
+mod joined;
+mod outer;
+mod port;
+mod sockets;
+mod spec;
+mod stream;
+mod udp;
+
+pub use spec::{LinkSpec, LinkSpecError};
+
+use super::{Node, NodeError, outlets::Held, sys};
+use bearer::Bearer;
+use devmodel::{
+    LinkLayer,
+    region::{MAX_FRAME, Outlet},
+    wire::Faults,
+};
+use joined::Joined;
+use port::{Port, PortLink};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Frames taken from a link in one go.
+const BATCH: usize = 64;
+/// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What went over a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The link, as it was asked for.
+    pub link: String,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received.
+    pub received: u64,
+    /// Frames that the peer had no room for, or that the link does not carry.
+    pub lost: u64,
+}
+
+/// The uplink of a node, held by this process until this is dropped.
+pub struct Uplink {
+    port: Arc<Port>,
+    stop: Arc<AtomicBool>,
+    bell: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+    /// The uplinks of nodes that are joined to ours.
+    joined: Vec<Uplink>,
+}
+
+impl Uplink {
+    /// Takes the uplink of `node` and joins it to `specs`, over which `faults` befall frames in both directions. Without
+    /// any links it still answers the node's guests for functions that programs drive.
+    pub fn hold(node: &Arc<Node>, specs: &[LinkSpec], faults: Faults) -> Result<Self, NodeError> {
+        let held = Held::new(node, Outlet::Uplink)?;
+        let (mut links, mut ends, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+        for spec in specs {
+            let which = links.len() as u32;
+            let link = |bearer| PortLink::new(spec.to_string(), bearer, faults, which);
+            let LinkSpec::Node(dir) = spec else {
+                let bearer = bear(node, spec).map_err(NodeError::system(format!("link {spec}")))?;
+                links.push(link(bearer));
+                continue;
+            };
+            let other = Node::open(dir)?;
+            let (a, b) = (node.adapter().config(), other.adapter().config());
+            if a.link_layer != b.link_layer || a.node_id == b.node_id {
+                return Err(NodeError::NotJoined {
+                    dir: other.dir().into(),
+                    id: b.node_id,
+                    layer: b.link_layer,
+                });
+            }
+            let (here, there) = (Arc::new(Joined::default()), Arc::new(Joined::default()));
+            links.push(link(Box::new(here.clone())));
+            let back = format!("node:{}", node.dir().display());
+            let far = PortLink::new(back, Box::new(there.clone()), Faults::default(), 0);
+            let far = Self::start(Port::new(Held::new(&other, Outlet::Uplink)?, vec![far]))?;
+            here.tie(Arc::downgrade(&far.port), 0);
+            ends.push((there, links.len() - 1));
+            joined.push(far);
+        }
+        let mut made = Self::start(Port::new(held, links))?;
+        ends.iter().for_each(|(end, link)| end.tie(Arc::downgrade(&made.port), *link));
+        made.joined = joined;
+        Ok(made)
+    }
+
+    fn start(port: Port) -> Result<Self, NodeError> {
+        let failed = || NodeError::system("start the uplink's threads");
+        let bell = sys::eventfd().map_err(failed())?;
+        let mut made = Self {
+            port: Arc::new(port),
+            stop: Arc::default(),
+            bell: Arc::new(bell),
+            threads: Vec::new(),
+            joined: Vec::new(),
+        };
+        for link in 0..made.port.links().len() {
+            let (port, stop, bell) = (made.port.clone(), made.stop.clone(), made.bell.clone());
+            made.spawn(move || listen(&port, link, &stop, &bell)).map_err(failed())?;
+        }
+        let (port, stop) = (made.port.clone(), made.stop.clone());
+        made.spawn(move || port.run(&stop)).map_err(failed())?;
+        Ok(made)
+    }
+
+    fn spawn(&mut self, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = std::thread::Builder::new().name("ironverbs-link".into()).stack_size(512 << 10);
+        self.threads.push(sys::without_signals(|| builder.spawn(body))?);
+        Ok(())
+    }
+
+    /// What went over the links so far.
+    pub fn status(&self) -> Vec<LinkStatus> {
+        let of = |link: &PortLink| LinkStatus {
+            link: link.spec.clone(),
+            sent: link.sent.load(Relaxed),
+            received: link.received.load(Relaxed),
+            lost: link.lost.load(Relaxed),
+        };
+        self.port.links().iter().map(of).collect()
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        sys::signal(self.bell.as_raw_fd());
+        self.port.core().outlet_filled(Outlet::Uplink);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
+    Ok(match spec {
+        LinkSpec::Dgram { local, peer } => Box::new(dgram::Dgram::new(local, peer)?),
+        LinkSpec::Stream { listen, path } => Box::new(stream::Stream::new(path, *listen)?),
+        LinkSpec::Udp { local, peers } => {
+            if node.adapter().config().link_layer != LinkLayer::Ethernet {
+                let why = "UDP carries RoCE v2, and the ports of this node speak InfiniBand";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            }
+            Box::new(udp::Udp::new(node.shared_core(), local, peers)?)
+        }
+        LinkSpec::Node(_) => Box::new(Arc::new(Joined::default())),
+    })
+}
+
+/// Brings in what comes over a link, until `stop`.
+fn listen(port: &Port, link: usize, stop: &AtomicBool, bell: &OwnedFd) {
+    let Some(bearer) = port.links().get(link).map(PortLink::bearer) else { return };
+    let mut frame = Vec::new();
+    while !stop.load(Acquire) {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH && bearer.receive(&mut frame).is_ok() {
+            // Longer than any of ours: somebody else's nonsense.
+            if frame.len() <= MAX_FRAME {
+                batch.push(std::mem::take(&mut frame));
+            }
+        }
+        let idle = batch.is_empty();
+        if !idle {
+            port.arrive(link, batch);
+        }
+        let next = port.arrive_late(link);
+        if idle {
+            let mut fds = bearer.incoming();
+            fds.push(bell.as_raw_fd());
+            let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.core().now()) / 1000));
+            sockets::wait(&fds, None, Some(late.map_or(LOOK, |late| late.min(LOOK))));
+        }
+    }
+}

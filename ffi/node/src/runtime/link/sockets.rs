@@ -1,0 +1,92 @@
+//! What sockets need beyond the standard library.
+#![allow(unsafe_code)]
+
+use std::{
+    fs, io,
+    os::{
+        fd::RawFd,
+        unix::{
+            fs::FileTypeExt,
+            net::{UnixDatagram, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Bytes asked for in each direction; the kernel gives what its limits allow.
+const BUFFER: libc::c_int = 4 << 20;
+
+fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value lives across the call.
+    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives a socket large buffers, as far as the host allows.
+pub fn enlarge(fd: RawFd) {
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        // Less is slower, not wrong.
+        let _ = set(fd, libc::SOL_SOCKET, option, BUFFER);
+    }
+}
+
+/// Lets no router, and not this host, cut a UDP socket's packets (annex A17: RoCE v2 is not fragmented). With it Linux gives IPv4
+/// packets of an unconnected socket the identification 0.
+pub fn forbid_fragments(fd: RawFd, v6: bool) -> io::Result<()> {
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        false => set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+    }
+}
+
+/// Waits until one of `read` is readable or `write` writable, at most so long. An error counts as an answer.
+pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) {
+    let one = |fd, events| libc::pollfd { fd, events, revents: 0 };
+    let mut all: Vec<libc::pollfd> = read.iter().map(|fd| one(*fd, libc::POLLIN)).collect();
+    all.extend(write.map(|fd| one(fd, libc::POLLOUT)));
+    let time = most.map(|most| libc::timespec {
+        tv_sec: most.as_secs().min(3600) as libc::time_t,
+        tv_nsec: most.subsec_nanos() as libc::c_long,
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array and the time live across the call.
+    unsafe { libc::ppoll(all.as_mut_ptr(), all.len() as libc::nfds_t, time, std::ptr::null()) };
+}
+
+/// The place of a socket of ours in the file system, removed when dropped.
+pub struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Makes room at `path`: a socket that nobody listens on any more is removed.
+    pub fn claim(path: &Path) -> io::Result<Self> {
+        if let Ok(meta) = fs::symlink_metadata(path) {
+            if !meta.file_type().is_socket() {
+                let why = format!("expected room for a socket, found something else at {}", path.display());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
+            if is_listened_on(path)? {
+                let why = format!("another process listens on {}", path.display());
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+            fs::remove_file(path)?;
+        }
+        Ok(Self(path.into()))
+    }
+}
+
+/// Whether a process has the socket at `path` open.
+fn is_listened_on(path: &Path) -> io::Result<bool> {
+    match UnixDatagram::unbound()?.connect(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(UnixStream::connect(path).is_ok()),
+        Err(_) => Ok(false),
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,150 @@
+//! Who lies beyond the uplink: addresses of other machines and guests, asked for by whoever wants to send, found out by
+//! the party that holds the uplink.
+
+use super::{core::Core, file::NeighbourSlot, locks::NodeLock, sys};
+use crate::devices::{gid_of_ip, ip_of_gid};
+use devmodel::region::Outlet;
+use std::{net::IpAddr, sync::atomic::Ordering::*};
+
+/// How long whoever asks waits for an answer, ps.
+const PATIENCE: u64 = 1_500_000_000_000;
+/// What was heard this long ago is asked for again, ps.
+const FRESH: u64 = 300_000_000_000_000;
+/// Time between two questions for the same address, ps.
+const AGAIN: u64 = 200_000_000_000;
+/// States of a slot.
+const FREE: u32 = 0;
+const ASKED: u32 = 1;
+const KNOWN: u32 = 2;
+
+impl NeighbourSlot {
+    fn ip(&self) -> IpAddr {
+        let [high, low] = self.address.each_ref().map(|word| u128::from(word.load(Relaxed)));
+        ip_of_gid(&(high << 64 | low).to_be_bytes())
+    }
+
+    fn set(&self, state: u32, ip: IpAddr, now: u64) {
+        let number = u128::from_be_bytes(gid_of_ip(ip));
+        self.address[0].store((number >> 64) as u64, Relaxed);
+        self.address[1].store(number as u64, Relaxed);
+        self.at.store(now, Relaxed);
+        self.state.store(state, Release);
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        let [_, _, mac @ ..] = self.mac.load(Relaxed).to_be_bytes();
+        mac
+    }
+}
+
+/// A question to be put to the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Whose MAC is wanted.
+    pub ip: IpAddr,
+    /// The function that wants it.
+    pub asker: u8,
+}
+
+impl Core {
+    /// The MAC of `ip`, which is no function of this node, on behalf of `fid`. Waits for an answer if it has to; `None`: nobody
+    /// answers, or nobody holds the uplink.
+    pub fn neighbour(&self, fid: u8, ip: IpAddr) -> Option<[u8; 6]> {
+        let deadline = self.now() + PATIENCE;
+        loop {
+            let changed = &self.map.header().neighbours_changed;
+            let seen = changed.load(Acquire);
+            if let Some(mac) = self.ask(fid, ip)? {
+                return Some(mac);
+            }
+            self.outlet_filled(Outlet::Uplink);
+            let left = deadline.saturating_sub(self.now());
+            if left == 0 {
+                break;
+            }
+            sys::futex_wait(changed, seen, Some(left / 1000));
+        }
+        let lock = self.locks.lock().ok()?;
+        if let Some(slot) = self.slot_of(ip, &lock).filter(|slot| slot.state.load(Relaxed) == ASKED) {
+            slot.state.store(FREE, Relaxed);
+        }
+        None
+    }
+
+    /// What is known of `ip`; if nothing is, it is asked for. `None`: there is nobody to ask.
+    fn ask(&self, fid: u8, ip: IpAddr) -> Option<Option<[u8; 6]>> {
+        let lock = self.locks.lock().ok()?;
+        self.holder(Outlet::Uplink)?;
+        let now = self.now();
+        if let Some(slot) = self.slot_of(ip, &lock) {
+            let known = slot.state.load(Relaxed) == KNOWN;
+            if known && now.saturating_sub(slot.at.load(Relaxed)) < FRESH {
+                return Some(Some(slot.mac()));
+            }
+            if known {
+                slot.asker.store(fid.into(), Relaxed);
+                slot.set(ASKED, ip, 0);
+            }
+            return Some(None);
+        }
+        let slot = self.free_slot(&lock);
+        slot.asker.store(fid.into(), Relaxed);
+        slot.set(ASKED, ip, 0);
+        Some(None)
+    }
+
+    fn slot_of(&self, ip: IpAddr, _lock: &NodeLock) -> Option<&NeighbourSlot> {
+        self.map.neighbours().iter().find(|slot| slot.state.load(Relaxed) != FREE && slot.ip() == ip)
+    }
+
+    /// A free slot, or the one heard of longest ago.
+    fn free_slot(&self, _lock: &NodeLock) -> &NeighbourSlot {
+        let slots = self.map.neighbours();
+        let age = |slot: &&NeighbourSlot| match slot.state.load(Relaxed) {
+            FREE => 0,
+            _ => slot.at.load(Relaxed) + 1,
+        };
+        slots.iter().min_by_key(age).unwrap_or(&slots[0])
+    }
+
+    /// The questions to be put now. Also returns when (ps) to look again.
+    pub fn questions(&self) -> (Vec<Question>, Option<u64>) {
+        let now = self.now();
+        let asked = |slot: &&NeighbourSlot| slot.state.load(Acquire) == ASKED;
+        if !self.map.neighbours().iter().any(|slot| asked(&slot)) {
+            return (Vec::new(), None);
+        }
+        let Ok(_lock) = self.locks.lock() else { return (Vec::new(), Some(now + AGAIN)) };
+        let mut questions = Vec::new();
+        for slot in self.map.neighbours().iter().filter(asked) {
+            let last = slot.at.load(Relaxed);
+            if last == 0 || now.saturating_sub(last) >= AGAIN {
+                slot.at.store(now, Relaxed);
+                questions.push(Question { ip: slot.ip(), asker: slot.asker.load(Relaxed) as u8 });
+            }
+        }
+        (questions, Some(now + AGAIN))
+    }
+
+    /// `ip` is said to be at `mac`. Noted if somebody asked for it, or knew another.
+    pub fn heard(&self, ip: IpAddr, mac: [u8; 6]) {
+        let interesting = |slot: &NeighbourSlot| slot.state.load(Acquire) != FREE && slot.ip() == ip;
+        if !self.map.neighbours().iter().any(interesting) {
+            return;
+        }
+        let Ok(lock) = self.locks.lock() else { return };
+        let Some(slot) = self.slot_of(ip, &lock) else { return };
+        let [a, b, c, d, e, f] = mac;
+        slot.mac.store(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Relaxed);
+        slot.set(KNOWN, ip, self.now());
+        drop(lock);
+        let changed = &self.map.header().neighbours_changed;
+        changed.fetch_add(1, Release);
+        sys::futex_wake(changed);
+    }
+
+    /// Forgets all neighbours: the uplink is another.
+    pub fn forget_neighbours(&self, _lock: &NodeLock) {
+        self.map.neighbours().iter().for_each(|slot| slot.state.store(FREE, Release));
+    }
+}
