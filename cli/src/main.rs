@@ -4,7 +4,6 @@ mod bench;
 mod bringup;
 mod demo;
 mod doctor;
-mod link;
 mod node_state;
 mod options;
 mod pair;
@@ -31,7 +30,6 @@ fn main() -> ExitCode {
         Command::Doctor(node) => doctor::doctor(&node),
         Command::Node(node) => node_state::node(&node),
         Command::Bringup(bringup) => bringup::bringup(&bringup),
-        Command::Link(link) => link::link(&link),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),

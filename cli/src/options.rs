@@ -40,8 +40,6 @@ pub enum Command {
     Vf(Vf),
     /// Go through a function step by step, and say which step fails and what it found
     Bringup(Bringup),
-    /// Join a node to other nodes, guests and machines, as long as this runs
-    Link(Link),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
@@ -120,7 +118,7 @@ pub enum Node {
     /// Make a node without running anything on it
     Create(Create),
     /// Give a device an IP address, which becomes its GID 1
-    Address(Address),
+    Address(SetAddress),
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
     /// Show the programs on a node, its functions and what they counted
@@ -130,22 +128,7 @@ pub enum Node {
 }
 
 #[derive(Args)]
-pub struct Link {
-    #[command(flatten)]
-    pub node: NodeDir,
-    #[command(flatten)]
-    pub identity: Identity,
-    /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7
-    #[arg(long, value_name = "FAULTS")]
-    pub faults: Option<Faults>,
-    /// dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or stream:connect:PATH, udp:[ADDRESS][,peer=ADDRESS]
-    /// (RoCE v2 on UDP port 4791), node:DIR (another node of this host)
-    #[arg(required = true, value_name = "LINK")]
-    pub links: Vec<LinkSpec>,
-}
-
-#[derive(Args)]
-pub struct Address {
+pub struct SetAddress {
     #[command(flatten)]
     pub node: NodeDir,
     /// The device, such as iron1
@@ -229,8 +212,16 @@ pub struct Serve {
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,
     /// A function (0 is the PF) and the socket it is to be plugged in at; for several functions, several times
-    #[arg(long = "plug", required = true, value_name = "FUNCTION=SOCKET")]
+    #[arg(long = "plug", required_unless_present = "links", value_name = "FUNCTION=SOCKET")]
     pub plugs: Vec<PlugAt>,
+    /// Where the node's wire leads, several times for several: dgram:LOCAL,PEER (raw frames on a unix datagram socket),
+    /// stream:listen:PATH or stream:connect:PATH, udp:[ADDRESS][,peer=ADDRESS] (RoCE v2 on UDP port 4791), node:DIR (another node of
+    /// this host)
+    #[arg(long = "link", value_name = "LINK")]
+    pub links: Vec<LinkSpec>,
+    /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7
+    #[arg(long, requires = "links", value_name = "FAULTS")]
+    pub link_faults: Option<Faults>,
     /// Break the functions on purpose: wrong-health[=fatal], stuck-command[=OPCODE] or lost-interrupt[=VECTOR]
     #[arg(long, value_name = "HOW")]
     pub misbehave: Option<Misbehaviour>,

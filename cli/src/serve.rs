@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use devmodel::serve::{Function, Misbehaving, Plug};
-use node::runtime::{Node, NodeOptions, ServedFunction, Signals};
+use node::runtime::link::Uplink;
+use node::runtime::{Node, NodeError, NodeOptions, ServedFunction, Signals};
 
 use crate::options::{PlugAt, Serve};
 use crate::{fail, place};
@@ -28,11 +29,23 @@ pub fn serve(serve: &Serve) -> ExitCode {
             Err(why) => return fail(1, why),
         }
     }
+    let uplink = match Uplink::hold(&node, &serve.links, serve.link_faults.unwrap_or_default()) {
+        Ok(uplink) => Some(uplink),
+        // Another server of the node answers for its programs already.
+        Err(NodeError::OutletHeld { .. }) if serve.links.is_empty() => None,
+        Err(e) => return fail(1, e),
+    };
     for (at, plug) in serve.plugs.iter().zip(&plugs) {
         println!("iron{} at {}", at.function, plug.path().display());
     }
+    for link in &serve.links {
+        println!("linked by {link}");
+    }
     let _ = std::io::stdout().flush();
     signals.wait();
+    for link in uplink.iter().flat_map(Uplink::status) {
+        println!("{}: sent {}, received {}, lost {}", link.link, link.sent, link.received, link.lost);
+    }
     ExitCode::SUCCESS
 }
 

@@ -72,10 +72,8 @@ impl Node {
         if fid > self.vfs() {
             return Err(NodeError::NoDevice { fid, vfs: self.vfs() });
         }
-        let pids: Vec<u32> = core.openers(fid).map(|slot| core.pid(slot)).collect();
-        if !pids.is_empty() {
-            return Err(NodeError::InUse { fid, how: "open", pids });
-        }
+        core.not_served(fid)?;
+        core.not_open(fid)?;
         if let Some(address) = address {
             let taken = core.devices().find(|device| device.fid != fid && device.ip == address.ip);
             if let Some(device) = taken {

@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Refuses a function that somebody has open.
-    fn not_open(&self, fid: u8) -> Result<(), NodeError> {
+    pub fn not_open(&self, fid: u8) -> Result<(), NodeError> {
         let mut openers = self.openers(fid).peekable();
         match openers.peek() {
             None => Ok(()),
