@@ -53,6 +53,9 @@ fn takes_op_mod(op: Opcode) -> bool {
     )
 }
 
+/// The uid of resources shared by all user contexts (Linux: MLX5_SHARED_RESOURCE_UID).
+const SHARED_UID: u16 = 0xffff;
+
 /// Whether the command creates, changes or ends an object that may belong to a user context.
 fn takes_uid(op: Opcode) -> bool {
     !(least_state(op) < RUNNING
@@ -76,6 +79,10 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     }
     Syndrome::HcaState.unless(call.func.function().hca_state >= least_state(op))?;
     Syndrome::OpMod.unless(call.op_mod == 0 || takes_op_mod(op))?;
+    // What the driver lets all user contexts use is its own.
+    if call.uid == SHARED_UID {
+        call.uid = 0;
+    }
     if call.uid != 0 {
         // Commands without a uid field carry zero there or, from user programs, the uid of their context.
         Syndrome::Privileged.unless(takes_uid(op))?;
