@@ -4,7 +4,7 @@ use super::{BUS_MASTER, MEMORY_SPACE, sriov};
 use crate::{Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, region::Func};
 use hwspec::pcie::{
     ARI_CAP, AriCap, BAR_MEM64_PREFETCH, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap,
-    MSIX_CAP, MsixCap, PF_DEVICE_ID, SRIOV_CAP, SriovCap, VF_DEVICE_ID, bus_order,
+    MSIX_CAP, MsixCap, PF_DEVICE_ID, SRIOV_CAP, SriovCap, VENDOR_CAP, VF_DEVICE_ID, VendorCap, bus_order,
 };
 
 /// Command register: memory space, bus master, parity, SERR, INTx disable.
@@ -17,6 +17,10 @@ const BAR0: usize = 0x10;
 const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
 /// Device control bit: initiate function level reset.
 const INITIATE_FLR: u32 = 1 << 15;
+/// Vendor-specific capability: the space looked into, a counter that is never the same, who has the gateway.
+const VENDOR_SPACE: usize = VENDOR_CAP + 0x04;
+const VENDOR_COUNTER: usize = VENDOR_CAP + 0x08;
+const VENDOR_SEMAPHORE: usize = VENDOR_CAP + 0x0c;
 /// Message control of the MSI-X capability.
 pub(super) const MSIX_CONTROL: usize = MSIX_CAP;
 /// The value of a configuration read that nobody answers, `width` bytes.
@@ -33,7 +37,10 @@ pub(super) fn defaults(fid: u8, total_vfs: u16) -> [u8; EXTENDED_CONFIG_SIZE] {
     header.set().subsystem_id(0x0008);
     put(0, &bus_order(header.as_bytes()));
     put(EXPRESS_CAP, &bus_order(ExpressCap::new(MSIX_CAP as u8).as_bytes()));
-    put(MSIX_CAP, &bus_order(MsixCap::new(0).as_bytes()));
+    put(MSIX_CAP, &bus_order(MsixCap::new(if is_pf { VENDOR_CAP as u8 } else { 0 }).as_bytes()));
+    if is_pf {
+        put(VENDOR_CAP, &bus_order(VendorCap::new(0).as_bytes()));
+    }
     let has_vfs = is_pf && total_vfs > 0;
     put(ARI_CAP, &bus_order(AriCap::new(if has_vfs { SRIOV_CAP as u16 } else { 0 }).as_bytes()));
     if has_vfs {
@@ -56,6 +63,8 @@ fn writable(fid: u8, has_sriov: bool, vfs_enabled: bool, at: usize) -> u32 {
         x if x == EXPRESS_CAP + 0x10 => 0x0000_0fff, // link control
         x if x == EXPRESS_CAP + 0x28 => 0x0000_001f, // device control 2: completion timeout
         MSIX_CONTROL => 0xc000_0000,
+        VENDOR_SPACE if fid == 0 => 0xffff,
+        VENDOR_SEMAPHORE if fid == 0 => u32::MAX,
         _ if fid == 0 && has_sriov => sriov::writable(vfs_enabled, at),
         _ => 0,
     }
@@ -76,7 +85,12 @@ impl Adapter {
         if !self.is_there(fid) || offset >= EXTENDED_CONFIG_SIZE {
             return no_answer(width);
         }
-        let func = Func::lock(self.region(), fid, host);
+        let mut func = Func::lock(self.region(), fid, host);
+        if fid == 0 && offset & !3 == VENDOR_COUNTER {
+            let count = dword(&func, VENDOR_COUNTER).wrapping_add(1).max(1);
+            set_dword(&mut func, VENDOR_COUNTER, count);
+            func.commit(host);
+        }
         dword(&func, offset & !3) >> (8 * (offset & 3)) & no_answer(width)
     }
 
@@ -105,7 +119,11 @@ impl Adapter {
         let before = dword(&func, at);
         let enabled = has_sriov && fid == 0 && sriov::enabled(&func);
         let mask = writable(fid, has_sriov, enabled, at) & lanes;
-        let after = before & !mask | value & mask;
+        let mut after = before & !mask | value & mask;
+        if fid == 0 && at == VENDOR_SEMAPHORE && before != 0 && after != 0 {
+            // Somebody has it.
+            after = before;
+        }
         if after != before {
             set_dword(&mut func, at, after);
         }

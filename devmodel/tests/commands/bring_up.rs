@@ -157,6 +157,12 @@ fn capabilities_are_chosen_before_init_and_within_the_maximum() {
     atomic.set().atomic_req_8b_endianness_mode(1);
     page[..AtomicCaps::SIZE].copy_from_slice(atomic.as_bytes());
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &page), Status::Ok);
+    // As Linux does: the field it chooses, and zeros.
+    let mut alone = AtomicCaps::zeroed();
+    alone.set().atomic_req_8b_endianness_mode(1);
+    let mut zeros = vec![0; page.len()];
+    zeros[..AtomicCaps::SIZE].copy_from_slice(alone.as_bytes());
+    assert_eq!(set_caps(&mut bed, CapType::Atomic, &zeros), Status::Ok);
     for stage in [1, 2] {
         bed.supply(0, stage);
     }

@@ -1,7 +1,7 @@
 //! Configuration space and BAR0 as a bus sees them.
 
 use crate::bed::Bed;
-use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP};
+use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP, VENDOR_CAP};
 
 #[test]
 fn the_header_names_the_device_and_its_read_only_bits_stay() {
@@ -10,18 +10,38 @@ fn the_header_names_the_device_and_its_read_only_bits_stay() {
     assert_eq!(bed.config_read(0, 8, 4) >> 8, 0x02_0000);
     let before: Vec<u32> = (0..1024).map(|i| bed.config_read(0, 4 * i, 4)).collect();
     let acts = [4, 0x10, 0x14, 0x0c, 0x3c, EXPRESS_CAP + 8, EXPRESS_CAP + 16, EXPRESS_CAP + 40, MSIX_CAP];
-    for at in
-        (0..4096).step_by(4).filter(|at| !acts.contains(at) && !(SRIOV_CAP..SRIOV_CAP + 64).contains(at))
-    {
+    let live = |at: &usize| {
+        acts.contains(at)
+            || (SRIOV_CAP..SRIOV_CAP + 64).contains(at)
+            || (VENDOR_CAP + 4..VENDOR_CAP + 16).contains(at)
+    };
+    for at in (0..4096).step_by(4).filter(|at| !live(at)) {
         bed.config_write(0, at, 4, u32::MAX);
     }
     let after: Vec<u32> = (0..1024).map(|i| bed.config_read(0, 4 * i, 4)).collect();
-    assert_eq!(before, after);
+    let differ = |at: &usize| before[at / 4] != after[at / 4];
+    assert_eq!((0..4096).step_by(4).filter(|at| *at != VENDOR_CAP + 8).find(differ), None);
     // Bytes and words, and what nobody answers.
     assert_eq!(bed.config_read(0, 2, 2), 0x1017);
     assert_eq!(bed.config_read(0, 1, 1), 0x15);
     assert_eq!(bed.config_read(1, 0, 4), u32::MAX);
     assert_eq!(bed.config_read(0, 4096, 2), 0xffff);
+}
+
+#[test]
+fn the_vendors_gateway_is_taken_by_one_and_leads_nowhere() {
+    let mut bed = Bed::power_on();
+    let mut ticket = || bed.config_read(0, VENDOR_CAP + 8, 4);
+    let (first, second) = (ticket(), ticket());
+    assert_ne!(first, second);
+    bed.config_write(0, VENDOR_CAP + 12, 4, first);
+    bed.config_write(0, VENDOR_CAP + 12, 4, second);
+    assert_eq!(bed.config_read(0, VENDOR_CAP + 12, 4), first, "the second came too late");
+    bed.config_write(0, VENDOR_CAP + 4, 4, u32::MAX);
+    assert_eq!(bed.config_read(0, VENDOR_CAP + 4, 4), 0xffff, "status 0: no such space");
+    bed.config_write(0, VENDOR_CAP + 12, 4, 0);
+    bed.config_write(0, VENDOR_CAP + 12, 4, second);
+    assert_eq!(bed.config_read(0, VENDOR_CAP + 12, 4), second);
 }
 
 #[test]
@@ -69,7 +89,7 @@ fn capabilities_are_linked_from_the_header() {
         ids.push(bed.config_read(0, at, 1));
         at = bed.config_read(0, at + 1, 1) as usize;
     }
-    assert_eq!(ids, [0x10, 0x11]);
+    assert_eq!(ids, [0x10, 0x11, 0x09]);
     let mut at = 0x100;
     let mut ids = Vec::new();
     while at != 0 {

@@ -103,6 +103,36 @@ impl MsixCap {
 }
 
 hw_layout! {
+    /// Vendor-specific capability of a physical function: a gateway to spaces of registers behind the interface, with a
+    /// semaphore that is taken by writing what the counter was just read as.
+    pub struct VendorCap: 0x18 {
+        0x00 [31:24] kind: u8,
+        0x00 [23:16] length: u8,
+        0x00 [15: 8] next: u8,
+        0x00 [ 7: 0] id: u8,
+        /// 0: the space is not there.
+        0x04 [31:29] status: u8,
+        0x04 [28:28] size_valid: bool,
+        0x04 [15: 0] space: u16,
+        0x08 [31: 0] counter: u32,
+        0x0c [31: 0] semaphore: u32,
+        0x10 [31:31] flag: bool,
+        0x10 [30:30] syndrome: bool,
+        0x10 [29: 0] address: u32,
+        0x14 [31: 0] data: u32,
+    }
+}
+
+impl VendorCap {
+    /// The capability of a function none of whose spaces can be looked into.
+    pub fn new(next: u8) -> Self {
+        let mut c = Self::zeroed();
+        c.set().id(CAP_ID_VENDOR).next(next).length(Self::SIZE as u8);
+        c
+    }
+}
+
+hw_layout! {
     /// MSI-X table entry. After reset it is masked.
     pub struct MsixEntry: 0x10 {
         0x00 [31: 0] address_low: u32,

@@ -6,7 +6,7 @@
 pub mod caps;
 pub mod header;
 
-pub use caps::{AriCap, ExpressCap, MsixCap, MsixEntry, SriovCap};
+pub use caps::{AriCap, ExpressCap, MsixCap, MsixEntry, SriovCap, VendorCap};
 pub use header::{ConfigHeader, StatusCommand};
 
 /// Vendor of the adapter.
@@ -22,6 +22,8 @@ pub const CLASS_CODE: u32 = 0x02_0000;
 pub const CONFIG_SIZE: usize = 0x100;
 /// Bytes of PCI Express configuration space.
 pub const EXTENDED_CONFIG_SIZE: usize = 0x1000;
+/// Where the vendor-specific capability of the physical function lies.
+pub const VENDOR_CAP: usize = 0x40;
 /// Where the PCI Express capability lies.
 pub const EXPRESS_CAP: usize = 0x60;
 /// Where the MSI-X capability lies.
@@ -31,6 +33,8 @@ pub const ARI_CAP: usize = 0x100;
 /// Where the SR-IOV capability of the physical function lies.
 pub const SRIOV_CAP: usize = 0x180;
 
+/// Capability ID of vendor-specific ones.
+pub const CAP_ID_VENDOR: u8 = 0x09;
 /// Capability ID of PCI Express.
 pub const CAP_ID_EXPRESS: u8 = 0x10;
 /// Capability ID of MSI-X.

@@ -424,6 +424,7 @@ cases! {
         none StatusCommand,
         none ExpressCap,
         none MsixCap,
+        none VendorCap,
         none MsixEntry,
         none AriCap,
         none SriovCap,
