@@ -231,7 +231,7 @@ impl AvSeg {
 }
 
 hw_enum! {
-    /// What a UMR requires of the mkey before it changes it (`umr.check_free`).
+    /// Which state of the mkey makes a UMR fail (`umr.check_free`).
     pub enum UmrCheck: u8, 2 bits { None = 0, NotFree = 1, Free = 2, }
 }
 

@@ -5,7 +5,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    region::Func,
+    region::{Func, GROUP_QP},
     state::{GroupRow, QpRow},
 };
 use hwspec::{cmd::mcg::*, context::ServiceType};
@@ -46,6 +46,7 @@ pub(super) fn attach(call: &mut Call<'_, '_, '_>) -> Done {
             (row.gid, row.qp) = (gid, qp);
         }
     }
+    tell_switch(call.func);
     call.answer(&AttachToMcgOut::zeroed())
 }
 
@@ -56,6 +57,7 @@ pub(super) fn detach(call: &mut Call<'_, '_, '_>) -> Done {
     let rows = memberships(call.func, qp, |row| row.gid == gid);
     Syndrome::NotInGroup.unless(!rows.is_empty())?;
     rows.iter().for_each(|index| call.func.free::<GroupRow>(*index));
+    tell_switch(call.func);
     call.answer(&DetachFromMcgOut::zeroed())
 }
 
@@ -65,4 +67,11 @@ pub(super) fn leave_all(func: &mut Func<'_>, qp: u32) {
         return;
     }
     memberships(func, qp, |_| true).iter().for_each(|index| func.free::<GroupRow>(*index));
+    tell_switch(func);
+}
+
+/// Frames to groups come here while there are members.
+fn tell_switch(func: &mut Func<'_>) {
+    let any = func.used::<GroupRow>() != 0;
+    func.takes_frames(GROUP_QP, any);
 }

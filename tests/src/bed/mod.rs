@@ -6,6 +6,7 @@
 //! driver would see, and two beds that are told the same do the same, bit for bit.
 
 mod command;
+mod datagram;
 mod function;
 mod memory;
 mod objects;
@@ -17,6 +18,7 @@ mod snapshot;
 mod wire;
 
 pub use command::{CommandError, Cqe};
+pub use datagram::{Av, Umr};
 pub use function::{FunctionState, GID_IPV4, GID_LINK_LOCAL, gid_v4};
 pub use memory::{Interrupt, Memory};
 pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};

@@ -3,8 +3,14 @@
 use super::{Bed, Qp, command::CommandError, qp::QpQueues};
 use devmodel::host::Party;
 use hwspec::{
-    cmd::{Opcode, cq::*, eq::*, mkey::*, srq::*},
-    context::{AccessMode, cq::CqContext, eq::EqContext, mkey::MkeyContext, srq::SrqContext},
+    cmd::{Opcode, cq::*, eq::*, mkey::*, resource::*, srq::*},
+    context::{
+        AccessMode,
+        cq::CqContext,
+        eq::EqContext,
+        mkey::MkeyContext,
+        srq::{SrqContext, XrcSrqContext},
+    },
     cqe, eqe,
     layout::Layout,
     wqe::{NextSeg, WQE_DS},
@@ -182,6 +188,27 @@ impl Bed {
         Ok(eq)
     }
 
+    /// A counter set.
+    pub fn counter_set(&mut self, fid: u8) -> u8 {
+        let out: AllocQCounterOut = self
+            .command(fid, Opcode::AllocQCounter, &AllocQCounterIn::zeroed())
+            .unwrap_or_else(|e| panic!("ALLOC_Q_COUNTER: {e:?}"));
+        out.counter_set_id()
+    }
+
+    /// What a counter set has counted; it begins anew if `clear`.
+    pub fn query_counters(&mut self, fid: u8, set: u8, clear: bool) -> QueryQCounterOut {
+        let mut input = QueryQCounterIn::zeroed();
+        input.set().counter_set_id(set).clear(clear);
+        self.command(fid, Opcode::QueryQCounter, &input).unwrap_or_else(|e| panic!("QUERY_Q_COUNTER: {e:?}"))
+    }
+
+    /// A CQ of 128 entries, on a function that is brought up if it is not.
+    pub fn cq_on(&mut self, fid: u8) -> Cq {
+        self.function(fid);
+        self.cq(fid)
+    }
+
     /// A CQ of 128 entries.
     pub fn cq(&mut self, fid: u8) -> Cq {
         self.cq_of(fid, LOG_CQ)
@@ -297,16 +324,8 @@ impl Bed {
 
     /// A shared receive queue of `1 << log` WQEs of 64 bytes.
     pub fn srq(&mut self, fid: u8, log: u8) -> Srq {
-        const STRIDE: u64 = 64;
-        let len = (STRIDE as usize) << log;
-        let at = self.memory.alloc(fid, len);
-        let count = 1u16 << log;
-        for i in 0..count {
-            let mut next = NextSeg::zeroed();
-            next.set().next_wqe_index((i + 1) % count);
-            self.memory.put(at + u64::from(i) * STRIDE, next.as_bytes());
-        }
-        let record = self.memory.alloc(fid, 8);
+        let (at, record, ring) = self.srq_ring(fid, log);
+        let len = Self::SRQ_STRIDE << log;
         let pd = self.state(fid).pd;
         let mut context = SrqContext::zeroed();
         context.set().log_srq_size(log).log_rq_stride(2).pd(pd).dbr_addr(record);
@@ -316,16 +335,58 @@ impl Bed {
             .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
             .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
         let srq = Srq { fid, srqn: CreateSrqOut::read(&out).srqn() };
-        let ring = SrqRing {
-            at,
-            stride: STRIDE,
-            free: (0..count - 1).collect(),
-            tail: count - 1,
-            counter: 0,
-            record,
-        };
         self.queues.srqs.insert(srq, ring);
         srq
+    }
+
+    /// An XRC domain.
+    pub fn xrcd(&mut self, fid: u8) -> u32 {
+        self.function(fid);
+        let out: AllocXrcdOut = self
+            .command(fid, Opcode::AllocXrcd, &AllocXrcdIn::zeroed())
+            .unwrap_or_else(|e| panic!("ALLOC_XRCD: {e:?}"));
+        out.xrcd()
+    }
+
+    /// An XRC SRQ of `1 << log` WQEs of 64 bytes, in `xrcd`, with completions in `cq`.
+    pub fn xrc_srq(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq) -> Srq {
+        let (at, record, ring) = self.srq_ring(fid, log);
+        let pd = self.state(fid).pd;
+        let mut context = XrcSrqContext::zeroed();
+        context
+            .set()
+            .log_xrc_srq_size(log)
+            .log_rq_stride(2)
+            .xrcd(xrcd)
+            .cqn(cq.cqn)
+            .user_index(0xff_ffff)
+            .pd(pd)
+            .db_record_addr_h((record >> 32) as u32)
+            .db_record_addr_l(record as u32 >> 2);
+        let mut input = CreateXrcSrqIn::zeroed();
+        input.set().xrc_srq_context_entry(context);
+        let pages = page_list(at, Self::SRQ_STRIDE << log);
+        let out = self
+            .command_with(fid, Opcode::CreateXrcSrq, 0, &input, &pages, CreateXrcSrqOut::SIZE)
+            .unwrap_or_else(|e| panic!("CREATE_XRC_SRQ: {e:?}"));
+        let srq = Srq { fid, srqn: CreateXrcSrqOut::read(&out).xrc_srqn() };
+        self.queues.srqs.insert(srq, ring);
+        srq
+    }
+
+    /// A ring of `1 << log` SRQ WQEs: where it is, and its doorbell record.
+    fn srq_ring(&mut self, fid: u8, log: u8) -> (u64, u64, SrqRing) {
+        let stride = Self::SRQ_STRIDE as u64;
+        let at = self.memory.alloc(fid, Self::SRQ_STRIDE << log);
+        let count = 1u16 << log;
+        for i in 0..count {
+            let mut next = NextSeg::zeroed();
+            next.set().next_wqe_index((i + 1) % count);
+            self.memory.put(at + u64::from(i) * stride, next.as_bytes());
+        }
+        let record = self.memory.alloc(fid, 8);
+        let free = (0..count - 1).collect();
+        (at, record, SrqRing { at, stride, free, tail: count - 1, counter: 0, record })
     }
 
     /// Asks for one event when fewer than `limit` WQEs are left in the SRQ.
@@ -337,5 +398,7 @@ impl Bed {
     }
 
     /// Bytes of the scatter list in an SRQ WQE.
-    pub(super) const SRQ_SCATTER: usize = 64 - WQE_DS;
+    pub(super) const SRQ_SCATTER: usize = Self::SRQ_STRIDE - WQE_DS;
+    /// Bytes of an SRQ WQE.
+    const SRQ_STRIDE: usize = 64;
 }

@@ -3,9 +3,9 @@
 use super::{Bed, Captured, Path, Qp, QpSpec};
 use devmodel::identity;
 use hwspec::{
-    handle::{Psn, Qpn},
+    handle::{Psn, Qpn, Srqn},
     wire::{
-        Aeth, AtomicAckEth, AtomicEth, Bth, BthOpcode, Envelope, IpPair, Packet, Reth, Syndrome, build,
+        Aeth, AtomicAckEth, AtomicEth, Bth, BthOpcode, Deth, Envelope, IpPair, Packet, Reth, Syndrome, build,
         ip::gid_of_v4, write_frame,
     },
 };
@@ -82,6 +82,20 @@ impl Pkt {
         let mut ack = AtomicAckEth::zeroed();
         ack.set().original(original);
         self.packet.atomic_ack = ack;
+        self
+    }
+    /// With a DETH.
+    #[must_use]
+    pub fn deth(mut self, qkey: u32, src_qp: u32) -> Self {
+        let mut deth = Deth::zeroed();
+        deth.set().qkey(qkey).src_qp(Qpn(src_qp));
+        self.packet.deth = deth;
+        self
+    }
+    /// With an XRCETH.
+    #[must_use]
+    pub fn xrceth(mut self, srqn: u32) -> Self {
+        self.packet.xrceth.set().srqn(Srqn(srqn));
         self
     }
     /// With immediate data.

@@ -1,6 +1,6 @@
 //! Work requests: WQEs in the rings, doorbell records, doorbells.
 
-use super::{Bed, Mr, Qp, Srq, objects::SrqRing};
+use super::{Av, Bed, Mr, Qp, Srq, objects::SrqRing};
 use hwspec::{
     doorbell::{BF_OFFSET, UAR_SHIFT},
     layout::prefix,
@@ -80,12 +80,25 @@ pub struct Wr {
     pub fence: bool,
     /// Solicited event at the peer.
     pub solicited: bool,
+    /// Whom a datagram is for.
+    pub to: Option<Av>,
+    /// XRC: the SRQ it is for.
+    pub xrc_srqn: Option<u32>,
 }
 
 impl Wr {
     /// A signaled work request.
     pub fn new(op: Op, sges: &[Sge]) -> Self {
-        Self { op, sges: sges.to_vec(), inline: None, signaled: true, fence: false, solicited: false }
+        Self {
+            op,
+            sges: sges.to_vec(),
+            inline: None,
+            signaled: true,
+            fence: false,
+            solicited: false,
+            to: None,
+            xrc_srqn: None,
+        }
     }
     /// SEND of `sge`.
     pub fn send(sge: Sge) -> Self {
@@ -132,9 +145,30 @@ impl Wr {
         self
     }
 
+    /// As a datagram for `av`.
+    #[must_use]
+    pub fn to(mut self, av: Av) -> Self {
+        self.to = Some(av);
+        self
+    }
+    /// Over XRC, for the SRQ `srqn`.
+    #[must_use]
+    pub fn for_srq(mut self, srqn: u32) -> Self {
+        self.xrc_srqn = Some(srqn);
+        self
+    }
+
     /// The WQE for block `index` of QP `qpn`, whole segments.
     pub fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
         let mut body = Vec::new();
+        if let Some(av) = &self.to {
+            body.extend_from_slice(&av.segment());
+        }
+        if let Some(srqn) = self.xrc_srqn {
+            let mut xrc = XrcSeg::zeroed();
+            xrc.set().xrc_srqn(hwspec::handle::Srqn(srqn));
+            body.extend_from_slice(xrc.as_bytes());
+        }
         let mut ctrl = CtrlSeg::zeroed();
         let raddr = |body: &mut Vec<u8>, va, rkey| {
             let mut seg = RaddrSeg::zeroed();
@@ -192,7 +226,7 @@ impl Wr {
         if let Op::LocalInval(key) = self.op {
             ctrl.set().imm(key);
             let mut umr = UmrCtrlSeg::zeroed();
-            umr.set().inline_data(true).check_free(UmrCheck::NotFree).mkey_mask(MkeyMask::FREE);
+            umr.set().inline_data(true).mkey_mask(MkeyMask::FREE);
             let mut mkey = MkeyContextSeg::zeroed();
             mkey.set().free(true);
             body.extend_from_slice(umr.as_bytes());
@@ -246,6 +280,11 @@ impl Bed {
         q.sq_pi = q.sq_pi.wrapping_add(blocks as u16);
         self.rewrite(qp, index, wqe);
         index
+    }
+
+    /// The block that the next send WQE begins in.
+    pub fn next_index(&self, qp: Qp) -> u16 {
+        self.queues.qps[&qp].sq_pi
     }
 
     /// Writes a WQE over what lies at block `index` of the send queue, as a program that breaks its word does.

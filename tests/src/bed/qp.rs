@@ -48,6 +48,20 @@ pub struct QpSpec {
     pub srq: Option<Srq>,
     /// Protection domain; the function's if none.
     pub pd: Option<u32>,
+    /// No send queue, no receive queue.
+    pub no_sq: bool,
+    /// See `no_sq`.
+    pub no_rq: bool,
+    /// XRC domain.
+    pub xrcd: u32,
+    /// The reserved lkey may be used.
+    pub rlky: bool,
+    /// Own multicasts do not come back.
+    pub block_loopback: bool,
+    /// Source QP number in datagrams; 0 is the QP's own.
+    pub deth_sqpn: u32,
+    /// Counter set.
+    pub counter_set: u8,
 }
 
 impl Default for QpSpec {
@@ -61,6 +75,13 @@ impl Default for QpSpec {
             recv_cq: None,
             srq: None,
             pd: None,
+            no_sq: false,
+            no_rq: false,
+            xrcd: 0,
+            rlky: false,
+            block_loopback: false,
+            deth_sqpn: 0,
+            counter_set: 0,
         }
     }
 }
@@ -104,6 +125,10 @@ pub struct Path {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
+    /// Q_Key of a datagram QP.
+    pub qkey: u32,
+    /// Counter set.
+    pub counter_set: u8,
 }
 
 impl Default for Path {
@@ -127,6 +152,8 @@ impl Default for Path {
             remote_atomic: true,
             traffic_class: 2,
             hop_limit: 64,
+            qkey: 0,
+            counter_set: 0,
         }
     }
 }
@@ -177,9 +204,11 @@ impl Bed {
         };
         let recv_cq = spec.recv_cq.unwrap_or(send_cq);
         let stride = 16u64 << spec.log_stride;
-        let rq_len = if spec.srq.is_some() { 0 } else { stride << spec.log_rq };
+        let own_rq = spec.srq.is_none() && !spec.no_rq;
+        let rq_len = if own_rq { stride << spec.log_rq } else { 0 };
         let sq_offset = rq_len.next_multiple_of(64);
-        let len = (sq_offset + (64 << spec.log_sq)) as usize;
+        let sq_len = if spec.no_sq { 0 } else { 64 << spec.log_sq };
+        let len = (sq_offset + sq_len) as usize;
         let at = self.memory.alloc(fid, len);
         let record = self.memory.alloc(fid, 8);
         let state = self.state(fid);
@@ -190,9 +219,14 @@ impl Bed {
             .st(spec.service)
             .pm_state(PathMigState::Migrated)
             .pd(pd)
-            .log_rq_size(if spec.srq.is_some() { 0 } else { spec.log_rq })
-            .log_rq_stride(if spec.srq.is_some() { 0 } else { spec.log_stride })
-            .log_sq_size(spec.log_sq)
+            .log_rq_size(if own_rq { spec.log_rq } else { 0 })
+            .log_rq_stride(if own_rq { spec.log_stride } else { 0 })
+            .no_sq(spec.no_sq)
+            .log_sq_size(if spec.no_sq { 0 } else { spec.log_sq })
+            .rlky(spec.rlky)
+            .block_lb_mc(spec.block_loopback)
+            .deth_sqpn(spec.deth_sqpn)
+            .xrcd(spec.xrcd)
             .log_msg_max(30)
             .uar_page(uar)
             .cqn_snd(send_cq.cqn)
@@ -201,6 +235,8 @@ impl Bed {
             .user_index(0xff_ffff);
         if let Some(srq) = spec.srq {
             context.set().rq_type(1).srqn_rmpn_xrqn(srq.srqn);
+        } else if spec.no_rq {
+            context.set().rq_type(3);
         }
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(context);
@@ -258,6 +294,8 @@ impl Bed {
             .next_rcv_psn(path.rq_psn)
             .min_rnr_nak(path.min_rnr_nak)
             .atomic_mode(1)
+            .q_key(path.qkey)
+            .counter_set_id(path.counter_set)
             .rre(path.remote_read)
             .rwe(path.remote_write)
             .rae(path.remote_atomic);
@@ -288,6 +326,13 @@ impl Bed {
         let mut input = Rtr2rtsQpIn::zeroed();
         input.set().qpn(qp.qpn).qpc(self.context(qp, path));
         self.command::<_, Rtr2rtsQpOut>(qp.fid, Opcode::Rtr2rtsQp, &input).map(drop)
+    }
+
+    /// SQE to RTS.
+    pub fn sqerr_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = Sqerr2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, Sqerr2rtsQpOut>(qp.fid, Opcode::Sqerr2rtsQp, &input).map(drop)
     }
 
     /// RTS to RTS, changing the fields in `mask`.
