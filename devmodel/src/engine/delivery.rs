@@ -108,6 +108,9 @@ impl Runner {
 
     /// Brings the frames of a step to their destinations.
     pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+        if self.buffers.out.is_empty() {
+            return self.buffers.delivered();
+        }
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in &out {
             let headers = &frame.headers[..frame.header_len as usize];

@@ -50,6 +50,8 @@ pub struct Func<'r> {
     fid: u8,
     base: usize,
     journal: Journal,
+    /// Registers and books: looked at all the time.
+    row: *mut FunctionRow,
     // One thread holds the lock.
     _not_send: PhantomData<*mut ()>,
 }
@@ -79,7 +81,8 @@ impl<'r> Func<'r> {
 
     #[inline]
     fn locked(region: &'r Region, fid: u8, base: usize, party: Party) -> Self {
-        Self { region, fid, base, journal: Journal::at(region, base, party), _not_send: PhantomData }
+        let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
+        Self { region, fid, base, journal: Journal::at(region, base, party), row, _not_send: PhantomData }
     }
 
     /// The function's number.
@@ -113,14 +116,14 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn function(&self) -> &FunctionRow {
         // SAFETY: in bounds; we hold the lock.
-        unsafe { &*self.row_of::<FunctionRow>(Table::Function, 0) }
+        unsafe { &*self.row }
     }
 
     /// The part of the registers and books that `field` picks, to change.
     #[inline]
     pub fn function_mut<T: Copy>(&mut self, field: fn(&mut FunctionRow) -> &mut T) -> &mut T {
         // SAFETY: as in `function`; `&mut self` makes us the only user.
-        let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
+        let row: &mut FunctionRow = unsafe { &mut *self.row };
         let field = field(row);
         self.journal.save(self.region, (&raw mut *field).cast(), size_of::<T>());
         field
@@ -130,7 +133,7 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn count(&mut self, counter: Counters, n: u64) {
         // SAFETY: in bounds; plain data; we hold the lock and `&mut self`.
-        let row: &mut FunctionRow = unsafe { &mut *self.row_of::<FunctionRow>(Table::Function, 0) };
+        let row: &mut FunctionRow = unsafe { &mut *self.row };
         row.counters[counter as usize] = row.counters[counter as usize].wrapping_add(n);
     }
 
@@ -179,13 +182,17 @@ impl<'r> Func<'r> {
         if self.row::<R>(index).is_none() {
             return;
         }
-        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
-        for (line, new) in new.as_bytes().chunks(LINE).enumerate() {
-            // SAFETY: within the row; plain data; we hold the lock and `&mut self`.
-            let old = unsafe { std::slice::from_raw_parts_mut(at.add(line * LINE), new.len()) };
-            if old != new {
-                self.journal.save(self.region, old.as_mut_ptr(), new.len());
-                old.copy_from_slice(new);
+        const { assert!(size_of::<R>() % LINE == 0 && align_of::<R>() == align_of::<u64>()) };
+        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<[u64; LINE / 8]>();
+        let new = std::ptr::from_ref(new).cast::<[u64; LINE / 8]>();
+        for line in 0..size_of::<R>() / LINE {
+            // SAFETY: within the rows, which are plain data, aligned as words and whole lines; we hold the lock and
+            // `&mut self`.
+            let (old, new) = unsafe { (&mut *at.add(line), &*new.add(line)) };
+            let differ = old.iter().zip(new).fold(0, |differ, (old, new)| differ | (old ^ new));
+            if differ != 0 {
+                self.journal.save(self.region, old.as_mut_ptr().cast(), LINE);
+                *old = *new;
             }
         }
     }

@@ -50,7 +50,20 @@ impl Func<'_> {
     }
 
     /// Takes the QP that waits longest, or send queue: then with [`READY_SQ`].
+    #[inline]
     pub fn take_ready(&mut self) -> Option<u32> {
+        let [head, tail] = self.function().ready;
+        if head == tail {
+            let word = self.region().sync(self.fid(), Sync::Ready);
+            if word.load(Relaxed) != 0 {
+                word.store(0, Relaxed);
+            }
+            return None;
+        }
+        self.take_first_ready()
+    }
+
+    fn take_first_ready(&mut self) -> Option<u32> {
         loop {
             let [head, tail] = self.function().ready;
             if head == tail {
@@ -170,15 +183,21 @@ impl Func<'_> {
     }
 
     /// The earliest deadline, ps.
+    #[inline]
     pub fn next_timer(&self) -> Option<u64> {
         (self.function().timers > 0).then(|| self.plain::<TimerRow>(Table::Timer, 0).at)
     }
 
     /// Takes a timer that is due at `now` (ps): the QP's index and what for. The QP may want to be armed again.
+    #[inline]
     pub fn take_timer(&mut self, now: u64) -> Option<(u32, TimerKind)> {
         if self.next_timer()? > now {
             return None;
         }
+        self.take_due_timer()
+    }
+
+    fn take_due_timer(&mut self) -> Option<(u32, TimerKind)> {
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
         self.remove_timer(0);
         self.publish_timer();

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 pub const SLOTS: usize = 512;
 /// Bytes of payload a slot holds by value.
 pub(super) const PAYLOAD: usize = super::MAX_FRAME;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Bytes of headers a slot holds.
 const HEADERS: usize = 128;
 /// Pieces of payload a slot may refer to.
@@ -96,6 +98,17 @@ impl<'r> WireRing<'r> {
     pub fn waits(&self) -> bool {
         self.region.sync(self.fid, Sync::RxTail).load(SeqCst)
             != self.region.sync(self.fid, Sync::RxHead).load(Relaxed)
+    }
+
+    /// Has the processor bring the oldest frame near while its taker is still busy with locks.
+    #[inline]
+    pub fn foresee(&self) {
+        let next = self.region.sync(self.fid, Sync::RxHead).load(Relaxed);
+        let base = self.region.checked_base(self.fid);
+        let slot = self.region.row_pointer(base, Table::RxSlot, next as usize % SLOTS, size_of::<Slot>());
+        for line in [0, LINE] {
+            super::prefetch(slot.wrapping_add(line));
+        }
     }
 
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.

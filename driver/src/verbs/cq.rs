@@ -135,7 +135,9 @@ impl Cq {
         let ci = self.ci.load(Relaxed);
         if !self.ours(ci, self.ring.last_byte(ci)) {
             self.transport.idle();
-            return 0;
+            if !self.ours(ci, self.ring.last_byte(ci)) {
+                return 0;
+            }
         }
         self.take(out)
     }

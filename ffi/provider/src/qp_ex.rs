@@ -200,9 +200,13 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *cons
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    let buffer = ibv_data_buf { addr, length };
     // SAFETY: as above; the data is copied before this returns.
-    unsafe { set_inline_data_list(qp, 1, &raw const buffer) }
+    unsafe {
+        with(qp, |posting| match u32::try_from(length) {
+            Ok(length) => posting.close(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
+            Err(_) => posting.fail(libc::EINVAL),
+        });
+    }
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {

@@ -158,7 +158,12 @@ impl<'a> Writer<'a> {
         let mut bth = packet.bth;
         bth.set().pad_count(pad as u8);
         self.put(&bth);
-        self.put_extended(bth.opcode(), packet);
+        // Most packets have none, or are acknowledgements.
+        match bth.opcode() {
+            opcode if opcode.ext_len() == 0 => {}
+            BthOpcode::RcAck => self.put(&packet.aeth),
+            opcode => self.put_extended(opcode, packet),
+        }
     }
 
     #[inline(always)]
@@ -167,7 +172,6 @@ impl<'a> Writer<'a> {
         self.at += T::SIZE;
     }
 
-    #[inline]
     fn put_extended(&mut self, opcode: BthOpcode, packet: &Packet) {
         if opcode.has_deth() {
             self.put(&packet.deth);
@@ -194,6 +198,8 @@ impl<'a> Writer<'a> {
             self.put(&packet.ieth.to_be_bytes());
         }
         // What is left is reserved (CNP).
-        self.out[self.at..].fill(0);
+        if self.at < self.out.len() {
+            self.out[self.at..].fill(0);
+        }
     }
 }

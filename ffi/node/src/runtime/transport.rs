@@ -355,8 +355,10 @@ impl Transport for NodeTransport {
         let fid = self.fid();
         let streak = core.polling.count(fid);
         core.release(fid);
-        let waits = WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
+        let ring = WireRing::of(region, fid);
+        let waits = ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
         if waits && core.is_ours() {
+            ring.foresee();
             core.run(core.now(), fid);
         }
         if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
