@@ -2,4 +2,5 @@
 
 pub mod devices;
 pub mod launcher;
+pub mod place;
 pub mod runtime;

@@ -5,13 +5,14 @@ use crate::abi::probe::{CONTEXT_ROOM, Layout};
 use crate::abi::public::{ibv_context, ibv_device};
 use crate::abi::verbs_types::verbs_context;
 use crate::channel::{self, Channels};
-use crate::device::{IronDevice, Place};
+use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
 use crate::pd::Users;
 use crate::register::layout;
 use crate::table;
 use libc::{c_int, c_void};
+use node::place::Place;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ impl Context {
     }
 
     fn open(place: &Place, async_file: AsyncFile) -> Result<Box<Self>, c_int> {
-        let device = node::runtime::open_device(&place.node, place.fid).map_err(|error| {
+        let device = place.open().map_err(|error| {
             eprintln!("ironverbs: {error}");
             error.errno()
         })?;

@@ -1,0 +1,308 @@
+//! Where a device is: what the file `ironverbs` beside a verbs device says, and how it is opened.
+//!
+//! The launcher writes that file and the provider reads it; this is the only place that knows its lines, and that turns
+//! them into a device.
+
+use crate::devices::gid_of_ip;
+use crate::runtime::{NodeError, open_device};
+use driver::{
+    Device, OpenOptions,
+    pci::Address,
+    transport::{
+        Transport, VfioUserTransport,
+        vfio::{VfioError, VfioTransport},
+    },
+};
+use std::{
+    fmt, io,
+    net::IpAddr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+/// Where a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a node.
+    Node {
+        /// The node's directory, absolute.
+        dir: PathBuf,
+        /// Function: 0 is the PF.
+        fid: u8,
+    },
+    /// A PCI function bound to vfio-pci.
+    Vfio(Address, Addresses),
+    /// Behind a vfio-user socket.
+    VfioUser(PathBuf, Addresses),
+}
+
+/// Addresses of a function that no node knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Its own, besides the link-local one.
+    pub ips: Vec<IpAddr>,
+    /// Those of peers, with their MACs.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A peer's address, written `IP=MAC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+}
+
+impl fmt::Display for Neighbour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.mac;
+        write!(f, "{}={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}", self.ip)
+    }
+}
+
+impl FromStr for Neighbour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (ip, mac) = text.split_once('=')?;
+            let bytes: Option<Vec<u8>> = mac
+                .split(':')
+                .map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2))
+                .collect();
+            Some(Self { ip: ip.parse().ok()?, mac: bytes?.try_into().ok()? })
+        };
+        parse().ok_or_else(|| format!("expected IP=MAC like 10.0.0.1=02:1b:56:00:00:01, found {text:?}"))
+    }
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The node did not give it.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// Kernel VFIO did not give it.
+    #[error(transparent)]
+    Vfio(#[from] VfioError),
+    /// The server did not give it.
+    #[error("{}: {}", socket.display(), match source.raw_os_error() {
+        Some(libc::EBUSY) =>
+            "the server does not answer: it has another client (a function behind vfio-user has one at a time)".into(),
+        _ => source.to_string(),
+    })]
+    Socket {
+        /// The server's socket.
+        socket: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It is there and cannot be brought up.
+    #[error("{place}: {source}")]
+    Device {
+        /// Where it is.
+        place: String,
+        /// What the driver found.
+        source: driver::Error,
+    },
+}
+
+impl PlaceError {
+    /// The errno a verbs call returns.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Node(error) => error.errno(),
+            Self::Vfio(error) => error.errno(),
+            Self::Socket { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Device { source, .. } => source.errno(),
+        }
+    }
+}
+
+impl Addresses {
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
+            link_local: true,
+            gids: self.ips.iter().map(|ip| gid_of_ip(*ip)).collect(),
+            neighbours: self.neighbours.iter().map(|n| (gid_of_ip(n.ip), n.mac)).collect(),
+            ..OpenOptions::default()
+        }
+    }
+
+    fn lines(&self, out: &mut Vec<u8>) {
+        self.ips.iter().for_each(|ip| out.extend(format!("address={ip}\n").bytes()));
+        self.neighbours.iter().for_each(|n| out.extend(format!("neighbour={n}\n").bytes()));
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node { dir, fid } => write!(f, "iron{fid} of the node in {}", dir.display()),
+            Self::Vfio(address, _) => address.fmt(f),
+            Self::VfioUser(socket, _) => socket.display().fmt(f),
+        }
+    }
+}
+
+impl Place {
+    /// The addresses it was given, where no node has them.
+    pub fn addresses(&self) -> Option<&Addresses> {
+        match self {
+            Self::Node { .. } => None,
+            Self::Vfio(_, addresses) | Self::VfioUser(_, addresses) => Some(addresses),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn addresses_mut(&mut self) -> Option<&mut Addresses> {
+        match self {
+            Self::Node { .. } => None,
+            Self::Vfio(_, addresses) | Self::VfioUser(_, addresses) => Some(addresses),
+        }
+    }
+
+    /// The text of the file: a line `KEY=VALUE` each.
+    pub fn text(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut path = |key: &str, path: &Path| {
+            out.extend_from_slice(key.as_bytes());
+            out.push(b'=');
+            out.extend_from_slice(path.as_os_str().as_bytes());
+            out.push(b'\n');
+        };
+        match self {
+            Self::Node { dir, fid } => {
+                path("node", dir);
+                out.extend(format!("fid={fid}\n").bytes());
+            }
+            Self::Vfio(address, addresses) => {
+                out.extend(format!("vfio={address}\n").bytes());
+                addresses.lines(&mut out);
+            }
+            Self::VfioUser(socket, addresses) => {
+                path("vfio-user", socket);
+                addresses.lines(&mut out);
+            }
+        }
+        out
+    }
+
+    /// From the text of the file.
+    ///
+    /// # Errors
+    /// What is missing or wrong.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let lines = || text.split(|byte| *byte == b'\n');
+        let values = |key: &'static str| {
+            lines().filter_map(move |line| line.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
+        };
+        let shown = || String::from_utf8_lossy(text).into_owned();
+        let word = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
+        let path = |key: &'static str| match values(key).next() {
+            None => Ok(None),
+            Some(value) => {
+                let path = PathBuf::from(std::ffi::OsString::from_vec(value.to_vec()));
+                match path.is_absolute() {
+                    true => Ok(Some(path)),
+                    false => Err(format!("expected {key}=PATH with an absolute path, found {}", path.display())),
+                }
+            }
+        };
+        let mut addresses = Addresses::default();
+        for value in values("address").map(word) {
+            let ip = value.parse().map_err(|_| format!("expected address=IP, found {value:?}"))?;
+            addresses.ips.push(ip);
+        }
+        for value in values("neighbour").map(word) {
+            addresses.neighbours.push(value.parse()?);
+        }
+        if let Some(address) = values("vfio").next().map(word) {
+            return Ok(Self::Vfio(address.parse()?, addresses));
+        }
+        if let Some(socket) = path("vfio-user")? {
+            return Ok(Self::VfioUser(socket, addresses));
+        }
+        let Some(dir) = path("node")? else {
+            return Err(format!("expected a line node=, vfio= or vfio-user=, found {:?}", shown()));
+        };
+        let fid = values("fid").next().map(word).ok_or_else(|| {
+            let shown = shown();
+            format!("expected a line fid=NUMBER, found {shown:?}")
+        })?;
+        let fid = fid.parse().map_err(|_| format!("expected fid=NUMBER, found {fid:?}"))?;
+        Ok(Self::Node { dir, fid })
+    }
+
+    /// Opens the device.
+    pub fn open(&self) -> Result<Arc<Device>, PlaceError> {
+        let (transport, addresses): (Arc<dyn Transport>, _) = match self {
+            Self::Node { dir, fid } => return Ok(open_device(dir, *fid)?),
+            Self::Vfio(address, addresses) => (VfioTransport::open(*address)?, addresses),
+            Self::VfioUser(socket, addresses) => {
+                let refused = |source| PlaceError::Socket { socket: socket.clone(), source };
+                (VfioUserTransport::open(socket).map_err(refused)?, addresses)
+            }
+        };
+        Device::open(transport, addresses.options())
+            .map_err(|source| PlaceError::Device { place: self.to_string(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses() -> Addresses {
+        Addresses {
+            ips: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            neighbours: vec!["10.0.0.1=02:1b:56:00:00:01".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for place in [
+            Place::Node { dir: "/run/iron verbs/n=0".into(), fid: 12 },
+            Place::Vfio("0000:c1:00.2".parse().unwrap(), addresses()),
+            Place::Vfio("0000:c1:00.2".parse().unwrap(), Addresses::default()),
+            Place::VfioUser("/tmp/vf 1".into(), addresses()),
+            Place::VfioUser(std::ffi::OsString::from_vec(b"/tmp/\xff".to_vec()).into(), Addresses::default()),
+        ] {
+            assert_eq!(Place::parse(&place.text()).as_ref(), Ok(&place));
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_that_says_what_was_found() {
+        for text in [
+            "",
+            "node=/n",
+            "fid=1",
+            "node=n\nfid=1",
+            "node=/n\nfid=x",
+            "node=/n\nfid=256",
+            "vfio=nowhere",
+            "vfio-user=relative",
+            "vfio=0000:c1:00.2\naddress=10.0.0",
+            "vfio=0000:c1:00.2\nneighbour=10.0.0.1",
+            "vfio=0000:c1:00.2\nneighbour=10.0.0.1=02:1b:56:00:00",
+        ] {
+            let what = Place::parse(text.as_bytes()).expect_err(text);
+            assert!(what.contains("expected"), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_not_there_is_said_to_be_missing() {
+        let place = Place::Vfio("ffff:ff:1f.7".parse().unwrap(), Addresses::default());
+        let error = place.open().err().unwrap();
+        assert!(error.to_string().contains("ffff:ff:1f.7") && error.errno() == libc::ENODEV, "{error}");
+        let place = Place::VfioUser("/nowhere/socket".into(), Addresses::default());
+        let error = place.open().err().unwrap();
+        assert!(error.to_string().starts_with("/nowhere/socket") && error.errno() == libc::ENOENT, "{error}");
+    }
+}
