@@ -11,6 +11,7 @@ use devmodel::wire::Faults;
 use devmodel::{LinkLayer, serve::Misbehaviour};
 use driver::pci::Address;
 use node::launcher::dir;
+use node::place::{Addresses, Neighbour, Place};
 use node::runtime::link::LinkSpec;
 use node::runtime::{FunctionAddress, NodeOptions};
 
@@ -44,6 +45,51 @@ pub enum Command {
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
     Sim(Sim),
+}
+
+/// Functions that are no node's. The program sees them, in this order, as iron0, iron1...
+#[derive(Args)]
+pub struct Functions {
+    /// A PCI function bound to vfio-pci, as 0000:c1:00.2, instead of a node's; may be given again for more
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "vfs")]
+    pub bdf: Vec<Address>,
+    /// A function behind a vfio-user socket, instead of a node's; may be given again for more
+    #[arg(long, value_name = "SOCKET", conflicts_with = "vfs")]
+    pub vfio_user: Vec<PathBuf>,
+    /// IP address of the function (RoCE has one besides the link-local): the first for the first function, and so on
+    #[arg(long, value_name = "IP[/BITS]")]
+    pub address: Vec<String>,
+    /// A peer's IP address and MAC, as 10.0.0.1=02:1b:56:00:00:01; link-local addresses need none
+    #[arg(long, value_name = "IP=MAC")]
+    pub neighbour: Vec<Neighbour>,
+}
+
+impl Functions {
+    /// Where they are; none: the node's functions are meant.
+    pub fn places(&self) -> Result<Vec<Place>, String> {
+        let mut places: Vec<Place> =
+            self.bdf.iter().map(|address| Place::Vfio(*address, Addresses::default())).collect();
+        for socket in &self.vfio_user {
+            let socket = std::path::absolute(socket).map_err(|e| format!("{}: {e}", socket.display()))?;
+            places.push(Place::VfioUser(socket, Addresses::default()));
+        }
+        let (asked, there) = (self.address.len(), places.len());
+        if asked > there || there == 0 && !self.neighbour.is_empty() {
+            return Err(format!(
+                "--address and --neighbour go with --bdf or --vfio-user: {there} functions, {asked} addresses"
+            ));
+        }
+        for (number, place) in places.iter_mut().enumerate() {
+            let Some(addresses) = place.addresses_mut() else { continue };
+            addresses.neighbours.clone_from(&self.neighbour);
+            if let Some(text) = self.address.get(number) {
+                let ip = text.split_once('/').map_or(text.as_str(), |(ip, _)| ip);
+                let ip = ip.parse().map_err(|_| format!("expected an IP address, found {text:?}"))?;
+                addresses.ips.push(ip);
+            }
+        }
+        Ok(places)
+    }
 }
 
 #[derive(Subcommand)]
@@ -314,6 +360,8 @@ pub struct Run {
     /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
     #[arg(long)]
     pub no_direct_copies: bool,
+    #[command(flatten)]
+    pub functions: Functions,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

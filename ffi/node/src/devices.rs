@@ -2,16 +2,22 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
+use crate::place::Place;
 use devmodel::identity::{guid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
+use hwspec::pcie::{PF_DEVICE_ID, VF_DEVICE_ID};
 
 /// Greatest number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
 
 /// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
 pub const GID_TABLE: usize = ROCE_ADDRESSES;
+
+/// Firmware version a simulated device reports.
+pub const FW_VERSION: &str = "16.99.1000";
 
 /// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
 const PCI_BUS: &str = "0000:c1";
@@ -38,8 +44,22 @@ pub struct DeviceInfo {
     /// Its IP address: the one that was set, else 127.x.y.z of the node and the function, see
     /// [`loopback`].
     pub ip: IpAddr,
-    /// GID table, all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
-    pub gids: [[u8; 16]; 2],
+    /// Head of the GID table, on Ethernet all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
+    pub gids: Vec<[u8; 16]>,
+    /// Entries of the GID table; those behind [`gids`](Self::gids) are zero until somebody sets them.
+    pub gid_table: usize,
+    /// PCI device id.
+    pub device_id: u16,
+    /// Firmware version.
+    pub firmware: String,
+    /// LID, on InfiniBand.
+    pub lid: u16,
+    /// The port is up.
+    pub active: bool,
+    /// Where it is, if not on a node.
+    pub place: Option<Place>,
+    /// Its directory in the host's sysfs, if it is a function of the host.
+    pub host: Option<PathBuf>,
 }
 
 impl DeviceInfo {
@@ -56,7 +76,14 @@ impl DeviceInfo {
             link_layer: config.link_layer,
             system_guid: guid(id, 0),
             ip: Ipv4Addr::from(loopback(id, fid)).into(),
-            gids: [link_local_gid(id, fid), gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into())],
+            gids: vec![link_local_gid(id, fid), gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into())],
+            gid_table: GID_TABLE,
+            device_id: if fid == 0 { PF_DEVICE_ID } else { VF_DEVICE_ID },
+            firmware: FW_VERSION.into(),
+            lid: 0,
+            active: true,
+            place: None,
+            host: None,
         }
     }
 
@@ -68,9 +95,14 @@ impl DeviceInfo {
         self
     }
 
-    /// True for the physical function.
+    /// True for the physical function of a node.
     pub fn is_pf(&self) -> bool {
-        self.fid == 0
+        self.place.is_none() && self.fid == 0
+    }
+
+    /// True for a virtual function of a node.
+    pub fn is_vf(&self) -> bool {
+        self.place.is_none() && self.fid != 0
     }
 }
 

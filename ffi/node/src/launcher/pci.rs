@@ -2,10 +2,9 @@
 
 use super::sysfs::Tree;
 use crate::devices::{DeviceInfo, MAX_VFS};
+use hwspec::pcie::VF_DEVICE_ID;
 
 const VENDOR: u16 = 0x15b3;
-const DEVICE_PF: u16 = 0x1017;
-const DEVICE_VF: u16 = 0x1018;
 const SUBSYSTEM: u16 = 0x0008;
 /// Network controller, Ethernet.
 const CLASS: u32 = 0x02_0000;
@@ -17,14 +16,9 @@ const BAR0_BASE: u64 = 0x3800_0000_0000;
 /// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
 const BAR0_FLAGS: u64 = 0x0014_220c;
 
-/// PCI device id of the function.
-pub fn device_id(d: &DeviceInfo) -> u16 {
-    if d.is_pf() { DEVICE_PF } else { DEVICE_VF }
-}
-
 /// Adds the directory of `d`, of an adapter with `vfs` VFs.
 pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
-    let device = device_id(d);
+    let device = d.device_id;
     let mut line = |name: &str, text: String| tree.line(format!("{}/{name}", d.bdf), text);
     // The kernel writes the digits in capitals. A program linked with the mlx5 library (perftest is) has that driver
     // registered before any of `RDMAV_DRIVERS` is loaded, and it would take our devices by their modalias; libibverbs
@@ -36,7 +30,8 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
     line("subsystem_device", format!("{SUBSYSTEM:#06x}"));
     line("class", format!("{CLASS:#08x}"));
     line("revision", "0x00".into());
-    line("numa_node", "-1".into());
+    let of_host = |name: &str| Some(std::fs::read_to_string(d.host.as_ref()?.join(name)).ok()?.trim().to_owned());
+    line("numa_node", of_host("numa_node").unwrap_or("-1".into()));
     line("enable", "1".into());
     line("irq", "0".into());
     line("current_link_speed", "8.0 GT/s PCIe".into());
@@ -58,10 +53,17 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
         line("sriov_numvfs", vfs.to_string());
         line("sriov_offset", "1".into());
         line("sriov_stride", "1".into());
-        line("sriov_vf_device", format!("{DEVICE_VF:x}"));
+        line("sriov_vf_device", format!("{VF_DEVICE_ID:x}"));
         line("sriov_drivers_autoprobe", "1".into());
     }
     tree.bytes(format!("{}/config", d.bdf), config(d));
+    // What VFIO asks about the function stands where it stood.
+    for name in ["driver", "iommu_group", "vfio-dev"] {
+        let target = d.host.as_ref().and_then(|dir| std::fs::canonicalize(dir.join(name)).ok());
+        if let Some(target) = target.as_ref().and_then(|t| t.to_str()) {
+            tree.link(format!("{}/{name}", d.bdf), target);
+        }
+    }
 }
 
 fn bar0(d: &DeviceInfo) -> u64 {
@@ -83,7 +85,7 @@ fn config(d: &DeviceInfo) -> Vec<u8> {
     let mut c = vec![0u8; 256];
     let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
     put(0x00, &VENDOR.to_le_bytes());
-    put(0x02, &device_id(d).to_le_bytes());
+    put(0x02, &d.device_id.to_le_bytes());
     // Memory space and bus master on, legacy interrupt off.
     put(0x04, &0x0406u16.to_le_bytes());
     put(0x09, &CLASS.to_le_bytes()[..3]);

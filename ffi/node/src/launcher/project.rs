@@ -1,6 +1,6 @@
 //! Puts the simulated devices into the launched program's view of the host.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -21,18 +21,16 @@ const CLASSES: [&str; 3] = ["infiniband", "infiniband_verbs", "infiniband_mad"];
 
 /// True inside a program that was launched on the same node with the same devices.
 pub fn already_there(devices: &[DeviceInfo], node: &Path) -> bool {
-    let mut ours = Vec::new();
+    let mut there: Vec<Vec<u8>> = Vec::new();
     for name in names(Path::new(UVERBS)) {
         if let Ok(text) = fs::read(Path::new(UVERBS).join(name).join(NODE_FILE)) {
-            ours.push(text);
+            there.push(text);
         }
     }
-    ours.len() == devices.len() && ours.iter().all(|text| node_of(text) == Some(node))
-}
-
-fn node_of(text: &[u8]) -> Option<&Path> {
-    let line = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"node="))?;
-    Some(Path::new(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(line)))
+    let mut wanted: Vec<_> = devices.iter().map(|d| sysfs::place(d, node).text()).collect();
+    there.sort();
+    wanted.sort();
+    there == wanted
 }
 
 /// Covers the directories and fills them: the caller is in a mount namespace of its own. `provider` is the path of

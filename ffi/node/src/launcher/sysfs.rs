@@ -10,7 +10,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::pci;
-use crate::devices::{Colons, DeviceInfo, GID_TABLE};
+use crate::devices::{Colons, DeviceInfo};
+use crate::place::Place;
 use devmodel::LinkLayer;
 
 /// Where a link from a device's directory in a class leads, relative to `/sys/class/<class>`.
@@ -141,14 +142,14 @@ pub fn classes(devices: &[DeviceInfo]) -> Tree {
 /// `/sys/bus/pci/devices` entries: every function's directory with its verbs device inside.
 pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
     let mut tree = Tree::default();
-    let vfs = devices.iter().filter(|d| !d.is_pf()).count();
+    let vfs = devices.iter().filter(|d| d.is_vf()).count();
     for d in devices {
         pci::function(&mut tree, d, vfs);
         if d.is_pf() {
-            for vf in devices.iter().filter(|d| !d.is_pf()) {
+            for vf in devices.iter().filter(|d| d.is_vf()) {
                 tree.link(format!("{}/virtfn{}", d.bdf, vf.fid - 1), format!("../{}", vf.bdf));
             }
-        } else if let Some(pf) = devices.iter().find(|d| d.is_pf()) {
+        } else if let Some(pf) = devices.iter().find(|pf| d.is_vf() && pf.is_pf()) {
             tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
         }
         verbs_device(&mut tree, d);
@@ -165,8 +166,8 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
         ("node_type", "1: CA".into()),
         ("node_guid", Colons(&d.guid).to_string()),
         ("sys_image_guid", Colons(&d.system_guid).to_string()),
-        ("fw_ver", FW_VERSION.into()),
-        ("hca_type", format!("MT{}", pci::device_id(d))),
+        ("fw_ver", d.firmware.clone()),
+        ("hca_type", format!("MT{}", d.device_id)),
         ("board_id", "IRV0000000001".into()),
         ("hw_rev", "0".into()),
         ("node_desc", d.name.clone()),
@@ -179,12 +180,14 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
         LinkLayer::Ethernet => "Ethernet",
         LinkLayer::Infiniband => "InfiniBand",
     };
+    let (state, physical) = if d.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let lid = format!("{:#x}", d.lid);
     for (name, text) in [
-        ("state", "4: ACTIVE"),
-        ("phys_state", "5: LinkUp"),
+        ("state", state),
+        ("phys_state", physical),
         ("rate", "100 Gb/sec (4X EDR)"),
         ("link_layer", link_layer),
-        ("lid", "0x0"),
+        ("lid", lid.as_str()),
         ("sm_lid", "0x0"),
         ("lid_mask_count", "0"),
         ("sm_sl", "0"),
@@ -193,12 +196,13 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     ] {
         tree.line(format!("{port}/{name}"), text);
     }
-    for i in 0..GID_TABLE {
+    let roce = d.link_layer == LinkLayer::Ethernet;
+    for i in 0..d.gid_table {
         let gid = d.gids.get(i).copied();
         tree.line(format!("{port}/gids/{i}"), Colons(&gid.unwrap_or_default()));
         // Asked of unused entries too, and a missing file would end the listing.
-        tree.line(format!("{port}/gid_attrs/types/{i}"), "RoCE v2");
-        if gid.is_some() {
+        tree.line(format!("{port}/gid_attrs/types/{i}"), if roce { "RoCE v2" } else { "IB/RoCE v1" });
+        if roce && gid.is_some() {
             // libibverbs turns this into an interface index and fails where there is none of that name; the
             // addresses are the loopback's.
             tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
@@ -212,8 +216,10 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     }
 }
 
-/// Firmware version the device reports.
-pub const FW_VERSION: &str = "16.99.1000";
+/// Where the provider finds the device: on `node`, if it is not elsewhere.
+pub fn place(d: &DeviceInfo, node: &Path) -> Place {
+    d.place.clone().unwrap_or_else(|| Place::Node { dir: node.to_path_buf(), fid: d.fid })
+}
 
 fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
     let home = format!("{}/infiniband_verbs/uverbs{}", d.bdf, d.uverbs);
@@ -223,16 +229,13 @@ fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
     tree.line(format!("{home}/dev"), NULL_DEVICE);
     tree.line(format!("{home}/abi_version"), 1);
     tree.line(format!("{home}/uevent"), format!("MAJOR=1\nMINOR=3\nDEVNAME=infiniband/uverbs{}", d.uverbs));
-    let mut text = b"node=".to_vec();
-    text.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(node.as_os_str()));
-    text.extend_from_slice(format!("\nfid={}\n", d.fid).as_bytes());
-    tree.bytes(format!("{home}/{NODE_FILE}"), text);
+    tree.bytes(format!("{home}/{NODE_FILE}"), place(d, node).text());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::devices;
+    use crate::devices::{GID_TABLE, devices};
     use devmodel::Config;
 
     fn text(tree: &Tree, path: &str) -> String {

@@ -1,0 +1,82 @@
+//! Functions that are no node's: of a real card bound to vfio-pci, or behind a vfio-user socket. What programs are to see
+//! of them is asked of the functions themselves.
+
+use crate::devices::{DeviceInfo, ip_of_gid};
+use crate::place::{Neighbour, Place, PlaceError};
+use devmodel::LinkLayer;
+use std::{net::IpAddr, path::PathBuf};
+
+/// PCI bus on which functions behind sockets are shown, which have no address of their own.
+const SOCKETS: &str = "0000:c2";
+
+/// Asks the functions at `places`, one after the other, and gives them names in that order. Each is brought up and let
+/// go again. Functions of one list know each other's addresses.
+pub fn functions(mut places: Vec<Place>) -> Result<Vec<DeviceInfo>, PlaceError> {
+    let mut all = Vec::new();
+    for (number, place) in places.iter().enumerate() {
+        all.push(ask(number as u8, place)?);
+    }
+    let known: Vec<Neighbour> =
+        all.iter().flat_map(|d| d.gids.iter().skip(1).map(|gid| peer(gid, d.mac))).collect();
+    for (info, place) in all.iter_mut().zip(&mut places) {
+        if let Some(addresses) = place.addresses_mut() {
+            let new = known.iter().filter(|n| addresses.neighbours.iter().all(|known| known.ip != n.ip));
+            let new: Vec<_> = new.copied().collect();
+            addresses.neighbours.extend(new);
+        }
+        info.place = Some(place.clone());
+    }
+    Ok(all)
+}
+
+fn peer(gid: &[u8; 16], mac: [u8; 6]) -> Neighbour {
+    Neighbour { ip: ip_of_gid(gid), mac }
+}
+
+/// What one function says of itself.
+fn ask(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
+    let device = place.open()?;
+    let failed = |source| PlaceError::Device { place: place.to_string(), source };
+    let port = device.port().map_err(failed)?;
+    let attr = device.attr().clone();
+    let ips = place.addresses().map(|a| a.ips.clone()).unwrap_or_default();
+    let link_layer = match port.link_layer {
+        driver::LinkLayer::Ethernet => LinkLayer::Ethernet,
+        driver::LinkLayer::InfiniBand => LinkLayer::Infiniband,
+    };
+    let mut gids = Vec::new();
+    for index in 0..port.gid_tbl_len.min(1 + ips.len() as u32) {
+        gids.push(device.gid(index as u16).map_err(failed)?);
+    }
+    let (bdf, host) = match place {
+        Place::Vfio(address, _) => {
+            let dir = PathBuf::from(format!("/sys/bus/pci/devices/{address}"));
+            (address.to_string(), std::fs::canonicalize(dir).ok())
+        }
+        _ => (format!("{SOCKETS}:{:02x}.{:x}", number >> 3, number & 7), None),
+    };
+    let info = DeviceInfo {
+        name: format!("iron{number}"),
+        fid: number,
+        uverbs: number.into(),
+        bdf,
+        mac: port.mac,
+        guid: attr.node_guid,
+        link_layer,
+        system_guid: attr.sys_image_guid,
+        ip: ips.first().copied().unwrap_or(IpAddr::from([0; 4])),
+        gids,
+        gid_table: port.gid_tbl_len as usize,
+        device_id: attr.vendor_part_id as u16,
+        firmware: {
+            let (major, minor, sub) = attr.fw_ver;
+            format!("{major}.{minor}.{sub:04}")
+        },
+        lid: port.lid,
+        active: port.active,
+        place: Some(place.clone()),
+        host,
+    };
+    device.close().map_err(failed)?;
+    Ok(info)
+}
