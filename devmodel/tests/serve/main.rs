@@ -1,0 +1,7 @@
+//! Functions on vfio-user sockets, from a client's side: well-behaved, broken and hostile ones.
+
+mod client;
+mod hostile;
+mod memory;
+mod misbehave;
+mod session;

@@ -1,0 +1,62 @@
+//! Devices that are broken on purpose.
+
+use crate::client::{Served, eventually, signals};
+use devmodel::serve::Misbehaviour;
+use hwspec::cmd::{Opcode, Status, adapter::QueryPagesIn};
+use std::time::Duration;
+
+const COUNTER: u64 = 0x1010;
+
+#[test]
+fn health_goes_on_unless_told_otherwise() {
+    let healthy = Served::new();
+    let mut c = healthy.guest(1);
+    let first = c.register(COUNTER);
+    eventually("the health counter moves", || c.register(COUNTER) != first);
+    let stopped = Served::misbehaving("wrong-health".parse().ok());
+    let mut c = stopped.guest(1);
+    let first = c.register(COUNTER);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(c.register(COUNTER), first);
+    c.works();
+    let fatal = Served::misbehaving("wrong-health=fatal".parse().ok());
+    assert_eq!(fatal.guest(1).register(0x23c) >> 16 & 0xff, 1);
+}
+
+#[test]
+fn a_command_can_be_stuck_alone() {
+    let served = Served::misbehaving(Some(Misbehaviour::StuckCommand(Some(Opcode::QueryPages.raw()))));
+    let mut c = served.guest(1);
+    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    c.ring();
+    assert_eq!(c.config(0), 0x1018_15b3);
+    assert_eq!(c.peek(at + 0x3f, 1)[0] & 1, 1, "never completed");
+    let out = c.run(Opcode::DisableHca, 0, &[0; 16], 16);
+    assert_eq!(out.status(), Status::Ok);
+}
+
+#[test]
+fn an_interrupt_can_be_lost_alone() {
+    let served = Served::misbehaving(Some(Misbehaviour::LostInterrupt(Some(0))));
+    let mut c = served.guest(1);
+    let uar = c.init();
+    let (lost, other) = (c.connect(0), c.connect(1));
+    c.create_eq(uar, 0);
+    c.works();
+    assert_eq!(signals(&lost), 0);
+    c.guest_triggers(1);
+    assert_eq!(signals(&other), 1);
+}
+
+#[test]
+fn kinds_are_read_from_words() {
+    let parsed = |text: &str| text.parse::<Misbehaviour>();
+    assert_eq!(parsed("stuck-command"), Ok(Misbehaviour::StuckCommand(None)));
+    assert_eq!(parsed("stuck-command=0x104"), Ok(Misbehaviour::StuckCommand(Some(0x104))));
+    assert_eq!(parsed("lost-interrupt=2"), Ok(Misbehaviour::LostInterrupt(Some(2))));
+    for wrong in
+        ["", "health", "wrong-health=x", "lost-interrupt=64", "stuck-command=0x10000", "stuck-command=z"]
+    {
+        assert!(parsed(wrong).is_err(), "{wrong}");
+    }
+}
