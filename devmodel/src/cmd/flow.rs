@@ -22,7 +22,7 @@ const NIC_RECEIVE: u8 = 0;
 /// log2 of the most entries a table may have.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
 /// The highest level.
-pub(super) const MAX_LEVEL: u8 = 64;
+pub(super) const MAX_LEVEL: u8 = 128;
 /// `table_miss_action`: what the table's type does by default, which is to drop; or on to another table.
 const MISS_DROP: u8 = 0;
 const MISS_FORWARD: u8 = 1;

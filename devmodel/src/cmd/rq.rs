@@ -37,7 +37,9 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::QueueState.unless(c.state() == RESET)?;
     Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)?;
     Syndrome::Stride.unless((LOG_MIN_STRIDE..=LOG_MAX_RQ_STRIDE).contains(&wq.log_wq_stride()))?;
-    let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd)?;
+    // A queue that is never filled, such as one to drop packets, may do without a domain: Linux leaves the field 0.
+    let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd).ok();
+    Syndrome::NoSuchPd.unless(pd.is_some() || wq.pd() == 0)?;
     let cq = call.own::<CqRow>(c.cqn(), Syndrome::NoSuchCq)?;
     counter_set(call, c.counter_set_id())?;
     let dbr = memory::record(wq.dbr_addr())?;
@@ -48,7 +50,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     };
     let memory = memory::map(call, CreateRqIn::SIZE, layout)?;
     let index = call.alloc::<RqRow>(0)?;
-    call.hold::<PdRow>(pd);
+    pd.iter().for_each(|pd| call.hold::<PdRow>(*pd));
     call.hold::<CqRow>(cq);
     if let Some(row) = call.func.row_mut::<RqRow>(index) {
         row.memory = memory;
@@ -60,6 +62,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.log_stride = wq.log_wq_stride().into();
         row.flags |= if c.rlky() { RqRow::RLKY } else { 0 };
         row.flags |= if c.vsd() { RqRow::KEEP_VLAN } else { 0 };
+        row.flags |= if pd.is_some() { RqRow::HAS_PD } else { 0 };
         row.counter_set = c.counter_set_id().into();
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;
     }
@@ -138,9 +141,10 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 /// Ends the queue, whoever refers to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<RqRow>(index) else { return };
-    let (memory, pd, cqn) = (row.memory, row.pd, row.cqn);
+    let (memory, cqn) = (row.memory, row.cqn);
+    let pd = (row.flags & RqRow::HAS_PD != 0).then_some(row.pd);
     memory::unmap(func, memory);
-    let_go::<PdRow>(func, pd);
+    pd.iter().for_each(|pd| let_go::<PdRow>(func, *pd));
     let_go::<CqRow>(func, cqn);
     func.free::<RqRow>(index);
 }

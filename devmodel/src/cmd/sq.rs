@@ -49,8 +49,12 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd)?;
     let uar = call.shared::<UarRow>(wq.uar_page(), Syndrome::NoSuchUar)?;
     let cq = call.own::<CqRow>(c.cqn(), Syndrome::NoSuchCq)?;
-    Syndrome::NoSuchTis.unless(c.tis_lst_sz() == 1)?;
-    let tis = call.own::<TisRow>(c.tis_num_0(), Syndrome::NoSuchTis)?;
+    // A queue for control WQEs alone has no TIS.
+    let tis = match c.tis_lst_sz() {
+        0 => None,
+        1 => Some(call.own::<TisRow>(c.tis_num_0(), Syndrome::NoSuchTis)?),
+        _ => return Syndrome::NoSuchTis.refuse(),
+    };
     let dbr = memory::record(wq.dbr_addr())?;
     let layout = Memory {
         log_page_size: wq.log_wq_pg_sz(),
@@ -62,14 +66,15 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.hold::<PdRow>(pd);
     call.hold::<UarRow>(uar);
     call.hold::<CqRow>(cq);
-    call.hold::<TisRow>(tis);
+    tis.iter().for_each(|tis| call.hold::<TisRow>(*tis));
     if let Some(row) = call.func.row_mut::<SqRow>(index) {
         row.memory = memory;
         row.dbr = dbr;
         row.cqn = c.cqn();
         row.pd = wq.pd();
         row.uar = uar;
-        row.tis = tis;
+        row.tis = tis.unwrap_or(0);
+        row.flags |= if tis.is_some() { SqRow::HAS_TIS } else { 0 };
         row.user_index = c.user_index();
         row.log_size = wq.log_wq_sz().into();
         row.flags |= if c.rlky() { SqRow::RLKY } else { 0 };
@@ -120,7 +125,12 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .log_wq_pg_sz(log_page)
         .log_wq_sz(row.log_size as u8);
     let mut c = SqContext::zeroed();
-    c.set().user_index(row.user_index).cqn(row.cqn).tis_lst_sz(1).tis_num_0(row.tis).wq(wq);
+    c.set()
+        .user_index(row.user_index)
+        .cqn(row.cqn)
+        .tis_lst_sz((row.flags & SqRow::HAS_TIS != 0).into())
+        .tis_num_0(row.tis)
+        .wq(wq);
     let mut bytes = *c.as_bytes();
     store(&mut bytes, 0, 31, 0, row.context.into());
     store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
@@ -139,11 +149,12 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 /// Ends the queue without completions.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<SqRow>(index) else { return };
-    let (memory, pd, uar, cqn, tis) = (row.memory, row.pd, row.uar, row.cqn, row.tis);
+    let (memory, pd, uar, cqn) = (row.memory, row.pd, row.uar, row.cqn);
+    let tis = (row.flags & SqRow::HAS_TIS != 0).then_some(row.tis);
     memory::unmap(func, memory);
     let_go::<PdRow>(func, pd);
     let_go::<UarRow>(func, uar);
     let_go::<CqRow>(func, cqn);
-    let_go::<TisRow>(func, tis);
+    tis.iter().for_each(|tis| let_go::<TisRow>(func, *tis));
     func.free::<SqRow>(index);
 }

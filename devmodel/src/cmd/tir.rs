@@ -23,8 +23,8 @@ const INDIRECT: u8 = 1;
 const NONE: u8 = 0;
 const XOR: u8 = 1;
 const TOEPLITZ: u8 = 2;
-/// Fields that can be hashed: both addresses and both ports.
-const FIELDS: u32 = 0xf;
+/// Fields that can be hashed: both addresses, both ports, and the security parameters index of AH and ESP.
+const FIELDS: u32 = 0x1f;
 /// Bits of `modify_tir_in.bitmask`: packet merging, hash, loopback.
 const MERGE: u64 = 1 << 0;
 const HASH: u64 = 1 << 2;

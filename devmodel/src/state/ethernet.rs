@@ -183,6 +183,8 @@ impl SqRow {
     pub const RLKY: u32 = 1;
     /// In `flags`: WQEs are completed with an error while the queue is in error.
     pub const FLUSH: u32 = 2;
+    /// In `flags`: has a transport interface, without which it sends no frames.
+    pub const HAS_TIS: u32 = 8;
     /// In `flags`: waits in the ready ring.
     pub const READY: u32 = 4;
 }
@@ -190,6 +192,8 @@ impl SqRow {
 impl RqRow {
     /// In `flags`: the reserved lkey is usable.
     pub const RLKY: u32 = 1;
+    /// In `flags`: holds its protection domain.
+    pub const HAS_PD: u32 = 4;
     /// In `flags`: VLAN tags are not stripped.
     pub const KEEP_VLAN: u32 = 2;
 }

@@ -7,6 +7,7 @@
 
 mod command;
 mod datagram;
+mod ethernet;
 mod function;
 mod memory;
 mod objects;
@@ -19,6 +20,7 @@ mod wire;
 
 pub use command::{CommandError, Cqe};
 pub use datagram::{Av, Umr};
+pub use ethernet::{COUNT, DROP, FORWARD, Nic, RxQueue, Send, TO_TABLE, TO_TIR, terminator};
 pub use function::{FunctionState, GID_IPV4, GID_LINK_LOCAL, gid_v4};
 pub use memory::{Interrupt, Memory};
 pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};
@@ -27,10 +29,10 @@ pub use poll::Wc;
 pub use post::{Op, Sge, Wr};
 pub use qp::{Path, Qp, QpSpec, opt};
 pub use snapshot::Saved;
-pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, mark, reseal, rewrite};
+pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, mark, parse, reseal, rewrite};
 
 use devmodel::{
-    Adapter, Config, Profile,
+    Adapter, Config, LinkLayer, Profile,
     engine::Runner,
     region::{Func, Geometry, Region, Sync, WireRing},
     state::Counters,
@@ -95,6 +97,11 @@ impl Bed {
     /// A bed with the default behaviour.
     pub fn cx5() -> Self {
         Self::new(Config::default())
+    }
+
+    /// A bed with the default behaviour on InfiniBand.
+    pub fn infiniband() -> Self {
+        Self::new(Config { link_layer: LinkLayer::Infiniband, ..Config::default() })
     }
 
     /// A bed that follows the letter of the specification.

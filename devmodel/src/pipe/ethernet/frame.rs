@@ -16,6 +16,8 @@ const SERVICE_TAG: u16 = 0x88a8;
 pub(super) const TCP: u8 = 6;
 /// See [`TCP`].
 pub(super) const UDP: u8 = 17;
+const ESP: u8 = 50;
+const AH: u8 = 51;
 /// IPv6 extension headers that may come before the transport (RFC 8200): hop-by-hop, routing, destination options, fragment.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -135,6 +137,17 @@ impl Parts {
             return None;
         }
         Some((word(bytes, self.l4)?, word(bytes, self.l4 + 2)?))
+    }
+
+    /// The security parameters index of AH or ESP (RFC 4302, RFC 4303).
+    pub(super) fn security_index(&self, bytes: &[u8]) -> Option<[u8; 4]> {
+        let at = match self.protocol {
+            _ if self.version == 0 || self.fragment => return None,
+            ESP => self.l4,
+            AH => self.l4 + 4,
+            _ => return None,
+        };
+        bytes.get(at..self.end.min(bytes.len()))?.first_chunk().copied()
     }
 
     /// Where the IP addresses are: source, destination.

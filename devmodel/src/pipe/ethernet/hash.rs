@@ -12,10 +12,11 @@ const SRC_IP: u32 = 1 << 0;
 const DST_IP: u32 = 1 << 1;
 const SPORT: u32 = 1 << 2;
 const DPORT: u32 = 1 << 3;
+const SPI: u32 = 1 << 4;
 /// Bits of `TirRow::fields` above the selected fields: the protocols the interface is for.
 const FOR_UDP: u32 = 1 << 30;
 const FOR_IPV6: u32 = 1 << 31;
-/// Bytes hashed at most: two IPv6 addresses and two ports.
+/// Bytes hashed at most: two IPv6 addresses, and two ports or a security parameters index.
 const MAX: usize = 36;
 
 /// The hash as RSS defines it: for every bit of the input that is 1, the 32 bits of the key from there on.
@@ -64,6 +65,9 @@ pub(super) fn packet(tir: &TirRow, frame: &[u8], parts: &Parts) -> (u32, u8) {
     if ports.is_some() {
         put(SPORT, &sport.to_be_bytes());
         put(DPORT, &dport.to_be_bytes());
+    }
+    if let Some(spi) = parts.security_index(frame) {
+        put(SPI, &spi);
     }
     let input = &input[..len];
     let hash = match tir.hash {

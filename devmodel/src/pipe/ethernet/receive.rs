@@ -66,6 +66,9 @@ fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
 
 /// Counts a frame and brings it to all who are to get it.
 fn take(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, usize), head: &[u8], parts: &Parts) {
+    if func.function().vport_state == 0 {
+        return;
+    }
     if len + FCS > usize::from(func.function().mtu) {
         return func.count(Counters::EthRxTooLong, 1);
     }

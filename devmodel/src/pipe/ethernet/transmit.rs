@@ -168,6 +168,9 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg)
         WqeOpcode::Lso => true,
         _ => return Err(CqeSyndrome::LocalQpOpErr),
     };
+    if sq.flags & SqRow::HAS_TIS == 0 {
+        return Err(CqeSyndrome::LocalQpOpErr);
+    }
     let len = usize::from(ctrl.ds()) * WQE_DS;
     let wqe = step.buffers.wqe;
     let wqe = wqe.get(..len).ok_or(CqeSyndrome::LocalQpOpErr)?;
@@ -180,6 +183,10 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg)
     let list = wqe.get(at..).ok_or(CqeSyndrome::LocalQpOpErr)?;
 
     let frames = step.buffers.raw.len();
+    if func.function().vport_state == 0 {
+        // The port is down: what is sent is lost, and the driver is done with it.
+        return Ok(());
+    }
     if large {
         let data = gather(func, step, sq, &[], list, MAX_LSO)?;
         if !segment::cut(step, inline, data, eth.mss().into()) {

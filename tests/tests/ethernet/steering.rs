@@ -1,0 +1,201 @@
+//! Flow tables.
+
+use crate::packets::*;
+use devmodel::state::Counters;
+use hwspec::{
+    cmd::{Opcode, Status, flow::*},
+    context::{flow::MatchHeaders, vport::TrafficCounter},
+    layout::{Layout, prefix},
+};
+use ironverbs_tests::bed::{Bed, CommandError, Nic, TO_TABLE, TO_TIR};
+
+fn dmac(mac: [u8; 6]) -> MatchHeaders {
+    let mut m = MatchHeaders::zeroed();
+    m.set().dmac_47_16(u32::from_be_bytes(prefix(&mac))).dmac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
+    m
+}
+
+fn ethertype(value: u16) -> MatchHeaders {
+    let mut m = MatchHeaders::zeroed();
+    m.set().ethertype(value);
+    m
+}
+
+/// Two queues, and a TIR for each.
+fn two(bed: &mut Bed) -> (Nic, u32, u32) {
+    let nic = bed.nic(1, 2);
+    let (a, b) = (bed.direct_tir(&nic, 0), bed.direct_tir(&nic, 1));
+    (nic, a, b)
+}
+
+fn where_to(bed: &mut Bed, nic: &mut Nic, frame: &[u8]) -> Vec<usize> {
+    bed.inject(frame);
+    (0..nic.rx.len()).filter(|q| bed.received(nic, *q).is_some()).collect()
+}
+
+#[test]
+fn without_a_root_nothing_is_received() {
+    let mut bed = Bed::cx5();
+    let (mut nic, tir, _) = two(&mut bed);
+    let f = frame(mac(1), mac(2), 0x0800, &[0; 50]);
+    assert!(where_to(&mut bed, &mut nic, &f).is_empty());
+    bed.steer_all(&nic, tir);
+    assert_eq!(where_to(&mut bed, &mut nic, &f), [0]);
+    bed.flow_root(1, None).expect("no root");
+    assert!(where_to(&mut bed, &mut nic, &f).is_empty());
+    assert_eq!(bed.counter(1, Counters::EthRxUnmatched), 2);
+}
+
+#[test]
+fn an_address_no_entry_names_is_not_received() {
+    let mut bed = Bed::cx5();
+    let (mut nic, tir, _) = two(&mut bed);
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let group = bed.flow_group(1, table, 0..=3, dmac(BROADCAST)).unwrap();
+    let multicast = bed.flow_group(1, table, 4..=4, dmac([1, 0, 0, 0, 0, 0])).unwrap();
+    bed.flow_entry(1, (table, group), 0, dmac(mac(1)), &[(TO_TIR, tir)], &[]).unwrap();
+    bed.flow_entry(1, (table, group), 2, dmac(BROADCAST), &[(TO_TIR, tir)], &[]).unwrap();
+    bed.flow_root(1, Some(table)).unwrap();
+    let to = |dst| frame(dst, mac(2), 0x0800, &[0; 50]);
+    assert_eq!(where_to(&mut bed, &mut nic, &to(mac(1))), [0]);
+    assert_eq!(where_to(&mut bed, &mut nic, &to(BROADCAST)), [0]);
+    let group_address = [0x33, 0x33, 0, 0, 0, 1];
+    assert!(where_to(&mut bed, &mut nic, &to(group_address)).is_empty());
+    // All multicast: one bit is compared.
+    bed.flow_entry(1, (table, multicast), 4, dmac([1, 0, 0, 0, 0, 0]), &[(TO_TIR, tir)], &[]).unwrap();
+    assert_eq!(where_to(&mut bed, &mut nic, &to(group_address)), [0]);
+    // An entry that is gone matches no more.
+    bed.delete_flow_entry(1, table, 0).unwrap();
+    assert!(where_to(&mut bed, &mut nic, &to(mac(1))).is_empty());
+    assert_eq!(where_to(&mut bed, &mut nic, &to(BROADCAST)), [0], "the others do");
+}
+
+#[test]
+fn the_entry_with_the_lowest_index_wins_whatever_came_first() {
+    let mut bed = Bed::cx5();
+    let (mut nic, a, b) = two(&mut bed);
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let narrow = bed.flow_group(1, table, 0..=7, ethertype(0xffff)).unwrap();
+    let wide = bed.flow_group(1, table, 8..=8, MatchHeaders::zeroed()).unwrap();
+    bed.flow_entry(1, (table, wide), 8, MatchHeaders::zeroed(), &[(TO_TIR, b)], &[]).unwrap();
+    for index in [5, 1, 3] {
+        let value = ethertype(0x9000 + index as u16);
+        bed.flow_entry(1, (table, narrow), index, value, &[(TO_TIR, a)], &[]).unwrap();
+    }
+    bed.flow_root(1, Some(table)).unwrap();
+    for (kind, queue) in [(0x9001, 0), (0x9003, 0), (0x9005, 0), (0x9002, 1), (0x0800, 1)] {
+        let f = frame(mac(1), mac(2), kind, &[0; 50]);
+        assert_eq!(where_to(&mut bed, &mut nic, &f), [queue], "{kind:#x}");
+    }
+}
+
+#[test]
+fn tables_lead_to_tables_by_entry_and_by_miss() {
+    let mut bed = Bed::cx5();
+    let (mut nic, a, b) = two(&mut bed);
+    let last = bed.flow_table(1, 3, None).unwrap();
+    let second = bed.flow_table(1, 2, Some(last)).unwrap();
+    let first = bed.flow_table(1, 1, None).unwrap();
+    let all = |bed: &mut Bed, table| bed.flow_group(1, table, 0..=0, MatchHeaders::zeroed()).unwrap();
+    let by_type = bed.flow_group(1, second, 0..=3, ethertype(0xffff)).unwrap();
+    let (g1, g3) = (all(&mut bed, first), all(&mut bed, last));
+    bed.flow_entry(1, (first, g1), 0, MatchHeaders::zeroed(), &[(TO_TABLE, second)], &[]).unwrap();
+    bed.flow_entry(1, (second, by_type), 0, ethertype(0x0800), &[(TO_TIR, a)], &[]).unwrap();
+    bed.flow_entry(1, (second, by_type), 1, ethertype(0x0806), &[], &[]).unwrap();
+    bed.flow_entry(1, (last, g3), 0, MatchHeaders::zeroed(), &[(TO_TIR, b)], &[]).unwrap();
+    bed.flow_root(1, Some(first)).unwrap();
+    for (kind, queues) in [(0x0800, vec![0]), (0x0806, vec![]), (0x86dd, vec![1])] {
+        let f = frame(mac(1), mac(2), kind, &[0; 50]);
+        assert_eq!(where_to(&mut bed, &mut nic, &f), queues, "{kind:#x}");
+    }
+    // Never back to where it came from.
+    let up = bed.flow_entry(1, (last, g3), 0, MatchHeaders::zeroed(), &[(TO_TABLE, first)], &[]);
+    assert!(matches!(up, Err(CommandError::Refused(Status::BadParam, _))), "{up:?}");
+}
+
+#[test]
+fn packets_behind_a_tag_and_of_a_protocol_are_told_apart() {
+    let mut bed = Bed::cx5();
+    let (mut nic, a, b) = two(&mut bed);
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let (mut mask, mut value) = (MatchHeaders::zeroed(), MatchHeaders::zeroed());
+    mask.set().cvlan_tag(true).first_vid(0xfff);
+    value.set().cvlan_tag(true).first_vid(5);
+    let vlan = bed.flow_group(1, table, 0..=0, mask).unwrap();
+    bed.flow_entry(1, (table, vlan), 0, value, &[(TO_TIR, a)], &[]).unwrap();
+    let (mut mask, mut value) = (MatchHeaders::zeroed(), MatchHeaders::zeroed());
+    mask.set().ip_version(0xf).ip_protocol(0xff).udp_dport(0xffff);
+    value.set().ip_version(4).ip_protocol(17).udp_dport(53);
+    let udp = bed.flow_group(1, table, 1..=1, mask).unwrap();
+    bed.flow_entry(1, (table, udp), 1, value, &[(TO_TIR, b)], &[]).unwrap();
+    bed.flow_root(1, Some(table)).unwrap();
+    let to_port = |port| frame(mac(1), mac(2), 0x0800, &udp4(([1, 2, 3, 4], 9), ([4, 3, 2, 1], port), b"q"));
+    assert_eq!(where_to(&mut bed, &mut nic, &tagged(&to_port(99), 0xe005)), [0]);
+    assert_eq!(where_to(&mut bed, &mut nic, &tagged(&to_port(53), 6)), [1]);
+    assert_eq!(where_to(&mut bed, &mut nic, &to_port(53)), [1]);
+    assert!(where_to(&mut bed, &mut nic, &to_port(54)).is_empty());
+}
+
+#[test]
+fn a_counter_counts_what_matches_and_several_destinations_all_get_it() {
+    let mut bed = Bed::cx5();
+    let (mut nic, a, b) = two(&mut bed);
+    let counter: AllocFlowCounterOut =
+        bed.command(1, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
+    let counter = counter.flow_counter_id();
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let group = bed.flow_group(1, table, 0..=0, MatchHeaders::zeroed()).unwrap();
+    let to = [(TO_TIR, a), (TO_TIR, b)];
+    bed.flow_entry(1, (table, group), 0, MatchHeaders::zeroed(), &to, &[counter]).unwrap();
+    bed.flow_root(1, Some(table)).unwrap();
+    let f = frame(mac(1), mac(2), 0x0800, &[0; 86]);
+    assert_eq!(where_to(&mut bed, &mut nic, &f), [0, 1]);
+    assert_eq!(where_to(&mut bed, &mut nic, &f), [0, 1]);
+    let mut input = QueryFlowCounterIn::zeroed();
+    input.set().flow_counter_id(counter);
+    let out = bed.command_with(1, Opcode::QueryFlowCounter, 0, &input, &[], 0x20).unwrap();
+    let count = TrafficCounter::read(&out[0x10..]);
+    assert_eq!((count.packets(), count.octets()), (2, 200));
+}
+
+#[test]
+fn what_is_in_use_is_not_destroyed() {
+    let mut bed = Bed::cx5();
+    let (nic, tir, _) = two(&mut bed);
+    let (table, group) = bed.steer_all(&nic, tir);
+    let mut destroy = DestroyFlowTableIn::zeroed();
+    destroy.set().table_id(table);
+    let busy = |r: Result<DestroyFlowTableOut, CommandError>| {
+        assert!(matches!(r, Err(CommandError::Refused(Status::BadResState, _))), "{r:?}");
+    };
+    busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
+    bed.delete_flow_entry(1, table, 0).unwrap();
+    busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
+    let mut input = DestroyFlowGroupIn::zeroed();
+    input.set().table_id(table).group_id(group);
+    let _: DestroyFlowGroupOut = bed.command(1, Opcode::DestroyFlowGroup, &input).unwrap();
+    let _: DestroyFlowTableOut = bed.command(1, Opcode::DestroyFlowTable, &destroy).unwrap();
+}
+
+#[test]
+fn overlapping_groups_foreign_types_and_other_fields_are_refused() {
+    let mut bed = Bed::cx5();
+    let (_, tir, _) = two(&mut bed);
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let group = bed.flow_group(1, table, 2..=5, MatchHeaders::zeroed()).unwrap();
+    for range in [0..=2, 5..=6, 3..=4, 0..=15, 15..=16, 6..=5] {
+        assert!(bed.flow_group(1, table, range.clone(), MatchHeaders::zeroed()).is_err(), "{range:?}");
+    }
+    let entry = |bed: &mut Bed, index| {
+        bed.flow_entry(1, (table, group), index, MatchHeaders::zeroed(), &[(TO_TIR, tir)], &[])
+    };
+    assert!(entry(&mut bed, 1).is_err(), "not of the group");
+    assert!(entry(&mut bed, 2).is_ok());
+    assert!(entry(&mut bed, 2).is_err(), "taken");
+    let mut misc = CreateFlowGroupIn::zeroed();
+    misc.set().table_id(table).start_flow_index(8).end_flow_index(8).match_criteria_enable(2);
+    assert!(bed.command::<_, CreateFlowGroupOut>(1, Opcode::CreateFlowGroup, &misc).is_err());
+    let mut egress = CreateFlowTableIn::zeroed();
+    egress.set().table_type(1);
+    assert!(bed.command::<_, CreateFlowTableOut>(1, Opcode::CreateFlowTable, &egress).is_err());
+}

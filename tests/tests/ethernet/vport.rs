@@ -1,0 +1,180 @@
+//! The vport: addresses, promiscuity, link, counters.
+
+use crate::packets::*;
+use devmodel::state::Counters;
+use hwspec::{
+    cmd::{Opcode, adapter::*, vport::*},
+    context::{
+        port::{Ieee8023Counters, Paos, Pmtu, Ppcnt},
+        vport::NicVportContext,
+    },
+    layout::Layout,
+};
+use ironverbs_tests::bed::{Bed, CommandError, Send};
+
+const ADDRESSES: u32 = 1 << 2;
+const PROMISC: u32 = 1 << 4;
+
+fn modify(bed: &mut Bed, fid: u8, fields: u32, c: NicVportContext, list: &[u64]) -> Result<(), CommandError> {
+    let mut input = ModifyNicVportContextIn::zeroed();
+    input.set().field_select(fields.to_be_bytes()).nic_vport_context(c);
+    let list: Vec<u8> = list.iter().flat_map(|e| e.to_be_bytes()).collect();
+    bed.command_with(fid, Opcode::ModifyNicVportContext, 0, &input, &list, 0x10).map(drop)
+}
+
+fn query(bed: &mut Bed, fid: u8, kind: u8, entries: usize) -> (NicVportContext, Vec<u64>) {
+    let mut input = QueryNicVportContextIn::zeroed();
+    input.set().allowed_list_type(kind);
+    let len = QueryNicVportContextOut::SIZE + 8 * entries;
+    let out = bed.command_with(fid, Opcode::QueryNicVportContext, 0, &input, &[], len).expect("an answer");
+    let context = QueryNicVportContextOut::read(&out).nic_vport_context();
+    let list =
+        out[QueryNicVportContextOut::SIZE..].chunks(8).map(|c| u64::from_be_bytes(c.try_into().unwrap()));
+    (context, list.take(context.allowed_list_size().into()).collect())
+}
+
+fn register(bed: &mut Bed, fid: u8, id: u16, write: bool, bytes: &[u8]) -> Result<Vec<u8>, CommandError> {
+    let mut input = AccessRegisterIn::zeroed();
+    input.set().register_id(id);
+    let out = bed.command_with(
+        fid,
+        Opcode::AccessReg,
+        u16::from(!write),
+        &input,
+        bytes,
+        AccessRegisterOut::SIZE + bytes.len(),
+    )?;
+    Ok(out[AccessRegisterOut::SIZE..].to_vec())
+}
+
+#[test]
+fn lists_are_kept_each_for_itself() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let lists = [
+        (0, vec![0x021b_5600_0001, 0x0202_0202_0202]),
+        (1, vec![0x3333_0000_0001]),
+        (2, vec![5 << 32, 9 << 32]),
+    ];
+    for (kind, list) in &lists {
+        let mut c = NicVportContext::zeroed();
+        c.set().allowed_list_type(*kind).allowed_list_size(list.len() as u16);
+        modify(&mut bed, 1, ADDRESSES, c, list).unwrap();
+    }
+    for (kind, list) in &lists {
+        assert_eq!(&query(&mut bed, 1, *kind, 8).1, list);
+    }
+    let mut c = NicVportContext::zeroed();
+    c.set().allowed_list_size(65);
+    assert!(modify(&mut bed, 1, ADDRESSES, c, &[0; 65]).is_err(), "more than the advertised 64");
+}
+
+#[test]
+fn a_second_address_and_promiscuity_bring_frames_for_others() {
+    let other = [2, 2, 2, 2, 2, 2];
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let sent = frame(other, mac(1), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert!(bed.received(&mut b, 0).is_none());
+    let mut c = NicVportContext::zeroed();
+    c.set().allowed_list_size(1);
+    modify(&mut bed, 2, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert_eq!(bed.all_received(&mut b), [sent.clone()]);
+    modify(&mut bed, 2, ADDRESSES, NicVportContext::zeroed(), &[]).unwrap();
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert!(bed.received(&mut b, 0).is_none());
+    let mut c = NicVportContext::zeroed();
+    c.set().promisc_all(true);
+    modify(&mut bed, 2, PROMISC, c, &[]).unwrap();
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert_eq!(bed.all_received(&mut b), [sent]);
+    assert!(query(&mut bed, 2, 0, 0).0.promisc_all());
+}
+
+#[test]
+fn a_port_that_is_down_neither_sends_nor_receives() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
+    let mut paos = Paos::zeroed();
+    paos.set().local_port(1).admin_status(2);
+    register(&mut bed, 2, 0x5006, true, paos.as_bytes()).unwrap();
+    let state: QueryVportStateOut =
+        bed.command(2, Opcode::QueryVportState, &QueryVportStateIn::zeroed()).unwrap();
+    assert_eq!(state.state(), 0);
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert!(bed.received(&mut b, 0).is_none());
+    bed.take_frames();
+    bed.send_frame(&mut b, &frame(mac(1), mac(2), 0x88b5, &[1; 46]), Send::default());
+    assert!(bed.one(b.send_cq).is_ok(), "a driver is told that it is done with");
+    assert!(bed.take_frames().is_empty() && bed.received(&mut a, 0).is_none());
+    paos.set().admin_status(1);
+    register(&mut bed, 2, 0x5006, true, paos.as_bytes()).unwrap();
+    bed.send_frame(&mut a, &sent, Send::default());
+    assert_eq!(bed.all_received(&mut b), [sent]);
+}
+
+#[test]
+fn the_mtu_is_that_of_the_register_and_of_the_vport() {
+    let mut bed = Bed::cx5();
+    let mut b = bed.open_nic(2);
+    let mut pmtu = Pmtu::zeroed();
+    pmtu.set().local_port(1).admin_mtu(1522);
+    register(&mut bed, 2, 0x5003, true, pmtu.as_bytes()).unwrap();
+    let read = Pmtu::read(&register(&mut bed, 2, 0x5003, false, pmtu.as_bytes()).unwrap());
+    assert_eq!((read.oper_mtu(), read.admin_mtu()), (1522, 1522));
+    assert_eq!(query(&mut bed, 2, 0, 0).0.mtu(), 1522);
+    bed.inject(&frame(mac(2), mac(1), 0x88b5, &[0; 1504]));
+    bed.inject(&frame(mac(2), mac(1), 0x88b5, &[0; 1505]));
+    assert_eq!(bed.all_received(&mut b).len(), 1);
+    pmtu.set().admin_mtu(read.max_mtu() + 1);
+    assert!(register(&mut bed, 2, 0x5003, true, pmtu.as_bytes()).is_err());
+}
+
+#[test]
+fn vport_and_port_count_what_went_by() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    for (dst, len) in [(mac(2), 46), (mac(2), 986), (BROADCAST, 46), ([1, 0, 0x5e, 0, 0, 1], 86)] {
+        bed.send_frame(&mut a, &frame(dst, mac(1), 0x88b5, &vec![0; len]), Send::default());
+    }
+    assert_eq!(bed.all_received(&mut b).len(), 4);
+    let counters = |bed: &mut Bed, fid| -> QueryVportCounterOut {
+        bed.command(fid, Opcode::QueryVportCounter, &QueryVportCounterIn::zeroed()).unwrap()
+    };
+    let (sent, got) = (counters(&mut bed, 1), counters(&mut bed, 2));
+    for (tx, rx, want) in [
+        (sent.transmitted_eth_unicast(), got.received_eth_unicast(), (2, 1060)),
+        (sent.transmitted_eth_broadcast(), got.received_eth_broadcast(), (1, 60)),
+        (sent.transmitted_eth_multicast(), got.received_eth_multicast(), (1, 100)),
+        (sent.transmitted_ib_unicast(), got.received_ib_unicast(), (0, 0)),
+    ] {
+        assert_eq!((tx.packets(), tx.octets()), want);
+        assert_eq!((rx.packets(), rx.octets()), want);
+    }
+    let mut ppcnt = Ppcnt::zeroed();
+    ppcnt.set().local_port(1);
+    let out = register(&mut bed, 2, 0x5008, false, ppcnt.as_bytes()).unwrap();
+    let port = Ieee8023Counters::read(&out[8..]);
+    assert_eq!((port.a_frames_received_ok_low(), port.a_octets_received_ok_low()), (4, 1220));
+    assert_eq!(
+        (port.a_multicast_frames_received_ok_low(), port.a_broadcast_frames_received_ok_low()),
+        (1, 1)
+    );
+    assert_eq!(bed.counter(2, Counters::EthRxUnmatched), 0);
+}
+
+#[test]
+fn a_reset_ends_all_of_it() {
+    let mut bed = Bed::cx5();
+    let _ = bed.open_nic(1);
+    bed.reset(1);
+    bed.inject(&frame(mac(1), mac(2), 0x88b5, &[0; 46]));
+    bed.inject(&frame(BROADCAST, mac(2), 0x88b5, &[0; 46]));
+    let mut nic = bed.open_nic(1);
+    assert!(bed.received(&mut nic, 0).is_none(), "what came before is not for who comes now");
+    bed.inject(&frame(mac(1), mac(2), 0x88b5, &[0; 46]));
+    assert!(bed.received(&mut nic, 0).is_some());
+}
