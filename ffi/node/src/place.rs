@@ -208,7 +208,9 @@ impl Place {
                 let path = PathBuf::from(std::ffi::OsString::from_vec(value.to_vec()));
                 match path.is_absolute() {
                     true => Ok(Some(path)),
-                    false => Err(format!("expected {key}=PATH with an absolute path, found {}", path.display())),
+                    false => {
+                        Err(format!("expected {key}=PATH with an absolute path, found {}", path.display()))
+                    }
                 }
             }
         };

@@ -19,9 +19,9 @@ pub struct Packet {
     /// Source and destination.
     pub addresses: IpPair,
     /// UDP source port.
-    pub port: u16,
+    port: u16,
     /// BTH to ICRC.
-    pub payload: Vec<u8>,
+    payload: Vec<u8>,
 }
 
 /// The addresses of an [`IpPair`].
@@ -33,6 +33,11 @@ pub fn ips(pair: &IpPair) -> (IpAddr, IpAddr) {
 }
 
 impl Packet {
+    /// A packet that came with these addresses: BTH to ICRC. `None`: too short for that.
+    pub fn new(addresses: IpPair, port: u16, payload: Vec<u8>) -> Option<Self> {
+        (payload.len() >= BTH + ICRC_SIZE).then_some(Self { addresses, port, payload })
+    }
+
     /// Takes a frame apart. `None`: it is no RoCE v2 packet, or cut short.
     pub fn of_frame(frame: &[u8]) -> Option<Self> {
         let ethernet = Ethernet::read(frame.get(..Ethernet::SIZE)?);
@@ -58,13 +63,18 @@ impl Packet {
         let packet = ip.get(..total)?;
         let udp = Udp::read(packet.get(header..header + Udp::SIZE)?);
         let payload = packet.get(header + Udp::SIZE..)?;
-        if udp.dst_port() != ROCE_PORT || payload.len() < BTH + ICRC_SIZE {
+        if udp.dst_port() != ROCE_PORT {
             return None;
         }
+        let mut made = Self::new(addresses, udp.src_port(), payload.to_vec())?;
         let right = Icrc::new(packet.get(..total - ICRC_SIZE)?).finish();
-        let mut made = Self { addresses, port: udp.src_port(), payload: payload.to_vec() };
         made.carry_over(right, made.port);
         Some(made)
+    }
+
+    /// BTH to ICRC.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
     }
 
     /// Changes the source port.

@@ -110,9 +110,8 @@ fn stand_in(ip: IpAddr) -> [u8; 6] {
 
 impl Bearer for Udp {
     fn send(&self, frame: &[u8]) -> io::Result<()> {
-        let Some(packet) = Packet::of_frame(frame) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a RoCE v2 packet"));
-        };
+        // Questions for addresses and the like are not for UDP.
+        let Some(packet) = Packet::of_frame(frame) else { return Ok(()) };
         let (src, dst) = ips(&packet.addresses);
         let sockets = self.sockets();
         let Some(socket) = sockets.open.get(&src).filter(|_| self.knows(dst)) else {
@@ -121,35 +120,28 @@ impl Bearer for Udp {
                 format!("no way from {src} to {dst}"),
             ));
         };
-        socket.send_to(&packet.with_port(ROCE_PORT).payload, (dst, ROCE_PORT)).map(drop)
+        socket.send_to(packet.with_port(ROCE_PORT).payload(), (dst, ROCE_PORT)).map(drop)
     }
 
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
         let mut sockets = self.sockets();
         let count = sockets.open.len();
-        let mut payload = vec![0; MAX_FRAME];
         for _ in 0..count {
             let at = sockets.next % count;
             let Some((ip, socket)) = sockets.open.iter().nth(at) else { break };
-            let (len, from) = match socket.recv_from(&mut payload) {
-                Ok(got) => got,
-                Err(_) => {
-                    sockets.next = at + 1;
-                    continue;
-                }
+            frame.resize(MAX_FRAME, 0);
+            let Ok((len, from)) = socket.recv_from(frame) else {
+                sockets.next = at + 1;
+                continue;
             };
-            payload.truncate(len);
             let addresses = match (from.ip(), *ip) {
                 (IpAddr::V4(src), IpAddr::V4(dst)) => IpPair::V4 { src: src.octets(), dst: dst.octets() },
                 (IpAddr::V6(src), IpAddr::V6(dst)) => IpPair::V6 { src: src.octets(), dst: dst.octets() },
                 _ => continue,
             };
-            let owner = self.owner(*ip).filter(|_| self.knows(from.ip()) && len >= 16);
-            let Some(owner) = owner else {
-                payload.resize(MAX_FRAME, 0);
-                continue;
-            };
-            let mut packet = Packet { addresses, port: from.port(), payload };
+            let payload = frame.get(..len).unwrap_or_default().to_vec();
+            let Some(mut packet) = Packet::new(addresses, from.port(), payload) else { continue };
+            let Some(owner) = self.owner(*ip).filter(|_| self.knows(from.ip())) else { continue };
             packet.without_identification();
             *frame = packet.frame(stand_in(from.ip()), owner.mac);
             return Ok(());

@@ -135,6 +135,7 @@ fn other_process() {
         "verbs" => super::verbs::serves(&dir, 2),
         "verbs-1" => super::verbs::serves(&dir, 1),
         "open" => super::node::opens(&dir),
+        "uplink" => super::link::holds_the_uplink(&dir),
         other => panic!("no role {other}"),
     }
 }

@@ -4,5 +4,6 @@ mod arena;
 mod bed;
 mod copies;
 mod death;
+mod link;
 mod node;
 mod verbs;
