@@ -9,7 +9,7 @@ use crate::subnet;
 use hwspec::{
     context::port::{Pmtu, Ppcnt, Ptys},
     layout::Layout,
-    wire::mad::{pma::PortCounters, smp::WIDTH_4X},
+    wire::mad::pma::PortCounters,
 };
 
 /// `proto_mask` of `PTYS`.
@@ -17,8 +17,9 @@ const PROTO_INFINIBAND: u8 = 1 << 0;
 /// `ib_proto_*`: SDR to EDR, and EDR alone.
 const SPEEDS: u16 = 0x3f;
 const EDR: u16 = 1 << 5;
-/// Link widths 1x and 4x.
-const WIDTHS: u16 = 3;
+/// `ib_link_width_*`: 1x and 4x, and 4x alone.
+const WIDTHS: u16 = 1 << 0 | WIDTH_4X;
+const WIDTH_4X: u16 = 1 << 2;
 /// Path MTUs of the port, in bytes.
 const MTU: u16 = 4096;
 /// `grp` of `PPCNT`: `PortCounters` without their first word.
@@ -32,7 +33,7 @@ pub(super) fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) -> boo
             ptys.set().local_port(Ptys::read(register).local_port()).proto_mask(PROTO_INFINIBAND);
             ptys.set().ib_link_width_capability(WIDTHS).ib_proto_capability(SPEEDS);
             ptys.set().ib_link_width_admin(WIDTHS).ib_proto_admin(SPEEDS);
-            ptys.set().ib_link_width_oper(WIDTH_4X.into()).ib_proto_oper(EDR);
+            ptys.set().ib_link_width_oper(WIDTH_4X).ib_proto_oper(EDR);
             put(register, &ptys);
         }
         PMTU => {

@@ -6,7 +6,7 @@
 
 use super::delivery::{Hand, Link, payload_of};
 use crate::{
-    Adapter, cmd,
+    Adapter, LinkLayer, cmd,
     host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
@@ -239,7 +239,7 @@ impl Runner {
                 if let Some(frame) = self.hand.frames.get(self.hand.next) {
                     self.hand.next += 1;
                     step.more_in_hand = self.hand.next < self.hand.frames.len();
-                    if pcie::may_dma(func) {
+                    if pcie::may_dma(func) || has_agents(&step) {
                         trace(&mut self.trace, now, func.fid(), Traced::Job(Job::Arrive));
                         let headers = &frame.headers[..frame.header_len as usize];
                         let payload = payload_of(frame, self.hand.from, &self.hand.staged);
@@ -331,11 +331,20 @@ pub(super) fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'
     }
 }
 
+/// Whether frames may be for agents within the chip, which are there without a driver: on InfiniBand.
+#[cold]
+fn has_agents(step: &Step<'_>) -> bool {
+    step.config.link_layer == LinkLayer::Infiniband
+}
+
 /// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
 fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
     if !pcie::may_dma(func) {
         // Without bus mastering nothing can be received, and nothing goes out.
         while func.has_frame() {
+            if has_agents(step) {
+                return Some(Job::Arrive);
+            }
             func.take_front();
         }
         return None;

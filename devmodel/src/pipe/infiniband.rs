@@ -6,7 +6,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    LinkLayer, identity,
+    LinkLayer, identity, pcie,
     region::{Func, SlotPayload, WireRing},
     state::{Counters, IbPort},
     subnet,
@@ -140,7 +140,7 @@ pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<
         func.count(Counters::RxMalformed, 1);
         return false;
     }
-    if subnet::arrive(func, step, packet) || func.function().vport_state == 0 {
+    if subnet::arrive(func, step, packet) || func.function().vport_state == 0 || !pcie::may_dma(func) {
         return false;
     }
     if is_multicast(lrh.dlid()) {

@@ -5,7 +5,7 @@ use super::{
     command::CommandError,
     function::{GID_IPV4, gid_v4},
 };
-use devmodel::identity;
+use devmodel::{LinkLayer, identity};
 use hwspec::{
     cmd::{
         Opcode,
@@ -37,6 +37,10 @@ pub struct Av {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
+    /// InfiniBand: the LID, in place of `sport`, and whether there is a GRH. On Ethernet there is.
+    pub rlid: Option<u16>,
+    /// See `rlid`.
+    pub grh: bool,
 }
 
 impl Av {
@@ -54,6 +58,8 @@ impl Av {
             sport: 0xc123,
             traffic_class: 2,
             hop_limit: 1,
+            rlid: None,
+            grh: true,
         }
     }
 
@@ -69,10 +75,10 @@ impl Av {
             .qkey(self.qkey)
             .ext(true)
             .destination_qp_dct(Qpn(self.qpn))
-            .rlid_udp_sport(self.sport)
+            .rlid_udp_sport(self.rlid.unwrap_or(self.sport))
             .tclass(self.traffic_class)
             .hop_limit(self.hop_limit)
-            .grh(true)
+            .grh(self.grh)
             .src_addr_index(self.sgid_index)
             .rgid_rip(self.dgid);
         av.set_rmac(self.dmac);
@@ -145,12 +151,27 @@ impl Bed {
     /// As [`datagram`](Self::datagram), created as `spec` says.
     pub fn datagram_with(&mut self, fid: u8, spec: QpSpec, qkey: u32) -> Qp {
         let qp = self.qp_with(fid, spec).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"));
-        self.ready(qp, &Path { qkey, mtu: 4096, ..Path::default() });
+        let sgid_index = match self.adapter.config().link_layer {
+            LinkLayer::Ethernet => GID_IPV4,
+            LinkLayer::Infiniband => 0,
+        };
+        self.ready(qp, &Path { qkey, mtu: 4096, sgid_index, ..Path::default() });
         qp
     }
 
     /// The vector that leads to `to`, whose number on the wire is `qpn`.
     pub fn av(&self, to: Qp, qkey: u32) -> Av {
+        if self.adapter.config().link_layer == LinkLayer::Infiniband {
+            return Av {
+                dgid: identity::link_local_gid(0, to.fid),
+                sgid_index: 0,
+                qpn: to.qpn,
+                hop_limit: 64,
+                rlid: Some(identity::lid(to.fid)),
+                grh: false,
+                ..Av::group(0, qkey)
+            };
+        }
         Av {
             dmac: identity::mac(0, to.fid),
             dgid: gid_v4(to.fid),

@@ -4,7 +4,7 @@ use super::{
     Bed,
     command::{CommandError, CommandMemory, MAILBOXES},
 };
-use devmodel::identity;
+use devmodel::{LinkLayer, identity};
 use hwspec::{
     cmd::{Opcode, adapter::*, resource::*, vport::*},
     context::vport::RoceAddr,
@@ -146,20 +146,25 @@ impl Bed {
         self.give_pages(fid, 2)?;
         self.command::<_, InitHcaOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
 
-        let mut roce = ModifyNicVportContextIn::zeroed();
-        let mut context = roce.nic_vport_context();
-        context.set().roce_en(true);
-        roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
-        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
-        self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
-        self.set_gid(fid, GID_IPV4, gid_v4(fid))?;
-
+        if self.adapter.config().link_layer == LinkLayer::Ethernet {
+            self.set_roce(fid)?;
+        }
         let pd: AllocPdOut = self.command(fid, Opcode::AllocPd, &AllocPdIn::zeroed())?;
         let uar: AllocUarOut = self.command(fid, Opcode::AllocUar, &AllocUarIn::zeroed())?;
         let state = self.functions.entry(fid).or_default();
         state.pd = pd.pd();
         state.uar = uar.uar();
         Ok(())
+    }
+
+    fn set_roce(&mut self, fid: u8) -> Result<(), CommandError> {
+        let mut roce = ModifyNicVportContextIn::zeroed();
+        let mut context = roce.nic_vport_context();
+        context.set().roce_en(true);
+        roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
+        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
+        self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
+        self.set_gid(fid, GID_IPV4, gid_v4(fid))
     }
 
     /// Gives the function a command queue (again).

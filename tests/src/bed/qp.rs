@@ -6,7 +6,7 @@ use super::{
     function::{GID_IPV4, gid_v4},
     objects::page_list,
 };
-use devmodel::identity;
+use devmodel::{LinkLayer, identity};
 use hwspec::{
     cmd::{Opcode, qp::*},
     context::{
@@ -129,6 +129,14 @@ pub struct Path {
     pub qkey: u32,
     /// Counter set.
     pub counter_set: u8,
+    /// InfiniBand: peer's LID, service level, and index of the P_Key.
+    pub rlid: u16,
+    /// See `rlid`.
+    pub sl: u8,
+    /// See `rlid`.
+    pub pkey_index: u16,
+    /// A GRH; always there on Ethernet.
+    pub grh: bool,
 }
 
 impl Default for Path {
@@ -154,6 +162,10 @@ impl Default for Path {
             hop_limit: 64,
             qkey: 0,
             counter_set: 0,
+            rlid: 0,
+            sl: 0,
+            pkey_index: 0,
+            grh: true,
         }
     }
 }
@@ -264,7 +276,10 @@ impl Bed {
     pub fn context(&self, qp: Qp, path: &Path) -> QpContext {
         let mut av = AddressPath::zeroed();
         av.set()
-            .grh(true)
+            .grh(path.grh)
+            .rlid(path.rlid)
+            .sl(path.sl)
+            .pkey_index(path.pkey_index)
             .ack_timeout(path.timeout)
             .src_addr_index(path.sgid_index)
             .hop_limit(path.hop_limit)
@@ -398,6 +413,10 @@ impl Bed {
 
     /// `base` with the addresses that lead from one function to `to`.
     pub fn path_to(&self, to: Qp, base: Path) -> Path {
+        if self.adapter.config().link_layer == LinkLayer::Infiniband {
+            let (rlid, dgid) = (identity::lid(to.fid), identity::link_local_gid(0, to.fid));
+            return Path { remote_qpn: to.qpn, rlid, dgid, sgid_index: 0, ..base };
+        }
         let dgid = match base.sgid_index {
             GID_IPV4 => gid_v4(to.fid),
             _ => identity::link_local_gid(0, to.fid),

@@ -3,7 +3,7 @@
 use devmodel::engine::{Link, Verdict};
 use hwspec::{
     handle::{Psn, Qpn},
-    wire::{BthOpcode, Headers, Icrc, Operation, Syndrome},
+    wire::{BthOpcode, Headers, Icrc, Operation, ParseError, Syndrome, VCRC_SIZE, lrh},
 };
 use std::{
     collections::BTreeMap,
@@ -143,7 +143,7 @@ pub struct Captured {
 impl Captured {
     /// Its headers; all frames the model sends have them.
     pub fn headers(&self) -> Headers<'_> {
-        Headers::parse(&self.bytes).expect("a RoCEv2 frame")
+        parse(&self.bytes).expect("a RoCEv2 or InfiniBand frame")
     }
     /// BTH opcode.
     pub fn opcode(&self) -> BthOpcode {
@@ -206,7 +206,7 @@ impl Wire {
     }
 
     fn fault(&mut self, from: u8, frame: &[u8]) -> Option<Fault> {
-        let h = Headers::parse(frame).ok()?;
+        let h = parse(frame).ok()?;
         for rule in self.rules.iter_mut().filter(|r| r.filter.wants(from, &h)) {
             if rule.skip > 0 {
                 rule.skip -= 1;
@@ -252,7 +252,7 @@ impl Wire {
             Some(Fault::Drop) => Verdict::Drop,
             Some(Fault::Duplicate) => Verdict::Duplicate,
             Some(Fault::Corrupt(at)) => {
-                let start = Headers::parse(frame).map_or(0, |h| h.payload_start());
+                let start = parse(frame).map_or(0, |h| h.payload_start());
                 let at = (start + at).min(frame.len() - 1);
                 frame[at] ^= 0xff;
                 Verdict::Deliver
@@ -279,6 +279,11 @@ impl Wire {
     }
 }
 
+/// The headers of a frame: on Ethernet, or behind an LRH.
+pub fn parse(frame: &[u8]) -> Result<Headers<'_>, ParseError> {
+    Headers::parse(frame).or_else(|wrong| Headers::parse_route(frame, frame.len()).map_err(|_| wrong))
+}
+
 /// Marks a frame as a congested router does: ECN bits set, header checksum made right; the ICRC does not cover them.
 pub fn mark(frame: &mut [u8]) {
     use hwspec::layout::Layout;
@@ -299,7 +304,7 @@ pub fn mark(frame: &mut [u8]) {
 
 /// Changes the BTH of a frame and makes its ICRC right.
 pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
-    let Ok(h) = Headers::parse(frame) else { return };
+    let Ok(h) = parse(frame) else { return };
     let at = h.payload_start() - h.bth().opcode().ext_len() - hwspec::wire::Bth::SIZE;
     let mut bth = h.bth();
     change(&mut bth);
@@ -307,8 +312,17 @@ pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
     reseal(frame);
 }
 
-/// Writes the right ICRC over the last four bytes of an untagged frame.
+/// Writes the right ICRC over the last four bytes of an untagged frame; behind an LRH, ICRC and VCRC.
 pub fn reseal(frame: &mut [u8]) {
+    if Headers::parse(frame).is_err() && Headers::parse_route(frame, frame.len()).is_ok() {
+        let vcrc = frame.len() - VCRC_SIZE;
+        let end = vcrc - hwspec::wire::ICRC_SIZE;
+        let icrc = Icrc::of_route(&frame[..end]).finish();
+        frame[end..vcrc].copy_from_slice(&icrc);
+        let sum = lrh::vcrc(&frame[..vcrc]);
+        frame[vcrc..].copy_from_slice(&sum);
+        return;
+    }
     let end = frame.len() - hwspec::wire::ICRC_SIZE;
     let icrc = Icrc::new(&frame[hwspec::wire::Ethernet::SIZE..end]).finish();
     frame[end..].copy_from_slice(&icrc);

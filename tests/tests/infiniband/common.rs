@@ -1,0 +1,106 @@
+//! What the tests share: management datagrams and how they get there.
+
+pub use hwspec::{
+    cmd::{Opcode, vport::*},
+    context::ServiceType,
+    cqe::CqeOpcode,
+    layout::{Layout, prefix},
+    wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass, Smp, sa, smp, status},
+};
+pub use ironverbs_tests::bed::*;
+
+use devmodel::identity;
+
+/// A MAD with nothing but its header.
+pub fn header(class: MgmtClass, version: u8, method: Method, attribute: u16, modifier: u32) -> MadHeader {
+    let mut header = MadHeader::zeroed();
+    header
+        .set()
+        .base_version(1)
+        .mgmt_class(class)
+        .class_version(version)
+        .method(method)
+        .transaction_id(0x1122_3344_5566_7788)
+        .attribute_id(attribute)
+        .attribute_modifier(modifier);
+    header
+}
+
+/// A LID-routed SMP.
+pub fn smp(method: Method, attribute: u16, modifier: u32, data: &[u8]) -> Smp {
+    let mut smp = Smp::zeroed();
+    smp.set().header(header(MgmtClass::SubnLid, 1, method, attribute, modifier)).data(prefix(data));
+    smp
+}
+
+/// `MAD_IFC` on function `fid`, with the management key to be checked or not.
+pub fn mad_ifc(
+    bed: &mut Bed,
+    fid: u8,
+    mad: &[u8; MAD_SIZE],
+    ignore: u16,
+) -> Result<[u8; MAD_SIZE], CommandError> {
+    bed.function(fid);
+    let mut input = MadIfcIn::zeroed();
+    input.set().port(1).mad(*mad);
+    let out = bed.command_with(fid, Opcode::MadIfc, ignore, &input, &[], MadIfcOut::SIZE)?;
+    Ok(MadIfcOut::read(&out).response_mad_packet())
+}
+
+/// An SMP answered by the port's own agent.
+pub fn ask(bed: &mut Bed, fid: u8, request: &Smp) -> Smp {
+    Smp::read(&mad_ifc(bed, fid, request.as_bytes(), 3).expect("MAD_IFC"))
+}
+
+/// A function's QP1, and memory for its datagrams.
+pub struct General {
+    /// The QP.
+    pub qp: Qp,
+    from: Mr,
+    to: Mr,
+}
+
+impl General {
+    /// On function `fid`.
+    pub fn new(bed: &mut Bed, fid: u8) -> Self {
+        let qp = bed.datagram(fid, ServiceType::Qp1, mad::QP1_QKEY);
+        Self { qp, from: bed.mr(fid, 256, Access::LOCAL), to: bed.mr(fid, 296, Access::LOCAL) }
+    }
+
+    /// Sends `request` to QP1 at `lid`; the answer, if one comes.
+    pub fn ask(&self, bed: &mut Bed, lid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        bed.fill(self.from, request);
+        bed.post_recv(self.qp, &[self.to.sge()]);
+        let av = Av { rlid: Some(lid), grh: false, sgid_index: 0, ..Av::group(0, mad::QP1_QKEY) };
+        bed.post(self.qp, &Wr::new(Op::Send, &[self.from.sge()]).to(Av { qpn: 1, ..av }));
+        let mut answer = None;
+        while let Some(cqe) = bed.poll_raw(self.qp.send_cq) {
+            if cqe.opcode() == CqeOpcode::RespSend {
+                assert_eq!((cqe.rqpn().0, cqe.slid(), cqe.byte_cnt()), (1, lid, 296));
+                answer = Some(prefix(&bed.bytes(self.to)[40..]));
+            }
+        }
+        answer
+    }
+
+    /// A query of the subnet administrator.
+    pub fn query<R: Layout>(
+        &self,
+        bed: &mut Bed,
+        method: Method,
+        attribute: sa::SaAttribute,
+        mask: u64,
+        record: &R,
+    ) -> sa::SaMad {
+        let mut query = sa::SaMad::zeroed();
+        query
+            .set()
+            .header(header(MgmtClass::SubnAdm, 2, method, attribute.raw(), 0))
+            .component_mask(mask)
+            .data(prefix(record.bytes()));
+        let answer = self.ask(bed, identity::SWITCH_LID, query.as_bytes()).expect("an answer");
+        let answer = sa::SaMad::read(&answer);
+        assert_eq!(answer.header().transaction_id(), query.header().transaction_id());
+        answer
+    }
+}

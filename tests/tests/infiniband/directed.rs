@@ -1,0 +1,72 @@
+//! Directed routes: to the switch, through it, and back (IBTA 14.2.2).
+
+use super::common::*;
+use devmodel::identity;
+use hwspec::wire::{
+    lrh::PERMISSIVE_LID,
+    mad::smp::{NodeInfo, PortInfo, SwitchInfo, attribute},
+};
+
+/// Sends a directed-route SMP from function 1 along `path`; what comes back.
+fn ask(bed: &mut Bed, path: &[u8], attribute: u16, modifier: u32) -> Option<Smp> {
+    let qp = bed.datagram(1, ServiceType::Qp0, 0);
+    let (from, to) = (bed.mr(1, 256, Access::LOCAL), bed.mr(1, 296, Access::LOCAL));
+    let mut h = header(MgmtClass::SubnDirected, 1, Method::Get, attribute, modifier);
+    // The sender has taken the first hop: out of its only port (C14-9).
+    h.set().hop_pointer(1).hop_count(path.len() as u8);
+    let mut initial = [0; 64];
+    initial[1..=path.len()].copy_from_slice(path);
+    let mut request = Smp::zeroed();
+    request.set().header(h).dr_slid(PERMISSIVE_LID).dr_dlid(PERMISSIVE_LID).initial_path(initial);
+    bed.fill(from, request.as_bytes());
+    bed.post_recv(qp, &[to.sge()]);
+    let av = Av { rlid: Some(PERMISSIVE_LID), grh: false, sgid_index: 0, qpn: 0, ..Av::group(0, 0) };
+    bed.post(qp, &Wr::new(Op::Send, &[from.sge()]).to(av));
+    let mut answer = None;
+    while let Some(cqe) = bed.poll_raw(qp.send_cq) {
+        if cqe.opcode() == CqeOpcode::RespSend {
+            answer = Some(Smp::read(&bed.bytes(to)[40..]));
+        }
+    }
+    bed.destroy_qp(qp).expect("DESTROY_QP");
+    answer
+}
+
+#[test]
+fn one_hop_away_is_a_switch() {
+    let mut bed = Bed::infiniband();
+    let answer = ask(&mut bed, &[1], attribute::NODE_INFO, 0).expect("an answer");
+    assert_eq!(answer.header().status(), status::DIRECTION);
+    assert_eq!((answer.header().hop_pointer(), answer.return_path()[1]), (1, 2), "arrived by port 2");
+    let info = NodeInfo::read(&answer.data());
+    assert_eq!((info.node_type(), info.num_ports(), info.local_port_num()), (2, 4, 2));
+    assert_eq!(info.node_guid(), identity::switch_guid(0));
+    let answer = ask(&mut bed, &[1], attribute::SWITCH_INFO, 0).expect("an answer");
+    assert_eq!(SwitchInfo::read(&answer.data()).linear_fdb_top(), identity::SWITCH_LID);
+    for (port, state) in [(0, 4), (2, 4), (4, 4)] {
+        let answer = ask(&mut bed, &[1], attribute::PORT_INFO, port).expect("an answer");
+        assert_eq!(PortInfo::read(&answer.data()).port_state(), state, "port {port}");
+    }
+    let answer = ask(&mut bed, &[1], attribute::PORT_INFO, 5).expect("an answer");
+    assert_eq!(answer.header().status(), status::DIRECTION | status::BAD_FIELD);
+}
+
+/// 14.2.2.2: behind the switch's ports are the functions; one without a QP0 of its own answers itself.
+#[test]
+fn two_hops_away_are_the_functions() {
+    let mut bed = Bed::infiniband();
+    for fid in [0u8, 1, 3] {
+        let answer = ask(&mut bed, &[1, fid + 1], attribute::NODE_INFO, 0);
+        if fid == 1 {
+            // Its program has a QP0: it is asked to answer, and here nobody does.
+            assert_eq!(answer.map(|a| a.header().status()), Some(0));
+            continue;
+        }
+        let answer = answer.expect("an answer");
+        assert_eq!(NodeInfo::read(&answer.data()).node_guid(), identity::guid(0, fid));
+        assert_eq!(answer.header().status(), status::DIRECTION);
+        assert_eq!((answer.header().hop_pointer(), &answer.return_path()[1..3]), (1, &[2, 1][..]));
+    }
+    assert!(ask(&mut bed, &[1, 9], attribute::NODE_INFO, 0).is_none(), "no such port");
+    assert!(ask(&mut bed, &[1, 3, 1], attribute::NODE_INFO, 0).is_none(), "a function is no switch");
+}

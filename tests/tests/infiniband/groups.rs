@@ -1,0 +1,122 @@
+//! Multicast groups: joined at the administrator, heard by whoever is attached (IBTA 15.2.5.17, 10.5).
+
+use super::common::*;
+use devmodel::identity;
+use hwspec::wire::mad::sa::{McMemberRecord, SaAttribute, Selector, join_state, member, status};
+
+/// IPoIB's broadcast group of the default partition (RFC 4391, 4).
+const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+const JOIN: u64 = member::MGID | member::PORT_GID | member::PKEY | member::JOIN_STATE;
+const CREATE: u64 = JOIN | member::QKEY | member::SL | member::FLOW_LABEL | member::TRAFFIC_CLASS;
+
+fn record(fid: u8, mgid: [u8; 16], state: u8) -> McMemberRecord {
+    let mut record = McMemberRecord::zeroed();
+    record.set().mgid(mgid).port_gid(identity::link_local_gid(0, fid)).pkey(0xffff).join_state(state);
+    record
+}
+
+fn query(
+    bed: &mut Bed,
+    by: &General,
+    method: Method,
+    mask: u64,
+    record: &McMemberRecord,
+) -> (u16, McMemberRecord) {
+    let answer = by.query(bed, method, SaAttribute::McMemberRecord, mask, record);
+    (answer.header().status(), McMemberRecord::read(&answer.data()))
+}
+
+/// RFC 4391, 5: the broadcast group is there for whoever joins it.
+#[test]
+fn ipoib_finds_its_broadcast_group() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let (bad, first) = query(&mut bed, &a, Method::Set, JOIN, &record(1, BROADCAST, join_state::FULL));
+    assert_eq!((bad, first.qkey(), first.mtu(), first.pkey()), (0, 0x0b1b, 4, 0xffff));
+    assert_eq!((first.mlid() >= 0xc000, first.join_state(), first.scope()), (true, 1, 2));
+    let (_, second) = query(&mut bed, &b, Method::Set, JOIN, &record(2, BROADCAST, join_state::FULL));
+    assert_eq!((second.mlid(), second.port_gid()), (first.mlid(), identity::link_local_gid(0, 2)));
+}
+
+/// 15.2.5.17.2, o15-0.2.4: another comes to be by a full member that says all it needs.
+#[test]
+fn a_group_is_made_by_who_says_what_it_is_like() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let full = record(1, GROUP, join_state::FULL);
+    assert_eq!(query(&mut bed, &a, Method::Set, JOIN, &full).0, status::INSUFFICIENT_COMPONENTS);
+    let non = record(1, GROUP, join_state::NON_MEMBER);
+    assert_eq!(query(&mut bed, &a, Method::Set, CREATE, &non).0, status::REQ_INVALID);
+    let mut wanted = full;
+    wanted.set().qkey(77).sl(1).flow_label(5).traffic_class(6).mtu_selector(Selector::Exactly).mtu(5);
+    let (ok, made) = query(&mut bed, &a, Method::Set, CREATE | member::MTU_SELECTOR | member::MTU, &wanted);
+    assert_eq!((ok, made.qkey(), made.sl(), made.flow_label(), made.mtu()), (0, 77, 1, 5, 5));
+    // Who joins is told what it is like, and refused if that is not what was asked for.
+    let mut other = record(2, GROUP, join_state::SEND_ONLY_FULL);
+    let (ok, joined) = query(&mut bed, &b, Method::Set, JOIN, &other);
+    assert_eq!((ok, joined.qkey(), joined.mlid(), joined.join_state()), (0, 77, made.mlid(), 8));
+    other.set().qkey(78);
+    assert_eq!(query(&mut bed, &b, Method::Set, JOIN | member::QKEY, &other).0, status::REQ_INVALID);
+    // Seen by all, but not who is in it.
+    let mut which = McMemberRecord::zeroed();
+    which.set().mlid(made.mlid());
+    let (ok, seen) = query(&mut bed, &b, Method::Get, member::MLID, &which);
+    assert_eq!((ok, seen.mgid(), seen.port_gid(), seen.join_state()), (0, GROUP, [0; 16], 0));
+}
+
+#[test]
+fn a_group_ends_with_its_last_member() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    for (by, fid) in [(&a, 1), (&b, 2)] {
+        assert_eq!(query(&mut bed, by, Method::Set, CREATE, &record(fid, GROUP, join_state::FULL)).0, 0);
+    }
+    let there = |bed: &mut Bed| query(bed, &a, Method::Get, member::MGID, &record(1, GROUP, 0)).0 == 0;
+    assert_eq!(query(&mut bed, &a, Method::Delete, JOIN, &record(1, GROUP, join_state::FULL)).0, 0);
+    assert!(there(&mut bed));
+    let again = query(&mut bed, &a, Method::Delete, JOIN, &record(1, GROUP, join_state::FULL));
+    assert_eq!(again.0, status::REQ_INVALID, "it has left");
+    assert_eq!(
+        query(&mut bed, &a, Method::Delete, JOIN, &record(2, GROUP, 1)).0,
+        status::INVALID_GID,
+        "not its port"
+    );
+    assert!(there(&mut bed));
+    // A port that is gone leaves all its groups.
+    bed.reset(2);
+    assert!(!there(&mut bed));
+}
+
+/// 10.5.2: what is sent to a group comes to all QPs attached to it, on every function, and to no other.
+#[test]
+fn a_multicast_comes_to_all_who_are_attached() {
+    let mut bed = Bed::infiniband();
+    let qps: Vec<Qp> = [1, 2, 2, 3].map(|fid| bed.datagram(fid, ServiceType::Ud, 7)).to_vec();
+    let to: Vec<Mr> = qps.iter().map(|qp| bed.mr(qp.fid, 128, Access::LOCAL)).collect();
+    for (qp, mr) in qps.iter().zip(&to) {
+        bed.post_recv(*qp, &[mr.sge()]);
+    }
+    for qp in &qps[1..3] {
+        bed.attach(*qp, GROUP).expect("ATTACH_TO_MCG");
+    }
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let data = bed.pattern(from, 3);
+    let av = Av { rlid: Some(0xc001), dgid: GROUP, sgid_index: 0, ..Av::group(0, 7) };
+    bed.post(qps[0], &Wr::new(Op::Send, &[from.sge()]).to(av));
+    assert!(bed.one(qps[0].send_cq).is_ok());
+    for (i, qp) in qps.iter().enumerate().skip(1) {
+        let cqe = bed.poll_raw(qp.recv_cq);
+        assert_eq!(cqe.is_some(), i < 3, "QP {i}");
+        if let Some(cqe) = cqe {
+            assert_eq!((cqe.slid(), cqe.grh(), cqe.byte_cnt()), (2, 1, 104));
+            let got = bed.bytes(to[i]);
+            assert_eq!((&got[24..40], &got[40..104]), (&GROUP[..], &data[..]));
+        }
+    }
+    bed.detach(qps[1], GROUP).expect("DETACH_FROM_MCG");
+    bed.post_recv(qps[1], &[to[1].sge()]);
+    bed.post_recv(qps[2], &[to[2].sge()]);
+    bed.post(qps[0], &Wr::new(Op::Send, &[from.sge()]).to(av));
+    assert_eq!((bed.completions(qps[1].recv_cq).len(), bed.completions(qps[2].recv_cq).len()), (0, 1));
+}
