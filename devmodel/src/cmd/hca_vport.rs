@@ -23,6 +23,10 @@ const ALL: u16 = 0xffff;
 /// These commands belong to InfiniBand, and a function speaks for its own vport only.
 fn own_vport(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done {
     Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Infiniband)?;
+    own(other, number, port)
+}
+
+fn own(other: bool, number: u16, port: u8) -> Done {
     Syndrome::FunctionId.unless(!other && number == 0)?;
     Syndrome::Port.unless(port <= 1)
 }
@@ -102,7 +106,8 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportPkeyIn = call.input()?;
-    own_vport(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    // RoCE has P_Keys too, if only the default one (A17.7.1).
+    own(input.other_vport(), input.vport_number(), input.port_num())?;
     let pkeys = call.func.function().ib.pkeys;
     let range = entries(input.pkey_index(), pkeys.len())?;
     let mut bytes = QueryHcaVportPkeyOut::zeroed().bytes().to_vec();
