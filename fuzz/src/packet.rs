@@ -1,9 +1,13 @@
 //! Packets: any headers and payload with a right ICRC, and frames that are nonsense altogether.
 
-use crate::{bytes::Bytes, stage::Stage};
+use crate::{
+    bytes::Bytes,
+    stage::{Others, Stage},
+};
 use hwspec::{
+    handle::Qpn,
     layout::Bits,
-    wire::{BthOpcode, Syndrome},
+    wire::{BthOpcode, Syndrome, bth::Transport},
 };
 use tests::bed::{Op, Pkt, US, Wr, mark, reseal};
 
@@ -62,6 +66,22 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
     if kind & 8 == 0 {
         pkt = pkt.ack_req();
     }
+    // For a QP of another service, with what its packets carry.
+    let others = stage.others;
+    let (to, transport, qkey) = match input.u8() % 16 {
+        0 | 1 => (others.datagram.qpn, Some(Transport::Ud), Others::QKEY),
+        2 => (1, Some(Transport::Ud), Others::GENERAL_QKEY),
+        3 => (0xff_ffff, Some(Transport::Ud), Others::QKEY),
+        4 | 5 => (others.unreliable.qpn, Some(Transport::Uc), 0),
+        6 | 7 => (others.target.qpn, Some(Transport::Xrc), 0),
+        8 => (input.u32() & 0xff_ffff, None, 0),
+        _ => (peer.qp.qpn, None, 0),
+    };
+    let srqn = if input.u8() % 8 == 0 { input.u32() & 0xff_ffff } else { others.srq.srqn };
+    pkt = pkt.deth(qkey, 7).xrceth(srqn).bth(|bth| {
+        let opcode = transport.map_or(opcode, |transport| opcode.on(transport));
+        bth.set().dest_qp(Qpn(to)).opcode(opcode);
+    });
     let mut frame = peer.frame(&pkt);
     if kind & 16 != 0 {
         for _ in 0..input.u8() % 4 {

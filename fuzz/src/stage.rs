@@ -1,7 +1,8 @@
 //! The state that every input begins in.
 
+use hwspec::context::{AccessMode, ServiceType};
 use std::sync::OnceLock;
-use tests::bed::{Access, Bed, MS, Mr, Path, Peer, Qp, Saved, Wr};
+use tests::bed::{Access, Av, Bed, MS, Mr, Path, Peer, Qp, QpSpec, Saved, Srq, Wr};
 
 /// A bed with a victim and two bystanders.
 pub struct Stage {
@@ -15,8 +16,58 @@ pub struct Stage {
     pub mr: Mr,
     /// Function 2's region that the victim may use.
     pub remote: Mr,
+    /// Function 1's QPs of other services.
+    pub others: Others,
     bystanders: [Qp; 2],
     regions: [Mr; 2],
+}
+
+/// QPs and objects of the services other than RC.
+#[derive(Clone, Copy)]
+pub struct Others {
+    /// UD, member of a group.
+    pub datagram: Qp,
+    /// QP1.
+    pub general: Qp,
+    /// UMR on any key.
+    pub umr: Qp,
+    /// UC, with a foreign peer.
+    pub unreliable: Qp,
+    /// XRC target, and an SRQ of its domain.
+    pub target: Qp,
+    /// See `target`.
+    pub srq: Srq,
+    /// Free keys for UMR: over pages, and over other keys.
+    pub keys: [u32; 2],
+}
+
+impl Others {
+    /// Q_Key of the datagram QP.
+    pub const QKEY: u32 = 0x1234;
+    /// Q_Key of QP1.
+    pub const GENERAL_QKEY: u32 = 0x8001_0000;
+
+    fn build(bed: &mut Bed, path: Path, mr: Mr) -> Self {
+        let spec = |service| QpSpec { service, ..QpSpec::default() };
+        let datagram = bed.datagram(1, ServiceType::Ud, Self::QKEY);
+        bed.attach(datagram, Av::group_gid(1)).expect("ATTACH_TO_MCG");
+        let general = bed.datagram(1, ServiceType::Qp1, Self::GENERAL_QKEY);
+        let umr = bed.umr_qp(1);
+        let unreliable = bed.foreign_with(1, spec(ServiceType::Uc), path).qp;
+        let (xrcd, cq) = (bed.xrcd(1), bed.cq(1));
+        let srq = bed.xrc_srq(1, 5, xrcd, cq);
+        let target = QpSpec { srq: Some(srq), xrcd, no_sq: true, ..spec(ServiceType::Xrc) };
+        let target = bed.foreign_with(1, target, path).qp;
+        let pd = bed.state(1).pd;
+        let keys = [AccessMode::Mtt, AccessMode::Klm].map(|mode| bed.free_key(1, mode, 8, pd));
+        for _ in 0..8 {
+            for qp in [datagram, general, unreliable] {
+                bed.post_recv(qp, &[mr.part(6000, 1024)]);
+            }
+            bed.post_srq(srq, &[mr.part(6000, 1024)]);
+        }
+        Self { datagram, general, umr, unreliable, target, srq, keys }
+    }
 }
 
 #[derive(Clone)]
@@ -26,6 +77,7 @@ struct Kept {
     foreign: Peer,
     mr: Mr,
     remote: Mr,
+    others: Others,
     bystanders: [Qp; 2],
     regions: [Mr; 2],
 }
@@ -45,9 +97,10 @@ fn build() -> Kept {
         bed.post_recv(foreign.qp, &[mr.part(4096, 1024)]);
         bed.post_recv(peer, &[remote.part(4096, 1024)]);
     }
+    let others = Others::build(&mut bed, path, mr);
     bed.take_frames();
     let saved = bed.save();
-    Kept { saved, victim, foreign, mr, remote, bystanders: [c, d], regions }
+    Kept { saved, victim, foreign, mr, remote, others, bystanders: [c, d], regions }
 }
 
 impl Stage {
@@ -55,8 +108,8 @@ impl Stage {
     pub fn new() -> Self {
         static KEPT: OnceLock<Kept> = OnceLock::new();
         let kept = KEPT.get_or_init(build).clone();
-        let Kept { saved, victim, foreign, mr, remote, bystanders, regions } = kept;
-        Self { bed: Bed::restore(&saved), victim, foreign, mr, remote, bystanders, regions }
+        let Kept { saved, victim, foreign, mr, remote, others, bystanders, regions } = kept;
+        Self { bed: Bed::restore(&saved), victim, foreign, mr, remote, others, bystanders, regions }
     }
 
     /// Lets the consequences happen, then sees to it that the bystanders were not touched and still work.

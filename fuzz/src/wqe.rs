@@ -1,7 +1,8 @@
 //! Work requests: any bytes in the rings, any counters in the doorbell records, any doorbell.
 
 use crate::{bytes::Bytes, stage::Stage};
-use tests::bed::{Op, Sge, US, Wr};
+use hwspec::{context::mkey::MkeyContext, wqe::MkeyMask};
+use tests::bed::{Av, Op, Sge, US, Umr, Wr};
 
 /// Work requests in one input at most.
 const REQUESTS: usize = 24;
@@ -15,7 +16,15 @@ pub fn wqe(data: &[u8]) {
             break;
         }
         let kind = input.u8();
-        let qp = if kind & 0x80 == 0 { stage.victim } else { stage.foreign.qp };
+        let others = stage.others;
+        let qp = match (kind & 0x80, input.u8() % 8) {
+            (0, 0..=3) => stage.victim,
+            (_, 0..=3) => stage.foreign.qp,
+            (_, 4) => others.datagram,
+            (_, 5) => others.general,
+            (_, 6) => others.umr,
+            _ => others.unreliable,
+        };
         match kind & 7 {
             // Nonsense of any length.
             0 => {
@@ -25,8 +34,17 @@ pub fn wqe(data: &[u8]) {
             }
             // A sound one, with some bytes changed.
             1..=4 => {
-                let wr = request(&stage, &mut input);
-                let mut bytes = wr.wqe(qp.qpn, u16::from(input.u8()));
+                let index = stage.bed.next_index(qp);
+                let mut bytes = match qp == others.umr || input.u8() % 8 == 0 {
+                    true => umr(&stage, &mut input).wqe(qp, index),
+                    false => {
+                        let mut wr = request(&stage, &mut input);
+                        if qp == others.datagram || qp == others.general {
+                            wr.to = Some(address(&stage, &mut input));
+                        }
+                        wr.wqe(qp.qpn, index)
+                    }
+                };
                 for _ in 0..input.u8() % 4 {
                     let (at, flip) = (usize::from(input.u8()), input.u8());
                     if let Some(byte) = bytes.get_mut(at) {
@@ -36,7 +54,7 @@ pub fn wqe(data: &[u8]) {
                 stage.bed.queue_wqe(qp, &bytes);
             }
             // A receive with any scatter list.
-            5 => {
+            5 if qp != others.umr => {
                 let sges: Vec<Sge> = (0..input.u8() % 4).map(|_| sge(&stage, &mut input)).collect();
                 stage.bed.post_recv(qp, &sges);
             }
@@ -66,6 +84,60 @@ fn sge(stage: &Stage, input: &mut Bytes<'_>) -> Sge {
         0..=2 => stage.mr.part(offset, len),
         _ => Sge { va: input.u64(), len: input.u32(), lkey: input.u32() },
     }
+}
+
+/// Whom a datagram is for.
+fn address(stage: &Stage, input: &mut Bytes<'_>) -> Av {
+    let to = match input.u8() % 4 {
+        0 => stage.others.general,
+        1 => stage.victim,
+        _ => stage.others.datagram,
+    };
+    let qkey = if input.u8() % 2 == 0 { 0x8000_0000 } else { input.u32() };
+    match input.u8() % 4 {
+        0 => Av::group(input.u8() % 2, qkey),
+        1 => Av { qpn: input.u32() & 0xff_ffff, sgid_index: input.u8(), ..stage.bed.av(to, qkey) },
+        _ => stage.bed.av(to, qkey),
+    }
+}
+
+/// A change of a key.
+fn umr(stage: &Stage, input: &mut Bytes<'_>) -> Umr {
+    let kind = input.u8();
+    let key = match kind & 3 {
+        0 => stage.others.keys[0],
+        1 => stage.others.keys[1],
+        2 => stage.mr.key,
+        _ => input.u32(),
+    };
+    let mut context = MkeyContext::zeroed();
+    context
+        .set()
+        .free(kind & 4 != 0)
+        .lr(true)
+        .lw(true)
+        .rr(true)
+        .rw(true)
+        .pd(stage.bed.state(1).pd)
+        .mkey_7_0(key as u8)
+        .start_addr(stage.mr.va)
+        .len(u64::from(input.u16()))
+        .log_page_size(12 + input.u8() % 4 / 3);
+    let entry = |input: &mut Bytes<'_>| match input.u8() % 4 {
+        0 => input.u64(),
+        1 => u64::from(input.u16()) << 32 | u64::from(stage.mr.key),
+        2 => stage.mr.va,
+        _ => stage.mr.at & !0xfff | 3,
+    };
+    let inline: Vec<u64> = (0..input.u8() % 20).map(|_| entry(input)).collect();
+    let list = (kind & 8 != 0).then(|| (sge(stage, input), u16::from(input.u8())));
+    let offset = (kind & 16 != 0).then(|| u16::from(input.u8() % 16));
+    let mask = if kind & 32 == 0 {
+        MkeyMask::all() - MkeyMask::BSF_EN
+    } else {
+        MkeyMask::from_bits_retain(input.u64())
+    };
+    Umr { key, check: input.u8() % 4, mask, context, inline, list, offset }
 }
 
 fn request(stage: &Stage, input: &mut Bytes<'_>) -> Wr {

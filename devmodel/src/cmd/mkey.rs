@@ -196,9 +196,10 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<MkeyRow>(input.mkey_index(), Syndrome::NoSuchMkey)?;
     let refs = call.func.row::<MkeyRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
+    // Frames under way may still name its memory, if it ever named any.
+    let used = call.func.row::<MkeyRow>(index).is_some_and(|row| row.access & FREE == 0 || row.mtt != 0);
     end(call.func, index);
-    // Frames under way may still name the memory.
-    call.quiesce = true;
+    call.quiesce = used;
     call.answer(&DestroyMkeyOut::zeroed())
 }
 

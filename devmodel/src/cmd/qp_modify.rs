@@ -1,18 +1,18 @@
 //! The states of a queue pair (IBTA 10.3.1): which transition is legal, and what it takes from the context.
 
 use super::{
-    call::Call,
+    call::{Call, let_go},
     qp,
     qp_context::{self, OptParam},
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
     pipe::{flush, work::Work},
-    state::QpRow,
+    state::{PdRow, QpRow},
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
-    context::QpState,
+    context::{QpState, ServiceType},
 };
 
 /// Access rights of the responder.
@@ -81,6 +81,13 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
                 | OptParam::COUNTER_SET_ID
                 | OptParam::Q_KEY;
             qp_context::take(call, &mut row, &context, must)?;
+            if row.service == ServiceType::RegUmr.raw() {
+                // It is created in none; lists of translations come from the memory of this one.
+                let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
+                let_go::<PdRow>(call.func, row.pd);
+                call.hold::<PdRow>(pd);
+                row.pd = context.pd();
+            }
         }
         Opcode::Init2rtrQp => qp_context::take_receive(call, &mut row, &context, input.qpn())?,
         Opcode::Rtr2rtsQp => qp_context::take_send(call, &mut row, &context)?,

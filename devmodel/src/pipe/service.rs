@@ -8,7 +8,7 @@ use super::{
     work::{Failure, Work},
     xrc,
 };
-use crate::state::SendRecord;
+use crate::state::{QpFlags, SendRecord};
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::CqeOpcode,
@@ -107,6 +107,9 @@ pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
     w.q.sr_head = w.q.sr_tail;
     w.q.sr_send = w.q.sr_tail;
     w.q.sr_packet = 0;
+    // What was sent counts as done; the command that starts sending again finds nothing in its way.
+    w.q.una_psn = w.q.max_psn;
+    w.q.set(QpFlags::SQ_FAILED, false);
     flush_sends(w);
 }
 

@@ -15,6 +15,7 @@ mod peer;
 mod poll;
 mod post;
 mod qp;
+mod resize;
 mod snapshot;
 mod wire;
 

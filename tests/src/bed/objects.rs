@@ -374,6 +374,13 @@ impl Bed {
         srq
     }
 
+    /// Destroys an XRC SRQ.
+    pub fn destroy_xrc_srq(&mut self, srq: Srq) -> Result<(), CommandError> {
+        let mut input = DestroyXrcSrqIn::zeroed();
+        input.set().xrc_srqn(srq.srqn);
+        self.command::<_, DestroyXrcSrqOut>(srq.fid, Opcode::DestroyXrcSrq, &input).map(drop)
+    }
+
     /// A ring of `1 << log` SRQ WQEs: where it is, and its doorbell record.
     fn srq_ring(&mut self, fid: u8, log: u8) -> (u64, u64, SrqRing) {
         let stride = Self::SRQ_STRIDE as u64;

@@ -142,14 +142,22 @@ fn row_25_a_key_by_umr_has_bounds() {
 /// Row 61: translations may lie in memory the WQE points to, and come in several requests with an offset.
 #[test]
 fn row_61_translations_by_pointer_and_in_parts() {
+    // The reserved lkey, or a key of the domain the QP was given on its way to INIT.
+    for lkey in [Some(0x200), None] {
+        by_pointer(lkey);
+    }
+}
+
+fn by_pointer(physical: Option<u32>) {
     let mut s = stage(64, 100);
     let list = entries(s.buffer);
     let bytes: Vec<u8> = list.iter().flat_map(|e| e.to_be_bytes()).collect();
-    let at = s.bed.buffer(2, bytes.len());
+    let pd = s.pd;
+    let at = s.bed.mr_with(2, bytes.len(), Access::LOCAL_READ, pd, None);
     s.bed.memory.put(at.at, &bytes);
-    let physical = 0x200;
     let part = |from: usize, octowords: u16| {
-        let sge = Sge { va: at.at + from as u64 * 16, len: u32::from(octowords) * 16, lkey: physical };
+        let sge = at.part(from as u64 * 16, u32::from(octowords) * 16);
+        let sge = physical.map_or(sge, |lkey| Sge { va: sge.va - Mr::VA, lkey, ..sge });
         (Some((sge, octowords)), (from > 0).then_some(from as u16))
     };
     let (list, offset) = part(0, 32);

@@ -1,0 +1,117 @@
+//! Extended reliable connection: one connection for many shared receive queues.
+
+use super::common::*;
+use hwspec::context::ServiceType;
+
+/// An initiator on function 1, a target on function 2, and two XRC SRQs there with CQs of their own.
+struct Stage {
+    bed: Bed,
+    initiator: Qp,
+    target: Qp,
+    srqs: [Srq; 2],
+    cqs: [Cq; 2],
+    from: Mr,
+    to: Mr,
+}
+
+fn stage() -> Stage {
+    let mut bed = Bed::cx5();
+    let mut qps = Vec::new();
+    let mut ends = Vec::new();
+    for fid in [1, 2] {
+        let xrcd = bed.xrcd(fid);
+        let cq = bed.cq(fid);
+        let dummy = bed.xrc_srq(fid, 4, xrcd, cq);
+        let spec = QpSpec {
+            service: ServiceType::Xrc,
+            srq: Some(dummy),
+            xrcd,
+            no_sq: fid == 2,
+            ..QpSpec::default()
+        };
+        qps.push(bed.qp_with(fid, spec).expect("CREATE_QP"));
+        ends.push(xrcd);
+    }
+    let (initiator, target) = (qps[0], qps[1]);
+    bed.connect_with(initiator, target, path());
+    let cqs = [bed.cq(2), bed.cq(2)];
+    let srqs = [bed.xrc_srq(2, 4, ends[1], cqs[0]), bed.xrc_srq(2, 4, ends[1], cqs[1])];
+    let (from, to) = (bed.mr(1, 2048, Access::ALL), bed.mr(2, 2048, Access::ALL));
+    Stage { bed, initiator, target, srqs, cqs, from, to }
+}
+
+/// Row 50: a message uses the receive of the SRQ it names, and completes on that SRQ's CQ, which tells the SRQ.
+#[test]
+fn row_50_xrc_messages_go_to_the_srq_they_name() {
+    let mut s = stage();
+    let data = s.bed.pattern(s.from, 1);
+    for (i, len) in [(0usize, 700u32), (1, 10), (1, 2048), (0, 0)] {
+        s.bed.fill(s.to, &[0; 2048]);
+        s.bed.post_srq(s.srqs[i], &[s.to.sge()]);
+        let mut wr = Wr::send(s.from.part(0, len)).for_srq(s.srqs[i].srqn);
+        if len == 0 {
+            wr.sges.clear();
+        }
+        s.bed.post(s.initiator, &wr);
+        assert!(s.bed.one(s.initiator.send_cq).is_ok());
+        let cqe = s.bed.poll_raw(s.cqs[i]).expect("a completion");
+        assert_eq!((cqe.byte_cnt(), cqe.qpn().0, cqe.srqn_uidx()), (len, s.target.qpn, s.srqs[i].srqn));
+        assert_eq!(s.bed.completions(s.cqs[1 - i]), []);
+        assert_eq!(s.bed.bytes(s.to)[..len as usize], data[..len as usize]);
+    }
+    let frames = s.bed.take_frames();
+    assert!(frames.iter().all(|f| f.opcode().raw() >> 5 == 5), "all of XRC");
+    assert!(frames.iter().filter(|f| f.from == 1).all(|f| f.headers().xrceth().is_some()));
+}
+
+/// Row 50: an empty XRC SRQ is "not ready"; READs, WRITEs and atomics use no receive.
+#[test]
+fn row_50_xrc_is_reliable() {
+    let mut s = stage();
+    let data = s.bed.pattern(s.from, 1);
+    let srqn = s.srqs[0].srqn;
+    s.bed.post(s.initiator, &Wr::send(s.from.part(0, 600)).for_srq(srqn));
+    assert_eq!(s.bed.completions(s.initiator.send_cq), []);
+    s.bed.post_srq(s.srqs[0], &[s.to.sge()]);
+    s.bed.advance(100 * MS);
+    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+    assert!(s.bed.one(s.cqs[0]).is_ok());
+    s.bed.fill(s.to, &[0; 2048]);
+    s.bed.wire().plan(Filter::from(1), 3, 1, Fault::Drop);
+    s.bed.post(s.initiator, &Wr::write(s.from.sge(), s.to).for_srq(srqn));
+    s.bed.advance(S);
+    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+    assert_eq!(s.bed.bytes(s.to), data);
+    s.bed.fill(s.from, &[0; 2048]);
+    s.bed.post(s.initiator, &Wr::read(s.from.sge(), s.to).for_srq(srqn));
+    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+    assert_eq!(s.bed.bytes(s.from), data);
+    s.bed.post(s.initiator, &Wr::fetch_add(s.from.part(0, 8), s.to, 1).for_srq(srqn));
+    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+}
+
+/// Row 23: a request for an SRQ that is not in the target's domain is refused.
+#[test]
+fn row_23_xrc_request_for_no_srq_of_the_domain() {
+    let mut s = stage();
+    let other = s.bed.xrcd(2);
+    let cq = s.bed.cq(2);
+    let foreign = s.bed.xrc_srq(2, 4, other, cq);
+    s.bed.post(s.initiator, &Wr::send(s.from.part(0, 8)).for_srq(foreign.srqn));
+    let wc = s.bed.one(s.initiator.send_cq);
+    assert_eq!(wc.error, Some(CqeSyndrome::RemoteInvalReqErr));
+    assert_eq!(s.bed.qp_state(s.target), QpState::Err);
+}
+
+/// Row 50: what holds a target's resources is what it was created with, whatever SRQs its requests named.
+#[test]
+fn row_50_xrc_objects_end_in_order() {
+    let mut s = stage();
+    s.bed.post_srq(s.srqs[0], &[s.to.sge()]);
+    s.bed.post(s.initiator, &Wr::send(s.from.part(0, 8)).for_srq(s.srqs[0].srqn));
+    assert!(s.bed.one(s.cqs[0]).is_ok());
+    s.bed.destroy_qp(s.target).expect("DESTROY_QP");
+    s.bed.destroy_xrc_srq(s.srqs[0]).expect("DESTROY_XRC_SRQ");
+    s.bed.destroy_cq(s.cqs[0]).expect("DESTROY_CQ");
+    assert!(s.bed.destroy_cq(s.cqs[1]).is_err(), "its SRQ is still there");
+}
