@@ -381,13 +381,15 @@ impl Guest {
 
     /// Asks the guest to power off and waits for it.
     pub fn power_off(mut self) -> Outcome {
+        // The drivers in the guest take their leave, too.
+        const OFF: Duration = Duration::from_secs(60);
         let lines = std::fs::read(self.dir.join("console"))
             .unwrap_or_default()
             .iter()
             .filter(|b| **b == b'\n')
             .count();
         let _ = writeln!(self.port, "off 0");
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + OFF;
         while Instant::now() < until {
             if let Some(status) = self.qemu.try_wait()? {
                 let console = std::fs::read(self.dir.join("console")).unwrap_or_default();
