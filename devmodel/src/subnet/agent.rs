@@ -29,13 +29,21 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
     let Some(lrh) = packet.headers.lrh() else { return false };
     let to_switch = func.fid() == 0 && matches!(lrh.dlid(), identity::SWITCH_LID | PERMISSIVE_LID);
     let qpn = packet.headers.bth().dest_qp().0;
-    let own = qpn == 0 && func.function().special_qp[0] == 0;
-    if !to_switch && !own {
+    if !to_switch && qpn > 1 {
         return false;
     }
     let deth = packet.headers.deth().filter(|_| packet.headers.bth().opcode() == BthOpcode::UdSendOnly);
     let mut mad = [0; MAD_SIZE];
     let complete = packet.len as usize == MAD_SIZE && bytes_of(step, &packet.data, &mut mad).is_ok();
+    let header = MadHeader::from_bytes(prefix(&mad));
+    let own = match qpn {
+        0 => func.function().special_qp[0] == 0,
+        // Performance management is the chip's: a driver's QP1 hears of its answers only.
+        _ => complete && header.mgmt_class() == MgmtClass::Perf && header.method().answer().is_some(),
+    };
+    if !to_switch && !own {
+        return false;
+    }
     let Some(deth) = deth.filter(|_| complete) else {
         func.count(Counters::RxMalformed, 1);
         return true;
@@ -69,9 +77,9 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
             }
         }
         1 => {
-            let class = MadHeader::from_bytes(prefix(&mad)).mgmt_class();
-            let answer = match class {
-                MgmtClass::SubnAdm => sa::answer(func, &config, lrh.slid(), &mad),
+            let answer = match header.mgmt_class() {
+                MgmtClass::SubnAdm if to_switch => sa::answer(func, &config, lrh.slid(), &mad),
+                _ if !to_switch => super::local(func, &config, &mad, true),
                 _ => None,
             };
             if let Some(answer) = answer {

@@ -288,3 +288,19 @@ fn port_counters_tell_what_went_over_the_wire() {
     let info = get(&mut bed, 1, pma::CLASS_PORT_INFO, Method::Get, 0);
     assert_eq!(mad::ClassPortInfo::read(&info).capability_mask(), pma::EXTENDED_WIDTH);
 }
+
+/// 16.1: who asks from afar is answered as the driver is.
+#[test]
+fn counters_are_told_over_the_wire() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let mut mad = header(MgmtClass::Perf, 1, Method::Get, pma::PORT_COUNTERS_EXTENDED, 0).as_bytes().to_vec();
+    mad.resize(MAD_SIZE, 0);
+    mad[pma::DATA + 1] = 1;
+    let answer = a.ask(&mut bed, identity::lid(2), &prefix(&mad)).expect("an answer");
+    let h = MadHeader::read(&answer);
+    assert_eq!((h.method(), h.status()), (Method::GetResp, 0));
+    let counters = pma::PortCountersExtended::read(&answer[pma::DATA..]);
+    assert_eq!((counters.rcv_pkts(), counters.xmit_pkts()), (1, 0), "up to the question");
+    assert_eq!(bed.completions(b.qp.recv_cq), []);
+}
