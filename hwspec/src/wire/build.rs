@@ -92,6 +92,11 @@ pub fn write_headers(
     let ip_len = u16::try_from(datagram + if v6 { 0 } else { Ipv4::SIZE }).ok()?;
     let mut w = Writer::new(out.get_mut(..len)?);
 
+    if let (IpPair::V4 { src, dst }, None) = (envelope.addresses, envelope.vlan) {
+        w.put_plain_v4(envelope, src, dst, [ip_len, datagram as u16]);
+        w.put_transport(packet, pad);
+        return Some(len);
+    }
     let ethertype = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
     let mut eth = Ethernet::zeroed();
     eth.set().dst(envelope.dst_mac).src(envelope.src_mac);
@@ -150,6 +155,37 @@ pub(super) struct Writer<'a> {
 impl<'a> Writer<'a> {
     pub(super) fn new(out: &'a mut [u8]) -> Self {
         Self { out, at: 0 }
+    }
+
+    /// Ethernet, IPv4 and UDP without a tag, in one go: what nearly every packet of a simulation has.
+    #[inline]
+    fn put_plain_v4(&mut self, envelope: &Envelope, src: [u8; 4], dst: [u8; 4], lens: [u16; 2]) {
+        const IP: usize = Ethernet::SIZE;
+        const UDP: usize = IP + Ipv4::SIZE;
+        let mut all = [0; UDP + Udp::SIZE];
+        all[..6].copy_from_slice(&envelope.dst_mac);
+        all[6..12].copy_from_slice(&envelope.src_mac);
+        all[12..IP].copy_from_slice(&EtherType::IPV4.raw().to_be_bytes());
+        // Version 4, five words; do not fragment.
+        let first = 0x4500_0000 | u32::from(envelope.traffic_class) << 16 | u32::from(lens[0]);
+        let second = u32::from(envelope.identification) << 16 | 0x4000;
+        let third = u32::from(envelope.hop_limit) << 24 | u32::from(PROTO_UDP) << 16;
+        let checksum = ip::checksum([first, second, third, u32::from_be_bytes(src), u32::from_be_bytes(dst)]);
+        let third = third | u32::from(checksum);
+        let words = [first, second, third].map(u32::to_be_bytes);
+        for (at, word) in [words[0], words[1], words[2], src, dst].iter().enumerate() {
+            all[IP + 4 * at..IP + 4 * at + 4].copy_from_slice(word);
+        }
+        all[UDP..UDP + 2].copy_from_slice(&envelope.src_port.to_be_bytes());
+        all[UDP + 2..UDP + 4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        all[UDP + 4..UDP + 6].copy_from_slice(&lens[1].to_be_bytes());
+        self.put_bytes(&all);
+    }
+
+    #[inline(always)]
+    fn put_bytes<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.out[self.at..self.at + N].copy_from_slice(bytes);
+        self.at += N;
     }
 
     /// BTH and extended headers of a packet with `pad` bytes of pad.

@@ -28,18 +28,24 @@ hw_layout! {
     }
 }
 
+/// The checksum of a header whose own checksum field is 0 (RFC 791).
+#[inline]
+pub(super) fn checksum(words: [u32; 5]) -> u16 {
+    // Words of 32 bits: ones' complement sums of halves and of wholes fold to the same 16 bits.
+    let mut sum: u64 = words.iter().map(|word| u64::from(*word)).sum();
+    sum = (sum & 0xffff_ffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
 impl Ipv4 {
     /// The header checksum these bytes should carry; the `checksum` field counts as 0 (RFC 791).
     #[inline]
     pub fn expected_checksum(&self) -> u16 {
-        // Words of 32 bits: ones' complement sums of halves and of wholes fold to the same 16 bits.
-        let word = |at: usize| u64::from(u32::from_be_bytes(crate::layout::prefix(&self.as_bytes()[at..])));
-        let mut sum = word(0) + word(4) + (word(8) & 0xffff_0000) + word(12) + word(16);
-        sum = (sum & 0xffff_ffff) + (sum >> 32);
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        !(sum as u16)
+        let word = |at: usize| u32::from_be_bytes(crate::layout::prefix(&self.as_bytes()[at..]));
+        checksum([word(0), word(4), word(8) & 0xffff_0000, word(12), word(16)])
     }
     /// Whether the checksum is right.
     #[inline]
