@@ -297,7 +297,7 @@ fn a_full_ring_refuses_and_a_taken_slot_comes_back_with_the_commit() {
     assert_eq!(ring.free(), 1);
     assert!(!ring.push(&mut host, &[0; 129], SlotPayload::Bytes(&[]), false), "headers longer than a slot");
     assert!(
-        !ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[0; 5000]), false),
+        !ring.push(&mut host, &[0; 60], SlotPayload::Bytes(&[0; MAX_FRAME + 1]), false),
         "payload longer than a slot"
     );
     assert!(!ring.push(&mut host, &[0; 60], SlotPayload::Pieces(Rid(0), &[Piece::default(); 5]), false));
