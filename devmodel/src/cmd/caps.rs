@@ -72,6 +72,8 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .log_max_xrcd(log_pd)
         .log_max_rmp(log_srq)
         .log_max_uctx(log_rows(func, Table::Uctx))
+        .log_max_umem(log_rows(func, Table::Umem))
+        .umem_uid_0(true)
         .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
         .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
         .log_max_msg(qp_context::LOG_MAX_MESSAGE)

@@ -113,6 +113,7 @@ pub(super) fn flow_tables(func: &Func<'_>, link: LinkLayer) -> FlowTableCaps {
         .modify_root(true)
         .identified_miss_table_mode(true)
         .flow_table_modify(true)
+        .ignore_flow_level(true)
         .log_max_ft_size(flow::LOG_MAX_SIZE)
         .max_ft_level(flow::MAX_LEVEL)
         .log_max_ft_num(log2(func.rows(Table::FlowTable) as usize))

@@ -41,19 +41,22 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.cq_context();
     let log_size = context.log_cq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
-    Syndrome::Umem.unless(!input.cq_umem_valid() && !context.dbr_umem_valid())?;
     // Not offered: compressed entries, collapsed queues, queues of the accelerator.
     let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
     Syndrome::CqFlags.unless(plain)?;
     let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
     let eqn = call.shared::<EqRow>(context.c_eqn_or_apu_element(), Syndrome::NoSuchEq)?;
-    let dbr = memory::record(context.dbr_addr())?;
+    let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
+    let dbr = memory::record_in(call, umem, context.dbr_addr())?;
     let layout = Memory {
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
         bytes: 64 << (log_size + context.cqe_sz()),
     };
-    let memory = memory::map(call, CreateCqIn::SIZE, layout)?;
+    let memory = match input.cq_umem_valid() {
+        true => memory::within(call, input.cq_umem_id(), input.cq_umem_offset(), layout.bytes)?,
+        false => memory::map(call, CreateCqIn::SIZE, layout)?,
+    };
     let index = call.alloc::<CqRow>(0)?;
     call.hold::<UarRow>(uar);
     call.hold::<EqRow>(eqn);

@@ -3,7 +3,7 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, mkey, nic_vport, pages, port_counters, qp,
+    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memory, mkey, nic_vport, pages, port_counters, qp,
     qp_modify,
     refusal::{Done, Syndrome},
     registers, resource, rq, sq, srq, tir, uctx, vport,
@@ -107,6 +107,8 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
 
         CreateUctx => uctx::create(call),
         DestroyUctx => uctx::destroy(call),
+        CreateUmem => memory::create(call),
+        DestroyUmem => memory::destroy(call),
         AllocPd => resource::alloc_pd(call),
         DeallocPd => resource::dealloc_pd(call),
         AllocUar => resource::alloc_uar(call),

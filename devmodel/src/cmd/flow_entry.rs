@@ -44,7 +44,8 @@ struct Act {
     count: [u32; 2],
 }
 
-fn act(call: &Call<'_, '_, '_>, level: u32, c: &FlowContext) -> Done<Act> {
+/// `level`: tables must be above it.
+fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act> {
     let mut act = Act {
         action: c.action().into(),
         tag: c.flow_tag(),
@@ -68,9 +69,9 @@ fn act(call: &Call<'_, '_, '_>, level: u32, c: &FlowContext) -> Done<Act> {
         match d.destination_type().into() {
             TO_TABLE => {
                 let next = table(call, id)?;
-                // Levels rise along every path, so no packet goes in circles.
-                let higher = call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
-                Syndrome::FlowLevel.unless(higher)?;
+                // Levels rise along every path, so no packet goes in circles; unless the driver answers for that itself.
+                let higher = |level| call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
+                Syndrome::FlowLevel.unless(level.is_none_or(higher))?;
             }
             TO_TIR => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
             _ => return Syndrome::FlowDestination.refuse(),
@@ -136,7 +137,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let table = table(call, input.table_id())?;
     let level = call.func.row::<FlowTableRow>(table).map_or(0, |row| row.level);
     let c = input.flow_context();
-    let act = act(call, level, &c)?;
+    let act = act(call, (!input.ignore_flow_level()).then_some(level), &c)?;
     let (before, here) = find(call.func, table, input.flow_index());
     match call.op_mod {
         0 => {

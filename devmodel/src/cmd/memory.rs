@@ -1,4 +1,4 @@
-//! Page lists of queues.
+//! Page lists of queues, and user memory objects, which are page lists by themselves.
 
 use super::{
     call::Call,
@@ -6,13 +6,17 @@ use super::{
 };
 use crate::{
     region::{Func, MttRange},
-    state::WqMemory,
+    state::{UmemRow, WqMemory},
+    translate,
 };
+use hwspec::cmd::umem::*;
 
 /// log2 of the smallest page.
 pub(super) const LOG_PAGE: u32 = 12;
 /// Entries per page of the unit of `page_offset`.
 const OFFSETS: u32 = 64;
+/// Pages of a user memory object at most.
+const MOST_PAGES: u64 = 1 << 20;
 
 /// The geometry of a queue's memory as a context gives it.
 pub(super) struct Layout {
@@ -39,6 +43,75 @@ pub(super) fn map(call: &mut Call<'_, '_, '_>, offset: usize, layout: Layout) ->
         call.func.set_mtt(range.first + i as u32, page | 3);
     }
     Ok(WqMemory { mtt: range.first, pages: range.len, log_page, offset: first as u32 })
+}
+
+/// Takes the pages from byte `at` of a user memory object on. The queue has its own list of them from now on.
+pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64) -> Done<WqMemory> {
+    let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
+    let Some(whole) = call.func.row::<UmemRow>(index).map(|row| row.memory) else {
+        return Syndrome::NoSuchUmem.refuse();
+    };
+    let begin = at.checked_add(whole.offset.into()).ok_or(Refused(Syndrome::PageList))?;
+    let (first, offset) = (begin >> whole.log_page, begin & ((1 << whole.log_page) - 1));
+    let pages = (offset + bytes).div_ceil(1 << whole.log_page);
+    let fits = first.checked_add(pages).is_some_and(|end| end <= whole.pages.into());
+    Syndrome::PageList.unless(fits)?;
+    let range = call.func.alloc_mtt(pages as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    for page in 0..pages as u32 {
+        let entry = call.func.mtt(whole.mtt + first as u32 + page);
+        call.func.set_mtt(range.first + page, entry);
+    }
+    Ok(WqMemory { mtt: range.first, pages: range.len, log_page: whole.log_page, offset: offset as u32 })
+}
+
+/// A doorbell record's address: `at` itself, or that byte of a user memory object.
+pub(super) fn record_in(call: &Call<'_, '_, '_>, umem: Option<u32>, at: u64) -> Done<u64> {
+    let Some(umem) = umem else { return record(at) };
+    let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
+    let row = call.func.row::<UmemRow>(index);
+    let found = row.and_then(|row| translate::queue(call.func, &row.memory, u32::try_from(at).ok()?));
+    record(found.ok_or(Refused(Syndrome::PageList))?)
+}
+
+/// `CREATE_UMEM`.
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateUmemIn = call.input()?;
+    let umem = input.umem();
+    let log_page = u32::from(umem.log_page_size()) + LOG_PAGE;
+    Syndrome::PageSize.unless(log_page <= 31 && !umem.ats())?;
+    let offset = umem.page_offset();
+    let pages = umem.num_of_mtt();
+    Syndrome::PageList.unless(u64::from(offset) < 1 << log_page && (1..=MOST_PAGES).contains(&pages))?;
+    let list = call.list(CreateUmemIn::SIZE, pages as usize).or(Syndrome::PageList.refuse())?;
+    let list: Vec<u64> = list.collect();
+    Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff == 0 || page & 0xfff <= 3))?;
+    let range = call.func.alloc_mtt(pages as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    for (entry, page) in (range.first..).zip(&list) {
+        // What may be done is said by the entry's low bits, and the device only gets what queues are made of.
+        call.func.set_mtt(entry, page | 3);
+    }
+    let index = call.alloc::<UmemRow>(0)?;
+    if let Some(row) = call.func.row_mut::<UmemRow>(index) {
+        row.memory = WqMemory { mtt: range.first, pages: range.len, log_page, offset };
+    }
+    let mut out = CreateUmemOut::zeroed();
+    out.set().umem_id(call.func.number::<UmemRow>(index));
+    call.answer(&out)
+}
+
+/// `DESTROY_UMEM`. Queues keep the pages they were made with.
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroyUmemIn = call.input()?;
+    let index = call.own::<UmemRow>(input.umem_id(), Syndrome::NoSuchUmem)?;
+    end(call.func, index);
+    call.answer(&DestroyUmemOut::zeroed())
+}
+
+/// Ends a user memory object.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let Some(memory) = func.row::<UmemRow>(index).map(|row| row.memory) else { return };
+    unmap(func, memory);
+    func.free::<UmemRow>(index);
 }
 
 /// Gives the entries of a queue's page list back.

@@ -46,7 +46,6 @@ const RQ_NONE: u8 = 3;
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateQpIn = call.input()?;
     let context = input.qpc();
-    Syndrome::Umem.unless(!input.wq_umem_valid() && !context.dbr_umem_valid())?;
     let service = context.st();
     Syndrome::ServiceType.unless(SERVICES.contains(&service))?;
     let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1 | ServiceType::RegUmr);
@@ -80,7 +79,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let xrc = |row: &SrqRow| row.kind == Kind::Xrc as u32;
     let fits = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| xrc(row) == xrcd.is_some());
     Syndrome::NoSuchSrq.unless(fits && (srq.is_some() || xrcd.is_none()))?;
-    let dbr = memory::record(context.dbr_addr())?;
+    let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
+    let dbr = memory::record_in(call, umem, context.dbr_addr())?;
 
     let (no_sq, no_rq) = (context.no_sq(), context.rq_type() != RQ_OWN);
     let log_stride = context.log_rq_stride() + 4;
@@ -95,7 +95,10 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         page_offset: context.page_offset(),
         bytes: rq_bytes + sq_bytes,
     };
-    let memory = memory::map(call, CreateQpIn::SIZE, layout)?;
+    let memory = match input.wq_umem_valid() {
+        true => memory::within(call, input.wq_umem_id(), input.wq_umem_offset(), layout.bytes)?,
+        false => memory::map(call, CreateQpIn::SIZE, layout)?,
+    };
 
     Syndrome::TableFull.unless(call.func.used::<QpRow>() < caps::max_qps(call.func))?;
     // QP0 and QP1 are not given out.

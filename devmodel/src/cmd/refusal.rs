@@ -91,7 +91,8 @@ syndromes! {
     PageList = 0x42, BadParam, "a page list that holds the whole queue or region";
     DoorbellRecord = 0x43, BadParam, "a doorbell record aligned to 8 bytes";
     Vector = 0x44, BadIndex, "an interrupt vector the function has";
-    Umem = 0x45, BadParam, "page lists: user memory objects are not supported";
+    Umem = 0x45, BadParam, "a page list: only CQs and QPs take user memory objects";
+    NoSuchUmem = 0x48, BadResource, "a user memory object of this user context";
     CqFlags = 0x46, BadParam, "CQ options this device supports";
     ModifyField = 0x47, BadParam, "a field that can be modified";
 

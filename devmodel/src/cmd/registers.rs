@@ -11,6 +11,7 @@ use super::{
 use crate::LinkLayer;
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
+    eqe::PortChange,
     context::port::Pfcc,
     layout::{Layout, load, prefix, store},
 };
@@ -73,9 +74,17 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         // This driver's byte order; the interface is big-endian whatever it is.
         (HOST_ENDIANNESS, WRITE | READ) => {}
         (PAOS, WRITE) => {
-            let state = load(&register, 0, 11, 8);
-            Syndrome::VportState.unless(state == UP || state == DOWN)?;
-            vport::set_link(call.func, state == UP);
+            // Without `ase` the state stays and is only told.
+            if load(&register, 4, 31, 31) != 0 {
+                let state = load(&register, 0, 11, 8);
+                Syndrome::VportState.unless(state == UP || state == DOWN)?;
+                match state == UP && call.func.function().vport_state != 0 {
+                    // A port that is told to come up says when it is, even if it was.
+                    true => vport::port_event(call.func, PortChange::Active),
+                    false => vport::set_link(call.func, state == UP),
+                }
+            }
+            read(call, id, &mut register);
         }
         (PMTU, WRITE) => {
             let mtu = load(&register, 8, 31, 16) as u16;

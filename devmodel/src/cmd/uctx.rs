@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    cq, eq, flow, flow_entry, mkey, qp,
+    cq, eq, flow, flow_entry, memory, mkey, qp,
     refusal::{Done, Syndrome},
     rq, sq, srq, tir,
 };
@@ -13,7 +13,8 @@ use crate::{
     region::{Func, Row},
     state::{
         CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MkeyRow,
-        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
+        XrcdRow,
     },
 };
 use hwspec::cmd::uctx::*;
@@ -68,6 +69,7 @@ pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl F
     each::<SrqRow>(func, host, &pick, srq::end);
     each::<CqRow>(func, host, &pick, cq::end);
     each::<EqRow>(func, host, &pick, eq::end);
+    each::<UmemRow>(func, host, &pick, memory::end);
     each::<PdRow>(func, host, &pick, |f, i| f.free::<PdRow>(i));
     each::<TdRow>(func, host, &pick, |f, i| f.free::<TdRow>(i));
     each::<XrcdRow>(func, host, &pick, |f, i| f.free::<XrcdRow>(i));

@@ -6,7 +6,7 @@ use crate::{
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow,
-        SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+        SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
     },
 };
 use std::{
@@ -35,7 +35,7 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
         fn head_mut(&mut self) -> &mut Head { &mut self.head }
     }
 )* } }
-impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, CounterRow => Counter, GroupRow => Group,
+impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
     FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);

@@ -4,7 +4,7 @@ use super::{Outlet, outlet, ring};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
     GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow, SrqRow,
-    SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, XrcdRow,
+    SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -141,6 +141,7 @@ pub enum Table {
     Xrcd,
     Counter,
     Uctx,
+    Umem,
     /// Memberships of QPs in multicast groups.
     Group,
     Sq,
@@ -171,7 +172,7 @@ pub enum Table {
 
 impl Table {
     /// All tables, in order.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -182,6 +183,7 @@ impl Table {
         Self::Xrcd,
         Self::Counter,
         Self::Uctx,
+        Self::Umem,
         Self::Group,
         Self::Sq,
         Self::Rq,
@@ -216,6 +218,7 @@ impl Table {
             Self::Uar => 1024,
             Self::Counter => 256,
             Self::Uctx => 1024,
+            Self::Umem => 4096,
             Self::Group | Self::Srq => 1 << g.log_srq,
             Self::Sq | Self::Rq => 1 << g.log_cq.min(10),
             Self::Tis | Self::Tir | Self::FlowTable | Self::FlowCounter => 256,
@@ -250,6 +253,7 @@ impl Table {
             Self::Xrcd => size_of::<XrcdRow>(),
             Self::Counter => size_of::<CounterRow>(),
             Self::Uctx => size_of::<UctxRow>(),
+            Self::Umem => size_of::<UmemRow>(),
             Self::Group => size_of::<GroupRow>(),
             Self::Srq => size_of::<SrqRow>(),
             Self::Cq => size_of::<CqRow>(),

@@ -36,6 +36,11 @@ rows! {
     TdRow {}
     /// XRC domain.
     XrcdRow {}
+    /// User memory object.
+    UmemRow {
+        /// Its page list.
+        memory: WqMemory,
+    }
     /// User access region: one doorbell page of BAR0. Its index is the page's number.
     UarRow {}
     /// User context.

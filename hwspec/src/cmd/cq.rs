@@ -9,6 +9,8 @@ hw_layout! {
         0x000 [15: 0] uid: u16,
         0x004 [15: 0] op_mod: u16,
         0x010         cq_context: CqContext,
+        0x050 [63: 0] cq_umem_offset: u64,
+        0x058 [31: 0] cq_umem_id: u32,
         0x05c [31:31] cq_umem_valid: bool,
     }
 }

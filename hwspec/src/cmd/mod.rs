@@ -17,6 +17,7 @@ pub mod rq_sq;
 pub mod srq;
 pub mod tir;
 pub mod uctx;
+pub mod umem;
 pub mod vport;
 
 use crate::{hw_enum, hw_layout};
@@ -134,6 +135,8 @@ hw_enum! {
         ModifyFlowTable = 0x93c,
         CreateUctx = 0xa04,
         DestroyUctx = 0xa06,
+        CreateUmem = 0xa08,
+        DestroyUmem = 0xa0a,
     }
 }
 

@@ -12,6 +12,8 @@ hw_layout! {
         0x010 [31: 0] opt_param_mask: u32,
         0x014 [31: 0] ece: u32,
         0x018         qpc: QpContext,
+        0x100 [63: 0] wq_umem_offset: u64,
+        0x108 [31: 0] wq_umem_id: u32,
         0x10c [31:31] wq_umem_valid: bool,
     }
 }

@@ -16,6 +16,7 @@ hw_layout! {
         0x000 [13:12] mini_cqe_res_format: u8,
         0x000 [11: 8] st: u8,
         0x000 [ 1: 0] cqe_compression_layout: u8,
+        0x004 [31: 0] dbr_umem_id: u32,
         0x008 [11: 6] page_offset: u8,
         0x00c [28:24] log_cq_size: u8,
         0x00c [23: 0] uar_page: u32,

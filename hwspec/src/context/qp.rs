@@ -108,5 +108,6 @@ hw_layout! {
         0x0c4 [ 7: 0] cs_res: u8,
         0x0c8 [63: 0] dc_access_key: u64,
         0x0d0 [28:28] dbr_umem_valid: bool,
+        0x0e4 [31: 0] dbr_umem_id: u32,
     }
 }

@@ -339,6 +339,13 @@ cases! {
         dealloc_q_counter_in DeallocQCounterIn,
         dealloc_q_counter_out DeallocQCounterOut,
     }
+    hwspec::cmd::umem {
+        umem UserMemory,
+        create_umem_in CreateUmemIn,
+        create_umem_out CreateUmemOut,
+        destroy_umem_in DestroyUmemIn,
+        destroy_umem_out DestroyUmemOut,
+    }
     hwspec::cmd::uctx {
         uctx UserContext,
         create_uctx_in CreateUctxIn,
