@@ -78,7 +78,8 @@ fn is_of_interest(s: &Summary) -> bool {
 }
 
 fn list(sysfs: &Sysfs, all: bool) -> Result<String, PciError> {
-    let mut text = format!("{:12} {:9} {:6} {:14} {:>5}  {}\n", "address", "id", "class", "driver", "group", "is");
+    let mut text =
+        format!("{:12} {:9} {:6} {:14} {:>5}  {}\n", "address", "id", "class", "driver", "group", "is");
     let mut count = 0;
     for device in sysfs.devices()? {
         // One that is just going away is left out.
@@ -103,7 +104,9 @@ fn list(sysfs: &Sysfs, all: bool) -> Result<String, PciError> {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     match count {
-        0 => Ok("no network function, no virtual function and none of VFIO's; --all shows the others\n".into()),
+        0 => {
+            Ok("no network function, no virtual function and none of VFIO's; --all shows the others\n".into())
+        }
         _ => Ok(text),
     }
 }

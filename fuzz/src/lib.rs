@@ -1,6 +1,6 @@
 //! What hostile input may do to the model: nothing but what the interface defines.
 //!
-//! Each target takes any bytes, turns them into commands, work requests or packets for function 1, lets the chip work and
+//! Each target takes any bytes, turns them into commands, work requests, packets or vfio-user messages for function 1, lets the chip work and
 //! some time pass, and then asserts that functions 2 and 3 still serve each other as before. A panic anywhere is a
 //! finding by itself. The targets start from one state, restored for every input, so an input always does the same.
 #![deny(unsafe_code)]
@@ -9,8 +9,10 @@ mod bytes;
 mod command;
 mod packet;
 mod stage;
+mod vfio_user;
 mod wqe;
 
 pub use command::command_mailbox;
 pub use packet::packet;
+pub use vfio_user::vfio_user;
 pub use wqe::wqe;

@@ -29,3 +29,8 @@ fn work_requests_of_any_bytes_leave_others_alone() {
 fn packets_of_any_bytes_leave_others_alone() {
     run(ironverbs_fuzz::packet);
 }
+
+#[test]
+fn messages_of_any_bytes_leave_others_alone() {
+    run(ironverbs_fuzz::vfio_user);
+}

@@ -221,6 +221,11 @@ impl Sender {
         sys::shutdown(self.socket.as_fd());
     }
 
+    /// Whether the other end is gone.
+    pub fn is_closed(&self) -> bool {
+        sys::hung_up(self.socket.as_fd())
+    }
+
     /// Another handle on the sending half.
     pub fn share(&self) -> Self {
         Self { socket: self.socket.clone() }

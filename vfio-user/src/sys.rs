@@ -123,6 +123,14 @@ pub fn readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     }
 }
 
+/// Whether the other end is gone.
+pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one structure that lives across the call.
+    let ready = unsafe { libc::poll(&raw mut one, 1, 0) };
+    ready > 0 && one.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Ends both directions: whoever waits on the socket, or on a listener, returns.
 pub fn shutdown(socket: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open.

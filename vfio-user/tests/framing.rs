@@ -104,7 +104,9 @@ fn a_size_no_message_has_ends_the_session() {
 #[test]
 fn closing_between_messages_is_the_end_and_within_one_is_an_error() {
     let (a, mut b) = pair();
+    assert!(!b.sender.is_closed());
     drop(a);
+    assert!(b.sender.is_closed());
     assert!(matches!(b.receiver.receive(Some(SOON)), Err(Error::Closed)));
     let (a, mut b) = pair();
     a.sender.send(&Header::request(1, Command::REGION_WRITE, 8), &[], &[]).expect("sent");

@@ -46,7 +46,9 @@ pub enum PciError {
         most: u16,
     },
     /// There are virtual functions already.
-    #[error("{address} has {have} virtual functions already: 'ironverbs vf create {address} 0' removes them first")]
+    #[error(
+        "{address} has {have} virtual functions already: 'ironverbs vf create {address} 0' removes them first"
+    )]
     HasVfs {
         /// The physical function.
         address: Address,
@@ -82,7 +84,10 @@ pub enum PciError {
     )]
     NoGroup(Address),
     /// Others of the group belong to the kernel.
-    #[error("IOMMU group {group} of {address} is not viable: {} must be unbound or bound to vfio-pci too", Members(members))]
+    #[error(
+        "IOMMU group {group} of {address} is not viable: {} must be unbound or bound to vfio-pci too",
+        Members(members)
+    )]
     NotViable {
         /// The function.
         address: Address,

@@ -156,9 +156,7 @@ impl PciDevice {
     pub fn group_obstacles(&self) -> Result<Vec<(Address, String)>, PciError> {
         let members = self.group_members()?;
         let driven = members.into_iter().filter_map(|device| Some((device.address, device.driver()?)));
-        Ok(driven
-            .filter(|(_, driver)| !HARMLESS.contains(&driver.as_str()) && !is_vfio(driver))
-            .collect())
+        Ok(driven.filter(|(_, driver)| !HARMLESS.contains(&driver.as_str()) && !is_vfio(driver)).collect())
     }
 
     /// Name of its VFIO character device (`vfio0`), where the kernel has such and the function is bound to VFIO.

@@ -27,9 +27,9 @@ struct Entry {
     len: AtomicUsize,
 }
 
-static TABLE: [Entry; ENTRIES] = [const {
-    Entry { state: AtomicU32::new(0), at: AtomicUsize::new(0), len: AtomicUsize::new(0) }
-}; ENTRIES];
+static TABLE: [Entry; ENTRIES] =
+    [const { Entry { state: AtomicU32::new(0), at: AtomicUsize::new(0), len: AtomicUsize::new(0) } };
+        ENTRIES];
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static NOTHING: AtomicI32 = AtomicI32::new(-1);
 static HANDLER: Once = Once::new();
@@ -125,9 +125,7 @@ mod tests {
         // SAFETY: a new descriptor.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"registers".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(0x4000).unwrap();
-        let bar = Bar::Mapped(Arc::new(Mapping::owning(
-            Mapped::registers(file.as_fd(), 0, 0x4000).unwrap(),
-        )));
+        let bar = Bar::Mapped(Arc::new(Mapping::owning(Mapped::registers(file.as_fd(), 0, 0x4000).unwrap())));
         let _absence = Absence::of_file(file.as_fd());
         bar.write32(0x10, 7);
         let (before, size) = (generation(), |file: &File| file.metadata().map_or(0, |m| m.len()));

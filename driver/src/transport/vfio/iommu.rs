@@ -108,7 +108,9 @@ impl Iommu {
         };
         if done != size {
             // It stays taken: part of it may still be mapped.
-            return Err(io::Error::other(format!("{len} bytes at {iova:#x} were to be unmapped, {done} were")));
+            return Err(io::Error::other(format!(
+                "{len} bytes at {iova:#x} were to be unmapped, {done} were"
+            )));
         }
         locked(&self.space).free(iova, size);
         Ok(())

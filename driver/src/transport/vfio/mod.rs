@@ -54,7 +54,8 @@ impl VfioTransport {
         let generation = fork::generation();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, forks, known)| *forks == generation && known.strong_count() > 0);
-        if let Some(known) = open.iter().find_map(|(at, _, known)| known.upgrade().filter(|_| *at == address)) {
+        if let Some(known) = open.iter().find_map(|(at, _, known)| known.upgrade().filter(|_| *at == address))
+        {
             return Ok(known);
         }
         let this = Arc::new(Self::fresh(address)?);

@@ -37,7 +37,9 @@ pub enum VfioError {
     #[error("{} may not be opened: give it to this user (chown), or run as root", .0.display())]
     Forbidden(PathBuf),
     /// The container does not know the interface.
-    #[error("expected a VFIO container of type 1 version 2, this kernel has none (modprobe vfio_iommu_type1)")]
+    #[error(
+        "expected a VFIO container of type 1 version 2, this kernel has none (modprobe vfio_iommu_type1)"
+    )]
     NoType1,
     /// Anything else, with what was tried.
     #[error("{address}: cannot {what}: {source}")]
@@ -143,14 +145,13 @@ fn through_iommufd(device: &PciDevice, path: &Path) -> Result<Opened, VfioError>
     let address = device.address;
     let cdev = file(address, path)?;
     let iommufd = file(address, Path::new("/dev/iommu"))?;
-    let ioas = sys::bind_iommufd(cdev.as_fd(), iommufd.as_fd()).map_err(|source| {
-        match source.raw_os_error() {
+    let ioas =
+        sys::bind_iommufd(cdev.as_fd(), iommufd.as_fd()).map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY | libc::EINVAL) if holder(path).is_some() => {
                 VfioError::Busy { address, pid: holder(path) }
             }
             _ => VfioError::Step { address, what: "bind it to an iommufd", source },
-        }
-    })?;
+        })?;
     let absence = Absence::of_file(iommufd.as_fd());
     let iommu = Iommu::iommufd(iommufd, ioas).map_err(step(address, "learn what the IOMMU can do"))?;
     Ok(opened(File::from(cdev), Arc::new(iommu), vec![absence]))

@@ -356,7 +356,8 @@ pub unsafe fn map_ioas(
 
 /// As [`unmap`], in an iommufd's address space.
 pub fn unmap_ioas(iommufd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) -> io::Result<u64> {
-    let mut unmap = iommu_ioas_unmap { size: size_of::<iommu_ioas_unmap>() as u32, ioas_id: ioas, iova, length };
+    let mut unmap =
+        iommu_ioas_unmap { size: size_of::<iommu_ioas_unmap>() as u32, ioas_id: ioas, iova, length };
     // SAFETY: the structure of this ioctl.
     unsafe { call(iommufd, IOAS_UNMAP, &mut unmap)? };
     Ok(unmap.length)

@@ -74,13 +74,16 @@ impl Client {
         self.generation == fork::generation()
     }
 
+    /// Whether the server is gone.
+    pub fn is_gone(&self) -> bool {
+        self.talk().is_ok_and(|connection| connection.sender.is_closed())
+    }
+
     /// Whether the device can be reset. It must be a PCI device.
     pub fn can_reset(&self) -> io::Result<bool> {
         let question = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..Default::default() };
-        let (info, _) = self
-            .talk()?
-            .ask::<DeviceInfo>(Command::DEVICE_GET_INFO, &question, PATIENCE)
-            .map_err(refused)?;
+        let (info, _) =
+            self.talk()?.ask::<DeviceInfo>(Command::DEVICE_GET_INFO, &question, PATIENCE).map_err(refused)?;
         match info.flags & DEVICE_FLAG_PCI {
             0 => Err(io::Error::other(format!("expected a PCI device, found flags {:#x}", info.flags))),
             _ => Ok(info.flags & DEVICE_FLAG_RESET != 0),
@@ -92,19 +95,14 @@ impl Client {
         /// Room for capabilities, which are not used: all accesses are messages.
         const ROOM: u32 = 4096;
         let question = RegionInfo { argsz: ROOM, index, ..Default::default() };
-        let answer = self.talk()?.call(
-            Command::DEVICE_GET_REGION_INFO,
-            &[question.as_bytes()],
-            &[],
-            PATIENCE,
-        );
+        let answer =
+            self.talk()?.call(Command::DEVICE_GET_REGION_INFO, &[question.as_bytes()], &[], PATIENCE);
         Ok(RegionInfo::decode(&answer.map_err(refused)?.payload).map_err(refused)?.0.size)
     }
 
     /// MSI-X vectors.
     pub fn vectors(&self) -> io::Result<u32> {
-        let question =
-            IrqInfo { argsz: size_of::<IrqInfo>() as u32, index: IRQ_MSIX, ..Default::default() };
+        let question = IrqInfo { argsz: size_of::<IrqInfo>() as u32, index: IRQ_MSIX, ..Default::default() };
         let asked = self.talk()?.ask::<IrqInfo>(Command::DEVICE_GET_IRQ_INFO, &question, PATIENCE);
         Ok(asked.map_err(refused)?.0.count)
     }
@@ -112,16 +110,16 @@ impl Client {
     /// Reads of a region.
     pub fn read(&self, region: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let question = RegionAccess { offset, region, count: bytes.len() as u32 };
-        let (_, reply) = self
-            .talk()?
-            .ask::<RegionAccess>(Command::REGION_READ, &question, PATIENCE)
-            .map_err(refused)?;
+        let (_, reply) =
+            self.talk()?.ask::<RegionAccess>(Command::REGION_READ, &question, PATIENCE).map_err(refused)?;
         let data = reply.payload.get(size_of::<RegionAccess>()..).unwrap_or_default();
         match data.len() == bytes.len() {
             true => bytes.copy_from_slice(data),
             false => {
                 let (expected, found) = (bytes.len(), data.len());
-                return Err(io::Error::other(format!("expected {expected} bytes of a region, found {found}")));
+                return Err(io::Error::other(format!(
+                    "expected {expected} bytes of a region, found {found}"
+                )));
             }
         }
         Ok(())

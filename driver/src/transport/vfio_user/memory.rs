@@ -71,7 +71,8 @@ impl Store {
     }
 
     fn place(&mut self, len: usize, like: usize) -> io::Result<u64> {
-        let full = || io::Error::new(io::ErrorKind::OutOfMemory, "no room is left in the file for the device");
+        let full =
+            || io::Error::new(io::ErrorKind::OutOfMemory, "no room is left in the file for the device");
         self.places.alloc(len as u64, like as u64).ok_or_else(full)
     }
 
@@ -102,7 +103,12 @@ impl Store {
     /// Where the server finds `len` bytes at `base`; memory that is in no file is moved into ours.
     /// # Safety
     /// The memory is the caller's, and nothing else writes to it just now.
-    pub unsafe fn find(&mut self, base: *mut u8, len: usize, used: &[(u64, u64)]) -> io::Result<Vec<Stretch>> {
+    pub unsafe fn find(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        used: &[(u64, u64)],
+    ) -> io::Result<Vec<Stretch>> {
         let areas = maps::parse(&std::fs::read_to_string("/proc/self/maps")?);
         let (start, end) = (base as usize, base as usize + len);
         let parts = maps::cover(&areas, start, end)
@@ -198,7 +204,8 @@ impl Store {
         let touches = |list: &[(u64, u64)], place: u64, len: u64| {
             list.iter().any(|(at, size)| *at < place + len && place < at + size)
         };
-        let idle = |(place, len): &(u64, u64)| !touches(&mapped, *place, *len) && !touches(used, *place, *len);
+        let idle =
+            |(place, len): &(u64, u64)| !touches(&mapped, *place, *len) && !touches(used, *place, *len);
         let (gone, kept) = std::mem::take(&mut self.moved).into_iter().partition(idle);
         self.moved = kept;
         let gone: Vec<(u64, u64)> = gone;
@@ -240,7 +247,9 @@ fn descriptor(part: &Area) -> io::Result<OwnedFd> {
             }
         }
     }
-    Err(refused("the memory is a shared mapping of a file that is closed: a device behind vfio-user cannot reach it"))
+    Err(refused(
+        "the memory is a shared mapping of a file that is closed: a device behind vfio-user cannot reach it",
+    ))
 }
 
 #[cfg(test)]

@@ -67,7 +67,9 @@ impl VfioUserTransport {
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         let path = std::path::absolute(path)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(_, known)| known.upgrade().is_some_and(|it| it.reach.client.is_ours()));
+        // What a server that is gone had may be kept by somebody; the next one is another function.
+        let good = |it: Arc<Self>| it.reach.client.is_ours() && !it.reach.client.is_gone();
+        open.retain(|(_, known)| known.upgrade().is_some_and(good));
         if let Some(known) = open.iter().find_map(|(at, known)| known.upgrade().filter(|_| *at == path)) {
             return Ok(known);
         }

@@ -1,0 +1,283 @@
+//! `ironverbs serve` beside programs of the same node: a client on a vfio-user socket and a program share one wire.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use devmodel::identity;
+use driver::transport::VfioUserTransport;
+use driver::{Device, OpenOptions, SendOp, WcStatus};
+use node::runtime::{Node, open_device_of};
+use tests::end::{End, Patience, is_peer_gone};
+use tests::program::Scratch;
+
+const SOON: Duration = Duration::from_secs(20);
+const LEN: usize = 1 << 20;
+
+/// A node with VFs, function 1 of which is served by a process of its own.
+struct Served {
+    scratch: Scratch,
+    process: Child,
+}
+
+impl Served {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(more: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.dir()).unwrap();
+        let process = start(&scratch, more);
+        Self { scratch, process }
+    }
+
+    fn socket(&self) -> PathBuf {
+        socket(&self.scratch)
+    }
+
+    fn node(&self) -> Arc<Node> {
+        Node::open(&self.scratch.dir().join("node")).unwrap()
+    }
+
+    /// The driver as a guest would have it.
+    fn guest(&self) -> End {
+        let program = [2, 3].map(|fid| (v4(fid), identity::mac(0, fid)));
+        let options = OpenOptions {
+            link_local: true,
+            gids: vec![v4(1)],
+            neighbours: program.to_vec(),
+            ..OpenOptions::default()
+        };
+        let transport = VfioUserTransport::open(&self.socket()).unwrap();
+        End::new(Device::open(transport, options).unwrap(), LEN).unwrap()
+    }
+
+    fn program(&self, fid: u8) -> End {
+        End::new(open_device_of(&self.node(), fid).unwrap(), LEN).unwrap()
+    }
+
+    fn pair(&self) -> (End, End) {
+        let (guest, program) = (self.guest(), self.program(2));
+        guest.connect(&program.card().unwrap(), Patience::default()).unwrap();
+        program.connect(&guest.card().unwrap(), Patience::default()).unwrap();
+        (guest, program)
+    }
+
+    fn signal(&mut self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Processor time it took so far.
+    fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn socket(scratch: &Scratch) -> PathBuf {
+    scratch.dir().join("f1")
+}
+
+/// The address the node gives function `fid`.
+fn v4(fid: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, fid + 1]
+}
+
+fn command(scratch: &Scratch, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
+    command.arg("serve").arg("--node").arg(scratch.dir().join("node"));
+    command.arg("--plug").arg(format!("1={}", socket(scratch).display())).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(scratch: &Scratch, more: &[&str]) -> Child {
+    let mut process = command(scratch, more).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("iron1 at "), "{line}");
+    process
+}
+
+#[track_caller]
+fn done(end: &End) {
+    let completion = end.wait(SOON).expect("a completion");
+    assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect()
+}
+
+#[test]
+fn a_guest_and_a_program_of_the_node_talk_both_ways() {
+    let served = Served::new();
+    let (guest, program) = served.pair();
+    let mut seed = 0;
+    for (a, b) in [(&guest, &program), (&program, &guest)] {
+        let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+        for len in [8, 100, 4096, 300_000] {
+            seed += 1;
+            let data = pattern(len, seed);
+            a.words.put(0, &data);
+            a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+            done(a);
+            assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
+            b.receive(2, LEN / 2, LEN / 2).unwrap();
+            a.post(3, SendOp::Send, &[a.sge(0, len)]).unwrap();
+            done(a);
+            done(b);
+            assert!(b.words.bytes(LEN / 2, len) == data, "SEND of {len}");
+            let data = pattern(len, seed ^ 0x55);
+            b.words.put(0, &data);
+            a.post(4, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+            done(a);
+            assert!(a.words.bytes(0, len) == data, "READ of {len}");
+        }
+        b.words.set_word(0, 40);
+        a.post(5, SendOp::FetchAdd { raddr, rkey, add: 2 }, &[a.sge(0, 8)]).unwrap();
+        done(a);
+        assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
+    }
+}
+
+#[test]
+fn what_is_served_is_busy_and_what_is_busy_is_not_served() {
+    let served = Served::new();
+    let node = served.node();
+    let refused = open_device_of(&node, 1).err().expect("a refusal");
+    assert_eq!(refused.errno(), libc_ebusy());
+    let pid = served.process.id().to_string();
+    assert!(refused.to_string().contains(&pid), "{refused}");
+    let _open = open_device_of(&node, 2).unwrap();
+    let other = served.scratch.dir().join("f2");
+    let plug = format!("2={}", other.display());
+    let mut second = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
+    second.arg("serve").arg("--node").arg(served.scratch.dir().join("node")).arg("--plug").arg(plug);
+    let said = second.output().unwrap();
+    assert!(!said.status.success());
+    let why = String::from_utf8_lossy(&said.stderr);
+    assert!(why.contains("iron2 is in use") && why.lines().count() == 1, "{why}");
+    assert!(!other.exists());
+}
+
+fn libc_ebusy() -> i32 {
+    16
+}
+
+#[test]
+fn it_goes_when_told_and_leaves_nothing() {
+    for signal in ["TERM", "INT"] {
+        let mut served = Served::new();
+        let (guest, _program) = served.pair();
+        served.signal(signal);
+        let status = served.process.wait().unwrap();
+        assert!(status.success(), "{signal}: {status}");
+        assert!(!served.socket().exists());
+        assert!(guest.device.port().is_err());
+        // The function is free again.
+        drop(open_device_of(&served.node(), 1).unwrap());
+    }
+}
+
+#[test]
+fn a_server_that_was_killed_is_followed_by_the_next() {
+    let mut served = Served::new();
+    let (guest, program) = served.pair();
+    served.process.kill().unwrap();
+    served.process.wait().unwrap();
+    assert!(served.socket().exists(), "nobody could remove it");
+    // Who was connected to the guest finds out, and does not hang.
+    program
+        .post(1, SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() }, &[program.sge(0, 8)])
+        .unwrap();
+    let completion = program.wait(SOON).expect("a completion");
+    assert!(is_peer_gone(completion.status), "{completion:?}");
+    drop((guest, program));
+    served.process = start(&served.scratch, &[]);
+    let (guest, program) = served.pair();
+    guest
+        .post(1, SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() }, &[guest.sge(0, 8)])
+        .unwrap();
+    done(&guest);
+}
+
+#[test]
+fn a_socket_that_another_server_has_is_left_alone() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.dir()).unwrap();
+    let _theirs = UnixListener::bind(socket(&scratch)).unwrap();
+    let said = command(&scratch, &[]).output().unwrap();
+    assert!(!said.status.success());
+    assert!(String::from_utf8_lossy(&said.stderr).contains("f1"), "{said:?}");
+    assert!(socket(&scratch).exists());
+}
+
+#[test]
+fn nobody_asks_nothing_runs() {
+    let served = Served::new();
+    let (_guest, _program) = served.pair();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = served.cpu();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = served.cpu() - before;
+    assert!(used <= Duration::from_millis(20), "{used:?} in two idle seconds");
+}
+
+#[test]
+fn a_silent_client_holds_nobody_up() {
+    let served = Served::with(&["--plug", &format!("3=/dev/shm/ironverbs-silent-{}", std::process::id())]);
+    let silent = PathBuf::from(format!("/dev/shm/ironverbs-silent-{}", std::process::id()));
+    let mut stream = std::os::unix::net::UnixStream::connect(&silent).unwrap();
+    // Half a header, and no more.
+    std::io::Write::write_all(&mut stream, &[1, 0, 1]).unwrap();
+    let (guest, program) = served.pair();
+    let begun = Instant::now();
+    for _ in 0..100 {
+        guest
+            .post(
+                1,
+                SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() },
+                &[guest.sge(0, 64)],
+            )
+            .unwrap();
+        done(&guest);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    // It is thrown out in the end.
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
+    drop(served);
+    let _ = fs::remove_file(silent);
+}
+
+#[test]
+fn wrong_words_are_one_line() {
+    for words in [
+        &["--misbehave", "nonsense"][..],
+        &["--plug", "x"],
+        &["--plug", "300=/tmp/x"],
+        &["--plug", "200=/tmp/x"],
+    ] {
+        let scratch = Scratch::new();
+        let said = command(&scratch, words).output().unwrap();
+        let why = String::from_utf8_lossy(&said.stderr);
+        assert!(!said.status.success() && why.lines().count() == 1, "{words:?}: {why}");
+        assert!(!socket(&scratch).exists());
+    }
+}

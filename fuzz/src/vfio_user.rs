@@ -1,0 +1,142 @@
+//! vfio-user: messages in good form with any contents, and bytes that are no messages at all.
+//!
+//! The server of function 1 gets them through its socket. Its bus addresses lead nowhere but into the memory the input
+//! maps; the memory of function 2, and its registers, must stay as they are.
+
+use crate::bytes::Bytes;
+use devmodel::{
+    Config,
+    region::Geometry,
+    serve::{Board, Function, session},
+};
+use std::{
+    fs::File,
+    io::Write,
+    net::Shutdown,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{fs::FileExt, net::UnixStream},
+    },
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+use vfio_user_proto::{
+    Command, Connection, DmaMap, Header, IrqSet, REGION_BAR0, REGION_CONFIG, RegionAccess, Version,
+    zerocopy::IntoBytes,
+};
+
+/// Messages of one input at most.
+const MESSAGES: usize = 32;
+/// Bytes of memory a client shows.
+const MEMORY: u64 = 64 << 10;
+/// What a bystander's memory is full of.
+const CANARY: u8 = 0xa5;
+
+/// Messages made of `data`.
+pub fn vfio_user(data: &[u8]) {
+    let board = Board::new(Geometry::SMALL, Config::default());
+    let (function, bystander) = (board.function(1), board.function(2));
+    let (memory, theirs) = (scratch(0), scratch(CANARY));
+    let shown = OwnedFd::from(theirs.try_clone().expect("a descriptor"));
+    bystander.guest().memory.map(0, MEMORY, 3, Some((shown, 0))).expect("a window");
+    let (client, server) = UnixStream::pair().expect("a pair of sockets");
+    let answers = client.try_clone().expect("a descriptor");
+    let drain = std::thread::spawn(move || std::io::copy(&mut &answers, &mut std::io::sink()));
+    let raw = client.try_clone().expect("a descriptor");
+    let served = std::thread::scope(|scope| {
+        let session = scope
+            .spawn(|| Connection::new(server).and_then(|connection| session::serve(connection, &function)));
+        // Whoever breaks the protocol finds the socket closed.
+        let _ = speak(Connection::new(client).expect("an end"), raw, &memory, data);
+        session.join()
+    });
+    assert!(served.is_ok(), "a session ends, it does not fail");
+    let _ = drain.join();
+    let mut there = vec![0; MEMORY as usize];
+    bystander.guest().memory.read(0, &mut there).expect("the bystander's memory");
+    assert!(there.iter().all(|b| *b == CANARY), "somebody else's memory was written");
+    assert_eq!((bystander.config_read(0, 4), bystander.config_read(4, 2)), (0x1018_15b3, 0));
+}
+
+/// Memory to show, full of `fill`.
+fn scratch(fill: u8) -> File {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("ironverbs-fuzz-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    std::fs::remove_file(path).expect("the file");
+    file.write_all(&vec![fill; MEMORY as usize]).expect("its bytes");
+    file
+}
+
+fn speak(
+    mut client: Connection,
+    mut raw: UnixStream,
+    memory: &File,
+    data: &[u8],
+) -> vfio_user_proto::Result<()> {
+    let mut input = Bytes(data);
+    let send = |client: &mut Connection, id, command, payload: &[u8], fds: &[BorrowedFd<'_>]| {
+        client.sender.send(&Header::request(id, command, payload.len()), &[payload], fds)
+    };
+    send(&mut client, 0, Command::VERSION, &Version::ours().encode(), &[])?;
+    let map = DmaMap { argsz: 32, flags: 3, offset: 0, address: 0x1000, size: MEMORY };
+    send(&mut client, 1, Command::DMA_MAP, map.as_bytes(), &[memory.as_fd()])?;
+    let on = RegionAccess { offset: 4, region: REGION_CONFIG, count: 2 };
+    send(&mut client, 2, Command::REGION_WRITE, &[on.as_bytes(), &[6, 0]].concat(), &[])?;
+    for id in 3..MESSAGES as u16 {
+        if input.is_empty() {
+            break;
+        }
+        let kind = input.u8();
+        let payload = match kind % 6 {
+            0 => {
+                // A register of BAR0, near where something is.
+                let offset = match kind >> 6 {
+                    0 => u64::from(input.u16()) & !3,
+                    1 => u64::from(input.u8()) * 4,
+                    2 => 0x800 + u64::from(input.u8()) * 0x1000,
+                    _ => input.u64(),
+                };
+                let bytes = input.take(usize::from(kind >> 3 & 7) + 1).to_vec();
+                let access = RegionAccess { offset, region: REGION_BAR0, count: bytes.len() as u32 };
+                (Command::REGION_WRITE, [access.as_bytes(), &bytes].concat())
+            }
+            1 => {
+                let bytes = input.take(4).to_vec();
+                let offset = u64::from(input.u16()) % 4200;
+                let access = RegionAccess { offset, region: REGION_CONFIG, count: bytes.len() as u32 };
+                (Command::REGION_WRITE, [access.as_bytes(), &bytes].concat())
+            }
+            2 => {
+                let access = RegionAccess {
+                    offset: u64::from(input.u32()),
+                    region: (kind >> 4).into(),
+                    count: input.u16().into(),
+                };
+                (Command::REGION_READ, access.as_bytes().to_vec())
+            }
+            3 => {
+                let set = IrqSet {
+                    argsz: 20,
+                    flags: 1 << (input.u8() % 4) | 8 << (input.u8() % 4),
+                    index: u32::from(input.u8() % 6),
+                    start: u32::from(input.u8()),
+                    count: u32::from(input.u8()),
+                };
+                (Command::DEVICE_SET_IRQS, [set.as_bytes(), input.take(8)].concat())
+            }
+            4 => (Command(u16::from(input.u8() % 20)), input.take(usize::from(kind >> 2)).to_vec()),
+            _ => {
+                // What the device will find in the memory it was shown.
+                let at = u64::from(input.u16()) % (MEMORY - 256);
+                let _ = memory.write_all_at(input.take(usize::from(kind)), at);
+                continue;
+            }
+        };
+        let fds = [memory.as_fd(), memory.as_fd()];
+        send(&mut client, id, payload.0, &payload.1, &fds[..usize::from(kind >> 7)])?;
+    }
+    let _ = raw.write_all(input.take(64));
+    let _ = raw.shutdown(Shutdown::Write);
+    Ok(())
+}
