@@ -19,7 +19,7 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 TOOLS="qemu-system-x86 tshark"
 GUEST="base-files base-passwd bash coreutils util-linux mount grep sed diffutils findutils procps netbase iproute2 \
 iputils-ping ethtool kmod pciutils socat strace python3 busybox-static rdma-core ibverbs-utils ibverbs-providers \
-librdmacm1t64 rdmacm-utils perftest infiniband-diags python3-pyverbs"
+librdmacm1t64 rdmacm-utils perftest infiniband-diags python3-pyverbs python3-scapy"
 # Modules a guest needs before it has its root.
 BOOT="virtio_pci virtio_blk virtio_console ext4 crc32c_generic overlay 9p 9pnet_virtio"
 # Module directories a guest may load from.

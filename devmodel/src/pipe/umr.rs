@@ -198,11 +198,7 @@ fn words(
 fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
     let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let (mut domain, rid) = (requester::domain(w), w.func.rid());
-    // The driver's own queue pair for it belongs to no domain.
-    if w.q.service == ServiceType::RegUmr.raw() {
-        domain.pd = w.func.get::<MkeyRow>(seg.lkey() >> 8).map_or(domain.pd, |row| row.pd);
-    }
+    let (domain, rid) = (requester::domain(w), w.func.rid());
     let found =
         lists::resolve(w.func, domain, seg.as_bytes(), 0, bytes.len() as u32, lists::GATHER, &mut pieces);
     let mut rest = bytes;

@@ -4,8 +4,9 @@ use crate::machine::Guest;
 use crate::{Outcome, failed};
 
 /// What a slow processor or QEMU makes the kernel say, whatever devices there are.
-const OF_THE_BED: [&str; 8] = [
+const OF_THE_BED: [&str; 9] = [
     "clocksource:",
+    "TSC found unstable",
     "speed is unknown, defaulting",
     "hrtimer: interrupt took",
     "workqueue: ",
