@@ -111,6 +111,14 @@ fn shown(status: &NodeStatus) -> String {
         kib(status.memory),
         kib(status.driver_memory)
     );
+    if !status.faults.is_none() {
+        let _ = writeln!(text, "faults on its wire: {}", status.faults);
+    }
+    for (what, pid) in ["uplink held", "wire captured"].iter().zip(status.outlets) {
+        if let Some(pid) = pid {
+            let _ = writeln!(text, "{what} by process {pid}");
+        }
+    }
     let _ = writeln!(text, "programs that died on it and were cleaned up after: {}", status.reaped);
     for party in &status.parties {
         let open: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();

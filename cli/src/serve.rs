@@ -44,7 +44,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
     let _ = std::io::stdout().flush();
     signals.wait();
     for link in uplink.iter().flat_map(Uplink::status) {
-        println!("{}: sent {}, received {}, lost {}", link.link, link.sent, link.received, link.lost);
+        println!("{link}");
     }
     ExitCode::SUCCESS
 }

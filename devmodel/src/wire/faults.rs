@@ -110,13 +110,19 @@ pub struct FaultyWire {
     behind: Vec<(u32, Vec<u8>)>,
     /// Under way: when they arrive (ps), in order.
     delayed: VecDeque<(u64, Vec<u8>)>,
+    befallen: u64,
 }
 
 impl FaultyWire {
     /// A wire with the faults of `plan`; `which` tells several with the same plan apart.
     pub fn new(plan: Faults, which: u32) -> Self {
         let chance = u64::from(plan.seed) << 32 | u64::from(which);
-        Self { plan, chance, behind: Vec::new(), delayed: VecDeque::new() }
+        Self { plan, chance, behind: Vec::new(), delayed: VecDeque::new(), befallen: 0 }
+    }
+
+    /// How often something befell a frame, delays apart.
+    pub fn befallen(&self) -> u64 {
+        self.befallen
     }
 
     /// The next random number: SplitMix64.
@@ -129,7 +135,9 @@ impl FaultyWire {
     }
 
     fn happens(&mut self, chance: u32) -> bool {
-        chance != 0 && self.random() % u64::from(CERTAIN) < u64::from(chance)
+        let happens = chance != 0 && self.random() % u64::from(CERTAIN) < u64::from(chance);
+        self.befallen += u64::from(happens);
+        happens
     }
 
     /// What befalls `frame`; held frames that it releases go to `more`.

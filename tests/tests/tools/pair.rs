@@ -38,7 +38,8 @@ pub struct Node {
     dir: PathBuf,
     vfs: u8,
     env: Vec<(&'static str, &'static str)>,
-    _turn: MutexGuard<'static, ()>,
+    options: Vec<String>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Node {
@@ -46,7 +47,30 @@ impl Node {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        Self { dir, vfs, env: Vec::new(), _turn: turn }
+        Self { dir, vfs, env: Vec::new(), options: Vec::new(), _turn: Some(turn) }
+    }
+
+    /// Another node for the same test, with its own number.
+    pub fn beside(&self, id: u16) -> Self {
+        let dir = self.dir.with_extension(id.to_string());
+        let _ = fs::remove_dir_all(&dir);
+        let options = ["--node-id".into(), id.to_string()].to_vec();
+        Self { dir, vfs: self.vfs, env: self.env.clone(), options, _turn: None }
+    }
+
+    /// Starts a command of `ironverbs` itself, such as `serve`, on the node.
+    pub fn ironverbs(&self, command: &[&str], args: &[&str]) -> Running {
+        let child = Command::new(ironverbs())
+            .args(command)
+            .arg("--node")
+            .arg(&self.dir)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start ironverbs");
+        Running::of(child, format!("{} {}", command.join(" "), args.join(" ")))
     }
 
     /// The same with an environment variable set for all programs.
@@ -68,6 +92,7 @@ impl Node {
             .arg(&self.dir)
             .arg("--vfs")
             .arg(self.vfs.to_string())
+            .args(&self.options)
             .arg("--")
             .args(program);
         command.envs(self.env.iter().copied());
@@ -119,8 +144,37 @@ impl Running {
         self.child.try_wait().expect("wait").is_some()
     }
 
+    /// Ends it now.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end by SIGINT and waits; its output.
+    pub fn interrupt(self) -> String {
+        let told = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(told.expect("kill").success(), "{} is gone already", self.what);
+        self.finish()
+    }
+
+    /// Waits for its end, which must be a failure; its output.
+    pub fn fails(self) -> String {
+        let what = self.what.clone();
+        let (succeeded, text) = self.ends();
+        assert!(!succeeded, "{what} was expected to fail; it printed\n{text}");
+        text
+    }
+
     /// Waits for its end; its output.
-    pub fn finish(mut self) -> String {
+    pub fn finish(self) -> String {
+        let what = self.what.clone();
+        let (succeeded, text) = self.ends();
+        assert!(succeeded, "{what} failed; it printed\n{text}");
+        text
+    }
+
+    /// Waits for its end: whether it succeeded, and its output.
+    fn ends(mut self) -> (bool, String) {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait") {
@@ -136,11 +190,8 @@ impl Running {
         let text = self.output.join().expect("reader") + &self.errors.join().expect("reader");
         match status {
             None => panic!("{} did not end within {LIMIT:?}; it printed\n{text}", self.what),
-            Some(status) => {
-                assert!(status.success(), "{} ended with {status}; it printed\n{text}", self.what)
-            }
+            Some(status) => (status.success(), text),
         }
-        text
     }
 }
 
@@ -180,6 +231,17 @@ fn address(dev: &str) -> String {
 }
 
 impl Pair {
+    /// A pair of programs on two nodes, joined by some link: `iron1` of each.
+    pub fn across(server: &Node, client: &Node, tool: &str, options: &[&str]) -> Self {
+        let port = port();
+        let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
+        let words = [&[tool, "-d", "iron1", gid, "1", "-p", &port], options].concat();
+        let mut first = server.start(&words);
+        listening(&port, &mut first);
+        let client = client.start(&[&words[..], &["127.0.0.1"]].concat()).finish();
+        Self { server: first.finish(), client }
+    }
+
     /// Starts a server, and when it listens a client.
     fn start(node: &Node, server: &[&str], client: &[&str], port: &str) -> (Running, Running) {
         let mut first = node.start(server);

@@ -8,8 +8,9 @@ use super::{
 };
 use devmodel::{
     LinkLayer,
-    region::Func,
+    region::{Func, Outlet},
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
+    wire::Faults,
 };
 use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::atomic::Ordering::*};
 
@@ -58,6 +59,10 @@ pub struct NodeStatus {
     pub link_layer: LinkLayer,
     /// Its number among nodes on one wire.
     pub node_id: u16,
+    /// What befalls frames on its wire.
+    pub faults: Faults,
+    /// Process that holds its uplink, and the one that captures its wire; 0 where another PID namespace hides it.
+    pub outlets: [Option<u32>; 2],
     /// Programs that live, but for the one that asks if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
@@ -83,6 +88,9 @@ impl Core {
             vfs,
             link_layer: self.adapter.config().link_layer,
             node_id: self.adapter.config().node_id,
+            faults: self.adapter.config().faults,
+            outlets: [Outlet::Uplink, Outlet::Capture]
+                .map(|which| self.holder(which).map(|slot| self.pid(slot))),
             parties: parties.collect(),
             functions: functions.collect(),
             memory: self.map.file.metadata().map_or(0, |m| m.blocks() * 512),

@@ -26,7 +26,7 @@ use devmodel::{
 use joined::Joined;
 use port::{Port, PortLink};
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
@@ -50,8 +50,17 @@ pub struct LinkStatus {
     pub sent: u64,
     /// Frames received.
     pub received: u64,
-    /// Frames that the peer had no room for, or that the link does not carry.
+    /// Frames that the peer had no room for.
     pub lost: u64,
+    /// How often a fault befell a frame.
+    pub faults: u64,
+}
+
+impl fmt::Display for LinkStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { link, sent, received, lost, faults } = self;
+        write!(f, "{link}: sent {sent}, received {received}, lost {lost}, faults {faults}")
+    }
 }
 
 /// The uplink of a node, held by this process until this is dropped.
@@ -134,6 +143,7 @@ impl Uplink {
             sent: link.sent.load(Relaxed),
             received: link.received.load(Relaxed),
             lost: link.lost.load(Relaxed),
+            faults: link.befallen(),
         };
         self.port.links().iter().map(of).collect()
     }

@@ -55,6 +55,11 @@ impl PortLink {
         }
     }
 
+    /// How often a fault befell a frame of it.
+    pub fn befallen(&self) -> u64 {
+        lock(&self.out).befallen() + lock(&self.inward).befallen()
+    }
+
     /// What carries its frames.
     pub fn bearer(&self) -> &dyn Bearer {
         &*self.bearer

@@ -1,0 +1,298 @@
+//! Two nodes joined by a link, and Debian's programs between them: what goes over the wire is what a wire would carry.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils; tshark, where it
+//! is there, judges a capture.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use hwspec::wire::{Headers, Icrc, eth::Ethernet};
+use pair::{Node, Pair, Running};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Two nodes and the processes that join them.
+struct Joined {
+    nodes: [Node; 2],
+    links: Vec<Running>,
+    sockets: PathBuf,
+    /// Keeps the tests apart.
+    _turn: Node,
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "expected {what} within 20 s");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+impl Joined {
+    /// Nodes 1 and 2, joined by `kind`, with `faults` on the first one's links.
+    fn by(kind: &str, faults: &str) -> Self {
+        let turn = Node::new(&format!("link-{kind}"), 1);
+        let nodes = [turn.beside(1), turn.beside(2)];
+        for (node, id) in nodes.iter().zip(["1", "2"]) {
+            node.ironverbs(&["node", "create"], &["--vfs", "1", "--node-id", id]).finish();
+        }
+        let sockets = std::env::temp_dir().join(format!("ironverbs-{}-{kind}", std::process::id()));
+        let _ = fs::remove_dir_all(&sockets);
+        fs::create_dir(&sockets).expect("a directory for sockets");
+        let at = |name: &str| sockets.join(name).display().to_string();
+        let ends = match kind {
+            "dgram" => {
+                vec![format!("dgram:{},{}", at("a"), at("b")), format!("dgram:{},{}", at("b"), at("a"))]
+            }
+            "stream" => vec![format!("stream:listen:{}", at("s")), format!("stream:connect:{}", at("s"))],
+            "udp" => vec!["udp:127.0.1.2".into(), "udp:127.0.2.2,peer=127.0.1.2".into()],
+            _ => vec![format!("node:{}", nodes[1].dir().display())],
+        };
+        let mut links = Vec::new();
+        for (i, (node, end)) in nodes.iter().zip(&ends).enumerate() {
+            let faults = if i == 0 && !faults.is_empty() { vec!["--link-faults", faults] } else { vec![] };
+            links.push(node.ironverbs(&["serve"], &[&["--link", end][..], &faults].concat()));
+        }
+        let joined = Self { nodes, links, sockets, _turn: turn };
+        until("both uplinks to be held", || {
+            joined.nodes.iter().all(|node| status(node).contains("uplink held"))
+        });
+        joined
+    }
+
+    fn pair(&self, tool: &str, options: &[&str]) -> Pair {
+        let [server, client] = &self.nodes;
+        let pair = Pair::across(server, client, tool, options);
+        let said = format!("{}{}", pair.server, pair.client);
+        assert!(!said.contains("invalid data") && !said.contains("Failed status"), "{tool}: {said}");
+        pair
+    }
+
+    /// Ends the links; what they say of themselves.
+    fn end(mut self) -> Vec<String> {
+        let said = self.links.drain(..).map(Running::interrupt).collect();
+        let left = fs::read_dir(&self.sockets).expect("the directory").count();
+        assert_eq!(left, 0, "sockets are left in {}", self.sockets.display());
+        said
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.links.iter_mut().for_each(Running::kill);
+        let _ = fs::remove_dir_all(&self.sockets);
+    }
+}
+
+fn status(node: &Node) -> String {
+    node.ironverbs(&["node", "status"], &[]).finish()
+}
+
+/// `sent`, `received`, `lost` of a link that has ended.
+fn counted(said: &str, what: &str) -> u64 {
+    let after = said.split(&format!("{what} ")).nth(1).unwrap_or_else(|| panic!("no {what} in {said}"));
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+const SET: [(&str, &[&str]); 6] = [
+    ("ibv_rc_pingpong", &["-c", "-n", "200"]),
+    ("ibv_rc_pingpong", &["-c", "-e", "-s", "65536", "-n", "50"]),
+    ("ib_send_bw", &["-F", "-s", "4096", "-n", "300"]),
+    ("ib_write_bw", &["-F", "-s", "65536", "-n", "100"]),
+    ("ib_read_bw", &["-F", "-s", "65536", "-n", "50"]),
+    ("ib_atomic_lat", &["-F", "-n", "100"]),
+];
+
+fn moves_data(kind: &str) {
+    let joined = Joined::by(kind, "");
+    for (tool, options) in SET {
+        joined.pair(tool, options);
+    }
+    for said in joined.end() {
+        let frames = counted(&said, "sent") + counted(&said, "received");
+        assert!(frames > 1000 && counted(&said, "lost") == 0, "{said}");
+    }
+}
+
+#[test]
+fn data_go_over_a_datagram_socket() {
+    moves_data("dgram");
+}
+
+#[test]
+fn data_go_over_a_stream() {
+    moves_data("stream");
+}
+
+#[test]
+fn data_go_over_the_hosts_own_udp() {
+    moves_data("udp");
+}
+
+#[test]
+fn data_go_from_node_to_node() {
+    moves_data("node");
+}
+
+#[test]
+fn data_are_whole_when_the_link_loses_doubles_damages_and_reorders_frames() {
+    let joined = Joined::by("dgram", "drop=1%,duplicate=1%,corrupt=0.5%,reorder=1%,seed=11");
+    joined.pair("ibv_rc_pingpong", &["-c", "-n", "500", "-m", "1024"]);
+    joined.pair("ib_write_bw", &["-F", "-s", "16384", "-n", "100", "-t", "8"]);
+    joined.pair("ib_read_bw", &["-F", "-s", "16384", "-n", "50", "-t", "8"]);
+    joined.pair("ib_atomic_bw", &["-F", "-n", "100"]);
+    let said = joined.end().concat();
+    assert!(counted(&said, "faults") > 50, "{said}");
+}
+
+#[test]
+fn a_delay_on_the_link_is_felt() {
+    let joined = Joined::by("dgram", "delay=3ms");
+    let pair = joined.pair("ib_send_lat", &["-F", "-n", "20"]);
+    // Half a round trip, and the link delays both ways.
+    let least = pair.rows().concat()[2];
+    assert!(least >= 3000.0, "expected 3000 us or more, found {least}");
+    joined.end();
+}
+
+#[test]
+fn addresses_that_were_set_are_found_over_ipv4_and_ipv6() {
+    let joined = Joined::by("dgram", "");
+    for family in [["10.77.0.1/24", "10.77.0.2/24"], ["fd77::1/64", "fd77::2/64"]] {
+        for (node, address) in joined.nodes.iter().zip(family) {
+            node.ironverbs(&["node", "address"], &["iron1", address]).finish();
+            assert!(status(node).contains(&format!("address {address}")));
+        }
+        let pair = joined.pair("ibv_rc_pingpong", &["-c", "-n", "50"]);
+        let bare = family[1].split('/').next().unwrap_or_default();
+        assert!(pair.server.contains(bare), "{}", pair.server);
+    }
+    joined.end();
+}
+
+#[test]
+fn faults_on_a_nodes_own_wire_are_made_good() {
+    let turn = Node::new("link-own", 2);
+    turn.ironverbs(&["node", "create"], &["--vfs", "2", "--wire-faults", "drop=1%,corrupt=1%,seed=3"])
+        .finish();
+    let pair = Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "1000"]);
+    assert!(!format!("{}{}", pair.server, pair.client).contains("invalid data"));
+    let (mut server, mut client) =
+        Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "20", "-s", "65536"]);
+    until("damage to be found", || status(&turn).contains("rx_icrc_errors"));
+    until("requests to be sent again", || status(&turn).contains("duplicate_request"));
+    client.kill();
+    server.kill();
+    let refused = turn.ironverbs(&["node", "create"], &["--wire-faults", "drop=2%"]).fails();
+    assert!(refused.contains("has faults drop=1%,corrupt=1%,seed=3, asked for drop=2%"), "{refused}");
+}
+
+/// The frames of a capture, whole.
+fn frames(file: &Path) -> Vec<Vec<u8>> {
+    let bytes = fs::read(file).expect("the capture");
+    let mut rest = &bytes[24..];
+    let mut frames = Vec::new();
+    while let Some((head, body)) = rest.split_first_chunk::<16>() {
+        // The file is written with the byte order of its first word.
+        let word = [head[8], head[9], head[10], head[11]];
+        let little = bytes[..4] == [0x4d, 0x3c, 0xb2, 0xa1];
+        let len = if little { u32::from_le_bytes(word) } else { u32::from_be_bytes(word) } as usize;
+        let (frame, behind) = body.split_at(len);
+        frames.push(frame.to_vec());
+        rest = behind;
+    }
+    frames
+}
+
+#[test]
+fn a_capture_holds_whole_packets_that_a_dissector_understands() {
+    let turn = Node::new("link-capture", 2);
+    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    let file = std::env::temp_dir().join(format!("ironverbs-{}.pcap", std::process::id()));
+    let capture = turn.ironverbs(&["node", "capture"], &[&file.display().to_string()]);
+    until("the capture to begin", || status(&turn).contains("wire captured"));
+    Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "20"]);
+    for (tool, options) in [
+        ("ib_write_bw", &["-n", "20", "-s", "8"][..]),
+        ("ib_read_bw", &["-n", "20", "-s", "9001"]),
+        ("ib_send_bw", &["-n", "20", "-s", "9001"]),
+        ("ib_atomic_bw", &["-n", "20"]),
+    ] {
+        Pair::perftest(&turn, tool, "iron1", "iron2", options);
+    }
+    let said = capture.interrupt();
+    let all = frames(&file);
+    assert!(said.contains(&format!("{} frames, 0 lost", all.len())), "{said}");
+    assert!(all.len() > 200, "{}", all.len());
+    for frame in &all {
+        let headers = Headers::parse(frame).unwrap_or_else(|e| panic!("{e}: {frame:02x?}"));
+        let (covered, icrc) = frame[Ethernet::SIZE..].split_at(frame.len() - Ethernet::SIZE - 4);
+        assert_eq!(Icrc::new(covered).finish(), icrc, "{}", headers.frame_len());
+    }
+    let dissected = Command::new("tshark")
+        .args(["-r", &file.display().to_string(), "--disable-protocol", "rpcordma"])
+        .args(["-Y", "_ws.malformed || _ws.expert.severity == error || !infiniband"])
+        .output();
+    fs::remove_file(&file).expect("the capture");
+    if let Ok(said) = dissected {
+        let text = String::from_utf8_lossy(&said.stdout);
+        assert!(said.status.success() && text.trim().is_empty(), "tshark: {text}");
+    }
+}
+
+#[test]
+fn a_peer_that_nobody_has_is_refused_in_time_and_by_name() {
+    let joined = Joined::by("dgram", "");
+    let node = node::runtime::Node::open(joined.nodes[0].dir()).expect("the node");
+    let device = node::runtime::open_device_of(&node, 1).expect("iron1");
+    let start = Instant::now();
+    let gid = "::ffff:10.9.9.9".parse::<std::net::Ipv6Addr>().expect("an address").octets();
+    let said = pair_refused(&device, gid);
+    assert!(said.contains("::ffff:10.9.9.9") && start.elapsed() < Duration::from_secs(10), "{said}");
+    drop(device);
+    joined.end();
+}
+
+/// Why a QP of `device` cannot be connected to `gid`.
+fn pair_refused(device: &std::sync::Arc<driver::Device>, gid: [u8; 16]) -> String {
+    use driver::{AddressHandle, Cq, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service};
+    let pd = Pd::alloc(device).expect("a PD");
+    let cq = Cq::create(device, 16, 0).expect("a CQ");
+    let init = QpInit {
+        send_cq: cq.clone(),
+        recv_cq: cq,
+        service: Service::Rc,
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    let qp = Qp::create(&pd, &init).expect("a QP");
+    let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
+    qp.modify(&attr, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS).expect("INIT");
+    let ah = AddressHandle {
+        is_global: true,
+        dgid: gid,
+        sgid_index: 1,
+        hop_limit: 64,
+        ..AddressHandle::default()
+    };
+    let attr = QpAttr { qp_state: QpState::Rtr, ah, path_mtu: 1024, min_rnr_timer: 12, ..QpAttr::default() };
+    let mask = Mask::STATE
+        | Mask::AV
+        | Mask::PATH_MTU
+        | Mask::DEST_QPN
+        | Mask::RQ_PSN
+        | Mask::MAX_DEST_RD_ATOMIC
+        | Mask::MIN_RNR_TIMER;
+    qp.modify(&attr, mask).expect_err("nobody has that address").to_string()
+}
