@@ -234,20 +234,25 @@ pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&DeallocFlowCounterOut::zeroed())
 }
 
+/// One counter, or all of a range: numbers in it that are nobody's read zero.
 pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowCounterIn = call.input()?;
-    let index = call.own::<FlowCounterRow>(input.flow_counter_id(), Syndrome::NoSuchFlowCounter)?;
-    let Some(row) = call.func.row::<FlowCounterRow>(index) else {
-        return Syndrome::NoSuchFlowCounter.refuse();
-    };
-    let mut counter = TrafficCounter::zeroed();
-    counter.set().packets(row.packets).octets(row.octets);
-    if input.clear() {
-        if let Some(row) = call.func.row_mut::<FlowCounterRow>(index) {
-            (row.packets, row.octets) = (0, 0);
-        }
+    let (first, count) = (input.flow_counter_id(), u32::from(input.num_of_counters()));
+    if count == 0 {
+        call.own::<FlowCounterRow>(first, Syndrome::NoSuchFlowCounter)?;
     }
     let mut bytes = QueryFlowCounterOut::zeroed().as_bytes().to_vec();
-    bytes.extend_from_slice(counter.as_bytes());
+    for id in first..first.saturating_add(count.max(1)) {
+        let own = call.own::<FlowCounterRow>(id, Syndrome::NoSuchFlowCounter).ok();
+        let mut counter = TrafficCounter::zeroed();
+        if let Some(row) = own.and_then(|i| call.func.row::<FlowCounterRow>(i)) {
+            counter.set().packets(row.packets).octets(row.octets);
+        }
+        if let Some(row) = own.filter(|_| input.clear()).and_then(|i| call.func.row_mut::<FlowCounterRow>(i))
+        {
+            (row.packets, row.octets) = (0, 0);
+        }
+        bytes.extend_from_slice(counter.as_bytes());
+    }
     call.answer_bytes(&bytes)
 }

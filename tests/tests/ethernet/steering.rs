@@ -4,7 +4,10 @@ use crate::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
     cmd::{Opcode, Status, flow::*},
-    context::{flow::MatchHeaders, vport::TrafficCounter},
+    context::{
+        flow::{FlowContext, FlowDestination, MatchHeaders},
+        vport::TrafficCounter,
+    },
     layout::{Layout, prefix},
 };
 use ironverbs_tests::bed::{Bed, CommandError, Nic, TO_TABLE, TO_TIR};
@@ -156,6 +159,11 @@ fn a_counter_counts_what_matches_and_several_destinations_all_get_it() {
     let out = bed.command_with(1, Opcode::QueryFlowCounter, 0, &input, &[], 0x20).unwrap();
     let count = TrafficCounter::read(&out[0x10..]);
     assert_eq!((count.packets(), count.octets()), (2, 200));
+    // A range, with numbers in it that are not in use.
+    input.set().flow_counter_id(0).num_of_counters(4);
+    let out = bed.command_with(1, Opcode::QueryFlowCounter, 0, &input, &[], 0x50).unwrap();
+    let counts: Vec<u64> = out[0x10..].chunks(0x10).map(|c| TrafficCounter::read(c).packets()).collect();
+    assert_eq!(counts, (0..4).map(|i| if i == counter { 2 } else { 0 }).collect::<Vec<_>>());
 }
 
 #[test]
@@ -198,4 +206,29 @@ fn overlapping_groups_foreign_types_and_other_fields_are_refused() {
     let mut egress = CreateFlowTableIn::zeroed();
     egress.set().table_type(1);
     assert!(bed.command::<_, CreateFlowTableOut>(1, Opcode::CreateFlowTable, &egress).is_err());
+}
+
+#[test]
+fn tables_that_lead_in_circles_drop_their_packets() {
+    let mut bed = Bed::cx5();
+    let (mut nic, tir, _) = two(&mut bed);
+    let first = bed.flow_table(1, 1, None).unwrap();
+    let second = bed.flow_table(1, 2, None).unwrap();
+    let all = MatchHeaders::zeroed();
+    let g1 = bed.flow_group(1, first, 0..=0, all).unwrap();
+    let g2 = bed.flow_group(1, second, 0..=0, all).unwrap();
+    bed.flow_entry(1, (first, g1), 0, all, &[(TO_TABLE, second)], &[]).unwrap();
+    bed.flow_root(1, Some(first)).unwrap();
+    let mut c = FlowContext::zeroed();
+    c.set().group_id(g2).action(4).destination_list_size(1);
+    let mut back = SetFteIn::zeroed();
+    back.set().table_id(second).ignore_flow_level(true).flow_context(c);
+    let mut to = FlowDestination::zeroed();
+    to.set().destination_type(TO_TABLE).destination_id(first);
+    bed.command_with(1, Opcode::SetFlowTableEntry, 0, &back, to.as_bytes(), SetFteOut::SIZE).unwrap();
+    let f = frame(mac(1), mac(2), 0x0800, &[0; 50]);
+    assert!(where_to(&mut bed, &mut nic, &f).is_empty());
+    bed.delete_flow_entry(1, second, 0).unwrap();
+    bed.flow_entry(1, (second, g2), 0, all, &[(TO_TIR, tir)], &[]).unwrap();
+    assert_eq!(where_to(&mut bed, &mut nic, &f), [0]);
 }

@@ -9,7 +9,7 @@ use hwspec::context::flow::MatchHeaders;
 
 /// Interfaces a packet may reach.
 const TIRS: usize = 8;
-/// Tables a packet passes at most: levels rise along every path, and a path may fork.
+/// Tables a packet passes at most: a path may fork, and an entry that ignores levels may lead back.
 const STEPS: usize = 256;
 
 /// Where a packet goes.
