@@ -48,7 +48,7 @@ pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
-    let _: InitHcaIn = call.input()?;
+    // The owner's identity behind the header is for cards that share; older drivers leave it out.
     Syndrome::HcaState.unless(call.func.function().hca_state == ENABLED)?;
     Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
     *call.func.function_mut(|f| &mut f.hca_state) = RUNNING;
