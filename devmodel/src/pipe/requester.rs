@@ -220,7 +220,8 @@ fn transmit(
         if ask {
             w.q.unasked = 0;
         }
-        let middle = i > 0 && !last;
+        // Over XRC the BTH does not end the headers.
+        let middle = i > 0 && !last && w.q.service != ServiceType::Xrc.raw();
         if middle && alike {
             w.send_alike(psn, ask, payload);
         } else {

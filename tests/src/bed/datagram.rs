@@ -121,7 +121,7 @@ impl Umr {
         match self.list {
             Some((sge, _)) => {
                 let mut seg = DataSeg::zeroed();
-                seg.set().byte_count(sge.len).lkey(sge.lkey).addr(sge.va);
+                seg.set().byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va);
                 body.extend_from_slice(seg.as_bytes());
             }
             None => {

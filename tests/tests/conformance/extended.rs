@@ -61,6 +61,9 @@ fn row_50_xrc_messages_go_to_the_srq_they_name() {
     }
     let frames = s.bed.take_frames();
     assert!(frames.iter().all(|f| f.opcode().raw() >> 5 == 5), "all of XRC");
+    let requests: Vec<u32> = frames.iter().filter(|f| f.from == 1).map(Captured::psn).collect();
+    let first = path().sq_psn;
+    assert_eq!(requests, (first..first + 3 + 1 + 8 + 1).collect::<Vec<_>>(), "each packet once");
     assert!(frames.iter().filter(|f| f.from == 1).all(|f| f.headers().xrceth().is_some()));
 }
 
