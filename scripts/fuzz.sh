@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fuzzes the device model, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets,
-# vfio-user messages.
+# packets and management datagrams on InfiniBand, vfio-user messages.
 #
 #   scripts/fuzz.sh [TARGET..]
 #
@@ -14,7 +14,7 @@ SECONDS_EACH=${FUZZ_SECONDS:-20}
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 TRIPLE=$(rustc -vV | sed -n 's/^host: //p')
-[ $# -gt 0 ] || set -- command_mailbox wqe packet vfio_user
+[ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user
 
 FLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks"
 for option in level=4 inline-8bit-counters pc-table trace-compares; do

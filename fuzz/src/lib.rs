@@ -7,12 +7,16 @@
 
 mod bytes;
 mod command;
+mod ethernet;
 mod packet;
+mod routed;
 mod stage;
 mod vfio_user;
 mod wqe;
 
 pub use command::command_mailbox;
+pub use ethernet::ethernet;
 pub use packet::packet;
+pub use routed::routed;
 pub use vfio_user::vfio_user;
 pub use wqe::wqe;

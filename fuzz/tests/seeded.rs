@@ -26,8 +26,18 @@ fn work_requests_of_any_bytes_leave_others_alone() {
 }
 
 #[test]
+fn net_devices_of_any_bytes_leave_others_alone() {
+    run(ironverbs_fuzz::ethernet);
+}
+
+#[test]
 fn packets_of_any_bytes_leave_others_alone() {
     run(ironverbs_fuzz::packet);
+}
+
+#[test]
+fn routed_packets_of_any_bytes_leave_others_alone() {
+    run(ironverbs_fuzz::routed);
 }
 
 #[test]
