@@ -153,6 +153,7 @@ fn function_line(f: &FunctionStatus) -> Option<String> {
     }
     let state = if f.up { "up" } else { "down" };
     let mut parts = vec![format!("iron{}: {state}", f.fid)];
+    parts.extend(f.served.then(|| "served".into()));
     parts.extend(f.address.map(|address| format!("address {address}")));
     parts.extend([objects, counters].into_iter().filter(|p| !p.is_empty()).map(|p| p.join(", ")));
     Some(parts.join("; "))

@@ -1,4 +1,4 @@
-//! MSI-X vectors of a served function: the client's eventfds.
+//! Interrupts of a served function: the client's eventfds, for the vectors of MSI-X and for the device's own failure.
 #![allow(unsafe_code)]
 
 use std::{
@@ -19,6 +19,8 @@ pub const VECTORS: usize = crate::state::MSIX_VECTORS;
 pub struct Irqs {
     /// Locked while one is signalled: once closed, its number may be somebody else's.
     fds: RwLock<Vec<Option<OwnedFd>>>,
+    /// Tells that the device failed.
+    failure: RwLock<Option<OwnedFd>>,
     /// Vectors, a bit each, whose interrupts are lost on purpose.
     lost: AtomicU64,
 }
@@ -34,23 +36,33 @@ fn is_nonblocking(fd: RawFd) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
+/// Refuses what is no eventfd; a counter that is full must not hold us up.
+fn admit(fd: &OwnedFd) -> io::Result<()> {
+    if !is_eventfd(fd) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the descriptor is open.
+    let done = unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn signal(fd: &OwnedFd) {
+    let fd = fd.as_raw_fd();
+    // Its client may have changed it back.
+    if is_nonblocking(fd) {
+        let one = 1u64;
+        // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
+        unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    }
+}
+
 impl Irqs {
     /// Gives a vector an eventfd, or takes it away. The vector is below [`VECTORS`].
     pub fn set(&self, vector: u16, fd: Option<OwnedFd>) -> io::Result<()> {
-        if let Some(fd) = &fd {
-            if !is_eventfd(fd) {
-                return Err(io::Error::from_raw_os_error(libc::EINVAL));
-            }
-            // A counter that is full must not hold us up.
-            // SAFETY: the descriptor is open.
-            let done = unsafe {
-                let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-                libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
-            };
-            if done == -1 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+        fd.as_ref().map_or(Ok(()), admit)?;
         let mut fds = self.fds.write().unwrap_or_else(PoisonError::into_inner);
         if fds.is_empty() {
             fds.resize_with(VECTORS, || None);
@@ -66,9 +78,23 @@ impl Irqs {
         fds.iter().enumerate().filter(|(_, fd)| fd.is_some()).fold(0, |bits, (v, _)| bits | 1 << v)
     }
 
-    /// Closes all eventfds.
+    /// Closes the vectors' eventfds.
     pub fn clear(&self) {
         self.fds.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Takes the eventfd that tells of the device's failure, in place of the one before.
+    pub fn set_failure(&self, fd: Option<OwnedFd>) -> io::Result<()> {
+        fd.as_ref().map_or(Ok(()), admit)?;
+        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = fd;
+        Ok(())
+    }
+
+    /// Tells the client that the device failed.
+    pub fn fail(&self) {
+        if let Some(fd) = &*self.failure.read().unwrap_or_else(PoisonError::into_inner) {
+            signal(fd);
+        }
     }
 
     /// Loses the interrupts of these vectors, a bit each, from now on.
@@ -82,13 +108,8 @@ impl Irqs {
             return;
         }
         let fds = self.fds.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(Some(fd)) = fds.get(usize::from(vector)) else { return };
-        let fd = fd.as_raw_fd();
-        // Its client may have changed it back.
-        if is_nonblocking(fd) {
-            let one = 1u64;
-            // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
-            unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+        if let Some(Some(fd)) = fds.get(usize::from(vector)) {
+            signal(fd);
         }
     }
 }

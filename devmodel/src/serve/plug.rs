@@ -97,7 +97,10 @@ impl Shared {
             match ended {
                 Ok(Ok(())) => tracing::info!(path, "client left"),
                 Ok(Err(error)) => tracing::warn!(path, %error, "client thrown out"),
-                Err(_) => tracing::error!(path, "client thrown out: the device failed"),
+                Err(_) => {
+                    tracing::error!(path, "client thrown out: the device failed");
+                    self.function.guest().irqs.fail();
+                }
             }
             self.function.guest().forget();
             let _ = catch_unwind(AssertUnwindSafe(|| self.function.reset()));

@@ -6,10 +6,11 @@ use hwspec::pcie::{CONFIG_SIZE, EXPRESS_CAP, EXTENDED_CONFIG_SIZE};
 use std::os::fd::OwnedFd;
 use vfio_user_proto::{
     Command, Connection, DEVICE_FLAG_PCI, DEVICE_FLAG_RESET, DMA_READ_ALLOWED, DMA_UNMAP_ALL,
-    DMA_WRITE_ALLOWED, DeviceInfo, DmaMap, DmaUnmap, Error, Header, IRQ_FLAG_EVENTFD, IRQ_FLAG_MASKABLE,
-    IRQ_MSIX, IRQ_SET_DATA_BOOL, IRQ_SET_DATA_EVENTFD, IRQ_SET_DATA_NONE, IRQ_SET_MASK, IRQ_SET_TRIGGER,
-    IRQ_SET_UNMASK, IRQS, IrqInfo, IrqSet, Kind, MAX_TRANSFER, REGION_BAR0, REGION_CONFIG, REGION_FLAG_READ,
-    REGION_FLAG_WRITE, REGIONS, RegionAccess, RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
+    DMA_WRITE_ALLOWED, DeviceInfo, DmaMap, DmaUnmap, Error, Header, IRQ_ERR, IRQ_FLAG_EVENTFD,
+    IRQ_FLAG_MASKABLE, IRQ_FLAG_NORESIZE, IRQ_MSIX, IRQ_SET_DATA_BOOL, IRQ_SET_DATA_EVENTFD,
+    IRQ_SET_DATA_NONE, IRQ_SET_MASK, IRQ_SET_TRIGGER, IRQ_SET_UNMASK, IRQS, IrqInfo, IrqSet, Kind,
+    MAX_TRANSFER, REGION_BAR0, REGION_CONFIG, REGION_FLAG_READ, REGION_FLAG_WRITE, REGIONS, RegionAccess,
+    RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
 };
 
 /// Device control of the PCI Express capability, and its bit that resets the function.
@@ -132,6 +133,7 @@ impl Session<'_> {
                 enough(asked.argsz, size_of::<IrqInfo>())?;
                 let (flags, count) = match asked.index {
                     IRQ_MSIX => (IRQ_FLAG_EVENTFD | IRQ_FLAG_MASKABLE, VECTORS as u32),
+                    IRQ_ERR => (IRQ_FLAG_EVENTFD | IRQ_FLAG_NORESIZE, 1),
                     0..IRQS => (0, 0),
                     _ => return Err(Errno(libc::EINVAL)),
                 };
@@ -168,6 +170,7 @@ impl Session<'_> {
         let Some(end) = set.start.checked_add(set.count) else { return Err(Errno(libc::EINVAL)) };
         let vectors = match set.index {
             IRQ_MSIX => VECTORS as u32,
+            IRQ_ERR => 1,
             0..IRQS => 0,
             _ => return Err(Errno(libc::EINVAL)),
         };
@@ -177,6 +180,14 @@ impl Session<'_> {
             return Err(Errno(libc::EINVAL));
         }
         let irqs = &self.function.guest().irqs;
+        if set.index == IRQ_ERR {
+            return match (with, action) {
+                (IRQ_SET_DATA_EVENTFD | IRQ_SET_DATA_NONE, IRQ_SET_TRIGGER) if fds.len() <= 1 => {
+                    Ok(irqs.set_failure(fds.into_iter().next())?)
+                }
+                _ => Err(Errno(libc::EINVAL)),
+            };
+        }
         let (start, end) = (set.start as u16, end as u16);
         if set.count == 0 {
             if (with, action, start) != (IRQ_SET_DATA_NONE, IRQ_SET_TRIGGER, 0) {

@@ -22,7 +22,7 @@ fn a_client_learns_what_the_device_has() {
         assert_eq!((region.index, region.size, region.flags & 3 == 3), (index, size, size > 0));
         assert!(areas.is_empty() && region.flags & REGION_FLAG_MMAP == 0, "all accesses are trapped");
     }
-    for (index, count) in [(IRQ_INTX, 0), (IRQ_MSI, 0), (IRQ_MSIX, 64), (IRQ_ERR, 0), (IRQ_REQ, 0)] {
+    for (index, count) in [(IRQ_INTX, 0), (IRQ_MSI, 0), (IRQ_MSIX, 64), (IRQ_ERR, 1), (IRQ_REQ, 0)] {
         let ask = IrqInfo { argsz: 16, index, ..Default::default() };
         let (info, _): (IrqInfo, _) = c.link.ask(Command::DEVICE_GET_IRQ_INFO, &ask, SOON).expect("info");
         assert_eq!((info.index, info.count), (index, count));
