@@ -2,7 +2,7 @@
 //! and answers to the requester.
 
 use super::{
-    Step, acks, cnp, datagram::MULTICAST_QPN, infiniband, responder, responses, service, work::Work,
+    Step, acks, cnp, datagram::MULTICAST_QPN, ethernet, infiniband, responder, responses, service, work::Work,
 };
 use crate::{
     LinkLayer, Profile,
@@ -29,6 +29,10 @@ pub(crate) struct Packet<'p> {
 #[inline]
 pub(crate) fn take<'r>(func: &mut Func<'r>, step: &mut Step<'_>) -> Option<(u32, Packet<'r>)> {
     let (slot, payload) = func.front()?;
+    // Whole frames may be the net device's.
+    if slot.is_sealed() && ethernet::arrive(func, step) {
+        return None;
+    }
     func.take_front();
     accept(func, step, slot.headers(), payload, slot.is_sealed())
 }

@@ -41,7 +41,6 @@ pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};
 
 use crate::{
-    LinkLayer,
     host::Party,
     region::{Func, SlotPayload},
     state::QpRow,
@@ -60,10 +59,6 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
             None => ethernet::ring(func, step, qpn, uar),
         },
         Job::Arrive => {
-            let ethernet = step.config.link_layer == LinkLayer::Ethernet;
-            if ethernet && func.front_is_sealed() && ethernet::arrive(func, step) {
-                return;
-            }
             if let Some((qp, packet)) = arrive::take(func, step) {
                 arrived(func, step, qp, &packet);
             }

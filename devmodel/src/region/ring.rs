@@ -186,12 +186,6 @@ impl<'r> Func<'r> {
         self.region().sync(self.fid(), Sync::RxTail).load(Acquire) != self.function().rx_next
     }
 
-    /// Whether the oldest frame not taken came whole, as over a wire.
-    #[inline]
-    pub fn front_is_sealed(&self) -> bool {
-        self.front().is_some_and(|(slot, _)| slot.is_sealed())
-    }
-
     /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
     /// commits.
     #[inline]

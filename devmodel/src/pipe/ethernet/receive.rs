@@ -41,9 +41,13 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
         return false;
     }
     let Some((slot, SlotPayload::Bytes(rest))) = func.front() else { return false };
+    let len = slot.headers().len() + rest.len();
+    // All headers of a RoCE packet lie in front.
+    if Parts::of(slot.headers(), len).is_some_and(|parts| is_rdma(func, slot.headers(), &parts)) {
+        return false;
+    }
     let start = step.stage(slot.headers());
     step.stage(rest);
-    let len = step.buffers.staged.len() - start as usize;
     let mut head = [0; HEAD];
     let seen = len.min(HEAD);
     head[..seen].copy_from_slice(&step.staged(start, len as u32)[..seen]);
