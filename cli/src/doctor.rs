@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use node::launcher::probe::{self, Answer};
 use node::launcher::{dir, provider};
@@ -53,6 +53,8 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
         memory(&node),
         process_vm(),
         optional("ucx-utils", "ucx_perftest", "make bench compares with it"),
+        vfio(),
+        qemu(),
     ];
     for f in &findings {
         let word = match f.state {
@@ -202,9 +204,62 @@ fn process_vm() -> Finding {
     }
 }
 
+/// What `run --bdf`, `bringup --bdf` and `vf` need.
+fn vfio() -> Finding {
+    const WHAT: &str = "kernel VFIO";
+    let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);
+    if !Path::new("/dev/vfio/vfio").exists() {
+        limited(
+            WHAT,
+            "no /dev/vfio/vfio (real cards need it, the simulated node does not): modprobe vfio-pci",
+        )
+    } else if groups == 0 {
+        limited(WHAT, "no IOMMU group (real cards need one): intel_iommu=on or amd_iommu=on for the kernel")
+    } else {
+        found(WHAT, format!("{groups} IOMMU groups"))
+    }
+}
+
+/// The oldest QEMU with a vfio-user client.
+const QEMU: (u32, u32) = (10, 1);
+
+/// What guests on `ironverbs serve` need.
+fn qemu() -> Finding {
+    const WHAT: &str = "QEMU";
+    const NAME: &str = "qemu-system-x86_64";
+    let needed = format!("guests on `ironverbs serve` need {}.{}", QEMU.0, QEMU.1);
+    if on_path(NAME).is_none() {
+        return limited(
+            WHAT,
+            format!("{NAME} not on PATH ({needed} or later): apt-get install qemu-system-x86"),
+        );
+    }
+    let said = Command::new(NAME).arg("--version").stdin(Stdio::null()).output();
+    let said = said.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+    match qemu_version(&said) {
+        Some(version) if version >= QEMU => found(WHAT, format!("{}.{}", version.0, version.1)),
+        Some((major, minor)) => limited(WHAT, format!("{major}.{minor}; {needed} or later")),
+        None => limited(WHAT, format!("{NAME} does not tell its version; {needed} or later")),
+    }
+}
+
+/// The version in `QEMU emulator version 10.1.0 (Debian ...)`.
+fn qemu_version(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.split_once(" version ")?.1.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_qemu_are_compared_by_number() {
+        let debian = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright (c) 2003-2025";
+        assert_eq!(qemu_version(debian), Some((10, 0)));
+        assert!(qemu_version("QEMU emulator version 11.1.0") >= Some(QEMU));
+        assert_eq!(qemu_version("no such thing"), None);
+    }
 
     #[test]
     fn the_release_is_the_third_number_of_the_library() {
