@@ -25,8 +25,8 @@ BOOT="virtio_pci virtio_blk virtio_console ext4 crc32c_generic overlay 9p 9pnet_
 # Module directories a guest may load from.
 MODULES="arch block crypto lib net fs/9p fs/ext4 fs/jbd2 fs/overlayfs fs/netfs fs/fscache fs/mbcache.ko fs/configfs
 drivers/block/virtio_blk.ko drivers/char drivers/virtio drivers/iommu drivers/vfio drivers/pci drivers/infiniband drivers/ptp
-drivers/pps drivers/hwmon drivers/i2c drivers/dca drivers/net/dummy.ko drivers/net/veth.ko drivers/net/virtio_net.ko
-drivers/net/net_failover.ko drivers/net/ethernet/mellanox drivers/net/ethernet/intel drivers/vdpa drivers/vhost virt"
+drivers/pps drivers/hwmon drivers/i2c drivers/dca drivers/net/dummy.ko drivers/net/macvlan.ko drivers/net/veth.ko
+drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/ethernet/mellanox drivers/net/ethernet/intel drivers/vdpa drivers/vhost virt"
 
 say() { echo "guest-image: $*" >&2; }
 die() { say "$*"; exit 1; }

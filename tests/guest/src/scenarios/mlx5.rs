@@ -134,6 +134,11 @@ ip -n apart addr add 10.9.0.2/24 dev far && ip -n apart link set far up && ip -n
         Ok(Self { bench, server, _scratch: scratch })
     }
 
+    /// Ends that were made ready in another way.
+    pub fn over(bench: Bench, server: Server, scratch: Scratch) -> Self {
+        Self { bench, server, _scratch: scratch }
+    }
+
     /// Nothing complained, neither guest nor server; everything powers off.
     pub fn finish(mut self) -> Outcome {
         for guest in &mut self.bench.guests {

@@ -1,6 +1,7 @@
 //! What guests must show, each scenario from boot to power-off.
 
 mod boot;
+mod bringup;
 mod figures;
 mod garbage;
 mod load;
@@ -46,6 +47,8 @@ pub fn all() -> Vec<Scenario> {
         scenario("figures", "commands and perftest in the guest, beside rxe", figures::run),
         scenario("garbage", "a guest that writes garbage leaves others alone", garbage::run),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
+        scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
+        scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),
     ]
 }
 

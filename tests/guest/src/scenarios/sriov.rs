@@ -4,31 +4,35 @@ use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, log};
 
-/// The PF's and the first VF's address behind a root port at slot 10.
-const PF: &str = "0000:01:00.0";
-
-const BY_SYSFS: &str = r#"
-set -e
-pf=/sys/bus/pci/devices/$PF
-[ "$(cat $pf/sriov_totalvfs)" -ge 2 ] || { echo "expected two VFs at least, found $(cat $pf/sriov_totalvfs)"; exit 1; }
-echo 2 >$pf/sriov_numvfs
+/// `ironverbs vf`, judged by what sysfs says.
+const SEQUENCE: &str = r#"
+pf=0000:01:00.0
+sys=/sys/bus/pci/devices
+wrong() { echo "expected $1, found $2"; exit 1; }
+vfs=$(/built/ironverbs vf create $pf 2) || exit 1
+[ "$(cat $sys/$pf/sriov_numvfs)" = 2 ] || wrong "two VFs" "$(cat $sys/$pf/sriov_numvfs)"
 for n in 0 1; do
-    vf=$(basename "$(readlink $pf/virtfn$n)")
-    dev=/sys/bus/pci/devices/$vf
-    [ "$(basename "$(readlink $dev/physfn)")" = $PF ] || { echo "expected $vf to name its PF"; exit 1; }
-    [ ! -e $dev/driver ] || echo $vf >$dev/driver/unbind
-    echo vfio-pci >$dev/driver_override
-    echo $vf >/sys/bus/pci/drivers_probe
-    [ "$(basename "$(readlink $dev/driver)")" = vfio-pci ] || { echo "expected $vf on vfio-pci"; exit 1; }
-    group=$(basename "$(readlink $dev/iommu_group)")
-    [ -c /dev/vfio/$group ] || { echo "expected /dev/vfio/$group for $vf"; exit 1; }
-    echo "$vf in group $group"
+    vf=$(basename "$(readlink $sys/$pf/virtfn$n)")
+    echo "$vfs" | grep -q "$vf" || wrong "$vf printed by vf create" "$vfs"
+    /built/ironverbs vf bind $vf || exit 1
+    [ "$(basename "$(readlink $sys/$vf/driver)")" = vfio-pci ] || wrong "$vf on vfio-pci" "$(readlink $sys/$vf/driver)"
+    group=$(basename "$(readlink $sys/$vf/iommu_group)")
+    [ -c /dev/vfio/$group ] || wrong "/dev/vfio/$group" "$(ls /dev/vfio)"
 done
-echo 0 >$pf/sriov_numvfs
-[ ! -e $pf/virtfn0 ] || { echo "expected no VFs any more"; exit 1; }
+list=$(/built/ironverbs vf list) || exit 1
+echo "$list" | grep "$vf" | grep -q vfio-pci || wrong "$vf on vfio-pci in vf list" "$list"
+/built/ironverbs vf unbind $vf || exit 1
+[ ! -e $sys/$vf/driver ] || wrong "$vf without driver" "$(readlink $sys/$vf/driver)"
+/built/ironverbs vf bind $vf igbvf && [ "$(basename "$(readlink $sys/$vf/driver)")" = igbvf ] || wrong "$vf on igbvf" "$(readlink $sys/$vf/driver)"
+! /built/ironverbs vf create $pf 4000 2>/tmp/said || wrong "4000 VFs refused" "success"
+cat /tmp/said
+! /built/ironverbs vf bind 0000:07:00.0 2>/tmp/said || wrong "a function that is not there refused" "success"
+cat /tmp/said
+/built/ironverbs vf create $pf 0 || exit 1
+[ ! -e $sys/$pf/virtfn0 ] || wrong "no VFs any more" "$(ls $sys/$pf)"
 "#;
 
-/// The sequence by hand, so that what `ironverbs vf` does has something to be compared with.
+/// VFs are made, given to VFIO and back, and removed; what cannot be is refused with a word.
 pub fn run(images: &Images) -> Outcome {
     let plan = Plan::new("sriov").iommu().qemu([
         "-device",
@@ -39,9 +43,9 @@ pub fn run(images: &Images) -> Outcome {
         "igb,bus=rp,netdev=wire",
     ]);
     let mut guest = Guest::boot(images, plan)?;
-    guest.run(60, "modprobe -a vfio-pci igb")?;
-    let said = guest.run(60, &BY_SYSFS.replace("$PF", PF))?;
+    guest.run(60, "modprobe -a vfio-pci igb igbvf")?;
+    let said = guest.run(90, SEQUENCE)?;
     said.lines().for_each(|line| println!("    {line}"));
-    log::clean(&mut guest)?;
+    log::clean_but(&mut guest, &["VF", "igbvf", "0000:01:1"])?;
     guest.power_off()
 }
