@@ -9,6 +9,7 @@ mod mlx5;
 mod netdev;
 mod pairs;
 mod rxe;
+mod rxe_host;
 mod sides;
 mod sriov;
 mod verbs;
@@ -36,6 +37,11 @@ pub fn all() -> Vec<Scenario> {
     vec![
         scenario("boot", "both kernels boot, take commands and power off", boot::run),
         scenario("rxe-rxe", "two guests, rxe between them: the programs and the bed", rxe::among_themselves),
+        scenario(
+            "rxe-host",
+            "rxe in a guest and our provider on the host: both kernels, a link that loses",
+            rxe_host::run,
+        ),
         scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
         scenario("load-eth", "mlx5_core and mlx5_ib come and go, Ethernet, 6.1 and 6.12", load::ethernet),
         scenario("load-ib", "the same for InfiniBand", load::infiniband),
