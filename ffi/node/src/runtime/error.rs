@@ -72,6 +72,12 @@ pub enum NodeError {
         /// Whose it is.
         fid: u8,
     },
+    /// A node of InfiniBand is to be joined to something.
+    #[error("the node in {} speaks InfiniBand and is a subnet of its own: links join nodes of Ethernet", .0.display())]
+    OwnSubnet(
+        /// The node's directory.
+        PathBuf,
+    ),
     /// Two nodes that cannot be joined.
     #[error(
         "the node in {} has id {id} and ports of {layer}: joined nodes need different ids and ports of one kind",
@@ -151,6 +157,7 @@ impl NodeError {
             Self::Version { .. }
             | Self::Differs { .. }
             | Self::NotJoined { .. }
+            | Self::OwnSubnet(_)
             | Self::Vfs { .. }
             | Self::Region(_) => libc::EINVAL,
             Self::Device { source, .. } => source.errno(),

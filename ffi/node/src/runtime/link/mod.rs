@@ -77,6 +77,9 @@ impl Uplink {
     /// Takes the uplink of `node` and joins it to `specs`, over which `faults` befall frames in both directions. Without
     /// any links it still answers the node's guests for functions that programs drive.
     pub fn hold(node: &Arc<Node>, specs: &[LinkSpec], faults: Faults) -> Result<Self, NodeError> {
+        if !specs.is_empty() && node.adapter().config().link_layer != LinkLayer::Ethernet {
+            return Err(NodeError::OwnSubnet(node.dir().into()));
+        }
         let held = Held::new(node, Outlet::Uplink)?;
         let (mut links, mut ends, mut joined) = (Vec::new(), Vec::new(), Vec::new());
         for spec in specs {
@@ -164,13 +167,7 @@ fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
     Ok(match spec {
         LinkSpec::Dgram { local, peer } => Box::new(dgram::Dgram::new(local, peer)?),
         LinkSpec::Stream { listen, path } => Box::new(stream::Stream::new(path, *listen)?),
-        LinkSpec::Udp { local, peers } => {
-            if node.adapter().config().link_layer != LinkLayer::Ethernet {
-                let why = "UDP carries RoCE v2, and the ports of this node speak InfiniBand";
-                return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-            }
-            Box::new(udp::Udp::new(node.shared_core(), local, peers)?)
-        }
+        LinkSpec::Udp { local, peers } => Box::new(udp::Udp::new(node.shared_core(), local, peers)?),
         LinkSpec::Node(_) => Box::new(Arc::new(Joined::default())),
     })
 }

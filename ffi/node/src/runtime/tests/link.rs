@@ -7,6 +7,7 @@ use crate::runtime::{
     open_device_of,
 };
 use devmodel::{
+    LinkLayer,
     region::{Left, Outlet},
     wire::Faults,
 };
@@ -161,6 +162,12 @@ fn what_cannot_be_linked_is_said() {
     let file = a.0.join("file");
     std::fs::write(&file, "").unwrap();
     assert!(said(format!("dgram:{},/x", file.display())).contains("expected room for a socket"));
+    let subnet = Scratch::new();
+    let infiniband = NodeOptions { link_layer: Some(LinkLayer::Infiniband), ..NodeOptions::default() };
+    let infiniband = subnet.node_with(&infiniband);
+    let refused = Uplink::hold(&infiniband, &["udp:".parse().unwrap()], Faults::default()).err();
+    assert!(matches!(refused, Some(NodeError::OwnSubnet(_))));
+    hold(&infiniband, &[]);
     let _bound = UnixDatagram::bind(a.0.join("taken")).unwrap();
     assert!(said(format!("dgram:{},/x", a.0.join("taken").display())).contains("another process listens"));
     hold(&node, &[]);
