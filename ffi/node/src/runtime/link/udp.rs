@@ -10,7 +10,7 @@ use crate::runtime::core::Core;
 use devmodel::region::MAX_FRAME;
 use hwspec::wire::{IpPair, ROCE_PORT};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io,
     net::{IpAddr, UdpSocket},
     os::fd::{AsRawFd, RawFd},
@@ -66,10 +66,10 @@ impl Udp {
             let wanted: Vec<IpAddr> = self.core.devices().map(|device| device.ip).collect();
             sockets.open.retain(|ip, _| wanted.contains(ip));
             for ip in wanted {
-                if !sockets.open.contains_key(&ip) {
+                if let Entry::Vacant(free) = sockets.open.entry(ip) {
                     // An address that is not this host's is spoken from elsewhere.
                     if let Ok(socket) = bind(ip) {
-                        sockets.open.insert(ip, socket);
+                        free.insert(socket);
                     }
                 }
             }
