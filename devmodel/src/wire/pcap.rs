@@ -6,6 +6,7 @@ use pcap_file::{
     pcap::{PcapHeader, PcapPacket, PcapWriter},
 };
 use std::{
+    borrow::Cow,
     io::{self, Write},
     time::Duration,
 };
@@ -13,8 +14,34 @@ use std::{
 /// Bytes of a frame that are kept at most; none of ours is longer.
 const SNAPLEN: u32 = 65_535;
 
-/// A capture that is being written: pcap with nanoseconds, whole frames.
-pub struct Capture<W: Write>(PcapWriter<W>);
+/// A capture that is being written: pcap with nanoseconds, whole frames. Those of InfiniBand are records of the extensible
+/// record format (ERF): Wireshark knows no other way for them.
+pub struct Capture<W: Write> {
+    writer: PcapWriter<W>,
+    link_layer: LinkLayer,
+}
+
+/// ERF record: type InfiniBand; flags: of variable length.
+const ERF_INFINIBAND: u8 = 21;
+/// See [`ERF_INFINIBAND`].
+const ERF_VARIABLE: u8 = 1 << 2;
+/// Bytes of an ERF header.
+const ERF_HEADER: usize = 16;
+
+/// The ERF record of a frame: time in units of 2^-32 s (little-endian), type, flags, length of the record, losses, length
+/// of the frame.
+fn erf(at: Duration, frame: &[u8]) -> Vec<u8> {
+    let time = at.as_secs() << 32 | (u64::from(at.subsec_nanos()) << 32) / 1_000_000_000;
+    let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
+    let mut record = Vec::with_capacity(ERF_HEADER + frame.len());
+    record.extend_from_slice(&time.to_le_bytes());
+    record.extend_from_slice(&[ERF_INFINIBAND, ERF_VARIABLE]);
+    record.extend_from_slice(&length(ERF_HEADER + frame.len()));
+    record.extend_from_slice(&[0; 2]);
+    record.extend_from_slice(&length(frame.len()));
+    record.extend_from_slice(frame);
+    record
+}
 
 impl<W: Write> Capture<W> {
     /// Starts a capture of frames of `link_layer`.
@@ -23,23 +50,28 @@ impl<W: Write> Capture<W> {
             snaplen: SNAPLEN,
             datalink: match link_layer {
                 LinkLayer::Ethernet => DataLink::ETHERNET,
-                LinkLayer::Infiniband => DataLink::INFINIBAND,
+                LinkLayer::Infiniband => DataLink::ERF,
             },
             ts_resolution: pcap_file::TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        PcapWriter::with_header(to, header).map(Self).map_err(io_error)
+        let writer = PcapWriter::with_header(to, header).map_err(io_error)?;
+        Ok(Self { writer, link_layer })
     }
 
     /// Adds a frame that was on the wire at `at` (since 1970).
     pub fn write(&mut self, at: Duration, frame: &[u8]) -> io::Result<()> {
-        let len = frame.len() as u32;
-        self.0.write_packet(&PcapPacket::new(at, len, frame)).map(drop).map_err(io_error)
+        let record = match self.link_layer {
+            LinkLayer::Ethernet => Cow::Borrowed(frame),
+            LinkLayer::Infiniband => Cow::Owned(erf(at, frame)),
+        };
+        let len = record.len() as u32;
+        self.writer.write_packet(&PcapPacket::new(at, len, &record)).map(drop).map_err(io_error)
     }
 
     /// The writer.
     pub fn into_inner(self) -> W {
-        self.0.into_writer()
+        self.writer.into_writer()
     }
 }
 
@@ -58,15 +90,29 @@ mod tests {
     #[test]
     fn a_capture_reads_back_to_the_nanosecond() {
         let at = Duration::new(1_700_000_000, 123_456_789);
-        let mut capture = Capture::new(Vec::new(), LinkLayer::Infiniband).unwrap();
+        let mut capture = Capture::new(Vec::new(), LinkLayer::Ethernet).unwrap();
         capture.write(at, &[1, 2, 3]).unwrap();
         capture.write(at + Duration::from_nanos(1), &[4; 4200]).unwrap();
         let bytes = capture.into_inner();
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
-        assert_eq!(reader.header().datalink, DataLink::INFINIBAND);
+        assert_eq!(reader.header().datalink, DataLink::ETHERNET);
         let first = reader.next_packet().unwrap().unwrap();
         assert_eq!((first.timestamp, &*first.data), (at, &[1, 2, 3][..]));
         let second = reader.next_packet().unwrap().unwrap();
         assert_eq!((second.timestamp.subsec_nanos(), second.data.len()), (123_456_790, 4200));
+    }
+
+    #[test]
+    fn infiniband_frames_are_erf_records() {
+        let at = Duration::new(3, 500_000_000);
+        let mut capture = Capture::new(Vec::new(), LinkLayer::Infiniband).unwrap();
+        capture.write(at, &[7; 26]).unwrap();
+        let bytes = capture.into_inner();
+        let mut reader = PcapReader::new(&bytes[..]).unwrap();
+        assert_eq!(reader.header().datalink, DataLink::ERF);
+        let record = reader.next_packet().unwrap().unwrap().data.into_owned();
+        assert_eq!(record[..8], [0, 0, 0, 0x80, 3, 0, 0, 0], "3.5 s");
+        assert_eq!(record[8..16], [21, 4, 0, 42, 0, 0, 0, 26]);
+        assert_eq!(record[16..], [7; 26]);
     }
 }
