@@ -115,7 +115,7 @@ syndromes! {
     GroupGid = 0x8c, BadParam, "the GID of a multicast group";
     NotInGroup = 0x8d, BadResource, "a QP that was attached to this group";
 
-    RoceAddress = 0xa0, BadParam, "a RoCE v2 address, IPv4 or IPv6, without VLAN";
+    RoceAddress = 0xa0, BadParam, "a RoCE v2 address, IPv4 or IPv6";
     AddressIndex = 0xa1, BadIndex, "an index of the RoCE address table";
     Mtu = 0xa2, BadParam, "an MTU the port supports";
     VportState = 0xa3, BadParam, "administrative state down, up or follow";

@@ -92,13 +92,15 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
     // An address of zeros clears the entry.
     if l3 != [0; 16] {
         let known = given.roce_version() == ROCE_V2 && matches!(given.roce_l3_type(), IPV4 | IPV6);
-        Syndrome::RoceAddress.unless(known && !given.vlan_valid())?;
+        Syndrome::RoceAddress.unless(known)?;
+        let vlan = if given.vlan_valid() { RoceAddress::VLAN_VALID | given.vlan_id() } else { 0 };
         address = RoceAddress {
             gid: l3,
             mac: prefix(&given.as_bytes()[0x12..]),
             valid: 1,
             version: given.roce_version(),
             l3_type: given.roce_l3_type(),
+            vlan: vlan.to_be_bytes(),
             ..address
         };
         if address.l3_type == IPV4 {
@@ -122,6 +124,8 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
         .source_l3_address(address.gid)
         .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
         .source_mac_31_0(u32::from_be_bytes(prefix(&address.mac[2..])))
+        .vlan_valid(address.vlan().is_some())
+        .vlan_id(address.vlan().unwrap_or(0))
         .roce_l3_type(address.l3_type)
         .roce_version(address.version);
     let mut out = QueryRoceAddressOut::zeroed();

@@ -9,7 +9,7 @@ use crate::{
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Destination,
 };
-use hwspec::wire::{Headers, eth::Ethernet, icrc::Icrc, lrh::vcrc};
+use hwspec::wire::{Headers, eth::ip_offset, icrc::Icrc, lrh::vcrc};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What becomes of a frame on the wire.
@@ -323,7 +323,7 @@ fn seal(
     whole.resize(whole.len() + pad, 0);
     match link_layer {
         LinkLayer::Ethernet => {
-            let ip = Ethernet::SIZE;
+            let ip = ip_offset(whole);
             let icrc = Icrc::new(whole.get(ip..).unwrap_or_default()).finish();
             whole.extend_from_slice(&icrc);
         }

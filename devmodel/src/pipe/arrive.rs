@@ -12,7 +12,7 @@ use crate::{
 use hwspec::{
     context::{QpState, ServiceType},
     eqe::EventType,
-    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::Ethernet, pad},
+    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::ip_offset, pad},
 };
 
 /// A packet that arrived.
@@ -107,7 +107,7 @@ fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<P
     }
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
     let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
-    let sum = Icrc::new(&bytes[Ethernet::SIZE.min(bytes.len())..]);
+    let sum = Icrc::new(bytes.get(ip_offset(bytes)..).unwrap_or_default());
     checked(headers, sum, data, icrc)
 }
 

@@ -5,7 +5,7 @@ use crate::state::Counters;
 use hwspec::{
     handle::{Psn, Qpn},
     wire::{
-        Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, pad,
+        Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan, pad,
         write_headers,
     },
 };
@@ -62,7 +62,11 @@ impl Work<'_, '_, '_> {
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { f.mac } else { source.mac },
             dst_mac: q.dmac,
-            vlan: None,
+            vlan: source.vlan().map(|vid| {
+                let mut tag = Vlan::zeroed();
+                tag.set().vid(vid);
+                tag
+            }),
             addresses: IpPair::from_gids(source.gid, q.dgid),
             traffic_class,
             hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },

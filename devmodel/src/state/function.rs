@@ -35,8 +35,24 @@ pub struct RoceAddress {
     pub version: u8,
     /// `roce_l3_type`: 0 IPv4, 1 IPv6.
     pub l3_type: u8,
+    /// VLAN of packets that use it, as a big-endian number, with the bit above it set; 0 is none.
+    pub vlan: [u8; 2],
     /// Padding.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 5],
+}
+
+impl RoceAddress {
+    /// In `vlan`: there is one.
+    pub const VLAN_VALID: u16 = 0x1000;
+
+    /// The VLAN's number, if packets bear one.
+    #[inline]
+    pub fn vlan(&self) -> Option<u16> {
+        match u16::from_be_bytes(self.vlan) {
+            0 => None,
+            vlan => Some(vlan & 0xfff),
+        }
+    }
 }
 
 /// Unicast addresses a vport's list holds.

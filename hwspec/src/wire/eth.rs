@@ -57,3 +57,12 @@ hw_layout! {
         0x00 [15: 0] ethertype: u16,
     }
 }
+
+/// Where the network header of a frame begins: behind the Ethernet header and a tag, if there is one.
+#[inline]
+pub fn ip_offset(frame: &[u8]) -> usize {
+    match EtherType::read(frame.get(Ethernet::SIZE - EtherType::SIZE..).unwrap_or_default()) {
+        EtherType::VLAN => Ethernet::SIZE + Vlan::SIZE,
+        _ => Ethernet::SIZE,
+    }
+}

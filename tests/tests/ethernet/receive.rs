@@ -211,3 +211,29 @@ fn rdma_goes_to_queue_pairs_and_all_else_to_the_net_device() {
     assert!(bed.received(&mut nic, 0).is_some());
     assert_eq!(qp.fid, 1);
 }
+
+#[test]
+fn ipv6_is_hashed_and_judged_too() {
+    // From the verification suite.
+    let src = [0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x1f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0x07];
+    let dst = [0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x00, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x01];
+    let mut bed = Bed::cx5();
+    let mut nic = bed.nic(2, 4);
+    let rqt = bed.rqt(&nic);
+    let mut fields = HashFields::zeroed();
+    fields.set().selected_fields(0xf).l3_prot_type(true);
+    let mut c = TirContext::zeroed();
+    c.set().disp_type(1).indirect_table(rqt).rx_hash_fn(2).rx_hash_toeplitz_key(KEY);
+    c.set().rx_hash_field_selector_outer(fields);
+    let tir = bed.tir(&nic, c).expect("a TIR");
+    bed.steer_all(&nic, tir);
+    let mut tcp = [0; 20];
+    tcp[..4].copy_from_slice(&[0x0a, 0xea, 0x06, 0xe6]);
+    tcp[12] = 5 << 4;
+    let pseudo = [&src[..], &dst, &[0, 0, 0, 20, 0, 0, 0, 6], &tcp].concat();
+    tcp[16..18].copy_from_slice(&(!sum(&pseudo)).to_be_bytes());
+    bed.inject(&frame(mac(2), mac(1), 0x86dd, &ipv6(src, dst, 6, &tcp)));
+    let (cqe, _) = bed.received(&mut nic, 0x4020_7d3d % 4).expect("in the queue the hash says");
+    assert_eq!((cqe.rx_hash_result(), cqe.rx_hash_type()), (0x4020_7d3d, eth::HASH_IPV6 | eth::HASH_TCP));
+    assert_eq!((cqe.l3_hdr_type(), cqe.hds_ip_ext()), (eth::L3_IPV6, eth::L2_OK | eth::L3_OK | eth::L4_OK));
+}

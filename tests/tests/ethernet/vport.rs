@@ -6,11 +6,11 @@ use hwspec::{
     cmd::{Opcode, adapter::*, vport::*},
     context::{
         port::{Ieee8023Counters, Paos, Pmtu, Ppcnt},
-        vport::NicVportContext,
+        vport::{NicVportContext, RoceAddr},
     },
     layout::Layout,
 };
-use ironverbs_tests::bed::{Bed, CommandError, Send};
+use ironverbs_tests::bed::{Access, Bed, CommandError, GID_IPV4, GID_LINK_LOCAL, Path, Send, Wr, gid_v4};
 
 const ADDRESSES: u32 = 1 << 2;
 const PROMISC: u32 = 1 << 4;
@@ -99,7 +99,7 @@ fn a_port_that_is_down_neither_sends_nor_receives() {
     let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
     let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
     let mut paos = Paos::zeroed();
-    paos.set().local_port(1).admin_status(2);
+    paos.set().local_port(1).admin_status(2).ase(true);
     register(&mut bed, 2, 0x5006, true, paos.as_bytes()).unwrap();
     let state: QueryVportStateOut =
         bed.command(2, Opcode::QueryVportState, &QueryVportStateIn::zeroed()).unwrap();
@@ -177,4 +177,40 @@ fn a_reset_ends_all_of_it() {
     assert!(bed.received(&mut nic, 0).is_none(), "what came before is not for who comes now");
     bed.inject(&frame(mac(1), mac(2), 0x88b5, &[0; 46]));
     assert!(bed.received(&mut nic, 0).is_some());
+}
+
+#[test]
+fn packets_of_an_address_with_a_vlan_bear_its_tag() {
+    let mut bed = Bed::cx5();
+    for fid in [1, 2] {
+        bed.function(fid);
+        let mut address = RoceAddr::zeroed();
+        let [a, b, c, d, e, f] = mac(fid);
+        address
+            .set()
+            .source_l3_address(gid_v4(fid))
+            .source_mac_47_32(u16::from_be_bytes([a, b]))
+            .source_mac_31_0(u32::from_be_bytes([c, d, e, f]))
+            .vlan_valid(true)
+            .vlan_id(7)
+            .roce_version(2);
+        for index in [GID_LINK_LOCAL, GID_IPV4] {
+            let mut input = SetRoceAddressIn::zeroed();
+            input.set().roce_address_index(index.into()).roce_address(address);
+            let _: SetRoceAddressOut = bed.command(fid, Opcode::SetRoceAddress, &input).unwrap();
+            let mut input = QueryRoceAddressIn::zeroed();
+            input.set().roce_address_index(index.into());
+            let out: QueryRoceAddressOut = bed.command(fid, Opcode::QueryRoceAddress, &input).unwrap();
+            assert_eq!(out.roce_address(), address);
+        }
+    }
+    let (a, _) = bed.pair(Path::default());
+    let (from, to) = (bed.mr(1, 3000, Access::LOCAL), bed.mr(2, 3000, Access::ALL));
+    let data = bed.pattern(from, 0x21);
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.run();
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(bed.bytes(to), data);
+    let frames = bed.take_frames();
+    assert!(frames.len() > 1 && frames.iter().all(|f| f.bytes[12..16] == [0x81, 0, 0, 7]));
 }
