@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,15 +46,7 @@ impl Served {
 
     /// The driver as a guest would have it.
     fn guest(&self) -> End {
-        let program = [2, 3].map(|fid| (v4(fid), identity::mac(0, fid)));
-        let options = OpenOptions {
-            link_local: true,
-            gids: vec![v4(1)],
-            neighbours: program.to_vec(),
-            ..OpenOptions::default()
-        };
-        let transport = VfioUserTransport::open(&self.socket()).unwrap();
-        End::new(Device::open(transport, options).unwrap(), LEN).unwrap()
+        guest(&self.socket(), 1)
     }
 
     fn program(&self, fid: u8) -> End {
@@ -87,6 +79,19 @@ impl Drop for Served {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The driver on function `fid`, behind a socket.
+fn guest(socket: &Path, fid: u8) -> End {
+    let peers = [1, 2, 3].map(|fid| (v4(fid), identity::mac(0, fid)));
+    let options = OpenOptions {
+        link_local: true,
+        gids: vec![v4(fid)],
+        neighbours: peers.to_vec(),
+        ..OpenOptions::default()
+    };
+    let transport = VfioUserTransport::open(socket).unwrap();
+    End::new(Device::open(transport, options).unwrap(), LEN).unwrap()
 }
 
 fn socket(scratch: &Scratch) -> PathBuf {
@@ -153,6 +158,34 @@ fn a_guest_and_a_program_of_the_node_talk_both_ways() {
         a.post(5, SendOp::FetchAdd { raddr, rkey, add: 2 }, &[a.sge(0, 8)]).unwrap();
         done(a);
         assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
+    }
+}
+
+#[test]
+fn guests_of_two_servers_talk() {
+    let served = Served::new();
+    let there = served.scratch.dir().join("f3");
+    let mut other = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
+    other.arg("serve").arg("--node").arg(served.scratch.dir().join("node"));
+    other.arg("--plug").arg(format!("3={}", there.display())).stdin(Stdio::null()).stdout(Stdio::piped());
+    let process = other.spawn().unwrap();
+    let mut other = Served { scratch: Scratch::new(), process };
+    let mut line = String::new();
+    BufReader::new(other.process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (a, b) = (served.guest(), guest(&there, 3));
+    a.connect(&b.card().unwrap(), Patience::default()).unwrap();
+    b.connect(&a.card().unwrap(), Patience::default()).unwrap();
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let data = pattern(200_000, 7);
+        from.words.put(0, &data);
+        let (raddr, rkey) = (to.words.addr(), to.mr.rkey());
+        from.post(1, SendOp::Write { raddr, rkey }, &[from.sge(0, data.len())]).unwrap();
+        done(from);
+        assert!(to.words.bytes(0, data.len()) == data);
+        to.words.put(0, &pattern(5000, 8));
+        from.post(2, SendOp::Read { raddr, rkey }, &[from.sge(0, 5000)]).unwrap();
+        done(from);
+        assert!(from.words.bytes(0, 5000) == pattern(5000, 8));
     }
 }
 

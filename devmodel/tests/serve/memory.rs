@@ -1,12 +1,20 @@
 //! A client's memory: windows, and what happens outside of them.
 
 use crate::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually, memfd};
+use devmodel::serve::{GuestMemory, transfer};
 use hwspec::{
     cmd::{DeliveryStatus, Opcode, adapter::QueryPagesIn, queue::CmdQueueEntry},
     layout::prefix,
 };
-use std::fs::File;
-use std::os::fd::AsFd;
+use std::{
+    fs::File,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 #[test]
@@ -139,4 +147,82 @@ fn only_files_in_memory_or_on_disk_are_mapped() {
     assert!(matches!(refused, Err(Error::Refused { .. })));
     c.map_all();
     c.enable();
+}
+
+/// Ends the threads of a test, also of one that fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn shown(memory: &GuestMemory, file: &File, len: u64) {
+    let fd = OwnedFd::from(file.try_clone().expect("a descriptor"));
+    memory.map(BASE, len, 3, Some((fd, 0))).expect("a window");
+}
+
+#[test]
+fn when_an_unmap_returns_writers_in_other_threads_are_done() {
+    const LEN: u64 = 1 << 20;
+    let (memory, file) = (GuestMemory::default(), memfd(LEN));
+    let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for fill in [1, 2] {
+            let (memory, over, written) = (&memory, &over, &written);
+            scope.spawn(move || {
+                let data = vec![fill; LEN as usize];
+                while !over.load(Relaxed) {
+                    written.fetch_add(memory.write(BASE, &data).is_ok().into(), Relaxed);
+                }
+            });
+        }
+        for _ in 0..50 {
+            shown(&memory, &file, LEN);
+            let before = written.load(Relaxed);
+            eventually("somebody writes", || written.load(Relaxed) > before);
+            memory.unmap(BASE, LEN).expect("the window");
+            file.write_all_at(&vec![0; LEN as usize], 0).expect("memory");
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(1) {
+                std::hint::spin_loop();
+            }
+            let mut found = vec![9; LEN as usize];
+            file.read_exact_at(&mut found, 0).expect("memory");
+            assert!(found.iter().all(|b| *b == 0), "written after the unmap had returned");
+        }
+    });
+}
+
+#[test]
+fn copies_both_ways_and_windows_that_come_and_go_do_not_wait_for_each_other() {
+    const LEN: u64 = 64 << 10;
+    let (a, b) = (GuestMemory::default(), GuestMemory::default());
+    let files = [memfd(LEN), memfd(LEN)];
+    let (over, copied) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        // As functions 1 and 2: who is lower is locked first, whichever way the copy goes.
+        for (from, to, swapped) in [(&a, &b, false), (&b, &a, true), (&a, &a, false)] {
+            let (over, copied) = (&over, &copied);
+            scope.spawn(move || {
+                while !over.load(Relaxed) {
+                    let done = transfer((from, BASE), (to, BASE), LEN, swapped).is_ok();
+                    copied.fetch_add(done.into(), Relaxed);
+                }
+            });
+        }
+        for _ in 0..200 {
+            for (memory, file) in [(&a, &files[0]), (&b, &files[1])] {
+                shown(memory, file, LEN);
+            }
+            let before = copied.load(Relaxed);
+            eventually("somebody copies", || copied.load(Relaxed) > before);
+            for memory in [&b, &a] {
+                memory.unmap(BASE, LEN).expect("the window");
+            }
+        }
+    });
 }
