@@ -15,7 +15,7 @@ use crate::{fail, options, place};
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Counters shown of a function, where they are not 0.
-const COUNTERS: [(Counters, &str); 26] = [
+const COUNTERS: [(Counters, &str); 28] = [
     (Counters::TxPackets, "tx_packets"),
     (Counters::TxBytes, "tx_bytes"),
     (Counters::RxPackets, "rx_packets"),
@@ -42,6 +42,8 @@ const COUNTERS: [(Counters, &str); 26] = [
     (Counters::ReqRemoteInvalidRequest, "req_remote_invalid_request"),
     (Counters::ReqRemoteAccessErrors, "req_remote_access_errors"),
     (Counters::RespRemoteAccessErrors, "resp_remote_access_errors"),
+    (Counters::ReqRnrRetriesExceeded, "req_rnr_retries_exceeded"),
+    (Counters::ReqTransportRetriesExceeded, "req_transport_retries_exceeded"),
 ];
 
 pub fn node(command: &options::Node) -> ExitCode {

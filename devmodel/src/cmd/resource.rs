@@ -98,6 +98,8 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
         .req_remote_invalid_request(count(Counters::ReqRemoteInvalidRequest))
         .req_remote_access_errors(count(Counters::ReqRemoteAccessErrors))
         .resp_remote_access_errors(count(Counters::RespRemoteAccessErrors))
+        .req_rnr_retries_exceeded(count(Counters::ReqRnrRetriesExceeded))
+        .req_transport_retries_exceeded(count(Counters::ReqTransportRetriesExceeded))
         .resp_cqe_flush_error(count(Counters::RespCqeFlushError))
         .req_cqe_flush_error(count(Counters::ReqCqeFlushError));
     if input.clear() {

@@ -145,6 +145,7 @@ fn gap(w: &mut Work<'_, '_, '_>) {
 /// Goes back to the oldest PSN not acknowledged; costs a retry (IBTA 9.7.6.1.1).
 pub(crate) fn go_back(w: &mut Work<'_, '_, '_>) {
     if w.q.retries_left == 0 {
+        w.count(Counters::ReqTransportRetriesExceeded);
         return settle::fail(w, Failure::new(CqeSyndrome::TransportRetryExcErr, vendor_err::RETRY));
     }
     w.q.retries_left -= 1;
@@ -167,11 +168,12 @@ fn rewind(w: &mut Work<'_, '_, '_>) {
 fn not_ready(w: &mut Work<'_, '_, '_>, code: u8) {
     if w.q.rnr_retry != 7 {
         if w.q.rnr_left == 0 {
-            w.count(Counters::RnrNakRetryErr);
+            w.count(Counters::ReqRnrRetriesExceeded);
             return settle::fail(w, Failure::new(CqeSyndrome::RnrRetryExcErr, vendor_err::RNR_RETRY));
         }
         w.q.rnr_left -= 1;
     }
+    w.count(Counters::RnrNakRetryErr);
     rewind(w);
     w.q.set(QpFlags::RNR_WAIT, true);
     w.q.ack_deadline = 0;

@@ -129,6 +129,10 @@ pub enum Counters {
     IbTxMulticastBytes,
     IbRxMulticastPackets,
     IbRxMulticastBytes,
+    /// RNR NAKs beyond `rnr_retry`.
+    ReqRnrRetriesExceeded,
+    /// Timeouts and sequence NAKs beyond `retry_count`.
+    ReqTransportRetriesExceeded,
 }
 
 /// Registers and books of one function.

@@ -300,7 +300,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     );
     assert_eq!(
         refused(&two, &|c| {
-            c.set().access_mode_1_0(2);
+            c.set().access_mode_1_0(3);
         }),
         Some(Syndrome::AccessMode)
     );

@@ -32,11 +32,15 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let pd = bed.pd(0, 0);
-    // The table has 4,096 entries; a key in the free state takes room only.
+    // The table has 4,096 entries. A key in the free state takes none until it is given some.
+    let free = bed.mkey_reply(0, 0, &[], |c| {
+        c.set().pd(pd).free(true).translations_octword_size(1 << 20);
+    });
+    assert_eq!(free.status(), Status::Ok);
     let mut keys = Vec::new();
     let full = loop {
-        let reply = bed.mkey_reply(0, 0, &[], |c| {
-            c.set().pd(pd).free(true).translations_octword_size(256);
+        let reply = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
+            c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
         });
         if reply.status() != Status::Ok {
             break reply;
@@ -46,8 +50,8 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     assert_eq!(full.status(), Status::NoResources);
     assert_eq!(keys.len(), 7, "beside the queue of pages");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
-    let again = bed.mkey_reply(0, 0, &[], |c| {
-        c.set().pd(pd).free(true).translations_octword_size(256);
+    let again = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
+        c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
     });
     assert_eq!(again.status(), Status::Ok);
 }

@@ -161,7 +161,7 @@ fn a_queue_pair_is_checked_at_creation() {
     assert_eq!(refused(&|_| ()), None);
     assert_eq!(
         refused(&|c| {
-            c.set().st(hwspec::context::ServiceType::Uc);
+            c.set().st(hwspec::context::ServiceType::Dci);
         }),
         Some(Syndrome::ServiceType)
     );

@@ -189,6 +189,7 @@ hw_layout! {
         0x050 [31: 0] packet_seq_err: u32,
         0x058 [31: 0] implied_nak_seq_err: u32,
         0x060 [31: 0] local_ack_timeout_err: u32,
+        0x070 [31: 0] req_rnr_retries_exceeded: u32,
         0x078 [31: 0] resp_local_length_error: u32,
         0x07c [31: 0] req_local_length_error: u32,
         0x080 [31: 0] resp_local_qp_error: u32,

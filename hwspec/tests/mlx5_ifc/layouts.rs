@@ -16,6 +16,7 @@ const OURS_ALONE: &[(&str, &str, &str)] = &[
     ("qpc", "dbr_umem_id", "as cq_umem_offset"),
     ("cmd_out", "*", "16 bytes, as many as lie in the command queue entry"),
     ("ud_adrs_vector", "qkey", "the upper half of dc_key, for UD"),
+    ("query_q_counter_out", "req_rnr_retries_exceeded", "newer than Linux 6.1"),
     ("pages_req_event", "ec_function", "bit 15 of the driver's ec_function"),
 ];
 

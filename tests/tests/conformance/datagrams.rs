@@ -280,29 +280,6 @@ fn row_50_datagrams_from_a_shared_queue() {
     }
 }
 
-/// Row 60: a counter set counts for the QPs that name it, and for no others.
-#[test]
-fn row_60_counter_sets_count_their_qps_only() {
-    let mut bed = Bed::cx5();
-    bed.function(2);
-    let set = bed.counter_set(2);
-    let path = Path { qkey: QKEY, mtu: 4096, ..Path::default() };
-    let spec = QpSpec { service: ServiceType::Ud, ..QpSpec::default() };
-    let a = bed.datagram(1, ServiceType::Ud, QKEY);
-    let (counted, other) = (bed.qp_with(2, spec).expect("CREATE_QP"), bed.datagram(2, ServiceType::Ud, QKEY));
-    bed.ready(counted, &Path { counter_set: set, ..path });
-    let from = bed.mr(1, 64, Access::LOCAL);
-    for (to, times) in [(counted, 2), (other, 3)] {
-        for _ in 0..times {
-            bed.post(a, &Wr::new(Op::Send, &[from.sge()]).to(bed.av(to, QKEY)));
-        }
-    }
-    assert_eq!(bed.counter(2, Counters::OutOfBuffer), 5);
-    assert_eq!(bed.query_counters(2, set, false).out_of_buffer(), 2);
-    assert_eq!(bed.query_counters(2, set, true).out_of_buffer(), 2);
-    assert_eq!(bed.query_counters(2, set, false).out_of_buffer(), 0);
-}
-
 /// The DETH lies between BTH and payload.
 #[test]
 fn row_54_deth_follows_the_bth() {

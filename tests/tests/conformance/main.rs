@@ -7,6 +7,7 @@ mod acks;
 mod atomics;
 mod common;
 mod completions;
+mod counters;
 mod datagrams;
 mod drops;
 mod duplicates;

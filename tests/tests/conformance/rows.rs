@@ -13,6 +13,7 @@ const SOURCES: &[&str] = &[
     include_str!("acks.rs"),
     include_str!("atomics.rs"),
     include_str!("completions.rs"),
+    include_str!("counters.rs"),
     include_str!("datagrams.rs"),
     include_str!("drops.rs"),
     include_str!("duplicates.rs"),
