@@ -24,7 +24,8 @@ class Dma:
     """Pages of this program whose bus address is known: there is no IOMMU in the guest."""
 
     def __init__(self, pages):
-        self.map = mmap.mmap(-1, pages * PAGE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_LOCKED | mmap.MAP_POPULATE)
+        # Python has no name for MAP_LOCKED.
+        self.map = mmap.mmap(-1, pages * PAGE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE | 0x2000)
         self.address = []
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         with open("/proc/self/pagemap", "rb") as table:
