@@ -35,7 +35,7 @@ const PHYSICAL: u8 = 0x12;
 const PHYSICAL_STATISTICS: u8 = 0x16;
 
 /// All that a vport counts.
-const VPORT: [Counters; 16] = [
+const VPORT: [Counters; 20] = [
     TxPackets,
     TxBytes,
     RxPackets,
@@ -52,6 +52,10 @@ const VPORT: [Counters; 16] = [
     EthRxMulticastBytes,
     EthRxBroadcastPackets,
     EthRxBroadcastBytes,
+    IbTxMulticastPackets,
+    IbTxMulticastBytes,
+    IbRxMulticastPackets,
+    IbRxMulticastBytes,
 ];
 
 pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
@@ -64,13 +68,25 @@ pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
         c.set().packets(counters[packets as usize]).octets(counters[octets as usize]);
         c
     };
+    // RDMA packets to groups, which the counters of all RDMA packets count as well.
+    let received = pair(IbRxMulticastPackets, IbRxMulticastBytes);
+    let sent = pair(IbTxMulticastPackets, IbTxMulticastBytes);
+    let but = |all: TrafficCounter, some: TrafficCounter| {
+        let mut rest = TrafficCounter::zeroed();
+        rest.set()
+            .packets(all.packets().saturating_sub(some.packets()))
+            .octets(all.octets().saturating_sub(some.octets()));
+        rest
+    };
     let mut errors = TrafficCounter::zeroed();
     errors.set().packets(counters[EthRxTooLong as usize] + counters[RxMalformed as usize]);
     let mut out = QueryVportCounterOut::zeroed();
     out.set()
         .received_errors(errors)
-        .received_ib_unicast(pair(RxPackets, RxBytes))
-        .transmitted_ib_unicast(pair(TxPackets, TxBytes))
+        .received_ib_unicast(but(pair(RxPackets, RxBytes), received))
+        .transmitted_ib_unicast(but(pair(TxPackets, TxBytes), sent))
+        .received_ib_multicast(received)
+        .transmitted_ib_multicast(sent)
         .received_eth_broadcast(pair(EthRxBroadcastPackets, EthRxBroadcastBytes))
         .transmitted_eth_broadcast(pair(EthTxBroadcastPackets, EthTxBroadcastBytes))
         .received_eth_unicast(pair(EthRxUnicastPackets, EthRxUnicastBytes))

@@ -114,6 +114,14 @@ fn a_multicast_comes_to_all_who_are_attached() {
             assert_eq!((&got[24..40], &got[40..104]), (&GROUP[..], &data[..]));
         }
     }
+    // Counted as such, at both ends.
+    for (fid, sent, received) in [(1, 1, 0), (2, 0, 1)] {
+        let out: QueryVportCounterOut =
+            bed.command(fid, Opcode::QueryVportCounter, &QueryVportCounterIn::zeroed()).expect("counters");
+        let multicast = (out.transmitted_ib_multicast(), out.received_ib_multicast());
+        assert_eq!((multicast.0.packets(), multicast.1.packets()), (sent, received), "function {fid}");
+        assert_eq!((out.transmitted_ib_unicast().packets(), out.received_ib_unicast().packets()), (0, 0));
+    }
     bed.detach(qps[1], GROUP).expect("DETACH_FROM_MCG");
     bed.post_recv(qps[1], &[to[1].sge()]);
     bed.post_recv(qps[2], &[to[2].sge()]);

@@ -242,7 +242,7 @@ fn a_management_key_protects_the_port() {
     // The same from another port, whose packet is for the agent of this one.
     let qp = bed.datagram(2, ServiceType::Qp0, 0);
     let (from, to) = (bed.mr(2, 256, Access::LOCAL), bed.mr(2, 296, Access::LOCAL));
-    let mut send = |bed: &mut Bed, request: &Smp| {
+    let send = |bed: &mut Bed, request: &Smp| {
         bed.fill(from, request.as_bytes());
         bed.post_recv(qp, &[to.sge()]);
         let av = Av { rlid: Some(2), grh: false, sgid_index: 0, qpn: 0, ..Av::group(0, 0) };

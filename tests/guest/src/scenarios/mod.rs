@@ -2,6 +2,7 @@
 
 mod boot;
 mod bringup;
+mod fabric;
 mod figures;
 mod garbage;
 mod load;

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::images::Images;
 
 use super::mlx5::{Pair, Place};
-use super::{netdev, verbs};
+use super::{fabric, netdev, verbs};
 
 const NEW: [&str; 2] = ["6.12", "6.12"];
 const BOTH: [&str; 2] = ["6.12", "6.1"];
@@ -21,6 +21,7 @@ pub fn one_ethernet(images: &Images) -> Outcome {
 pub fn one_infiniband(images: &Images) -> Outcome {
     let mut pair = Pair::boot(images, "ib", Place::OneGuest, true, NEW)?;
     verbs::data_moves(&mut pair.bench)?;
+    fabric::tools(&mut pair.bench)?;
     pair.finish()
 }
 
