@@ -79,8 +79,13 @@ impl Adapter {
     #[cold]
     fn leave_subnet(&self, host: &mut dyn Host, fid: u8) {
         let mut pf = Func::lock(self.region(), 0, host);
-        subnet::group_port_gone(&mut pf, fid);
-        pf.commit(host);
+        loop {
+            let more = subnet::group_port_gone(&mut pf, fid);
+            pf.commit(host);
+            if !more {
+                return;
+            }
+        }
     }
 
     /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.

@@ -148,7 +148,8 @@ impl Back {
     }
 }
 
-/// The port of `fid` is gone from the subnet: the groups forget it. `func` is the PF.
-pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) {
-    super::groups::gone(func, fid);
+/// The port of `fid` is gone from the subnet: the groups forget it, some at a time. True if there are more. `func` is the
+/// PF.
+pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) -> bool {
+    super::groups::gone(func, fid)
 }

@@ -47,6 +47,11 @@ fn find(func: &Func<'_>, mgid: &[u8; 16]) -> Option<u32> {
 
 const _: () = assert!(SUBNET_GROUPS < 0x3fff);
 
+/// Groups a port leaves between two commits.
+const CHUNK: usize = 16;
+/// Groups a port may keep alive: one that asks for more than its share leaves some to others.
+const SHARE: usize = SUBNET_GROUPS / 4;
+
 fn mlid(index: u32) -> u16 {
     FIRST_MULTICAST_LID + index as u16
 }
@@ -176,7 +181,14 @@ pub(super) fn join(
             }
             index
         }
-        None => create(func, mask, want, wanted)?,
+        None => {
+            let all = func.live::<SubnetGroupRow>();
+            let kept = all.iter().filter_map(|i| func.row::<SubnetGroupRow>(*i));
+            if kept.filter(|row| state_of(row, fid) != 0).count() >= SHARE {
+                return Err(status::NO_RESOURCES);
+            }
+            create(func, mask, want, wanted)?
+        }
     };
     let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
     let state = state_of(row, fid) | wanted;
@@ -269,14 +281,15 @@ fn end_if_empty(func: &mut Func<'_>, index: u32) {
     }
 }
 
-/// The port of `fid` is gone: it is in no group any more.
-pub(super) fn gone(func: &mut Func<'_>, fid: u8) {
-    for index in func.live::<SubnetGroupRow>() {
-        if func.row::<SubnetGroupRow>(index).is_some_and(|row| state_of(row, fid) != 0) {
-            if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
-                put(row, fid, 0);
-            }
-            end_if_empty(func, index);
+/// The port of `fid` is gone: it leaves up to `CHUNK` groups. True if there are more.
+pub(super) fn gone(func: &mut Func<'_>, fid: u8) -> bool {
+    let mut all = func.live::<SubnetGroupRow>();
+    all.retain(|i| func.row::<SubnetGroupRow>(*i).is_some_and(|row| state_of(row, fid) != 0));
+    for index in all.iter().take(CHUNK) {
+        if let Some(row) = func.row_mut::<SubnetGroupRow>(*index) {
+            put(row, fid, 0);
         }
+        end_if_empty(func, *index);
     }
+    all.len() > CHUNK
 }

@@ -39,9 +39,7 @@ pub(super) fn answer(
     let packet = Smp::read(request);
     let header = packet.header();
     let method = header.method();
-    if method.answer().is_none() {
-        return None;
-    }
+    method.answer()?;
     if let Err(status) = super::check_version(&header, CLASS_VERSION) {
         return Some(refuse(request, status));
     }

@@ -31,7 +31,8 @@ const ERF_HEADER: usize = 16;
 /// The ERF record of a frame: time in units of 2^-32 s (little-endian), type, flags, length of the record, losses, length
 /// of the frame.
 fn erf(at: Duration, frame: &[u8]) -> Vec<u8> {
-    let time = at.as_secs() << 32 | (u64::from(at.subsec_nanos()) << 32) / 1_000_000_000;
+    let fraction = (u64::from(at.subsec_nanos()) << 32) / 1_000_000_000;
+    let time = at.as_secs() << 32 | fraction;
     let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
     let mut record = Vec::with_capacity(ERF_HEADER + frame.len());
     record.extend_from_slice(&time.to_le_bytes());

@@ -88,6 +88,26 @@ fn a_group_ends_with_its_last_member() {
     assert!(!there(&mut bed));
 }
 
+/// One port can't take all groups, and gives back all it took.
+#[test]
+fn a_port_has_its_share_of_groups() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let group = |n: u16| {
+        let mut gid = GROUP;
+        gid[13..15].copy_from_slice(&n.to_be_bytes());
+        gid
+    };
+    let made =
+        |bed: &mut Bed, n| query(bed, &a, Method::Set, CREATE, &record(1, group(n), join_state::FULL)).0;
+    let taken = (0..2000).take_while(|n| made(&mut bed, *n) == 0).count();
+    assert_eq!((taken, made(&mut bed, 2000)), (256, status::NO_RESOURCES));
+    assert_eq!(query(&mut bed, &b, Method::Set, CREATE, &record(2, group(2000), join_state::FULL)).0, 0);
+    bed.reset(1);
+    let left = |bed: &mut Bed, n| query(bed, &b, Method::Get, member::MGID, &record(2, group(n), 0)).0 == 0;
+    assert_eq!((0..=2000).filter(|n| left(&mut bed, *n)).collect::<Vec<u16>>(), [2000]);
+}
+
 /// 10.5.2: what is sent to a group comes to all QPs attached to it, on every function, and to no other.
 #[test]
 fn a_multicast_comes_to_all_who_are_attached() {
