@@ -451,6 +451,7 @@ fn read(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal> {
         va: reth.va(),
         rkey: reth.rkey(),
         msn,
+        xrc_srqn: w.q.xrc_srqn,
         ..ReadResource::default()
     };
     resource(w, one)?;

@@ -4,6 +4,7 @@
 use super::{
     Payload, completion, duplicate, event, flush, lists, receive, responder,
     work::{Failure, Work},
+    xrc,
 };
 use crate::{
     host::Abort,
@@ -137,7 +138,8 @@ fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> 
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = one.va.wrapping_add(from.into());
-    let found = translate::pieces(w.func, w.q.pd, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
+    let pd = if one.xrc_srqn == 0 { w.q.pd } else { xrc::domain(w, one.xrc_srqn) };
+    let found = translate::pieces(w.func, pd, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
         // Taken by value only when there are too many pieces; then earlier copies must have been made.

@@ -34,7 +34,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     match ServiceType::from_raw(w.q.service) {
         ServiceType::Uc => uc::run(w, budget),
         ServiceType::RegUmr => at_once(w, budget, umr::next),
-        ServiceType::Xrc => xrc::lend(w, |w| {
+        ServiceType::Xrc => xrc::run(w, |w| {
             if responses::waiting(w) {
                 responses::run(w, budget);
             }

@@ -11,22 +11,33 @@ use hwspec::{handle::Psn, wire::NakCode};
 /// `SrqRow::kind` of an XRC SRQ.
 const XRC_SRQ: u32 = 1;
 
-/// The SRQ that the request at hand names, if it is of the QP's domain.
-fn target(w: &Work<'_, '_, '_>) -> Option<SrqRow> {
-    let srq = w.func.get::<SrqRow>(w.q.xrc_srqn)?;
+/// The SRQ `srqn`, if requests of the QP may name it: it is of the QP's domain.
+fn target(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
+    let srq = w.func.get::<SrqRow>(srqn)?;
     (srq.kind == XRC_SRQ && srq.xrcd == w.q.xrcd).then_some(*srq)
 }
 
-/// Lets `then` see the QP with what its request is about to use: SRQ, CQ and protection domain of the SRQ.
-pub(crate) fn lend(w: &mut Work<'_, '_, '_>, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
+/// The protection domain of requests that name `srqn`.
+#[cold]
+pub(crate) fn domain(w: &Work<'_, '_, '_>, srqn: u32) -> u32 {
+    target(w, srqn).map_or(w.q.pd, |srq| srq.pd)
+}
+
+/// Lets `then` see the QP with what requests for `srqn` use: SRQ, CQ and protection domain of the SRQ.
+fn lend(w: &mut Work<'_, '_, '_>, srqn: u32, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
     let q = &w.q;
     let own = (q.pd, q.srqn, q.cqn_rcv, q.user_index);
-    if let Some(srq) = target(w).filter(|_| w.q.has(QpFlags::NO_SQ)) {
-        w.q.srqn = w.q.xrc_srqn;
+    if let Some(srq) = target(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) {
+        w.q.srqn = srqn;
         (w.q.pd, w.q.cqn_rcv, w.q.user_index) = (srq.pd, srq.cqn, srq.user_index);
     }
     then(w);
     (w.q.pd, w.q.srqn, w.q.cqn_rcv, w.q.user_index) = own;
+}
+
+/// The QP's turn to send, for the request that came last.
+pub(crate) fn run(w: &mut Work<'_, '_, '_>, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
+    lend(w, w.q.xrc_srqn, then);
 }
 
 /// A packet for the QP: a target takes requests, an initiator answers.
@@ -35,15 +46,15 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if packet.headers.bth().opcode().is_request() != target_qp {
         return w.count(Counters::RxDroppedQp);
     }
-    if let Some(eth) = packet.headers.xrceth() {
-        w.q.xrc_srqn = eth.srqn().0;
-        let expected = packet.headers.bth().psn() == Psn::new(w.q.rx_psn);
-        if target(w).is_none() && expected && arrive::check(w, packet) && !responder::fatal_owed(w) {
+    let srqn = packet.headers.xrceth().map_or(0, |eth| eth.srqn().0);
+    if target_qp && packet.headers.bth().psn() == Psn::new(w.q.rx_psn) {
+        w.q.xrc_srqn = srqn;
+        if target(w, srqn).is_none() && arrive::check(w, packet) && !responder::fatal_owed(w) {
             // A14: no such SRQ in the QP's domain.
             responder::refuse(w, NakCode::InvalidRequest, None);
             w.execute = true;
             return;
         }
     }
-    lend(w, |w| arrive::connected(w, packet));
+    lend(w, srqn, |w| arrive::connected(w, packet));
 }

@@ -305,8 +305,8 @@ pub struct ReadResource {
     pub start: u32,
     /// See `start`.
     pub end: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// XRC: the SRQ the request named.
+    pub xrc_srqn: u32,
     /// First PSN of the answer.
     pub psn: u32,
     /// PSNs of the answer.

@@ -350,8 +350,13 @@ impl Bed {
 
     /// An XRC SRQ of `1 << log` WQEs of 64 bytes, in `xrcd`, with completions in `cq`.
     pub fn xrc_srq(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq) -> Srq {
-        let (at, record, ring) = self.srq_ring(fid, log);
         let pd = self.state(fid).pd;
+        self.xrc_srq_in(fid, log, xrcd, cq, pd)
+    }
+
+    /// As [`xrc_srq`](Self::xrc_srq), in protection domain `pd`.
+    pub fn xrc_srq_in(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq, pd: u32) -> Srq {
+        let (at, record, ring) = self.srq_ring(fid, log);
         let mut context = XrcSrqContext::zeroed();
         context
             .set()

@@ -93,6 +93,32 @@ fn row_50_xrc_is_reliable() {
     assert!(s.bed.one(s.initiator.send_cq).is_ok());
 }
 
+/// Row 25: the keys a request may use are those of its SRQ's domain, whatever the QP's is and whatever comes behind it.
+#[test]
+fn row_25_xrc_keys_are_those_of_the_srq() {
+    let mut s = stage();
+    let other = s.bed.pd(2);
+    let theirs = s.bed.mr_with(2, 600, Access::ALL, other, None);
+    let of_other = {
+        let xrcd = s.bed.query(s.target).xrcd();
+        let cq = s.bed.cq(2);
+        s.bed.xrc_srq_in(2, 4, xrcd, cq, other)
+    };
+    let data = s.bed.pattern(theirs, 5);
+    let [first, _] = s.srqs;
+    // One right behind the other: each is answered with its own rights.
+    let reads = [
+        Wr::read(s.from.part(0, 600), theirs).for_srq(of_other.srqn),
+        Wr::read(s.from.part(1024, 600), s.to).for_srq(first.srqn),
+    ];
+    s.bed.post_all(s.initiator, &reads);
+    let all = s.bed.completions(s.initiator.send_cq);
+    assert!(all.len() == 2 && all.iter().all(Wc::is_ok), "{all:?}");
+    assert_eq!(s.bed.bytes(s.from)[..600], data);
+    s.bed.post(s.initiator, &Wr::read(s.from.part(0, 8), theirs).for_srq(first.srqn));
+    assert_eq!(s.bed.one(s.initiator.send_cq).error, Some(CqeSyndrome::RemoteAccessErr));
+}
+
 /// Row 23: a request for an SRQ that is not in the target's domain is refused.
 #[test]
 fn row_23_xrc_request_for_no_srq_of_the_domain() {
