@@ -19,6 +19,8 @@ pub struct Plan {
     pub infiniband: bool,
     /// More arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
+    /// More sockets that are there once it serves.
+    pub more: Vec<PathBuf>,
 }
 
 /// A serving process and its node; both end when dropped.
@@ -48,7 +50,9 @@ impl Server {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Self { dir, process: command.spawn()? };
         let until = Instant::now() + START;
-        while !plan.functions.iter().all(|f| server.socket(*f).exists()) {
+        let mut sockets: Vec<PathBuf> = plan.functions.iter().map(|f| server.socket(*f)).collect();
+        sockets.extend(plan.more.iter().cloned());
+        while !sockets.iter().all(|socket| socket.exists()) {
             if let Some(status) = server.process.try_wait()? {
                 return failed(format!("ironverbs serve ended with {status}: {}", server.log()));
             }

@@ -15,6 +15,7 @@ mod sides;
 mod sriov;
 mod verbs;
 mod vfio;
+mod wire;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,8 @@ pub fn all() -> Vec<Scenario> {
         scenario("two-ib", "two guests, InfiniBand: verbs, IPoIB, rdma_cm", pairs::two_infiniband),
         scenario("figures", "commands and perftest in the guest, beside rxe", figures::run),
         scenario("garbage", "a guest that writes garbage leaves others alone", garbage::run),
+        scenario("wire", "rxe in the guest, our provider on the host", wire::plain),
+        scenario("wire-drops", "the same while 1 % of the frames are lost", wire::with_drops),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),

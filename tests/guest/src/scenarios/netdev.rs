@@ -12,14 +12,10 @@ const TRANSFER: u64 = 10 << 20;
 /// Counters of a net device by name, from `ethtool -S` and, as `link_*`, from the kernel's own.
 fn counters(bench: &mut Bench, side: usize) -> Outcome<BTreeMap<String, u64>> {
     let net = bench.sides[side].net.clone();
-    let said = bench.at(
-        side,
-        20,
-        &format!(
-            "bash -c 'ethtool -S {net} | tr -d \" \" | grep :; \
-             for f in /sys/class/net/{net}/statistics/*; do echo link_${{f##*/}}:$(cat $f); done'"
-        ),
-    )?;
+    let script = format!(
+        "bash -c 'ethtool -S {net} | tr -d \" \" | grep :; cd /sys/class/net/{net}/statistics && grep . * | sed s/^/link_/'"
+    );
+    let said = bench.at(side, 60, &script)?;
     let entry = |line: &str| {
         let (name, value) = line.split_once(':')?;
         Some((name.to_string(), value.parse().ok()?))
@@ -32,6 +28,14 @@ fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &s
     Some(after.get(name)?.wrapping_sub(*before.get(name)?))
 }
 
+/// Counters of what was lost or bad that moved.
+fn losses(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<String> {
+    let bad = ["drop", "discard", "out_of", "err", "miss", "crc"];
+    let names = after.keys().filter(|name| bad.iter().any(|word| name.contains(word)));
+    let moves = names.map(|name| (name, moved(before, after, name).unwrap_or_default()));
+    moves.filter(|(_, by)| *by > 0).map(|(name, by)| format!("{name} {by}")).collect()
+}
+
 /// Pings of both families and several sizes, both ways; the counters say how many there were.
 pub fn pings(bench: &mut Bench) -> Outcome {
     let before = [counters(bench, 0)?, counters(bench, 1)?];
@@ -41,7 +45,11 @@ pub fn pings(bench: &mut Bench) -> Outcome {
         for (count, size) in [(20, 56), (20, 1472), (5, 20_000)] {
             let said = bench.at(from, 60, &format!("ping -c {count} -i 0.05 -W 5 -s {size} {address}"))?;
             if !said.contains(" 0% packet loss") {
-                return failed(format!("expected all pings of {size} bytes answered, found\n{said}"));
+                let now = [counters(bench, 0)?, counters(bench, 1)?];
+                let lost = [losses(&before[0], &now[0]), losses(&before[1], &now[1])];
+                return failed(format!(
+                    "expected all pings of {size} bytes answered, found\n{said}\ncounters of loss that moved: {lost:?}"
+                ));
             }
             let fragments = (size + 8_u64).div_ceil(1480);
             sent += count * fragments;

@@ -107,7 +107,9 @@ impl Bench {
         client: &str,
     ) -> Outcome<[String; 2]> {
         let serving = self.sides[0].words(server);
-        let ready = self.sides[0].words(&format!("bash -c \"{ready}\""));
+        // Listeners show in their network namespace; a launcher before the command is not for this.
+        let namespace = if self.sides[0].prefix.starts_with("ip netns") { &self.sides[0].prefix } else { "" };
+        let ready = format!("{namespace} bash -c \"{ready}\"");
         let asking = self.sides[1].words(client);
         let running = self.guest(0)?.start_script(seconds, &serving)?;
         let waited = self.guest(0)?.run(30, &ready);

@@ -18,16 +18,29 @@ pub fn bind(guest: &mut Guest, slot: u32) -> Outcome {
     guest.run(30, &script).map(drop)
 }
 
+/// Starts rdma-core's tests. They read EQEs 8 bytes at a time and leave the rest to scapy, which up to 2.4 took a
+/// packet that stops early; Debian 13's does not, so what is missing is filled up.
+const PYVERBS: &str = r#"
+import runpy, sys
+sys.path.insert(0, "/tmp/t")
+import tests.mlx5_prm_structs as prm
+plain = prm.SwEqe.__init__
+prm.SwEqe.__init__ = lambda self, _pkt=b"", *a, **k: plain(self, _pkt.ljust(64, b"\0") if _pkt else _pkt, *a, **k)
+sys.argv[0] = "/tmp/t/tests/run_tests.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"#;
+
 /// rdma-core's own user-space driver for a function on vfio-pci, by rdma-core's own test.
 pub fn pyverbs(images: &Images) -> Outcome {
     let mut server =
         Server::start(&server::Plan { functions: vec![0], infiniband: true, ..Default::default() })?;
     let mut guest = Guest::boot(images, Plan::new("pyverbs").iommu().plug(server.socket(0)))?;
     bind(&mut guest, 0x10)?;
+    std::fs::write(guest.share().join("pyverbs.py"), PYVERBS)?;
     let output = guest.try_run(
         200,
         "mkdir /tmp/t && ln -s /usr/lib/rdma-core-tests /tmp/t/tests && cd /tmp/t &&
-MLX5_DEBUG_FILE=/tmp/said python3 tests/run_tests.py --pci-dev 0000:00:10.0 -v tests.test_mlx5_vfio
+MLX5_DEBUG_FILE=/tmp/said python3 /share/pyverbs.py --pci-dev 0000:00:10.0 -v tests.test_mlx5_vfio
 status=$?; cat /tmp/said; exit $status",
     )?;
     let passed = output.text.matches("... ok").count();

@@ -1,0 +1,247 @@
+//! rxe in a guest, our provider on the host, raw Ethernet frames between them.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::images::Images;
+use crate::machine::{Guest, Plan};
+use crate::server::{self, Server};
+use crate::{Outcome, bound_to_us, built, failed, log};
+
+/// The host's address on the wire, on VF 1, and the guest's.
+const HOST: &str = "10.7.0.1";
+const GUEST: &str = "10.7.0.2";
+/// Tools run each way; a slow guest must be able to keep up with what is under way.
+const TOOLS: [(&str, &str); 5] = [
+    ("ibv_rc_pingpong", "-c -n 200"),
+    ("ibv_rc_pingpong", "-c -s 65536 -n 20"),
+    ("ib_send_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
+    ("ib_write_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
+    ("ib_read_bw", "-F -u 17 -o 8 -t 8 -n 100 -s 16384"),
+];
+
+/// The bed: a node whose wire is a guest's network card.
+struct Wire {
+    guest: Guest,
+    server: Server,
+    ports: Vec<u16>,
+    gid: String,
+    scratch: super::Scratch,
+}
+
+/// TCP ports of the host nobody uses.
+fn free_ports(count: usize) -> Outcome<Vec<u16>> {
+    let held: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let ports: Result<Vec<u16>, _> = held?.iter().map(|l| l.local_addr().map(|a| a.port())).collect();
+    Ok(ports?)
+}
+
+impl Wire {
+    fn boot(images: &Images, name: &str, faults: Option<&str>) -> Outcome<Self> {
+        let scratch = super::scratch(name)?;
+        let (near, far) = (scratch.join("near"), scratch.join("far"));
+        let mut arguments = vec!["--link".into(), format!("dgram:{},{}", near.display(), far.display())];
+        if let Some(faults) = faults {
+            arguments.extend(["--link-faults".into(), faults.into()]);
+        }
+        let server =
+            Server::start(&server::Plan { arguments, more: vec![near.clone()], ..Default::default() })?;
+        // What tools exchange by TCP goes through QEMU's own network.
+        let ports = free_ports(2 * TOOLS.len())?;
+        let mut user = String::from("user,id=out,ipv6=off");
+        for port in &ports[..TOOLS.len()] {
+            user.push_str(&format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
+        }
+        let wire = format!(
+            "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            far.display(),
+            near.display()
+        );
+        let plan = Plan::new(name).qemu([
+            "-netdev".to_string(),
+            user,
+            "-device".into(),
+            "virtio-net-pci,netdev=out,addr=0x8".into(),
+            "-netdev".into(),
+            wire,
+            "-device".into(),
+            "virtio-net-pci,netdev=wire,addr=0x9,mac=52:54:00:00:07:02".into(),
+        ]);
+        let mut guest = Guest::boot(images, plan)?;
+        let gid = guest.run(
+            60,
+            &format!(
+                r#"modprobe -a virtio_net rdma_rxe ib_uverbs
+until [ -d /sys/bus/pci/devices/0000:00:09.0/virtio*/net ]; do sleep 0.05; done
+ip link set $(ls /sys/bus/pci/devices/0000:00:08.0/virtio*/net) name out
+ip link set $(ls /sys/bus/pci/devices/0000:00:09.0/virtio*/net) name wire
+ip addr add 10.0.2.15/24 dev out && ip link set out up
+ip addr add {GUEST}/24 dev wire && ip link set wire up && rdma link add rxe0 type rxe netdev wire || exit 1
+for try in $(seq 100); do
+    for file in /sys/class/infiniband/rxe0/ports/1/gids/*; do grep -q 'ffff:0a07:0002' $file && echo ${{file##*/}} && exit 0; done
+    sleep 0.1
+done
+exit 1"#
+            ),
+        )?;
+        let node = server.node();
+        host(
+            "ironverbs node address",
+            Command::new(built().join("ironverbs"))
+                .args(["node", "address", "--node"])
+                .arg(&node)
+                .args(["iron1", &format!("{HOST}/24")]),
+        )?;
+        Ok(Self { guest, server, ports, gid: gid.trim().into(), scratch })
+    }
+
+    /// A tool on the host, on VF 1 of the node.
+    fn ours(&self, tool: &str, options: &str, port: u16, peer: &str) -> Command {
+        let mut command = bound_to_us("timeout");
+        command
+            .arg("120")
+            .arg(built().join("ironverbs"))
+            .args(["run", "--node"])
+            .arg(self.server.node())
+            .arg("--");
+        command.arg(tool).args(options.split_whitespace()).args(["-d", "iron1", "-p", &port.to_string()]);
+        command.args([if tool.starts_with("ib_") { "-x" } else { "-g" }, "1"]);
+        if !peer.is_empty() {
+            command.arg(peer);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn theirs(&self, tool: &str, options: &str, port: u16, peer: &str) -> String {
+        let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
+        format!("{tool} {options} -d rxe0 -p {port} {gid} {} {peer}", self.gid)
+    }
+
+    /// The guest serves, the host asks.
+    fn host_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
+        let server = self.theirs(tool, options, port, "");
+        let running = self.guest.start_script(120, &server)?;
+        self.guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
+        let asked = host(tool, &mut self.ours(tool, options, port, "127.0.0.1"));
+        let served = self.guest.done(&running);
+        judge(tool, &asked?)?;
+        judge(tool, &served?)
+    }
+
+    /// The host serves, the guest asks.
+    fn guest_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
+        let child = self.ours(tool, options, port, "").spawn()?;
+        wait_for_listener(port)?;
+        let asking = self.theirs(tool, options, port, "10.0.2.2");
+        let asked = self.guest.run(120, &asking);
+        let served = told(tool, child);
+        let served = match asked {
+            Ok(asked) => judge(tool, &asked).and(served),
+            Err(error) => return failed(format!("{error}\n--- the host's side: {served:?}")),
+        };
+        judge(tool, &served?)
+    }
+}
+
+fn judge(tool: &str, said: &str) -> Outcome {
+    if said.contains("invalid data") || said.contains("Failed status") {
+        return failed(format!("{tool}: {said}"));
+    }
+    Ok(())
+}
+
+/// Runs a command on the host that must end with 0 within two minutes; what it printed.
+fn host(what: &str, command: &mut Command) -> Outcome<String> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    told(what, child)
+}
+
+fn told(what: &str, child: Child) -> Outcome<String> {
+    let Output { status, stdout, stderr } = child.wait_with_output()?;
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    if status.success() {
+        Ok(said)
+    } else {
+        failed(format!("{what} on the host ended with {status}\n{said}"))
+    }
+}
+
+/// Until something on the host listens on a TCP port; without connecting, which tools would take for their peer.
+fn wait_for_listener(port: u16) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(60);
+    let listens = |file: &str| {
+        let table = std::fs::read_to_string(file).unwrap_or_default();
+        let local = format!(":{port:04X}");
+        table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.len() > 3 && words[1].ends_with(&local) && words[3] == "0A"
+        })
+    };
+    while !listens("/proc/net/tcp") && !listens("/proc/net/tcp6") {
+        if Instant::now() > until {
+            return failed(format!("expected a listener on port {port}, found none"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Packets that `tshark` finds in a capture: all of InfiniBand's, and those it finds wrong.
+fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
+    let lines = |filter: &str| {
+        let mut command = Command::new(images.tshark());
+        command.args(["-n", "-2", "-R", filter, "-r"]).arg(capture);
+        host("tshark", &mut command)
+    };
+    let packets =
+        lines("infiniband")?.lines().filter(|line| line.contains('→') || line.contains("->")).count();
+    let wrong = lines("_ws.malformed || _ws.short || _ws.expert.severity == \"Error\"")?;
+    let wrong: Vec<&str> = wrong.lines().filter(|line| line.contains('→') || line.contains("->")).collect();
+    Ok((packets, wrong.join("\n")))
+}
+
+fn run(images: &Images, name: &str, faults: Option<&str>) -> Outcome {
+    let mut wire = Wire::boot(images, name, faults)?;
+    let capture = wire.scratch.join("capture.pcap");
+    let mut watcher = bound_to_us(built().join("ironverbs"));
+    watcher.args(["node", "capture", "--node"]).arg(wire.server.node()).arg(&capture);
+    let mut watcher = watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let done = tools(&mut wire);
+    let _ = Command::new("kill").args(["-INT", &watcher.id().to_string()]).status();
+    let _ = watcher.wait();
+    done?;
+    let (packets, wrong) = dissect(images, &capture)?;
+    if packets < 1000 || !wrong.is_empty() {
+        let first: Vec<&str> = wrong.lines().take(20).collect();
+        return failed(format!(
+            "expected a thousand packets and none wrong, found {packets}; wrong:\n{}",
+            first.join("\n")
+        ));
+    }
+    println!("    {packets} packets, none malformed");
+    log::clean(&mut wire.guest)?;
+    wire.server.check()?;
+    wire.guest.power_off()
+}
+
+fn tools(wire: &mut Wire) -> Outcome {
+    for (n, (tool, options)) in TOOLS.into_iter().enumerate() {
+        let (inward, outward) = (wire.ports[n], wire.ports[TOOLS.len() + n]);
+        wire.host_asks(tool, options, inward)?;
+        wire.guest_asks(tool, options, outward)?;
+    }
+    Ok(())
+}
+
+/// On a good wire.
+pub fn plain(images: &Images) -> Outcome {
+    run(images, "wire", None)
+}
+
+/// One frame of a hundred is lost, both ways.
+pub fn with_drops(images: &Images) -> Outcome {
+    run(images, "drops", Some("drop=1%,seed=7"))
+}
