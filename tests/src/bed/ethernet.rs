@@ -13,7 +13,7 @@ use hwspec::{
     doorbell::{BF_OFFSET, RCV_DBR, SND_DBR, UAR_SHIFT},
     handle::Qpn,
     layout::Layout,
-    wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, INVALID_LKEY, WQE_BB, WqeOpcode},
+    wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, WQE_BB, WqeOpcode},
 };
 
 /// log2 of the basic blocks of a send queue, and of the WQEs of a receive queue.
@@ -108,7 +108,7 @@ impl Bed {
         for _ in 0..queues {
             let rq = self.receive_queue(fid);
             nic.rx.push(rq);
-            self.refill(&mut nic, queues, 1 << LOG_SIZE);
+            self.fill_last(&mut nic, 1 << LOG_SIZE);
         }
         nic
     }
@@ -182,8 +182,8 @@ impl Bed {
         RxQueue { rqn, cq, buffers, record, posted: 0 }
     }
 
-    /// Posts `n` receive WQEs more to queue `q` (counted from 1 when it is the last one made).
-    fn refill(&mut self, nic: &mut Nic, _queues: usize, n: u16) {
+    /// Posts `n` receive WQEs more to the queue made last.
+    fn fill_last(&mut self, nic: &mut Nic, n: u16) {
         if let Some(rq) = nic.rx.last_mut() {
             rq.posted = rq.posted.wrapping_add(n);
             let record = rq.record + 4 * RCV_DBR as u64;
@@ -405,11 +405,4 @@ impl Bed {
         }
         all
     }
-}
-
-/// A terminated scatter list of no bytes: what a driver leaves in a WQE it does not use.
-pub fn terminator() -> DataSeg {
-    let mut seg = DataSeg::zeroed();
-    seg.set().lkey(INVALID_LKEY);
-    seg
 }

@@ -81,7 +81,7 @@ fn a_second_address_and_promiscuity_bring_frames_for_others() {
     c.set().allowed_list_size(1);
     modify(&mut bed, 2, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
-    assert_eq!(bed.all_received(&mut b), [sent.clone()]);
+    assert_eq!(bed.all_received(&mut b), std::slice::from_ref(&sent));
     modify(&mut bed, 2, ADDRESSES, NicVportContext::zeroed(), &[]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
