@@ -55,13 +55,11 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
-/// Carries out up to `budget` work requests of which each is done when `next` returns: it takes the WQE at an index and
-/// says how many segments that has and what became of it.
-fn at_once(
-    w: &mut Work<'_, '_, '_>,
-    budget: &mut u32,
-    next: fn(&mut Work<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>),
-) {
+/// Takes the WQE at an index, and says how many segments that has and what became of it.
+type Next = fn(&mut Work<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>);
+
+/// Carries out up to `budget` work requests of which each is done when `next` returns.
+fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
     while w.q.sq_next != w.q.sq_pi {
         match w.state() {
             QpState::Rts => {}

@@ -41,7 +41,8 @@ fn short(pd: u32, variant: u8) -> MkeyContext {
 
 /// The entries for a buffer's pages, filled up to whole 64 bytes as the driver does.
 fn entries(buffer: Buffer) -> Vec<u64> {
-    let mut list: Vec<u64> = (0..buffer.len as u64 / PAGE).map(|i| buffer.at + i * PAGE | PRESENT).collect();
+    let mut list: Vec<u64> =
+        (0..buffer.len as u64 / PAGE).map(|i| (buffer.at + i * PAGE) | PRESENT).collect();
     list.resize(list.len().next_multiple_of(8), 0);
     list
 }

@@ -69,7 +69,7 @@ fn row_53_a_lost_packet_costs_its_message() {
         let lens: Vec<u32> = bed.completions(b.recv_cq).iter().map(|wc| wc.byte_len).collect();
         assert_eq!(lens, [10, 700], "packet {lost} lost");
         assert_eq!(bed.bytes(to)[1024..1724], data);
-        assert_eq!(bed.counter(2, Counters::OutOfSequence) > 0, true);
+        assert!(bed.counter(2, Counters::OutOfSequence) > 0);
         assert_eq!(bed.qp_state(b), QpState::Rts);
     }
 }

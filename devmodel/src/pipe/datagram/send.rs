@@ -57,7 +57,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
 fn aim(w: &mut Work<'_, '_, '_>, av: &AvSeg) -> Result<(), Failure> {
     let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
     let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
-    if ethernet && !source.is_some_and(|address| address.valid != 0) {
+    if ethernet && source.is_none_or(|address| address.valid == 0) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
     let q = &mut *w.q;
