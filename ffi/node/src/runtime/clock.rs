@@ -67,7 +67,7 @@ impl Clock {
             let same = version % 2 == 0 && self.version.load(Relaxed) == version;
             let passed = ticks().wrapping_sub(from);
             if same && passed < FRESH && rate != 0 {
-                return nanos + (passed * rate >> 32);
+                return nanos + ((passed * rate) >> 32);
             }
         }
         self.ask()
