@@ -10,7 +10,7 @@ const ASKED: [(&str, &[&str]); 7] = [
     ("ibstat $D", &["State: Active", "Physical state: LinkUp", "Rate: 100", "SM lid: 512"]),
     ("sminfo -C $D", &["sm lid 512", "SMINFO_MASTER"]),
     ("ibnetdiscover -C $D", &["\"ironverbs switch\" base port 0 lid 512", "[2]\t\"H-", "[3]\t\"H-", "4xEDR"]),
-    ("smpquery -C $D nodeinfo -D 0,3", &["NodeType:........................Channel Adapter"]),
+    ("smpquery -C $D nodeinfo -D 0,1,3", &["NodeType:........................Channel Adapter"]),
     (
         "smpquery -C $D portinfo 3 1",
         &["Lid:.............................3", "LinkState:.......................Active"],
