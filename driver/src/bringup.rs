@@ -317,6 +317,16 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
         };
         watch.read("MAC", function.vport.mac.map(|byte| format!("{byte:02x}")).join(":"));
         watch.read("MTU", function.vport.mtu.to_string());
+    } else {
+        // QUERY_HCA_VPORT_CONTEXT
+        let context = function.hca_vport()?;
+        function.vport = Vport {
+            node_guid: context.node_guid(),
+            system_image_guid: context.system_image_guid(),
+            ..Vport::default()
+        };
+        watch.read("port GUID", format!("{:016x}", context.port_guid()));
+        watch.read("LID", context.lid().to_string());
     }
     Ok(())
 }

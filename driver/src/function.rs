@@ -10,8 +10,11 @@ use crate::{
 };
 use hwspec::{
     cmd::{Opcode, vport::*},
-    context::caps::{AtomicCaps, HcaCap, RoceCap},
-    layout::Layout,
+    context::{
+        caps::{AtomicCaps, HcaCap, RoceCap},
+        vport::HcaVportContext,
+    },
+    layout::{Layout, prefix},
 };
 use std::sync::{Arc, OnceLock};
 
@@ -119,6 +122,31 @@ impl Function {
         input.set().roce_address_index(index);
         let out: QueryRoceAddressOut = self.call(Opcode::QueryRoceAddress, 0, &input)?;
         Ok(out.roce_address())
+    }
+
+    /// The port on InfiniBand (`QUERY_HCA_VPORT_CONTEXT`).
+    pub fn hca_vport(&self) -> Result<HcaVportContext, Error> {
+        let mut input = QueryHcaVportContextIn::zeroed();
+        input.set().port_num(1);
+        let out: QueryHcaVportContextOut = self.call(Opcode::QueryHcaVportContext, 0, &input)?;
+        Ok(out.hca_vport_context())
+    }
+
+    /// Entry `index` of the port's GID table on InfiniBand (`QUERY_HCA_VPORT_GID`).
+    pub fn hca_vport_gid(&self, index: u16) -> Result<[u8; 16], Error> {
+        let mut input = QueryHcaVportGidIn::zeroed();
+        input.set().port_num(1).gid_index(index);
+        let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
+        self.cmd()?.call_raw(Opcode::QueryHcaVportGid, 0, &input, &[], &mut output)?;
+        Ok(prefix(&output[QueryHcaVportGidOut::SIZE..]))
+    }
+
+    /// Entries of the port's GID table: RoCE addresses, or on InfiniBand 8 and its doublings.
+    pub fn gid_table_len(&self) -> u16 {
+        match self.is_ethernet() {
+            true => self.caps.roce.roce_address_table_size(),
+            false => 8u16.checked_shl(self.caps.general.gid_table_size().into()).unwrap_or(8),
+        }
     }
 
     /// Whether the vport is up (`QUERY_VPORT_STATE`).

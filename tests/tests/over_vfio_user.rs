@@ -31,9 +31,13 @@ struct Served {
 
 impl Served {
     fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
         let scratch = Scratch::new();
         std::fs::create_dir_all(scratch.dir()).expect("a directory");
-        let board = serve::Board::new(Geometry::SMALL, Config::default());
+        let board = serve::Board::new(Geometry::SMALL, config);
         let over = Arc::new(AtomicBool::new(false));
         // Whoever serves an adapter lets its timers fire.
         let (ticks, stop) = (board.clone(), over.clone());
@@ -226,4 +230,59 @@ fn a_server_that_goes_leaves_errors_and_no_hang() {
     assert!(a.device.port().is_err());
     drop((a, b));
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn on_infiniband_a_lid_is_address_enough() {
+    use driver::{AddressHandle, QpAttr, QpAttrMask as M, QpState};
+    let served =
+        Served::with(Config { link_layer: devmodel::LinkLayer::Infiniband, ..Config::default() });
+    let ends = [1, 2].map(|fid| {
+        let transport = VfioUserTransport::open(&served.socket(fid)).expect("a function");
+        let device = Device::open(transport, OpenOptions::default()).expect("up");
+        let port = device.port().unwrap();
+        assert_eq!((port.active, port.lid), (true, u16::from(fid) + 1));
+        assert_eq!(port.link_layer, driver::LinkLayer::InfiniBand);
+        assert_eq!(device.gid(0).unwrap()[8..], device.attr().node_guid);
+        End::new(device, 8192).expect("an end")
+    });
+    for (me, peer) in [(0, 1), (1, 0)] {
+        let ah = AddressHandle {
+            dlid: ends[peer].device.port().unwrap().lid,
+            port_num: 1,
+            ..AddressHandle::default()
+        };
+        let qp = &ends[me].qp;
+        let init = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
+        qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).expect("INIT");
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr,
+            path_mtu: 2048,
+            dest_qp_num: ends[peer].qp.qpn(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 1,
+            ah,
+            ..QpAttr::default()
+        };
+        let reliable = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        qp.modify(&rtr, M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | reliable).expect("RTR");
+        let rts = QpAttr {
+            qp_state: QpState::Rts,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            ..QpAttr::default()
+        };
+        let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        qp.modify(&rts, M::STATE | M::SQ_PSN | reliable).expect("RTS");
+    }
+    let [a, b] = &ends;
+    let data = pattern(5000, 3);
+    a.words.put(0, &data);
+    b.receive(1, 0, 8192).unwrap();
+    a.post(2, SendOp::Send, &[a.sge(0, 5000)]).unwrap();
+    completed(a, WcOpcode::Send);
+    completed(b, WcOpcode::Recv);
+    assert!(b.words.bytes(0, 5000) == data);
 }

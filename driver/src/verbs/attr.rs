@@ -206,6 +206,8 @@ pub struct PortAttr {
     pub mac: [u8; 6],
     /// Local identifier; 0 on Ethernet.
     pub lid: u16,
+    /// LID of the subnet manager; 0 on Ethernet.
+    pub sm_lid: u16,
     pub port_cap_flags: u32,
     pub max_vl_num: u8,
 }

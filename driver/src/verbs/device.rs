@@ -217,32 +217,44 @@ impl Device {
 
     /// State of port 1.
     pub fn port(&self) -> Result<PortAttr, Error> {
+        /// Port state 4: active (IBTA 14.2.5.6).
+        const ACTIVE: u8 = 4;
         let caps = &self.function.caps;
         let ethernet = self.function.is_ethernet();
-        let mtu = mtu_behind_headers(self.function.vport.mtu);
+        let (active, lid, sm_lid) = match ethernet {
+            true => (self.function.link_up()?, 0, 0),
+            false => {
+                let port = self.function.hca_vport()?;
+                (port.port_state() == ACTIVE, port.lid(), port.sm_lid())
+            }
+        };
         Ok(PortAttr {
-            active: self.function.link_up()?,
+            active,
             link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
             max_mtu: 4096,
-            active_mtu: mtu,
-            gid_tbl_len: caps.roce.roce_address_table_size().into(),
+            active_mtu: if ethernet { mtu_behind_headers(self.function.vport.mtu) } else { 4096 },
+            gid_tbl_len: self.function.gid_table_len().into(),
             pkey_tbl_len: self.attr.max_pkeys,
             max_msg_sz: 1 << caps.general.log_max_msg().min(30),
             active_speed: 32,
             active_width: 2,
             mac: self.function.vport.mac,
-            lid: 0,
-            // IP-based GIDs, communication management.
-            port_cap_flags: 1 << 26 | 1 << 16,
+            lid,
+            sm_lid,
+            // Communication management; on Ethernet, GIDs made of IP addresses.
+            port_cap_flags: if ethernet { 1 << 26 | 1 << 16 } else { 1 << 16 },
             max_vl_num: 1,
         })
     }
 
     /// Entry `index` of the GID table; EINVAL past its end.
     pub fn gid(&self, index: u16) -> Result<[u8; 16], Error> {
-        let len = self.function.caps.roce.roce_address_table_size();
+        let len = self.function.gid_table_len();
         if index >= len {
             return Err(Error::invalid(format!("GID index {index} is past the table of {len}")));
+        }
+        if !self.function.is_ethernet() {
+            return self.function.hca_vport_gid(index);
         }
         Ok(bringup::gid_of(&self.function.roce_address(index)?))
     }

@@ -113,7 +113,7 @@ pub unsafe extern "C" fn query_port(
             qkey_viol_cntr: 0,
             pkey_tbl_len: found.pkey_tbl_len,
             lid: found.lid,
-            sm_lid: 0,
+            sm_lid: found.sm_lid,
             lmc: 0,
             max_vl_num: found.max_vl_num,
             sm_sl: 0,

@@ -20,13 +20,18 @@ use std::{
     io,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 use vfio_user_proto::{REGION_BAR0, REGION_CONFIG};
 use window::Window;
 
 /// Bytes of the area that openers of a function share.
 const SHARED: usize = 64 << 10;
+/// The processor is offered to others once in so many polls that found nothing.
+const IDLES_PER_YIELD: u32 = 64;
 /// Offset of the command register in configuration space.
 const COMMAND: u16 = 4;
 /// BARs of a function.
@@ -39,6 +44,7 @@ pub struct VfioUserTransport {
     reach: Reach,
     can_reset: bool,
     vectors: u32,
+    idles: AtomicU32,
     pool: Pool,
     shared: Mapped,
 }
@@ -90,6 +96,7 @@ impl VfioUserTransport {
             can_reset: client.can_reset()?,
             vectors: client.vectors()?,
             reach: Reach { client: Arc::new(client), state: Mutex::new(state) },
+            idles: AtomicU32::new(0),
             pool: Pool::default(),
             shared: Mapped::memory(SHARED)?,
         })
@@ -254,7 +261,12 @@ impl Transport for VfioUserTransport {
         opener == self.opener()
     }
 
-    fn idle(&self) {}
+    fn idle(&self) {
+        // The device is a process like us, and must get to run.
+        if self.idles.fetch_add(1, Relaxed) % IDLES_PER_YIELD == 0 {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for VfioUserTransport {
