@@ -5,17 +5,21 @@ mod bringup;
 mod fabric;
 mod figures;
 mod garbage;
+mod host;
 mod load;
 mod mlx5;
 mod netdev;
 mod pairs;
 mod rxe;
-mod rxe_host;
 mod sides;
 mod sriov;
 mod verbs;
 mod vfio;
+<<<<<<< HEAD
 mod wire;
+=======
+mod with_host;
+>>>>>>> 62c9985 (tests/guest: the stock driver in a guest against programs of the host on the same node; what the host does in a room of its own)
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -42,7 +46,12 @@ pub fn all() -> Vec<Scenario> {
         scenario(
             "rxe-host",
             "rxe in a guest and our provider on the host: both kernels, a link that loses",
-            rxe_host::run,
+            with_host::run,
+        ),
+        scenario(
+            "mlx5-host",
+            "the stock driver in a guest, our provider on the host: one node",
+            with_host::stock_driver,
         ),
         scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
         scenario("load-eth", "mlx5_core and mlx5_ib come and go, Ethernet, 6.1 and 6.12", load::ethernet),

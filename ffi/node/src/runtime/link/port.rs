@@ -5,7 +5,7 @@ use super::{bearer::Bearer, discovery::Discovery, sockets};
 use crate::runtime::{core::Core, neighbours::Question, outlets::Held};
 use devmodel::{
     LinkLayer,
-    region::{Left, Outlet},
+    region::Outlet,
     wire::{Faults, FaultyWire},
 };
 use std::{
@@ -29,6 +29,7 @@ pub struct PortLink {
     /// As it was asked for.
     pub spec: String,
     bearer: Box<dyn Bearer>,
+    faulty: bool,
     out: Mutex<FaultyWire>,
     inward: Mutex<FaultyWire>,
     stalled: AtomicBool,
@@ -46,6 +47,7 @@ impl PortLink {
         Self {
             spec,
             bearer,
+            faulty: !faults.is_none(),
             out: Mutex::new(FaultyWire::new(faults, which * 2)),
             inward: Mutex::new(FaultyWire::new(faults, which * 2 + 1)),
             stalled: AtomicBool::new(false),
@@ -63,6 +65,16 @@ impl PortLink {
     /// What carries its frames.
     pub fn bearer(&self) -> &dyn Bearer {
         &*self.bearer
+    }
+
+    /// Sends a frame, if nothing befalls it.
+    fn emit(&self, now: u64, frame: &[u8]) {
+        if !self.faulty {
+            return self.send(frame);
+        }
+        let mut through = Vec::new();
+        lock(&self.out).enter(now, frame.to_vec(), &mut through);
+        through.iter().for_each(|frame| self.send(frame));
     }
 
     /// Sends a frame. A peer that takes none for a while is not waited for again until it does.
@@ -127,9 +139,9 @@ impl Port {
     }
 
     /// A frame of the node that is for somebody outside, or for a group.
-    pub fn leave(&self, _left: Left, frame: Vec<u8>) {
+    fn leave(&self, frame: &[u8]) {
         if self.is_ethernet() {
-            if let Some(discovery) = Discovery::read(&frame) {
+            if let Some(discovery) = Discovery::read(frame) {
                 if let Some(answer) = self.discover(discovery) {
                     return self.take_in(vec![answer]);
                 }
@@ -142,6 +154,9 @@ impl Port {
     pub fn arrive(&self, link: usize, frames: Vec<Vec<u8>>) {
         let Some(this) = self.links.get(link) else { return };
         this.received.fetch_add(frames.len() as u64, Relaxed);
+        if !this.faulty {
+            return self.let_in(link, frames);
+        }
         let mut through = Vec::with_capacity(frames.len());
         let now = self.core().now();
         let mut wire = lock(&this.inward);
@@ -169,7 +184,7 @@ impl Port {
             self.learn(src, link);
             if let Some(discovery) = Discovery::read(&frame) {
                 if let Some(answer) = self.discover(discovery) {
-                    self.emit(Some(link), answer);
+                    self.emit(Some(link), &answer);
                     continue;
                 }
             }
@@ -221,18 +236,16 @@ impl Port {
     }
 
     /// Sends a frame over the link its destination is behind, or all if that is not known, or over `only`.
-    fn emit(&self, only: Option<usize>, frame: Vec<u8>) {
+    fn emit(&self, only: Option<usize>, frame: &[u8]) {
         let known = match only {
             Some(_) => only,
-            None if self.links.len() > 1 => lock(&self.learnt).get(&mac_at(&frame, 0)).copied(),
+            None if self.links.len() > 1 => lock(&self.learnt).get(&mac_at(frame, 0)).copied(),
             None => None,
         };
         let now = self.core().now();
         for (i, link) in self.links.iter().enumerate() {
             if known.is_none_or(|known| known == i) {
-                let mut through = Vec::new();
-                lock(&link.out).enter(now, frame.clone(), &mut through);
-                through.iter().for_each(|frame| link.send(frame));
+                link.emit(now, frame);
             }
         }
     }
@@ -300,7 +313,7 @@ impl Port {
             if let Some(frame) = Discovery::question(device.mac, own, ip) {
                 // Guests of this node may have the address as well.
                 self.take_in(vec![frame.clone()]);
-                self.emit(None, frame);
+                self.emit(None, &frame);
             }
         }
         again
@@ -313,8 +326,8 @@ impl Port {
         let mut frame = Vec::new();
         while !stop.load(Acquire) {
             let seen = wake.load(SeqCst);
-            while let Some(left) = ring.pop(&mut frame) {
-                self.leave(left, std::mem::take(&mut frame));
+            while ring.pop(&mut frame).is_some() {
+                self.leave(&frame);
             }
             let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
             if !stop.load(Acquire) {
