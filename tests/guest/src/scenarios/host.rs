@@ -57,7 +57,7 @@ fn ends_well(mut command: Command) -> Outcome<String> {
     if output.status.success() { Ok(said) } else { failed(format!("{command:?}: {said}")) }
 }
 
-pub fn said(output: &Output) -> String {
+fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -112,25 +112,11 @@ impl Host {
         Ok(())
     }
 
-    /// Ends that; what the links say of themselves.
+    /// Ends that; what the server says.
     pub fn part(&mut self) -> Outcome<String> {
         match self.served.take() {
             Some(served) => interrupt(served, "ironverbs serve"),
             None => failed("nothing is served"),
-        }
-    }
-
-    /// Writes the frames on the node's wire to `file` while `what` happens.
-    pub fn captured(&self, file: &Path, what: impl FnOnce() -> Outcome) -> Outcome {
-        let mut capture = ironverbs(&["node", "capture"], &self.node);
-        let capture = capture.arg(file).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let done = what();
-        let said = interrupt(capture, "the capture")?;
-        done?;
-        if said.contains(" 0 lost") {
-            Ok(())
-        } else {
-            failed(format!("expected all frames, captured {said}"))
         }
     }
 

@@ -15,11 +15,8 @@ mod sides;
 mod sriov;
 mod verbs;
 mod vfio;
-<<<<<<< HEAD
 mod wire;
-=======
 mod with_host;
->>>>>>> 62c9985 (tests/guest: the stock driver in a guest against programs of the host on the same node; what the host does in a room of its own)
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -43,11 +40,6 @@ pub fn all() -> Vec<Scenario> {
     vec![
         scenario("boot", "both kernels boot, take commands and power off", boot::run),
         scenario("rxe-rxe", "two guests, rxe between them: the programs and the bed", rxe::among_themselves),
-        scenario(
-            "rxe-host",
-            "rxe in a guest and our provider on the host: both kernels, a link that loses",
-            with_host::run,
-        ),
         scenario(
             "mlx5-host",
             "the stock driver in a guest, our provider on the host: one node",

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::images::Images;
+use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
 use crate::{Outcome, bound_to_us, built, failed, log};
@@ -39,7 +39,7 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
 }
 
 impl Wire {
-    fn boot(images: &Images, name: &str, faults: Option<&str>) -> Outcome<Self> {
+    fn boot(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome<Self> {
         let scratch = super::scratch(name)?;
         let (near, far) = (scratch.join("near"), scratch.join("far"));
         let mut arguments = vec!["--link".into(), format!("dgram:{},{}", near.display(), far.display())];
@@ -59,7 +59,7 @@ impl Wire {
             far.display(),
             near.display()
         );
-        let plan = Plan::new(name).qemu([
+        let plan = Plan::new(name).kernel(kernel).qemu([
             "-netdev".to_string(),
             user,
             "-device".into(),
@@ -203,8 +203,8 @@ fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
     Ok((packets, wrong.join("\n")))
 }
 
-fn run(images: &Images, name: &str, faults: Option<&str>) -> Outcome {
-    let mut wire = Wire::boot(images, name, faults)?;
+fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome {
+    let mut wire = Wire::boot(images, name, kernel, faults)?;
     let capture = wire.scratch.join("capture.pcap");
     let mut watcher = bound_to_us(built().join("ironverbs"));
     watcher.args(["node", "capture", "--node"]).arg(wire.server.node()).arg(&capture);
@@ -236,12 +236,12 @@ fn tools(wire: &mut Wire) -> Outcome {
     Ok(())
 }
 
-/// On a good wire.
+/// On a good wire, with the rxe of both kernels.
 pub fn plain(images: &Images) -> Outcome {
-    run(images, "wire", None)
+    KERNELS.iter().try_for_each(|kernel| run(images, "wire", kernel, None))
 }
 
 /// One frame of a hundred is lost, both ways.
 pub fn with_drops(images: &Images) -> Outcome {
-    run(images, "drops", Some("drop=1%,seed=7"))
+    run(images, "drops", KERNELS[1], Some("drop=1%,seed=7"))
 }
