@@ -4,8 +4,7 @@ use crate::machine::Guest;
 use crate::{Outcome, failed};
 
 /// What a slow processor or QEMU makes the kernel say, whatever devices there are.
-const OF_THE_BED: [&str; 10] = [
-    "sched: DL replenish lagged",
+const OF_THE_BED: [&str; 9] = [
     "clocksource:",
     "TSC found unstable",
     "speed is unknown, defaulting",
