@@ -3,8 +3,8 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memory, mkey, nic_vport, pages, port_counters, qp,
-    qp_modify,
+    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memory, mkey, nic_vport, pages, port_counters,
+    qp, qp_modify,
     refusal::{Done, Syndrome},
     registers, resource, rq, sq, srq, tir, uctx, vport,
 };

@@ -11,8 +11,8 @@ use super::{
 use crate::LinkLayer;
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
-    eqe::PortChange,
     context::port::Pfcc,
+    eqe::PortChange,
     layout::{Layout, load, prefix, store},
 };
 

@@ -13,8 +13,7 @@ use crate::{
     region::{Func, Row},
     state::{
         CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MkeyRow,
-        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
-        XrcdRow,
+        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
     },
 };
 use hwspec::cmd::uctx::*;

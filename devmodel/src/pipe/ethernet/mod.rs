@@ -11,6 +11,3 @@ mod transmit;
 
 pub(crate) use receive::arrive;
 pub(crate) use transmit::{ring, run};
-
-#[cfg(test)]
-mod tests;
