@@ -4,9 +4,11 @@ use crate::machine::Guest;
 use crate::{Outcome, failed};
 
 /// What a slow processor or QEMU makes the kernel say, whatever devices there are.
-const OF_THE_BED: [&str; 9] = [
+const OF_THE_BED: [&str; 11] = [
     "clocksource:",
     "TSC found unstable",
+    "sched: DL replenish lagged",
+    "rcu: INFO: rcu_preempt detected expedited stalls",
     "speed is unknown, defaulting",
     "hrtimer: interrupt took",
     "workqueue: ",

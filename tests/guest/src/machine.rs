@@ -83,7 +83,7 @@ impl Plan {
     fn arguments(&self, images: &Images, dir: &Path, serial: &str) -> Outcome<Vec<OsString>> {
         let kernel = images.kernel(&self.kernel)?;
         let mut append = format!(
-            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=on guest={} {}",
+            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr no_timer_check random.trust_cpu=on guest={} {}",
             self.name, self.append
         );
         let mut machine = String::from("q35,memory-backend=m0,vmport=off");

@@ -22,7 +22,7 @@ pub fn bind(guest: &mut Guest, slot: u32) -> Outcome {
 /// packet that stops early; Debian 13's does not, so what is missing is filled up.
 const PYVERBS: &str = r#"
 import runpy, sys
-sys.path.insert(0, "/tmp/t")
+sys.path[:0] = ["/tmp/t", "/tmp/t/tests"]
 import tests.mlx5_prm_structs as prm
 plain = prm.SwEqe.__init__
 prm.SwEqe.__init__ = lambda self, _pkt=b"", *a, **k: plain(self, _pkt.ljust(64, b"\0") if _pkt else _pkt, *a, **k)
@@ -36,11 +36,11 @@ pub fn pyverbs(images: &Images) -> Outcome {
         Server::start(&server::Plan { functions: vec![0], infiniband: true, ..Default::default() })?;
     let mut guest = Guest::boot(images, Plan::new("pyverbs").iommu().plug(server.socket(0)))?;
     bind(&mut guest, 0x10)?;
-    std::fs::write(guest.share().join("pyverbs.py"), PYVERBS)?;
+    std::fs::write(guest.share().join("vfio-test.py"), PYVERBS)?;
     let output = guest.try_run(
         200,
         "mkdir /tmp/t && ln -s /usr/lib/rdma-core-tests /tmp/t/tests && cd /tmp/t &&
-MLX5_DEBUG_FILE=/tmp/said python3 /share/pyverbs.py --pci-dev 0000:00:10.0 -v tests.test_mlx5_vfio
+MLX5_DEBUG_FILE=/tmp/said python3 /share/vfio-test.py --pci-dev 0000:00:10.0 -v tests.test_mlx5_vfio
 status=$?; cat /tmp/said; exit $status",
     )?;
     let passed = output.text.matches("... ok").count();
