@@ -235,8 +235,7 @@ fn a_server_that_goes_leaves_errors_and_no_hang() {
 #[test]
 fn on_infiniband_a_lid_is_address_enough() {
     use driver::{AddressHandle, QpAttr, QpAttrMask as M, QpState};
-    let served =
-        Served::with(Config { link_layer: devmodel::LinkLayer::Infiniband, ..Config::default() });
+    let served = Served::with(Config { link_layer: devmodel::LinkLayer::Infiniband, ..Config::default() });
     let ends = [1, 2].map(|fid| {
         let transport = VfioUserTransport::open(&served.socket(fid)).expect("a function");
         let device = Device::open(transport, OpenOptions::default()).expect("up");

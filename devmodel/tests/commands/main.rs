@@ -10,3 +10,4 @@ mod ownership;
 mod pci;
 mod properties;
 mod queue_pairs;
+mod umem;
