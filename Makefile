@@ -62,6 +62,7 @@ test-userlands: build
 # Debian guests under QEMU's emulation: the stock drivers on the model, ours on kernel VFIO, rxe on the wire.
 test-guest: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe
 	timeout 2400 $(TARGET)/release/guest test $(GUEST)
 
 # `make demo` on a bare Debian 12 and 13; needs root.

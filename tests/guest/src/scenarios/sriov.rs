@@ -4,7 +4,7 @@ use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, log};
 
-/// `ironverbs vf`, judged by what sysfs says.
+/// `ironverbs vf`, judged by what sysfs says; our transport, judged by the kernel's VFIO.
 const SEQUENCE: &str = r#"
 pf=0000:01:00.0
 sys=/sys/bus/pci/devices
@@ -21,6 +21,7 @@ for n in 0 1; do
 done
 list=$(/built/ironverbs vf list) || exit 1
 echo "$list" | grep "$vf" | grep -q vfio-pci || wrong "$vf on vfio-pci in vf list" "$list"
+/built/examples/vfio_probe $vf || exit 1
 /built/ironverbs vf unbind $vf || exit 1
 [ ! -e $sys/$vf/driver ] || wrong "$vf without driver" "$(readlink $sys/$vf/driver)"
 /built/ironverbs vf bind $vf igbvf && [ "$(basename "$(readlink $sys/$vf/driver)")" = igbvf ] || wrong "$vf on igbvf" "$(readlink $sys/$vf/driver)"
