@@ -242,6 +242,25 @@ impl Pair {
         Self { server: first.finish(), client }
     }
 
+    /// A pair of programs on functions that are served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches
+    /// its own over vfio-user and nothing else.
+    pub fn served(node: &Node, sockets: &[PathBuf; 2], tool: &str, options: &[&str]) -> Self {
+        let port = port();
+        let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
+        let launch = |me: usize, more: &[&str]| {
+            let (own, other) = (format!("10.0.0.{}", me + 1), 2 - me);
+            let neighbour = format!("10.0.0.{other}=02:1b:56:00:00:{other:02x}");
+            let socket = sockets[me].display().to_string();
+            let view = ["--vfio-user", &socket, "--address", &own, "--neighbour", &neighbour, "--"];
+            let words = [&view[..], &[tool, "-d", "iron0", gid, "1", "-p", &port], options, more].concat();
+            node.ironverbs(&["run"], &words)
+        };
+        let mut first = launch(0, &[]);
+        listening(&port, &mut first);
+        let client = launch(1, &["127.0.0.1"]).finish();
+        Self { server: first.finish(), client }
+    }
+
     /// Starts a server, and when it listens a client.
     fn start(node: &Node, server: &[&str], client: &[&str], port: &str) -> (Running, Running) {
         let mut first = node.start(server);

@@ -1,0 +1,94 @@
+//! Debian's programs on our provider on a vfio-user socket: driver and device in different processes, the device's own
+//! interface between them.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use pair::{Node, Pair, Running};
+use std::{
+    fs,
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// A server of two functions; gone, with its sockets, when the test ends.
+struct Served {
+    server: Running,
+    sockets: [PathBuf; 2],
+    home: PathBuf,
+    node: Node,
+}
+
+impl Served {
+    fn new(name: &str) -> Self {
+        let node = Node::new(name, 2);
+        let home = std::env::temp_dir().join(format!("ironverbs-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&home);
+        fs::create_dir(&home).expect("a directory for the sockets");
+        let sockets = [1, 2].map(|fid| home.join(format!("vf{fid}")));
+        let plugs = [1, 2].map(|fid| format!("{fid}={}", sockets[fid - 1].display()));
+        let server = node.ironverbs(&["serve"], &["--vfs", "2", "--plug", &plugs[0], "--plug", &plugs[1]]);
+        let begin = Instant::now();
+        while !sockets.iter().all(|socket| socket.exists()) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the sockets did not appear");
+            sleep(Duration::from_millis(5));
+        }
+        Self { server, sockets, home, node }
+    }
+
+    fn run(&self, fid: usize, program: &[&str]) -> Running {
+        let socket = self.sockets[fid - 1].display().to_string();
+        self.node.ironverbs(&["run"], &[&["--vfio-user", &socket, "--"], program].concat())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.server.kill();
+        let _ = fs::remove_dir_all(&self.home);
+    }
+}
+
+#[test]
+fn pingpong_checks_its_data() {
+    let served = Served::new("vu-pingpong");
+    for options in [&["-c"][..], &["-c", "-e"], &["-c", "-s", "1048576", "-n", "100"]] {
+        let pair = Pair::served(&served.node, &served.sockets, "ibv_rc_pingpong", options);
+        assert!(pair.client.contains("iters in"), "{}", pair.client);
+        let wrong = pair.client.contains("invalid data") || pair.server.contains("invalid data");
+        assert!(!wrong, "{}", pair.client);
+    }
+}
+
+#[test]
+fn perftest_prints_its_figures() {
+    let served = Served::new("vu-perftest");
+    for tool in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"] {
+        let rows = Pair::served(&served.node, &served.sockets, tool, &["-F", "-n", "500"]).rows();
+        assert!(rows.iter().any(|row| row[1..].iter().any(|v| *v > 0.0)), "{tool}: {rows:?}");
+    }
+}
+
+#[test]
+fn a_function_is_for_one_program_at_a_time_and_says_so() {
+    let served = Served::new("vu-busy");
+    let out = served.run(1, &["ibv_devinfo", "-v"]).finish();
+    for line in ["iron0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "fe80::1b:56ff:fe00:1"] {
+        assert!(out.contains(line), "{line:?} is missing in\n{out}");
+    }
+    let holder = served.run(1, &["ibv_rc_pingpong", "-d", "iron0", "-g", "0", "-p", "18999"]);
+    // It has the function once it listens.
+    let begin = Instant::now();
+    let heard = || fs::read_to_string("/proc/net/tcp6").unwrap_or_default().contains(":4A37 ");
+    while !heard() && begin.elapsed() < Duration::from_secs(20) {
+        sleep(Duration::from_millis(5));
+    }
+    let out = served.run(1, &["ibv_devinfo"]).fails();
+    assert!(out.contains("another client"), "{out}");
+    let mut holder = holder;
+    holder.kill();
+    served.run(1, &["ibv_devinfo"]).finish();
+}
