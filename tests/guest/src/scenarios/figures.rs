@@ -33,7 +33,7 @@ pub fn run(images: &Images) -> Outcome {
     let model = column(&mut pair.bench)?;
     let commands = pair.bench.guests[0].run(
         20,
-        "cd /sys/kernel/debug/mlx5/0000:00:10.0/commands && for c in *; do echo $c $(cat $c/n) $(cat $c/average); done | \
+        "cd /sys/kernel/debug/mlx5/0000:00:10.0/commands && for c in */; do c=${c%/}; echo $c $(cat $c/n) $(cat $c/average); done | \
          awk '$2 > 0 { n += $2; ns += $2 * $3; if ($3 > top) { top = $3; which = $1 } } \
               END { printf \"%d commands, %.1f us each; the slowest, %s, %.1f us\\n\", n, ns / n / 1000, which, top / 1000 }'",
     )?;

@@ -31,7 +31,7 @@ pub fn among_themselves(images: &Images) -> Outcome {
     bench.both_ways(&pingpong("ibv_rc_pingpong", "-c -n 300"))?;
     bench.both_ways(&pingpong("ibv_ud_pingpong", "-c -n 100 -s 512"))?;
     verbs::figures(&mut bench, "ib_write_bw", "-n 100 -s 65536")?;
-    verbs::rping(&mut bench, 1000)?;
+    verbs::rping(&mut bench, 50)?;
     for guest in &mut bench.guests {
         log::clean(guest)?;
     }
