@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use crate::place::Place;
-use devmodel::identity::{guid, link_local_gid, loopback, mac};
+use devmodel::identity::{guid, lid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
 use hwspec::pcie::{PF_DEVICE_ID, VF_DEVICE_ID};
@@ -15,6 +15,9 @@ pub const MAX_VFS: u8 = 127;
 
 /// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
 pub const GID_TABLE: usize = ROCE_ADDRESSES;
+
+/// The same of a port on InfiniBand.
+const IB_GID_TABLE: usize = 8;
 
 /// Firmware version a simulated device reports.
 pub const FW_VERSION: &str = "16.99.1000";
@@ -66,6 +69,12 @@ impl DeviceInfo {
     /// The device of function `fid` of an adapter that behaves as `config` says.
     pub fn new(fid: u8, config: &Config) -> Self {
         let id = config.node_id;
+        let roce = config.link_layer == LinkLayer::Ethernet;
+        let mut gids = vec![link_local_gid(id, fid)];
+        if roce {
+            gids.push(gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into()));
+        }
+        let gid_table = if roce { GID_TABLE } else { IB_GID_TABLE };
         Self {
             name: format!("iron{fid}"),
             fid,
@@ -76,11 +85,11 @@ impl DeviceInfo {
             link_layer: config.link_layer,
             system_guid: guid(id, 0),
             ip: Ipv4Addr::from(loopback(id, fid)).into(),
-            gids: vec![link_local_gid(id, fid), gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into())],
-            gid_table: GID_TABLE,
+            gids,
+            gid_table,
             device_id: if fid == 0 { PF_DEVICE_ID } else { VF_DEVICE_ID },
             firmware: FW_VERSION.into(),
-            lid: 0,
+            lid: if roce { 0 } else { lid(fid) },
             active: true,
             place: None,
             host: None,
@@ -91,7 +100,10 @@ impl DeviceInfo {
     #[must_use]
     pub fn with_address(mut self, ip: IpAddr) -> Self {
         self.ip = ip;
-        self.gids[1] = gid_of_ip(ip);
+        // On InfiniBand GIDs are not made of IP addresses.
+        if let Some(gid) = self.gids.get_mut(1) {
+            *gid = gid_of_ip(ip);
+        }
         self
     }
 
@@ -157,6 +169,14 @@ mod tests {
         assert_eq!(Colons(&d.guid).to_string(), "001b:56ff:fe00:0002");
         assert_eq!(Colons(&d.gids[0]).to_string(), "fe80:0000:0000:0000:001b:56ff:fe00:0002");
         assert_eq!(Colons(&d.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f00:0003");
+    }
+
+    #[test]
+    fn on_infiniband_a_function_has_a_lid_and_no_gid_of_its_ip_address() {
+        let config = Config { link_layer: LinkLayer::Infiniband, ..Config::default() };
+        let d = DeviceInfo::new(2, &config).with_address(Ipv4Addr::new(10, 0, 0, 1).into());
+        assert_eq!((d.lid, d.gids.len(), d.gid_table), (lid(2), 1, 8));
+        assert_eq!(DeviceInfo::new(2, &Config::default()).lid, 0);
     }
 
     #[test]
