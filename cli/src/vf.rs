@@ -55,7 +55,7 @@ fn create(pf: &PciDevice, count: u16, probe: bool) -> Result<String, PciError> {
 fn bind(device: &PciDevice, driver: &str) -> Result<String, PciError> {
     device.bind(driver)?;
     let mut text = format!("{} bound to {driver}", device.address);
-    if let Some(group) = device.group() {
+    if let Some(group) = device.group().filter(|_| driver::pci::is_vfio(driver)) {
         let _ = write!(text, ", IOMMU group {group}: /dev/vfio/{group}");
         let obstacles = device.group_obstacles()?;
         if !obstacles.is_empty() {
