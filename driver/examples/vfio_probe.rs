@@ -74,7 +74,30 @@ fn run(text: &str, second: bool) -> Try {
     check(other.success(), "kernel VFIO gives a function to one process")?;
     let again = VfioTransport::open(address).map_err(|e| e.to_string())?;
     check(std::sync::Arc::ptr_eq(&device, &again), "within a process the function is shared")?;
+    // SAFETY: the child looks at the function, waits to be killed, and does nothing else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let gone = device.config_read(0, Width::B4).is_err() && bar.read32(0) == u32::MAX;
+        if gone {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(1) };
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let mut status = 0;
+    // SAFETY: our own child.
+    let lives = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0;
+    check(lives, "in a child of fork the function is gone")?;
     drop((device, again, bar));
+    let reopened = VfioTransport::open(address).map(drop).map_err(|e| e.to_string());
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, &mut status, 0);
+    }
+    reopened?;
+    check(true, "a child keeps nothing of it")?;
     let device = VfioTransport::open(address).map_err(|e| e.to_string())?;
     check(device.config_read(0, Width::B4).ok() == Some(id), "let go of, it can be opened again")
 }

@@ -4,6 +4,7 @@ use super::{Access, Iova, sys};
 use crate::{
     dma::PAGE_SIZE,
     transport::{
+        fork::Absence,
         iova::IovaSpace,
         mapped::Mapped,
         pool::{Piece, Source},
@@ -33,6 +34,8 @@ pub struct Iommu {
     space: Mutex<IovaSpace>,
     /// Our own memory in it.
     own: Mutex<HashMap<Iova, Mapped>>,
+    /// Its files, which a child would keep busy.
+    _absence: Vec<Absence>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,7 +67,12 @@ impl Iommu {
 
     fn new(kind: Kind, ranges: Vec<(u64, u64)>) -> Self {
         tracing::debug!(?ranges, "addresses for the device");
-        Self { kind, space: Mutex::new(IovaSpace::new(ranges)), own: Mutex::default() }
+        let files = match &kind {
+            Kind::Container { container, group } => vec![container.as_fd(), group.as_fd()],
+            Kind::Iommufd { iommufd, .. } => vec![iommufd.as_fd()],
+        };
+        let absence = files.into_iter().map(Absence::of_file).collect();
+        Self { kind, space: Mutex::new(IovaSpace::new(ranges)), own: Mutex::default(), _absence: absence }
     }
 
     /// The descriptor of the group, from which its devices are opened.

@@ -69,7 +69,7 @@ impl VfioError {
 pub struct Opened {
     pub device: Arc<File>,
     pub iommu: Arc<Iommu>,
-    _absence: Vec<Absence>,
+    _absence: Absence,
 }
 
 /// Groups of which this process has a device: all of one group share the address space, and a group is opened once.
@@ -116,11 +116,11 @@ fn through_group(device: &PciDevice, number: u32) -> Result<Opened, VfioError> {
     let group = iommu.group().ok_or(VfioError::NoType1)?;
     let name = CString::new(address.to_string()).unwrap_or_default();
     let file = sys::group_device(group, &name).map_err(step(address, "open it from its group"))?;
-    Ok(opened(file, iommu, Vec::new()))
+    Ok(opened(file, iommu))
 }
 
-fn opened(file: File, iommu: Arc<Iommu>, mut absence: Vec<Absence>) -> Opened {
-    absence.push(Absence::of_file(file.as_fd()));
+fn opened(file: File, iommu: Arc<Iommu>) -> Opened {
+    let absence = Absence::of_file(file.as_fd());
     Opened { device: Arc::new(file), iommu, _absence: absence }
 }
 
@@ -152,9 +152,8 @@ fn through_iommufd(device: &PciDevice, path: &Path) -> Result<Opened, VfioError>
             }
             _ => VfioError::Step { address, what: "bind it to an iommufd", source },
         })?;
-    let absence = Absence::of_file(iommufd.as_fd());
     let iommu = Iommu::iommufd(iommufd, ioas).map_err(step(address, "learn what the IOMMU can do"))?;
-    Ok(opened(File::from(cdev), Arc::new(iommu), vec![absence]))
+    Ok(opened(File::from(cdev), Arc::new(iommu)))
 }
 
 /// Another process that has `path` open, among those whose files we may look at.
