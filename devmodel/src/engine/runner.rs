@@ -12,6 +12,7 @@ use crate::{
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
     region::{Func, READY_SQ, Sync, WireRing},
 };
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Runs the pipeline; see the [module](self).
 #[derive(Default)]
@@ -105,8 +106,15 @@ impl Runner {
         }
     }
 
-    /// Runs every function with frames waiting: somebody may have left them to whoever held the function, and holders that
-    /// only looked or wrote a register do not look again.
+    /// Runs `fid` after it was locked for something else, such as the reading of a register: what came meanwhile was left
+    /// to whoever held it.
+    pub fn look_again(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
+        // The lock is let go of before we look; whoever leaves a frame puts it there before looking at the lock.
+        fence(SeqCst);
+        self.run(adapter, host, now, fid);
+    }
+
+    /// Runs every function with frames waiting.
     #[cold]
     pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
         for fid in adapter.functions().filter(|fid| adapter.has_work(*fid, now)) {

@@ -6,6 +6,7 @@ use crate::{
         Runner,
         rig::{Link, Rig},
     },
+    region::Func,
     state::Counters,
 };
 use hwspec::{
@@ -39,6 +40,22 @@ fn a_write_lands_and_completes() {
         assert_eq!(rig.data(1, 0, len), bytes);
         assert!(rig.poll(0).is_none() && rig.poll(1).is_none());
     }
+}
+
+#[test]
+fn frames_left_to_who_only_reads_a_register_are_taken_when_it_looks_again() {
+    let (mut rig, mut runner) = rig();
+    let bytes = pattern(&mut rig, 0, 64);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true);
+    let job = rig.doorbell(0);
+    let (near, far) = (rig.sides[0].fid, rig.sides[1].fid);
+    let reading = Func::lock(rig.adapter.region(), far, &mut rig.machine);
+    runner.submit(&rig.adapter, &mut rig.machine, 1, near, job);
+    drop(reading);
+    assert!(rig.poll(0).is_none(), "the frame waits");
+    runner.look_again(&rig.adapter, &mut rig.machine, 1, far);
+    assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
+    assert_eq!(rig.data(1, 0, 64), bytes);
 }
 
 #[test]

@@ -287,6 +287,15 @@ impl Core {
         })
     }
 
+    /// As [`Core::drive`], for what locks `fid` without running it: what others left to us meanwhile is done too.
+    pub fn touch<R>(&self, now: u64, fid: u8, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
+        self.drive(now, |runner, host| {
+            let result = f(runner, host);
+            runner.look_again(&self.adapter, host, now, fid);
+            result
+        })
+    }
+
     /// Runs `fid` if it has anything to do.
     pub fn run(&self, now: u64, fid: u8) {
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));

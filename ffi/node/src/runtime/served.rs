@@ -114,13 +114,13 @@ impl Function for ServedFunction {
 
     fn config_read(&self, offset: usize, width: usize) -> u32 {
         let core = self.core();
-        core.drive(core.now(), |_, host| core.adapter.config_read(host, self.fid, offset, width))
+        core.touch(core.now(), self.fid, |_, host| core.adapter.config_read(host, self.fid, offset, width))
     }
 
     fn config_write(&self, offset: usize, width: usize, value: u32) {
         let core = self.core();
         let now = core.now();
-        core.drive(now, |runner, host| {
+        core.touch(now, self.fid, |runner, host| {
             core.adapter.config_write(runner, host, now, self.fid, offset, width, value);
         });
     }
@@ -128,13 +128,13 @@ impl Function for ServedFunction {
     fn bar_read32(&self, offset: u64) -> u32 {
         let core = self.core();
         let now = core.now();
-        core.drive(now, |_, host| core.adapter.bar_read32(host, now, self.fid, offset))
+        core.touch(now, self.fid, |_, host| core.adapter.bar_read32(host, now, self.fid, offset))
     }
 
     fn bar_write32(&self, offset: u64, value: u32) {
         let core = self.core();
         let now = core.now();
-        core.drive(now, |runner, host| {
+        core.touch(now, self.fid, |runner, host| {
             core.adapter.bar_write32(runner, host, now, self.fid, offset, value);
         });
     }
@@ -150,13 +150,13 @@ impl Function for ServedFunction {
     fn vector(&self, vector: u16, sends: bool) {
         let core = self.core();
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
-        core.drive(core.now(), |_, host| {
+        core.touch(core.now(), self.fid, |_, host| {
             core.adapter.msix_program(host, self.fid, vector, sends.then_some(message));
         });
     }
 
     fn reset(&self) {
         let core = self.core();
-        core.drive(core.now(), |_, host| core.adapter.reset_alone(host, self.fid));
+        core.touch(core.now(), self.fid, |_, host| core.adapter.reset_alone(host, self.fid));
     }
 }

@@ -115,7 +115,7 @@ impl Core {
     }
 
     fn function_status(&self, fid: u8) -> FunctionStatus {
-        self.drive(self.now(), |_, host| {
+        self.touch(self.now(), fid, |_, host| {
             let func = Func::lock(self.adapter.region(), fid, host);
             let mut objects = vec![
                 ("qp", func.used::<QpRow>()),

@@ -153,7 +153,7 @@ impl Registers for Function {
             return u32::MAX;
         }
         let now = core.now();
-        core.drive(now, |_, host| core.adapter.bar_read32(host, now, self.fid, offset.into()))
+        core.touch(now, self.fid, |_, host| core.adapter.bar_read32(host, now, self.fid, offset.into()))
     }
 
     fn write32(&self, offset: u32, value: u32) {
@@ -164,7 +164,7 @@ impl Registers for Function {
         core.polling.doorbell(self.fid);
         core.release(self.fid);
         let now = core.now();
-        core.drive(now, |runner, host| {
+        core.touch(now, self.fid, |runner, host| {
             core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
         });
     }
@@ -220,14 +220,15 @@ fn width(width: Width) -> usize {
 impl Transport for NodeTransport {
     fn config_read(&self, offset: u16, w: Width) -> io::Result<u32> {
         let core = self.ours()?;
+        let fid = self.fid();
         Ok(core
-            .drive(core.now(), |_, host| core.adapter.config_read(host, self.fid(), offset.into(), width(w))))
+            .touch(core.now(), fid, |_, host| core.adapter.config_read(host, fid, offset.into(), width(w))))
     }
 
     fn config_write(&self, offset: u16, w: Width, value: u32) -> io::Result<()> {
         let core = self.ours()?;
         let now = core.now();
-        core.drive(now, |runner, host| {
+        core.touch(now, self.fid(), |runner, host| {
             core.adapter.config_write(runner, host, now, self.fid(), offset.into(), width(w), value);
         });
         Ok(())
@@ -304,7 +305,8 @@ impl Transport for NodeTransport {
         owner.store(core.me.opener(), Release);
         drop(lock);
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
-        core.drive(core.now(), |_, host| core.adapter.msix_program(host, self.fid(), vector, Some(message)));
+        let fid = self.fid();
+        core.touch(core.now(), fid, |_, host| core.adapter.msix_program(host, fid, vector, Some(message)));
         Ok(Interrupt { fd: theirs })
     }
 
@@ -373,8 +375,8 @@ impl Transport for NodeTransport {
         if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }
-        let ours = core.drive(core.now(), |_, host| {
-            (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
+        let ours = (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
+            core.touch(core.now(), fid, |_, host| {
                 let func = Func::lock(region, fid, host);
                 let row = func.function();
                 row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
