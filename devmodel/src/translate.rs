@@ -118,7 +118,7 @@ pub fn pieces(
         if entry & PRESENT == 0 {
             return Err(Fault::Bounds);
         }
-        push(out, (entry & !0xfff) + within, here);
+        push(out, (entry & !0xfff).wrapping_add(within), here);
         at += u64::from(here);
         left -= here;
     }
@@ -189,7 +189,7 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
     let log = memory.log_page.clamp(12, 63);
     let page = at >> log;
     (memory.mtt != 0 && page < memory.pages.into())
-        .then(|| (func.mtt(memory.mtt + page as u32) & !0xfff) + (at & ((1u64 << log) - 1)))
+        .then(|| (func.mtt(memory.mtt + page as u32) & !0xfff).wrapping_add(at & ((1u64 << log) - 1)))
 }
 
 /// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether

@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    caps_ethernet, caps_infiniband, cq, eq, mkey, qp, qp_context,
+    caps_ethernet, caps_infiniband, cq, eq, mcg, mkey, qp, qp_context,
     refusal::{Done, Refused, Syndrome},
     srq,
 };
@@ -103,7 +103,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .set_deth_sqpn(true)
         .block_lb_mc(true)
         .log_max_mcg(log_srq)
-        .max_qp_mcg(func.rows(Table::Group))
+        .max_qp_mcg(func.rows(Table::Group).min(mcg::MAX_MEMBERS as u32))
         .rts2rts_qp_counters_set_id(true)
         .roce(true)
         .atomic(true)

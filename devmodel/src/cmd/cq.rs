@@ -132,6 +132,8 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
 fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
     Syndrome::ModifyField.unless(fields & !RESIZE_FIELDS == 0 && fields & RESIZE_SIZE != 0)?;
+    // New memory is a list of pages: who may only use user memory objects may not name any.
+    Syndrome::Umem.unless(!input.cq_umem_valid())?;
     let context = input.cq_context();
     let log_size = context.log_cq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;

@@ -135,7 +135,7 @@ fn room(context: &MkeyContext) -> Done<u64> {
 fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext) -> Done<MttRange> {
     let room = room(context)?;
     let given = u64::from(input.translations_octword_actual_size()) * 2;
-    Syndrome::PageList.unless(given <= room)?;
+    Syndrome::PageList.unless(given <= room && room / 2 <= 1 << LOG_MAX_LIST)?;
     if given == 0 {
         return Ok(MttRange { first: 0, len: room as u32 });
     }

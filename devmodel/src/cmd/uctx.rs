@@ -87,7 +87,13 @@ fn each<R: Row>(
     let mut all = func.live::<R>();
     all.retain(|i| func.row::<R>(*i).is_some_and(|row| pick(row.head())));
     for some in all.chunks(CHUNK) {
-        some.iter().for_each(|index| end(func, *index));
+        for index in some {
+            end(func, *index);
+            // One with much that belongs to it may fill the journal alone.
+            if !func.has_room() {
+                func.commit(host);
+            }
+        }
         func.commit(host);
     }
 }

@@ -170,8 +170,8 @@ pub(crate) fn place(
                 }
                 let n = s.len.min(d.len);
                 step.copy((from, s.at), (rid, d.at), n)?;
-                s = Piece { at: s.at + u64::from(n), len: s.len - n, reserved: 0 };
-                d = Piece { at: d.at + u64::from(n), len: d.len - n, reserved: 0 };
+                s = Piece { at: s.at.wrapping_add(n.into()), len: s.len - n, reserved: 0 };
+                d = Piece { at: d.at.wrapping_add(n.into()), len: d.len - n, reserved: 0 };
             }
         }
     }

@@ -115,7 +115,11 @@ fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&m
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>) {
     if w.state() == QpState::Err {
-        return flush::run(w);
+        return match w.q.service == ServiceType::Xrc.raw() {
+            // The buffer under way is of the SRQ that was named, and goes back to its CQ.
+            true => xrc::run(w, flush::run),
+            false => flush::run(w),
+        };
     }
     let mut budget = w.room();
     if budget == 0 {

@@ -68,11 +68,18 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     check(w, wqe, &umr, &before)?;
     let words = words(w, &umr, &before, start + ENTRIES..end)?;
     change(&mut row, &context, umr.mkey_mask())?;
-    if row.pd != before.pd {
-        move_domain(w.func, before.pd, row.pd)?;
+    if w.func.get::<PdRow>(row.pd).is_none() {
+        return Err(REFUSED);
     }
     if !words.is_empty() {
+        // Entries are changed for good: requests in front of this one must have been carried out by the old ones.
+        if !w.step.flush() {
+            return Err(REFUSED);
+        }
         load(w.func, &mut row, offset(&umr), &words)?;
+    }
+    if row.pd != before.pd {
+        move_domain(w.func, before.pd, row.pd)?;
     }
     *w.func.row_mut::<MkeyRow>(index).ok_or(REFUSED)? = row;
     // What comes next must find the key changed.
@@ -92,7 +99,10 @@ fn offset(umr: &UmrCtrlSeg) -> u64 {
 fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
     let mask = umr.mkey_mask();
     let free = row.access & access::FREE != 0;
-    let own = w.q.service == ServiceType::RegUmr.raw() || row.pd == w.q.pd && !mask.contains(MkeyMask::PD);
+    // Entries that are pages, and a key of pages with other rights or bounds, reach any memory of the function.
+    let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
+    let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
+    let own = w.q.service == ServiceType::RegUmr.raw() || of_domain;
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
     let expected = match umr.check_free().raw() {
         FAIL_IF_NOT_FREE => free,
@@ -145,8 +155,11 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
     if has(MkeyMask::QPN) {
         row.qpn = context.qpn();
     }
+    // A key without an end is one of physical memory.
+    let unbounded = row.access & access::LENGTH64 != 0 && row.mode != AccessMode::Pa.raw();
     let usable = row.access & access::FREE != 0
-        || row.start.checked_add(row.len).is_some()
+        || !unbounded
+            && row.start.checked_add(row.len).is_some()
             && (row.mode != AccessMode::Mtt.raw() || (12..=31).contains(&row.log_page));
     if usable { Ok(()) } else { Err(REFUSED) }
 }

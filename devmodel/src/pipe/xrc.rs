@@ -48,8 +48,12 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     let srqn = packet.headers.xrceth().map_or(0, |eth| eth.srqn().0);
     if target_qp && packet.headers.bth().psn() == Psn::new(w.q.rx_psn) {
-        w.q.xrc_srqn = srqn;
-        if target(w, srqn).is_none() && arrive::check(w, packet) && !responder::fatal_owed(w) {
+        // The packets of a message name one SRQ, whose buffer was taken with the first of them.
+        let astray = w.q.rx.kind != 0 && srqn != w.q.xrc_srqn;
+        if !astray {
+            w.q.xrc_srqn = srqn;
+        }
+        if (astray || target(w, srqn).is_none()) && arrive::check(w, packet) && !responder::fatal_owed(w) {
             // A14: no such SRQ in the QP's domain.
             responder::refuse(w, NakCode::InvalidRequest, None);
             w.execute = true;

@@ -96,6 +96,13 @@ impl GuestMemory {
             .filter(|(start, window)| **start + (window.len - 1) >= at)
             .map(|(start, _)| *start)
             .collect();
+        // A hole in the middle of a window makes two of it.
+        let holed = touched.first().and_then(|start| Some((start, w.all.get(start)?)));
+        if holed.is_some_and(|(start, window)| *start < at && start + (window.len - 1) > last)
+            && w.all.len() >= MAX_DMA_MAPS
+        {
+            return Err(errno(libc::ENOSPC));
+        }
         for start in touched {
             let Some(window) = w.all.remove(&start) else { continue };
             let end = start + (window.len - 1);

@@ -13,7 +13,7 @@ use hwspec::{
     wire::{
         self, BthOpcode, Deth, Grh, IpPair, Route,
         lrh::PERMISSIVE_LID,
-        mad::{MAD_SIZE, MadHeader, MgmtClass, QP1_QKEY, Smp, status},
+        mad::{MAD_SIZE, MadHeader, Method, MgmtClass, QP1_QKEY, Smp, status},
         write_route,
     },
 };
@@ -72,6 +72,13 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
             }
         }
         0 => {
+            // What the switch sent on along a directed route it has looked at.
+            let from = identity::fid_of_lid(lrh.slid());
+            let may_set = lrh.slid() == PERMISSIVE_LID
+                || from.is_some_and(|from| switch::may_set(from, Some(func.fid())));
+            if header.method() == Method::Set && !may_set {
+                return true;
+            }
             if let Some(answer) = own_smp(func, &config, &mad) {
                 back.send(func, step, &answer, packet);
             }

@@ -75,11 +75,25 @@ pub(super) fn handle(func: &Func<'_>, config: &Config, from: u8, request: &[u8; 
     header.set().hop_pointer(pointer + 1);
     packet.set().header(header);
     let port = packet.initial_path()[usize::from(pointer) + 1];
+    if header.method() == Method::Set && !may_set(from, port_fid(port)) {
+        return Way::Lost;
+    }
     out(func, port, &packet)
 }
 
+/// The function that hangs on `port`.
+fn port_fid(port: u8) -> Option<u8> {
+    port.checked_sub(1)
+}
+
+/// Whether function `from` may change the port of `to`: the PF may change any, as the subnet's manager would, and each its
+/// own. Without a management key nothing else keeps guests from one another's ports.
+pub(super) fn may_set(from: u8, to: Option<u8>) -> bool {
+    from == 0 || Some(from) == to
+}
+
 fn out(func: &Func<'_>, port: u8, packet: &Smp) -> Way {
-    match port.checked_sub(1) {
+    match port_fid(port) {
         Some(fid) if is_up(func, fid) => Way::Out(fid, *packet.as_bytes()),
         _ => Way::Lost,
     }

@@ -61,7 +61,10 @@ struct Stage {
 /// A free key with room for `octowords` on function 2, and a buffer of `pages` pages.
 fn stage(octowords: u32, pages: u64) -> Stage {
     let mut bed = Bed::cx5();
-    let pair = bed.pair(path());
+    // The second is a kernel's: it may use the reserved key, and so name pages.
+    let kernel = QpSpec { rlky: true, ..QpSpec::default() };
+    let pair = (bed.qp(1), bed.qp_with(2, kernel).expect("CREATE_QP"));
+    bed.connect_with(pair.0, pair.1, path());
     let umr = bed.umr_qp(2);
     let pd = bed.state(2).pd;
     let key = bed.free_key(2, AccessMode::Mtt, octowords, pd);
@@ -266,6 +269,12 @@ fn row_51_fast_registration_on_a_connected_qp() {
     let umr = fast(&s, 0x79);
     s.bed.umr(stranger, &Umr { check: 0, ..umr });
     assert_eq!(s.bed.one(stranger.send_cq).error, Some(CqeSyndrome::MwBindErr));
+    // A program's QP of the same domain, which may not name pages: they could be anybody's.
+    let program = s.bed.qp(2);
+    s.bed.foreign_of(program, path());
+    let umr = fast(&s, 0x7a);
+    s.bed.umr(program, &Umr { check: 0, ..umr });
+    assert_eq!(s.bed.one(program.send_cq).error, Some(CqeSyndrome::MwBindErr));
 }
 
 /// Row 25: a key made of parts of others leads to them, with its own bounds and rights, and not to keys of its own kind.

@@ -215,7 +215,7 @@ fn scatter(
             while left > 0 && written.is_ok() {
                 let (from, n) = source.next(left);
                 written = step.write_staged((rid, to), from, n);
-                (to, left) = (to + u64::from(n), left - n);
+                (to, left) = (to.wrapping_add(n.into()), left - n);
             }
         }
     }

@@ -11,6 +11,8 @@ use hwspec::context::flow::MatchHeaders;
 const TIRS: usize = 8;
 /// Tables a packet passes at most: a path may fork, and an entry that ignores levels may lead back.
 const STEPS: usize = 256;
+/// Entries a packet is compared with at most: whoever holds the function for longer holds up others.
+const COMPARED: usize = 16384;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,11 +35,12 @@ fn matches(mask: &[u8; MATCH], value: &[u8; MATCH], key: &[u8; MATCH]) -> bool {
 }
 
 /// The first entry of `table` that matches.
-fn find(func: &Func<'_>, table: &FlowTableRow, key: &[u8; MATCH]) -> Option<u32> {
+fn find(func: &Func<'_>, table: &FlowTableRow, key: &[u8; MATCH], left: &mut usize) -> Option<u32> {
     let mut at = table.first;
     let mut group: Option<(u32, &FlowGroupRow)> = None;
     loop {
         let index = at.checked_sub(1)?;
+        *left = left.checked_sub(1)?;
         let entry = func.row::<FlowEntryRow>(index)?;
         let mask = match group {
             Some((known, row)) if known == entry.group => row,
@@ -56,7 +59,11 @@ pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Stee
     let mut waiting = [0; TIRS];
     let mut waits = 0;
     let mut next = func.function().flow_root[0].checked_sub(1);
+    let mut left = COMPARED;
     for _ in 0..STEPS {
+        if left == 0 {
+            break;
+        }
         let Some(index) = next.take().or_else(|| {
             waits = usize::checked_sub(waits, 1)?;
             Some(waiting[waits])
@@ -65,7 +72,7 @@ pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Stee
         };
         let Some(table) = func.row::<FlowTableRow>(index) else { continue };
         let Some(entry) =
-            find(func, table, key.as_bytes()).and_then(|i| func.row::<FlowEntryRow>(i).copied())
+            find(func, table, key.as_bytes(), &mut left).and_then(|i| func.row::<FlowEntryRow>(i).copied())
         else {
             next = (table.miss_action != 0).then_some(table.miss);
             continue;
