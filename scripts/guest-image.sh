@@ -224,7 +224,9 @@ build)
         mkdir -p "$ROOM"
         exec 9>"$ROOM/.lock"
         flock 9
+        rm -rf "$ROOM"/work-*
         work=$(mktemp -d "$ROOM/work-XXXXXX")
+        trap 'exit 1' HUP INT TERM
         trap 'rm -rf "$work"' EXIT
         [ -d "$tools" ] || { say "QEMU is made ready, a minute"; build_tools; }
         [ -d "$guest" ] || { say "guest images are made, two minutes"; build_guest; }

@@ -18,7 +18,7 @@ pub mod version;
 pub use error::{Error, Result};
 pub use header::{Command, HEADER_SIZE, Header, Kind};
 pub use message::*;
-pub use socket::{Connection, Listener, Message, Receiver, Reply, Sender};
+pub use socket::{Connection, Listener, Message, PATIENCE, Receiver, Reply, Sender};
 pub use version::{Capabilities, Version};
 
 /// Bytes of data of a read or a write that we take at most, announced as `max_data_xfer_size`.

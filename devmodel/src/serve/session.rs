@@ -9,8 +9,8 @@ use vfio_user_proto::{
     DMA_WRITE_ALLOWED, DeviceInfo, DmaMap, DmaUnmap, Error, Header, IRQ_ERR, IRQ_FLAG_EVENTFD,
     IRQ_FLAG_MASKABLE, IRQ_FLAG_NORESIZE, IRQ_MSIX, IRQ_SET_DATA_BOOL, IRQ_SET_DATA_EVENTFD,
     IRQ_SET_DATA_NONE, IRQ_SET_MASK, IRQ_SET_TRIGGER, IRQ_SET_UNMASK, IRQS, IrqInfo, IrqSet, Kind,
-    MAX_TRANSFER, REGION_BAR0, REGION_CONFIG, REGION_FLAG_READ, REGION_FLAG_WRITE, REGIONS, RegionAccess,
-    RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
+    MAX_TRANSFER, PATIENCE, REGION_BAR0, REGION_CONFIG, REGION_FLAG_READ, REGION_FLAG_WRITE, REGIONS,
+    RegionAccess, RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
 };
 
 /// Device control of the PCI Express capability, and its bit that resets the function.
@@ -37,7 +37,9 @@ pub fn serve(connection: Connection, function: &dyn Function) -> Result<(), Erro
     let Connection { mut receiver, sender, .. } = connection;
     let mut session = Session { function, agreed: false, out: Vec::new() };
     loop {
-        let message = match receiver.receive(None) {
+        // Who has the function without a word keeps it from others.
+        let within = (!session.agreed).then_some(PATIENCE);
+        let message = match receiver.receive(within) {
             Ok(message) => message,
             Err(Error::Closed) => return Ok(()),
             Err(e) => return Err(e),

@@ -119,10 +119,20 @@ impl Drop for Node {
 
 /// A program under way, its output collected; killed when dropped.
 pub struct Running {
-    child: Child,
+    child: Held,
     what: String,
     output: std::thread::JoinHandle<String>,
     errors: std::thread::JoinHandle<String>,
+}
+
+/// A process that does not outlive its test.
+struct Held(Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
@@ -137,22 +147,22 @@ impl Running {
     fn of(mut child: Child, what: String) -> Self {
         let output = collect(child.stdout.take().expect("piped"));
         let errors = collect(child.stderr.take().expect("piped"));
-        Self { child, what, output, errors }
+        Self { child: Held(child), what, output, errors }
     }
 
     fn ended(&mut self) -> bool {
-        self.child.try_wait().expect("wait").is_some()
+        self.child.0.try_wait().expect("wait").is_some()
     }
 
     /// Ends it now.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
     }
 
     /// Asks it to end by SIGINT and waits; its output.
     pub fn interrupt(self) -> String {
-        let told = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        let told = Command::new("kill").args(["-INT", &self.child.0.id().to_string()]).status();
         assert!(told.expect("kill").success(), "{} is gone already", self.what);
         self.finish()
     }
@@ -177,12 +187,12 @@ impl Running {
     fn ends(mut self) -> (bool, String) {
         let start = Instant::now();
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("wait") {
+            if let Some(status) = self.child.0.try_wait().expect("wait") {
                 break Some(status);
             }
             if start.elapsed() > LIMIT {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
+                let _ = self.child.0.kill();
+                let _ = self.child.0.wait();
                 break None;
             }
             sleep(Duration::from_millis(5));

@@ -1,7 +1,11 @@
 //! From a PCI address to an open device: through its group and a container, or where the kernel has that through its own
 //! character device and an iommufd.
 
-use super::{fork::Absence, iommu::Iommu, sys};
+use super::{
+    fork::{self, Absence},
+    iommu::Iommu,
+    sys,
+};
 use crate::pci::{Address, PciDevice, PciError};
 use std::{
     collections::HashMap,
@@ -73,7 +77,8 @@ pub struct Opened {
 }
 
 /// Groups of which this process has a device: all of one group share the address space, and a group is opened once.
-static GROUPS: Mutex<Option<HashMap<u32, Weak<Iommu>>>> = Mutex::new(None);
+/// What a parent opened is not there in its child: they are known by generation too.
+static GROUPS: Mutex<Option<HashMap<(u32, u32), Weak<Iommu>>>> = Mutex::new(None);
 
 /// Opens `device`.
 pub fn open(device: &PciDevice) -> Result<Opened, VfioError> {
@@ -103,13 +108,14 @@ fn through_group(device: &PciDevice, number: u32) -> Result<Opened, VfioError> {
     let address = device.address;
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
     let groups = groups.get_or_insert_with(HashMap::new);
-    groups.retain(|_, known| known.strong_count() > 0);
-    let known = groups.get(&number).and_then(Weak::upgrade);
+    let generation = fork::generation();
+    groups.retain(|(of, _), known| *of == generation && known.strong_count() > 0);
+    let known = groups.get(&(generation, number)).and_then(Weak::upgrade);
     let iommu = match known {
         Some(iommu) => iommu,
         None => {
             let iommu = Arc::new(container(device, number)?);
-            groups.insert(number, Arc::downgrade(&iommu));
+            groups.insert((generation, number), Arc::downgrade(&iommu));
             iommu
         }
     };

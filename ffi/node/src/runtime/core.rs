@@ -3,7 +3,7 @@
 use super::{
     clock::Clock,
     engine::Engines,
-    file::{FUNCTIONS, Mapped},
+    file::{FUNCTIONS, Mapped, UNREACHED},
     fork,
     host::NodeHost,
     locks::LockFile,
@@ -216,7 +216,7 @@ impl Core {
         let found = if self.no_direct { Some(false) } else { party::probe(&self.map, self.locks, slot) };
         let Some(yes) = found else { return false };
         if !yes {
-            self.map.header().by_value.store(1, Release);
+            self.map.header().by_value.fetch_or(UNREACHED, AcqRel);
         }
         self.reach[usize::from(slot)].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
         yes

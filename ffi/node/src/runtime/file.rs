@@ -23,6 +23,10 @@ pub const FUNCTIONS: usize = 128;
 pub const NEIGHBOURS: usize = 256;
 /// Interrupt vectors of a function.
 pub const VECTORS: usize = 64;
+/// `Header::by_value`: some program can't copy to and from another's memory.
+pub const UNREACHED: u32 = 1;
+/// `Header::by_value`: a function is served to a guest.
+pub const SERVED: u32 = 2;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Pages of the arena: 64 GiB of addresses, of which only what is allocated is memory.
@@ -41,7 +45,7 @@ pub struct Header {
     pub vfs: AtomicU32,
     /// 1: no direct copies between programs, by the node's configuration.
     pub no_direct: AtomicU32,
-    /// 1: some program can't copy to and from another's memory, so payload travels by value.
+    /// Not 0: payload travels by value, because of [`UNREACHED`] or [`SERVED`].
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls

@@ -4,7 +4,7 @@ use super::{
     NodeError,
     arena::{Arena, Owner},
     core::Core,
-    file::{FUNCTIONS, PARTIES},
+    file::{FUNCTIONS, PARTIES, SERVED},
     locks::NodeLock,
     party,
 };
@@ -78,6 +78,9 @@ impl Core {
             // Whoever does this reaches the client's memory as little as the client itself now does.
             self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
             function.server.store(0, Release);
+            if self.map.functions().iter().all(|function| function.server.load(Acquire) == 0) {
+                self.map.header().by_value.fetch_and(!SERVED, AcqRel);
+            }
         } else if !others && fid != 0 {
             self.clear(fid, lock);
         }

@@ -4,7 +4,7 @@
 //! looks them up. The client's own thread runs it at each of the client's accesses; the parked thread does what waits
 //! meanwhile, as for any program.
 
-use super::{NodeError, core::Core, locks::NodeLock, node::Node};
+use super::{NodeError, core::Core, file::SERVED, locks::NodeLock, node::Node};
 use devmodel::{
     pcie::MsixMessage,
     serve::{Function, Guest},
@@ -85,7 +85,7 @@ impl Core {
         function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
         function.server.store(slot.into(), Release);
         // A guest's memory is no other party's to read: what it sends goes as bytes.
-        self.map.header().by_value.store(1, Release);
+        self.map.header().by_value.fetch_or(SERVED, AcqRel);
         self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
     }
 }

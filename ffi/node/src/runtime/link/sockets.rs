@@ -4,8 +4,9 @@
 use std::{
     fs, io,
     os::{
-        fd::RawFd,
+        fd::{FromRawFd, OwnedFd, RawFd},
         unix::{
+            ffi::OsStrExt,
             fs::FileTypeExt,
             net::{UnixDatagram, UnixStream},
         },
@@ -76,13 +77,41 @@ impl SocketFile {
     }
 }
 
-/// Whether a process has the socket at `path` open.
+/// Whether a process has the socket at `path` open. One that is connected to somebody else refuses us otherwise than one
+/// that nobody has.
 fn is_listened_on(path: &Path) -> io::Result<bool> {
-    match UnixDatagram::unbound()?.connect(path) {
-        Ok(()) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(UnixStream::connect(path).is_ok()),
-        Err(_) => Ok(false),
+    let result = match UnixDatagram::unbound()?.connect(path) {
+        Err(e) if e.raw_os_error() == Some(libc::EPROTOTYPE) => connect_now(path).map(drop),
+        other => other,
+    };
+    let gone = [Some(libc::ECONNREFUSED), Some(libc::ENOENT)];
+    Ok(!result.is_err_and(|e| gone.contains(&e.raw_os_error())))
+}
+
+/// A stream to the socket at `path`, if its listener has room for it now (else EAGAIN). It does not block.
+pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    // SAFETY: a plain structure of integers.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, nobody else's.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address lives across the call.
+    let done = unsafe { libc::connect(fd, (&raw const address).cast(), len) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(stream) }
 }
 
 impl Drop for SocketFile {

@@ -66,7 +66,7 @@ impl Stream {
                 }
                 None => {
                     state.tried = Some(Instant::now());
-                    UnixStream::connect(&self.path)?
+                    sockets::connect_now(&self.path)?
                 }
             };
             stream.set_nonblocking(true)?;
