@@ -115,7 +115,7 @@ impl Core {
     }
 
     fn function_status(&self, fid: u8) -> FunctionStatus {
-        self.touch(self.now(), fid, |_, host| {
+        self.glance(fid, |host| {
             let func = Func::lock(self.adapter.region(), fid, host);
             let mut objects = vec![
                 ("qp", func.used::<QpRow>()),

@@ -376,7 +376,7 @@ impl Transport for NodeTransport {
             return Some(device.mac);
         }
         let ours = (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
-            core.touch(core.now(), fid, |_, host| {
+            core.glance(fid, |host| {
                 let func = Func::lock(region, fid, host);
                 let row = func.function();
                 row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
