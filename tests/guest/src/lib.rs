@@ -7,6 +7,7 @@
 pub mod images;
 pub mod log;
 pub mod machine;
+mod portrait;
 pub mod report;
 pub mod scenarios;
 pub mod server;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::images::Images;
-use crate::{Outcome, bound_to_us, built, failed};
+use crate::{Outcome, bound_to_us, built, failed, portrait};
 
 /// From QEMU's start to the guest's first command, at most.
 const BOOT: Duration = Duration::from_secs(120);
@@ -83,7 +83,7 @@ impl Plan {
     fn arguments(&self, images: &Images, dir: &Path, serial: &str) -> Outcome<Vec<OsString>> {
         let kernel = images.kernel(&self.kernel)?;
         let mut append = format!(
-            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr no_timer_check random.trust_cpu=on guest={} {}",
+            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr unknown_nmi_panic no_timer_check random.trust_cpu=on guest={} {}",
             self.name, self.append
         );
         let mut machine = String::from("q35,memory-backend=m0,vmport=off");
@@ -106,6 +106,7 @@ impl Plan {
         pair("-initrd", kernel.join("initramfs").into());
         pair("-append", text(append));
         pair("-serial", text(serial.into()));
+        pair("-monitor", text(format!("unix:{},server=on,wait=off", dir.join("monitor").display())));
         pair(
             "-chardev",
             text(format!("socket,id=agent,path={},server=on,wait=off", dir.join("agent").display())),
@@ -311,12 +312,11 @@ impl Guest {
                         RecvTimeoutError::Disconnected => "is gone",
                     };
                     let said = self.said(running.id);
-                    return failed(
-                        self.last_words(&format!(
-                            "the guest {how} in\n{}\nwhich said\n{said}",
-                            running.script
-                        )),
-                    );
+                    let does = portrait::of(self.qemu.id(), &self.dir.join("monitor"));
+                    return failed(self.last_words(&format!(
+                        "the guest {how} in\n{}\nwhich said\n{said}\n{does}",
+                        running.script
+                    )));
                 }
             }
         }
@@ -375,7 +375,7 @@ impl Guest {
             let all: Vec<&str> = text.lines().collect();
             all[all.len().saturating_sub(lines)..].join("\n")
         };
-        let (console, qemu) = (tail("console", 30), tail("qemu", 10));
+        let (console, qemu) = (tail("console", 60), tail("qemu", 10));
         format!("{}: {reason}\n--- end of its console\n{console}\n--- QEMU said\n{qemu}", self.plan.name)
     }
 

@@ -132,6 +132,8 @@ impl Bearer for Stream {
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
         let mut state = self.state();
         self.connected(&mut state)?;
+        // The rest of the last frame does not wait for a next one, which may never be.
+        let _ = state.flush();
         let mut bytes = [0; 16 << 10];
         loop {
             if state.whole(frame)? {
