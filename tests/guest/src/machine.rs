@@ -83,7 +83,7 @@ impl Plan {
     fn arguments(&self, images: &Images, dir: &Path, serial: &str) -> Outcome<Vec<OsString>> {
         let kernel = images.kernel(&self.kernel)?;
         let mut append = format!(
-            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr unknown_nmi_panic no_timer_check random.trust_cpu=on guest={} {}",
+            "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr sysrq_always_enabled unknown_nmi_panic no_timer_check random.trust_cpu=on guest={} {}",
             self.name, self.append
         );
         let mut machine = String::from("q35,memory-backend=m0,vmport=off");
@@ -375,7 +375,7 @@ impl Guest {
             let all: Vec<&str> = text.lines().collect();
             all[all.len().saturating_sub(lines)..].join("\n")
         };
-        let (console, qemu) = (tail("console", 60), tail("qemu", 10));
+        let (console, qemu) = (tail("console", 150), tail("qemu", 10));
         format!("{}: {reason}\n--- end of its console\n{console}\n--- QEMU said\n{qemu}", self.plan.name)
     }
 

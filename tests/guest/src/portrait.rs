@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// QEMU's monitor answers within this time, or its main loop stands still.
 const MONITOR: Duration = Duration::from_secs(3);
-/// A processor that takes an NMI has said on the console where it was.
-const NMI: Duration = Duration::from_secs(5);
+/// Within this time the kernel has said on the console what it was asked.
+const TOLD: Duration = Duration::from_secs(4);
 
 /// Threads of `pid`: name, state, processor time, and the system call each is in.
 fn threads(pid: u32) -> String {
@@ -58,11 +58,13 @@ fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// What the guest of QEMU process `pid`, whose monitor is at `socket`, is doing. Its kernel is given an NMI, at which it
-/// tells on the console where each processor was and ends.
+/// What the guest of QEMU process `pid`, whose monitor is at `socket`, is doing. Its kernel is asked over the keyboard which
+/// tasks are blocked, and given an NMI, at which it tells on the console where the processor was and ends.
 pub fn of(pid: u32, socket: &Path) -> String {
     let (first, start) = (threads(pid), Instant::now());
-    let said = monitor(socket, &["info registers -a", "nmi"]);
+    let asked = monitor(socket, &["info registers -a", "sendkey alt-sysrq-w"]);
+    std::thread::sleep(TOLD);
+    let said = asked.and_then(|said| monitor(socket, &["nmi"]).map(|_| said));
     let lines = match said {
         Ok(said) => {
             let kept = |line: &&str| ["RIP=", "CPU#", "RAX="].iter().any(|word| line.contains(word));
@@ -70,7 +72,7 @@ pub fn of(pid: u32, socket: &Path) -> String {
         }
         Err(error) => format!("its monitor does not answer: {error}"),
     };
-    std::thread::sleep(NMI);
+    std::thread::sleep(TOLD);
     let later = start.elapsed().as_secs_f64();
     format!("threads of QEMU\n{first}threads {later:.1} s later\n{}processors\n{lines}", threads(pid))
 }
