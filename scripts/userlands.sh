@@ -4,6 +4,9 @@
 #   scripts/userlands.sh build             make the folders that are missing or out of date
 #   scripts/userlands.sh path SUITE        print the folder of one suite
 #   scripts/userlands.sh check [SUITE..]   probe and run the verbs programs inside the folders
+#   scripts/userlands.sh pyverbs [--write] [SUITE..] [-- FILE..]
+#                                          rdma-core's own tests: what passed, failed and was skipped and why, for each
+#                                          file (qp for tests/test_qp.py); --write puts the counts into docs/pyverbs.md
 #
 # The folders live in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/userlands, named by what they are made of, so a change of
 # the package list makes new ones and removes those it replaces. sid moves: it is made again when older than 30 days.
@@ -59,5 +62,29 @@ check)
     [ $# -gt 0 ] || set -- $SUITES
     for suite in "$@"; do sh "$HERE/tests/userlands/check.sh" "$suite" "$(folder "$suite")"; done
     ;;
-*) die "unknown command '$1'; build, path or check" ;;
+pyverbs)
+    "$0" build
+    shift
+    write=
+    if [ "${1:-}" = --write ]; then write=yes && shift; fi
+    suites=
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do suites="$suites $1" && shift; done
+    [ $# = 0 ] || shift
+    [ -z "$write" ] || [ -z "$suites$*" ] || die "--write takes all suites and files"
+    rows=$(mktemp -d)
+    trap 'rm -rf "$rows"' EXIT
+    found=
+    for suite in ${suites:-$SUITES}; do
+        sh "$HERE/tests/userlands/pyverbs.sh" "$(folder "$suite")" "$rows/$suite" "$@" || {
+            tail -n 5 "$rows/$suite.log" >&2
+            die "pyverbs did not run on $suite"
+        }
+        found="$found $suite=$rows/$suite"
+    done
+    # shellcheck disable=SC2086 # words of our own
+    sh "$HERE/tests/userlands/page.sh" show $found
+    # shellcheck disable=SC2086
+    [ -z "$write" ] || sh "$HERE/tests/userlands/page.sh" write $found
+    ;;
+*) die "unknown command '$1'; build, path, check or pyverbs" ;;
 esac
