@@ -149,11 +149,27 @@ impl Function {
         }
     }
 
+    /// Path MTU the port allows now, bytes: the largest whose packets fit.
+    pub fn active_mtu(&self) -> u32 {
+        match self.is_ethernet() {
+            true => mtu_behind_headers(self.vport.mtu),
+            false => 4096,
+        }
+    }
+
     /// Whether the vport is up (`QUERY_VPORT_STATE`).
     pub fn link_up(&self) -> Result<bool, Error> {
         let out: QueryVportStateOut = self.call(Opcode::QueryVportState, 0, &QueryVportStateIn::zeroed())?;
         Ok(out.state() == 1)
     }
+}
+
+/// Largest path MTU whose packets, with Ethernet payload headers of IPv6, fit into `mtu` bytes.
+fn mtu_behind_headers(mtu: u16) -> u32 {
+    /// IPv6, UDP, BTH, XRC and atomic extensions, ICRC.
+    const HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
+    let room = u32::from(mtu).saturating_sub(HEADERS);
+    [4096, 2048, 1024, 512].into_iter().find(|size| *size <= room).unwrap_or(256)
 }
 
 impl Drop for Function {

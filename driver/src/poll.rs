@@ -20,6 +20,8 @@ use std::sync::{
 /// doorbell, read by polls (under the CQ's lock) after the CQE.
 pub struct QpQueues {
     pub qpn: u32,
+    /// Whether messages come from whoever knows its number: then completions say from whom.
+    pub datagram: bool,
     pub sq: SendTracker,
     pub rq: RecvTracker,
     /// Where the receives point, for messages that come in the CQE.
@@ -234,12 +236,22 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             if cqe.grh() != 0 {
                 wc.flags |= WcFlags::GRH;
             }
+            if qp.datagram {
+                from_whom(cqe, &mut wc);
+            }
             let wr_id = qp.rq.complete(counter);
             Some(known(wc, wr_id))
         }
         CqeOpcode::ReqErr | CqeOpcode::RespErr => Some(failed(qp, cqe)),
         _ => None,
     }
+}
+
+/// Where a datagram came from. On RoCE the place of the service level says which IP version it was.
+#[inline]
+fn from_whom(cqe: &Cqe64, wc: &mut Completion) {
+    (wc.slid, wc.path_bits) = (cqe.slid(), cqe.ml_path());
+    wc.sl = if cqe.slid() == 0 { 0 } else { cqe.sl() };
 }
 
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
@@ -318,7 +330,13 @@ mod tests {
     use hwspec::handle::Qpn;
 
     fn queues(qpn: u32) -> Arc<QpQueues> {
-        Arc::new(QpQueues { qpn, sq: SendTracker::new(8), rq: RecvTracker::new(4), inbox: None })
+        Arc::new(QpQueues {
+            qpn,
+            datagram: false,
+            sq: SendTracker::new(8),
+            rq: RecvTracker::new(4),
+            inbox: None,
+        })
     }
 
     fn cqe(opcode: CqeOpcode, qpn: u32, counter: u16) -> Cqe64 {

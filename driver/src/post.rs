@@ -6,11 +6,11 @@
 use crate::{
     dma::{DmaRing, SpinGuard, copy_from_caller},
     error::PostError,
-    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Sge},
+    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
 };
 use hwspec::{
     doorbell::{RCV_DBR, SND_DBR},
-    handle::Qpn,
+    handle::{Qpn, Srqn},
     wqe::*,
 };
 
@@ -21,6 +21,7 @@ const MAX_MESSAGE: u64 = 1 << 31;
 pub struct SendQueue {
     pub ring: DmaRing,
     pub qpn: u32,
+    pub service: Service,
     /// Next basic block; counts on, the ring takes it modulo its size.
     pub block: u32,
     /// Work requests posted.
@@ -89,6 +90,18 @@ impl Plan {
         }
     }
 
+    /// Whether a service has this operation (IBTA table 46).
+    fn fits(&self, service: Service) -> bool {
+        use WqeOpcode::*;
+        match service {
+            Service::Rc | Service::XrcIni => true,
+            Service::Uc => matches!(self.opcode, Send | SendImm | RdmaWrite | RdmaWriteImm | LocalInval),
+            Service::Ud | Service::Gsi => matches!(self.opcode, Send | SendImm),
+            Service::RawPacket => self.opcode == Send,
+            Service::XrcTgt => false,
+        }
+    }
+
     /// Whether data may be given inline.
     #[inline(always)]
     fn takes_inline(&self) -> bool {
@@ -118,10 +131,41 @@ impl<'a> SendBatch<'a> {
     /// state; ENOMEM: the queue is full.
     #[inline]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+        match self.queue.service {
+            Service::Rc => self.build(wr, Plan::of(&wr.op), &[]),
+            _ => self.push_to(wr, &Target::Peer),
+        }
+    }
+
+    /// As [`SendBatch::push`], for services whose work requests say whom they are for.
+    pub fn push_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
+        let plan = Plan::of(&wr.op);
+        let service = self.queue.service;
+        if !plan.fits(service) {
+            return Err(libc::EINVAL);
+        }
+        match (service, *target) {
+            (Service::Rc | Service::Uc, Target::Peer) => self.build(wr, plan, &[]),
+            (Service::Ud | Service::Gsi, Target::Datagram { ah, qpn, qkey }) => {
+                let vector = ah.vector(qpn, qkey);
+                let [a, b, c] = [0, 16, 32].map(|at| hwspec::layout::prefix(&vector.as_bytes()[at..]));
+                self.build(wr, plan, &[a, b, c])
+            }
+            (Service::XrcIni, Target::Srq(srqn)) => {
+                let mut segment = XrcSeg::zeroed();
+                segment.set().xrc_srqn(Srqn(srqn & 0xff_ffff));
+                self.build(wr, plan, &[*segment.as_bytes()])
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// Checks and writes the WQE; `head` are the segments between control and remote address.
+    #[inline(always)]
+    fn build(&mut self, wr: &SendWr<'_>, plan: Plan, head: &[[u8; WQE_DS]]) -> Result<(), i32> {
         if !self.qp.may_send() {
             return Err(libc::EINVAL);
         }
-        let plan = Plan::of(&wr.op);
         let queue = &mut *self.queue;
 
         // Check.
@@ -134,8 +178,11 @@ impl<'a> SendBatch<'a> {
         {
             return Err(libc::EINVAL);
         }
-        let segments =
-            1 + usize::from(plan.remote.is_some()) + usize::from(plan.atomic.is_some()) + data_segments;
+        let segments = 1
+            + head.len()
+            + usize::from(plan.remote.is_some())
+            + usize::from(plan.atomic.is_some())
+            + data_segments;
         let blocks = segments.div_ceil(DS_PER_BB) as u32;
         let (done, blocks_done) = self.qp.queues.sq.done();
         if queue.number.wrapping_sub(done) >= queue.max_wr
@@ -167,6 +214,7 @@ impl<'a> SendBatch<'a> {
         self.bell = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
         let mut writer = Writer { ring: &queue.ring, block: start, segment: 0 };
         writer.put(ctrl.as_bytes());
+        head.iter().for_each(|segment| writer.put(segment));
         if let Some((raddr, rkey)) = plan.remote {
             let mut segment = RaddrSeg::zeroed();
             segment.set().raddr(raddr).rkey(rkey);
@@ -291,6 +339,23 @@ impl Qp {
         let mut result = Ok(());
         for (index, wr) in wrs.into_iter().enumerate() {
             if let Err(errno) = batch.push(&wr) {
+                result = Err(PostError { index, errno });
+                break;
+            }
+        }
+        batch.commit();
+        result
+    }
+
+    /// As [`Qp::post_send`], for services whose work requests say whom they are for.
+    pub fn post_send_to<'w, 't>(
+        &self,
+        wrs: impl IntoIterator<Item = (SendWr<'w>, Target<'t>)>,
+    ) -> Result<(), PostError> {
+        let mut batch = SendBatch::new(self);
+        let mut result = Ok(());
+        for (index, (wr, target)) in wrs.into_iter().enumerate() {
+            if let Err(errno) = batch.push_to(&wr, &target) {
                 result = Err(PostError { index, errno });
                 break;
             }

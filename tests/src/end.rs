@@ -135,9 +135,6 @@ pub fn register(pd: &Arc<Pd>, words: &Words, access: AccessFlags) -> Result<Mr, 
 /// A QP with queues of 64 that reports to `cq`.
 pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
     let init = QpInit {
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        service: Service::Rc,
         max_send_wr: 64,
         max_recv_wr: 64,
         max_send_sge: 2,
@@ -145,6 +142,7 @@ pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
         max_inline: 64,
         sq_sig_all: false,
         cookie: 0,
+        ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init)
 }

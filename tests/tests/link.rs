@@ -266,9 +266,6 @@ fn pair_refused(device: &std::sync::Arc<driver::Device>, gid: [u8; 16]) -> Strin
     let pd = Pd::alloc(device).expect("a PD");
     let cq = Cq::create(device, 16, 0).expect("a CQ");
     let init = QpInit {
-        send_cq: cq.clone(),
-        recv_cq: cq,
-        service: Service::Rc,
         max_send_wr: 4,
         max_recv_wr: 4,
         max_send_sge: 1,
@@ -276,6 +273,7 @@ fn pair_refused(device: &std::sync::Arc<driver::Device>, gid: [u8; 16]) -> Strin
         max_inline: 0,
         sq_sig_all: false,
         cookie: 0,
+        ..QpInit::new(Service::Rc, &cq, &cq)
     };
     let qp = Qp::create(&pd, &init).expect("a QP");
     let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };

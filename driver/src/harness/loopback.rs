@@ -40,9 +40,6 @@ pub struct Pair {
 
 fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
     let init = QpInit {
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        service: Service::Rc,
         max_send_wr: 16,
         max_recv_wr: 16,
         max_send_sge: 1,
@@ -50,6 +47,7 @@ fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
         max_inline: 16,
         sq_sig_all: true,
         cookie: 0,
+        ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init)
 }

@@ -23,9 +23,6 @@ struct Bed {
 
 fn init(cq: &Arc<Cq>) -> QpInit {
     QpInit {
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        service: Service::Rc,
         max_send_wr: 4,
         max_recv_wr: 4,
         max_send_sge: 2,
@@ -33,6 +30,7 @@ fn init(cq: &Arc<Cq>) -> QpInit {
         max_inline: 60,
         sq_sig_all: false,
         cookie: 77,
+        ..QpInit::new(Service::Rc, cq, cq)
     }
 }
 

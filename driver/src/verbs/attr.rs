@@ -1,6 +1,6 @@
 //! Attributes of devices, ports and queue pairs.
 
-use super::Cq;
+use super::{Cq, Service};
 use std::sync::Arc;
 
 bitflags::bitflags! {
@@ -96,18 +96,6 @@ impl QpState {
             _ => return None,
         })
     }
-}
-
-/// Transport service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Service {
-    /// Reliable connection.
-    #[default]
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
 }
 
 /// What the device can do with atomics.
@@ -245,8 +233,29 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send work request is signaled.
     pub sq_sig_all: bool,
+    /// Multicasts it sends do not come back to it.
+    pub block_multicast_loopback: bool,
     /// Comes back in this QP's events.
     pub cookie: u64,
+}
+
+impl QpInit {
+    /// A queue pair without room for work requests; the rest is for the caller to fill in.
+    pub fn new(service: Service, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>) -> Self {
+        Self {
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            service,
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline: 0,
+            sq_sig_all: false,
+            block_multicast_loopback: false,
+            cookie: 0,
+        }
+    }
 }
 
 /// How a QP reaches its peer (`ibv_ah_attr`).

@@ -232,7 +232,7 @@ impl Device {
             active,
             link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
             max_mtu: 4096,
-            active_mtu: if ethernet { mtu_behind_headers(self.function.vport.mtu) } else { 4096 },
+            active_mtu: self.function.active_mtu(),
             gid_tbl_len: self.function.gid_table_len().into(),
             pkey_tbl_len: self.attr.max_pkeys,
             max_msg_sz: 1 << caps.general.log_max_msg().min(30),
@@ -309,14 +309,6 @@ impl Drop for Device {
             tracing::warn!(%error, "the event queue could not be destroyed");
         }
     }
-}
-
-/// Largest path MTU whose packets, with Ethernet payload headers of IPv6, fit into `mtu` bytes.
-fn mtu_behind_headers(mtu: u16) -> u32 {
-    /// IPv6, UDP, BTH, XRC and atomic extensions, ICRC.
-    const HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
-    let room = u32::from(mtu).saturating_sub(HEADERS);
-    [4096, 2048, 1024, 512].into_iter().find(|size| *size <= room).unwrap_or(256)
 }
 
 fn attributes(function: &Function) -> DeviceAttr {

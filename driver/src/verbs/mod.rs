@@ -1,6 +1,7 @@
 //! Safe verbs: the objects of RDMA as Rust values. Numbers and flag values are those of `libibverbs`, so a provider
 //! passes them through.
 
+mod ah;
 mod attr;
 mod cq;
 mod device;
@@ -8,16 +9,20 @@ mod modify;
 mod mr;
 mod pd;
 mod qp;
+mod service;
+mod transitions;
 mod work;
 
 pub use crate::post::SendBatch;
+pub use ah::Ah;
 pub use attr::{
     AccessFlags, AddressHandle, AtomicCap, DeviceAttr, LinkLayer, PortAttr, QpAttr, QpAttrMask, QpCap,
-    QpInit, QpState, Service,
+    QpInit, QpState,
 };
 pub use cq::Cq;
 pub use device::{Device, OpenOptions};
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::Qp;
-pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus};
+pub use service::Service;
+pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus};

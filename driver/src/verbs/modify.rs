@@ -1,14 +1,15 @@
-//! Modify QP: which transitions and attributes are legal (IBTA 11.2.5.2 and table 91), and the context they become.
+//! Modify QP: the values of attributes, and the context they become. Which moves there are is in `transitions`.
 
 use super::{
-    AccessFlags, QpAttr, QpAttrMask as Mask, QpState, Service,
+    AccessFlags, QpAttr, QpAttrMask as Mask, QpState,
     qp::{Control, LOG_ACK_REQ_FREQ, Qp},
+    transitions::transition,
 };
 use crate::{error::Error, function::Function};
 use hwspec::{
     cmd::{Opcode, qp::*},
     context::{
-        PathMigState, ServiceType,
+        PathMigState,
         qp::{AddressPath, QpContext},
     },
     layout::prefix,
@@ -23,6 +24,7 @@ bitflags::bitflags! {
         const RAE = 1 << 2;
         const RWE = 1 << 3;
         const PKEY_INDEX = 1 << 4;
+        const Q_KEY = 1 << 5;
         const RNR_TIMEOUT = 1 << 6;
         const PRI_PORT = 1 << 16;
     }
@@ -30,48 +32,6 @@ bitflags::bitflags! {
 
 /// `qpc.atomic_mode`: IBTA, 8 bytes.
 const ATOMIC_IB: u8 = 1;
-
-/// A legal transition: the command, attributes it must have, and those it may have.
-struct Transition {
-    op: Opcode,
-    required: Mask,
-    optional: Mask,
-}
-
-/// The row of the table, if there is one.
-fn transition(service: Service, from: QpState, to: QpState) -> Option<Transition> {
-    use QpState::*;
-    let reliable = service == Service::Rc;
-    let none = Mask::empty();
-    let row = |op, required, optional| Some(Transition { op, required, optional });
-    match (from, to) {
-        (_, Reset) => row(Opcode::Qp2Rst, none, none),
-        (_, Err) => row(Opcode::Qp2Err, none, none),
-        (Reset, Init) => row(Opcode::Rst2initQp, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, none),
-        (Init, Init) => row(Opcode::Init2initQp, none, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
-        (Init, Rtr) => {
-            let connected = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
-            let rc = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-            let required = if reliable { connected | rc } else { connected };
-            row(Opcode::Init2rtrQp, required, Mask::ACCESS_FLAGS | Mask::PKEY_INDEX)
-        }
-        (Rtr, Rts) => {
-            let rc = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-            let required = if reliable { Mask::SQ_PSN | rc } else { Mask::SQ_PSN };
-            row(Opcode::Rtr2rtsQp, required, running(reliable))
-        }
-        (Rts, Rts) => row(Opcode::Rts2rtsQp, none, running(reliable)),
-        (Sqe, Rts) if !reliable => row(Opcode::Sqerr2rtsQp, none, Mask::CUR_STATE | Mask::ACCESS_FLAGS),
-        (Sqd, Rts) => row(Opcode::SqdRtsQp, none, running(reliable)),
-        _ => None,
-    }
-}
-
-/// What may be changed of a QP that sends.
-fn running(reliable: bool) -> Mask {
-    let both = Mask::CUR_STATE | Mask::ACCESS_FLAGS;
-    if reliable { both | Mask::MIN_RNR_TIMER } else { both }
-}
 
 /// Checks, sends the command, and returns what the QP is now. An error leaves it as it was.
 pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result<Control, Error> {
@@ -142,6 +102,9 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
     if mask.contains(Mask::PKEY_INDEX) {
         optional |= OptPar::PKEY_INDEX;
     }
+    if mask.contains(Mask::QKEY) {
+        optional |= OptPar::Q_KEY;
+    }
     if op == Opcode::Init2initQp && mask.contains(Mask::PORT) {
         optional |= OptPar::PRI_PORT;
     }
@@ -182,14 +145,26 @@ fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), 
             "a path MTU of 256 to 4096, a power of two, was expected; {found} found"
         )));
     }
-    if on(Mask::AV) && function.is_ethernet() {
-        let table = function.caps.roce.roce_address_table_size().saturating_sub(1);
-        within(true, "sgid_index", u16::from(attr.ah.sgid_index), table)?;
-        if !attr.ah.is_global {
-            return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
-        }
-        within(true, "flow_label", attr.ah.flow_label, 0xf_ffff)?;
-        within(true, "sl", attr.ah.sl, 15)?;
+    if on(Mask::AV) {
+        check_address(function, &attr.ah)?;
+    }
+    Ok(())
+}
+
+/// Every part of a path must be one the port has.
+pub(super) fn check_address(function: &Function, ah: &super::AddressHandle) -> Result<(), Error> {
+    let within = |name: &str, value: u32, most: u32| match value > most {
+        true => Err(Error::invalid(format!("{name} {value} was given, {most} is the most"))),
+        false => Ok(()),
+    };
+    within("sl", ah.sl.into(), 15)?;
+    if ah.is_global || function.is_ethernet() {
+        let table = function.gid_table_len().saturating_sub(1);
+        within("sgid_index", ah.sgid_index.into(), table.into())?;
+        within("flow_label", ah.flow_label, 0xf_ffff)?;
+    }
+    if function.is_ethernet() && !ah.is_global {
+        return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
     }
     Ok(())
 }
@@ -216,13 +191,19 @@ fn merge(now: &QpAttr, attr: &QpAttr, mask: Mask, to: QpState) -> QpAttr {
 /// The whole context; the device takes the parts the transition is about.
 fn context(qp: &Qp, function: &Function, attr: &QpAttr) -> QpContext {
     let access = attr.qp_access_flags;
+    // A datagram is a packet, and as large as the port lets packets be.
+    let (mtu, message) = match qp.service().is_datagram() {
+        true => (function.active_mtu(), function.active_mtu()),
+        false => (attr.path_mtu, 1 << function.caps.general.log_max_msg()),
+    };
     let mut qpc = QpContext::zeroed();
     qpc.set()
-        .st(if qp.service() == Service::Rc { ServiceType::Rc } else { ServiceType::Uc })
+        .st(qp.service().context())
         .pm_state(PathMigState::Migrated)
         .pd(qp.pd.pdn)
-        .log_msg_max(function.caps.general.log_max_msg())
-        .mtu(mtu_code(attr.path_mtu))
+        .log_msg_max(message.trailing_zeros() as u8)
+        .mtu(mtu_code(mtu))
+        .q_key(attr.qkey)
         .remote_qpn(attr.dest_qp_num)
         .log_ack_req_freq(LOG_ACK_REQ_FREQ)
         .retry_count(attr.retry_cnt)
@@ -285,7 +266,7 @@ fn path(qp: &Qp, function: &Function, attr: &QpAttr) -> AddressPath {
 
 /// UDP source port of RoCE v2: entropy for the fabric, from the flow label, or from the QP numbers if there is none
 /// (IBTA annex A17.9.2: 0xC000 to 0xFFFF).
-fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
+pub(super) fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     let label = match flow_label & 0xf_ffff {
         0 => {
             let product = u64::from(local) * u64::from(remote);
@@ -299,7 +280,10 @@ fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
 
 /// The MAC behind a destination GID: given with it, known from the opener's list, to the transport, or because it is
 /// ours; or (link-local) part of it.
-fn destination_mac(function: &Function, ah: &super::AddressHandle) -> Result<[u8; 6], Error> {
+pub(super) fn destination_mac(function: &Function, ah: &super::AddressHandle) -> Result<[u8; 6], Error> {
+    if let Some(mac) = group_mac(&ah.dgid) {
+        return Ok(mac);
+    }
     let given = ah.dmac.filter(|mac| *mac != [0; 6]);
     let told = || {
         let of = |(gid, _): &&([u8; 16], [u8; 6])| *gid == ah.dgid;
@@ -315,6 +299,15 @@ fn destination_mac(function: &Function, ah: &super::AddressHandle) -> Result<[u8
         what: format!("no MAC address is known for {}", std::net::Ipv6Addr::from(ah.dgid)),
         errno: libc::EHOSTUNREACH,
     })
+}
+
+/// The MAC of a multicast group: an IPv6 one (RFC 2464, section 7), or an IPv4 one in mapped form (RFC 1112, section 6.4).
+fn group_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
+    if gid[0] == 0xff {
+        return Some([0x33, 0x33, gid[12], gid[13], gid[14], gid[15]]);
+    }
+    let mapped = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    (mapped && gid[12] >> 4 == 0xe).then(|| [0x01, 0x00, 0x5e, gid[13] & 0x7f, gid[14], gid[15]])
 }
 
 /// The MAC an EUI-64 of a link-local address was made from (RFC 4291, appendix A).
@@ -342,22 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn every_rc_transition_the_table_lacks_is_refused() {
-        use QpState::*;
-        let legal = [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts), (Sqd, Rts)];
-        for from in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
-            for to in [Init, Rtr, Rts, Sqd, Sqe] {
-                assert_eq!(
-                    transition(Service::Rc, from, to).is_some(),
-                    legal.contains(&(from, to)),
-                    "{from:?} {to:?}"
-                );
-            }
-            assert!(
-                transition(Service::Rc, from, Reset).is_some()
-                    && transition(Service::Rc, from, Err).is_some()
-            );
-        }
+    fn groups_have_the_addresses_the_rfcs_say() {
+        let v6 = "ff0e::1:2:3".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        assert_eq!(group_mac(&v6), Some([0x33, 0x33, 0, 2, 0, 3]));
+        let v4 = "::ffff:239.129.2.3".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        assert_eq!(group_mac(&v4), Some([1, 0, 0x5e, 1, 2, 3]));
+        let host = "::ffff:10.0.0.1".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        assert_eq!(group_mac(&host), None);
     }
 
     #[test]

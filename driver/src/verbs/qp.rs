@@ -16,9 +16,9 @@ use crate::{
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
-    context::{self, PathMigState, ServiceType, qp::QpContext},
+    context::{self, PathMigState, qp::QpContext},
     doorbell::{BF_OFFSET, RCV_DBR, SND_DBR},
-    wqe::{WQE_BB, WQE_DS},
+    wqe::{AvSeg, WQE_BB, WQE_DS},
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -61,6 +61,15 @@ pub(crate) struct Control {
     pub attr: QpAttr,
 }
 
+/// What a send WQE has before its data: a control segment, and what the service puts behind it.
+fn overhead(service: Service) -> usize {
+    match service {
+        Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
+        Service::XrcIni | Service::XrcTgt => SEND_OVERHEAD + WQE_DS,
+        Service::Rc | Service::Uc | Service::RawPacket => SEND_OVERHEAD,
+    }
+}
+
 /// Sizes of the queues in memory: receive queue first, send queue behind it.
 struct Geometry {
     rq_entries: u32,
@@ -72,12 +81,17 @@ struct Geometry {
 
 impl Geometry {
     fn of(init: &QpInit, attr: &super::DeviceAttr) -> Result<Self, Error> {
+        let overhead = overhead(init.service);
         let limits = [
             ("max_send_wr", init.max_send_wr, attr.max_qp_wr),
             ("max_recv_wr", init.max_recv_wr, attr.max_qp_wr),
             ("max_send_sge", init.max_send_sge, attr.max_sge),
             ("max_recv_sge", init.max_recv_sge, attr.max_sge),
-            ("max_inline", init.max_inline, attr.max_inline),
+            (
+                "max_inline",
+                init.max_inline,
+                attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32),
+            ),
         ];
         if let Some((name, asked, most)) = limits.into_iter().find(|(_, asked, most)| asked > most) {
             return Err(Error::invalid(format!("{name} {asked} was asked for, {most} can be had")));
@@ -93,7 +107,7 @@ impl Geometry {
             0 => 0,
             bytes => (INLINE_HEAD + bytes as usize).next_multiple_of(WQE_DS),
         };
-        let wqe = SEND_OVERHEAD + with_inline.max(init.max_send_sge as usize * WQE_DS);
+        let wqe = overhead + with_inline.max(init.max_send_sge as usize * WQE_DS);
         let blocks_each = wqe.div_ceil(WQE_BB);
         let sq_blocks = match init.max_send_wr {
             0 => 0,
@@ -105,7 +119,7 @@ impl Geometry {
                 init.max_send_wr, attr.max_qp_wr
             )));
         }
-        let data = blocks_each * WQE_BB - SEND_OVERHEAD;
+        let data = blocks_each * WQE_BB - overhead;
         let cap = QpCap {
             max_send_wr: (sq_blocks / blocks_each) as u32,
             max_recv_wr: rq_entries,
@@ -125,16 +139,7 @@ impl Qp {
     /// Creates a queue pair in RESET.
     pub fn create(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
         let device = &pd.device;
-        let st = match init.service {
-            Service::Rc => ServiceType::Rc,
-            Service::Uc => ServiceType::Uc,
-            Service::Ud => {
-                return Err(Error::Invalid {
-                    what: "datagram QPs are not offered".into(),
-                    errno: libc::EOPNOTSUPP,
-                });
-            }
-        };
+        init.service.offered()?;
         for cq in [&init.send_cq, &init.recv_cq] {
             if !Arc::ptr_eq(cq.device(), device) {
                 return Err(Error::invalid("CQ and protection domain belong to different devices"));
@@ -147,7 +152,8 @@ impl Qp {
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();
         qpc.set()
-            .st(st)
+            .st(init.service.context())
+            .block_lb_mc(init.block_multicast_loopback)
             .pm_state(PathMigState::Migrated)
             .pd(pd.pdn)
             .uar_page(device.opener.uar())
@@ -156,7 +162,7 @@ impl Qp {
             .cqn_rcv(init.recv_cq.cqn())
             .dbr_addr(record.iova())
             .log_ack_req_freq(LOG_ACK_REQ_FREQ)
-            .cs_res(SCATTER_32)
+            .cs_res(if init.service.is_connected() { SCATTER_32 } else { 0 })
             .user_index(NO_USER_INDEX);
         match geometry.sq_blocks {
             0 => qpc.set().no_sq(true),
@@ -185,6 +191,7 @@ impl Qp {
         };
         let queues = Arc::new(QpQueues {
             qpn,
+            datagram: init.service.is_datagram(),
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
             inbox: (geometry.rq_entries > 0).then(|| Inbox {
@@ -201,6 +208,7 @@ impl Qp {
             sq: Spin::new(SendQueue {
                 ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
                 qpn,
+                service: init.service,
                 block: 0,
                 number: 0,
                 max_wr: cap.max_send_wr,

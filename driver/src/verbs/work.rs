@@ -1,5 +1,7 @@
 //! Work requests and work completions.
 
+use super::Ah;
+
 bitflags::bitflags! {
     /// `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -91,6 +93,25 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
 }
 
+/// What a work request says beside its operation, on services other than RC and UC.
+#[derive(Clone, Copy, Default)]
+pub enum Target<'a> {
+    /// Nothing: the queue pair is connected.
+    #[default]
+    Peer,
+    /// Whom a datagram is for (UD). A `qkey` with its top bit set means the queue pair's own (IBTA 10.2.5).
+    Datagram {
+        /// The way there.
+        ah: &'a Ah,
+        /// Queue pair there; 0xffffff: the members of the group.
+        qpn: u32,
+        /// Its Q_Key.
+        qkey: u32,
+    },
+    /// The shared receive queue at the target (XRC).
+    Srq(u32),
+}
+
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
@@ -162,4 +183,10 @@ pub struct Completion {
     pub src_qp: u32,
     /// What else is valid.
     pub flags: WcFlags,
+    /// LID of the sender (UD on InfiniBand).
+    pub slid: u16,
+    /// Service level (UD on InfiniBand).
+    pub sl: u8,
+    /// Path bits of the LID it came to (UD on InfiniBand).
+    pub path_bits: u8,
 }

@@ -117,9 +117,6 @@ unsafe fn create(
     let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
     let cookie = ours.targets.new_cookie();
     let init = QpInit {
-        send_cq: Arc::clone(&send_cq.inner),
-        recv_cq: Arc::clone(&recv_cq.inner),
-        service: Service::Rc,
         max_send_wr: attr.cap.max_send_wr,
         max_recv_wr: attr.cap.max_recv_wr,
         max_send_sge: attr.cap.max_send_sge,
@@ -127,6 +124,7 @@ unsafe fn create(
         max_inline: attr.cap.max_inline_data,
         sq_sig_all: attr.sq_sig_all != 0,
         cookie,
+        ..QpInit::new(Service::Rc, &send_cq.inner, &recv_cq.inner)
     };
     let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;
     attr.cap = convert::caps_to_c(inner.cap());

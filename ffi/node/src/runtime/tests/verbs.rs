@@ -41,9 +41,6 @@ impl Card {
 
 fn new_qp(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
     let init = QpInit {
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        service: Service::Rc,
         max_send_wr: 64,
         max_recv_wr: 64,
         max_send_sge: 2,
@@ -51,6 +48,7 @@ fn new_qp(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
         max_inline: 64,
         sq_sig_all: false,
         cookie: 0,
+        ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init).unwrap()
 }

@@ -1,0 +1,64 @@
+//! Address handles: whom a datagram is for.
+
+use super::{AddressHandle, Pd, modify};
+use crate::error::Error;
+use hwspec::{handle::Qpn, wqe::AvSeg};
+use std::sync::Arc;
+
+/// An address handle: the way to a port or a multicast group, resolved once.
+pub struct Ah {
+    pd: Arc<Pd>,
+    attr: AddressHandle,
+    av: AvSeg,
+}
+
+impl Ah {
+    /// Resolves `attr`. EINVAL: not a port, GID index or path this device has; EHOSTUNREACH: nobody knows the peer's MAC.
+    pub fn create(pd: &Arc<Pd>, attr: &AddressHandle) -> Result<Arc<Ah>, Error> {
+        let function = &pd.device.function;
+        let ports = pd.device.attr().phys_port_cnt;
+        if !(1..=ports).contains(&attr.port_num) {
+            let port = attr.port_num;
+            return Err(Error::invalid(format!("ports are numbered from 1 to {ports}, {port} was given")));
+        }
+        modify::check_address(function, attr)?;
+        let mut attr = *attr;
+        let mut av = AvSeg::zeroed();
+        av.set()
+            .ext(true)
+            .static_rate(attr.static_rate & 0xf)
+            .tclass(attr.traffic_class)
+            .hop_limit(attr.hop_limit)
+            .grh(attr.is_global)
+            .src_addr_index(attr.sgid_index)
+            .flow_label(attr.flow_label)
+            .rgid_rip(attr.dgid);
+        if function.is_ethernet() {
+            let mac = modify::destination_mac(function, &attr)?;
+            attr.dmac = Some(mac);
+            av.set_rmac(mac);
+            av.set().sl_eth_prio(attr.sl & 7).rlid_udp_sport(modify::source_port(attr.flow_label, 0, 0));
+        } else {
+            av.set().sl_eth_prio(attr.sl).rlid_udp_sport(attr.dlid).mlid(attr.src_path_bits & 0x7f);
+        }
+        Ok(Arc::new(Ah { pd: pd.clone(), attr, av }))
+    }
+
+    /// What it was made of, with the peer's MAC.
+    pub fn attr(&self) -> &AddressHandle {
+        &self.attr
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The address vector of a work request to `qpn`.
+    #[inline]
+    pub(crate) fn vector(&self, qpn: u32, qkey: u32) -> AvSeg {
+        let mut av = self.av;
+        av.set().qkey(qkey).destination_qp_dct(Qpn(qpn & 0xff_ffff));
+        av
+    }
+}

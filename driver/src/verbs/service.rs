@@ -1,0 +1,79 @@
+//! Kinds of queue pairs, and what each may do.
+
+use crate::error::Error;
+use hwspec::context::ServiceType;
+
+/// Transport service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Sending side of an extended reliable connection.
+    XrcIni,
+    /// Receiving side of an extended reliable connection.
+    XrcTgt,
+    /// Ethernet frames as they are.
+    RawPacket,
+    /// General services: queue pair 1 (IBTA 13.5.1).
+    Gsi,
+}
+
+impl Service {
+    /// As the context of the queue pair names it.
+    pub(crate) fn context(self) -> ServiceType {
+        match self {
+            Self::Rc => ServiceType::Rc,
+            Self::Uc => ServiceType::Uc,
+            Self::Ud => ServiceType::Ud,
+            Self::XrcIni | Self::XrcTgt => ServiceType::Xrc,
+            Self::RawPacket => ServiceType::RawEth,
+            Self::Gsi => ServiceType::Qp1,
+        }
+    }
+
+    /// Whether each work request says whom it is for.
+    #[inline]
+    pub fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
+
+    /// Whether it has one peer, which it is connected to.
+    #[inline]
+    pub fn is_connected(self) -> bool {
+        !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket)
+    }
+
+    /// Whether it is one of the two sides of XRC.
+    #[inline]
+    pub fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcIni | Self::XrcTgt)
+    }
+
+    /// Whether it can have a send queue.
+    #[inline]
+    pub fn sends(self) -> bool {
+        self != Self::XrcTgt
+    }
+
+    /// Whether it can have receives, of its own or shared.
+    #[inline]
+    pub fn receives(self) -> bool {
+        !self.is_xrc()
+    }
+
+    /// Whether the driver can create it.
+    pub(crate) fn offered(self) -> Result<(), Error> {
+        match self {
+            Self::Rc | Self::Uc | Self::Ud => Ok(()),
+            _ => Err(Error::Invalid {
+                what: format!("{self:?} queue pairs are not offered"),
+                errno: libc::EOPNOTSUPP,
+            }),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which moves of a queue pair are legal, and the attributes of each (IBTA 11.2.5.2, table 91), by service.
+
+use super::{QpAttrMask as Mask, QpState, QpState::*, Service, Service::*};
+use hwspec::cmd::Opcode;
+
+/// A legal transition: the command, attributes it must have, and those it may have.
+pub(super) struct Transition {
+    pub op: Opcode,
+    pub required: Mask,
+    pub optional: Mask,
+}
+
+/// From, to, the command, and what it takes of each service; services that are not named cannot.
+type Row = (QpState, QpState, Opcode, &'static [(&'static [Service], Mask, Mask)]);
+
+const NONE: Mask = Mask::empty();
+const PLACE: Mask = Mask::PKEY_INDEX.union(Mask::PORT);
+const CONNECTED: Mask = PLACE.union(Mask::ACCESS_FLAGS);
+const PEER: Mask = Mask::AV.union(Mask::PATH_MTU).union(Mask::DEST_QPN).union(Mask::RQ_PSN);
+const RESPONDER: Mask = PEER.union(Mask::MAX_DEST_RD_ATOMIC).union(Mask::MIN_RNR_TIMER);
+const REQUESTER: Mask = Mask::TIMEOUT
+    .union(Mask::RETRY_CNT)
+    .union(Mask::RNR_RETRY)
+    .union(Mask::SQ_PSN)
+    .union(Mask::MAX_QP_RD_ATOMIC);
+const RIGHTS: Mask = Mask::ACCESS_FLAGS.union(Mask::PKEY_INDEX);
+const KEYS: Mask = Mask::PKEY_INDEX.union(Mask::QKEY);
+const RUNS: Mask = Mask::CUR_STATE.union(Mask::ACCESS_FLAGS);
+const RUNS_RNR: Mask = RUNS.union(Mask::MIN_RNR_TIMER);
+const RUNS_QKEY: Mask = Mask::CUR_STATE.union(Mask::QKEY);
+
+/// What may be changed of a queue pair that sends.
+const RUNNING: &[(&[Service], Mask, Mask)] = &[
+    (&[Rc, XrcTgt], NONE, RUNS_RNR),
+    (&[Uc, XrcIni], NONE, RUNS),
+    (&[Ud, Gsi], NONE, RUNS_QKEY),
+    (&[RawPacket], NONE, NONE),
+];
+
+const TABLE: &[Row] = &[
+    (
+        Reset,
+        Init,
+        Opcode::Rst2initQp,
+        &[
+            (&[Rc, Uc, XrcIni, XrcTgt], CONNECTED, NONE),
+            (&[Ud], PLACE.union(Mask::QKEY), NONE),
+            (&[Gsi], KEYS, Mask::PORT),
+            (&[RawPacket], Mask::PORT, NONE),
+        ],
+    ),
+    (
+        Init,
+        Init,
+        Opcode::Init2initQp,
+        &[
+            (&[Rc, Uc, XrcIni, XrcTgt], NONE, CONNECTED),
+            (&[Ud], NONE, PLACE.union(Mask::QKEY)),
+            (&[Gsi], NONE, KEYS),
+            (&[RawPacket], NONE, NONE),
+        ],
+    ),
+    (
+        Init,
+        Rtr,
+        Opcode::Init2rtrQp,
+        &[
+            (&[Rc, XrcTgt], RESPONDER, RIGHTS),
+            (&[Uc, XrcIni], PEER, RIGHTS),
+            (&[Ud, Gsi], NONE, KEYS),
+            (&[RawPacket], NONE, NONE),
+        ],
+    ),
+    (
+        Rtr,
+        Rts,
+        Opcode::Rtr2rtsQp,
+        &[
+            (&[Rc], REQUESTER, RUNS_RNR),
+            (&[XrcIni], REQUESTER, RUNS),
+            (&[XrcTgt], Mask::TIMEOUT.union(Mask::SQ_PSN), RUNS_RNR),
+            (&[Uc], Mask::SQ_PSN, RUNS),
+            (&[Ud, Gsi], Mask::SQ_PSN, RUNS_QKEY),
+            (&[RawPacket], NONE, NONE),
+        ],
+    ),
+    (Rts, Rts, Opcode::Rts2rtsQp, RUNNING),
+    (Sqd, Rts, Opcode::SqdRtsQp, RUNNING),
+    (Sqe, Rts, Opcode::Sqerr2rtsQp, &[(&[Uc], NONE, RUNS), (&[Ud, Gsi], NONE, RUNS_QKEY)]),
+];
+
+/// The row of the table, if there is one.
+pub(super) fn transition(service: Service, from: QpState, to: QpState) -> Option<Transition> {
+    match to {
+        Reset => return Some(Transition { op: Opcode::Qp2Rst, required: NONE, optional: NONE }),
+        Err => return Some(Transition { op: Opcode::Qp2Err, required: NONE, optional: NONE }),
+        _ => {}
+    }
+    let (_, _, op, kinds) = TABLE.iter().find(|row| (row.0, row.1) == (from, to))?;
+    let (_, required, optional) = kinds.iter().find(|(of, ..)| of.contains(&service))?;
+    Some(Transition { op: *op, required: *required, optional: *optional })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Service; 7] = [Rc, Uc, Ud, XrcIni, XrcTgt, RawPacket, Gsi];
+
+    #[test]
+    fn every_transition_the_table_lacks_is_refused() {
+        let always = [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts), (Sqd, Rts)];
+        for service in ALL {
+            for from in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
+                for to in [Init, Rtr, Rts, Sqd, Sqe] {
+                    let restarts = (from, to) == (Sqe, Rts) && matches!(service, Uc | Ud | Gsi);
+                    assert_eq!(
+                        transition(service, from, to).is_some(),
+                        restarts || always.contains(&(from, to)),
+                        "{service:?}: {from:?} {to:?}"
+                    );
+                }
+                for to in [Reset, Err] {
+                    assert!(transition(service, from, to).is_some(), "{service:?}: {from:?} {to:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_both_required_and_optional() {
+        for (from, to, _, kinds) in TABLE {
+            for (of, required, optional) in *kinds {
+                assert!((*required & *optional).is_empty(), "{from:?} {to:?} {of:?}");
+            }
+        }
+    }
+}
