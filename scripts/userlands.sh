@@ -14,7 +14,7 @@ set -eu
 
 # A Debian mirror; debootstrap's own choice if not set.
 MIRROR=${IRONVERBS_MIRROR:-}
-PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,python3-pyverbs
+PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,python3-pyverbs,iproute2,infiniband-diags,ucx-utils,libfabric-bin,openmpi-bin
 SUITES="bookworm trixie sid"
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/userlands
 HERE=$(cd "$(dirname "$0")/.." && pwd)
