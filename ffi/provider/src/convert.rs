@@ -1,7 +1,7 @@
 //! QP attributes between the C structures and the driver's.
 
 use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
-use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState};
+use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use libc::{c_int, c_uint};
 
 /// Path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.
@@ -12,6 +12,19 @@ pub fn mtu_bytes(code: c_uint) -> Option<u32> {
 /// Bytes to the path MTU code; the next lower one when between.
 pub fn mtu_code(bytes: u32) -> c_uint {
     (1..=5).rev().find(|code| 128 << code <= bytes).unwrap_or(1)
+}
+
+/// The kind of a QP; EOPNOTSUPP for those there are none of.
+pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
+    Ok(match kind {
+        abi::IBV_QPT_RC => Service::Rc,
+        abi::IBV_QPT_UC => Service::Uc,
+        abi::IBV_QPT_UD => Service::Ud,
+        abi::IBV_QPT_RAW_PACKET => Service::RawPacket,
+        abi::IBV_QPT_XRC_SEND => Service::XrcIni,
+        abi::IBV_QPT_XRC_RECV => Service::XrcTgt,
+        _ => return Err(libc::EOPNOTSUPP),
+    })
 }
 
 /// Work queue sizes.
@@ -79,7 +92,8 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
     Ok((out, mask))
 }
 
-fn ah_from_c(ah: &ibv_ah_attr) -> AddressHandle {
+/// A path, or what an address handle is made of.
+pub fn ah_from_c(ah: &ibv_ah_attr) -> AddressHandle {
     AddressHandle {
         dgid: ah.grh.dgid.0,
         flow_label: ah.grh.flow_label,

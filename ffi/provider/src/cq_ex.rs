@@ -40,9 +40,9 @@ pub unsafe extern "C" fn create_cq_ex(
         public.read_qp_num = Some(read_qp_num);
         public.read_src_qp = Some(read_src_qp);
         public.read_wc_flags = Some(read_wc_flags);
-        public.read_slid = Some(read_zero);
-        public.read_sl = Some(read_zero_byte);
-        public.read_dlid_path_bits = Some(read_zero_byte);
+        public.read_slid = Some(read_slid);
+        public.read_sl = Some(read_sl);
+        public.read_dlid_path_bits = Some(read_dlid_path_bits);
         Ok(&raw mut *public)
     })
 }
@@ -138,11 +138,17 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     unsafe { current(cq) }.flags.bits()
 }
 
-/// LIDs and service levels do not exist on Ethernet.
-unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {
-    0
+unsafe extern "C" fn read_slid(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as above.
+    unsafe { current(cq) }.slid.into()
 }
 
-unsafe extern "C" fn read_zero_byte(_: *mut ibv_cq_ex) -> u8 {
-    0
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: as above.
+    unsafe { current(cq) }.sl
+}
+
+unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: as above.
+    unsafe { current(cq) }.path_bits
 }

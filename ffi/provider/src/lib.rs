@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod abi;
+mod ah;
 mod channel;
 mod context;
 mod convert;

@@ -53,9 +53,9 @@ unsafe fn put(completion: &Completion, wc: *mut ibv_wc) {
         src_qp: completion.src_qp,
         wc_flags: completion.flags.bits(),
         pkey_index: 0,
-        slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
+        slid: completion.slid,
+        sl: completion.sl,
+        dlid_path_bits: completion.path_bits,
     };
     // SAFETY: by contract.
     unsafe { wc.write(value) }

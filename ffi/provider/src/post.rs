@@ -2,9 +2,10 @@
 //! validates, builds and rings once for the whole list.
 
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::ah::IronAh;
 use crate::guard::guard;
 use crate::qp::IronQp;
-use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
 /// The lists are handed through without copying.
@@ -97,12 +98,48 @@ impl Iterator for &mut Walk<ibv_send_wr> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(|wr| {
-            let op = send_op(wr)?;
-            let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
-            // SAFETY: the program keeps its list until the call returns.
-            Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
-        })
+        self.step(send_wr)
+    }
+}
+
+#[inline]
+fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
+    let op = send_op(wr)?;
+    let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
+    // SAFETY: the program keeps its list until the call returns.
+    Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
+}
+
+/// A walk over work requests that say whom they are for.
+struct Addressed<'a> {
+    walk: &'a mut Walk<ibv_send_wr>,
+    service: Service,
+}
+
+impl Iterator for Addressed<'_> {
+    type Item = (SendWr<'static>, Target<'static>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let service = self.service;
+        self.walk.step(|wr| Ok((send_wr(wr)?, target(wr, service)?)))
+    }
+}
+
+/// Whom a work request is for.
+fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'static>, c_int> {
+    match service {
+        Service::Ud => {
+            // SAFETY: on this service that is the member the program filled.
+            let ud = unsafe { wr.wr.ud };
+            if ud.ah.is_null() {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: an address handle of ours, which the program keeps until the call returns.
+            let ah = unsafe { &*(&raw const *IronAh::of(ud.ah).inner) };
+            Ok(Target::Datagram { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
+        }
+        Service::XrcIni => Ok(Target::Srq(wr.remote_srqn)),
+        _ => Ok(Target::Peer),
     }
 }
 
@@ -166,7 +203,8 @@ pub unsafe extern "C" fn post_send(
         unsafe {
             let ours = IronQp::of(qp);
             let posted = match ours.check_birth() {
-                Ok(()) => ours.inner.post_send(&mut walk),
+                Ok(()) if ours.service == Service::Rc => ours.inner.post_send(&mut walk),
+                Ok(()) => ours.inner.post_send_to(Addressed { walk: &mut walk, service: ours.service }),
                 Err(errno) => Err(PostError { index: 0, errno }),
             };
             walk.finish(wr, posted, bad)

@@ -29,6 +29,8 @@ pub struct IronQp {
     public: Public,
     /// The driver's.
     pub inner: Arc<driver::Qp>,
+    /// Its kind.
+    pub service: Service,
     birth: Birth,
     cookie: u64,
     sq_sig_all: bool,
@@ -60,7 +62,7 @@ impl IronQp {
 /// Called by libibverbs with a PD of ours and CQs of the same context.
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: by contract.
-    guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, None) })
+    guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, Extras::default()) })
 }
 
 /// `ibv_create_qp_ex`.
@@ -78,22 +80,36 @@ pub unsafe extern "C" fn create_qp_ex(
         unsafe {
             let mask = (*attr).comp_mask;
             let has = |bit| mask & bit != 0;
-            if mask & !KNOWN != 0 || has(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && (*attr).create_flags != 0 {
+            let flags = if has(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS) { (*attr).create_flags } else { 0 };
+            if mask & !KNOWN != 0 || flags & !CREATE_FLAGS != 0 {
                 return Err(libc::EOPNOTSUPP);
             }
             if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
                 return Err(libc::EINVAL);
             }
             let ops = has(abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then(|| (*attr).send_ops_flags);
-            if ops.is_some_and(|ops| ops & !qp_ex::SEND_OPS != 0) {
+            let service = convert::service_from_c((*attr).qp_type)?;
+            if ops.is_some_and(|ops| ops & !qp_ex::send_ops(service) != 0) {
                 return Err(libc::EOPNOTSUPP);
             }
-            create(context, (*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), ops)
+            create(context, (*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), Extras { ops, flags })
         }
     })
 }
 
-/// Makes a QP; `send_ops` when the program wants the extended post interface. The sizes given are written back.
+/// What `ibv_create_qp_ex` says beyond `ibv_create_qp`.
+#[derive(Default)]
+struct Extras {
+    /// Operations of the extended post interface, if the program wants that.
+    ops: Option<u64>,
+    /// `create_flags`.
+    flags: u32,
+}
+
+/// `create_flags` there are.
+const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+
+/// Makes a QP. The sizes given are written back.
 ///
 /// # Safety
 /// All pointers are to objects of one context.
@@ -101,13 +117,15 @@ unsafe fn create(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
-    send_ops: Option<u64>,
+    extras: Extras,
 ) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: by contract.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
     ours.check_birth()?;
     let layout = layout().ok_or(libc::ENOSYS)?;
-    if attr.qp_type != abi::IBV_QPT_RC || !attr.srq.is_null() {
+    let service = convert::service_from_c(attr.qp_type)?;
+    let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
+    if !attr.srq.is_null() || blocks && service != Service::Ud {
         return Err(libc::EOPNOTSUPP);
     }
     if attr.send_cq.is_null() || attr.recv_cq.is_null() {
@@ -124,13 +142,15 @@ unsafe fn create(
         max_inline: attr.cap.max_inline_data,
         sq_sig_all: attr.sq_sig_all != 0,
         cookie,
-        ..QpInit::new(Service::Rc, &send_cq.inner, &recv_cq.inner)
+        block_multicast_loopback: blocks,
+        ..QpInit::new(service, &send_cq.inner, &recv_cq.inner)
     };
     let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;
     attr.cap = convert::caps_to_c(inner.cap());
     let mut made = Box::new(IronQp {
         public: Public { words: [0; QP_ROOM / 4] },
         inner,
+        service,
         birth: ours.birth,
         cookie,
         sq_sig_all: attr.sq_sig_all != 0,
@@ -151,7 +171,7 @@ unsafe fn create(
         qp.qp_type = attr.qp_type;
         libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
-        if send_ops.is_some() {
+        if extras.ops.is_some() {
             qp_ex::install(public);
             made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
         }

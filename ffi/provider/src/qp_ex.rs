@@ -3,22 +3,30 @@
 //! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request, its data setter closes it; one that gets no data
 //! is closed by whatever comes next. The first failure is kept and `wr_complete` reports it, posting nothing.
 
-use crate::abi::public::{self as abi, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::ah::IronAh;
 use crate::guard::guard;
 use crate::qp::IronQp;
-use driver::{SendBatch, SendFlags, SendOp, SendWr, Sge};
+use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
 
-/// `send_ops_flags` a QP can be created with.
-pub const SEND_OPS: u64 = abi::IBV_QP_EX_WITH_RDMA_WRITE
-    | abi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | abi::IBV_QP_EX_WITH_SEND
-    | abi::IBV_QP_EX_WITH_SEND_WITH_IMM
-    | abi::IBV_QP_EX_WITH_RDMA_READ
-    | abi::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | abi::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | abi::IBV_QP_EX_WITH_LOCAL_INV
-    | abi::IBV_QP_EX_WITH_SEND_WITH_INV;
+/// `send_ops_flags` a QP of this kind can be created with.
+pub fn send_ops(service: Service) -> u64 {
+    const SENDS: u64 = abi::IBV_QP_EX_WITH_SEND | abi::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const WRITES: u64 = abi::IBV_QP_EX_WITH_RDMA_WRITE | abi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    const RELIABLE: u64 = abi::IBV_QP_EX_WITH_RDMA_READ
+        | abi::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | abi::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | abi::IBV_QP_EX_WITH_LOCAL_INV
+        | abi::IBV_QP_EX_WITH_SEND_WITH_INV;
+    match service {
+        Service::Rc | Service::XrcIni => SENDS | WRITES | RELIABLE,
+        Service::Uc => SENDS | WRITES | abi::IBV_QP_EX_WITH_LOCAL_INV,
+        Service::Ud | Service::Gsi => SENDS,
+        Service::RawPacket => abi::IBV_QP_EX_WITH_SEND,
+        Service::XrcTgt => 0,
+    }
+}
 
 /// Pieces of one inline work request; more than the device's largest inline data has bytes would be no use.
 const MAX_INLINE_PIECES: usize = 32;
@@ -26,31 +34,103 @@ const MAX_INLINE_PIECES: usize = 32;
 /// What has been collected since `ibv_wr_start`.
 pub struct Posting {
     batch: SendBatch<'static>,
+    /// Whether work requests say whom they are for: then both setters must come before one is closed.
+    addressed: bool,
     open: Option<(u64, SendOp, SendFlags)>,
+    /// Whom the open work request is for.
+    target: Option<Target<'static>>,
+    /// Data that came before the address.
+    early: Option<Early>,
     failed: Option<c_int>,
+}
+
+/// Data of a work request whose address is not known yet.
+enum Early {
+    Pieces(Vec<Sge>),
+    Inline(Vec<u8>),
 }
 
 impl Posting {
     fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
-        self.close(&[], SendFlags::empty());
+        self.finish();
+        if self.addressed {
+            (self.target, self.early) = (None, None);
+        }
         match SendFlags::from_bits(flags) {
             Some(flags) => self.open = Some((wr_id, op, flags - SendFlags::INLINE)),
             None => self.fail(libc::EINVAL),
         }
     }
 
-    fn close(&mut self, sge: &[Sge], more: SendFlags) {
+    /// The data of the open work request.
+    fn data(&mut self, sge: &[Sge], more: SendFlags) {
+        match self.addressed {
+            false => self.push(sge, more),
+            true if self.target.is_some() => self.push(sge, more),
+            true => self.keep(sge, more.contains(SendFlags::INLINE)),
+        }
+    }
+
+    /// Keeps data until the address comes; inline data are the program's to change from now on.
+    #[cold]
+    fn keep(&mut self, sge: &[Sge], inline: bool) {
+        self.early = Some(match inline {
+            false => Early::Pieces(sge.to_vec()),
+            true => Early::Inline(sge.iter().flat_map(bytes_of).copied().collect()),
+        });
+    }
+
+    /// Whom the open work request is for.
+    fn aim(&mut self, target: Target<'static>) {
+        self.target = Some(target);
+        if self.early.is_some() {
+            self.finish();
+        }
+    }
+
+    /// Closes the open work request with what it has.
+    #[inline]
+    fn finish(&mut self) {
+        if self.open.is_none() {
+            return;
+        }
+        match self.early.take() {
+            None => self.push(&[], SendFlags::empty()),
+            Some(Early::Pieces(list)) => self.push(&list, SendFlags::empty()),
+            Some(Early::Inline(bytes)) => {
+                let all = Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+                self.push(&[all], SendFlags::INLINE);
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, sge: &[Sge], more: SendFlags) {
         let Some((wr_id, op, flags)) = self.open.take() else { return };
         if self.failed.is_some() {
             return;
         }
-        if let Err(errno) = self.batch.push(&SendWr { wr_id, op, sge, flags: flags | more }) {
+        let wr = SendWr { wr_id, op, sge, flags: flags | more };
+        let pushed = match self.addressed {
+            false => self.batch.push(&wr),
+            true => self.batch.push_to(&wr, &self.target.take().unwrap_or_default()),
+        };
+        if let Err(errno) = pushed {
             self.fail(errno);
         }
     }
 
     fn fail(&mut self, errno: c_int) {
         self.failed.get_or_insert(errno);
+    }
+}
+
+/// The bytes a piece of inline data names.
+fn bytes_of(piece: &Sge) -> &[u8] {
+    match piece.length {
+        0 => &[],
+        // SAFETY: inline data are the program's own memory at this address, valid during the call that names them.
+        length => unsafe { std::slice::from_raw_parts(piece.addr as *const u8, length as usize) },
     }
 }
 
@@ -68,6 +148,8 @@ pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
     qp.wr_local_inv = Some(local_inv);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -106,8 +188,10 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
             if ours.check_birth().is_err() {
                 return;
             }
+            let addressed = matches!(ours.service, Service::Ud | Service::XrcIni);
             let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());
-            *ours.posting.get() = Some(Posting { batch, open: None, failed: None });
+            *ours.posting.get() =
+                Some(Posting { batch, addressed, open: None, target: None, early: None, failed: None });
         }
     });
 }
@@ -118,7 +202,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         let Some(mut posting) = (unsafe { (*IronQp::of(qp.cast()).posting.get()).take() }) else {
             return libc::EIO;
         };
-        posting.close(&[], SendFlags::empty());
+        posting.finish();
         match posting.failed {
             None => {
                 posting.batch.commit();
@@ -186,16 +270,34 @@ unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     unsafe { begin(qp, SendOp::LocalInv(rkey)) }
 }
 
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as above; the program keeps its address handle until the work request is complete.
+    unsafe {
+        with(qp, |posting| {
+            if ah.is_null() {
+                return posting.fail(libc::EINVAL);
+            }
+            let ah = &*(&raw const *IronAh::of(ah).inner);
+            posting.aim(Target::Datagram { ah, qpn, qkey });
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: as above.
+    unsafe { with(qp, |posting| posting.aim(Target::Srq(srqn))) }
+}
+
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: as above.
-    unsafe { with(qp, |posting| posting.close(&[Sge { addr, length, lkey }], SendFlags::empty())) }
+    unsafe { with(qp, |posting| posting.data(&[Sge { addr, length, lkey }], SendFlags::empty())) }
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
     // SAFETY: as above; the program's list of `count` pieces, laid out as the driver's.
     unsafe {
         let pieces: &[Sge] = if count == 0 { &[] } else { std::slice::from_raw_parts(list.cast(), count) };
-        with(qp, |posting| posting.close(pieces, SendFlags::empty()));
+        with(qp, |posting| posting.data(pieces, SendFlags::empty()));
     }
 }
 
@@ -203,7 +305,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
     // SAFETY: as above; the data is copied before this returns.
     unsafe {
         with(qp, |posting| match u32::try_from(length) {
-            Ok(length) => posting.close(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
+            Ok(length) => posting.data(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
             Err(_) => posting.fail(libc::EINVAL),
         });
     }
@@ -222,7 +324,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, lis
             for (piece, buffer) in pieces.iter_mut().zip(buffers) {
                 *piece = Sge { addr: buffer.addr as u64, length: buffer.length as u32, lkey: 0 };
             }
-            posting.close(&pieces[..buffers.len()], SendFlags::INLINE);
+            posting.data(&pieces[..buffers.len()], SendFlags::INLINE);
         });
     }
 }

@@ -1,8 +1,8 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): SRQ, address handles and UD, XRC, memory windows, device memory, flows, raw packets.
+//! (EOPNOTSUPP): SRQ, XRC, memory windows, device memory, flows, raw packets.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{context, cq, cq_ex, mr, pd, post, qp, query};
+use crate::{ah, context, cq, cq_ex, mr, pd, post, qp, query};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -12,7 +12,7 @@ type Op = *const c_void;
 /// # Errors
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
-    let offered: [(&'static str, Op); 20] = [
+    let offered: [(&'static str, Op); 22] = [
         ("free_context", context::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
@@ -21,6 +21,8 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("reg_mr", mr::reg_mr as Op),
         ("rereg_mr", mr::rereg_mr as Op),
         ("dereg_mr", mr::dereg_mr as Op),
+        ("create_ah", ah::create_ah as Op),
+        ("destroy_ah", ah::destroy_ah as Op),
         ("create_cq", cq::create_cq as Op),
         ("create_cq_ex", cq_ex::create_cq_ex as Op),
         ("destroy_cq", cq::destroy_cq as Op),

@@ -63,10 +63,11 @@ fn claims() -> Vec<Claim> {
         alt_timeout, rate_limit });
     offsets!(c: ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr,
         wr.rdma.remote_addr, wr.rdma.rkey, wr.atomic.remote_addr, wr.atomic.compare_add, wr.atomic.swap,
-        wr.atomic.rkey, remote_srqn = "qp_type.xrc.remote_srqn", extra = "bind_mw" });
+        wr.atomic.rkey, wr.ud.ah, wr.ud.remote_qpn, wr.ud.remote_qkey, remote_srqn = "qp_type.xrc.remote_srqn", extra = "bind_mw" });
     offsets!(c: ibv_recv_wr { wr_id, next, sg_list, num_sge });
     offsets!(c: ibv_wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
         slid, sl, dlid_path_bits });
+    offsets!(c: ibv_ah { context, pd, handle });
     offsets!(c: ibv_comp_channel { context, fd, refcnt });
     offsets!(c: ibv_cq { context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed,
         async_events_completed });
@@ -88,6 +89,7 @@ fn claims() -> Vec<Claim> {
         IBV_REREG_MR_CHANGE_TRANSLATION IBV_REREG_MR_CHANGE_PD IBV_REREG_MR_CHANGE_ACCESS
         IBV_REREG_MR_FLAGS_SUPPORTED IBV_DEVICE_CURR_QP_STATE_MOD IBV_DEVICE_PORT_ACTIVE_EVENT IBV_DEVICE_SYS_IMAGE_GUID IBV_DEVICE_RC_RNR_NAK_GEN
         IBV_PORT_DOWN IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_LINK_LAYER_INFINIBAND IBV_QPT_RC
+        IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
         IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
         IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         IBV_QP_EX_WITH_RDMA_WRITE IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM IBV_QP_EX_WITH_SEND IBV_QP_EX_WITH_SEND_WITH_IMM

@@ -36,6 +36,11 @@ pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
 pub const IBV_QPT_RC: u32 = 2;
+pub const IBV_QPT_UC: u32 = 3;
+pub const IBV_QPT_UD: u32 = 4;
+pub const IBV_QPT_RAW_PACKET: u32 = 8;
+pub const IBV_QPT_XRC_SEND: u32 = 9;
+pub const IBV_QPT_XRC_RECV: u32 = 10;
 pub const IBV_QP_STATE: u32 = 1;
 pub const IBV_QP_PATH_MTU: u32 = 1 << 8;
 pub const IBV_QP_RQ_PSN: u32 = 1 << 12;
@@ -44,6 +49,8 @@ pub const IBV_QPS_RESET: u32 = 0;
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+
+pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
 
 pub const IBV_QP_EX_WITH_RDMA_WRITE: u64 = 1;
 pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
@@ -191,6 +198,13 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
+}
+
+#[repr(C)]
+pub struct ibv_ah {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
 }
 
 #[repr(C)]
@@ -345,6 +359,15 @@ pub struct ibv_send_wr {
 pub union ibv_wr_body {
     pub rdma: ibv_wr_rdma,
     pub atomic: ibv_wr_atomic,
+    pub ud: ibv_wr_ud,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_ud {
+    pub ah: *mut ibv_ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
 }
 
 #[repr(C)]
@@ -483,8 +506,8 @@ pub struct ibv_qp_ex {
     pub wr_send_imm: Option<unsafe extern "C" fn(QpEx, u32)>,
     pub wr_send_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
     pub wr_send_tso: Slot,
-    pub wr_set_ud_addr: Slot,
-    pub wr_set_xrc_srqn: Slot,
+    pub wr_set_ud_addr: Option<unsafe extern "C" fn(QpEx, *mut ibv_ah, u32, u32)>,
+    pub wr_set_xrc_srqn: Option<unsafe extern "C" fn(QpEx, u32)>,
     pub wr_set_inline_data: Option<unsafe extern "C" fn(QpEx, *mut c_void, size_t)>,
     pub wr_set_inline_data_list: Option<unsafe extern "C" fn(QpEx, size_t, *const ibv_data_buf)>,
     pub wr_set_sge: Option<unsafe extern "C" fn(QpEx, u32, u64, u32)>,
