@@ -70,6 +70,10 @@ impl Error {
         Self::Invalid { what: what.into(), errno: libc::EINVAL }
     }
 
+    pub(crate) fn unsupported(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), errno: libc::EOPNOTSUPP }
+    }
+
     pub(crate) fn no_memory(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into(), errno: libc::ENOMEM }
     }

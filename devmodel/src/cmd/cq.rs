@@ -183,6 +183,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<CqRow>(index) else { return };
     let (memory, uar, eqn) = (row.memory, row.uar, row.eqn);
     memory::unmap(func, memory);
+    func.forget_cq_timer(index);
     let_go::<UarRow>(func, uar);
     let_go::<EqRow>(func, eqn);
     func.free::<CqRow>(index);

@@ -5,7 +5,7 @@ use super::{
     work::{Failure, Work},
 };
 use crate::{
-    region::{Effect, Func},
+    region::{Effect, Func, TimerKind},
     state::{Counters, CqRow, QpFlags},
     translate,
 };
@@ -18,6 +18,15 @@ use hwspec::{
 
 /// `user_index` that stands for none: the CQ's user takes QP numbers (CQE version 0).
 const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// Picoseconds per unit of `cq_period`.
+const PERIOD_PS: u64 = 1_000_000;
+
+/// The time as CQEs and the internal timer tell it: nanoseconds (`device_frequency_khz`).
+#[inline(always)]
+pub(crate) fn timestamp(now: u64) -> u64 {
+    now / 1000
+}
 
 /// What a CQE carries beside the QP number: the user index, or the SRQ of a receive.
 pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
@@ -107,26 +116,65 @@ pub(crate) fn append(
         ArmState::SolicitedArmed => solicited,
         _ => false,
     };
-    let eqn = row.eqn;
-    if fires {
-        row.arm = ArmState::Fired.raw().into();
-        row.since_event = 0;
-    }
     func.effect(Effect::Write { at, data: cqe.as_bytes() });
     if fires {
-        event::completion(func, eqn, cqn);
+        tell(func, step.now, index);
     }
     true
+}
+
+/// An armed CQ has something to tell of: it does, or, if it is moderated, waits for more or for its period to end
+/// (`cq_max_count`, `cq_period`; either is 0: not moderated).
+fn tell(func: &mut Func<'_>, now: u64, index: u32) {
+    let Some(row) = func.row_mut::<CqRow>(index) else { return };
+    let [period, count] = row.moderation;
+    if period != 0 && row.since_event < count.into() {
+        if row.event_at == 0 {
+            row.event_at = now + u64::from(period) * PERIOD_PS;
+        }
+        let at = row.event_at;
+        if func.arm_timer(index, TimerKind::Cq, at) {
+            return;
+        }
+    }
+    fire(func, index);
+}
+
+/// The event, and the CQ is armed no more.
+fn fire(func: &mut Func<'_>, index: u32) {
+    let cqn = func.number::<CqRow>(index);
+    let Some(row) = func.row_mut::<CqRow>(index) else { return };
+    row.arm = ArmState::Fired.raw().into();
+    row.since_event = 0;
+    row.event_at = 0;
+    let eqn = row.eqn;
+    event::completion(func, eqn, cqn);
+}
+
+/// The timer of CQ `index` came up. The time in its row is what counts: the event may have been raised, or others may
+/// be waited for since.
+pub(crate) fn expire(func: &mut Func<'_>, now: u64, index: u32) {
+    let Some(row) = func.row::<CqRow>(index) else { return };
+    match row.event_at {
+        0 => {}
+        at if at <= now => fire(func, index),
+        at => {
+            if !func.arm_timer(index, TimerKind::Cq, at) {
+                fire(func, index);
+            }
+        }
+    }
 }
 
 /// CQ arm register: the event comes at once if there are completions already that the driver has not seen and that no
 /// event has told of (for a solicited request: one that was solicited or an error). The device remembers what it told
 /// (`last_notified_index` of the context): a driver that arms before it polls gets no second event for one completion.
-pub(crate) fn arm(func: &mut Func<'_>, cqn: u32, value: u32) {
+pub(crate) fn arm(func: &mut Func<'_>, now: u64, cqn: u32, value: u32) {
     let mut bytes = [0; CqArm::SIZE];
     bytes[..4].copy_from_slice(&value.to_be_bytes());
     let request = CqArm::from_bytes(bytes);
-    let Some(row) = func.get_mut::<CqRow>(cqn) else { return };
+    let Some(index) = func.index::<CqRow>(cqn) else { return };
+    let Some(row) = func.row_mut::<CqRow>(index) else { return };
     let ci = request.ci();
     let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;
     row.ci = ci;
@@ -139,13 +187,9 @@ pub(crate) fn arm(func: &mut Func<'_>, cqn: u32, value: u32) {
     } else {
         untold != 0
     };
-    let eqn = row.eqn;
+    let state = if request.solicited() { ArmState::SolicitedArmed } else { ArmState::Armed };
+    row.arm = state.raw().into();
     if fires {
-        row.arm = ArmState::Fired.raw().into();
-        row.since_event = 0;
-        event::completion(func, eqn, cqn);
-    } else {
-        let state = if request.solicited() { ArmState::SolicitedArmed } else { ArmState::Armed };
-        row.arm = state.raw().into();
+        tell(func, now, index);
     }
 }

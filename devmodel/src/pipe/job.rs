@@ -45,9 +45,9 @@ pub enum Job {
         /// Index of the queue, which belongs to no QP.
         sq: u32,
     },
-    /// A timer of the QP ran out.
+    /// A timer of the QP, or of a CQ whose events are moderated, ran out.
     Timeout {
-        /// QP index.
+        /// Index of the QP, or of the CQ.
         qp: u32,
         /// Which.
         kind: TimerKind,

@@ -42,7 +42,7 @@ pub use step::{Frame, Payload, Step};
 
 use crate::{
     host::Party,
-    region::{Func, SlotPayload},
+    region::{Func, SlotPayload, TimerKind},
     state::QpRow,
 };
 use hwspec::context::{QpState, ServiceType};
@@ -52,7 +52,7 @@ use work::Work;
 pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match job {
         Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
-        Job::ArmCq { cqn, value } => completion::arm(func, cqn, value),
+        Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
         Job::EqUpdate { eqn, ci, arm } => event::update(func, eqn, ci, arm),
         Job::Doorbell { qpn, uar } => match func.index::<QpRow>(qpn).filter(|qp| func.exists::<QpRow>(*qp)) {
             Some(qp) => with(func, step, qp, |w| doorbell::ring(w, uar)),
@@ -65,6 +65,7 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         }
         Job::Transmit { sq } => ethernet::run(func, step, sq),
         Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
+        Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp, kind } => with(func, step, qp, |w| timers::expire(w, kind)),
         Job::Flush { qp } => with(func, step, qp, |w| {
             if w.state() == QpState::Err {

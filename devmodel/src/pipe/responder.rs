@@ -308,6 +308,7 @@ fn complete(
         .srqn_uidx(completion::user_index(w, true))
         .imm_inval_pkey(imm)
         .byte_cnt(len)
+        .timestamp(completion::timestamp(w.step.now))
         .qpn(Qpn(w.qpn()))
         .wqe_counter(index)
         .opcode(kind)

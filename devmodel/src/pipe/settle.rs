@@ -60,6 +60,7 @@ pub(crate) fn complete(
     cqe.set()
         .srqn_uidx(completion::user_index(w, false))
         .byte_cnt(record.length)
+        .timestamp(completion::timestamp(w.step.now))
         .sop(record.opcode)
         .qpn(Qpn(w.qpn()))
         .wqe_counter(record.wqe_index)

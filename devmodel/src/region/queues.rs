@@ -1,7 +1,7 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Sync, Table, func::Row};
-use crate::state::{QpFlags, QpRow, SqRow, TimerRow};
+use crate::state::{CqRow, QpFlags, QpRow, SqRow, TimerRow};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What a timer of a QP is for.
@@ -12,7 +12,12 @@ pub enum TimerKind {
     Ack = 0,
     /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8).
     Rnr = 1,
+    /// The event of a CQ was held back long enough (`cq_period`).
+    Cq = 2,
 }
+
+/// `CqRow::flags`: an entry of the CQ lies in the timer heap.
+const CQ_TIMED: u32 = 1 << 2;
 
 /// Marks a send queue without a QP in the ready ring.
 pub const READY_SQ: u32 = 1 << 31;
@@ -86,45 +91,77 @@ impl Func<'_> {
         }
     }
 
-    /// Sees to it that QP `index` is looked at by `at` (ps). A QP has one entry of each kind; an earlier one is kept
-    /// and finds the later deadline when it fires.
-    pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) {
+    /// Whether an entry of this kind lies in the heap; `None` if there is no such QP or CQ.
+    fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
         let flag = match kind {
             TimerKind::Ack => QpFlags::TIMER_ACK,
             TimerKind::Rnr => QpFlags::TIMER_RNR,
+            TimerKind::Cq => return Some(self.row::<CqRow>(index)?.flags & CQ_TIMED != 0),
         };
-        let Some(qp) = self.row::<QpRow>(index) else { return };
-        if qp.has(flag) {
-            return;
+        Some(self.row::<QpRow>(index)?.has(flag))
+    }
+
+    fn set_timed(&mut self, index: u32, kind: TimerKind, on: bool) {
+        let flag = match kind {
+            TimerKind::Ack => QpFlags::TIMER_ACK,
+            TimerKind::Rnr => QpFlags::TIMER_RNR,
+            TimerKind::Cq => {
+                if let Some(cq) = self.row_mut::<CqRow>(index) {
+                    cq.flags = if on { cq.flags | CQ_TIMED } else { cq.flags & !CQ_TIMED };
+                }
+                return;
+            }
+        };
+        if let Some(qp) = self.row_mut::<QpRow>(index) {
+            qp.set(flag, on);
+        }
+    }
+
+    /// Sees to it that QP or CQ `index` is looked at by `at` (ps). It has one entry of each kind; an earlier one is kept
+    /// and finds the later deadline when it fires. False: there is no room for it.
+    pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) -> bool {
+        match self.is_timed(index, kind) {
+            Some(false) => {}
+            Some(true) => return true,
+            None => return false,
         }
         let n = self.function().timers;
         if n >= self.rows(Table::Timer) {
-            return;
+            return false;
         }
-        if let Some(qp) = self.row_mut::<QpRow>(index) {
-            qp.set(flag, true);
-        }
+        self.set_timed(index, kind, true);
         *self.function_mut(|f| &mut f.timers) = n + 1;
         self.rise(n, TimerRow { at, qp: index, kind: kind as u32 });
         self.publish_timer();
+        true
     }
 
     /// Drops the timers of QP `index`.
     pub fn forget_timers(&mut self, index: u32) {
         let flags = QpFlags::TIMER_ACK | QpFlags::TIMER_RNR;
-        if !self.row::<QpRow>(index).is_some_and(|qp| qp.flags().intersects(flags)) {
-            return;
+        if self.row::<QpRow>(index).is_some_and(|qp| qp.flags().intersects(flags)) {
+            self.drop_timers(|timer| timer.qp == index && timer.kind != TimerKind::Cq as u32);
+            self.set_timed(index, TimerKind::Ack, false);
+            self.set_timed(index, TimerKind::Rnr, false);
         }
+    }
+
+    /// Drops the timer of CQ `index`.
+    pub fn forget_cq_timer(&mut self, index: u32) {
+        if self.is_timed(index, TimerKind::Cq) == Some(true) {
+            self.drop_timers(|timer| timer.qp == index && timer.kind == TimerKind::Cq as u32);
+            self.set_timed(index, TimerKind::Cq, false);
+        }
+    }
+
+    fn drop_timers(&mut self, goes: impl Fn(&TimerRow) -> bool) {
         let mut i = 0;
         while i < self.function().timers {
-            if self.plain::<TimerRow>(Table::Timer, i).qp == index {
+            if goes(self.plain::<TimerRow>(Table::Timer, i)) {
                 self.remove_timer(i);
             } else {
                 i += 1;
             }
-        }
-        if let Some(qp) = self.row_mut::<QpRow>(index) {
-            qp.set(flags, false);
         }
         self.publish_timer();
     }
@@ -188,7 +225,7 @@ impl Func<'_> {
         (self.function().timers > 0).then(|| self.plain::<TimerRow>(Table::Timer, 0).at)
     }
 
-    /// Takes a timer that is due at `now` (ps): the QP's index and what for. The QP may want to be armed again.
+    /// Takes a timer that is due at `now` (ps): the index of the QP or CQ and what for. It may want to be armed again.
     #[inline]
     pub fn take_timer(&mut self, now: u64) -> Option<(u32, TimerKind)> {
         if self.next_timer()? > now {
@@ -201,14 +238,12 @@ impl Func<'_> {
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
         self.remove_timer(0);
         self.publish_timer();
-        let (kind, flag) = if top.kind == 0 {
-            (TimerKind::Ack, QpFlags::TIMER_ACK)
-        } else {
-            (TimerKind::Rnr, QpFlags::TIMER_RNR)
+        let kind = match top.kind {
+            0 => TimerKind::Ack,
+            1 => TimerKind::Rnr,
+            _ => TimerKind::Cq,
         };
-        if let Some(qp) = self.row_mut::<QpRow>(top.qp) {
-            qp.set(flag, false);
-        }
+        self.set_timed(top.qp, kind, false);
         Some((top.qp, kind))
     }
 

@@ -93,6 +93,8 @@ rows! {
         memory: WqMemory,
         /// Doorbell record: consumer index, then arming.
         dbr: u64,
+        /// A completion event that is held back comes at this time, ps; 0 is none.
+        event_at: u64,
         /// Entries produced, free-running.
         pi: u32,
         /// Consumer index as last read from the doorbell record, 24 bits.
@@ -111,7 +113,7 @@ rows! {
         uar: u32,
         /// `cqe_sz`: 0 is 64 bytes, 1 is 128.
         cqe_size: u32,
-        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`).
+        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`); bit 2: an entry of it lies in the timer heap.
         flags: u32,
         /// Moderation: period in us, count.
         moderation: [u16; 2],
@@ -186,8 +188,8 @@ rows! {
 pub struct TimerRow {
     /// When, in picoseconds of the runner's clock.
     pub at: u64,
-    /// QP index.
+    /// Index of the QP, or of the CQ.
     pub qp: u32,
-    /// 0 acknowledgement timeout, 1 RNR wait.
+    /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ.
     pub kind: u32,
 }

@@ -14,9 +14,12 @@ use crate::{
     error::Error,
     transport::{DmaBlock, Iova, Scope, Transport},
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 /// Size of the pages the chip and the driver agree on.
@@ -29,11 +32,25 @@ pub struct DmaMem {
     drop: OnDrop,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 enum OnDrop {
     Free,
     Detach,
     Keep,
+    /// The caller's: the mapping ends, and the memory goes back.
+    Return(Arc<dyn Buffers>),
+}
+
+/// Whoever brings memory for queues.
+pub trait Buffers: Send + Sync {
+    /// `len` bytes aligned to `align` (a multiple of 4096), this process's alone until [`give_back`](Self::give_back).
+    /// `None`: the transport's own memory is to be used.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, Error>;
+    /// The memory is used no more.
+    fn give_back(&self, ptr: NonNull<u8>);
 }
 
 impl DmaMem {
@@ -43,6 +60,32 @@ impl DmaMem {
         let block =
             transport.dma_alloc(len, scope).map_err(Error::io("cannot allocate memory for the device"))?;
         Self::checked(block, len, transport, OnDrop::Free)
+    }
+
+    /// Zeroed memory of at least `len` bytes that `buffers` bring. `None`: they leave it to the transport.
+    pub fn from_caller(
+        transport: &Arc<dyn Transport>,
+        buffers: &Arc<dyn Buffers>,
+        len: usize,
+    ) -> Result<Option<Self>, Error> {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE);
+        let Some(ptr) = buffers.obtain(len, PAGE_SIZE)? else { return Ok(None) };
+        let access = crate::transport::Access { read: true, write: true };
+        if ptr.align_offset(PAGE_SIZE) != 0 {
+            buffers.give_back(ptr);
+            return Err(Error::invalid(format!("memory at {ptr:p} is not aligned to a page")));
+        }
+        // SAFETY: whole pages that are ours until they are given back, which is after the mapping has ended.
+        let mapped = unsafe {
+            ptr.as_ptr().write_bytes(0, len);
+            transport.dma_map(ptr.as_ptr(), len, access)
+        };
+        let iova = mapped.map_err(|error| {
+            buffers.give_back(ptr);
+            Error::io("cannot let the device reach the caller's memory")(error)
+        })?;
+        let block = DmaBlock { ptr, iova, len };
+        Self::checked(block, len, transport, OnDrop::Return(buffers.clone())).map(Some)
     }
 
     /// A view of the function's block at `iova`, allocated by whichever opener. Dropping it frees nothing.
@@ -135,7 +178,12 @@ impl DmaMem {
 impl Drop for DmaMem {
     fn drop(&mut self) {
         let block = DmaBlock { ptr: self.block.ptr, iova: self.block.iova, len: self.block.len };
-        match self.drop {
+        match &self.drop {
+            OnDrop::Return(buffers) => match self.transport.dma_unmap(block.iova, block.len) {
+                Ok(()) => buffers.give_back(block.ptr),
+                // The device may still reach it: it is kept.
+                Err(error) => tracing::warn!(%error, "memory of the caller's could not be given back"),
+            },
             OnDrop::Free => self.transport.dma_free(block),
             OnDrop::Detach => self.transport.dma_detach(block),
             OnDrop::Keep => {}

@@ -35,6 +35,11 @@ impl DmaRing {
         self.mask + 1
     }
 
+    /// Where the device sees its first entry.
+    pub fn iova(&self) -> u64 {
+        self.mem.iova() + self.first_word as u64 * 8
+    }
+
     #[inline(always)]
     fn entry(&self, index: u32) -> &[AtomicU64] {
         let at = self.first_word + (index & self.mask) as usize * self.entry_words;

@@ -160,6 +160,12 @@ pub struct DeviceAttr {
     pub log_max_msg: u8,
     /// Completion vectors.
     pub num_comp_vectors: u32,
+    /// Counts of the device's clock in a second, in kHz; 0 if it has none.
+    pub clock_khz: u32,
+    /// Most completions and microseconds an event may be held back for; 0: events come at once.
+    pub max_cq_count: u16,
+    /// See `max_cq_count`.
+    pub max_cq_period: u16,
 }
 
 /// What the port carries.

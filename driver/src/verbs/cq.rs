@@ -1,12 +1,12 @@
 //! Completion queues.
 
-use super::{Completion, Device};
+use super::{Completion, Device, Pd, pd::queue_memory, resize::entries_for};
 use crate::{
     dma::{DmaMem, DmaRing, Spin, page_list},
     error::Error,
     poll::{QpQueues, QpTable, convert},
     records::Record,
-    transport::{Bar, Scope, Transport},
+    transport::{Bar, Transport},
 };
 use hwspec::{
     cmd::{Opcode, cq::*},
@@ -15,7 +15,7 @@ use hwspec::{
     doorbell::CQ_DOORBELL,
 };
 use std::sync::{
-    Arc,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
@@ -23,54 +23,99 @@ use std::sync::{
 const CONSUMER: usize = 0;
 const ARM: usize = 1;
 
+/// What a CQ is created with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqInit {
+    /// Completions that must fit.
+    pub entries: u32,
+    /// Comes back in its events.
+    pub cookie: u64,
+    /// The device does not look whether there is room: entries nobody took are written over, and nothing fails.
+    pub ignore_overrun: bool,
+}
+
 /// A completion queue.
 pub struct Cq {
-    ring: DmaRing,
+    /// The ring it was created with; when its size changes others take its place, one for each size.
+    pub(super) first: DmaRing,
+    pub(super) first_log: u32,
+    pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    log_size: u32,
-    /// As in `consumer`, for a look without the lock.
+    /// As in `consumer`, for a look without the lock. What they say together may be outdated: a look is but a hint.
     ci: AtomicU32,
-    consumer: Spin<Consumer>,
+    pub(super) log: AtomicU32,
+    pub(super) consumer: Spin<Consumer>,
+    /// Held while the ring is replaced.
+    pub(super) resizing: Mutex<()>,
     transport: Arc<dyn Transport>,
     bar: Bar,
     arm_register: u32,
     arm_sn: Arc<AtomicU32>,
-    cqn: u32,
-    device: Arc<Device>,
+    pub(super) cqn: u32,
+    pub(super) device: Arc<Device>,
+    pub(super) domain: Option<Arc<Pd>>,
     mem: Arc<DmaMem>,
     live: bool,
 }
 
-struct Consumer {
-    ci: u32,
+/// Rings by the logarithm of their size.
+pub(super) type Rings = Box<[OnceLock<DmaRing>; MAX_LOG + 1]>;
+/// No device has larger queues (`log_max_cq_sz` has 5 bits).
+pub(super) const MAX_LOG: usize = 31;
+
+pub(super) struct Consumer {
+    pub ci: u32,
+    /// log2 of the entries of the ring in use.
+    pub log: u32,
     qps: QpTable,
+}
+
+/// Whether the last byte of an entry says that the device has finished it in this round of a ring of `1 << log`.
+#[inline(always)]
+pub(super) fn ours(ci: u32, log: u32, last: u8) -> bool {
+    u32::from(last & 1) == ci >> log & 1 && last >> 4 != 0xf
+}
+
+/// A ring without completions, and the memory it lies in.
+pub(super) fn empty_ring(mem: &Arc<DmaMem>, count: u32) -> DmaRing {
+    let ring = DmaRing::new(mem.clone(), 0, count, Cqe64::SIZE);
+    clear(&ring);
+    ring
+}
+
+/// Makes all entries those of no round.
+pub(super) fn clear(ring: &DmaRing) {
+    let mut empty = Cqe64::zeroed();
+    empty.set().opcode(CqeOpcode::Invalid);
+    (0..ring.entries()).for_each(|index| ring.put64(index, empty.as_bytes()));
 }
 
 impl Cq {
     /// Creates a queue of at least `entries`; `cookie` comes back in its events.
     pub fn create(device: &Arc<Device>, entries: u32, cookie: u64) -> Result<Arc<Cq>, Error> {
-        let max = device.attr().max_cqe;
-        if entries == 0 || entries > max {
-            return Err(Error::invalid(format!(
-                "a CQ of {entries} entries was asked for, 1 to {max} can be had"
-            )));
-        }
-        // One entry more than asked for, so that a full queue is not an empty one.
-        let count = (entries + 1).next_power_of_two();
+        Self::create_with(device, &CqInit { entries, cookie, ..CqInit::default() }, None)
+    }
+
+    /// Creates a queue, with memory of `domain` if that has its own.
+    pub fn create_with(
+        device: &Arc<Device>,
+        init: &CqInit,
+        domain: Option<&Arc<Pd>>,
+    ) -> Result<Arc<Cq>, Error> {
+        let count = entries_for(device, init.entries)?;
         let function = &device.function;
-        let len = count as usize * Cqe64::SIZE;
-        let mem = Arc::new(DmaMem::alloc(&function.transport, len, Scope::Opener)?);
-        let ring = DmaRing::new(mem.clone(), 0, count, Cqe64::SIZE);
-        let mut empty = Cqe64::zeroed();
-        empty.set().opcode(CqeOpcode::Invalid);
-        for index in 0..count {
-            ring.put64(index, empty.as_bytes());
+        if init.ignore_overrun && !function.caps.general.cq_oi() {
+            return Err(Error::unsupported("the device does not ignore overruns of a CQ"));
         }
+        let len = count as usize * Cqe64::SIZE;
+        let mem = Arc::new(queue_memory(device, domain, len)?);
+        let ring = empty_ring(&mem, count);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), len);
         let mut context = CqContext::zeroed();
         context
             .set()
+            .oi(init.ignore_overrun)
             .log_cq_size(count.trailing_zeros() as u8)
             .uar_page(device.opener.uar())
             .c_eqn_or_apu_element(device.eqn().into())
@@ -90,22 +135,39 @@ impl Cq {
             }
         };
         let arm_sn = Arc::new(AtomicU32::new(0));
-        device.registry.add_cq(cqn, cookie, arm_sn.clone());
+        device.registry.add_cq(cqn, init.cookie, arm_sn.clone());
+        let log = count.trailing_zeros();
         Ok(Arc::new(Cq {
-            ring,
+            first: ring,
+            first_log: log,
+            others: OnceLock::new(),
             record: Some(record),
-            log_size: count.trailing_zeros(),
             ci: AtomicU32::new(0),
-            consumer: Spin::new(Consumer { ci: 0, qps: QpTable::default() }),
+            log: AtomicU32::new(log),
+            consumer: Spin::new(Consumer { ci: 0, log, qps: QpTable::default() }),
+            resizing: Mutex::new(()),
             transport: function.transport.clone(),
             bar: function.bar.clone(),
             arm_register: device.uar_register(CQ_DOORBELL),
             arm_sn,
             cqn,
             device: device.clone(),
+            domain: domain.cloned(),
             mem,
             live: true,
         }))
+    }
+
+    /// The ring of `1 << log` entries.
+    #[inline(always)]
+    pub(super) fn ring(&self, log: u32) -> &DmaRing {
+        if log == self.first_log { &self.first } else { self.other(log) }
+    }
+
+    #[cold]
+    fn other(&self, log: u32) -> &DmaRing {
+        let ring = self.others.get().and_then(|rings| rings.get(log as usize)?.get());
+        ring.unwrap_or(&self.first)
     }
 
     /// Its number.
@@ -120,41 +182,76 @@ impl Cq {
 
     /// Completions that fit.
     pub fn entries(&self) -> u32 {
-        self.ring.entries() - 1
+        (1 << self.log.load(Relaxed)) - 1
     }
 
-    /// Whether the last byte of the entry at `ci` says that the device has finished it in this round.
+    /// Whether there seems to be a completion.
     #[inline(always)]
-    fn ours(&self, ci: u32, last: u8) -> bool {
-        u32::from(last & 1) == ci >> self.log_size & 1 && last >> 4 != 0xf
+    fn look(&self) -> bool {
+        let (ci, log) = (self.ci.load(Relaxed), self.log.load(Relaxed));
+        ours(ci, log, self.ring(log).last_byte(ci))
+    }
+
+    /// [`look`](Self::look), with a turn for the device in between.
+    #[inline(always)]
+    fn look_twice(&self) -> bool {
+        self.look() || {
+            self.transport.idle();
+            self.look()
+        }
     }
 
     /// Takes completions; returns how many.
     #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> usize {
-        let ci = self.ci.load(Relaxed);
-        if !self.ours(ci, self.ring.last_byte(ci)) {
-            self.transport.idle();
-            if !self.ours(ci, self.ring.last_byte(ci)) {
-                return 0;
-            }
-        }
-        self.take(out)
+        if self.look_twice() { self.take(out) } else { 0 }
     }
 
     fn take(&self, out: &mut [Completion]) -> usize {
         let mut consumer = self.consumer.lock();
-        let begin = consumer.ci;
+        let (begin, log) = (consumer.ci, consumer.log);
+        let ring = self.ring(log);
         let mut ci = begin;
         let mut found = 0;
         // A device that writes rubbish faster than we read must not keep us here: one round at most.
-        while found < out.len() && ci.wrapping_sub(begin) < self.ring.entries() {
-            let Some(bytes) = self.ring.take64(ci, |last| self.ours(ci, last)) else { break };
-            ci = ci.wrapping_add(1);
-            if let Some(completion) = convert(&consumer.qps, &Cqe64::from_bytes(bytes)) {
+        while found < out.len() && ci.wrapping_sub(begin) < ring.entries() {
+            let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
+            let cqe = Cqe64::from_bytes(bytes);
+            if let Some(completion) = convert(&consumer.qps, &cqe) {
                 out[found] = completion;
                 found += 1;
+            } else if cqe.opcode() == CqeOpcode::ResizeCq {
+                break; // more comes in another ring, when that is in place
             }
+            ci = ci.wrapping_add(1);
+        }
+        if ci != begin {
+            consumer.ci = ci;
+            self.consumed(ci);
+        }
+        found
+    }
+
+    /// Takes one completion and what the device wrote of it: for those who want to know more than a [`Completion`] says.
+    #[inline]
+    pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
+        if !self.look_twice() {
+            return false;
+        }
+        let mut consumer = self.consumer.lock();
+        let (begin, log) = (consumer.ci, consumer.log);
+        let ring = self.ring(log);
+        let (mut ci, mut found) = (begin, false);
+        while !found && ci.wrapping_sub(begin) < ring.entries() {
+            let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
+            *raw = Cqe64::from_bytes(bytes);
+            if let Some(completion) = convert(&consumer.qps, raw) {
+                *out = completion;
+                found = true;
+            } else if raw.opcode() == CqeOpcode::ResizeCq {
+                break;
+            }
+            ci = ci.wrapping_add(1);
         }
         if ci != begin {
             consumer.ci = ci;
@@ -164,7 +261,7 @@ impl Cq {
     }
 
     #[inline(always)]
-    fn consumed(&self, ci: u32) {
+    pub(super) fn consumed(&self, ci: u32) {
         self.ci.store(ci, Relaxed);
         if let Some(record) = &self.record {
             record.set(CONSUMER, ci & 0xff_ffff);
@@ -195,24 +292,27 @@ impl Cq {
 
     /// Removes the completions of `qpn` that nobody has taken, closing the gaps.
     pub(crate) fn remove_completions(&self, qpn: u32) {
+        // Not while the ring is replaced: entries would be taken from both.
+        let _whole = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut consumer = self.consumer.lock();
-        let begin = consumer.ci;
+        let (begin, log) = (consumer.ci, consumer.log);
+        let ring = self.ring(log);
         let mut end = begin;
-        while end.wrapping_sub(begin) < self.ring.entries() && self.ours(end, self.ring.last_byte(end)) {
+        while end.wrapping_sub(begin) < ring.entries() && ours(end, log, ring.last_byte(end)) {
             end = end.wrapping_add(1);
         }
         let mut removed = 0;
         // From the newest to the oldest, each that stays moves up over those that go.
         while end != begin {
             end = end.wrapping_sub(1);
-            let Some(bytes) = self.ring.take64(end, |_| true) else { break };
+            let Some(bytes) = ring.take64(end, |_| true) else { break };
             if Cqe64::from_bytes(bytes).qpn().0 == qpn {
                 removed += 1;
             } else if removed > 0 {
                 let to = end.wrapping_add(removed);
                 let mut bytes = bytes;
-                bytes[OP_OWN] = bytes[OP_OWN] & !1 | (to >> self.log_size & 1) as u8;
-                self.ring.put64(to, &bytes);
+                bytes[OP_OWN] = bytes[OP_OWN] & !1 | (to >> log & 1) as u8;
+                ring.put64(to, &bytes);
             }
         }
         if removed > 0 {
@@ -240,7 +340,7 @@ impl Cq {
         self.device.registry.remove_cq(self.cqn);
         if result.is_err() {
             // The device may still write: its memory is kept for ever.
-            std::mem::forget((self.mem.clone(), self.record.take()));
+            std::mem::forget((self.mem.clone(), self.record.take(), self.others.take()));
         }
         result
     }

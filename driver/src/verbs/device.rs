@@ -215,6 +215,11 @@ impl Device {
         self.function.is_virtual()
     }
 
+    /// What its port carries.
+    pub fn link_layer(&self) -> LinkLayer {
+        if self.function.is_ethernet() { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
+    }
+
     /// State of port 1.
     pub fn port(&self) -> Result<PortAttr, Error> {
         /// Port state 4: active (IBTA 14.2.5.6).
@@ -230,7 +235,7 @@ impl Device {
         };
         Ok(PortAttr {
             active,
-            link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+            link_layer: self.link_layer(),
             max_mtu: 4096,
             active_mtu: self.function.active_mtu(),
             gid_tbl_len: self.function.gid_table_len().into(),
@@ -262,6 +267,27 @@ impl Device {
     /// Writes entry `index` of the GID table as RoCE v2; `None` clears it.
     pub fn set_gid(&self, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
         bringup::set_gid(&self.function, index, gid)
+    }
+
+    /// The device's clock, which also stamps completions, in counts of [`DeviceAttr::clock_khz`].
+    pub fn clock(&self) -> Result<u64, Error> {
+        /// The internal timer's halves, behind the initialization segment's registers.
+        const HIGH: u32 = 0x1000;
+        const LOW: u32 = 0x1004;
+        let bar = &self.function.bar;
+        let mut high = bar.read32(HIGH);
+        // The low half may wrap between the two reads, but not twice.
+        for _ in 0..3 {
+            let (low, again) = (bar.read32(LOW), bar.read32(HIGH));
+            if again == high {
+                return match (high, low) {
+                    (u32::MAX, u32::MAX) => Err(Error::Gone),
+                    _ => Ok(u64::from(high) << 32 | u64::from(low)),
+                };
+            }
+            high = again;
+        }
+        Err(Error::device("a clock that runs forward", "one whose upper half changes at every look"))
     }
 
     /// This opener's events.
@@ -359,5 +385,9 @@ fn attributes(function: &Function) -> DeviceAttr {
         max_inline: (send_wqe - SEND_OVERHEAD - INLINE_HEAD) as u32,
         log_max_msg: caps.log_max_msg(),
         num_comp_vectors: 1,
+        clock_khz: caps.device_frequency_khz(),
+        // `cq_max_count` has 16 bits, `cq_period` 12.
+        max_cq_count: if caps.cq_moderation() { u16::MAX } else { 0 },
+        max_cq_period: if caps.cq_moderation() { 0xfff } else { 0 },
     }
 }

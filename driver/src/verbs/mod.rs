@@ -11,6 +11,7 @@ mod pd;
 mod qp;
 mod service;
 mod transitions;
+mod resize;
 mod work;
 
 pub use crate::post::SendBatch;
@@ -19,8 +20,9 @@ pub use attr::{
     AccessFlags, AddressHandle, AtomicCap, DeviceAttr, LinkLayer, PortAttr, QpAttr, QpAttrMask, QpCap,
     QpInit, QpState,
 };
-pub use cq::Cq;
+pub use cq::{Cq, CqInit};
 pub use device::{Device, OpenOptions};
+pub use hwspec::cqe::Cqe64 as RawCompletion;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::Qp;

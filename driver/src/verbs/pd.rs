@@ -1,7 +1,11 @@
 //! Protection domains.
 
 use super::Device;
-use crate::error::Error;
+use crate::{
+    dma::{Buffers, DmaMem},
+    error::Error,
+    transport::Scope,
+};
 use hwspec::cmd::{Opcode, resource::*};
 use std::sync::Arc;
 
@@ -9,7 +13,26 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) pdn: u32,
+    /// The domain this one is another face of.
+    parent: Option<Arc<Pd>>,
+    /// Where its queues' memory comes from, if not from the transport.
+    buffers: Option<Arc<dyn Buffers>>,
     live: bool,
+}
+
+/// Memory for a queue: of the domain's own making, or the transport's.
+pub(super) fn queue_memory(
+    device: &Arc<Device>,
+    domain: Option<&Arc<Pd>>,
+    len: usize,
+) -> Result<DmaMem, Error> {
+    let transport = &device.function.transport;
+    if let Some(buffers) = domain.and_then(|domain| domain.buffers.as_ref()) {
+        if let Some(mem) = DmaMem::from_caller(transport, buffers, len)? {
+            return Ok(mem);
+        }
+    }
+    DmaMem::alloc(transport, len, Scope::Opener)
 }
 
 impl Pd {
@@ -17,7 +40,19 @@ impl Pd {
     pub fn alloc(device: &Arc<Device>) -> Result<Arc<Pd>, Error> {
         let out: AllocPdOut =
             device.function.call(Opcode::AllocPd, device.opener.uid(), &AllocPdIn::zeroed())?;
-        Ok(Arc::new(Pd { device: device.clone(), pdn: out.pd(), live: true }))
+        Ok(Arc::new(Pd { device: device.clone(), pdn: out.pd(), parent: None, buffers: None, live: true }))
+    }
+
+    /// Another face of `parent` (`ibv_alloc_parent_domain`): objects of both may be used together. With `buffers`,
+    /// queues made in it lie where those say.
+    pub fn face(parent: &Arc<Pd>, buffers: Option<Arc<dyn Buffers>>) -> Arc<Pd> {
+        let (device, pdn) = (parent.device.clone(), parent.pdn);
+        Arc::new(Pd { device, pdn, parent: Some(parent.clone()), buffers, live: true })
+    }
+
+    /// Memory for a queue of this domain, `len` bytes and more.
+    pub(crate) fn queue_memory(self: &Arc<Self>, len: usize) -> Result<DmaMem, Error> {
+        queue_memory(&self.device, Some(self), len)
     }
 
     /// The device it belongs to.
@@ -43,6 +78,9 @@ impl Pd {
 
     fn release(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        if self.parent.is_some() {
             return Ok(());
         }
         let mut input = DeallocPdIn::zeroed();

@@ -12,7 +12,7 @@ use crate::{
     poll::{QpQueues, RecvTracker, SendTracker},
     post::{RecvQueue, SendQueue},
     records::Record,
-    transport::{Bar, Scope},
+    transport::Bar,
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
@@ -147,7 +147,7 @@ impl Qp {
         }
         let geometry = Geometry::of(init, device.attr())?;
         let function = &device.function;
-        let mem = Arc::new(DmaMem::alloc(&function.transport, geometry.bytes(), Scope::Opener)?);
+        let mem = Arc::new(pd.queue_memory(geometry.bytes())?);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();

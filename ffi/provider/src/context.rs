@@ -5,6 +5,7 @@ use crate::abi::probe::{CONTEXT_ROOM, Layout};
 use crate::abi::public::{ibv_context, ibv_device};
 use crate::abi::verbs_types::verbs_context;
 use crate::channel::{self, Channels};
+use crate::clock::WallClock;
 use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
@@ -28,6 +29,8 @@ pub struct Context {
     pub targets: Arc<Targets>,
     /// PDs and CQs of it.
     pub users: Users,
+    /// The device's clock as the time of day.
+    pub wall: WallClock,
     pump: Pump,
 }
 
@@ -55,7 +58,15 @@ impl Context {
         let targets = Arc::new(Targets::new(async_file));
         let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets)).map_err(io_errno)?;
         let channels = Arc::new(Channels::default());
-        Ok(Box::new(Self { device, birth: Birth::here(), channels, targets, users: Users::default(), pump }))
+        Ok(Box::new(Self {
+            device,
+            birth: Birth::here(),
+            channels,
+            targets,
+            users: Users::default(),
+            wall: WallClock::default(),
+            pump,
+        }))
     }
 
     fn close(self) {

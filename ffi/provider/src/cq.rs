@@ -1,12 +1,12 @@
 //! Completion queues.
 
-use crate::abi::public::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::abi::public::{self as abi, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_pd, ibv_wc};
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
-use crate::pd::Users;
+use crate::pd::{IronPd, Users};
 use crate::poll;
-use driver::Completion;
+use driver::{Completion, CqInit, RawCompletion};
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -26,7 +26,32 @@ pub struct IronCq {
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     pub polling: AtomicBool,
     /// The completion the readers of `ibv_cq_ex` look at; belongs to who holds `polling`.
-    pub current: UnsafeCell<Completion>,
+    pub current: UnsafeCell<Current>,
+    /// The parent domain it was made in, if any.
+    domain: *mut ibv_pd,
+}
+
+/// A completion, and what the device wrote of it.
+#[derive(Default)]
+pub struct Current {
+    /// What every completion says.
+    pub completion: Completion,
+    /// For those who ask for more.
+    pub raw: RawCompletion,
+}
+
+/// What a CQ is to be.
+pub struct Wanted {
+    /// Completions that fit.
+    pub entries: i64,
+    /// Null, or where its events go.
+    pub channel: *mut ibv_comp_channel,
+    /// Completion vector.
+    pub vector: i64,
+    /// Overruns are ignored.
+    pub ignore_overrun: bool,
+    /// Null, or a parent domain.
+    pub domain: *mut ibv_pd,
 }
 
 impl IronCq {
@@ -40,17 +65,12 @@ impl IronCq {
         unsafe { &*cq.cast::<Self>() }
     }
 
-    /// Makes one with room for `entries` whose events come on completion vector `vector`. The library fills in channel
-    /// and context afterwards, the rest is here.
+    /// Makes one. The library fills in channel and context afterwards, the rest is here.
     ///
     /// # Safety
-    /// `context` is an open one of ours, `channel` null or one of its channels.
-    pub unsafe fn create(
-        context: *mut ibv_context,
-        entries: i64,
-        channel: *mut ibv_comp_channel,
-        vector: i64,
-    ) -> Result<*mut Self, c_int> {
+    /// `context` is an open one of ours, channel and domain are null or of it.
+    pub unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Self, c_int> {
+        let &Wanted { entries, channel, vector, ignore_overrun, domain } = wanted;
         // SAFETY: by contract.
         let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
         ours.check_birth()?;
@@ -65,8 +85,14 @@ impl IronCq {
         };
         let entries = u32::try_from(entries).ok().filter(|n| *n >= 1 && *n <= ours.device.attr().max_cqe);
         let cookie = ours.targets.new_cookie();
-        let inner =
-            driver::Cq::create(&ours.device, entries.ok_or(libc::EINVAL)?, cookie).map_err(|e| e.errno())?;
+        let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, ignore_overrun };
+        // SAFETY: by contract.
+        let parent = (!domain.is_null()).then(|| unsafe { IronPd::of(domain) });
+        let inner = driver::Cq::create_with(&ours.device, &init, parent.map(|parent| &parent.inner))
+            .map_err(|e| e.errno())?;
+        if let Some(parent) = parent {
+            parent.users.add();
+        }
         // SAFETY: all-zero is a valid CQ: null pointers, no functions; the library initialises the locks.
         let mut public: ibv_cq_ex = unsafe { std::mem::zeroed() };
         public.base.context = context;
@@ -80,6 +106,7 @@ impl IronCq {
             users: Users::default(),
             polling: AtomicBool::new(false),
             current: UnsafeCell::default(),
+            domain,
         };
         let cq = Box::into_raw(Box::new(cq));
         ours.targets.enter(cookie, cq as usize, channel);
@@ -100,7 +127,18 @@ pub unsafe extern "C" fn create_cq(
 ) -> *mut ibv_cq {
     guard_ptr(|| {
         // SAFETY: by contract.
-        let cq = unsafe { IronCq::create(context, i64::from(cqe), channel, i64::from(vector)) };
+        let cq = unsafe {
+            IronCq::create(
+                context,
+                &Wanted {
+                    entries: i64::from(cqe),
+                    channel,
+                    vector: i64::from(vector),
+                    ignore_overrun: false,
+                    domain: std::ptr::null_mut(),
+                },
+            )
+        };
         cq.map(<*mut IronCq>::cast)
     })
 }
@@ -129,7 +167,12 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
             (context, Box::from_raw(cq.cast::<IronCq>()))
         };
+        let domain = ours.domain;
         let result = ours.inner.destroy().map_err(|e| e.errno());
+        if !domain.is_null() {
+            // SAFETY: it could not go before its CQ.
+            unsafe { IronPd::of(domain) }.users.remove();
+        }
         context.users.remove();
         result
     })
@@ -166,5 +209,46 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         }
         ours.inner.arm(solicited_only != 0);
         Ok(())
+    })
+}
+
+/// `ibv_resize_cq`: the size given is written to the CQ.
+///
+/// # Safety
+/// Called by libibverbs with a CQ of ours.
+pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronCq::of(cq) };
+        if !ours.birth.is_here() {
+            return Err(libc::EIO);
+        }
+        let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        ours.inner.resize(entries).map_err(|e| e.errno())?;
+        // SAFETY: by contract.
+        unsafe { (*cq).cqe = ours.inner.entries().min(i32::MAX as u32) as c_int };
+        Ok(())
+    })
+}
+
+/// `ibv_modify_cq`: how long events are held back.
+///
+/// # Safety
+/// Called by programs with a CQ of ours and its new attributes.
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *const abi::ibv_modify_cq_attr) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (IronCq::of(cq), &*attr) };
+        if !ours.birth.is_here() {
+            return Err(libc::EIO);
+        }
+        if attr.attr_mask & !abi::IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(libc::EINVAL);
+        }
+        if attr.attr_mask == 0 {
+            return Ok(());
+        }
+        let abi::ibv_moderate_cq { cq_count, cq_period } = attr.moderate;
+        ours.inner.moderate(cq_count, cq_period).map_err(|e| e.errno())
     })
 }

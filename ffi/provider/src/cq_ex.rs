@@ -1,12 +1,22 @@
-//! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers between them.
+//! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers between them. A
+//! reader looks into the completion when it is called; what nobody asks for costs nothing.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex};
-use crate::cq::IronCq;
+use crate::context::Context;
+use crate::cq::{Current, IronCq, Wanted};
 use crate::guard::{guard, guard_ptr};
+use crate::pd::IronPd;
 use crate::poll::imm_or_key;
-use driver::Completion;
+use driver::WcStatus;
 use libc::{c_int, c_uint};
 use std::sync::atomic::Ordering;
+
+/// The fields a completion here can have.
+const FIELDS: u64 = abi::IBV_WC_STANDARD_FLAGS | STAMPS;
+const STAMPS: u64 =
+    abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+const MASK: u32 = abi::IBV_CQ_INIT_ATTR_MASK_FLAGS | abi::IBV_CQ_INIT_ATTR_MASK_PD;
+const FLAGS: u32 = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 /// `ibv_create_cq_ex`.
 ///
@@ -18,59 +28,97 @@ pub unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     guard_ptr(|| {
         // SAFETY: by contract.
-        let attr = unsafe { &*attr };
-        if attr.wc_flags & !abi::IBV_WC_STANDARD_FLAGS != 0
-            || attr.comp_mask & !abi::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
+        let has = |bit| attr.comp_mask & bit != 0;
+        let flags = if has(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
+        let stamped = attr.wc_flags & STAMPS != 0;
+        if attr.wc_flags & !FIELDS != 0 || flags & !FLAGS != 0 || stamped && ours.device.attr().clock_khz == 0
         {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: by contract; nobody else knows the new CQ.
-        let cq = unsafe {
-            let cq = IronCq::create(context, i64::from(attr.cqe), attr.channel, i64::from(attr.comp_vector))?;
-            &mut *cq
+        if attr.comp_mask & !MASK != 0 {
+            return Err(libc::EINVAL);
+        }
+        let domain = match has(abi::IBV_CQ_INIT_ATTR_MASK_PD) {
+            true => attr.parent_domain,
+            false => std::ptr::null_mut(),
         };
-        let public = &mut cq.public;
-        public.start_poll = Some(start_poll);
-        public.next_poll = Some(next_poll);
-        public.end_poll = Some(end_poll);
-        public.read_opcode = Some(read_opcode);
-        public.read_vendor_err = Some(read_vendor_err);
-        public.read_byte_len = Some(read_byte_len);
-        public.read_imm_data = Some(read_imm_data);
-        public.read_qp_num = Some(read_qp_num);
-        public.read_src_qp = Some(read_src_qp);
-        public.read_wc_flags = Some(read_wc_flags);
-        public.read_slid = Some(read_slid);
-        public.read_sl = Some(read_sl);
-        public.read_dlid_path_bits = Some(read_dlid_path_bits);
+        // SAFETY: by contract; a domain that is named is one of this context.
+        if has(abi::IBV_CQ_INIT_ATTR_MASK_PD)
+            && (domain.is_null() || !unsafe { IronPd::of(domain) }.is_parent_domain())
+        {
+            return Err(libc::EINVAL);
+        }
+        let wanted = Wanted {
+            entries: i64::from(attr.cqe),
+            channel: attr.channel,
+            vector: i64::from(attr.comp_vector),
+            ignore_overrun: flags & abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+            domain,
+        };
+        // SAFETY: by contract; nobody else knows the new CQ.
+        let public = unsafe { &mut (*IronCq::create(context, &wanted)?).public };
+        install(public, attr.wc_flags, flags & abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0);
         Ok(&raw mut *public)
     })
+}
+
+/// Sets the functions.
+fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
+    public.start_poll = Some(if alone { start_poll_alone } else { start_poll });
+    public.next_poll = Some(next_poll);
+    public.end_poll = Some(if alone { end_poll_alone } else { end_poll });
+    public.read_opcode = Some(read_opcode);
+    public.read_vendor_err = Some(read_vendor_err);
+    public.read_byte_len = Some(read_byte_len);
+    public.read_imm_data = Some(read_imm_data);
+    public.read_qp_num = Some(read_qp_num);
+    public.read_src_qp = Some(read_src_qp);
+    public.read_wc_flags = Some(read_wc_flags);
+    public.read_slid = Some(read_slid);
+    public.read_sl = Some(read_sl);
+    public.read_dlid_path_bits = Some(read_path_bits);
+    if fields & abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0 {
+        public.read_completion_ts = Some(read_completion_ts);
+    }
+    if fields & abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0 {
+        public.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    }
 }
 
 /// The next completion becomes the current one; ENOENT when there is none.
 ///
 /// # Safety
-/// The caller holds `polling`.
+/// The caller holds `polling`, or is the only one who polls.
+#[inline]
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: our CQ; `current` and the two public members belong to the holder of `polling`.
     unsafe {
         let ours = IronCq::of(cq.cast());
-        let current = &mut *ours.current.get();
-        let taken = ours.inner.poll(std::slice::from_mut(current));
-        if taken == 0 {
+        let Current { completion, raw } = &mut *ours.current.get();
+        if !ours.inner.poll_raw(completion, raw) {
             return libc::ENOENT;
         }
-        (*cq).wr_id = current.wr_id;
-        (*cq).status = current.status as c_uint;
+        (*cq).wr_id = completion.wr_id;
+        (*cq).status = completion.status as c_uint;
     }
     0
 }
 
+/// # Safety
+/// `attr` is null or an attribute structure, which begins with its mask; there are none.
+#[inline]
+unsafe fn may_start(attr: *const u32) -> bool {
+    // SAFETY: by contract.
+    attr.is_null() || unsafe { *attr } == 0
+}
+
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: called by programs with a CQ of ours and an attribute structure that begins with its mask.
-        let (ours, mask) = unsafe { (IronCq::of(cq.cast()), if attr.is_null() { 0 } else { *attr }) };
-        if mask != 0 {
+        // SAFETY: called by programs with a CQ of ours.
+        let ours = unsafe { IronCq::of(cq.cast()) };
+        // SAFETY: as above.
+        if !unsafe { may_start(attr) } {
             return libc::EINVAL;
         }
         while ours.polling.swap(true, Ordering::Acquire) {
@@ -85,6 +133,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     })
 }
 
+/// For CQs that one thread alone polls, as the program promised.
+unsafe extern "C" fn start_poll_alone(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
+    // SAFETY: called by programs with a CQ of ours, by one thread alone.
+    guard(libc::EIO, || unsafe { if may_start(attr) { advance(cq) } else { libc::EINVAL } })
+}
+
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: between start and end, so this thread holds `polling`.
     guard(libc::EIO, || unsafe { advance(cq) })
@@ -95,52 +149,49 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { IronCq::of(cq.cast()) }.polling.store(false, Ordering::Release);
 }
 
+unsafe extern "C" fn end_poll_alone(_: *mut ibv_cq_ex) {}
+
 /// # Safety
 /// `cq` is ours and being polled by this thread.
 #[inline]
-unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Completion {
+unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Current {
     // SAFETY: by contract.
     unsafe { &*IronCq::of(cq.cast()).current.get() }
 }
 
-unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: called between start and end of polling.
-    unsafe { current(cq) }.opcode as c_uint
+macro_rules! readers { ($($(#[$m:meta])* $name:ident: $t:ty = $of:expr;)*) => { $(
+    $(#[$m])*
+    unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $t {
+        let of: fn(&Current) -> $t = $of;
+        // SAFETY: called by programs between start and end of polling.
+        of(unsafe { current(cq) })
+    }
+)* } }
+readers! {
+    read_opcode: c_uint = |c| c.completion.opcode as c_uint;
+    read_vendor_err: u32 = |c| c.completion.vendor_err;
+    read_byte_len: u32 = |c| c.completion.byte_len;
+    read_imm_data: u32 = |c| imm_or_key(&c.completion);
+    read_qp_num: u32 = |c| c.completion.qpn;
+    read_src_qp: u32 = |c| c.completion.src_qp;
+    read_wc_flags: c_uint = |c| c.completion.flags.bits();
+    read_slid: u32 = |c| c.completion.slid.into();
+    read_sl: u8 = |c| c.completion.sl;
+    read_path_bits: u8 = |c| c.completion.path_bits;
+    read_completion_ts: u64 = stamp;
 }
 
-unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.vendor_err
+/// Entries that report an error bear no time.
+fn stamp(current: &Current) -> u64 {
+    if current.completion.status == WcStatus::Success { current.raw.timestamp() } else { 0 }
 }
 
-unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.byte_len
-}
-
-unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    imm_or_key(unsafe { current(cq) })
-}
-
-unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.qpn
-}
-
-unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.src_qp
-}
-
-unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: as above.
-    unsafe { current(cq) }.flags.bits()
-}
-
-unsafe extern "C" fn read_slid(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.slid.into()
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    guard(0, || {
+        // SAFETY: called by programs between start and end of polling, with a CQ of an open context.
+        let (context, stamp) = unsafe { (Context::of((*cq).base.context), stamp(current(cq))) };
+        if stamp == 0 { 0 } else { context.wall.at(&context.device, stamp) }
+    })
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {

@@ -8,6 +8,7 @@
 pub mod abi;
 mod ah;
 mod channel;
+mod clock;
 mod context;
 mod convert;
 mod cq;
@@ -17,6 +18,7 @@ mod events;
 mod guard;
 mod mlx5dv;
 mod mr;
+mod parent_domain;
 mod pd;
 mod pipe;
 mod poll;

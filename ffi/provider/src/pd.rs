@@ -1,8 +1,9 @@
 //! Protection domains.
 
-use crate::abi::public::{ibv_context, ibv_pd};
+use crate::abi::public::{ibv_context, ibv_pd, ibv_td};
 use crate::context::Context;
 use crate::guard::{guard_int, guard_ptr};
+use crate::parent_domain::IronTd;
 use libc::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,9 +37,30 @@ pub struct IronPd {
     pub inner: Arc<driver::Pd>,
     /// MRs and QPs in it.
     pub users: Users,
+    parents: Option<Parents>,
+}
+
+/// What a parent domain consists of.
+#[derive(Clone, Copy)]
+pub struct Parents {
+    /// The domain whose objects it shares.
+    pub pd: *mut ibv_pd,
+    /// Null, or its thread domain.
+    pub td: *mut ibv_td,
 }
 
 impl IronPd {
+    /// What the program gets to know.
+    pub fn new(context: *mut ibv_context, inner: Arc<driver::Pd>, parents: Option<Parents>) -> *mut ibv_pd {
+        let public = ibv_pd { context, handle: inner.pdn() };
+        Box::into_raw(Box::new(Self { public, inner, users: Users::default(), parents })).cast()
+    }
+
+    /// Whether it was made by `ibv_alloc_parent_domain`.
+    pub fn is_parent_domain(&self) -> bool {
+        self.parents.is_some()
+    }
+
     /// The PD behind what the program holds.
     ///
     /// # Safety
@@ -60,12 +82,11 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         ours.check_birth()?;
         let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
         ours.users.add();
-        let public = ibv_pd { context, handle: 0 };
-        Ok(Box::into_raw(Box::new(IronPd { public, inner, users: Users::default() })).cast())
+        Ok(IronPd::new(context, inner, None))
     })
 }
 
-/// `ibv_dealloc_pd`.
+/// `ibv_dealloc_pd`, of domains and parent domains; EBUSY while there is anything in it.
 ///
 /// # Safety
 /// Called by libibverbs with a PD of ours.
@@ -80,7 +101,17 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             IronPd::of(pd).users.none()?;
             (context, Box::from_raw(pd.cast::<IronPd>()))
         };
+        let parents = ours.parents;
         let result = ours.inner.dealloc().map_err(|e| e.errno());
+        if let Some(parents) = parents {
+            // SAFETY: they could not go before it.
+            unsafe {
+                IronPd::of(parents.pd).users.remove();
+                if !parents.td.is_null() {
+                    IronTd::of(parents.td).users.remove();
+                }
+            }
+        }
         context.users.remove();
         result
     })

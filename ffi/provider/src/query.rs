@@ -78,6 +78,11 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.max_pkeys = attr.max_pkeys;
     out.local_ca_ack_delay = attr.local_ca_ack_delay;
     out.phys_port_cnt = attr.phys_port_cnt;
+    if attr.clock_khz != 0 {
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = u64::from(attr.clock_khz);
+    }
+    all.cq_mod_caps = abi::ibv_moderate_cq { cq_count: attr.max_cq_count, cq_period: attr.max_cq_period };
     all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
     all.phys_port_cnt_ex = u32::from(attr.phys_port_cnt);
     all

@@ -2,7 +2,7 @@
 //! (EOPNOTSUPP): SRQ, XRC, memory windows, device memory, flows, raw packets.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{ah, context, cq, cq_ex, mr, pd, post, qp, query};
+use crate::{ah, clock, context, cq, cq_ex, mr, parent_domain, pd, post, qp, query};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -12,7 +12,7 @@ type Op = *const c_void;
 /// # Errors
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
-    let offered: [(&'static str, Op); 22] = [
+    let offered = [
         ("free_context", context::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
@@ -26,6 +26,12 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("create_cq", cq::create_cq as Op),
         ("create_cq_ex", cq_ex::create_cq_ex as Op),
         ("destroy_cq", cq::destroy_cq as Op),
+        ("resize_cq", cq::resize_cq as Op),
+        ("modify_cq", cq::modify_cq as Op),
+        ("query_rt_values", clock::query_rt_values as Op),
+        ("alloc_td", parent_domain::alloc_td as Op),
+        ("dealloc_td", parent_domain::dealloc_td as Op),
+        ("alloc_parent_domain", parent_domain::alloc_parent_domain as Op),
         ("poll_cq", cq::poll_cq as Op),
         ("req_notify_cq", cq::req_notify_cq as Op),
         ("create_qp", qp::create_qp as Op),

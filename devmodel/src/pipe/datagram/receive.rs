@@ -136,6 +136,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
         .srqn_uidx(completion::user_index(w, true))
         .imm_inval_pkey(imm)
         .byte_cnt(packet.len + GRH_SIZE as u32)
+        .timestamp(completion::timestamp(w.step.now))
         .rqpn(Qpn(deth.src_qp().0))
         .grh(h.has_grh().into())
         .qpn(Qpn(w.qpn()))

@@ -292,7 +292,7 @@ fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
         .cv(stripped.is_some())
         .vlan_info(stripped.unwrap_or(0))
         .byte_cnt(len as u32)
-        .timestamp(step.now / 1000)
+        .timestamp(completion::timestamp(step.now))
         // Behind a flow table this is the tag of the entry.
         .qpn(Qpn(frame.tag))
         .opcode(CqeOpcode::RespSend);

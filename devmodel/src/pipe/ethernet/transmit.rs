@@ -108,7 +108,7 @@ fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
             let mut cqe = Cqe64::zeroed();
             cqe.set()
                 .srqn_uidx(sq.user_index)
-                .timestamp(step.now / 1000)
+                .timestamp(completion::timestamp(step.now))
                 .sop(opcode)
                 .qpn(Qpn(number))
                 .wqe_counter(at)

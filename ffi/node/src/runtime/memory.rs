@@ -131,9 +131,17 @@ impl Memory<'_> {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
             Place::There(slot, to) => {
-                let local = [Piece { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }];
-                let remote = [Piece { iov_base: to as *mut _, iov_len: data.len() }];
-                self.call(Way::To(slot), &local, &remote, data.len())?;
+                // The kernel's copy of many bytes is in no order; the word with the owner bit comes by a call of its own.
+                let last = data.len() - data.len().min(8);
+                for (offset, part) in [(0, &data[..last]), (last, &data[last..])] {
+                    if !part.is_empty() {
+                        let local =
+                            [Piece { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() }];
+                        let remote =
+                            [Piece { iov_base: (to + offset as u64) as *mut _, iov_len: part.len() }];
+                        self.call(Way::To(slot), &local, &remote, part.len())?;
+                    }
+                }
             }
             Place::Guest(fid, to) => self.core.guest_place(fid).memory.write(to, data)?,
         }

@@ -74,7 +74,19 @@ pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
 /// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+pub const IBV_CQ_ATTR_MODERATE: u32 = 1;
+pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+/// What an allocator of a parent domain answers that leaves it to the provider.
+pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
 
 pub const IBV_EVENT_CQ_ERR: u32 = 0;
 pub const IBV_EVENT_QP_FATAL: u32 = 1;
@@ -167,10 +179,59 @@ pub struct ibv_device_attr_ex {
     pub completion_timestamp_mask: u64,
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
-    /// TSO, RSS, packet pacing, tag matching, moderation, device memory: none, all zero.
-    pub not_offered: [u64; 13],
+    /// Largest message and QP types.
+    pub tso_caps: [u32; 2],
+    /// QP types, tables, their size, padding; hash fields; hash functions.
+    pub rss_caps: [u64; 4],
+    pub max_wq_type_rq: u32,
+    /// Least and most kb/s, and QP types by bit.
+    pub packet_pacing_caps: [u32; 3],
+    pub raw_packet_caps: u32,
+    pub tm_caps: [u32; 5],
+    pub cq_mod_caps: ibv_moderate_cq,
+    pub max_dm_size: u64,
+    /// Sizes of fetch-and-add, swap and compare-and-swap that are atomic for the host too.
+    pub pci_atomic_caps: [u16; 3],
     pub xrc_odp_caps: u32,
     pub phys_port_cnt_ex: u32,
+}
+
+/// Completions and microseconds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_moderate_cq {
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+
+#[repr(C)]
+pub struct ibv_modify_cq_attr {
+    pub attr_mask: u32,
+    pub moderate: ibv_moderate_cq,
+}
+
+#[repr(C)]
+pub struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+
+#[repr(C)]
+pub struct ibv_td {
+    pub context: *mut ibv_context,
+}
+
+pub type AllocBuffer = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void;
+pub type FreeBuffer = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
+
+#[repr(C)]
+pub struct ibv_parent_domain_init_attr {
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: Option<AllocBuffer>,
+    pub free: Option<FreeBuffer>,
+    pub pd_context: *mut c_void,
 }
 
 /// Without `active_speed_ex` (v58 on), which the library has zeroed.
@@ -467,7 +528,7 @@ pub struct ibv_cq_ex {
     pub read_cvlan: Slot,
     pub read_flow_tag: Slot,
     pub read_tm_info: Slot,
-    pub read_completion_wallclock_ns: Slot,
+    pub read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
 }
 
 #[repr(C)]

@@ -1,0 +1,146 @@
+//! Completion queues that change: their size, and how often they tell.
+
+use super::{
+    Cq, Device,
+    cq::{MAX_LOG, clear, empty_ring, ours},
+    pd::queue_memory,
+};
+use crate::{
+    dma::{DmaRing, page_list},
+    error::Error,
+};
+use hwspec::{
+    cmd::{Opcode, cq::*},
+    context::cq::CqContext,
+    cqe::{Cqe64, CqeOpcode, OP_OWN},
+};
+use std::sync::{Arc, OnceLock, atomic::Ordering::Relaxed};
+
+/// `op_mod` of `MODIFY_CQ`: other memory; without it, fields.
+const RESIZE: u16 = 1;
+/// `resize_field_select`: size, page offset and page size.
+const RESIZE_FIELDS: u32 = 0b111;
+/// `modify_field_select`: `cq_period` and `cq_max_count`.
+const MODERATION: u32 = 0b11;
+
+/// Entries of the ring for `entries` completions: one more than asked for, so that a full queue is not an empty one.
+/// EINVAL for what cannot be had.
+pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
+    let max = device.attr().max_cqe;
+    if entries == 0 || entries > max {
+        return Err(Error::invalid(format!(
+            "a CQ of {entries} entries was asked for, 1 to {max} can be had"
+        )));
+    }
+    Ok((entries + 1).next_power_of_two())
+}
+
+impl Cq {
+    /// Makes room for at least `entries` completions (`ibv_resize_cq`). EINVAL, and nothing changes, if more than that
+    /// wait to be taken. What was not taken stays, in order. Others may poll meanwhile.
+    pub fn resize(&self, entries: u32) -> Result<(), Error> {
+        let count = entries_for(&self.device, entries)?;
+        if !self.device.function.caps.general.cq_resize() {
+            return Err(Error::unsupported("the device does not resize CQs"));
+        }
+        let _alone = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let log = count.trailing_zeros();
+        let now = self.log.load(Relaxed);
+        let waiting = self.waiting();
+        if waiting > count - 1 {
+            return Err(Error::invalid(format!("{waiting} completions wait, {entries} are to fit")));
+        }
+        if log == now {
+            return Ok(());
+        }
+        let (ring, mem) = self.ring_of(log)?;
+        clear(ring);
+        let (log_page_size, pages) = page_list(mem, count as usize * Cqe64::SIZE);
+        let mut context = CqContext::zeroed();
+        context.set().log_cq_size(log as u8).log_page_size(log_page_size);
+        self.change(RESIZE, RESIZE_FIELDS, context, &pages)?;
+        self.move_over(now, log);
+        Ok(())
+    }
+
+    /// Completion events come after `count` completions or `period` microseconds, whichever is first; either 0: at once.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
+        let attr = self.device.attr();
+        if attr.max_cq_count == 0 {
+            return Err(Error::unsupported("the device does not moderate events"));
+        }
+        if count > attr.max_cq_count || period > attr.max_cq_period {
+            return Err(Error::invalid(format!(
+                "{count} completions or {period} us were asked for, {} and {} are the most",
+                attr.max_cq_count, attr.max_cq_period
+            )));
+        }
+        let mut context = CqContext::zeroed();
+        context.set().cq_max_count(count).cq_period(period);
+        self.change(0, MODERATION, context, &[])
+    }
+
+    fn change(&self, op_mod: u16, fields: u32, context: CqContext, pages: &[u64]) -> Result<(), Error> {
+        let mut input = ModifyCqIn::zeroed();
+        input
+            .set()
+            .op_mod(op_mod)
+            .cqn(self.cqn)
+            .modify_field_select_resize_field_select(fields.to_be_bytes())
+            .cq_context(context);
+        let device = &self.device;
+        let _: ModifyCqOut =
+            device.function.call_with(Opcode::ModifyCq, device.opener.uid(), &input, pages)?;
+        Ok(())
+    }
+
+    /// Completions in the ring that nobody has taken.
+    fn waiting(&self) -> u32 {
+        let consumer = self.consumer.lock();
+        let ring = self.ring(consumer.log);
+        let done = |n: &u32| {
+            let at = consumer.ci.wrapping_add(*n);
+            ours(at, consumer.log, ring.last_byte(at))
+        };
+        (0..ring.entries()).take_while(done).count() as u32
+    }
+
+    /// The ring of `1 << log` entries and where the device sees it. Rings are kept until the CQ goes, for whoever still
+    /// looks at one.
+    fn ring_of(&self, log: u32) -> Result<(&DmaRing, u64), Error> {
+        if log == self.first_log {
+            return Ok((&self.first, self.first.iova()));
+        }
+        let rings = self.others.get_or_init(|| Box::new([const { OnceLock::new() }; MAX_LOG + 1]));
+        let place = &rings[(log as usize).min(MAX_LOG)];
+        if place.get().is_none() {
+            let count = 1u32 << log;
+            let len = count as usize * Cqe64::SIZE;
+            let mem = Arc::new(queue_memory(&self.device, self.domain.as_ref(), len)?);
+            let _ = place.set(empty_ring(&mem, count));
+        }
+        let ring = place.get().unwrap_or(&self.first);
+        Ok((ring, ring.iova()))
+    }
+
+    /// Takes what is left in the ring of `1 << old` entries over to that of `1 << new`, one place on, for the entry that
+    /// marks the end of the old ring counts as well.
+    fn move_over(&self, old: u32, new: u32) {
+        let (from, to) = (self.ring(old), self.ring(new));
+        let mut consumer = self.consumer.lock();
+        let mut at = consumer.ci;
+        while at.wrapping_sub(consumer.ci) < from.entries() {
+            let Some(mut bytes) = from.take64(at, |last| ours(at, old, last)) else { break };
+            at = at.wrapping_add(1);
+            if Cqe64::from_bytes(bytes).opcode() == CqeOpcode::ResizeCq {
+                break;
+            }
+            bytes[OP_OWN] = bytes[OP_OWN] & !1 | (at >> new & 1) as u8;
+            to.put64(at, &bytes);
+        }
+        consumer.ci = consumer.ci.wrapping_add(1);
+        consumer.log = new;
+        self.log.store(new, Relaxed);
+        self.consumed(consumer.ci);
+    }
+}

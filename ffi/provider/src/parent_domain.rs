@@ -1,0 +1,151 @@
+//! Thread domains, and parent domains: a PD with a thread domain and allocators of the program's own.
+
+use crate::abi::public::ibv_parent_domain_init_attr;
+use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_context, ibv_pd, ibv_td};
+use crate::context::Context;
+use crate::guard::{guard_int, guard_ptr};
+use crate::pd::{IronPd, Parents, Users};
+use driver::dma::Buffers;
+use libc::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// `resource_type` of every buffer: a queue of work requests or completions.
+const QUEUE: u64 = 1;
+const MASK: u32 = abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+
+/// Our thread domain: objects in it are used by one thread. The locks here are so cheap that it changes nothing.
+#[repr(C)]
+pub struct IronTd {
+    public: ibv_td,
+    /// Parent domains that name it.
+    pub users: Users,
+}
+
+impl IronTd {
+    /// # Safety
+    /// `td` is one [`alloc_td`] made, not yet deallocated.
+    pub unsafe fn of<'a>(td: *const ibv_td) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*td.cast::<Self>() }
+    }
+}
+
+/// `ibv_alloc_td`. `attr` is a mask of extensions, of which there are none.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -> *mut ibv_td {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, mask) = unsafe { (Context::of(context), if attr.is_null() { 0 } else { *attr }) };
+        ours.check_birth()?;
+        if mask != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        ours.users.add();
+        Ok(Box::into_raw(Box::new(IronTd { public: ibv_td { context }, users: Users::default() })).cast())
+    })
+}
+
+/// `ibv_dealloc_td`; EBUSY while a parent domain names it.
+///
+/// # Safety
+/// Called by programs with a thread domain of ours.
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; after the checks this is its last use.
+        unsafe {
+            let context = Context::of((*td).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            IronTd::of(td).users.none()?;
+            drop(Box::from_raw(td.cast::<IronTd>()));
+            context.users.remove();
+        }
+        Ok(())
+    })
+}
+
+/// The program's allocators.
+struct Allocators {
+    /// The parent domain they are told of.
+    domain: AtomicPtr<ibv_pd>,
+    context: AtomicPtr<c_void>,
+    alloc: AllocBuffer,
+    free: FreeBuffer,
+}
+
+impl Buffers for Allocators {
+    fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
+        let (domain, context) = (self.domain.load(Ordering::Acquire), self.context.load(Ordering::Relaxed));
+        // SAFETY: the program's function, called as it is to be.
+        let got = unsafe { (self.alloc)(domain, context, len, align, QUEUE) };
+        if got as usize == abi::IBV_ALLOCATOR_USE_DEFAULT {
+            return Ok(None);
+        }
+        let no_memory = || driver::Error::Invalid {
+            what: "the program's allocator has no memory".into(),
+            errno: libc::ENOMEM,
+        };
+        NonNull::new(got.cast()).map(Some).ok_or_else(no_memory)
+    }
+
+    fn give_back(&self, ptr: NonNull<u8>) {
+        let (domain, context) = (self.domain.load(Ordering::Acquire), self.context.load(Ordering::Relaxed));
+        // SAFETY: as above, with what it gave us.
+        unsafe { (self.free)(domain, context, ptr.as_ptr().cast(), QUEUE) }
+    }
+}
+
+/// `ibv_alloc_parent_domain`. Queues made in it lie where its allocators say; doorbell records are ours.
+///
+/// # Safety
+/// Called by programs with an open context of ours and domains of it.
+pub unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *const ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
+        ours.check_birth()?;
+        let has = |bit| attr.comp_mask & bit != 0;
+        if attr.pd.is_null() || attr.comp_mask & !MASK != 0 {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by contract.
+        let pd = unsafe { IronPd::of(attr.pd) };
+        if pd.is_parent_domain() {
+            return Err(libc::EINVAL);
+        }
+        let context_of = match has(abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) {
+            true => attr.pd_context,
+            false => std::ptr::null_mut(),
+        };
+        let allocators = match has(abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
+            false => None,
+            true => Some(Arc::new(Allocators {
+                domain: AtomicPtr::default(),
+                context: AtomicPtr::new(context_of),
+                alloc: attr.alloc.ok_or(libc::EINVAL)?,
+                free: attr.free.ok_or(libc::EINVAL)?,
+            })),
+        };
+        let buffers = allocators.clone().map(|allocators| allocators as Arc<dyn Buffers>);
+        let inner = driver::Pd::face(&pd.inner, buffers);
+        pd.users.add();
+        if !attr.td.is_null() {
+            // SAFETY: by contract.
+            unsafe { IronTd::of(attr.td) }.users.add();
+        }
+        ours.users.add();
+        let made = IronPd::new(context, inner, Some(Parents { pd: attr.pd, td: attr.td }));
+        if let Some(allocators) = allocators {
+            allocators.domain.store(made, Ordering::Release);
+        }
+        Ok(made)
+    })
+}
