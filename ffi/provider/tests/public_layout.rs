@@ -38,7 +38,8 @@ fn claims() -> Vec<Claim> {
     let mut c = Vec::new();
     sizes!(c: ibv_device ibv_context ibv_device_attr ibv_device_attr_ex ibv_pd ibv_mr ibv_global_route ibv_ah_attr
         ibv_qp_cap ibv_qp_init_attr ibv_qp_init_attr_ex ibv_qp_attr ibv_sge ibv_data_buf ibv_send_wr ibv_recv_wr ibv_wc
-        ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp);
+        ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp
+        ibv_moderate_cq ibv_modify_cq_attr ibv_values_ex ibv_td ibv_parent_domain_init_attr);
     offsets!(c: ibv_device { node_type, name, dev_name, dev_path, ibdev_path });
     offsets!(c: ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
     offsets!(c: ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id,
@@ -46,8 +47,13 @@ fn claims() -> Vec<Claim> {
         max_pd, max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, atomic_cap, max_srq, max_pkeys,
         local_ca_ack_delay, phys_port_cnt });
     offsets!(c: ibv_device_attr_ex { comp_mask, odp_general_caps = "odp_caps.general_caps",
-        completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, not_offered = "tso_caps",
+        completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps,
+        max_wq_type_rq, packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size, pci_atomic_caps,
         xrc_odp_caps, phys_port_cnt_ex });
+    offsets!(c: ibv_moderate_cq { cq_count, cq_period });
+    offsets!(c: ibv_modify_cq_attr { attr_mask, moderate });
+    offsets!(c: ibv_values_ex { comp_mask, raw_clock });
+    offsets!(c: ibv_parent_domain_init_attr { pd, td, comp_mask, alloc, free, pd_context });
     offsets!(c: ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
         qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply,
         active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 });
@@ -75,7 +81,7 @@ fn claims() -> Vec<Claim> {
         parent_domain });
     offsets!(c: ibv_cq_ex { base = "context", comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode,
         read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl,
-        read_dlid_path_bits, read_completion_ts });
+        read_dlid_path_bits, read_completion_ts, read_completion_wallclock_ns });
     offsets!(c: ibv_qp { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond,
         events_completed });
     offsets!(c: ibv_qp_ex { base = "qp_base", comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add,
@@ -97,7 +103,10 @@ fn claims() -> Vec<Claim> {
         IBV_QP_EX_WITH_LOCAL_INV IBV_QP_EX_WITH_SEND_WITH_INV
         IBV_WR_RDMA_WRITE IBV_WR_RDMA_WRITE_WITH_IMM IBV_WR_SEND IBV_WR_SEND_WITH_IMM IBV_WR_RDMA_READ
         IBV_WR_ATOMIC_CMP_AND_SWP IBV_WR_ATOMIC_FETCH_AND_ADD IBV_WR_LOCAL_INV IBV_WR_SEND_WITH_INV
-        IBV_WC_STANDARD_FLAGS IBV_CQ_INIT_ATTR_MASK_FLAGS
+        IBV_WC_STANDARD_FLAGS IBV_CQ_INIT_ATTR_MASK_FLAGS IBV_CQ_INIT_ATTR_MASK_PD
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+        IBV_CREATE_CQ_ATTR_SINGLE_THREADED IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN IBV_CQ_ATTR_MODERATE IBV_VALUES_MASK_RAW_CLOCK
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT IBV_ALLOCATOR_USE_DEFAULT
         IBV_EVENT_CQ_ERR IBV_EVENT_QP_FATAL IBV_EVENT_QP_REQ_ERR IBV_EVENT_QP_ACCESS_ERR IBV_EVENT_COMM_EST
         IBV_EVENT_SQ_DRAINED IBV_EVENT_PATH_MIG IBV_EVENT_PATH_MIG_ERR IBV_EVENT_DEVICE_FATAL IBV_EVENT_PORT_ACTIVE
         IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED IBV_EVENT_GID_CHANGE);

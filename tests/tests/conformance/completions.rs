@@ -1,6 +1,125 @@
 //! Completion queues that change their size.
 
 use super::common::*;
+use hwspec::{
+    cmd::{Opcode, cq::*},
+    context::cq::CqContext,
+};
+
+/// Completion events that `fid` was told of.
+fn told(bed: &mut Bed, fid: u8) -> usize {
+    bed.events(fid).iter().filter(|e| e.event_type() == EventType::Comp).count()
+}
+
+fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
+    let mut context = CqContext::zeroed();
+    context.set().cq_max_count(count).cq_period(period);
+    let mut input = ModifyCqIn::zeroed();
+    input.set().cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(3u32.to_be_bytes());
+    bed.command::<_, ModifyCqOut>(cq.fid, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
+}
+
+/// Row 55: entries that nobody took are written over if overruns are ignored; nothing fails.
+#[test]
+fn row_55_an_overrun_that_is_ignored_harms_nobody() {
+    const OVERRUN: u32 = 1 << 2;
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let cq = bed.cq_of(1, 2);
+    let mut context = CqContext::zeroed();
+    context.set().oi(true);
+    let mut input = ModifyCqIn::zeroed();
+    input
+        .set()
+        .cqn(cq.cqn)
+        .cq_context(context)
+        .modify_field_select_resize_field_select(OVERRUN.to_be_bytes());
+    bed.command::<_, ModifyCqOut>(1, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
+    let a = bed.qp_with(1, QpSpec { send_cq: Some(cq), ..QpSpec::default() }).expect("CREATE_QP");
+    let b = bed.qp(2);
+    bed.connect_with(a, b, path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    bed.events(1);
+    bed.post_all(a, &(0..6).map(|_| Wr::write(from.sge(), to)).collect::<Vec<_>>());
+    bed.advance(MS);
+    assert_eq!(bed.events(1), []);
+    assert_eq!(bed.qp_state(a), QpState::Rts);
+}
+
+/// Row 56: a moderated CQ tells after so many completions at once, or after its period of fewer.
+#[test]
+fn row_56_moderated_events_wait_for_company_or_time() {
+    const PERIOD: u16 = 100;
+    let us = MS / 1000;
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    moderate(&mut bed, a.send_cq, 4, PERIOD);
+    bed.arm_cq(a.send_cq, false);
+    told(&mut bed, 1);
+    let wr = || Wr::write(from.sge(), to);
+    bed.post_all(a, &[wr(), wr(), wr()]);
+    bed.advance(u64::from(PERIOD) * us / 2);
+    assert_eq!(told(&mut bed, 1), 0, "three of four, half of the time");
+    bed.post(a, &wr());
+    assert_eq!(told(&mut bed, 1), 1, "the fourth");
+    bed.advance(MS);
+    assert_eq!(told(&mut bed, 1), 0, "no second event when the period ends");
+    assert_eq!(bed.completions(a.send_cq).len(), 4);
+    bed.arm_cq(a.send_cq, false);
+    bed.post(a, &wr());
+    bed.advance(u64::from(PERIOD) * us - us);
+    assert_eq!(told(&mut bed, 1), 0, "one, nearly the whole period");
+    bed.advance(2 * us);
+    assert_eq!(told(&mut bed, 1), 1, "one, after the period");
+}
+
+/// Row 56: completions that came before a moderated CQ was armed are waited with, too; a CQ that goes takes its timer along.
+#[test]
+fn row_56_arming_late_is_moderated_as_well() {
+    let mut bed = Bed::cx5();
+    let (a, _) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    moderate(&mut bed, a.send_cq, 2, 1000);
+    told(&mut bed, 1);
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.arm_cq(a.send_cq, false);
+    assert_eq!(told(&mut bed, 1), 0);
+    bed.advance(2 * MS);
+    assert_eq!(told(&mut bed, 1), 1);
+    bed.arm_cq(a.send_cq, false);
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.destroy_qp(a).expect("DESTROY_QP");
+    bed.completions(a.send_cq);
+    bed.destroy_cq(a.send_cq).expect("DESTROY_CQ");
+    assert_eq!(bed.next_timer(), None);
+    bed.advance(2 * MS);
+    assert_eq!(told(&mut bed, 1), 0, "of a CQ that is gone");
+}
+
+/// Every entry without error bears the time it was made, by the clock the internal timer shows: nanoseconds.
+#[test]
+fn completions_bear_the_time_of_the_internal_timer() {
+    const TIMER: [u32; 2] = [0x1000, 0x1004];
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let clock = |bed: &mut Bed| {
+        let [high, low] = TIMER.map(|at| bed.read32(1, at));
+        u64::from(high) << 32 | u64::from(low)
+    };
+    let mut last = 0;
+    for _ in 0..3 {
+        bed.advance(7 * S);
+        bed.post_recv(b, &[to.sge()]);
+        bed.post(a, &Wr::send(from.sge()));
+        let now = clock(&mut bed);
+        let stamps = [a.send_cq, b.recv_cq].map(|cq| bed.poll_raw(cq).expect("a completion").timestamp());
+        assert!(now > last && now == bed.now() / 1000);
+        assert_eq!(stamps, [now, now]);
+        last = now;
+    }
+}
 
 /// Row 55: no completion is lost or doubled when a CQ gets other memory, larger or smaller, empty or not.
 #[test]
