@@ -193,13 +193,3 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
         if stamp == 0 { 0 } else { context.wall.at(&context.device, stamp) }
     })
 }
-
-unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.sl
-}
-
-unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: as above.
-    unsafe { current(cq) }.path_bits
-}
