@@ -1,7 +1,8 @@
-//! Management datagrams (IBTA ch. 13 to 16): the common header, subnet management packets, and in their own files the
-//! attributes of subnet management, performance management and subnet administration.
+//! Management datagrams (IBTA ch. 12 to 16): the common header, subnet management packets, and in their own files the
+//! attributes of subnet management, performance management and subnet administration, and communication management.
 use crate::{hw_enum, hw_layout};
 
+pub mod cm;
 pub mod pma;
 pub mod sa;
 pub mod smp;

@@ -1,0 +1,209 @@
+//! What goes into an agent.
+use crate::{Address, ConnId, Path, RejectReason, Service, SidrStatus, State};
+
+/// One thing that happened to an agent.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A MAD arrived on QP1.
+    Mad {
+        /// How it came.
+        from: Address,
+        /// Its bytes; what is not a whole MAD of communication management is ignored.
+        bytes: &'a [u8],
+    },
+    /// The program wants something.
+    Command(ConnId, Command),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a program wants of a connection. Private data may be shorter than its field, not longer.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Idle to listening: REQs and SIDR_REQs for this service id. Ids of one agent may not listen to the same.
+    Listen {
+        /// The service.
+        service_id: u64,
+    },
+    /// Idle: sends a REQ.
+    Connect(Box<Connect>),
+    /// After `Event::Request`: sends a REP.
+    Accept(Box<Accept>),
+    /// After `Event::Reply`: sends an RTU, and the active side is connected.
+    Ready {
+        /// At most 224 bytes.
+        private_data: Vec<u8>,
+    },
+    /// Before the connection stands, on either side: sends a REJ. Idle then, or in timewait if a REP had been sent.
+    Reject {
+        /// Why.
+        reason: RejectReason,
+        /// At most 72 bytes.
+        info: Vec<u8>,
+        /// At most 148 bytes.
+        private_data: Vec<u8>,
+    },
+    /// After `Event::Request` or `Event::Reply`: sends an MRA, now or when the peer repeats its message.
+    Delay {
+        /// 4.096 us x 2^n.
+        service_timeout: u8,
+        /// Only when the peer repeats its message.
+        if_repeated: bool,
+        /// At most 222 bytes.
+        private_data: Vec<u8>,
+    },
+    /// The passive side's QP received something: connected, RTU or not.
+    Established,
+    /// Connected: sends a DREQ.
+    Disconnect {
+        /// At most 220 bytes.
+        private_data: Vec<u8>,
+    },
+    /// After `Event::Disconnect`: sends a DREP, and timewait begins.
+    DisconnectReply {
+        /// At most 224 bytes.
+        private_data: Vec<u8>,
+    },
+    /// Idle: sends a SIDR_REQ.
+    SidrRequest(Box<SidrRequest>),
+    /// After `Event::SidrRequest`: sends a SIDR_REP. The id is idle then.
+    SidrReply(Box<SidrReply>),
+    /// Any state: the id means nothing any more and has no more events. The peer is told what is due.
+    Destroy,
+}
+
+/// Parameters of a REQ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connect {
+    /// The service.
+    pub service_id: u64,
+    /// The transport.
+    pub service: Service,
+    /// Path of the connection and of its MADs.
+    pub path: Path,
+    /// This side's QP: 24 bits.
+    pub qpn: u32,
+    /// Its first PSN: 24 bits.
+    pub starting_psn: u32,
+    /// Reads and atomics this side can answer.
+    pub responder_resources: u8,
+    /// Reads and atomics this side wants to have under way.
+    pub initiator_depth: u8,
+    /// Retries of the transport, 0 to 7.
+    pub retry_count: u8,
+    /// RNR retries the peer's QP shall make, 0 to 7.
+    pub rnr_retry_count: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// This side receives from an SRQ.
+    pub srq: bool,
+    /// How long the peer may take to answer: 4.096 us x 2^n, n up to 31.
+    pub remote_response_timeout: u8,
+    /// How long this side may take to answer.
+    pub local_response_timeout: u8,
+    /// How often messages are repeated, by either side: 0 to 15.
+    pub max_retries: u8,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// At most 92 bytes.
+    pub private_data: Vec<u8>,
+}
+
+impl Connect {
+    /// A REQ with the timeouts and retries Linux' rdma_cm gives.
+    pub fn new(service_id: u64, service: Service, path: Path) -> Self {
+        Self {
+            service_id,
+            service,
+            path,
+            qpn: 0,
+            starting_psn: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            flow_control: false,
+            srq: false,
+            remote_response_timeout: crate::default::RESPONSE_TIMEOUT,
+            local_response_timeout: crate::default::RESPONSE_TIMEOUT,
+            max_retries: crate::default::MAX_RETRIES,
+            ece: (0, 0),
+            private_data: Vec::new(),
+        }
+    }
+}
+
+/// Parameters of a REP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Accept {
+    /// This side's QP: 24 bits.
+    pub qpn: u32,
+    /// Its first PSN: 24 bits.
+    pub starting_psn: u32,
+    /// Reads and atomics this side can answer.
+    pub responder_resources: u8,
+    /// Reads and atomics this side wants to have under way.
+    pub initiator_depth: u8,
+    /// RNR retries the peer's QP shall make, 0 to 7.
+    pub rnr_retry_count: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// This side receives from an SRQ.
+    pub srq: bool,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// At most 196 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// Parameters of a SIDR_REQ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SidrRequest {
+    /// The service.
+    pub service_id: u64,
+    /// The way of the MAD.
+    pub path: Path,
+    /// How long to wait for the answer.
+    pub timeout: crate::Time,
+    /// How often to ask again.
+    pub max_retries: u8,
+    /// At most 216 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// Parameters of a SIDR_REP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SidrReply {
+    /// `Valid`, or why not.
+    pub status: SidrStatus,
+    /// The datagram QP: 24 bits.
+    pub qpn: u32,
+    /// Its Q_Key.
+    pub qkey: u32,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// At most 72 bytes.
+    pub info: Vec<u8>,
+    /// At most 136 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// Why a command changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No such id (or it was destroyed).
+    #[error("no such connection")]
+    NoSuchId,
+    /// Not in this state: EINVAL in Linux.
+    #[error("not possible in state {0:?}")]
+    State(State),
+    /// Another id of this agent listens to this service id: EBUSY in Linux.
+    #[error("another id listens to this service")]
+    InUse,
+    /// Private data or additional information longer than the message has room for.
+    #[error("{0} bytes do not fit into {1}")]
+    TooLong(usize, usize),
+    /// All ids are taken.
+    #[error("no more communication ids")]
+    Full,
+}

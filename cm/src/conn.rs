@@ -1,0 +1,137 @@
+//! One connection.
+use crate::{Address, Mad, Path, Service, Time};
+
+/// Where a connection stands (IBTA 12.9.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Nothing has happened, or all is over.
+    #[default]
+    Idle,
+    /// Waits for REQs and SIDR_REQs.
+    Listen,
+    /// Active: REQ sent.
+    ReqSent,
+    /// Active: the peer needs more time for its REP.
+    MraReqReceived,
+    /// Passive: REQ received.
+    ReqReceived,
+    /// Passive: repeated REQs are answered by an MRA.
+    MraReqSent,
+    /// Passive: REP sent.
+    RepSent,
+    /// Passive: the peer needs more time for its RTU.
+    MraRepReceived,
+    /// Active: REP received.
+    RepReceived,
+    /// Active: repeated REPs are answered by an MRA.
+    MraRepSent,
+    /// Connected.
+    Established,
+    /// DREQ sent.
+    DreqSent,
+    /// DREQ received.
+    DreqReceived,
+    /// Over; packets of the connection may still be under way.
+    Timewait,
+    /// SIDR_REQ sent.
+    SidrReqSent,
+    /// SIDR_REQ received.
+    SidrReqReceived,
+}
+
+/// What a QP of a connection needs to know, from either side's view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpParameters {
+    /// The transport.
+    pub service: Service,
+    /// The active side (of XRC: the one with the initiator).
+    pub active: bool,
+    /// Path of the packets.
+    pub path: Path,
+    /// This side's QP.
+    pub local_qpn: u32,
+    /// The peer's QP; 0 as long as it is not known.
+    pub remote_qpn: u32,
+    /// First PSN to be received: this side chose it for its peer.
+    pub rq_psn: u32,
+    /// First PSN to be sent: the peer's choice.
+    pub sq_psn: u32,
+    /// Reads and atomics this side must answer.
+    pub responder_resources: u8,
+    /// Reads and atomics this side may have under way.
+    pub initiator_depth: u8,
+    /// Retries of the transport.
+    pub retry_count: u8,
+    /// RNR retries.
+    pub rnr_retry_count: u8,
+    /// Acknowledge timeout: 4.096 us x 2^n.
+    pub ack_timeout: u8,
+}
+
+/// A message that is repeated until it is answered.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub mad: Box<Mad>,
+    pub timeout: Time,
+    pub left: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub state: State,
+    /// Destroyed: no more events, and gone as soon as it is idle.
+    pub abandoned: bool,
+    /// It stood at some time.
+    pub stood: bool,
+    pub remote_id: u32,
+    pub remote_ca_guid: u64,
+    pub transaction: u64,
+    pub service_id: u64,
+    /// Where its MADs go.
+    pub address: Address,
+    pub qp: QpParameters,
+    /// How long the peer may take.
+    pub timeout: Time,
+    pub max_retries: u8,
+    pub pending: Option<Pending>,
+    /// When something is to be done without being asked.
+    pub deadline: Option<Time>,
+    /// Private data of the answer that duplicates get.
+    pub answer: Vec<u8>,
+    pub service_timeout: u8,
+}
+
+impl Default for Conn {
+    fn default() -> Self {
+        Self {
+            state: State::Idle,
+            abandoned: false,
+            stood: false,
+            remote_id: 0,
+            remote_ca_guid: 0,
+            transaction: 0,
+            service_id: 0,
+            address: Address::default(),
+            qp: QpParameters {
+                service: Service::Rc,
+                active: true,
+                path: Path::default(),
+                local_qpn: 0,
+                remote_qpn: 0,
+                rq_psn: 0,
+                sq_psn: 0,
+                responder_resources: 0,
+                initiator_depth: 0,
+                retry_count: 0,
+                rnr_retry_count: 0,
+                ack_timeout: 0,
+            },
+            timeout: Time::ZERO,
+            max_retries: 0,
+            pending: None,
+            deadline: None,
+            answer: Vec::new(),
+            service_timeout: 0,
+        }
+    }
+}

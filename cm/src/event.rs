@@ -1,0 +1,198 @@
+//! What comes out of an agent.
+use crate::{Address, ConnId, Mad, Path, RejectReason, Service, SidrStatus};
+use hwspec::wire::mad::cm::Concerning;
+
+/// One thing for the caller to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a MAD from QP1.
+    Send {
+        /// Where to.
+        to: Address,
+        /// The MAD.
+        mad: Box<Mad>,
+    },
+    /// Tell the owner of a connection.
+    Event(ConnId, Event),
+    /// Nobody in this agent has what a MAD asks for. If no other agent of this function has either, and this is its elder,
+    /// the caller hands it to [`Agent::refuse`](crate::Agent::refuse); else it forgets it. Comes from elders only.
+    Unclaimed(Unclaimed),
+}
+
+/// A MAD nobody in this agent wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unclaimed {
+    /// Where it came from.
+    pub from: Address,
+    /// What it asks for.
+    pub wanted: Wanted,
+    pub(crate) mad: Box<Mad>,
+}
+
+/// What an unclaimed MAD asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A listener for this service id (REQ, SIDR_REQ).
+    Service(u64),
+    /// The connection with this communication id (DREQ). Its upper half is the tag of the agent it was of.
+    Connection(u32),
+}
+
+/// What happened to a connection. Private data is as long as the field of its message, whatever the peer filled.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// REQ: the id of the event is a new one, to be accepted, rejected or destroyed.
+    Request(Box<Request>),
+    /// REP: bring the QP to RTS, then `Ready` or `Reject`.
+    Reply(Box<Reply>),
+    /// RTU: the passive side is connected.
+    Established {
+        /// 224 bytes.
+        private_data: Vec<u8>,
+    },
+    /// REJ.
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// Which message was rejected.
+        message: Concerning,
+        /// What `reason` has to add, at most 72 bytes.
+        info: Vec<u8>,
+        /// 148 bytes.
+        private_data: Vec<u8>,
+    },
+    /// MRA: the answer takes the peer this much longer.
+    Delayed {
+        /// 4.096 us x 2^n.
+        service_timeout: u8,
+        /// 222 bytes.
+        private_data: Vec<u8>,
+    },
+    /// DREQ: answer with `DisconnectReply`, unless this side had sent a DREQ itself and [`State`](crate::State) is timewait.
+    Disconnect {
+        /// 220 bytes.
+        private_data: Vec<u8>,
+    },
+    /// DREP: the peer agrees to the end.
+    Disconnected {
+        /// 224 bytes.
+        private_data: Vec<u8>,
+    },
+    /// No answer in spite of all retries.
+    Failed(Failure),
+    /// The QP's number may be used again.
+    TimewaitOver,
+    /// SIDR_REQ: the id of the event is a new one, to be answered by `SidrReply` or destroyed.
+    SidrRequest(Box<SidrQuestion>),
+    /// SIDR_REP.
+    SidrReply(Box<SidrAnswer>),
+}
+
+/// What got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// REQ. The connection is idle.
+    Request,
+    /// REP. The connection is idle.
+    Reply,
+    /// DREQ. The connection is in timewait.
+    Disconnect,
+    /// SIDR_REQ. The connection is idle.
+    Sidr,
+}
+
+/// A REQ, from the side of its receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Who listened.
+    pub listener: ConnId,
+    /// How it came.
+    pub from: Address,
+    /// The service asked for.
+    pub service_id: u64,
+    /// The transport.
+    pub service: Service,
+    /// Path of the connection.
+    pub path: Path,
+    /// GUID of the sender's channel adapter.
+    pub remote_ca_guid: u64,
+    /// The sender's QP.
+    pub remote_qpn: u32,
+    /// Its first PSN.
+    pub starting_psn: u32,
+    /// Reads and atomics the sender wants to have under way: what this side must answer.
+    pub responder_resources: u8,
+    /// Reads and atomics the sender can answer: what this side may have under way.
+    pub initiator_depth: u8,
+    /// Retries of the transport.
+    pub retry_count: u8,
+    /// RNR retries this side's QP shall make.
+    pub rnr_retry_count: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// The sender receives from an SRQ.
+    pub srq: bool,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// 92 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// A REP, from the side of its receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply {
+    /// The peer's QP.
+    pub remote_qpn: u32,
+    /// Its first PSN.
+    pub starting_psn: u32,
+    /// GUID of the peer's channel adapter.
+    pub remote_ca_guid: u64,
+    /// Reads and atomics this side must answer.
+    pub responder_resources: u8,
+    /// Reads and atomics this side may have under way.
+    pub initiator_depth: u8,
+    /// The peer's delay of acknowledgements: 4.096 us x 2^n.
+    pub target_ack_delay: u8,
+    /// RNR retries this side's QP shall make.
+    pub rnr_retry_count: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// The peer receives from an SRQ.
+    pub srq: bool,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// 196 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// A SIDR_REQ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SidrQuestion {
+    /// Who listened.
+    pub listener: ConnId,
+    /// How it came, and how the answer goes.
+    pub from: Address,
+    /// The service asked for.
+    pub service_id: u64,
+    /// Partition asked for.
+    pub pkey: u16,
+    /// 216 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// A SIDR_REP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SidrAnswer {
+    /// Whether QP number and Q_Key mean something.
+    pub status: SidrStatus,
+    /// The datagram QP of the service.
+    pub qpn: u32,
+    /// Its Q_Key.
+    pub qkey: u32,
+    /// Vendor id and options of enhanced connection establishment; zero if none.
+    pub ece: (u32, u32),
+    /// What `status` has to add, at most 72 bytes.
+    pub info: Vec<u8>,
+    /// 136 bytes.
+    pub private_data: Vec<u8>,
+}

@@ -1,0 +1,145 @@
+//! Paths: where MADs go, and where a connection's packets will.
+use hwspec::wire::mad::cm::ReqPath;
+
+/// A port's address.
+pub type Gid = [u8; 16];
+
+/// The way of a MAD between two ports' QP1. "Local" is this side's, for MADs sent and received alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// GID of this port; all zero if a received MAD had no GRH.
+    pub local_gid: Gid,
+    /// GID of the other port; all zero if a received MAD had no GRH.
+    pub remote_gid: Gid,
+    /// LID of this port; 0 on Ethernet.
+    pub local_lid: u16,
+    /// LID of the other port; 0 on Ethernet.
+    pub remote_lid: u16,
+    /// Whether the MAD bears a GRH, as on Ethernet it always does.
+    pub grh: bool,
+    /// Service level, or priority on Ethernet.
+    pub sl: u8,
+    /// Traffic class of the GRH.
+    pub traffic_class: u8,
+    /// Flow label of the GRH: 20 bits.
+    pub flow_label: u32,
+    /// Hop limit of the GRH.
+    pub hop_limit: u8,
+    /// Partition of the packet.
+    pub pkey: u16,
+    /// The other side's QP: 1 if it keeps to the rules. Answers go there.
+    pub remote_qpn: u32,
+}
+
+/// The path of a connection's packets, as its QP's address vector wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// GID of this port.
+    pub local_gid: Gid,
+    /// GID of the other port.
+    pub remote_gid: Gid,
+    /// LID of this port; 0 on Ethernet.
+    pub local_lid: u16,
+    /// LID of the other port; 0 on Ethernet.
+    pub remote_lid: u16,
+    /// Whether packets bear a GRH.
+    pub grh: bool,
+    /// Service level, or priority on Ethernet.
+    pub sl: u8,
+    /// Traffic class of the GRH.
+    pub traffic_class: u8,
+    /// Flow label of the GRH: 20 bits.
+    pub flow_label: u32,
+    /// Hop limit of the GRH.
+    pub hop_limit: u8,
+    /// Static rate, as path records have it; 0 unknown.
+    pub rate: u8,
+    /// 1 to 5: 256 to 4096 bytes.
+    pub mtu: u8,
+    /// Partition.
+    pub pkey: u16,
+    /// 4.096 us x 2^n.
+    pub packet_life_time: u8,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            local_gid: [0; 16],
+            remote_gid: [0; 16],
+            local_lid: 0,
+            remote_lid: 0,
+            grh: true,
+            sl: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            rate: 0,
+            mtu: 3,
+            pkey: 0xffff,
+            packet_life_time: crate::default::ETHERNET_PACKET_LIFE_TIME,
+        }
+    }
+}
+
+/// The LID of a REQ that says "as the packet came" (IBTA 12.7.11).
+const PERMISSIVE_LID: u16 = 0xffff;
+
+impl Path {
+    /// The way of MADs along this path.
+    pub fn address(&self) -> Address {
+        Address {
+            local_gid: self.local_gid,
+            remote_gid: self.remote_gid,
+            local_lid: self.local_lid,
+            remote_lid: self.remote_lid,
+            grh: self.grh,
+            sl: self.sl,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+            pkey: self.pkey,
+            remote_qpn: 1,
+        }
+    }
+
+    /// The path as a REQ describes it. Beyond the subnet LIDs mean nothing to the peer.
+    pub(crate) fn describe(&self, ack_delay: u8) -> ReqPath {
+        let subnet_local = self.hop_limit <= 1;
+        let lid = |lid| if subnet_local { lid } else { PERMISSIVE_LID };
+        let mut path = ReqPath::zeroed();
+        path.set()
+            .local_lid(lid(self.local_lid))
+            .remote_lid(lid(self.remote_lid))
+            .local_gid(self.local_gid)
+            .remote_gid(self.remote_gid)
+            .flow_label(self.flow_label & 0xf_ffff)
+            .packet_rate(self.rate & 0x3f)
+            .traffic_class(self.traffic_class)
+            .hop_limit(self.hop_limit)
+            .sl(self.sl & 0xf)
+            .subnet_local(subnet_local)
+            .local_ack_timeout(crate::ack_timeout(ack_delay, self.packet_life_time & 31));
+        path
+    }
+
+    /// The path of a REQ from the side of its receiver, who got it on the way `from`.
+    pub(crate) fn of_request(path: &ReqPath, mtu: u8, pkey: u16, from: &Address) -> Self {
+        Self {
+            local_gid: path.remote_gid(),
+            remote_gid: path.local_gid(),
+            local_lid: if path.remote_lid() == PERMISSIVE_LID { from.local_lid } else { path.remote_lid() },
+            // The LID it came from is where answers go, whatever the sender thinks of itself.
+            remote_lid: from.remote_lid,
+            grh: from.grh || !path.subnet_local(),
+            sl: if path.subnet_local() { path.sl() } else { from.sl },
+            traffic_class: path.traffic_class(),
+            flow_label: path.flow_label(),
+            hop_limit: if from.grh { from.hop_limit } else { path.hop_limit() },
+            rate: path.packet_rate(),
+            mtu,
+            pkey,
+            packet_life_time: path.local_ack_timeout().saturating_sub(1),
+        }
+    }
+}
