@@ -84,8 +84,9 @@ fn captured(capture: &options::Capture) -> Result<String, NodeError> {
     let signals = Signals::hold().map_err(NodeError::system("hold signals back"))?;
     let node = Node::open(&capture.node.path())?;
     let failed = || NodeError::system(format!("write {}", capture.file.display()));
-    let file = std::fs::File::create(&capture.file).map_err(failed())?;
-    let thread = CaptureThread::start(&node, std::io::BufWriter::new(file))?;
+    let open = capture.file.clone();
+    let thread =
+        CaptureThread::start(&node, move || std::fs::File::create(open).map(std::io::BufWriter::new))?;
     let mut left = capture.seconds.map(Duration::from_secs);
     // A disk that is full ends it, too.
     while !thread.has_ended() && left != Some(Duration::ZERO) {

@@ -17,6 +17,7 @@ use std::{
 pub struct CaptureThread {
     stop: Arc<AtomicBool>,
     held: Arc<Held>,
+    lost_before: u32,
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
@@ -30,16 +31,21 @@ pub struct Captured {
 }
 
 impl CaptureThread {
-    /// Starts to write frames to `to`.
-    pub fn start(node: &Arc<Node>, to: impl Write + Send + 'static) -> Result<Self, NodeError> {
+    /// Starts to write frames to what `open` gives, which is called once no other capture can be under way.
+    pub fn start<W: Write + Send + 'static>(
+        node: &Arc<Node>,
+        open: impl FnOnce() -> io::Result<W>,
+    ) -> Result<Self, NodeError> {
         let held = Arc::new(Held::new(node, Outlet::Capture)?);
         let failed = || NodeError::system("start a capture");
+        let to = open().map_err(NodeError::system("open the file of a capture"))?;
         let file = Capture::new(to, node.adapter().config().link_layer).map_err(failed())?;
+        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, their_stop) = (held.clone(), stop.clone());
         let builder = std::thread::Builder::new().name("ironverbs-capture".into()).stack_size(512 << 10);
         let thread = sys::without_signals(|| builder.spawn(move || write(&theirs, file, &their_stop)));
-        Ok(Self { stop, held, thread: Some(thread.map_err(failed())?) })
+        Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 
     /// Whether the thread has ended by itself: what it writes to takes no more.
@@ -49,7 +55,7 @@ impl CaptureThread {
 
     /// Writes what waits, and ends.
     pub fn finish(mut self) -> io::Result<Captured> {
-        let lost = self.held.core().outlet_ring(Outlet::Capture).lost();
+        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
         match self.stop_thread() {
             Some(Ok(result)) => result.map(|frames| Captured { frames, lost }),
             _ => Err(io::Error::other("the capture's thread ended early")),

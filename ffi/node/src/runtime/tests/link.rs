@@ -205,8 +205,11 @@ fn a_capture_ends_with_its_frames_written() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let file = scratch.0.join("capture");
-    let capture = CaptureThread::start(&node, std::fs::File::create(&file).unwrap()).unwrap();
-    assert!(CaptureThread::start(&node, Vec::new()).is_err(), "one at a time");
+    let capture = CaptureThread::start(&node, || std::fs::File::create(&file)).unwrap();
+    let second: Result<_, NodeError> = CaptureThread::start(&node, || -> std::io::Result<Vec<u8>> {
+        panic!("one at a time: the first one's file is left alone")
+    });
+    assert!(second.is_err());
     let core = node.core();
     let now = core.now();
     let frames = [vec![2; 60], vec![4; 1000]];
@@ -217,5 +220,5 @@ fn a_capture_ends_with_its_frames_written() {
     assert_eq!((captured.frames, captured.lost), (2, 0));
     let bytes = std::fs::read(&file).unwrap();
     assert_eq!(bytes.len(), 24 + 16 + 60 + 16 + 1000);
-    CaptureThread::start(&node, Vec::new()).unwrap().finish().unwrap();
+    CaptureThread::start(&node, || Ok(Vec::new())).unwrap().finish().unwrap();
 }
