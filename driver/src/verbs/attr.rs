@@ -151,6 +151,9 @@ pub struct DeviceAttr {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
+    /// Multicast groups, and members of one.
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,

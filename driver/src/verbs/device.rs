@@ -375,6 +375,8 @@ fn attributes(function: &Function) -> DeviceAttr {
         max_srq: pow(caps.log_max_srq()),
         max_srq_wr: pow(caps.log_max_srq_sz()) - 1,
         max_srq_sge: recv_sge.saturating_sub(1),
+        max_mcast_grp: if caps.max_qp_mcg() > 0 { pow(caps.log_max_mcg()) } else { 0 },
+        max_mcast_qp_attach: caps.max_qp_mcg(),
         max_pkeys: if function.is_ethernet() {
             1
         } else {

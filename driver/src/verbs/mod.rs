@@ -5,6 +5,7 @@ mod ah;
 mod attr;
 mod cq;
 mod device;
+mod mcast;
 mod modify;
 mod mr;
 mod pd;

@@ -46,6 +46,8 @@ pub struct Qp {
     /// As in `control`, for posts.
     state: AtomicU32,
     control: Mutex<Control>,
+    /// Groups it is a member of, by GID and LID.
+    groups: Mutex<Vec<([u8; 16], u16)>>,
     cap: QpCap,
     service: Service,
     pub(crate) pd: Arc<Pd>,
@@ -234,6 +236,7 @@ impl Qp {
                 state: QpState::Reset,
                 attr: QpAttr { cap, port_num: 1, ..QpAttr::default() },
             }),
+            groups: Mutex::default(),
             cap,
             service: init.service,
             pd: pd.clone(),
@@ -291,6 +294,10 @@ impl Qp {
 
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn groups(&self) -> MutexGuard<'_, Vec<([u8; 16], u16)>> {
+        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was.

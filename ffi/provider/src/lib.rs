@@ -16,6 +16,7 @@ mod cq_ex;
 mod device;
 mod events;
 mod guard;
+mod mcast;
 mod mlx5dv;
 mod mr;
 mod parent_domain;

@@ -243,6 +243,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             if !context.birth.is_here() {
                 return Ok(());
             }
+            if IronQp::of(qp).inner.is_member() {
+                return Err(libc::EBUSY);
+            }
             let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
             libc::pthread_mutex_lock(&raw mut (*qp).mutex);
             while (&raw const (*qp).events_completed).read_volatile() != sent {

@@ -75,6 +75,11 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.max_res_rd_atom = int(attr.max_res_rd_atom);
     out.max_qp_init_rd_atom = int(attr.max_qp_init_rd_atom);
     out.atomic_cap = attr.atomic_cap as u32;
+    out.max_mcast_grp = int(attr.max_mcast_grp);
+    out.max_mcast_qp_attach = int(attr.max_mcast_qp_attach);
+    out.max_total_mcast_qp_attach = int(attr.max_mcast_grp.saturating_mul(attr.max_mcast_qp_attach));
+    // Address handles are memory of the program.
+    out.max_ah = c_int::MAX;
     out.max_pkeys = attr.max_pkeys;
     out.local_ca_ack_delay = attr.local_ca_ack_delay;
     out.phys_port_cnt = attr.phys_port_cnt;

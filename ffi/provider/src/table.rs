@@ -2,7 +2,7 @@
 //! (EOPNOTSUPP): SRQ, XRC, memory windows, device memory, flows, raw packets.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{ah, clock, context, cq, cq_ex, mr, parent_domain, pd, post, qp, query};
+use crate::{ah, clock, context, cq, cq_ex, mcast, mr, parent_domain, pd, post, qp, query};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -23,6 +23,8 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("dereg_mr", mr::dereg_mr as Op),
         ("create_ah", ah::create_ah as Op),
         ("destroy_ah", ah::destroy_ah as Op),
+        ("attach_mcast", mcast::attach_mcast as Op),
+        ("detach_mcast", mcast::detach_mcast as Op),
         ("create_cq", cq::create_cq as Op),
         ("create_cq_ex", cq_ex::create_cq_ex as Op),
         ("destroy_cq", cq::destroy_cq as Op),

@@ -1,0 +1,59 @@
+//! Multicast groups: which datagram queue pairs take what is sent to a group (IBTA 10.5.2).
+
+use super::{Qp, Service};
+use crate::error::Error;
+use hwspec::cmd::{Opcode, mcg::*};
+
+/// LIDs of groups, without the permissive one (IBTA 4.1.3).
+const GROUP_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
+
+/// Whether a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
+fn is_group(gid: &[u8; 16]) -> bool {
+    gid[0] == 0xff || gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] && gid[12] >> 4 == 0xe
+}
+
+impl Qp {
+    /// Makes it a member of the group `gid` (and `lid` on InfiniBand); nothing changes if it is one. EINVAL: not a
+    /// datagram queue pair, not a group.
+    pub fn attach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
+        let function = &self.pd.device.function;
+        if self.service() != Service::Ud || !is_group(gid) {
+            return Err(Error::invalid("only datagram queue pairs, and only groups"));
+        }
+        if !function.is_ethernet() && !GROUP_LIDS.contains(&lid) {
+            return Err(Error::invalid(format!("{lid:#x} is not the LID of a group")));
+        }
+        let mut groups = self.groups();
+        if groups.contains(&(*gid, lid)) {
+            return Ok(());
+        }
+        // The device knows groups by GID only.
+        if !groups.iter().any(|(joined, _)| joined == gid) {
+            let mut input = AttachToMcgIn::zeroed();
+            input.set().qpn(self.qpn()).multicast_gid(*gid);
+            function.order(Opcode::AttachToMcg, self.pd.device.opener.uid(), &input)?;
+        }
+        groups.push((*gid, lid));
+        Ok(())
+    }
+
+    /// Takes it out of the group; EINVAL if it is not a member.
+    pub fn detach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
+        let mut groups = self.groups();
+        let at = groups.iter().position(|joined| *joined == (*gid, lid));
+        let at = at.ok_or_else(|| Error::invalid("the queue pair is not a member of the group"))?;
+        if groups.iter().filter(|(joined, _)| joined == gid).count() == 1 {
+            let mut input = DetachFromMcgIn::zeroed();
+            input.set().qpn(self.qpn()).multicast_gid(*gid);
+            let device = &self.pd.device;
+            device.function.order(Opcode::DetachFromMcg, device.opener.uid(), &input)?;
+        }
+        groups.swap_remove(at);
+        Ok(())
+    }
+
+    /// Whether it is a member of any group: then programs may not destroy it yet.
+    pub fn is_member(&self) -> bool {
+        !self.groups().is_empty()
+    }
+}
