@@ -112,6 +112,7 @@ impl Agent {
             Command::Established => self.established(id),
             Command::Disconnect { private_data } => self.disconnect(now, id, &private_data),
             Command::DisconnectReply { private_data } => self.disconnect_reply(now, id, private_data),
+            Command::PeerGone => self.peer_gone(now, id),
             Command::SidrRequest(request) => self.sidr_request(now, id, &request),
             Command::SidrReply(reply) => self.sidr_reply(id, &reply),
             Command::Destroy => {
@@ -142,6 +143,12 @@ impl Agent {
         let before = matches!(conn.state, State::Idle | State::Listen);
         let sidr = matches!(conn.state, State::SidrReqSent | State::SidrReqReceived);
         (!before && !sidr).then_some(conn.qp)
+    }
+
+    /// What the peer calls a connection; `None` as long as it has not said so, and when all is over.
+    pub fn remote_id(&self, id: ConnId) -> Option<u32> {
+        let conn = self.conns.get(&id.0).filter(|conn| !conn.abandoned)?;
+        (conn.remote_id != 0 && conn.state != State::Idle).then_some(conn.remote_id)
     }
 
     /// How many ids are in use, those of ended connections in timewait included.

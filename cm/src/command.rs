@@ -64,6 +64,8 @@ pub enum Command {
         /// At most 224 bytes.
         private_data: Vec<u8>,
     },
+    /// Connected, REP or DREQ sent: the peer's process is known to have died, which counts as the DREQ or DREP it cannot send.
+    PeerGone,
     /// Idle: sends a SIDR_REQ.
     SidrRequest(Box<SidrRequest>),
     /// After `Event::SidrRequest`: sends a SIDR_REP. The id is idle then.

@@ -192,6 +192,22 @@ impl Agent {
         }
     }
 
+    pub(crate) fn peer_gone(&mut self, now: Time, id: u32) -> Result<(), Refused> {
+        let standing = [State::RepSent, State::MraRepReceived, State::Established];
+        if self.must_be(id, &standing).is_ok() {
+            if let Some(conn) = self.conns.get_mut(&id) {
+                conn.state = State::DreqReceived;
+            }
+            self.answered(id);
+            self.tell(id, Event::Disconnect { private_data: vec![0; 220] });
+            return Ok(());
+        }
+        self.must_be(id, &[State::DreqSent])?;
+        self.timewait(now, id);
+        self.tell(id, Event::Disconnected { private_data: vec![0; 224] });
+        Ok(())
+    }
+
     pub(crate) fn disconnect_reply(
         &mut self,
         now: Time,

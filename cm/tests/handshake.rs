@@ -308,3 +308,18 @@ fn data_that_comes_before_the_rtu_is_as_good() {
     assert!(matches!(link.event(Side::Right), Some((id, Event::Established { .. })) if id == right));
     assert_eq!(link.right.deadline(), None);
 }
+
+#[test]
+fn a_peer_that_died_counts_as_one_that_took_its_leave() {
+    let (mut link, left, right) = connected();
+    assert_eq!(link.agent(Side::Left).remote_id(left), Some(right.0));
+    link.command(Side::Left, left, Command::PeerGone).expect("gone");
+    assert!(matches!(link.event(Side::Left), Some((id, Event::Disconnect { .. })) if id == left));
+    link.command(Side::Left, left, Command::DisconnectReply { private_data: no_data() }).expect("reply");
+    assert_eq!(link.agent(Side::Left).state(left), Some(State::Timewait));
+    assert!(link.command(Side::Left, left, Command::PeerGone).is_err());
+
+    link.command(Side::Right, right, Command::Disconnect { private_data: no_data() }).expect("disconnect");
+    link.command(Side::Right, right, Command::PeerGone).expect("gone");
+    assert!(matches!(link.event(Side::Right), Some((id, Event::Disconnected { .. })) if id == right));
+}
