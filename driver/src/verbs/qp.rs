@@ -135,6 +135,12 @@ impl Geometry {
     fn bytes(&self) -> usize {
         self.sq_offset + self.sq_blocks as usize * WQE_BB
     }
+
+    /// The memory behind both rings: one that is not there has an entry all the same, which is never used.
+    fn room(&self) -> usize {
+        let rq = self.rq_entries.max(1) as usize * self.rq_stride;
+        rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)
+    }
 }
 
 impl Qp {
@@ -149,7 +155,7 @@ impl Qp {
         }
         let geometry = Geometry::of(init, device.attr())?;
         let function = &device.function;
-        let mem = Arc::new(pd.queue_memory(geometry.bytes())?);
+        let mem = Arc::new(pd.queue_memory(geometry.room())?);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();
