@@ -103,6 +103,8 @@ pub struct Umr {
     pub list: Option<(Sge, u16)>,
     /// First octoword that changes.
     pub offset: Option<u16>,
+    /// Refuse unless the key is tied to this queue pair.
+    pub tied: bool,
 }
 
 impl Umr {
@@ -113,6 +115,7 @@ impl Umr {
         umr.set()
             .inline_data(self.list.is_none())
             .check_free(UmrCheck::from_raw(self.check))
+            .check_qpn(self.tied)
             .translation_offset_en(self.offset.is_some())
             .xlt_octowords(octowords)
             .xlt_offset(self.offset.unwrap_or(0))
