@@ -25,6 +25,7 @@ pub mod sriov;
 #[cfg(test)]
 mod tests;
 pub mod transport;
+mod umr;
 pub mod verbs;
 
 pub use bringup::{Step, Watch};

@@ -35,6 +35,11 @@ const SCATTER_32: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
+/// Basic blocks of the work request that binds a memory window.
+const KEY_BLOCKS: usize = 3;
+/// Basic blocks up to which a queue is made larger for them.
+const KEY_ROOM: usize = 64 * KEY_BLOCKS;
+
 /// A queue pair.
 pub struct Qp {
     pub(crate) sq: Spin<SendQueue>,
@@ -68,7 +73,7 @@ fn overhead(service: Service) -> usize {
     match service {
         Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
         Service::XrcIni | Service::XrcTgt => SEND_OVERHEAD + WQE_DS,
-        Service::Rc | Service::Uc | Service::RawPacket => SEND_OVERHEAD,
+        Service::Rc | Service::Uc | Service::RawPacket | Service::Keys => SEND_OVERHEAD,
     }
 }
 
@@ -113,7 +118,14 @@ impl Geometry {
         let blocks_each = wqe.div_ceil(WQE_BB);
         let sq_blocks = match init.max_send_wr {
             0 => 0,
-            wrs => (wrs as usize * blocks_each).next_power_of_two(),
+            wrs => {
+                // A bind or an invalidation of a key takes more: small queues have room for as many of them.
+                let of_keys = match init.service.is_connected() || init.service == Service::Keys {
+                    true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
+                    false => 0,
+                };
+                (wrs as usize * blocks_each).max(of_keys).next_power_of_two()
+            }
         };
         if sq_blocks > attr.max_qp_wr as usize {
             return Err(Error::invalid(format!(

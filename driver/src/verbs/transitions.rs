@@ -47,6 +47,7 @@ const TABLE: &[Row] = &[
             (&[Ud], PLACE.union(Mask::QKEY), NONE),
             (&[Gsi], KEYS, Mask::PORT),
             (&[RawPacket], Mask::PORT, NONE),
+            (&[Keys], PLACE, NONE),
         ],
     ),
     (
@@ -68,7 +69,7 @@ const TABLE: &[Row] = &[
             (&[Rc, XrcTgt], RESPONDER, RIGHTS),
             (&[Uc, XrcIni], PEER, RIGHTS),
             (&[Ud, Gsi], NONE, KEYS),
-            (&[RawPacket], NONE, NONE),
+            (&[RawPacket, Keys], NONE, NONE),
         ],
     ),
     (
@@ -81,7 +82,7 @@ const TABLE: &[Row] = &[
             (&[XrcTgt], Mask::TIMEOUT.union(Mask::SQ_PSN), RUNS_RNR),
             (&[Uc], Mask::SQ_PSN, RUNS),
             (&[Ud, Gsi], Mask::SQ_PSN, RUNS_QKEY),
-            (&[RawPacket], NONE, NONE),
+            (&[RawPacket, Keys], NONE, NONE),
         ],
     ),
     (Rts, Rts, Opcode::Rts2rtsQp, RUNNING),
