@@ -4,9 +4,9 @@
 //! record, doorbell.
 
 use crate::{
-    umr::Change,
     dma::{DmaRing, SpinGuard, copy_from_caller},
     error::PostError,
+    umr::Change,
     verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
 };
 use hwspec::{

@@ -43,12 +43,7 @@ impl Change {
     }
 
     /// The bind of a memory window ([`SendOp::BindMw`]), tied to `qpn` if it has a number.
-    pub fn bind(
-        variant: u8,
-        qpn: Option<u32>,
-        part: (u32, u64, u64),
-        access: AccessFlags,
-    ) -> Self {
+    pub fn bind(variant: u8, qpn: Option<u32>, part: (u32, u64, u64), access: AccessFlags) -> Self {
         let (lkey, addr, len) = part;
         let mut umr = UmrCtrlSeg::zeroed();
         umr.set().inline_data(true).translation_offset_en(true);
@@ -65,7 +60,8 @@ impl Change {
             umr.set().check_free(UmrCheck::NotFree);
         }
         let has = |flag| access.contains(flag);
-        mask |= MkeyMask::LEN | MkeyMask::START_ADDR | MkeyMask::RR | MkeyMask::RW | MkeyMask::A | MkeyMask::LW;
+        mask |=
+            MkeyMask::LEN | MkeyMask::START_ADDR | MkeyMask::RR | MkeyMask::RW | MkeyMask::A | MkeyMask::LW;
         umr.set().mkey_mask(mask).xlt_octowords((WQE_BB / KlmSeg::SIZE) as u16);
         context
             .set()
@@ -98,14 +94,23 @@ impl Change {
     /// does while windows are bound to the region.
     pub fn carry_out(&self, device: &Arc<Device>, key: u32) -> Result<(), Error> {
         let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 1, 0)?);
-        let init = QpInit { max_send_wr: 2, max_send_sge: 1, sq_sig_all: true, ..QpInit::new(Service::Keys, &cq, &cq) };
+        let init = QpInit {
+            max_send_wr: 2,
+            max_send_sge: 1,
+            sq_sig_all: true,
+            ..QpInit::new(Service::Keys, &cq, &cq)
+        };
         let qp = Qp::create(&pd, &init)?;
         let place = QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
-        for (state, mask) in [(QpState::Init, place), (QpState::Rtr, QpAttrMask::STATE), (QpState::Rts, QpAttrMask::STATE)] {
+        for (state, mask) in
+            [(QpState::Init, place), (QpState::Rtr, QpAttrMask::STATE), (QpState::Rts, QpAttrMask::STATE)]
+        {
             qp.modify(&QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, mask)?;
         }
         let mut batch = qp.begin();
-        batch.change(key, self).map_err(|errno| Error::Invalid { what: "the key cannot be changed".into(), errno })?;
+        batch
+            .change(key, self)
+            .map_err(|errno| Error::Invalid { what: "the key cannot be changed".into(), errno })?;
         batch.commit();
         let mut wc = [Completion::default()];
         let begun = Instant::now();

@@ -383,7 +383,8 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &RxMessage) ->
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = rx.va.wrapping_add(rx.done.into());
-    let found = translate::pieces(w.func, w.user(), rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
+    let found =
+        translate::pieces(w.func, w.user(), rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {

@@ -1,7 +1,7 @@
 //! UMR: memory keys changed by work requests (PRM: user-mode memory registration).
 //!
 //! What a key translates to, its range, rights, domain and low byte change at once, between two requests of the queue.
-//! The driver's own queue pair for it may do so to any key of the function; others to keys of their domain.
+//! A driver's own queue pair for it may do so to any key of its driver; others to keys of their domain.
 
 use super::{
     fetch::{self, Wqe},
@@ -64,7 +64,10 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     check(w, wqe, &umr, &before)?;
     let words = words(w, &umr, &before, start + ENTRIES..end)?;
     change(&mut row, &context, umr.mkey_mask())?;
-    if w.func.get::<PdRow>(row.pd).is_none() {
+    let domain = w.func.get::<PdRow>(row.pd).ok_or(REFUSED)?;
+    // A region stays in its domain while windows of that are bound to it (IBTA 10.6.7.2.5).
+    let moves = row.pd != before.pd;
+    if moves && (before.head.refs != 0 || !may_use(w.q.head.uid, domain.head.uid)) {
         return Err(REFUSED);
     }
     let window = is_window(w, &row);
@@ -76,7 +79,7 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
         }
         load(w.func, &mut row, offset(&umr), &words)?;
     }
-    if row.pd != before.pd {
+    if moves {
         move_domain(w.func, before.pd, row.pd)?;
     }
     if window && (region.is_some() || row.access & access::FREE != 0) {
@@ -94,6 +97,11 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     Ok(())
 }
 
+/// Whether user context `uid` may use what is `of` another: context 0 may use all.
+fn may_use(uid: u16, of: u16) -> bool {
+    uid == 0 || uid == of
+}
+
 /// First octoword that is changed.
 fn offset(umr: &UmrCtrlSeg) -> u64 {
     match umr.translation_offset_en() {
@@ -109,7 +117,9 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     // Entries that are pages, and a key of pages with other rights or bounds, reach any memory of the function.
     let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
     let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
-    let own = w.q.service == ServiceType::RegUmr.raw() || of_domain;
+    // Who made the queue changes what it could have made itself.
+    let by_owner = w.q.service == ServiceType::RegUmr.raw() && may_use(w.q.head.uid, row.head.uid);
+    let own = by_owner || of_domain;
     // IBTA 10.6.7.2.2: a program ties a window to the queue pair it binds it on, and to no other.
     let tied = row.qpn == w.qpn() || !umr.check_qpn();
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
@@ -120,7 +130,11 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     };
     // Without an offset its place would say how much signature data follows: there is none.
     let plain = umr.translation_offset_en() || umr.xlt_offset() == 0;
-    if row.access & access::UMR != 0 && own && tied && named && expected && plain { Ok(()) } else { Err(REFUSED) }
+    if row.access & access::UMR != 0 && own && tied && named && expected && plain {
+        Ok(())
+    } else {
+        Err(REFUSED)
+    }
 }
 
 /// The fields of the context that `mask` names.

@@ -8,7 +8,7 @@ use crate::{
     umr::Change,
 };
 use hwspec::{
-    cmd::{Opcode, mkey::*},
+    cmd::{Opcode, Status, mkey::*},
     context::{AccessMode, mkey::MkeyContext},
     handle::Mkey,
     wqe::MkeyMask,
@@ -90,7 +90,8 @@ impl Mr {
             // SAFETY: the caller's promise.
             let under = unsafe { Self::register(pd, addr, len, addr as u64, local)? };
             let parts = parts(under.key.0, addr as u64, len);
-            let mr = Self::create(pd, Backing::Under(Box::new(under)), Translation::Parts(parts), len, 0, access)?;
+            let mr =
+                Self::create(pd, Backing::Under(Box::new(under)), Translation::Parts(parts), len, 0, access)?;
             pd.device.shifted.insert(mr.key.0, 0, len, addr as u64);
             return Ok(mr);
         }
@@ -202,9 +203,13 @@ impl Mr {
             return Err(Error::invalid("the protection domain is of another device"));
         }
         let kept = AccessFlags::ZERO_BASED | AccessFlags::ON_DEMAND;
-        let grows = access.contains(AccessFlags::LOCAL_WRITE) && !self.access.contains(AccessFlags::LOCAL_WRITE);
+        let grows =
+            access.contains(AccessFlags::LOCAL_WRITE) && !self.access.contains(AccessFlags::LOCAL_WRITE);
         if grows || self.is_indirect() || access & kept != self.access & kept {
-            return Err(Error::Invalid { what: "the region must be registered anew".into(), errno: libc::EAGAIN });
+            return Err(Error::Invalid {
+                what: "the region must be registered anew".into(),
+                errno: libc::EAGAIN,
+            });
         }
         let rights_mask = MkeyMask::LR | MkeyMask::LW | MkeyMask::RR | MkeyMask::RW | MkeyMask::A;
         let context = rights(&pd.device, &pd, access);
@@ -237,11 +242,12 @@ impl Mr {
                 device.shifted.remove(self.key.0);
                 backing.unmap()
             }
+            Err(Error::Command { status: Status::BadResState | Status::ResBusy, .. }) => {
+                self.backing = Some(backing);
+                Err(Error::Invalid { what: "windows are bound to the region".into(), errno: libc::EBUSY })
+            }
             Err(error) => {
-                match error.errno() {
-                    libc::EBUSY => self.backing = Some(backing),
-                    _ => backing.leak(), // the key lives: taking the memory away would let it reach what comes there next
-                }
+                backing.leak(); // the key lives: taking the memory away would let it reach what comes there next
                 Err(error)
             }
         }
@@ -335,10 +341,7 @@ mod tests {
 
     #[test]
     fn equal_addresses_need_one_entry() {
-        assert_eq!(
-            pages(0x7f12_3456_7000, 0x7f12_3456_7000, 1 << 20).unwrap(),
-            (31, vec![0x7f12_0000_0000])
-        );
+        assert_eq!(pages(0x7f12_3456_7000, 0x7f12_3456_7000, 1 << 20).unwrap(), (31, vec![0x7f12_0000_0000]));
     }
 
     #[test]

@@ -73,8 +73,7 @@ impl Mw {
             .translations_octword_size(ROOM);
         let mut input = CreateMkeyIn::zeroed();
         input.set().memory_key_mkey_entry(context);
-        let out: CreateMkeyOut =
-            device.function.call(Opcode::CreateMkey, device.opener.uid(), &input)?;
+        let out: CreateMkeyOut = device.function.call(Opcode::CreateMkey, device.opener.uid(), &input)?;
         let rkey = AtomicU32::new(out.mkey_index() << 8 | u32::from(variant));
         Ok(Mw { pd: pd.clone(), kind, rkey, live: true })
     }
@@ -106,7 +105,8 @@ impl Mw {
         let lkey = match bind.mr {
             Some(mr) if !ends => {
                 let changes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-                let short = bind.access.intersects(changes) && !mr.access().contains(AccessFlags::LOCAL_WRITE);
+                let short =
+                    bind.access.intersects(changes) && !mr.access().contains(AccessFlags::LOCAL_WRITE);
                 let other = !Arc::ptr_eq(mr.pd(), &self.pd);
                 if other || short || !mr.access().contains(AccessFlags::MW_BIND) {
                     return Err(libc::EINVAL);

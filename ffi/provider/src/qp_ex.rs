@@ -3,9 +3,9 @@
 //! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request, its data setter closes it; one that gets no data
 //! is closed by whatever comes next. The first failure is kept and `wr_complete` reports it, posting nothing.
 
+use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
 use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
-use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
 use crate::guard::guard;
 use crate::mw;
 use crate::qp::IronQp;

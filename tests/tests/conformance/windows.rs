@@ -161,7 +161,15 @@ fn a_window_of_type_2_is_of_one_queue_pair() {
     let part = Part { qpn: s.b.qpn, ..s.part() };
     let (c, d) = (s.bed.qp(1), s.bed.qp(2));
     s.bed.connect_with(c, d, path());
-    assert_eq!({ let umr = s.bind_wr(part); s.post(d, &umr) }.error, UNBOUND, "tied to another than it is posted on");
+    assert_eq!(
+        {
+            let umr = s.bind_wr(part);
+            s.post(d, &umr)
+        }
+        .error,
+        UNBOUND,
+        "tied to another than it is posted on"
+    );
     assert!(s.bind(part).is_ok());
     let (va, rkey) = (s.region.va + 512, s.key(part));
     assert!(s.write(va, rkey).is_ok());
