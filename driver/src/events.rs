@@ -40,8 +40,16 @@ pub enum PortEvent {
     Active,
     /// Link down.
     Error,
-    /// Something of its attributes changed (GIDs, P_Keys, LID); the raw subtype.
-    Changed(u8),
+    /// Its LID changed.
+    LidChange,
+    /// Its P_Keys changed.
+    PkeyChange,
+    /// Its GIDs changed.
+    GidChange,
+    /// The subnet manager asks its clients to register anew.
+    ClientReregister,
+    /// Something else of its attributes changed; the raw subtype.
+    Other(u8),
 }
 
 /// What happened to the function.
@@ -103,7 +111,8 @@ pub struct Events {
 #[derive(Default)]
 pub(crate) struct Registry {
     cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
-    qps: Mutex<HashMap<u32, u64>>,
+    /// The cookie, and whether it wants to know that its send queue has drained.
+    qps: Mutex<HashMap<u32, (u64, bool)>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,7 +130,14 @@ impl Registry {
     }
 
     pub fn add_qp(&self, qpn: u32, cookie: u64) {
-        locked(&self.qps).insert(qpn, cookie);
+        locked(&self.qps).insert(qpn, (cookie, false));
+    }
+
+    /// Whether the next draining of the QP's send queue is an event.
+    pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
+        if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
+            qp.1 = wanted;
+        }
     }
 
     pub fn remove_qp(&self, qpn: u32) {
@@ -200,7 +216,11 @@ impl Events {
                 let kind = match PortChange::from_raw(eqe.event_sub_type()) {
                     PortChange::Active => PortEvent::Active,
                     PortChange::Down | PortChange::Initialized => PortEvent::Error,
-                    other => PortEvent::Changed(other.raw()),
+                    PortChange::Lid => PortEvent::LidChange,
+                    PortChange::Pkey => PortEvent::PkeyChange,
+                    PortChange::Guid => PortEvent::GidChange,
+                    PortChange::ClientRereg => PortEvent::ClientReregister,
+                    other => PortEvent::Other(other.raw()),
                 };
                 Some(Event::Port { port, kind })
             }
@@ -210,7 +230,12 @@ impl Events {
                     return Some(Event::Device(DeviceEvent::Other(other.raw(), eqe.event_sub_type())));
                 };
                 let qpn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
-                let cookie = *locked(&self.registry.qps).get(&qpn)?;
+                let mut qps = locked(&self.registry.qps);
+                let (cookie, drained) = qps.get_mut(&qpn)?;
+                if kind == QpEvent::SqDrained && !std::mem::take(drained) {
+                    return None;
+                }
+                let cookie = *cookie;
                 Some(Event::Qp { qpn, cookie, kind })
             }
         }

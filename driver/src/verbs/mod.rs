@@ -11,9 +11,9 @@ mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod resize;
 mod service;
 mod transitions;
-mod resize;
 mod work;
 
 pub use crate::post::SendBatch;

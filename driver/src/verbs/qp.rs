@@ -351,19 +351,27 @@ impl Qp {
         let out: QueryQpOut = device.function.call(Opcode::QueryQp, device.opener.uid(), &input)?;
         let qpc = out.qpc();
         let path = qpc.primary_address_path();
-        let last = self.control().attr;
+        let mut control = self.control();
+        let last = control.attr;
         let state = match qpc.state() {
             context::QpState::Reset => QpState::Reset,
             context::QpState::Init => QpState::Init,
             context::QpState::Rtr => QpState::Rtr,
             context::QpState::Rts => QpState::Rts,
             context::QpState::SqErr => QpState::Sqe,
-            context::QpState::SqDrained => QpState::Sqd,
+            context::QpState::SqDrained | context::QpState::SqDraining => QpState::Sqd,
             context::QpState::Err => QpState::Err,
             context::QpState::Other(raw) => {
                 return Err(Error::device("a QP state from 0 to 6", raw.to_string()));
             }
         };
+        // The device stops sending, or altogether, of its own accord; the next move begins where it stands.
+        let alone = matches!(state, QpState::Sqe | QpState::Err) && control.state != QpState::Reset;
+        if alone {
+            control.state = state;
+            self.state.store(state as u32, Relaxed);
+        }
+        drop(control);
         let mut access = AccessFlags::empty();
         access.set(AccessFlags::REMOTE_READ, qpc.rre());
         access.set(AccessFlags::REMOTE_WRITE, qpc.rwe());
@@ -371,6 +379,7 @@ impl Qp {
         Ok(QpAttr {
             qp_state: state,
             cur_qp_state: state,
+            sq_draining: qpc.state() == context::QpState::SqDraining,
             path_mtu: if qpc.mtu() == 0 { 0 } else { 128 << qpc.mtu().min(5) },
             qkey: qpc.q_key(),
             rq_psn: qpc.next_rcv_psn(),

@@ -102,6 +102,9 @@ pub const IBV_EVENT_PATH_MIG_ERR: u32 = 7;
 pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
 pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
 pub const IBV_EVENT_PORT_ERR: u32 = 10;
+pub const IBV_EVENT_LID_CHANGE: u32 = 11;
+pub const IBV_EVENT_PKEY_CHANGE: u32 = 12;
+pub const IBV_EVENT_CLIENT_REREGISTER: u32 = 17;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
 pub const IBV_EVENT_GID_CHANGE: u32 = 18;
 
