@@ -135,6 +135,7 @@ pub fn open(
         true => {
             lock.set_state(FunctionState::InChange);
             lock.clear_slots();
+            lock.clear_held();
             DmaMem::alloc(&transport, cmd::memory_len(log_size), Scope::Function)?
         }
         false => DmaMem::attach(&transport, shared.command_memory().0, cmd::memory_len(log_size))?,
@@ -167,6 +168,7 @@ pub fn open(
         .and_then(|()| describe(&mut function, watch))
         .and_then(|()| if fresh { addresses(&function, watch) } else { Ok(()) });
     if result.is_ok() {
+        crate::verbs::sweep(&function, &lock);
         lock.set_state(FunctionState::Up);
     }
     drop(lock);

@@ -2,6 +2,10 @@
 //!
 //! Everything is a word that is claimed by writing an opener's id into it. What a dead opener holds may be taken.
 
+mod held;
+
+pub use held::{FileId, Held};
+
 use crate::{dma::DmaMem, error::Error, transport::Transport};
 use std::{
     sync::{

@@ -3,7 +3,7 @@
 use crate::{eq::EventQueue, function::Function, transport::Interrupt};
 use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -33,6 +33,15 @@ pub enum QpEvent {
     PathMigrationFailed,
 }
 
+/// What happened to a shared receive queue (IBTA 11.6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SrqEvent {
+    /// Fewer receives are left than it was armed for.
+    LimitReached,
+    /// Catastrophic error: its entries cannot be read.
+    Error,
+}
+
 /// What happened to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
@@ -40,16 +49,8 @@ pub enum PortEvent {
     Active,
     /// Link down.
     Error,
-    /// Its LID changed.
-    LidChange,
-    /// Its P_Keys changed.
-    PkeyChange,
-    /// Its GIDs changed.
-    GidChange,
-    /// The subnet manager asks its clients to register anew.
-    ClientReregister,
-    /// Something else of its attributes changed; the raw subtype.
-    Other(u8),
+    /// Something of its attributes changed (GIDs, P_Keys, LID); the raw subtype.
+    Changed(u8),
 }
 
 /// What happened to the function.
@@ -87,6 +88,15 @@ pub enum Event {
         /// What happened.
         kind: QpEvent,
     },
+    /// A shared receive queue's event.
+    Srq {
+        /// SRQ number.
+        srqn: u32,
+        /// What the SRQ was created with.
+        cookie: u64,
+        /// What happened.
+        kind: SrqEvent,
+    },
     /// The port changed.
     Port {
         /// Port number, from 1.
@@ -105,14 +115,17 @@ pub struct Events {
     pub(crate) interrupt: Interrupt,
     pub(crate) queue: Mutex<Option<EventQueue>>,
     pub(crate) registry: Arc<Registry>,
+    /// Of an event that concerns several, those not given out yet.
+    pub(crate) further: Mutex<VecDeque<Event>>,
 }
 
 /// The objects events are about: number to cookie.
 #[derive(Default)]
 pub(crate) struct Registry {
     cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
-    /// The cookie, and whether it wants to know that its send queue has drained.
-    qps: Mutex<HashMap<u32, (u64, bool)>>,
+    /// A target QP of XRC may be open more than once.
+    qps: Mutex<HashMap<u32, Vec<u64>>>,
+    srqs: Mutex<HashMap<u32, u64>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -130,18 +143,27 @@ impl Registry {
     }
 
     pub fn add_qp(&self, qpn: u32, cookie: u64) {
-        locked(&self.qps).insert(qpn, (cookie, false));
+        locked(&self.qps).entry(qpn).or_default().push(cookie);
     }
 
-    /// Whether the next draining of the QP's send queue is an event.
-    pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
-        if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
-            qp.1 = wanted;
+    pub fn remove_qp(&self, qpn: u32, cookie: u64) {
+        let mut qps = locked(&self.qps);
+        if let Some(cookies) = qps.get_mut(&qpn) {
+            if let Some(at) = cookies.iter().position(|c| *c == cookie) {
+                cookies.swap_remove(at);
+            }
+            if cookies.is_empty() {
+                qps.remove(&qpn);
+            }
         }
     }
 
-    pub fn remove_qp(&self, qpn: u32) {
-        locked(&self.qps).remove(&qpn);
+    pub fn add_srq(&self, srqn: u32, cookie: u64) {
+        locked(&self.srqs).insert(srqn, cookie);
+    }
+
+    pub fn remove_srq(&self, srqn: u32) {
+        locked(&self.srqs).remove(&srqn);
     }
 }
 
@@ -161,6 +183,9 @@ impl Events {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
         loop {
+            if let Some(event) = locked(&self.further).pop_front() {
+                return Some(event);
+            }
             let eqe = self.take()?;
             if let Some(event) = self.translate(&eqe) {
                 return Some(event);
@@ -216,13 +241,16 @@ impl Events {
                 let kind = match PortChange::from_raw(eqe.event_sub_type()) {
                     PortChange::Active => PortEvent::Active,
                     PortChange::Down | PortChange::Initialized => PortEvent::Error,
-                    PortChange::Lid => PortEvent::LidChange,
-                    PortChange::Pkey => PortEvent::PkeyChange,
-                    PortChange::Guid => PortEvent::GidChange,
-                    PortChange::ClientRereg => PortEvent::ClientReregister,
-                    other => PortEvent::Other(other.raw()),
+                    other => PortEvent::Changed(other.raw()),
                 };
                 Some(Event::Port { port, kind })
+            }
+            kind @ (EventType::SrqRqLimit | EventType::SrqCatasError) => {
+                let srqn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
+                let cookie = *locked(&self.registry.srqs).get(&srqn)?;
+                let limit = kind == EventType::SrqRqLimit;
+                let kind = if limit { SrqEvent::LimitReached } else { SrqEvent::Error };
+                Some(Event::Srq { srqn, cookie, kind })
             }
             EventType::InternalError => Some(Event::Device(DeviceEvent::Fatal)),
             other => {
@@ -230,13 +258,11 @@ impl Events {
                     return Some(Event::Device(DeviceEvent::Other(other.raw(), eqe.event_sub_type())));
                 };
                 let qpn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
-                let mut qps = locked(&self.registry.qps);
-                let (cookie, drained) = qps.get_mut(&qpn)?;
-                if kind == QpEvent::SqDrained && !std::mem::take(drained) {
-                    return None;
-                }
-                let cookie = *cookie;
-                Some(Event::Qp { qpn, cookie, kind })
+                let cookies = locked(&self.registry.qps).get(&qpn)?.clone();
+                let mut all = cookies.into_iter().map(|cookie| Event::Qp { qpn, cookie, kind });
+                let first = all.next();
+                locked(&self.further).extend(all);
+                first
             }
         }
     }

@@ -188,6 +188,7 @@ impl Drop for Function {
             }
         };
         if lock.strike() {
+            crate::verbs::sweep(self, &lock);
             return self.leave();
         }
         let torn_down = match shared.state() {

@@ -59,7 +59,9 @@ impl Shifted {
 pub struct Inbox {
     /// The ring.
     pub ring: DmaRing,
-    /// Segments in one entry.
+    /// The first data segment of an entry.
+    pub first: usize,
+    /// Data segments in one entry.
     pub segments: usize,
     /// Regions of the device that do not lie where their keys say.
     pub shifted: Arc<Shifted>,
@@ -68,7 +70,7 @@ pub struct Inbox {
 impl Inbox {
     /// Copies `bytes` to the segments of receive `number`. False if they do not hold them.
     pub fn put(&self, number: u32, mut bytes: &[u8]) -> bool {
-        for segment in 0..self.segments {
+        for segment in self.first..self.first + self.segments {
             if bytes.is_empty() {
                 break;
             }

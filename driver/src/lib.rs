@@ -21,15 +21,17 @@ pub mod pci;
 mod poll;
 mod post;
 mod records;
+mod shared_receive;
 pub mod sriov;
+mod stand_ins;
 #[cfg(test)]
 mod tests;
 pub mod transport;
-mod umr;
 pub mod verbs;
 
 pub use bringup::{Step, Watch};
+pub use claims::FileId;
 pub use error::{Error, PostError};
-pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent};
+pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent, SrqEvent};
 pub use health::Health;
 pub use verbs::*;

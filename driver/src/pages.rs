@@ -14,6 +14,7 @@ use hwspec::cmd::{
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 /// Which pages `QUERY_PAGES` asks about (`op_mod`).
@@ -30,6 +31,10 @@ pub enum Stage {
 const CANT_GIVE: u16 = 0;
 const GIVE: u16 = 1;
 const TAKE: u16 = 2;
+/// [`PageBlock::function`] of what was given to none.
+const NOBODY: u16 = u16::MAX;
+/// How long another opener may be at supplying pages.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Pages in one command: what the mailboxes that are always there hold.
 const BATCH: usize = 512;
 
@@ -112,6 +117,36 @@ impl PageSupply<'_> {
             pages -= batch;
         }
         Ok(())
+    }
+
+    /// Writes down a block that is not given to the chip as its own: it is freed with the others when the function goes down.
+    pub fn keep(&self, mem: DmaMem) -> Result<(), Error> {
+        let begin = Instant::now();
+        while !self.shared.claim_page_manager() {
+            if begin.elapsed() > PATIENCE {
+                return Err(Error::Timeout { what: "the supplier of pages".into(), waited: PATIENCE });
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
+        let pages = mem.len().div_ceil(PAGE_SIZE) as u32;
+        if let Some(index) = index {
+            let block = PageBlock { iova: mem.iova(), pages, function: NOBODY, held: 0 };
+            self.shared.set_page_block(index, Some(block));
+            self.own.lock().unwrap_or_else(|e| e.into_inner()).insert(mem.iova(), mem);
+        }
+        self.shared.release_page_manager();
+        index.map(drop).ok_or_else(|| {
+            Error::no_memory(format!("the function has {PAGE_BLOCKS} blocks of pages already"))
+        })
+    }
+
+    /// Frees a block of [`keep`](Self::keep).
+    pub fn give_up(&self, iova: u64) {
+        let at = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_some_and(|b| b.iova == iova));
+        if let Some(at) = at {
+            free_block(self.transport, self.shared, self.own, at);
+        }
     }
 
     /// Tells the device that there are no pages to be had.

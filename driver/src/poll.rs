@@ -2,6 +2,7 @@
 
 use crate::{
     inline::Inbox,
+    shared_receive::SharedReceives,
     verbs::{Completion, WcFlags, WcOpcode, WcStatus},
 };
 use hwspec::{
@@ -26,6 +27,8 @@ pub struct QpQueues {
     pub rq: RecvTracker,
     /// Where the receives point, for messages that come in the CQE.
     pub inbox: Option<Inbox>,
+    /// Where they come from, if not from an own queue.
+    pub srq: Option<Arc<SharedReceives>>,
 }
 
 /// Send work requests under way.
@@ -52,19 +55,6 @@ impl SendTracker {
         let slot = &self.slots[(block & self.mask) as usize];
         slot.0.store(wr_id, Relaxed);
         slot.1.store(u64::from(number) << 32 | u64::from(end), Relaxed);
-    }
-
-    /// Notes that the work request at `block`, of several blocks, binds a memory window, or does not: the device's
-    /// completion tells changes of keys not apart.
-    pub fn mark(&self, block: u32, binds: bool) {
-        self.slots[(block.wrapping_add(1) & self.mask) as usize].0.store(binds.into(), Relaxed);
-    }
-
-    /// What a change of a key was, of the work request whose completion names block `counter`.
-    #[cold]
-    fn change(&self, counter: u16) -> WcOpcode {
-        let slot = (u32::from(counter).wrapping_add(1) & self.mask) as usize;
-        if self.slots[slot].0.load(Relaxed) == 0 { WcOpcode::LocalInv } else { WcOpcode::BindMw }
     }
 
     /// Makes all up to `head` count.
@@ -166,6 +156,8 @@ impl RecvTracker {
 #[derive(Default)]
 pub struct QpTable {
     root: Vec<Option<Box<Branch>>>,
+    /// SRQs of XRC: their receives complete here whatever target QP they came by.
+    srqs: Vec<Arc<SharedReceives>>,
 }
 
 type Branch = [Option<Box<Leaf>>; 256];
@@ -183,6 +175,29 @@ impl QpTable {
     pub fn get(&self, qpn: u32) -> Option<&Arc<QpQueues>> {
         let [root, branch, leaf] = steps(qpn);
         self.root.get(root)?.as_ref()?[branch].as_ref()?[leaf].as_ref()
+    }
+
+    /// The SRQ of XRC `srqn`.
+    pub fn srq(&self, srqn: u32) -> Option<&Arc<SharedReceives>> {
+        self.srqs.iter().find(|srq| srq.srqn == srqn)
+    }
+
+    /// Enters an SRQ of XRC.
+    pub fn insert_srq(&mut self, srq: Arc<SharedReceives>) {
+        self.srqs.push(srq);
+    }
+
+    /// Removes an SRQ of XRC.
+    pub fn remove_srq(&mut self, srqn: u32) {
+        self.srqs.retain(|srq| srq.srqn != srqn);
+    }
+
+    /// The shared queue whose receive a CQE completes: that of its QP, or the one it names itself (XRC).
+    pub fn shared(&self, cqe: &Cqe64) -> Option<&Arc<SharedReceives>> {
+        match self.get(cqe.qpn().0) {
+            Some(qp) => qp.srq.as_ref(),
+            None => self.srq(cqe.srqn_uidx() & 0xff_ffff),
+        }
     }
 
     /// Enters a QP. Its number has 24 bits.
@@ -217,33 +232,20 @@ impl QpTable {
 /// The work completion a CQE means. `None`: it names a QP that is not there (any more), or is none.
 #[inline(always)]
 pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
-    let qp = table.get(cqe.qpn().0)?;
+    let Some(qp) = table.get(cqe.qpn().0) else { return by_target(table, cqe) };
     let counter = cqe.wqe_counter();
     let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
     match cqe.opcode() {
         CqeOpcode::Req => {
             wc.opcode = send_opcode(cqe.sop());
-            match wc.opcode {
-                WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
-                WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
-                _ => {}
+            if matches!(wc.opcode, WcOpcode::CompSwap | WcOpcode::FetchAdd) {
+                wc.byte_len = 8;
             }
             let wr_id = qp.sq.complete(counter);
             Some(known(wc, wr_id))
         }
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
-            wc.opcode = WcOpcode::Recv;
-            match cqe.opcode() {
-                CqeOpcode::RespSend => {}
-                CqeOpcode::RespSendInv => wc.flags = WcFlags::WITH_INV,
-                imm => {
-                    wc.flags = WcFlags::WITH_IMM;
-                    if imm == CqeOpcode::RespWrImm {
-                        wc.opcode = WcOpcode::RecvRdmaWithImm;
-                    }
-                }
-            }
-            wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
+            message(cqe, &mut wc);
             if cqe.cqe_format() == CqeFormat::Inline32 {
                 return Some(received_inline(qp, cqe, wc));
             }
@@ -254,10 +256,72 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             if qp.datagram {
                 from_whom(cqe, &mut wc);
             }
-            let wr_id = qp.rq.complete(counter);
-            Some(known(wc, wr_id))
+            match qp.rq.complete(counter) {
+                Some(wr_id) => wc.wr_id = wr_id,
+                None => wc = from_shared(qp.srq.as_deref(), cqe, wc),
+            }
+            Some(wc)
         }
-        CqeOpcode::ReqErr | CqeOpcode::RespErr => Some(failed(qp, cqe)),
+        CqeOpcode::ReqErr => Some(failed(cqe, qp.sq.complete(counter))),
+        CqeOpcode::RespErr => {
+            let shared = || qp.srq.as_ref()?.complete(counter, None).map(|(wr_id, _)| wr_id);
+            Some(failed(cqe, qp.rq.complete(counter).or_else(shared)))
+        }
+        _ => None,
+    }
+}
+
+/// What came with a receive: which kind of message, and the four bytes beside it.
+#[inline(always)]
+fn message(cqe: &Cqe64, wc: &mut Completion) {
+    wc.opcode = WcOpcode::Recv;
+    match cqe.opcode() {
+        CqeOpcode::RespSend => {}
+        CqeOpcode::RespSendInv => wc.flags = WcFlags::WITH_INV,
+        imm => {
+            wc.flags = WcFlags::WITH_IMM;
+            if imm == CqeOpcode::RespWrImm {
+                wc.opcode = WcOpcode::RecvRdmaWithImm;
+            }
+        }
+    }
+    wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
+}
+
+/// A receive of a shared queue.
+#[inline(never)]
+fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, mut wc: Completion) -> Completion {
+    let inline = cqe.cqe_format() == CqeFormat::Inline32;
+    let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
+    let given = if inline { Some(bytes.unwrap_or_default()) } else { None };
+    match srq.and_then(|srq| srq.complete(cqe.wqe_counter(), given)) {
+        Some((wr_id, fits)) => {
+            wc.wr_id = wr_id;
+            if !fits || inline && bytes.is_none() {
+                wc.status = WcStatus::LocProtErr;
+            }
+        }
+        None => wc.status = WcStatus::GeneralErr,
+    }
+    wc
+}
+
+/// A receive that came by a target QP of XRC, which is not this queue's to know; the CQE names the SRQ.
+#[cold]
+fn by_target(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+    let srq = table.srq(cqe.srqn_uidx() & 0xff_ffff)?;
+    let qpn = cqe.qpn().0;
+    match cqe.opcode() {
+        CqeOpcode::RespErr => {
+            let wr_id = srq.complete(cqe.wqe_counter(), None).map(|(wr_id, _)| wr_id);
+            Some(Completion { qpn, ..failed(cqe, wr_id) })
+        }
+        CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
+            let mut wc = Completion { qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
+            message(cqe, &mut wc);
+            wc.src_qp = cqe.rqpn().0;
+            Some(from_shared(Some(srq), cqe, wc))
+        }
         _ => None,
     }
 }
@@ -272,7 +336,9 @@ fn from_whom(cqe: &Cqe64, wc: &mut Completion) {
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
 #[inline]
 fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion {
-    let Some(number) = qp.rq.number(cqe.wqe_counter()) else { return known(wc, None) };
+    let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
+        return from_shared(qp.srq.as_deref(), cqe, wc);
+    };
     let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
     // Before the entry is retired: a post may then write over it.
     let fits = bytes.zip(qp.inbox.as_ref()).is_some_and(|(bytes, inbox)| inbox.put(number, bytes));
@@ -308,11 +374,9 @@ fn send_opcode(sop: u8) -> WcOpcode {
 
 #[cold]
 #[inline(never)]
-fn failed(qp: &QpQueues, cqe: &Cqe64) -> Completion {
+fn failed(cqe: &Cqe64, wr_id: Option<u64>) -> Completion {
     let error = cqe.as_error();
     let sent = cqe.opcode() == CqeOpcode::ReqErr;
-    let counter = error.wqe_counter();
-    let wr_id = if sent { qp.sq.complete(counter) } else { qp.rq.complete(counter) };
     let status = match error.syndrome() {
         CqeSyndrome::LocalLengthErr => WcStatus::LocLenErr,
         CqeSyndrome::LocalQpOpErr => WcStatus::LocQpOpErr,
@@ -333,7 +397,7 @@ fn failed(qp: &QpQueues, cqe: &Cqe64) -> Completion {
         status,
         opcode: if sent { send_opcode(error.s_wqe_opcode()) } else { WcOpcode::Recv },
         vendor_err: error.vendor_err_synd().into(),
-        qpn: qp.qpn,
+        qpn: cqe.qpn().0,
         ..Completion::default()
     };
     known(wc, wr_id)
@@ -351,6 +415,7 @@ mod tests {
             sq: SendTracker::new(8),
             rq: RecvTracker::new(4),
             inbox: None,
+            srq: None,
         })
     }
 

@@ -77,7 +77,8 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// As [`own`](Self::own), for objects that the function's driver shares with all (event queues, UAR pages).
+    /// As [`own`](Self::own), for objects that the function's driver shares with all (event queues, UAR pages, XRC
+    /// domains).
     pub fn shared<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
         match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
         {

@@ -48,7 +48,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.qpc();
     let service = context.st();
     Syndrome::ServiceType.unless(SERVICES.contains(&service))?;
-    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1);
+    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1 | ServiceType::RegUmr);
     Syndrome::Privileged.unless(!privileged || call.uid == 0)?;
     if let Some(which) = special(service) {
         Syndrome::InUse.unless(call.func.function().special_qp[which] == 0)?;
@@ -65,14 +65,19 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         false => Some(call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?),
     };
     let xrcd = match service {
-        ServiceType::Xrc => Some(call.own::<XrcdRow>(context.xrcd(), Syndrome::NoSuchXrcd)?),
+        ServiceType::Xrc => Some(call.shared::<XrcdRow>(context.xrcd(), Syndrome::NoSuchXrcd)?),
         _ => None,
     };
     let send_cq = call.own::<CqRow>(context.cqn_snd(), Syndrome::NoSuchCq)?;
-    let receive_cq = call.own::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?;
-    let srq = match context.rq_type() {
-        RQ_OWN | RQ_NONE => None,
-        RQ_SHARED => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
+    // An XRC QP receives by other means, and names what the function's driver has for that.
+    let receive_cq = match xrcd {
+        Some(_) => call.shared::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?,
+        None => call.own::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?,
+    };
+    let srq = match (context.rq_type(), xrcd) {
+        (RQ_OWN | RQ_NONE, _) => None,
+        (RQ_SHARED, Some(_)) => Some(call.shared::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
+        (RQ_SHARED, None) => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
         _ => return Syndrome::RqType.refuse(),
     };
     // XRC SRQs serve XRC QPs only, and those no others.

@@ -44,7 +44,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     let (mut cq, mut xrcd) = (None, None);
     if kind == Kind::Xrc {
         cq = Some(call.own::<CqRow>(shape.cqn, Syndrome::NoSuchCq)?);
-        xrcd = Some(call.own::<XrcdRow>(shape.xrcd, Syndrome::NoSuchXrcd)?);
+        xrcd = Some(call.shared::<XrcdRow>(shape.xrcd, Syndrome::NoSuchXrcd)?);
     }
     let dbr = memory::record(shape.dbr)?;
     let layout = Memory {

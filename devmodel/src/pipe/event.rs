@@ -57,16 +57,23 @@ pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
 }
 
 /// Event of a QP, SRQ or CQ that belongs to user context `uid`: goes to an EQ of that context that wants it, else to one
-/// of the function's own driver.
+/// of the function's own driver. Where that has none, what happens to its objects is told to every context that wants it.
 pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {
     let bit = kind.raw();
-    let wants = |uid: u16| {
-        func.live::<EqRow>().into_iter().find(|eqn| {
-            func.row::<EqRow>(*eqn)
-                .is_some_and(|eq| eq.head.uid == uid && eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0)
-        })
-    };
-    if let Some(eqn) = wants(uid).or_else(|| wants(0)) {
+    let mut wanting: Vec<(u32, u16)> = func
+        .live::<EqRow>()
+        .into_iter()
+        .filter_map(|eqn| func.row::<EqRow>(eqn).map(|eq| (eqn, eq)))
+        .filter(|(_, eq)| eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0)
+        .map(|(eqn, eq)| (eqn, eq.head.uid))
+        .collect();
+    let of = |uid: u16| wanting.iter().position(|(_, owner)| *owner == uid);
+    match of(uid).or_else(|| of(0)) {
+        Some(at) => wanting = vec![wanting[at]],
+        None if uid != 0 => return,
+        None => {}
+    }
+    for (eqn, _) in wanting {
         push(func, eqn, Eqe::new(kind, data));
     }
 }

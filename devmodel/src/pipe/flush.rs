@@ -32,15 +32,21 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     let q = &mut *w.q;
     q.state = QpState::Err.raw();
     q.set(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ | QpFlags::SQ_FAILED, true);
-    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED | QpFlags::DRAINING, false);
+    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED, false);
     (q.ack_deadline, q.rnr_deadline, q.flush_wait) = (0, 0, 0);
     q.sr_head = q.sr_tail;
     q.sr_send = q.sr_tail;
     q.sq_reads = 0;
     q.rr_send = q.rr_tail;
     w.ready = true;
-    if w.q.has(QpFlags::HAS_SRQ) {
-        // IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more from its SRQ.
+    let shared = w.q.has(QpFlags::HAS_SRQ);
+    w.q.set(QpFlags::LAST_WQE_OWED, shared);
+}
+
+/// IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more from its SRQ, and what it took has completed.
+fn last_wqe(w: &mut Work<'_, '_, '_>) {
+    if w.q.has(QpFlags::LAST_WQE_OWED) {
+        w.q.set(QpFlags::LAST_WQE_OWED, false);
         let (uid, qpn) = (w.q.head.uid, w.qpn());
         event::queue(w.func, uid, EventType::SrqLastWqe, qpn);
     }
@@ -79,6 +85,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
             completion::push(w, w.q.cqn_rcv, cqe, true);
             w.q.rx = RxMessage::default();
         }
+        last_wqe(w);
     } else if !w.q.has(QpFlags::NO_RQ) {
         w.q.rx = RxMessage::default();
         let before = w.q.rq_ci;

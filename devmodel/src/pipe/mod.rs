@@ -24,7 +24,7 @@ mod requester;
 mod responder;
 mod responses;
 mod service;
-pub(crate) mod settle;
+mod settle;
 mod timers;
 mod uc;
 mod umr;
@@ -101,7 +101,8 @@ fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
 fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&mut Work<'_, '_, '_>)) {
     Work::on(func, step, qp, |w| {
         let party = Party(w.q.head.party);
-        if !w.step.host.reaches(party) {
+        // A target of XRC has no memory of its own, and may outlive whoever created it.
+        if !w.step.host.reaches(party) && !xrc::is_target(w) {
             w.step.blocked = Some(party);
             return;
         }

@@ -5,8 +5,11 @@ use super::{
     responder,
     work::Work,
 };
-use crate::state::{Counters, QpFlags, SrqRow};
-use hwspec::{handle::Psn, wire::NakCode};
+use crate::{
+    host::Party,
+    state::{Counters, QpFlags, SrqRow},
+};
+use hwspec::{context::ServiceType, handle::Psn, wire::NakCode};
 
 /// `SrqRow::kind` of an XRC SRQ.
 const XRC_SRQ: u32 = 1;
@@ -23,11 +26,22 @@ pub(crate) fn domain(w: &Work<'_, '_, '_>, srqn: u32) -> u32 {
     target(w, srqn).map_or(w.q.pd, |srq| srq.pd)
 }
 
+/// Whether the QP is the target side of XRC.
+#[cold]
+pub(crate) fn is_target(w: &Work<'_, '_, '_>) -> bool {
+    w.q.service == ServiceType::Xrc.raw() && w.q.has(QpFlags::NO_SQ)
+}
+
 /// Lets `then` see the QP with what requests for `srqn` use: SRQ, CQ and protection domain of the SRQ.
 fn lend(w: &mut Work<'_, '_, '_>, srqn: u32, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
     let q = &w.q;
     let own = (q.pd, q.srqn, q.cqn_rcv, q.user_index);
     if let Some(srq) = target(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) {
+        let party = Party(srq.head.party);
+        if !w.step.host.reaches(party) {
+            w.step.blocked = Some(party);
+            return;
+        }
         w.q.srqn = srqn;
         (w.q.pd, w.q.cqn_rcv, w.q.user_index) = (srq.pd, srq.cqn, srq.user_index);
     }

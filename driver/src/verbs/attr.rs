@@ -1,6 +1,6 @@
 //! Attributes of devices, ports and queue pairs.
 
-use super::{Cq, Service};
+use super::{Cq, Service, Srq};
 use std::sync::Arc;
 
 bitflags::bitflags! {
@@ -154,6 +154,8 @@ pub struct DeviceAttr {
     /// Multicast groups, and members of one.
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
+    /// Whether there are extended reliable connections.
+    pub xrc: bool,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
@@ -244,6 +246,8 @@ pub struct QpInit {
     pub sq_sig_all: bool,
     /// Multicasts it sends do not come back to it.
     pub block_multicast_loopback: bool,
+    /// Receives come from here instead of a queue of its own.
+    pub srq: Option<Arc<Srq>>,
     /// Comes back in this QP's events.
     pub cookie: u64,
 }
@@ -262,6 +266,7 @@ impl QpInit {
             max_inline: 0,
             sq_sig_all: false,
             block_multicast_loopback: false,
+            srq: None,
             cookie: 0,
         }
     }
@@ -304,10 +309,6 @@ pub struct QpAttr {
     pub ah: AddressHandle,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
-    /// In SQD with work requests under way; only told.
-    pub sq_draining: bool,
-    /// A path migration state other than migrated is asked for.
-    pub migrates: bool,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub min_rnr_timer: u8,

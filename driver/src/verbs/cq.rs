@@ -6,6 +6,7 @@ use crate::{
     error::Error,
     poll::{QpQueues, QpTable, convert},
     records::Record,
+    shared_receive::SharedReceives,
     transport::{Bar, Transport},
 };
 use hwspec::{
@@ -290,8 +291,24 @@ impl Cq {
         self.consumer.lock().qps.remove(qpn);
     }
 
-    /// Removes the completions of `qpn` that nobody has taken, closing the gaps.
+    /// Removes the completions of `qpn` that nobody has taken, closing the gaps. Receives that came from a shared queue are
+    /// free again.
     pub(crate) fn remove_completions(&self, qpn: u32) {
+        self.remove(|cqe| cqe.qpn().0 == qpn);
+    }
+
+    /// The receives of an SRQ of XRC complete here from now on.
+    pub(crate) fn attach_srq(&self, srq: Arc<SharedReceives>) {
+        self.consumer.lock().qps.insert_srq(srq);
+    }
+
+    /// An SRQ of XRC that is gone reports here no more; what it reported and nobody took is removed.
+    pub(crate) fn detach_srq(&self, srqn: u32) {
+        self.remove(|cqe| is_receive(cqe) && cqe.srqn_uidx() & 0xff_ffff == srqn);
+        self.consumer.lock().qps.remove_srq(srqn);
+    }
+
+    fn remove(&self, goes: impl Fn(&Cqe64) -> bool) {
         // Not while the ring is replaced: entries would be taken from both.
         let _whole = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut consumer = self.consumer.lock();
@@ -306,8 +323,14 @@ impl Cq {
         while end != begin {
             end = end.wrapping_sub(1);
             let Some(bytes) = ring.take64(end, |_| true) else { break };
-            if Cqe64::from_bytes(bytes).qpn().0 == qpn {
+            let cqe = Cqe64::from_bytes(bytes);
+            if goes(&cqe) {
                 removed += 1;
+                if is_receive(&cqe) {
+                    if let Some(srq) = consumer.qps.shared(&cqe) {
+                        srq.complete(cqe.wqe_counter(), None);
+                    }
+                }
             } else if removed > 0 {
                 let to = end.wrapping_add(removed);
                 let mut bytes = bytes;
@@ -344,6 +367,12 @@ impl Cq {
         }
         result
     }
+}
+
+/// Whether it completes a receive.
+fn is_receive(cqe: &Cqe64) -> bool {
+    use CqeOpcode::*;
+    matches!(cqe.opcode(), RespSend | RespSendImm | RespSendInv | RespWrImm | RespErr)
 }
 
 impl Drop for Cq {

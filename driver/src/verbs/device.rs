@@ -191,6 +191,7 @@ impl Device {
             interrupt,
             queue: Mutex::new(Some(queue)),
             registry: registry.clone(),
+            further: Mutex::default(),
         };
         let attr = attributes(&function);
         Ok(Arc::new(Device {
@@ -377,6 +378,7 @@ fn attributes(function: &Function) -> DeviceAttr {
         max_srq_sge: recv_sge.saturating_sub(1),
         max_mcast_grp: if caps.max_qp_mcg() > 0 { pow(caps.log_max_mcg()) } else { 0 },
         max_mcast_qp_attach: caps.max_qp_mcg(),
+        xrc: caps.xrc(),
         max_pkeys: if function.is_ethernet() {
             1
         } else {

@@ -8,13 +8,14 @@ mod device;
 mod mcast;
 mod modify;
 mod mr;
-mod mw;
 mod pd;
 mod qp;
 mod resize;
 mod service;
+mod srq;
 mod transitions;
 mod work;
+mod xrc;
 
 pub use crate::post::SendBatch;
 pub use ah::Ah;
@@ -26,8 +27,11 @@ pub use cq::{Cq, CqInit};
 pub use device::{Device, OpenOptions};
 pub use hwspec::cqe::Cqe64 as RawCompletion;
 pub use mr::Mr;
-pub use mw::{Mw, MwBind, MwType, next_variant};
 pub use pd::Pd;
 pub use qp::Qp;
 pub use service::Service;
+pub use srq::{Srq, SrqAttr, SrqInit};
 pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus};
+pub use xrc::{XrcDomain, XrcOpen};
+
+pub(crate) use xrc::sweep;

@@ -55,6 +55,11 @@ impl Pd {
         queue_memory(&self.device, Some(self), len)
     }
 
+    /// A domain of the function itself, which is not ours to deallocate.
+    pub(crate) fn of_function(device: &Arc<Device>, pdn: u32) -> Arc<Pd> {
+        Arc::new(Pd { device: device.clone(), pdn, parent: None, buffers: None, live: false })
+    }
+
     /// The device it belongs to.
     pub fn device(&self) -> &Arc<Device> {
         &self.device

@@ -1,9 +1,9 @@
 //! Queue pairs.
 
 use super::{
-    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service,
+    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service, Srq, XrcDomain,
     device::{INLINE_HEAD, SEND_OVERHEAD},
-    modify,
+    modify, xrc,
 };
 use crate::{
     dma::{DmaMem, DmaRing, Spin, page_list},
@@ -12,7 +12,8 @@ use crate::{
     poll::{QpQueues, RecvTracker, SendTracker},
     post::{RecvQueue, SendQueue},
     records::Record,
-    transport::Bar,
+    stand_ins::StandIns,
+    transport::{Bar, Scope},
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
@@ -25,8 +26,9 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// `qpc.rq_type`: an own receive queue, or none.
+/// `qpc.rq_type`: an own receive queue, a shared one, or none.
 const RQ: u8 = 0;
+const SHARED_RQ: u8 = 1;
 const NO_RQ: u8 = 3;
 /// `qpc.user_index` of those who have none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -34,11 +36,6 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 const SCATTER_32: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
-
-/// Basic blocks of the work request that binds a memory window.
-const KEY_BLOCKS: usize = 3;
-/// Basic blocks up to which a queue is made larger for them.
-const KEY_ROOM: usize = 64 * KEY_BLOCKS;
 
 /// A queue pair.
 pub struct Qp {
@@ -56,10 +53,28 @@ pub struct Qp {
     cap: QpCap,
     service: Service,
     pub(crate) pd: Arc<Pd>,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
+    /// User context it belongs to.
+    pub(crate) uid: u16,
+    cookie: u64,
+    links: Links,
     mem: Arc<DmaMem>,
     live: bool,
+}
+
+/// What it uses, and keeps.
+#[derive(Default)]
+struct Links {
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    /// Of a target of XRC, which is the domain's.
+    domain: Option<Arc<XrcDomain>>,
+}
+
+impl Links {
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        self.recv_cq.iter().chain(&self.send_cq)
+    }
 }
 
 /// State and attributes as they were last set.
@@ -73,11 +88,12 @@ fn overhead(service: Service) -> usize {
     match service {
         Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
         Service::XrcIni | Service::XrcTgt => SEND_OVERHEAD + WQE_DS,
-        Service::Rc | Service::Uc | Service::RawPacket | Service::Keys => SEND_OVERHEAD,
+        Service::Rc | Service::Uc | Service::RawPacket => SEND_OVERHEAD,
     }
 }
 
 /// Sizes of the queues in memory: receive queue first, send queue behind it.
+#[derive(Default)]
 struct Geometry {
     rq_entries: u32,
     rq_stride: usize,
@@ -118,14 +134,7 @@ impl Geometry {
         let blocks_each = wqe.div_ceil(WQE_BB);
         let sq_blocks = match init.max_send_wr {
             0 => 0,
-            wrs => {
-                // A bind or an invalidation of a key takes more: small queues have room for as many of them.
-                let of_keys = match init.service.is_connected() || init.service == Service::Keys {
-                    true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
-                    false => 0,
-                };
-                (wrs as usize * blocks_each).max(of_keys).next_power_of_two()
-            }
+            wrs => (wrs as usize * blocks_each).next_power_of_two(),
         };
         if sq_blocks > attr.max_qp_wr as usize {
             return Err(Error::invalid(format!(
@@ -147,12 +156,6 @@ impl Geometry {
     fn bytes(&self) -> usize {
         self.sq_offset + self.sq_blocks as usize * WQE_BB
     }
-
-    /// The memory behind both rings: one that is not there has an entry all the same, which is never used.
-    fn room(&self) -> usize {
-        let rq = self.rq_entries.max(1) as usize * self.rq_stride;
-        rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)
-    }
 }
 
 impl Qp {
@@ -160,14 +163,24 @@ impl Qp {
     pub fn create(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
         let device = &pd.device;
         init.service.offered()?;
+        let init = &xrc::without_receives(init);
         for cq in [&init.send_cq, &init.recv_cq] {
             if !Arc::ptr_eq(cq.device(), device) {
                 return Err(Error::invalid("CQ and protection domain belong to different devices"));
             }
         }
+        if let Some(srq) = &init.srq {
+            if srq.is_xrc() || !init.service.receives() || !Arc::ptr_eq(srq.pd().device(), device) {
+                return Err(Error::invalid("the QP cannot take receives from this SRQ"));
+            }
+        }
+        let stand_ins = match init.service.is_xrc() {
+            true => Some(XrcDomain::placeholders(device)?),
+            false => None,
+        };
         let geometry = Geometry::of(init, device.attr())?;
         let function = &device.function;
-        let mem = Arc::new(pd.queue_memory(geometry.room())?);
+        let mem = Arc::new(pd.queue_memory(geometry.bytes())?);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();
@@ -188,9 +201,14 @@ impl Qp {
             0 => qpc.set().no_sq(true),
             blocks => qpc.set().log_sq_size(blocks.trailing_zeros() as u8),
         };
-        match geometry.rq_entries {
-            0 => qpc.set().rq_type(NO_RQ),
-            entries => qpc
+        if let Some(StandIns { cqn, xrcdn, .. }) = stand_ins {
+            qpc.set().cqn_rcv(cqn).xrcd(xrcdn);
+        }
+        let shared = init.srq.as_ref().map(|srq| srq.srqn()).or(stand_ins.map(|s| s.srqn));
+        match (geometry.rq_entries, shared) {
+            (0, Some(srqn)) => qpc.set().rq_type(SHARED_RQ).srqn_rmpn_xrqn(srqn),
+            (0, None) => qpc.set().rq_type(NO_RQ),
+            (entries, _) => qpc
                 .set()
                 .rq_type(RQ)
                 .log_rq_size(entries.trailing_zeros() as u8)
@@ -209,32 +227,81 @@ impl Qp {
                 return Err(error);
             }
         };
+        let links = Links {
+            send_cq: Some(init.send_cq.clone()),
+            recv_cq: (!init.service.is_xrc()).then(|| init.recv_cq.clone()),
+            srq: init.srq.clone(),
+            domain: None,
+        };
+        Ok(Self::assemble(
+            pd,
+            qpn,
+            init.service,
+            geometry,
+            mem,
+            Some(record),
+            links,
+            init.sq_sig_all,
+            init.cookie,
+        ))
+    }
+
+    /// A handle of the target QP of XRC `qpn`.
+    pub(super) fn of_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
+        let transport = &domain.device().function.transport;
+        let mem = match DmaMem::alloc(transport, 0, Scope::Opener) {
+            Ok(mem) => Arc::new(mem),
+            Err(error) => {
+                domain.let_go_target(qpn)?;
+                return Err(error);
+            }
+        };
+        let links = Links { domain: Some(domain.clone()), ..Links::default() };
+        let (pd, service) = (domain.pd(), Service::XrcTgt);
+        let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
+        Ok(Self::assemble(&pd, qpn, service, geometry, mem, None, links, false, cookie))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn assemble(
+        pd: &Arc<Pd>,
+        qpn: u32,
+        service: Service,
+        geometry: Geometry,
+        mem: Arc<DmaMem>,
+        record: Option<Record>,
+        links: Links,
+        signal_all: bool,
+        cookie: u64,
+    ) -> Arc<Qp> {
+        let device = &pd.device;
         let queues = Arc::new(QpQueues {
             qpn,
-            datagram: init.service.is_datagram(),
+            datagram: service.is_datagram(),
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
             inbox: (geometry.rq_entries > 0).then(|| Inbox {
                 ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries, geometry.rq_stride),
+                first: 0,
                 segments: geometry.rq_stride / WQE_DS,
                 shifted: device.shifted.clone(),
             }),
+            srq: links.srq.as_ref().map(|srq| srq.receives().clone()),
         });
-        init.send_cq.attach(queues.clone());
-        init.recv_cq.attach(queues.clone());
-        device.registry.add_qp(qpn, init.cookie);
+        links.cqs().for_each(|cq| cq.attach(queues.clone()));
+        device.registry.add_qp(qpn, cookie);
         let cap = geometry.cap;
-        Ok(Arc::new(Qp {
+        Arc::new(Qp {
             sq: Spin::new(SendQueue {
                 ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
                 qpn,
-                service: init.service,
+                service,
                 block: 0,
                 number: 0,
                 max_wr: cap.max_send_wr,
                 max_sge: cap.max_send_sge as usize,
                 max_inline: cap.max_inline as usize,
-                signal_all: init.sq_sig_all,
+                signal_all,
                 small_fence: false,
                 scratch: SendQueue::scratch(cap.max_inline as usize),
             }),
@@ -246,9 +313,9 @@ impl Qp {
                 segments: geometry.rq_stride / WQE_DS,
             }),
             queues,
-            bar: function.bar.clone(),
+            bar: device.function.bar.clone(),
             doorbell: device.uar_register(BF_OFFSET),
-            record: Some(record),
+            record,
             state: AtomicU32::new(QpState::Reset as u32),
             control: Mutex::new(Control {
                 state: QpState::Reset,
@@ -256,13 +323,15 @@ impl Qp {
             }),
             groups: Mutex::default(),
             cap,
-            service: init.service,
+            service,
             pd: pd.clone(),
-            send_cq: init.send_cq.clone(),
-            recv_cq: init.recv_cq.clone(),
+            // What is the domain's is the function's.
+            uid: if links.domain.is_some() { 0 } else { device.opener.uid() },
+            cookie,
+            links,
             mem,
             live: true,
-        }))
+        })
     }
 
     /// Its number.
@@ -320,7 +389,11 @@ impl Qp {
 
     /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
+        let now = if self.links.domain.is_some() { Some(self.query()?.qp_state) } else { None };
         let mut control = self.control();
+        if let Some(state) = now {
+            control.state = state; // others may have moved it
+        }
         let next = modify::apply(self, &control, attr, mask)?;
         self.state.store(next.state as u32, Relaxed);
         if next.state == QpState::Reset && control.state != QpState::Reset {
@@ -333,8 +406,7 @@ impl Qp {
     /// After the move to RESET: nothing is posted, nothing completes any more.
     fn start_over(&self) {
         let (mut sq, mut rq) = (self.sq.lock(), self.rq.lock());
-        self.recv_cq.remove_completions(self.qpn());
-        self.send_cq.remove_completions(self.qpn());
+        self.links.cqs().for_each(|cq| cq.remove_completions(self.qpn()));
         sq.reset();
         rq.number = 0;
         self.queues.sq.reset();
@@ -348,30 +420,22 @@ impl Qp {
         let mut input = QueryQpIn::zeroed();
         input.set().qpn(self.qpn());
         let device = &self.pd.device;
-        let out: QueryQpOut = device.function.call(Opcode::QueryQp, device.opener.uid(), &input)?;
+        let out: QueryQpOut = device.function.call(Opcode::QueryQp, self.uid, &input)?;
         let qpc = out.qpc();
         let path = qpc.primary_address_path();
-        let mut control = self.control();
-        let last = control.attr;
+        let last = self.control().attr;
         let state = match qpc.state() {
             context::QpState::Reset => QpState::Reset,
             context::QpState::Init => QpState::Init,
             context::QpState::Rtr => QpState::Rtr,
             context::QpState::Rts => QpState::Rts,
             context::QpState::SqErr => QpState::Sqe,
-            context::QpState::SqDrained | context::QpState::SqDraining => QpState::Sqd,
+            context::QpState::SqDrained => QpState::Sqd,
             context::QpState::Err => QpState::Err,
             context::QpState::Other(raw) => {
                 return Err(Error::device("a QP state from 0 to 6", raw.to_string()));
             }
         };
-        // The device stops sending, or altogether, of its own accord; the next move begins where it stands.
-        let alone = matches!(state, QpState::Sqe | QpState::Err) && control.state != QpState::Reset;
-        if alone {
-            control.state = state;
-            self.state.store(state as u32, Relaxed);
-        }
-        drop(control);
         let mut access = AccessFlags::empty();
         access.set(AccessFlags::REMOTE_READ, qpc.rre());
         access.set(AccessFlags::REMOTE_WRITE, qpc.rwe());
@@ -379,7 +443,6 @@ impl Qp {
         Ok(QpAttr {
             qp_state: state,
             cur_qp_state: state,
-            sq_draining: qpc.state() == context::QpState::SqDraining,
             path_mtu: if qpc.mtu() == 0 { 0 } else { 128 << qpc.mtu().min(5) },
             qkey: qpc.q_key(),
             rq_psn: qpc.next_rcv_psn(),
@@ -420,13 +483,17 @@ impl Qp {
         if !std::mem::take(&mut self.live) {
             return Ok(());
         }
-        let mut input = DestroyQpIn::zeroed();
-        input.set().qpn(self.qpn());
         let device = &self.pd.device;
-        let result = device.function.order(Opcode::DestroyQp, device.opener.uid(), &input);
-        self.recv_cq.detach(self.qpn());
-        self.send_cq.detach(self.qpn());
-        device.registry.remove_qp(self.qpn());
+        let result = match &self.links.domain {
+            Some(domain) => domain.let_go_target(self.qpn()),
+            None => {
+                let mut input = DestroyQpIn::zeroed();
+                input.set().qpn(self.qpn());
+                device.function.order(Opcode::DestroyQp, self.uid, &input)
+            }
+        };
+        self.links.cqs().for_each(|cq| cq.detach(self.qpn()));
+        device.registry.remove_qp(self.qpn(), self.cookie);
         if result.is_err() {
             // The device may still read and write: its memory is kept for ever.
             std::mem::forget((self.mem.clone(), self.record.take()));

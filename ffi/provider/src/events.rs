@@ -3,7 +3,7 @@
 use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
-use driver::{DeviceEvent, Event, PortEvent, QpEvent};
+use driver::{DeviceEvent, Event, PortEvent, QpEvent, SrqEvent};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -100,10 +100,9 @@ impl Targets {
             Event::Cq { cookie, .. } => self.completion(cookie),
             Event::CqError { cookie, .. } => self.affiliated(cookie, abi::IBV_EVENT_CQ_ERR),
             Event::Qp { cookie, kind, .. } => self.affiliated(cookie, qp_event(kind)),
+            Event::Srq { cookie, kind, .. } => self.affiliated(cookie, srq_event(kind)),
             Event::Port { port, kind } => {
-                if let Some(kind) = port_event(kind) {
-                    self.send_async(u64::from(port), kind);
-                }
+                self.send_async(u64::from(port), port_event(kind));
             }
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
@@ -116,7 +115,8 @@ impl Targets {
 /// Port and device events name no object.
 fn is_affiliated(record: &[u8; 16]) -> bool {
     let kind = u32::from_ne_bytes([record[8], record[9], record[10], record[11]]);
-    kind < abi::IBV_EVENT_DEVICE_FATAL || kind == abi::IBV_EVENT_QP_LAST_WQE_REACHED
+    kind < abi::IBV_EVENT_DEVICE_FATAL
+        || (abi::IBV_EVENT_SRQ_ERR..=abi::IBV_EVENT_QP_LAST_WQE_REACHED).contains(&kind)
 }
 
 fn qp_event(kind: QpEvent) -> u32 {
@@ -132,16 +132,19 @@ fn qp_event(kind: QpEvent) -> u32 {
     }
 }
 
-fn port_event(kind: PortEvent) -> Option<u32> {
-    Some(match kind {
+fn srq_event(kind: SrqEvent) -> u32 {
+    match kind {
+        SrqEvent::LimitReached => abi::IBV_EVENT_SRQ_LIMIT_REACHED,
+        SrqEvent::Error => abi::IBV_EVENT_SRQ_ERR,
+    }
+}
+
+fn port_event(kind: PortEvent) -> u32 {
+    match kind {
         PortEvent::Active => abi::IBV_EVENT_PORT_ACTIVE,
         PortEvent::Error => abi::IBV_EVENT_PORT_ERR,
-        PortEvent::LidChange => abi::IBV_EVENT_LID_CHANGE,
-        PortEvent::PkeyChange => abi::IBV_EVENT_PKEY_CHANGE,
-        PortEvent::GidChange => abi::IBV_EVENT_GID_CHANGE,
-        PortEvent::ClientReregister => abi::IBV_EVENT_CLIENT_REREGISTER,
-        PortEvent::Other(_) => return None,
-    })
+        PortEvent::Changed(_) => abi::IBV_EVENT_GID_CHANGE,
+    }
 }
 
 /// The thread that carries events from the device to the descriptors.

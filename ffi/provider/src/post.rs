@@ -4,7 +4,6 @@
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
-use crate::mw;
 use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
@@ -13,7 +12,8 @@ use libc::c_int;
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
 
 /// A singly linked list of work requests.
-trait WorkRequest {
+pub trait WorkRequest {
+    /// The one behind it, or null.
     fn next(&self) -> *mut Self;
 }
 
@@ -30,7 +30,7 @@ impl WorkRequest for ibv_recv_wr {
 }
 
 /// Walks the program's list; ends early at one that cannot be converted and remembers why.
-struct Walk<W> {
+pub struct Walk<W> {
     at: *mut W,
     refused: Option<c_int>,
 }
@@ -185,10 +185,6 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
             SendOp::FetchAdd { raddr: a.remote_addr, rkey: a.rkey, add: a.compare_add }
         }
         abi::IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
-        abi::IBV_WR_BIND_MW => {
-            // SAFETY: the opcode tells that the program filled this member, with a window and a region of ours.
-            unsafe { mw::binding(wr.extra.bind_mw.mw, wr.extra.bind_mw.rkey, &wr.extra.bind_mw.bind_info)? }
-        }
         _ => return Err(libc::EOPNOTSUPP),
     })
 }
@@ -227,17 +223,31 @@ pub unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let mut walk = Walk { at: wr, refused: None };
         // SAFETY: by contract.
         unsafe {
             let ours = IronQp::of(qp);
-            let posted = match ours.check_birth() {
-                Ok(()) => ours.inner.post_recv(&mut walk),
+            receives(wr, bad, |walk| match ours.check_birth() {
+                Ok(()) => ours.inner.post_recv(walk),
                 Err(errno) => Err(PostError { index: 0, errno }),
-            };
-            walk.finish(wr, posted, bad)
+            })
         }
     })
+}
+
+/// Posts a list of receives by `post`; the errno to return.
+///
+/// # Safety
+/// `wr` is a program's list, and `bad` null or its place for the first that was not posted.
+#[inline]
+pub unsafe fn receives(
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl FnOnce(&mut Walk<ibv_recv_wr>) -> Result<(), PostError>,
+) -> c_int {
+    let mut walk = Walk { at: wr, refused: None };
+    let posted = post(&mut walk);
+    // SAFETY: by contract.
+    unsafe { walk.finish(wr, posted, bad) }
 }
 
 #[cfg(test)]

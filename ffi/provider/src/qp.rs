@@ -2,7 +2,7 @@
 
 use crate::abi::probe::QP_ROOM;
 use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex};
-use crate::abi::public::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use crate::abi::public::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd};
 use crate::abi::verbs_types::VERBS_QP_EX;
 use crate::context::Context;
 use crate::convert;
@@ -11,8 +11,10 @@ use crate::guard::{Birth, guard_int, guard_ptr};
 use crate::pd::IronPd;
 use crate::qp_ex::{self, Posting};
 use crate::register::layout;
-use driver::{QpInit, Service};
-use libc::{c_int, c_uint};
+use crate::srq::IronSrq;
+use crate::xrc::IronXrcd;
+use driver::{QpCap, QpInit, Service, XrcDomain};
+use libc::{c_int, c_uint, c_void};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ pub struct IronQp {
     birth: Birth,
     cookie: u64,
     sq_sig_all: bool,
+    /// The domain of a target of XRC, else null.
+    xrcd: *mut ibv_xrcd,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
     pub posting: UnsafeCell<Option<Posting>>,
 }
@@ -47,6 +51,31 @@ impl IronQp {
     pub unsafe fn of<'a>(qp: *const ibv_qp) -> &'a Self {
         // SAFETY: by contract; it is our first member.
         unsafe { &*qp.cast::<Self>() }
+    }
+
+    /// What the program gets to know, as far as all kinds have it.
+    fn boxed(context: &Context, inner: Arc<driver::Qp>, cookie: u64) -> Box<Self> {
+        let mut made = Box::new(Self {
+            public: Public { words: [0; QP_ROOM / 4] },
+            service: inner.service(),
+            inner,
+            birth: context.birth,
+            cookie,
+            sq_sig_all: false,
+            xrcd: std::ptr::null_mut(),
+            posting: UnsafeCell::new(None),
+        });
+        // SAFETY: zeroed memory is a valid ibv_qp_ex.
+        unsafe {
+            let public = &mut made.public.qp;
+            let qp = &mut public.base;
+            qp.qp_num = made.inner.qpn();
+            qp.handle = qp.qp_num;
+            qp.state = abi::IBV_QPS_RESET;
+            libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
+            libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
+        }
+        made
     }
 
     /// Refuses work in a forked child.
@@ -73,8 +102,10 @@ pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    const KNOWN: u32 =
-        abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const KNOWN: u32 = abi::IBV_QP_INIT_ATTR_PD
+        | abi::IBV_QP_INIT_ATTR_XRCD
+        | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     guard_ptr(|| {
         // SAFETY: by contract; a field is read only when the mask says the program filled it.
         unsafe {
@@ -83,6 +114,13 @@ pub unsafe extern "C" fn create_qp_ex(
             let flags = if has(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS) { (*attr).create_flags } else { 0 };
             if mask & !KNOWN != 0 || flags & !CREATE_FLAGS != 0 {
                 return Err(libc::EOPNOTSUPP);
+            }
+            if (*attr).qp_type == abi::IBV_QPT_XRC_RECV {
+                if !has(abi::IBV_QP_INIT_ATTR_XRCD) || (*attr).xrcd.is_null() || flags != 0 {
+                    return Err(libc::EINVAL);
+                }
+                (*attr).cap = convert::caps_to_c(QpCap::default());
+                return target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target);
             }
             if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
                 return Err(libc::EINVAL);
@@ -125,12 +163,18 @@ unsafe fn create(
     let layout = layout().ok_or(libc::ENOSYS)?;
     let service = convert::service_from_c(attr.qp_type)?;
     let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
-    if !attr.srq.is_null() || blocks && service != Service::Ud {
+    if blocks && service != Service::Ud {
         return Err(libc::EOPNOTSUPP);
     }
-    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+    if service.is_xrc() {
+        // It receives nothing.
+        (attr.recv_cq, attr.srq) = (attr.send_cq, std::ptr::null_mut());
+    }
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() || service == Service::XrcTgt {
         return Err(libc::EINVAL);
     }
+    // SAFETY: by contract.
+    let srq = (!attr.srq.is_null()).then(|| unsafe { IronSrq::of(attr.srq) });
     // SAFETY: by contract.
     let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
     let cookie = ours.targets.new_cookie();
@@ -142,20 +186,14 @@ unsafe fn create(
         max_inline: attr.cap.max_inline_data,
         sq_sig_all: attr.sq_sig_all != 0,
         cookie,
+        srq: srq.map(|srq| Arc::clone(&srq.inner)),
         block_multicast_loopback: blocks,
         ..QpInit::new(service, &send_cq.inner, &recv_cq.inner)
     };
     let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;
     attr.cap = convert::caps_to_c(inner.cap());
-    let mut made = Box::new(IronQp {
-        public: Public { words: [0; QP_ROOM / 4] },
-        inner,
-        service,
-        birth: ours.birth,
-        cookie,
-        sq_sig_all: attr.sq_sig_all != 0,
-        posting: UnsafeCell::new(None),
-    });
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.sq_sig_all = attr.sq_sig_all != 0;
     // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
     unsafe {
         let public = &mut made.public.qp;
@@ -165,12 +203,8 @@ unsafe fn create(
         qp.pd = pd;
         qp.send_cq = attr.send_cq;
         qp.recv_cq = attr.recv_cq;
-        qp.qp_num = made.inner.qpn();
-        qp.handle = qp.qp_num;
-        qp.state = abi::IBV_QPS_RESET;
+        qp.srq = attr.srq;
         qp.qp_type = attr.qp_type;
-        libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
-        libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
         if extras.ops.is_some() {
             qp_ex::install(public);
             made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
@@ -179,6 +213,38 @@ unsafe fn create(
     owner.users.add();
     send_cq.users.add();
     recv_cq.users.add();
+    srq.iter().for_each(|srq| srq.users.add());
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// Makes a handle of a target QP of XRC, which `make` creates or opens. It belongs to its domain only.
+///
+/// # Safety
+/// `context` is an open one of ours, `xrcd` of the same.
+pub unsafe fn target(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    qp_context: *mut c_void,
+    make: impl FnOnce(&Arc<XrcDomain>, u64) -> Result<Arc<driver::Qp>, driver::Error>,
+) -> Result<*mut ibv_qp, c_int> {
+    // SAFETY: by contract.
+    let (ours, domain) = unsafe { (Context::of(context), IronXrcd::of(xrcd)) };
+    ours.check_birth()?;
+    let cookie = ours.targets.new_cookie();
+    let inner = make(&domain.inner, cookie).map_err(|e| e.errno())?;
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.xrcd = xrcd;
+    // SAFETY: zeroed memory is a valid ibv_qp_ex.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = qp_context;
+        qp.qp_type = abi::IBV_QPT_XRC_RECV;
+    }
+    domain.users.add();
     let qp = Box::into_raw(made);
     ours.targets.enter(cookie, qp as usize, None);
     Ok(qp.cast())
@@ -252,13 +318,19 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 libc::pthread_cond_wait(&raw mut (*qp).cond, &raw mut (*qp).mutex);
             }
             libc::pthread_mutex_unlock(&raw mut (*qp).mutex);
-            let (pd, send_cq, recv_cq) =
-                (IronPd::of((*qp).pd), IronCq::of((*qp).send_cq), IronCq::of((*qp).recv_cq));
+            let (pd, send_cq, recv_cq, srq) = ((*qp).pd, (*qp).send_cq, (*qp).recv_cq, (*qp).srq);
             let ours = Box::from_raw(qp.cast::<IronQp>());
             let result = ours.inner.destroy().map_err(|e| e.errno());
-            pd.users.remove();
-            send_cq.users.remove();
-            recv_cq.users.remove();
+            if !ours.xrcd.is_null() {
+                IronXrcd::of(ours.xrcd).users.remove();
+                return result;
+            }
+            IronPd::of(pd).users.remove();
+            IronCq::of(send_cq).users.remove();
+            IronCq::of(recv_cq).users.remove();
+            if !srq.is_null() {
+                IronSrq::of(srq).users.remove();
+            }
             result
         }
     })

@@ -1,8 +1,8 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): SRQ, XRC, device memory, flows, raw packets.
+//! (EOPNOTSUPP): memory windows, device memory, flows, raw packets.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{ah, clock, context, cq, cq_ex, mcast, mr, mw, parent_domain, pd, post, qp, query};
+use crate::{ah, clock, context, cq, cq_ex, mcast, mr, parent_domain, pd, post, qp, query, srq, xrc};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -21,9 +21,6 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("reg_mr", mr::reg_mr as Op),
         ("rereg_mr", mr::rereg_mr as Op),
         ("dereg_mr", mr::dereg_mr as Op),
-        ("alloc_mw", mw::alloc_mw as Op),
-        ("bind_mw", mw::bind_mw as Op),
-        ("dealloc_mw", mw::dealloc_mw as Op),
         ("create_ah", ah::create_ah as Op),
         ("destroy_ah", ah::destroy_ah as Op),
         ("attach_mcast", mcast::attach_mcast as Op),
@@ -39,6 +36,16 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("alloc_parent_domain", parent_domain::alloc_parent_domain as Op),
         ("poll_cq", cq::poll_cq as Op),
         ("req_notify_cq", cq::req_notify_cq as Op),
+        ("create_srq", srq::create_srq as Op),
+        ("create_srq_ex", srq::create_srq_ex as Op),
+        ("modify_srq", srq::modify_srq as Op),
+        ("query_srq", srq::query_srq as Op),
+        ("get_srq_num", srq::get_srq_num as Op),
+        ("post_srq_recv", srq::post_srq_recv as Op),
+        ("destroy_srq", srq::destroy_srq as Op),
+        ("open_xrcd", xrc::open_xrcd as Op),
+        ("close_xrcd", xrc::close_xrcd as Op),
+        ("open_qp", xrc::open_qp as Op),
         ("create_qp", qp::create_qp as Op),
         ("create_qp_ex", qp::create_qp_ex as Op),
         ("modify_qp", qp::modify_qp as Op),

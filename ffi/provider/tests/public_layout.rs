@@ -38,7 +38,8 @@ fn claims() -> Vec<Claim> {
     let mut c = Vec::new();
     sizes!(c: ibv_device ibv_context ibv_device_attr ibv_device_attr_ex ibv_pd ibv_mr ibv_global_route ibv_ah_attr
         ibv_qp_cap ibv_qp_init_attr ibv_qp_init_attr_ex ibv_qp_attr ibv_sge ibv_data_buf ibv_send_wr ibv_recv_wr ibv_wc
-        ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp
+        ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp ibv_srq ibv_srq_attr ibv_srq_init_attr
+        ibv_xrcd ibv_xrcd_init_attr ibv_qp_open_attr
         ibv_moderate_cq ibv_modify_cq_attr ibv_values_ex ibv_td ibv_parent_domain_init_attr);
     offsets!(c: ibv_device { node_type, name, dev_name, dev_path, ibdev_path });
     offsets!(c: ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
@@ -82,6 +83,12 @@ fn claims() -> Vec<Claim> {
     offsets!(c: ibv_cq_ex { base = "context", comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode,
         read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl,
         read_dlid_path_bits, read_completion_ts, read_completion_wallclock_ns });
+    offsets!(c: ibv_srq { context, srq_context, pd, handle, mutex, cond, events_completed });
+    offsets!(c: ibv_srq_attr { max_wr, max_sge, srq_limit });
+    offsets!(c: ibv_srq_init_attr { srq_context, attr });
+    offsets!(c: ibv_srq_init_attr_ex { srq_context, attr, comp_mask, srq_type, pd, xrcd, cq });
+    offsets!(c: ibv_xrcd_init_attr { comp_mask, fd, oflags });
+    offsets!(c: ibv_qp_open_attr { comp_mask, qp_num, xrcd, qp_context, qp_type });
     offsets!(c: ibv_qp { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond,
         events_completed });
     offsets!(c: ibv_qp_ex { base = "qp_base", comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add,
@@ -97,7 +104,7 @@ fn claims() -> Vec<Claim> {
         IBV_PORT_DOWN IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_LINK_LAYER_INFINIBAND IBV_QPT_RC
         IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
         IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
-        IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_XRCD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         IBV_QP_EX_WITH_RDMA_WRITE IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM IBV_QP_EX_WITH_SEND IBV_QP_EX_WITH_SEND_WITH_IMM
         IBV_QP_EX_WITH_RDMA_READ IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         IBV_QP_EX_WITH_LOCAL_INV IBV_QP_EX_WITH_SEND_WITH_INV
@@ -108,9 +115,12 @@ fn claims() -> Vec<Claim> {
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN IBV_CQ_ATTR_MODERATE IBV_VALUES_MASK_RAW_CLOCK
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT IBV_ALLOCATOR_USE_DEFAULT
         IBV_EVENT_CQ_ERR IBV_EVENT_QP_FATAL IBV_EVENT_QP_REQ_ERR IBV_EVENT_QP_ACCESS_ERR IBV_EVENT_COMM_EST
+        IBV_DEVICE_XRC IBV_EVENT_SRQ_ERR IBV_EVENT_SRQ_LIMIT_REACHED IBV_SRQT_BASIC IBV_SRQT_XRC IBV_SRQ_MAX_WR
+        IBV_SRQ_LIMIT IBV_SRQ_INIT_ATTR_TYPE IBV_SRQ_INIT_ATTR_PD IBV_SRQ_INIT_ATTR_XRCD IBV_SRQ_INIT_ATTR_CQ
+        IBV_XRCD_INIT_ATTR_FD IBV_XRCD_INIT_ATTR_OFLAGS IBV_QP_OPEN_ATTR_NUM IBV_QP_OPEN_ATTR_XRCD
+        IBV_QP_OPEN_ATTR_CONTEXT IBV_QP_OPEN_ATTR_TYPE
         IBV_EVENT_SQ_DRAINED IBV_EVENT_PATH_MIG IBV_EVENT_PATH_MIG_ERR IBV_EVENT_DEVICE_FATAL IBV_EVENT_PORT_ACTIVE
-        IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED IBV_EVENT_LID_CHANGE IBV_EVENT_PKEY_CHANGE
-        IBV_EVENT_CLIENT_REREGISTER IBV_EVENT_GID_CHANGE);
+        IBV_EVENT_PORT_ERR IBV_EVENT_QP_LAST_WQE_REACHED IBV_EVENT_GID_CHANGE);
     c
 }
 

@@ -28,4 +28,3 @@ mod rows;
 mod shared_receive;
 mod states;
 mod unreliable;
-mod windows;

@@ -2,12 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::LaunchError;
 use super::cover::{Covered, bind, cover, cover_or_make, newest_first};
-use super::sys;
 use super::sysfs::{self, DEVICES_FROM_CLASS, NODE_FILE};
 use crate::devices::DeviceInfo;
 
@@ -36,29 +34,15 @@ pub fn already_there(devices: &[DeviceInfo], node: &Path) -> bool {
 }
 
 /// Covers the directories and fills them: the caller is in a mount namespace of its own. `provider` is the path of
-/// the provider without its suffix. Gives the devices, numbered as they are there now, and the directory of PCI devices for
-/// those who keep its files true; none where the kernel is too old for it.
-pub fn project(
-    mut devices: Vec<DeviceInfo>,
-    node: &Path,
-    provider: &Path,
-) -> Result<(Vec<DeviceInfo>, Option<OwnedFd>), LaunchError> {
+/// the provider without its suffix.
+pub fn project(mut devices: Vec<DeviceInfo>, node: &Path, provider: &Path) -> Result<(), LaunchError> {
     let first = first_free_uverbs();
     for d in &mut devices {
         d.uverbs += first;
     }
-    let tree = sysfs(&devices, node)?;
+    sysfs(&devices, node)?;
     device_files(&devices)?;
-    driver_list(provider)?;
-    Ok((devices, tree))
-}
-
-/// Whether the view shows devices of the host beside ours.
-pub fn host_has_devices() -> bool {
-    let dir = Path::new(CLASS).join("infiniband");
-    let of_host =
-        |name: OsString| fs::read_link(dir.join(name)).is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS));
-    names(&dir).any(of_host)
+    driver_list(provider)
 }
 
 /// The host's real uverbs devices keep their numbers; ours follow them.
@@ -74,7 +58,7 @@ fn names(dir: &Path) -> impl Iterator<Item = OsString> + use<> {
     fs::read_dir(dir).into_iter().flatten().filter_map(|e| e.ok().map(|e| e.file_name()))
 }
 
-fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<OwnedFd>, LaunchError> {
+fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<(), LaunchError> {
     let pci = cover_or_make(Path::new(PCI))?;
     let class = cover_or_make(Path::new(CLASS))?;
     // libibverbs keeps the order in which the directory lists the devices, and tools open the first when none is
@@ -84,7 +68,6 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<OwnedFd>, LaunchE
         ordered.reverse();
     }
     sysfs::functions(&ordered, node).write(Path::new(PCI)).map_err(fill(PCI))?;
-    let tree = sys::clone_mount(c"/sys/bus/pci/devices").ok();
     if let Some(pci) = &pci {
         // The host's entries are links; directories are devices of another node this program was launched on.
         pci.keep(|_, target| target.is_some())?;
@@ -100,7 +83,7 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<OwnedFd>, LaunchE
         }
         class.seal()?;
     }
-    Ok(tree)
+    Ok(())
 }
 
 /// Copies the links to the host's own devices; all of them lead out of the class relative to `/sys`.

@@ -7,7 +7,6 @@
 
 #![allow(missing_docs, non_camel_case_types)]
 
-use super::memory::{ibv_mw, ibv_mw_bind_info, ibv_wr_bind_mw};
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
 
 /// 16 bytes of a GID, network order.
@@ -29,6 +28,7 @@ pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+pub const IBV_DEVICE_XRC: u32 = 1 << 20;
 
 pub const IBV_PORT_DOWN: u32 = 1;
 pub const IBV_PORT_ACTIVE: u32 = 4;
@@ -48,6 +48,7 @@ pub const IBV_QP_RQ_PSN: u32 = 1 << 12;
 pub const IBV_QPS_RESET: u32 = 0;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
@@ -61,7 +62,6 @@ pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
 pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
 pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
-pub const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 pub const IBV_WR_RDMA_WRITE: u32 = 0;
@@ -72,7 +72,6 @@ pub const IBV_WR_RDMA_READ: u32 = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const IBV_WR_LOCAL_INV: u32 = 7;
-pub const IBV_WR_BIND_MW: u32 = 8;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
 /// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
@@ -102,11 +101,25 @@ pub const IBV_EVENT_PATH_MIG_ERR: u32 = 7;
 pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
 pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
 pub const IBV_EVENT_PORT_ERR: u32 = 10;
-pub const IBV_EVENT_LID_CHANGE: u32 = 11;
-pub const IBV_EVENT_PKEY_CHANGE: u32 = 12;
-pub const IBV_EVENT_CLIENT_REREGISTER: u32 = 17;
+pub const IBV_EVENT_SRQ_ERR: u32 = 14;
+pub const IBV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
 pub const IBV_EVENT_GID_CHANGE: u32 = 18;
+
+pub const IBV_SRQT_BASIC: u32 = 0;
+pub const IBV_SRQT_XRC: u32 = 1;
+pub const IBV_SRQ_MAX_WR: u32 = 1;
+pub const IBV_SRQ_LIMIT: u32 = 1 << 1;
+pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
+pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub const IBV_XRCD_INIT_ATTR_FD: u32 = 1;
+pub const IBV_XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
+pub const IBV_QP_OPEN_ATTR_NUM: u32 = 1;
+pub const IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+pub const IBV_QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+pub const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 
 #[repr(C)]
 pub struct ibv_device {
@@ -333,7 +346,7 @@ pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
-    pub srq: *mut c_void,
+    pub srq: *mut ibv_srq,
     pub cap: ibv_qp_cap,
     pub qp_type: c_uint,
     pub sq_sig_all: c_int,
@@ -345,13 +358,13 @@ pub struct ibv_qp_init_attr_ex {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
-    pub srq: *mut c_void,
+    pub srq: *mut ibv_srq,
     pub cap: ibv_qp_cap,
     pub qp_type: c_uint,
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -417,15 +430,8 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: ibv_wr_body,
     pub remote_srqn: u32,
-    pub extra: ibv_wr_extra,
-}
-
-/// What only some operations have.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union ibv_wr_extra {
-    pub bind_mw: ibv_wr_bind_mw,
-    pub words: [u64; 6],
+    /// The union of bind_mw and tso.
+    pub extra: [u64; 6],
 }
 
 #[repr(C)]
@@ -545,13 +551,71 @@ pub struct ibv_cq_ex {
 }
 
 #[repr(C)]
+pub struct ibv_srq {
+    pub context: *mut ibv_context,
+    pub srq_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+#[repr(C)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+}
+
+/// Without what is said of tag matching.
+#[repr(C)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: c_uint,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub cq: *mut ibv_cq,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut c_void,
+    pub qp_type: c_uint,
+}
+
+#[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
     pub qp_context: *mut c_void,
     pub pd: *mut ibv_pd,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
-    pub srq: *mut c_void,
+    pub srq: *mut ibv_srq,
     pub handle: u32,
     pub qp_num: u32,
     pub state: c_uint,
@@ -571,7 +635,7 @@ pub struct ibv_qp_ex {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(QpEx, u32, u64, u64, u64)>,
     pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(QpEx, u32, u64, u64)>,
-    pub wr_bind_mw: Option<unsafe extern "C" fn(QpEx, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
+    pub wr_bind_mw: Slot,
     pub wr_local_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
     pub wr_rdma_read: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
     pub wr_rdma_write: Option<unsafe extern "C" fn(QpEx, u32, u64)>,

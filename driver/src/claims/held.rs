@@ -1,0 +1,245 @@
+//! Objects that several openers of a function hold together: XRC domains, which those find who have the same file open, and
+//! target QPs in them, which those open who know their number (IBTA annex A14).
+//!
+//! Such objects belong to the function. Each holding is written down with its opener; an object goes with the last that
+//! lives, and what the dead held is found by whoever opens, closes or shares something next.
+
+use super::{BLOCK, BLOCK_WORDS, FunctionLock, PAGE_BLOCKS, SHARED_LEN};
+use crate::error::Error;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// XRC domains with a file, at most.
+const DOMAINS: usize = 128;
+/// Words of one: device and inode of the file (two each), number + 1.
+const DOMAIN_WORDS: usize = 6;
+/// Holdings at most.
+const HOLDINGS: usize = 2048;
+/// Words of one: opener, and what it holds.
+const HOLDING_WORDS: usize = 2;
+/// Numbers of the stand-ins.
+const STAND_INS: usize = 8;
+
+const STAND_IN: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
+const DOMAIN: usize = STAND_IN + STAND_INS;
+const HOLDING: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
+const END: usize = HOLDING + HOLDINGS * HOLDING_WORDS;
+const _: () = assert!(END * 4 <= SHARED_LEN);
+
+/// In a holding: what kind of number it is.
+const IS_DOMAIN: u32 = 1 << 30;
+const IS_TARGET: u32 = 1 << 31;
+
+/// The file that names an XRC domain: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// `st_dev`.
+    pub dev: u64,
+    /// `st_ino`.
+    pub ino: u64,
+}
+
+/// An object of the function that openers hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// A target QP; before the domains, in which they are.
+    Target(u32),
+    /// An XRC domain.
+    Domain(u32),
+}
+
+impl Held {
+    fn raw(self) -> u32 {
+        match self {
+            Self::Target(number) => IS_TARGET | number & 0xff_ffff,
+            Self::Domain(number) => IS_DOMAIN | number & 0xff_ffff,
+        }
+    }
+
+    fn from_raw(raw: u32) -> Option<Self> {
+        match raw & (IS_TARGET | IS_DOMAIN) {
+            IS_TARGET => Some(Self::Target(raw & 0xff_ffff)),
+            IS_DOMAIN => Some(Self::Domain(raw & 0xff_ffff)),
+            _ => None,
+        }
+    }
+}
+
+impl FunctionLock<'_> {
+    /// Forgets everything: the function is new.
+    pub fn clear_held(&self) {
+        (STAND_IN..END).for_each(|word| self.0.word(word).store(0, Release));
+    }
+
+    /// What the stand-ins were written down as; all zero if there are none.
+    pub fn stand_ins(&self) -> [u32; STAND_INS] {
+        std::array::from_fn(|at| self.0.word(STAND_IN + at).load(Acquire))
+    }
+
+    /// Writes the stand-ins down.
+    pub fn set_stand_ins(&self, words: [u32; STAND_INS]) {
+        words.iter().enumerate().for_each(|(at, word)| self.0.word(STAND_IN + at).store(*word, Release));
+    }
+
+    fn domain_words(&self, at: usize) -> [u32; DOMAIN_WORDS] {
+        let first = DOMAIN + at * DOMAIN_WORDS;
+        std::array::from_fn(|word| self.0.word(first + word).load(Acquire))
+    }
+
+    fn set_domain(&self, at: usize, words: [u32; DOMAIN_WORDS]) {
+        let first = DOMAIN + at * DOMAIN_WORDS;
+        words.iter().enumerate().for_each(|(word, value)| self.0.word(first + word).store(*value, Release));
+    }
+
+    /// The domain of a file.
+    pub fn domain_of(&self, file: FileId) -> Option<u32> {
+        let key = split(file);
+        let found = (0..DOMAINS).map(|at| self.domain_words(at)).find(|w| w[4] != 0 && w[..4] == key);
+        found.map(|words| words[4] - 1)
+    }
+
+    /// A file has a domain from now on. ENOMEM: too many have.
+    pub fn name_domain(&self, file: FileId, xrcdn: u32) -> Result<(), Error> {
+        let free = (0..DOMAINS).find(|at| self.domain_words(*at)[4] == 0);
+        let at = free.ok_or_else(|| Error::no_memory(format!("{DOMAINS} files have XRC domains already")))?;
+        let [a, b, c, d] = split(file);
+        self.set_domain(at, [a, b, c, d, xrcdn + 1, 0]);
+        Ok(())
+    }
+
+    /// No file has this domain any more.
+    pub fn unname_domain(&self, xrcdn: u32) {
+        for at in (0..DOMAINS).filter(|at| self.domain_words(*at)[4] == xrcdn + 1) {
+            self.set_domain(at, [0; DOMAIN_WORDS]);
+        }
+    }
+
+    /// Opener and thing of a holding; `None`: the place is free.
+    fn holding(&self, at: usize) -> Option<(u32, u32)> {
+        let first = HOLDING + at * HOLDING_WORDS;
+        let what = self.0.word(first + 1).load(Acquire);
+        (what != 0).then(|| (self.0.word(first).load(Relaxed), what))
+    }
+
+    fn clear_holding(&self, at: usize) {
+        self.0.word(HOLDING + at * HOLDING_WORDS + 1).store(0, Release);
+    }
+
+    /// We hold it (once more). ENOMEM: too much is held.
+    pub fn hold(&self, held: Held) -> Result<(), Error> {
+        let free = (0..HOLDINGS).find(|at| self.holding(*at).is_none());
+        let at = free.ok_or_else(|| {
+            Error::no_memory(format!(
+                "{HOLDINGS} XRC domains and target QPs of the function are open already"
+            ))
+        })?;
+        self.0.word(HOLDING + at * HOLDING_WORDS).store(self.0.me, Relaxed);
+        self.0.word(HOLDING + at * HOLDING_WORDS + 1).store(held.raw(), Release);
+        Ok(())
+    }
+
+    /// Whether anybody holds it.
+    pub fn is_held(&self, held: Held) -> bool {
+        (0..HOLDINGS).filter_map(|at| self.holding(at)).any(|(_, what)| what == held.raw())
+    }
+
+    /// We hold it once less. True if nobody does any more.
+    pub fn let_go(&self, held: Held) -> bool {
+        let mine = (0..HOLDINGS).find(|at| self.holding(*at) == Some((self.0.me, held.raw())));
+        if let Some(at) = mine {
+            self.clear_holding(at);
+        }
+        !self.is_held(held)
+    }
+
+    /// What only the dead hold: target QPs first. What the living hold too is struck off the dead.
+    pub fn abandoned(&self) -> Vec<Held> {
+        let dead = |opener: u32| opener != self.0.me && !self.0.transport.alive(opener);
+        let all = (0..HOLDINGS).filter_map(|at| self.holding(at).map(|(opener, what)| (at, opener, what)));
+        let (gone, living): (Vec<_>, Vec<_>) = all.partition(|(_, opener, _)| dead(*opener));
+        let mut found = Vec::new();
+        for (at, _, what) in gone {
+            match living.iter().any(|(.., same)| *same == what) {
+                true => self.clear_holding(at),
+                false => found.extend(Held::from_raw(what)),
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Strikes all holdings of something that is gone.
+    pub fn strike_held(&self, held: Held) {
+        for at in 0..HOLDINGS {
+            if self.holding(at).is_some_and(|(_, what)| what == held.raw()) {
+                self.clear_holding(at);
+            }
+        }
+    }
+}
+
+fn split(file: FileId) -> [u32; 4] {
+    [file.dev as u32, (file.dev >> 32) as u32, file.ino as u32, (file.ino >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        claims::Shared,
+        transport::{Transport, fake::Chip},
+    };
+    use std::{sync::Arc, time::Duration};
+
+    const FILE: FileId = FileId { dev: 1 << 40 | 7, ino: 3 << 33 };
+
+    #[test]
+    fn what_is_held_goes_with_the_last_who_lives() {
+        let chip = Chip::new();
+        let shared = |opener| {
+            let transport: Arc<dyn Transport> = chip.opener(opener);
+            Shared::open(&transport).unwrap()
+        };
+        let (a, b) = (shared(1), shared(2));
+        let domain = Held::Domain(5);
+        let with = |shared: &Shared, then: &dyn Fn(&FunctionLock<'_>) -> bool| {
+            then(&shared.lock(Duration::from_secs(1)).unwrap())
+        };
+        assert!(with(&a, &|lock| {
+            lock.name_domain(FILE, 5).unwrap();
+            lock.hold(domain).unwrap();
+            lock.hold(Held::Target(9)).unwrap();
+            lock.domain_of(FILE) == Some(5) && lock.domain_of(FileId { ino: 1, ..FILE }).is_none()
+        }));
+        assert!(with(&b, &|lock| {
+            lock.hold(domain).unwrap();
+            lock.abandoned().is_empty() && !lock.let_go(Held::Target(9))
+        }));
+        chip.state().dead.insert(1);
+        assert!(with(&b, &|lock| lock.abandoned() == [Held::Target(9)]));
+        assert!(with(&b, &|lock| {
+            lock.strike_held(Held::Target(9));
+            lock.abandoned().is_empty() && !lock.is_held(Held::Target(9))
+        }));
+        // What the dead one held too was struck off when we looked.
+        assert!(with(&b, &|lock| lock.let_go(domain) && lock.abandoned().is_empty()));
+        assert!(with(&b, &|lock| {
+            lock.unname_domain(5);
+            lock.domain_of(FILE).is_none()
+        }));
+    }
+
+    #[test]
+    fn the_table_has_an_end() {
+        let chip = Chip::new();
+        let transport: Arc<dyn Transport> = chip.opener(1);
+        let shared = Shared::open(&transport).unwrap();
+        let lock = shared.lock(Duration::from_secs(1)).unwrap();
+        for _ in 0..HOLDINGS {
+            lock.hold(Held::Target(1)).unwrap();
+        }
+        assert_eq!(lock.hold(Held::Target(1)).unwrap_err().errno(), libc::ENOMEM);
+        lock.clear_held();
+        assert!(!lock.is_held(Held::Target(1)));
+    }
+}

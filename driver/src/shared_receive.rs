@@ -1,0 +1,108 @@
+//! Entries of a shared receive queue: which are posted, which are free, and in what order.
+//!
+//! Messages complete in any order, so entries are a list: each names the one that follows it, and the device goes along
+//! it. What is free is the rest of that list, behind what is posted; an entry that completes is put at its end. One
+//! entry is never posted, so that the successor of the last one posted is always known.
+
+use crate::{
+    dma::{Spin, SpinGuard},
+    inline::Inbox,
+};
+use hwspec::wqe::NextSeg;
+
+/// The receives of one shared queue, for posts and polls.
+pub struct SharedReceives {
+    /// Number of the queue.
+    pub srqn: u32,
+    inbox: Inbox,
+    free: Spin<FreeList>,
+}
+
+/// Posted and free entries.
+pub struct FreeList {
+    /// The next to be posted.
+    head: u32,
+    /// The last of the list.
+    tail: u32,
+    /// Receives posted, ever.
+    posted: u32,
+    entries: Box<[Entry]>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    next: u32,
+    wr_id: u64,
+    /// Posted and not completed.
+    under_way: bool,
+}
+
+impl FreeList {
+    /// Receives posted, ever.
+    pub fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// The entry the next receive goes to; `None`: all are in use.
+    pub fn next(&self) -> Option<u32> {
+        (self.head != self.tail).then_some(self.head)
+    }
+
+    /// The entry of [`next`](Self::next) is posted.
+    pub fn post(&mut self, wr_id: u64) {
+        let entry = &mut self.entries[self.head as usize];
+        (entry.wr_id, entry.under_way) = (wr_id, true);
+        self.head = entry.next;
+        self.posted = self.posted.wrapping_add(1);
+    }
+}
+
+impl SharedReceives {
+    /// All `entries` (a power of two) of the ring behind `inbox` are free, each before the next.
+    pub fn new(inbox: Inbox, entries: u32) -> Self {
+        let list = (0..entries).map(|at| Entry { next: (at + 1) % entries, wr_id: 0, under_way: false });
+        let free = FreeList { head: 0, tail: entries - 1, posted: 0, entries: list.collect() };
+        let this = Self { srqn: 0, inbox, free: Spin::new(free) };
+        (0..entries).for_each(|at| this.link(at, (at + 1) % entries));
+        this
+    }
+
+    /// The queue has this number.
+    pub fn numbered(self, srqn: u32) -> Self {
+        Self { srqn, ..self }
+    }
+
+    /// Where the entries lie.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// For posting.
+    pub fn lock(&self) -> SpinGuard<'_, FreeList> {
+        self.free.lock()
+    }
+
+    fn link(&self, entry: u32, next: u32) {
+        let mut segment = NextSeg::zeroed();
+        segment.set().next_wqe_index(next as u16);
+        self.inbox.ring.put_segment(entry, 0, segment.as_bytes());
+    }
+
+    /// The receive in entry `counter` is done; `None`: there is none under way. Bytes that came with the completion are
+    /// put where it points before the entry is free; false: they do not fit.
+    pub fn complete(&self, counter: u16, bytes: Option<&[u8]>) -> Option<(u64, bool)> {
+        let mut free = self.free.lock();
+        let at = u32::from(counter);
+        let entry = free.entries.get_mut(at as usize).filter(|entry| entry.under_way)?;
+        let wr_id = entry.wr_id;
+        entry.under_way = false;
+        let fits = bytes.is_none_or(|bytes| self.inbox.put(at, bytes));
+        let tail = free.tail;
+        if let Some(last) = free.entries.get_mut(tail as usize) {
+            last.next = at;
+        }
+        self.link(tail, at);
+        free.tail = at;
+        Some((wr_id, fits))
+    }
+}

@@ -1,0 +1,138 @@
+//! What QPs of XRC must name though they use none of it: a CQ, an SRQ, a protection domain and an XRC domain of the
+//! function's own. They are made once, by whoever needs them first, and go with the function.
+
+use crate::{
+    claims::FunctionLock,
+    dma::{DmaMem, PAGE_SIZE, page_list},
+    error::Error,
+    function::Function,
+    transport::Scope,
+};
+use hwspec::{
+    cmd::{Opcode, cq::*, eq::*, resource::*, srq::*},
+    context::{cq::CqContext, eq::EqContext, srq::XrcSrqContext},
+    layout::Layout,
+};
+
+/// Pages of their memory, in this order: event queue, CQ, SRQ, doorbell records.
+const PAGES: usize = 4;
+/// log2 of the entries of both queues: a page each.
+const LOG_ENTRIES: u8 = 6;
+/// Bytes of an SRQ entry: a next segment and a data segment.
+const SRQ_ENTRY: usize = 32;
+
+/// The numbers of the stand-ins of one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandIns {
+    pub pdn: u32,
+    pub cqn: u32,
+    pub xrcdn: u32,
+    pub srqn: u32,
+}
+
+/// Objects made so far, which go again if one cannot be made.
+struct Making<'a> {
+    function: &'a Function,
+    made: Vec<(Opcode, u32)>,
+}
+
+impl Making<'_> {
+    fn make<I: Layout, O: Layout>(
+        &mut self,
+        op: Opcode,
+        input: &I,
+        pages: &[u64],
+        number: impl Fn(&O) -> u32,
+        end: Opcode,
+    ) -> Result<u32, Error> {
+        let out: O = self.function.call_with(op, 0, input, pages)?;
+        self.made.push((end, number(&out)));
+        Ok(number(&out))
+    }
+
+    fn undo(self) {
+        for (op, number) in self.made.into_iter().rev() {
+            if let Err(error) = end(self.function, op, number) {
+                tracing::warn!(?op, number, %error, "a stand-in could not be destroyed");
+            }
+        }
+    }
+}
+
+/// Destroys the function's object `number`: all such commands have one layout.
+pub fn end(function: &Function, op: Opcode, number: u32) -> Result<(), Error> {
+    let mut input = [0; 0x10];
+    input[..2].copy_from_slice(&op.raw().to_be_bytes());
+    input[8..12].copy_from_slice(&number.to_be_bytes());
+    function.execute(op, &input, &mut [0; 0x10])
+}
+
+impl StandIns {
+    /// Those of the function; made if there are none yet.
+    pub fn of(function: &Function, lock: &FunctionLock<'_>) -> Result<Self, Error> {
+        let [there, pdn, cqn, xrcdn, srqn, ..] = lock.stand_ins();
+        if there != 0 {
+            return Ok(Self { pdn, cqn, xrcdn, srqn });
+        }
+        let mem = DmaMem::alloc(&function.transport, PAGES * PAGE_SIZE, Scope::Function)?;
+        let at = mem.iova();
+        function.pages()?.keep(mem)?;
+        let mut making = Making { function, made: Vec::new() };
+        let made = Self::make(&mut making, at);
+        match &made {
+            Ok(made) => lock.set_stand_ins([1, made.pdn, made.cqn, made.xrcdn, made.srqn, 0, 0, 0]),
+            Err(error) if error.is_uncertain() => {} // one may yet come to life
+            Err(_) => {
+                making.undo();
+                function.pages()?.give_up(at);
+            }
+        }
+        made
+    }
+
+    fn make(making: &mut Making<'_>, at: u64) -> Result<Self, Error> {
+        let page = |index: usize| at + (index * PAGE_SIZE) as u64;
+        let list = |index: usize| page_list(page(index), PAGE_SIZE).1;
+        let uar = making.make(
+            Opcode::AllocUar,
+            &AllocUarIn::zeroed(),
+            &[],
+            |o: &AllocUarOut| o.uar(),
+            Opcode::DeallocUar,
+        )?;
+        // Wants no events and is never armed.
+        let mut eq = EqContext::zeroed();
+        eq.set().log_eq_size(LOG_ENTRIES).uar_page(uar);
+        let mut input = CreateEqIn::zeroed();
+        input.set().eq_context_entry(eq);
+        let number = |o: &CreateEqOut| o.eq_number().into();
+        let eqn = making.make(Opcode::CreateEq, &input, &list(0), number, Opcode::DestroyEq)?;
+        let mut cq = CqContext::zeroed();
+        cq.set().log_cq_size(LOG_ENTRIES).uar_page(uar).c_eqn_or_apu_element(eqn).dbr_addr(page(3)).oi(true);
+        let mut input = CreateCqIn::zeroed();
+        input.set().cq_context(cq);
+        let number = |o: &CreateCqOut| o.cqn();
+        let cqn = making.make(Opcode::CreateCq, &input, &list(1), number, Opcode::DestroyCq)?;
+        let number = |o: &AllocPdOut| o.pd();
+        let pdn = making.make(Opcode::AllocPd, &AllocPdIn::zeroed(), &[], number, Opcode::DeallocPd)?;
+        let number = |o: &AllocXrcdOut| o.xrcd();
+        let xrcdn =
+            making.make(Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), &[], number, Opcode::DeallocXrcd)?;
+        let record = page(3) + 64;
+        let mut srq = XrcSrqContext::zeroed();
+        srq.set()
+            .log_xrc_srq_size(LOG_ENTRIES)
+            .log_rq_stride((SRQ_ENTRY / 16).trailing_zeros() as u8)
+            .xrcd(xrcdn)
+            .cqn(cqn)
+            .user_index(0xff_ffff)
+            .pd(pdn)
+            .db_record_addr_h((record >> 32) as u32)
+            .db_record_addr_l(record as u32 >> 2);
+        let mut input = CreateXrcSrqIn::zeroed();
+        input.set().xrc_srq_context_entry(srq);
+        let number = |o: &CreateXrcSrqOut| o.xrc_srqn();
+        let srqn = making.make(Opcode::CreateXrcSrq, &input, &list(2), number, Opcode::DestroyXrcSrq)?;
+        Ok(Self { pdn, cqn, xrcdn, srqn })
+    }
+}

@@ -1,0 +1,378 @@
+//! Shared receive queues: receives that any QP of a group takes (IBTA 10.2.9), and those of XRC, which requests name
+//! (annex A14).
+
+use super::{Cq, Pd, RecvWr, Sge, XrcDomain};
+use crate::{
+    dma::{DmaMem, DmaRing, page_list},
+    error::{Error, PostError},
+    inline::Inbox,
+    post::data_segment,
+    records::Record,
+    shared_receive::SharedReceives,
+};
+use hwspec::{
+    cmd::{Opcode, adapter::*, srq::*},
+    context::{
+        srq::{RmpContext, SrqContext, XrcSrqContext},
+        wq::WorkQueue,
+    },
+    doorbell::RCV_DBR,
+    wqe::*,
+};
+use std::sync::Arc;
+
+/// `user_index` of those who have none: CQEs carry the number instead.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+/// `rmpc.state`: ready.
+const RMP_READY: u8 = 1;
+/// `modify_rmp` bitmask: the limit.
+const RMP_LIMIT: u64 = 1;
+/// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
+const ARM: u16 = 1;
+/// Largest message (IBTA 9.7.6.1.4.1).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// What a shared receive queue is created with.
+#[derive(Clone)]
+pub struct SrqInit {
+    /// Receives that fit at once.
+    pub max_wr: u32,
+    /// Pieces of each.
+    pub max_sge: u32,
+    /// For XRC: the domain whose target QPs may use it, and where its receives complete.
+    pub xrc: Option<(Arc<XrcDomain>, Arc<Cq>)>,
+    /// Comes back in its events.
+    pub cookie: u64,
+}
+
+/// Attributes of a shared receive queue (`ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives that fit at once.
+    pub max_wr: u32,
+    /// Pieces of each.
+    pub max_sge: u32,
+    /// Fewer receives than this raise the limit event once; 0: it is not armed.
+    pub limit: u32,
+}
+
+/// Which of the chip's objects it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Before ISSI 1.
+    Srq,
+    /// From ISSI 1 on.
+    Rmp,
+    Xrc,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    receives: Arc<SharedReceives>,
+    record: Option<Record>,
+    kind: Kind,
+    max_wr: u32,
+    max_sge: u32,
+    pd: Arc<Pd>,
+    xrc: Option<(Arc<XrcDomain>, Arc<Cq>)>,
+    mem: Arc<DmaMem>,
+    live: bool,
+}
+
+/// Where its entries lie.
+struct Place {
+    log_entries: u8,
+    /// log2 of an entry in 16-byte units.
+    log_stride: u8,
+    log_page_size: u8,
+    record: u64,
+}
+
+impl Srq {
+    /// Creates one with room for at least what `init` says. EINVAL: more than the device can have; EOPNOTSUPP: the device
+    /// has no XRC.
+    pub fn create(pd: &Arc<Pd>, init: &SrqInit) -> Result<Arc<Srq>, Error> {
+        let device = &pd.device;
+        let (attr, function) = (device.attr(), &device.function);
+        if init.max_wr == 0 || init.max_wr > attr.max_srq_wr || init.max_sge > attr.max_srq_sge {
+            return Err(Error::invalid(format!(
+                "an SRQ of {} receives of {} pieces was asked for, 1 to {} of at most {} can be had",
+                init.max_wr, init.max_sge, attr.max_srq_wr, attr.max_srq_sge
+            )));
+        }
+        if let Some((domain, cq)) = &init.xrc {
+            if !Arc::ptr_eq(domain.device(), device) || !Arc::ptr_eq(cq.device(), device) {
+                return Err(Error::invalid(
+                    "XRC domain, CQ and protection domain belong to different devices",
+                ));
+            }
+        }
+        // The last entry's successor must be known when it is taken: one is never posted.
+        let entries = (init.max_wr + 1).next_power_of_two();
+        let stride = (NextSeg::SIZE + init.max_sge.max(1) as usize * WQE_DS).next_power_of_two();
+        let bytes = entries as usize * stride;
+        let mem = Arc::new(pd.queue_memory(bytes)?);
+        let record = device.records.alloc(&function.transport)?;
+        let ring = DmaRing::new(mem.clone(), 0, entries, stride);
+        let (log_page_size, pages) = page_list(mem.iova(), bytes);
+        let place = Place {
+            log_entries: entries.trailing_zeros() as u8,
+            log_stride: (stride / WQE_DS).trailing_zeros() as u8,
+            log_page_size,
+            record: record.iova(),
+        };
+        let segments = stride / WQE_DS - 1;
+        let inbox = Inbox { ring, first: 1, segments, shifted: device.shifted.clone() };
+        let pending = SharedReceives::new(inbox, entries);
+        let created = make(pd, init, &place, &pages);
+        let (kind, srqn) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                if error.is_uncertain() {
+                    std::mem::forget((mem, record)); // the queue may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let receives = Arc::new(pending.numbered(srqn));
+        if let Some((_, cq)) = &init.xrc {
+            cq.attach_srq(receives.clone());
+        }
+        device.registry.add_srq(srqn, init.cookie);
+        Ok(Arc::new(Srq {
+            receives,
+            record: Some(record),
+            kind,
+            max_wr: entries - 1,
+            max_sge: (segments as u32).min(attr.max_srq_sge),
+            pd: pd.clone(),
+            xrc: init.xrc.clone(),
+            mem,
+            live: true,
+        }))
+    }
+
+    /// Its number.
+    pub fn srqn(&self) -> u32 {
+        self.receives.srqn
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Whether it is one of XRC, which requests name and no QP is created on.
+    pub fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
+    }
+
+    /// Receives that fit, and pieces of each.
+    pub fn size(&self) -> (u32, u32) {
+        (self.max_wr, self.max_sge)
+    }
+
+    pub(crate) fn receives(&self) -> &Arc<SharedReceives> {
+        &self.receives
+    }
+
+    /// Asks for one event when fewer than `limit` receives are left; 0 asks for none. EINVAL: more than fit.
+    pub fn arm(&self, limit: u32) -> Result<(), Error> {
+        let Some(lwm) = u16::try_from(limit).ok().filter(|_| limit <= self.max_wr) else {
+            return Err(Error::invalid(format!(
+                "an event at fewer than {limit} receives was asked for, {} fit",
+                self.max_wr
+            )));
+        };
+        let device = &self.pd.device;
+        let (function, uid) = (&device.function, device.opener.uid());
+        match self.kind {
+            Kind::Srq => {
+                let mut input = ArmRqIn::zeroed();
+                input.set().op_mod(ARM).srq_number(self.srqn()).lwm(lwm);
+                function.order(Opcode::ArmRq, uid, &input)
+            }
+            Kind::Xrc => {
+                let mut input = ArmXrcSrqIn::zeroed();
+                input.set().op_mod(ARM).xrc_srqn(self.srqn()).lwm(lwm);
+                function.order(Opcode::ArmXrcSrq, uid, &input)
+            }
+            Kind::Rmp => {
+                let mut wq = WorkQueue::zeroed();
+                wq.set().lwm(lwm);
+                let mut context = RmpContext::zeroed();
+                context.set().state(RMP_READY).wq(wq);
+                let mut input = ModifyRmpIn::zeroed();
+                input
+                    .set()
+                    .rmp_state(RMP_READY)
+                    .rmpn(self.srqn())
+                    .bitmask(RMP_LIMIT.to_be_bytes())
+                    .ctx(context);
+                function.order(Opcode::ModifyRmp, uid, &input)
+            }
+        }
+    }
+
+    /// Asks the device.
+    pub fn query(&self) -> Result<SrqAttr, Error> {
+        let device = &self.pd.device;
+        let (function, uid) = (&device.function, device.opener.uid());
+        let mut input = QuerySrqIn::zeroed();
+        input.set().srqn(self.srqn());
+        let limit = match self.kind {
+            Kind::Srq => {
+                let out: QuerySrqOut = function.call(Opcode::QuerySrq, uid, &input)?;
+                out.srq_context_entry().lwm()
+            }
+            Kind::Xrc => {
+                let out: QueryXrcSrqOut = function.call(Opcode::QueryXrcSrq, uid, &input)?;
+                out.xrc_srq_context_entry().lwm()
+            }
+            Kind::Rmp => {
+                let out: QueryRmpOut = function.call(Opcode::QueryRmp, uid, &input)?;
+                out.rmp_context().wq().lwm()
+            }
+        };
+        Ok(SrqAttr { max_wr: self.max_wr, max_sge: self.max_sge, limit: limit.into() })
+    }
+
+    /// Posts receives in order. On an error those before it are posted. EINVAL: too many pieces, or one too long;
+    /// ENOMEM: the queue is full.
+    pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
+        let mut free = self.receives.lock();
+        let begin = free.posted();
+        let mut result = Ok(());
+        for (index, wr) in wrs.into_iter().enumerate() {
+            let posted = self.check(wr.sge).and_then(|()| {
+                let entry = free.next().ok_or(libc::ENOMEM)?;
+                self.write(entry, wr.sge);
+                free.post(wr.wr_id);
+                Ok(())
+            });
+            if let Err(errno) = posted {
+                result = Err(PostError { index, errno });
+                break;
+            }
+        }
+        if free.posted() != begin {
+            if let Some(record) = &self.record {
+                record.set(RCV_DBR, free.posted() & 0xffff);
+            }
+        }
+        result
+    }
+
+    fn check(&self, list: &[Sge]) -> Result<(), i32> {
+        let fits = list.len() <= self.max_sge as usize && list.iter().all(|sge| sge.length <= MAX_MESSAGE);
+        if fits { Ok(()) } else { Err(libc::EINVAL) }
+    }
+
+    /// Writes the pieces behind the entry's next segment, which is written when the entry is freed.
+    fn write(&self, entry: u32, list: &[Sge]) {
+        let inbox = self.receives.inbox();
+        let mut segment = inbox.first;
+        for sge in list.iter().filter(|sge| sge.length != 0) {
+            inbox.ring.put_segment(entry, segment, data_segment(sge).as_bytes());
+            segment += 1;
+        }
+        if segment < inbox.first + inbox.segments {
+            let mut end = DataSeg::zeroed();
+            end.set().lkey(INVALID_LKEY);
+            inbox.ring.put_segment(entry, segment, end.as_bytes());
+        }
+    }
+
+    /// Destroys it; EBUSY while QPs use it (it goes with the last of them). Dropping the last reference does the same
+    /// silently.
+    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the SRQ is in use".into(), errno: libc::EBUSY }),
+            Some(mut srq) => srq.release(),
+        }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        let op = match self.kind {
+            Kind::Srq => Opcode::DestroySrq,
+            Kind::Rmp => Opcode::DestroyRmp,
+            Kind::Xrc => Opcode::DestroyXrcSrq,
+        };
+        let mut input = DestroySrqIn::zeroed();
+        input.set().srqn(self.srqn());
+        let device = &self.pd.device;
+        let result = device.function.order(op, device.opener.uid(), &input);
+        if let Some((_, cq)) = &self.xrc {
+            cq.detach_srq(self.srqn());
+        }
+        device.registry.remove_srq(self.srqn());
+        if result.is_err() {
+            // The device may still read it: its memory is kept for ever.
+            std::mem::forget((self.mem.clone(), self.record.take()));
+        }
+        result
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(srqn = self.srqn(), %error, "an SRQ could not be destroyed");
+        }
+    }
+}
+
+/// Creates the chip's object: what it is, and its number.
+fn make(pd: &Arc<Pd>, init: &SrqInit, place: &Place, pages: &[u64]) -> Result<(Kind, u32), Error> {
+    let device = &pd.device;
+    let (function, uid) = (&device.function, device.opener.uid());
+    if let Some((domain, cq)) = &init.xrc {
+        let mut context = XrcSrqContext::zeroed();
+        context
+            .set()
+            .log_xrc_srq_size(place.log_entries)
+            .log_rq_stride(place.log_stride)
+            .xrcd(domain.xrcdn())
+            .cqn(cq.cqn())
+            .log_page_size(place.log_page_size)
+            .user_index(NO_USER_INDEX)
+            .pd(pd.pdn)
+            .db_record_addr_h((place.record >> 32) as u32)
+            .db_record_addr_l(place.record as u32 >> 2);
+        let mut input = CreateXrcSrqIn::zeroed();
+        input.set().xrc_srq_context_entry(context);
+        let out: CreateXrcSrqOut = function.call_with(Opcode::CreateXrcSrq, uid, &input, pages)?;
+        return Ok((Kind::Xrc, out.xrc_srqn()));
+    }
+    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
+    if issi.current_issi() == 0 {
+        let mut context = SrqContext::zeroed();
+        context
+            .set()
+            .log_srq_size(place.log_entries)
+            .log_rq_stride(place.log_stride)
+            .log_page_size(place.log_page_size)
+            .pd(pd.pdn)
+            .dbr_addr(place.record);
+        let mut input = CreateSrqIn::zeroed();
+        input.set().srq_context_entry(context);
+        let out: CreateSrqOut = function.call_with(Opcode::CreateSrq, uid, &input, pages)?;
+        return Ok((Kind::Srq, out.srqn()));
+    }
+    let mut wq = WorkQueue::zeroed();
+    wq.set()
+        .pd(pd.pdn)
+        .dbr_addr(place.record)
+        .log_wq_stride(place.log_stride + WQE_DS.trailing_zeros() as u8)
+        .log_wq_pg_sz(place.log_page_size)
+        .log_wq_sz(place.log_entries);
+    let mut context = RmpContext::zeroed();
+    context.set().state(RMP_READY).wq(wq);
+    let mut input = CreateRmpIn::zeroed();
+    input.set().ctx(context);
+    let out: CreateRmpOut = function.call_with(Opcode::CreateRmp, uid, &input, pages)?;
+    Ok((Kind::Rmp, out.rmpn()))
+}

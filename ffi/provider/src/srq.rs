@@ -1,0 +1,248 @@
+//! Shared receive queues.
+
+use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_srq};
+use crate::abi::public::{ibv_recv_wr, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
+use crate::context::Context;
+use crate::cq::IronCq;
+use crate::guard::{Birth, guard, guard_int, guard_ptr};
+use crate::pd::{IronPd, Users};
+use crate::post;
+use crate::xrc::IronXrcd;
+use driver::{PostError, SrqInit};
+use libc::{c_int, c_uint};
+use std::sync::Arc;
+
+/// Our SRQ; the program knows its first member.
+#[repr(C)]
+pub struct IronSrq {
+    public: ibv_srq,
+    /// The driver's.
+    pub inner: Arc<driver::Srq>,
+    /// QPs that take receives from it.
+    pub users: Users,
+    birth: Birth,
+    cookie: u64,
+    /// Of XRC: the domain and where its receives complete.
+    xrc: Option<(&'static IronXrcd, &'static IronCq)>,
+}
+
+impl IronSrq {
+    /// The SRQ behind what the program holds.
+    ///
+    /// # Safety
+    /// `srq` is one of ours, not yet destroyed.
+    #[inline]
+    pub unsafe fn of<'a>(srq: *const ibv_srq) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*srq.cast::<Self>() }
+    }
+
+    fn check_birth(&self) -> Result<(), c_int> {
+        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
+}
+
+/// `ibv_create_srq`. The sizes given are written back.
+///
+/// # Safety
+/// Called by libibverbs with a PD of ours.
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: by contract.
+    guard_ptr(|| unsafe { create(pd, (*init).srq_context, &mut (*init).attr, None) })
+}
+
+/// `ibv_create_srq_ex`, for what is more than `ibv_create_srq`.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const KNOWN: u32 = abi::IBV_SRQ_INIT_ATTR_TYPE
+        | abi::IBV_SRQ_INIT_ATTR_PD
+        | abi::IBV_SRQ_INIT_ATTR_XRCD
+        | abi::IBV_SRQ_INIT_ATTR_CQ;
+    guard_ptr(|| {
+        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        unsafe {
+            let init = &mut *init;
+            let has = |bit| init.comp_mask & bit != 0;
+            let kind = if has(abi::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { abi::IBV_SRQT_BASIC };
+            // Matching tags is not offered.
+            if init.comp_mask & !KNOWN != 0 || ![abi::IBV_SRQT_BASIC, abi::IBV_SRQT_XRC].contains(&kind) {
+                return Err(libc::EOPNOTSUPP);
+            }
+            if !has(abi::IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() || (*init.pd).context != context {
+                return Err(libc::EINVAL);
+            }
+            let mut xrc = None;
+            if kind == abi::IBV_SRQT_XRC {
+                let given = has(abi::IBV_SRQ_INIT_ATTR_XRCD) && has(abi::IBV_SRQ_INIT_ATTR_CQ);
+                if !given || init.xrcd.is_null() || init.cq.is_null() {
+                    return Err(libc::EINVAL);
+                }
+                xrc = Some((IronXrcd::of(init.xrcd), IronCq::of(init.cq)));
+            }
+            create(init.pd, init.srq_context, &mut init.attr, xrc)
+        }
+    })
+}
+
+/// Makes an SRQ.
+///
+/// # Safety
+/// All pointers are to objects of one context; those of `xrc` outlive the SRQ, as they cannot go before it.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    srq_context: *mut libc::c_void,
+    attr: &mut ibv_srq_attr,
+    xrc: Option<(&'static IronXrcd, &'static IronCq)>,
+) -> Result<*mut ibv_srq, c_int> {
+    // SAFETY: by contract.
+    let (context, owner) = unsafe { ((*pd).context, IronPd::of(pd)) };
+    // SAFETY: by contract.
+    let ours = unsafe { Context::of(context) };
+    ours.check_birth()?;
+    let cookie = ours.targets.new_cookie();
+    let init = SrqInit {
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        xrc: xrc.map(|(domain, cq)| (Arc::clone(&domain.inner), Arc::clone(&cq.inner))),
+        cookie,
+    };
+    let inner = driver::Srq::create(&owner.inner, &init).map_err(|e| e.errno())?;
+    (attr.max_wr, attr.max_sge) = inner.size();
+    // SAFETY: all-zero is a valid SRQ: null pointers; the locks are initialised below.
+    let mut public: ibv_srq = unsafe { std::mem::zeroed() };
+    public.context = context;
+    public.srq_context = srq_context;
+    public.pd = pd;
+    public.handle = inner.srqn();
+    let users = Users::default();
+    let mut made = Box::new(IronSrq { public, inner, users, birth: ours.birth, cookie, xrc });
+    // SAFETY: ours alone still.
+    unsafe {
+        libc::pthread_mutex_init(&raw mut made.public.mutex, std::ptr::null());
+        libc::pthread_cond_init(&raw mut made.public.cond, std::ptr::null());
+    }
+    owner.users.add();
+    if let Some((domain, cq)) = xrc {
+        domain.users.add();
+        cq.users.add();
+    }
+    let srq = Box::into_raw(made);
+    ours.targets.enter(cookie, srq as usize, None);
+    Ok(srq.cast())
+}
+
+/// `ibv_modify_srq`: the limit; the size is given once.
+///
+/// # Safety
+/// Called by libibverbs with an SRQ of ours.
+pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (IronSrq::of(srq), &*attr) };
+        ours.check_birth()?;
+        let mask = mask as c_uint;
+        if mask & !(abi::IBV_SRQ_MAX_WR | abi::IBV_SRQ_LIMIT) != 0 {
+            return Err(libc::EINVAL);
+        }
+        if mask & abi::IBV_SRQ_MAX_WR != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if mask & abi::IBV_SRQ_LIMIT != 0 {
+            ours.inner.arm(attr.srq_limit).map_err(|e| e.errno())?;
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_srq`.
+///
+/// # Safety
+/// Called by libibverbs with an SRQ of ours and room for the answer.
+pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronSrq::of(srq) };
+        ours.check_birth()?;
+        let found = ours.inner.query().map_err(|e| e.errno())?;
+        // SAFETY: by contract.
+        unsafe {
+            attr.write(ibv_srq_attr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_get_srq_num`: what requests of XRC name it by.
+///
+/// # Safety
+/// Called by programs with an SRQ of ours and room for the answer.
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronSrq::of(srq) };
+        if !ours.inner.is_xrc() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // SAFETY: by contract.
+        unsafe { number.write(ours.inner.srqn()) };
+        Ok(())
+    })
+}
+
+/// `ibv_post_srq_recv`.
+///
+/// # Safety
+/// Called by programs with an SRQ of ours and a list of receive work requests.
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: by contract.
+        unsafe {
+            let ours = IronSrq::of(srq);
+            post::receives(wr, bad, |walk| match ours.check_birth() {
+                Ok(()) => ours.inner.post_recv(walk),
+                Err(errno) => Err(PostError { index: 0, errno }),
+            })
+        }
+    })
+}
+
+/// `ibv_destroy_srq`. Waits until the program has acknowledged every event it was sent.
+///
+/// # Safety
+/// Called by libibverbs with an SRQ of ours.
+pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; what it uses cannot have gone before it, and after the wait nobody else uses it.
+        unsafe {
+            let context = Context::of((*srq).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            IronSrq::of(srq).users.none()?;
+            let sent = context.targets.leave(IronSrq::of(srq).cookie).errors;
+            libc::pthread_mutex_lock(&raw mut (*srq).mutex);
+            while (&raw const (*srq).events_completed).read_volatile() != sent {
+                libc::pthread_cond_wait(&raw mut (*srq).cond, &raw mut (*srq).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*srq).mutex);
+            let pd = IronPd::of((*srq).pd);
+            let ours = Box::from_raw(srq.cast::<IronSrq>());
+            let result = ours.inner.destroy().map_err(|e| e.errno());
+            pd.users.remove();
+            if let Some((domain, cq)) = ours.xrc {
+                domain.users.remove();
+                cq.users.remove();
+            }
+            result
+        }
+    })
+}

@@ -1,0 +1,122 @@
+//! Domains of extended reliable connections, found by the file that names them.
+
+use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
+use crate::context::{Context, io_errno};
+use crate::guard::{guard_int, guard_ptr};
+use crate::pd::Users;
+use crate::qp;
+use driver::{FileId, XrcOpen};
+use libc::c_int;
+use std::sync::Arc;
+
+/// Our XRC domain; the program knows its first member.
+#[repr(C)]
+pub struct IronXrcd {
+    public: ibv_xrcd,
+    /// The driver's.
+    pub inner: Arc<driver::XrcDomain>,
+    /// SRQs and target QPs in it.
+    pub users: Users,
+}
+
+impl IronXrcd {
+    /// The domain behind what the program holds.
+    ///
+    /// # Safety
+    /// `xrcd` is one [`open_xrcd`] made, not yet closed.
+    pub unsafe fn of<'a>(xrcd: *const ibv_xrcd) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*xrcd.cast::<Self>() }
+    }
+}
+
+/// The file behind a descriptor.
+fn file_of(fd: c_int) -> Result<FileId, c_int> {
+    // SAFETY: a structure of integers to fill; any descriptor will do.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &raw mut stat) != 0 {
+            return Err(io_errno(std::io::Error::last_os_error()));
+        }
+        stat
+    };
+    Ok(FileId { dev: stat.st_dev, ino: stat.st_ino })
+}
+
+/// `ibv_open_xrcd`.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    init: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    const KNOWN: u32 = abi::IBV_XRCD_INIT_ATTR_FD | abi::IBV_XRCD_INIT_ATTR_OFLAGS;
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, init) = unsafe { (Context::of(context), &*init) };
+        ours.check_birth()?;
+        if init.comp_mask & !KNOWN != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if init.comp_mask != KNOWN {
+            return Err(libc::EINVAL);
+        }
+        let how = XrcOpen {
+            file: if init.fd == -1 { None } else { Some(file_of(init.fd)?) },
+            create: init.oflags & libc::O_CREAT != 0,
+            exclusive: init.oflags & libc::O_EXCL != 0,
+        };
+        let inner = driver::XrcDomain::open(&ours.device, how).map_err(|e| e.errno())?;
+        ours.users.add();
+        let public = ibv_xrcd { context };
+        Ok(Box::into_raw(Box::new(IronXrcd { public, inner, users: Users::default() })).cast())
+    })
+}
+
+/// `ibv_close_xrcd`.
+///
+/// # Safety
+/// Called by programs with an XRC domain of ours.
+pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; after the checks this is its last use.
+        let (context, ours) = unsafe {
+            let context = Context::of((*xrcd).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            IronXrcd::of(xrcd).users.none()?;
+            (context, Box::from_raw(xrcd.cast::<IronXrcd>()))
+        };
+        let result = ours.inner.close().map_err(|e| e.errno());
+        context.users.remove();
+        result
+    })
+}
+
+/// `ibv_open_qp`: a target QP that this or another program made in the domain.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    const NEEDED: u32 = abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
+    guard_ptr(|| {
+        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        unsafe {
+            let attr = &*attr;
+            if attr.comp_mask & !(NEEDED | abi::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
+            let whole = attr.comp_mask & NEEDED == NEEDED;
+            if !whole || attr.xrcd.is_null() || attr.qp_type != abi::IBV_QPT_XRC_RECV {
+                return Err(libc::EINVAL);
+            }
+            let has_context = attr.comp_mask & abi::IBV_QP_OPEN_ATTR_CONTEXT != 0;
+            let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
+            qp::target(context, attr.xrcd, qp_context, |domain, cookie| {
+                driver::Qp::open_target(domain, attr.qp_num, cookie)
+            })
+        }
+    })
+}
