@@ -39,6 +39,8 @@ build_one() { # SUITE
         tail -n 5 "$ROOM/$1.log" >&2
         die "debootstrap of $1 failed, see $ROOM/$1.log"
     fi
+    # Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
+    for dir in proc sys; do if mountpoint -q "$work/$dir"; then umount -l "$work/$dir"; fi; done
     rm -rf "$work/var/cache/apt/archives" "$work/var/lib/apt/lists"
     mkdir -p "$work/ironverbs"
     touch "$work/.made"

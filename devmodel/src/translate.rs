@@ -23,6 +23,8 @@ pub mod access {
     pub const FREE: u8 = 32;
     /// The key covers all addresses.
     pub const LENGTH64: u8 = 64;
+    /// Work requests may change the key.
+    pub const UMR: u8 = 128;
 }
 
 /// The key that stands for physical memory on queue pairs that may use it (`rlky`).
@@ -44,14 +46,29 @@ pub enum Fault {
     Permission,
 }
 
-/// The mkey behind `key`, if it may be used with `need` in domain `pd`.
+/// `MkeyRow::qpn` of a key that any queue pair may use.
+pub(crate) const ANY_QP: u32 = 0xff_ffff;
+/// `MkeyRow::flags`: a peer may invalidate the key.
+pub(crate) const REMOTE_INVALIDATE: u8 = 1;
+
+/// Who uses a key: a queue pair, in its domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Protection domain number.
+    pub pd: u32,
+    /// Queue pair number; 0 is none, and may use what any may.
+    pub qpn: u32,
+}
+
+/// The mkey behind `key`, if `user` may use it with `need`.
 #[inline]
-pub fn key<'f>(func: &'f Func<'_>, pd: u32, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {
+pub fn key<'f>(func: &'f Func<'_>, user: User, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {
     let row = func.get::<MkeyRow>(key >> 8).filter(|row| row.variant == key as u8).ok_or(Fault::Key)?;
     if row.access & access::FREE != 0 {
         return Err(Fault::Key);
     }
-    if row.pd != pd {
+    // IBTA 10.6.7.2.2: a window of type 2B is of one queue pair of its domain.
+    if row.pd != user.pd || row.qpn != ANY_QP && row.qpn != user.qpn {
         return Err(Fault::Domain);
     }
     if row.access & need != need {
@@ -75,15 +92,15 @@ fn offset(row: &MkeyRow, va: u64, len: u64) -> Result<u64, Fault> {
 
 /// Whether `len` bytes at `va` may be accessed with `need`.
 #[inline]
-pub fn check(func: &Func<'_>, pd: u32, lkey: u32, va: u64, len: u64, need: u8) -> Result<(), Fault> {
-    key(func, pd, lkey, need).and_then(|row| offset(row, va, len)).map(drop)
+pub fn check(func: &Func<'_>, user: User, lkey: u32, va: u64, len: u64, need: u8) -> Result<(), Fault> {
+    key(func, user, lkey, need).and_then(|row| offset(row, va, len)).map(drop)
 }
 
 /// Appends the bus addresses of `len` bytes at `va` to `out`.
 #[inline]
 pub fn pieces(
     func: &Func<'_>,
-    pd: u32,
+    user: User,
     rkey: u32,
     va: u64,
     len: u32,
@@ -93,7 +110,7 @@ pub fn pieces(
     if len == 0 {
         return Ok(());
     }
-    let row = key(func, pd, rkey, need)?;
+    let row = key(func, user, rkey, need)?;
     let offset = offset(row, va, len.into())?;
     if row.mode == AccessMode::Pa.raw() {
         push(out, va, len);
@@ -159,9 +176,10 @@ fn indirect(
         } else {
             // One level only.
             let of_pages = |row: &MkeyRow| row.mode != AccessMode::Klm.raw();
-            key(func, row.pd, lkey, need)
+            let user = User { pd: row.pd, qpn: 0 };
+            key(func, user, lkey, need)
                 .and_then(|row| if of_pages(row) { Ok(()) } else { Err(Fault::Key) })?;
-            pieces(func, row.pd, lkey, va, here as u32, need, out)?;
+            pieces(func, user, lkey, va, here as u32, need, out)?;
         }
         (skip, left) = (0, left - here);
     }
@@ -194,18 +212,36 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
 
 /// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether
 /// the key allows a peer to do so.
-pub fn invalidate(func: &mut Func<'_>, pd: u32, rkey: u32, remote: bool) -> Result<(), Fault> {
-    may_invalidate(func, pd, rkey, remote)?;
+pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
+    may_invalidate(func, user, rkey, remote)?;
+    unbind(func, rkey >> 8);
     if let Some(row) = func.get_mut::<MkeyRow>(rkey >> 8) {
         row.access |= access::FREE;
     }
     Ok(())
 }
 
-/// Whether [`invalidate`] would succeed.
-pub fn may_invalidate(func: &Func<'_>, pd: u32, rkey: u32, remote: bool) -> Result<(), Fault> {
-    let row = key(func, pd, rkey, 0)?;
-    if remote && row.flags & 1 == 0 { Err(Fault::Permission) } else { Ok(()) }
+/// Whether [`invalidate`] would succeed. Windows of type 1 and ordinary regions only end by other means (IBTA 10.6.7.2.6,
+/// 10.6.5): what is not for work requests to change is not for them to end.
+pub fn may_invalidate(func: &Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
+    let row = key(func, user, rkey, 0)?;
+    let allowed = match remote {
+        true => row.flags & REMOTE_INVALIDATE != 0,
+        false => row.access & access::UMR != 0,
+    };
+    if allowed { Ok(()) } else { Err(Fault::Permission) }
+}
+
+/// Ends what ties the window of key index `number` to its region, which then may go.
+pub(crate) fn unbind(func: &mut Func<'_>, number: u32) {
+    let Some(row) = func.get::<MkeyRow>(number).filter(|row| row.bound != 0) else { return };
+    let region = row.bound - 1;
+    if let Some(row) = func.get_mut::<MkeyRow>(number) {
+        row.bound = 0;
+    }
+    if let Some(region) = func.get_mut::<MkeyRow>(region) {
+        region.head.refs = region.head.refs.saturating_sub(1);
+    }
 }
 
 #[cfg(test)]
@@ -217,8 +253,10 @@ mod tests {
         host::Party,
     };
 
+    const USER: User = User { pd: 9, qpn: 77 };
+
     /// A key of four 4 KiB pages, the second and third of them adjacent, that starts `within` its first page.
-    fn with_key(within: u64, len: u64, test: impl FnOnce(&Func<'_>, u32)) {
+    fn with_key(within: u64, len: u64, test: impl FnOnce(&mut Func<'_>, u32)) {
         let mut rig = Rig::new(Config::default(), Link::default());
         rig.with(0, |func| {
             let range = func.alloc_mtt(4).expect("entries");
@@ -230,14 +268,14 @@ mod tests {
             let row = func.row_mut::<MkeyRow>(index).expect("the key");
             (row.start, row.len, row.mtt, row.pages) = (0x7000_0000 + within, len, range.first, 4);
             (row.variant, row.mode, row.log_page, row.pd) = (7, AccessMode::Mtt.raw(), 12, 9);
-            row.access = access::LOCAL_READ | access::REMOTE_READ;
+            (row.access, row.qpn) = (access::LOCAL_READ | access::REMOTE_READ, ANY_QP);
             test(func, number);
         });
     }
 
     fn at(func: &Func<'_>, key: u32, va: u64, len: u32) -> Result<Vec<(u64, u32)>, Fault> {
         let mut out = Vec::new();
-        pieces(func, 9, key, va, len, access::REMOTE_READ, &mut out)?;
+        pieces(func, USER, key, va, len, access::REMOTE_READ, &mut out)?;
         Ok(out.iter().map(|p| (p.at, p.len)).collect())
     }
 
@@ -274,8 +312,25 @@ mod tests {
             let va = 0x7000_0000;
             assert_eq!(at(func, key ^ 1, va, 1), Err(Fault::Key));
             assert_eq!(at(func, key ^ 1 << 31, va, 1), Err(Fault::Key));
-            assert_eq!(check(func, 8, key, va, 1, 0), Err(Fault::Domain));
-            assert_eq!(check(func, 9, key, va, 1, access::REMOTE_WRITE), Err(Fault::Permission));
+            assert_eq!(check(func, User { pd: 8, ..USER }, key, va, 1, 0), Err(Fault::Domain));
+            assert_eq!(check(func, USER, key, va, 1, access::REMOTE_WRITE), Err(Fault::Permission));
+        });
+    }
+
+    #[test]
+    fn a_key_of_one_queue_pair_is_no_other_queue_pairs() {
+        with_key(0, 0x4000, |func, key| {
+            func.get_mut::<MkeyRow>(key >> 8).expect("the key").qpn = USER.qpn;
+            let at = |qpn| check(func, User { qpn, ..USER }, key, 0x7000_0000, 1, 0);
+            assert_eq!((at(77), at(78), at(0)), (Ok(()), Err(Fault::Domain), Err(Fault::Domain)));
+        });
+    }
+
+    #[test]
+    fn a_region_is_nothing_a_work_request_may_end() {
+        with_key(0, 0x4000, |func, key| {
+            assert_eq!(invalidate(func, USER, key, false), Err(Fault::Permission));
+            assert_eq!(invalidate(func, USER, key, true), Err(Fault::Permission));
         });
     }
 
@@ -285,9 +340,10 @@ mod tests {
         let key = rig.sides[0].key;
         rig.with(0, |func| {
             let pd = func.get::<MkeyRow>(key >> 8).map(|row| row.pd).expect("the key");
-            assert!(check(func, pd, key, 0, 1, 0).is_ok());
-            assert_eq!(invalidate(func, pd, key, true), Ok(()));
-            assert_eq!(check(func, pd, key, 0, 1, 0), Err(Fault::Key));
+            let user = User { pd, qpn: 1 };
+            assert!(check(func, user, key, 0, 1, 0).is_ok());
+            assert_eq!(invalidate(func, user, key, true), Ok(()));
+            assert_eq!(check(func, user, key, 0, 1, 0), Err(Fault::Key));
         });
     }
 }

@@ -49,8 +49,16 @@ pub enum PortEvent {
     Active,
     /// Link down.
     Error,
-    /// Something of its attributes changed (GIDs, P_Keys, LID); the raw subtype.
-    Changed(u8),
+    /// Its LID changed.
+    LidChange,
+    /// Its P_Keys changed.
+    PkeyChange,
+    /// Its GIDs changed.
+    GidChange,
+    /// The subnet manager asks its clients to register anew.
+    ClientReregister,
+    /// Something else of its attributes changed; the raw subtype.
+    Other(u8),
 }
 
 /// What happened to the function.
@@ -123,8 +131,8 @@ pub struct Events {
 #[derive(Default)]
 pub(crate) struct Registry {
     cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
-    /// A target QP of XRC may be open more than once.
-    qps: Mutex<HashMap<u32, Vec<u64>>>,
+    /// Cookies (a target QP of XRC may be open more than once), and whether they want to know that the send queue has drained.
+    qps: Mutex<HashMap<u32, (Vec<u64>, bool)>>,
     srqs: Mutex<HashMap<u32, u64>>,
 }
 
@@ -143,12 +151,19 @@ impl Registry {
     }
 
     pub fn add_qp(&self, qpn: u32, cookie: u64) {
-        locked(&self.qps).entry(qpn).or_default().push(cookie);
+        locked(&self.qps).entry(qpn).or_default().0.push(cookie);
+    }
+
+    /// Whether the next draining of the QP's send queue is an event.
+    pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
+        if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
+            qp.1 = wanted;
+        }
     }
 
     pub fn remove_qp(&self, qpn: u32, cookie: u64) {
         let mut qps = locked(&self.qps);
-        if let Some(cookies) = qps.get_mut(&qpn) {
+        if let Some((cookies, _)) = qps.get_mut(&qpn) {
             if let Some(at) = cookies.iter().position(|c| *c == cookie) {
                 cookies.swap_remove(at);
             }
@@ -241,7 +256,11 @@ impl Events {
                 let kind = match PortChange::from_raw(eqe.event_sub_type()) {
                     PortChange::Active => PortEvent::Active,
                     PortChange::Down | PortChange::Initialized => PortEvent::Error,
-                    other => PortEvent::Changed(other.raw()),
+                    PortChange::Lid => PortEvent::LidChange,
+                    PortChange::Pkey => PortEvent::PkeyChange,
+                    PortChange::Guid => PortEvent::GidChange,
+                    PortChange::ClientRereg => PortEvent::ClientReregister,
+                    other => PortEvent::Other(other.raw()),
                 };
                 Some(Event::Port { port, kind })
             }
@@ -258,7 +277,14 @@ impl Events {
                     return Some(Event::Device(DeviceEvent::Other(other.raw(), eqe.event_sub_type())));
                 };
                 let qpn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
-                let cookies = locked(&self.registry.qps).get(&qpn)?.clone();
+                let cookies = {
+                    let mut qps = locked(&self.registry.qps);
+                    let (cookies, drained) = qps.get_mut(&qpn)?;
+                    if kind == QpEvent::SqDrained && !std::mem::take(drained) {
+                        return None;
+                    }
+                    cookies.clone()
+                };
                 let mut all = cookies.into_iter().map(|cookie| Event::Qp { qpn, cookie, kind });
                 let first = all.next();
                 locked(&self.further).extend(all);

@@ -27,6 +27,7 @@ mod stand_ins;
 #[cfg(test)]
 mod tests;
 pub mod transport;
+mod umr;
 pub mod verbs;
 
 pub use bringup::{Step, Watch};

@@ -57,6 +57,19 @@ impl SendTracker {
         slot.1.store(u64::from(number) << 32 | u64::from(end), Relaxed);
     }
 
+    /// Notes that the work request at `block`, of several blocks, binds a memory window, or does not: the device's
+    /// completion tells changes of keys not apart.
+    pub fn mark(&self, block: u32, binds: bool) {
+        self.slots[(block.wrapping_add(1) & self.mask) as usize].0.store(binds.into(), Relaxed);
+    }
+
+    /// What a change of a key was, of the work request whose completion names block `counter`.
+    #[cold]
+    fn change(&self, counter: u16) -> WcOpcode {
+        let slot = (u32::from(counter).wrapping_add(1) & self.mask) as usize;
+        if self.slots[slot].0.load(Relaxed) == 0 { WcOpcode::LocalInv } else { WcOpcode::BindMw }
+    }
+
     /// Makes all up to `head` count.
     #[inline(always)]
     pub fn publish(&self, head: u32) {
@@ -238,8 +251,10 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     match cqe.opcode() {
         CqeOpcode::Req => {
             wc.opcode = send_opcode(cqe.sop());
-            if matches!(wc.opcode, WcOpcode::CompSwap | WcOpcode::FetchAdd) {
-                wc.byte_len = 8;
+            match wc.opcode {
+                WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
+                WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
+                _ => {}
             }
             let wr_id = qp.sq.complete(counter);
             Some(known(wc, wr_id))

@@ -6,6 +6,7 @@
 use crate::{
     dma::{DmaRing, SpinGuard, copy_from_caller},
     error::PostError,
+    umr::Change,
     verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
 };
 use hwspec::{
@@ -86,7 +87,7 @@ impl Plan {
             SendOp::FetchAdd { raddr, rkey, add } => {
                 Self { atomic: Some((add, 0)), ..rdma(WqeOpcode::AtomicFa, 0, raddr, rkey) }
             }
-            SendOp::LocalInv(key) => plain(WqeOpcode::LocalInval, key),
+            SendOp::LocalInv(key) | SendOp::BindMw { mw: key, .. } => plain(WqeOpcode::Umr, key),
         }
     }
 
@@ -95,9 +96,10 @@ impl Plan {
         use WqeOpcode::*;
         match service {
             Service::Rc | Service::XrcIni => true,
-            Service::Uc => matches!(self.opcode, Send | SendImm | RdmaWrite | RdmaWriteImm | LocalInval),
+            Service::Uc => matches!(self.opcode, Send | SendImm | RdmaWrite | RdmaWriteImm | Umr),
             Service::Ud | Service::Gsi => matches!(self.opcode, Send | SendImm),
             Service::RawPacket => self.opcode == Send,
+            Service::Keys => self.opcode == Umr,
             Service::XrcTgt => false,
         }
     }
@@ -105,7 +107,7 @@ impl Plan {
     /// Whether data may be given inline.
     #[inline(always)]
     fn takes_inline(&self) -> bool {
-        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::LocalInval) && self.atomic.is_none()
+        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()
     }
 }
 
@@ -132,7 +134,10 @@ impl<'a> SendBatch<'a> {
     #[inline]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.service {
-            Service::Rc => self.build(wr, Plan::of(&wr.op), &[]),
+            Service::Rc => match wr.op {
+                SendOp::LocalInv(_) | SendOp::BindMw { .. } => self.push_to(wr, &Target::Peer),
+                _ => self.build(wr, Plan::of(&wr.op), &[]),
+            },
             _ => self.push_to(wr, &Target::Peer),
         }
     }
@@ -143,6 +148,9 @@ impl<'a> SendBatch<'a> {
         let service = self.queue.service;
         if !plan.fits(service) {
             return Err(libc::EINVAL);
+        }
+        if plan.opcode == WqeOpcode::Umr {
+            return self.change_of(wr, plan);
         }
         match (service, *target) {
             (Service::Rc | Service::Uc, Target::Peer) => self.build(wr, plan, &[]),
@@ -160,6 +168,37 @@ impl<'a> SendBatch<'a> {
         }
     }
 
+    /// A work request that changes a key.
+    #[cold]
+    fn change_of(&mut self, wr: &SendWr<'_>, plan: Plan) -> Result<(), i32> {
+        let change = match wr.op {
+            SendOp::BindMw { variant, tied, lkey, addr, len, access, .. } => {
+                Change::bind(variant, tied.then_some(self.queue.qpn), (lkey, addr, len), access)
+            }
+            _ => Change::invalidate(plan.imm),
+        };
+        self.put_change(wr, plan, &change)
+    }
+
+    fn put_change(&mut self, wr: &SendWr<'_>, plan: Plan, change: &Change) -> Result<(), i32> {
+        let block = self.queue.block;
+        let mut head = [[0; WQE_DS]; Change::SEGMENTS];
+        let mut count = 0;
+        for (to, segment) in head.iter_mut().zip(change.segments()) {
+            *to = segment;
+            count += 1;
+        }
+        self.build(wr, plan, &head[..count])?;
+        self.qp.queues.sq.mark(block, matches!(wr.op, SendOp::BindMw { .. }));
+        Ok(())
+    }
+
+    /// Adds a change of key `key`: for the driver's own queue.
+    pub(crate) fn change(&mut self, key: u32, change: &Change) -> Result<(), i32> {
+        let wr = SendWr { wr_id: 0, op: SendOp::LocalInv(key), sge: &[], flags: SendFlags::SIGNALED };
+        self.put_change(&wr, Plan::of(&wr.op), change)
+    }
+
     /// Checks and writes the WQE; `head` are the segments between control and remote address.
     #[inline(always)]
     fn build(&mut self, wr: &SendWr<'_>, plan: Plan, head: &[[u8; WQE_DS]]) -> Result<(), i32> {
@@ -171,7 +210,7 @@ impl<'a> SendBatch<'a> {
         // Check.
         let inline = wr.flags.contains(SendFlags::INLINE);
         let (bytes, data_segments) = measure(queue, wr.sge, inline)?;
-        let invalidate = plan.opcode == WqeOpcode::LocalInval;
+        let invalidate = plan.opcode == WqeOpcode::Umr;
         if inline && !plan.takes_inline()
             || plan.atomic.is_some() && (bytes != 8 || data_segments != 1)
             || invalidate && data_segments != 0

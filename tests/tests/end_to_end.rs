@@ -2,8 +2,8 @@
 //! program sees them, and many objects.
 
 use driver::{
-    AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpState, SendFlags, SendOp, SendWr, WcFlags,
-    WcOpcode, WcStatus,
+    AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr,
+    Service, WcFlags, WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
     cost::Cpu,
@@ -210,6 +210,27 @@ fn verbs_refuse_what_they_must() {
     assert!(Node::open(Path::new("/dev/shm/no-such-node-anywhere")).is_err());
     // A CQ that QPs use stays.
     assert!(Cq::create(&end.device, 0, 0).is_err());
+}
+
+/// Of every size, up to where the other ring would just fit no more.
+#[test]
+fn a_queue_pair_may_have_one_queue_only() {
+    let scratch = Scratch::new();
+    let _node = scratch.node(1).expect("node");
+    let device = open_device(scratch.dir(), 1).expect("open");
+    let (pd, cq) = (Pd::alloc(&device).expect("PD"), Cq::create(&device, 16, 0).expect("CQ"));
+    for (max_send_wr, max_recv_wr) in (0..12).flat_map(|log| [(1 << log, 0), (0, 1 << log)]).chain([(0, 0)]) {
+        let sge = |wrs: u32| wrs.min(4);
+        let init = QpInit {
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge: sge(max_send_wr),
+            max_recv_sge: sge(max_recv_wr),
+            ..QpInit::new(Service::Rc, &cq, &cq)
+        };
+        let qp = Qp::create(&pd, &init).unwrap_or_else(|e| panic!("{max_send_wr}/{max_recv_wr}: {e}"));
+        qp.destroy().expect("destroy");
+    }
 }
 
 #[test]

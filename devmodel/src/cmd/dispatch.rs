@@ -135,8 +135,8 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         CreateQp => qp::create(call),
         QueryQp => qp::query(call),
         DestroyQp => qp::destroy(call),
-        Rst2initQp | Init2initQp | Init2rtrQp | Rtr2rtsQp | Rts2rtsQp | Sqerr2rtsQp | SqdRtsQp | Qp2Err
-        | Qp2Rst => qp_modify::transition(call, op),
+        Rst2initQp | Init2initQp | Init2rtrQp | Rtr2rtsQp | Rts2rtsQp | Sqerr2rtsQp | SqdRtsQp
+        | Rts2sqdQp | Sqd2sqdQp | Qp2Err | Qp2Rst => qp_modify::transition(call, op),
 
         AttachToMcg => mcg::attach(call),
         DetachFromMcg => mcg::detach(call),

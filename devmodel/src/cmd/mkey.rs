@@ -8,7 +8,7 @@ use super::{
 use crate::{
     region::{Func, MttRange},
     state::{MkeyRow, PdRow},
-    translate::{PRESENT, RESERVED_LKEY},
+    translate::{self, PRESENT, RESERVED_LKEY},
 };
 use hwspec::{
     cmd::mkey::*,
@@ -205,6 +205,8 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 
 /// Ends the key.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    let number = func.number::<MkeyRow>(index);
+    translate::unbind(func, number);
     let Some(row) = func.row::<MkeyRow>(index) else { return };
     let (range, pd) = (MttRange { first: row.mtt, len: row.pages }, row.pd);
     func.free_mtt(range);

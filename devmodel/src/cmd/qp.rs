@@ -48,7 +48,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.qpc();
     let service = context.st();
     Syndrome::ServiceType.unless(SERVICES.contains(&service))?;
-    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1 | ServiceType::RegUmr);
+    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1);
     Syndrome::Privileged.unless(!privileged || call.uid == 0)?;
     if let Some(which) = special(service) {
         Syndrome::InUse.unless(call.func.function().special_qp[which] == 0)?;

@@ -13,7 +13,7 @@ use crate::{
 };
 use hwspec::{
     context::{
-        PathMigState, ServiceType,
+        PathMigState, QpState, ServiceType,
         qp::{AddressPath, QpContext},
     },
     layout::{Bits, prefix},
@@ -223,7 +223,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
     let (page_offset, log_page_size) = memory::shown(&row.memory);
     let mut c = QpContext::zeroed();
     c.set()
-        .state(super::qp::state_of(row))
+        .state(if has(QpFlags::DRAINING) { QpState::SqDraining } else { super::qp::state_of(row) })
         .st(Bits::from_bits(row.service.into()))
         .pm_state(PathMigState::Migrated)
         .pd(row.pd & 0xff_ffff)

@@ -7,8 +7,8 @@ use super::{
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
-    pipe::{flush, work::Work},
-    state::{PdRow, QpRow},
+    pipe::{flush, settle, work::Work},
+    state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
@@ -17,6 +17,20 @@ use hwspec::{
 
 /// Access rights of the responder.
 const ACCESS: OptParam = OptParam::RRE.union(OptParam::RWE).union(OptParam::RAE);
+
+/// What may be changed while nothing is under way.
+const DRAINED: OptParam = ACCESS
+    .union(OptParam::PKEY_INDEX)
+    .union(OptParam::Q_KEY)
+    .union(OptParam::RNR_TIMEOUT)
+    .union(OptParam::PRIMARY_ADDRESS_PATH)
+    .union(OptParam::SRA_MAX)
+    .union(OptParam::RRA_MAX)
+    .union(OptParam::PM_STATE)
+    .union(OptParam::RETRY_COUNT)
+    .union(OptParam::RNR_RETRY)
+    .union(OptParam::ACK_TIMEOUT)
+    .union(OptParam::PRIMARY_PORT);
 
 /// What a transition is: where from, where to, and the optional fields it takes.
 struct Transition {
@@ -56,6 +70,8 @@ fn table(op: Opcode) -> Option<Transition> {
         Opcode::SqdRtsQp => {
             (QpState::SqDrained, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::Q_KEY))
         }
+        Opcode::Rts2sqdQp => (QpState::Rts, QpState::SqDrained, OptParam::empty()),
+        Opcode::Sqd2sqdQp => (QpState::SqDrained, QpState::SqDrained, DRAINED),
         _ => return None,
     };
     Some(Transition { from, to, optional })
@@ -68,6 +84,10 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
     let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
     Syndrome::QpState.unless(qp::state_of(&row) == transition.from)?;
+    if op == Opcode::Sqd2sqdQp {
+        // IBTA 10.3.1.6: not before the queue has drained.
+        Syndrome::QpState.unless(!row.has(QpFlags::DRAINING))?;
+    }
     let optional = OptParam::from_bits(input.opt_param_mask())
         .filter(|given| transition.optional.contains(*given))
         .ok_or(Refused(Syndrome::OptParam))?;
@@ -95,8 +115,12 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     }
     qp_context::take(call, &mut row, &context, optional)?;
     row.state = transition.to.raw();
+    row.set(QpFlags::DRAINING, op == Opcode::Rts2sqdQp);
     if let Some(place) = call.func.row_mut::<QpRow>(index) {
         *place = row;
+    }
+    if op == Opcode::Rts2sqdQp {
+        Work::on(call.func, call.step, index, settle::drained);
     }
     if transition.to == QpState::Rts {
         // Requests may have been posted before.

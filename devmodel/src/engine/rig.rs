@@ -7,7 +7,7 @@ use crate::{
     identity,
     region::{Func, Geometry, Region, Sync},
     state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
-    translate::access,
+    translate::{ANY_QP, access},
 };
 use hwspec::{
     context::{AccessMode, QpState},
@@ -330,6 +330,7 @@ fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) ->
     let number = f.number::<MkeyRow>(key) << 8 | 0x5a;
     let row = f.row_mut::<MkeyRow>(key).expect("the key");
     (row.variant, row.mode, row.pd, row.flags) = (0x5a, AccessMode::Pa.raw(), pd, 1);
+    row.qpn = ANY_QP;
     row.access = access::LENGTH64
         | access::LOCAL_READ
         | access::LOCAL_WRITE

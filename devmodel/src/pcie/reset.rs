@@ -25,8 +25,10 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
     // The subnet's groups are not the function's alone.
     let groups = func.function().free[Table::SubnetGroup as usize];
+    let (before, last) = (func.function().before, func.function().counters);
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
+        before: std::array::from_fn(|i| before[i].wrapping_add(last[i])),
         config: config::defaults(fid, total_vfs),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: identity::mac(settings.node_id, fid),

@@ -60,7 +60,8 @@ fn read(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     }
     let len = reth.dma_len();
     if len > 0
-        && translate::check(w.func, w.q.pd, reth.rkey(), reth.va(), len.into(), access::REMOTE_READ).is_err()
+        && translate::check(w.func, w.user(), reth.rkey(), reth.va(), len.into(), access::REMOTE_READ)
+            .is_err()
     {
         return responder::refuse(w, NakCode::RemoteAccess, None);
     }

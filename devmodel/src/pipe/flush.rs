@@ -32,7 +32,7 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     let q = &mut *w.q;
     q.state = QpState::Err.raw();
     q.set(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ | QpFlags::SQ_FAILED, true);
-    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED, false);
+    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED | QpFlags::DRAINING, false);
     (q.ack_deadline, q.rnr_deadline, q.flush_wait) = (0, 0, 0);
     q.sr_head = q.sr_tail;
     q.sr_send = q.sr_tail;

@@ -5,7 +5,7 @@ use crate::{
     host::{Abort, Rid, Source},
     pipe::work::Failure,
     region::{Func, Piece, SlotPayload},
-    translate::{self, Fault, RESERVED_LKEY, access},
+    translate::{self, Fault, RESERVED_LKEY, User, access},
 };
 use hwspec::{
     cqe::{CqeSyndrome, vendor_err},
@@ -19,7 +19,7 @@ pub(crate) const BY_VALUE: u32 = 256;
 /// Whose keys a list names.
 #[derive(Clone, Copy)]
 pub(crate) struct Domain {
-    pub pd: u32,
+    pub user: User,
     /// The reserved lkey is usable.
     pub rlky: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> R
         if lkey == RESERVED_LKEY && domain.rlky {
             continue;
         }
-        translate::check(func, domain.pd, lkey, addr, len.into(), need).map_err(ListFault::Entry)?;
+        translate::check(func, domain.user, lkey, addr, len.into(), need).map_err(ListFault::Entry)?;
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ pub(crate) fn resolve(
         if lkey == RESERVED_LKEY && domain.rlky {
             translate::push(out, at, here);
         } else {
-            translate::pieces(func, domain.pd, lkey, at, here, need, out).map_err(ListFault::Entry)?;
+            translate::pieces(func, domain.user, lkey, at, here, need, out).map_err(ListFault::Entry)?;
         }
         (skip, left) = (0, left - here);
     }

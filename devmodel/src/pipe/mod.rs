@@ -24,7 +24,7 @@ mod requester;
 mod responder;
 mod responses;
 mod service;
-mod settle;
+pub(crate) mod settle;
 mod timers;
 mod uc;
 mod umr;

@@ -3,7 +3,7 @@
 use super::{event, lists::Domain, work::Work};
 use crate::{
     state::{QpFlags, SrqRow},
-    translate,
+    translate::{self, User},
 };
 use hwspec::{
     doorbell::RCV_DBR,
@@ -94,5 +94,5 @@ pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     let buffers = &mut *w.step.buffers;
     buffers.receive.resize(len, 0);
     w.step.host.read(rid, at, &mut buffers.receive).ok()?;
-    Some(Domain { pd, rlky: w.q.has(QpFlags::RESERVED_LKEY) })
+    Some(Domain { user: User { pd, qpn: w.qpn() }, rlky: w.q.has(QpFlags::RESERVED_LKEY) })
 }

@@ -145,8 +145,8 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
     }
     let mut failure = None;
     if wqe.opcode == WqeOpcode::LocalInval {
-        if translate::invalidate(w.func, w.q.pd, wqe.imm, false).is_err() {
-            failure = Some(Failure::new(CqeSyndrome::LocalQpOpErr, vendor_err::LKEY));
+        if translate::invalidate(w.func, w.user(), wqe.imm, false).is_err() {
+            failure = Some(umr::REFUSED);
         }
     } else if wqe.opcode == WqeOpcode::Umr {
         failure = umr::carry_out(w, &wqe).err();
@@ -182,7 +182,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
 }
 
 pub(crate) fn domain(w: &Work<'_, '_, '_>) -> Domain {
-    Domain { pd: w.q.pd, rlky: w.q.has(QpFlags::RESERVED_LKEY) }
+    Domain { user: w.user(), rlky: w.q.has(QpFlags::RESERVED_LKEY) }
 }
 
 /// Sends the packets of one request from where it stands.

@@ -215,7 +215,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     let index = w.q.rx.wqe_index as u16;
     let key = packet.headers.ieth();
     if let Some(key) = key {
-        translate::may_invalidate(w.func, w.q.pd, key, true).map_err(|_| ACCESS)?;
+        translate::may_invalidate(w.func, w.user(), key, true).map_err(|_| ACCESS)?;
     }
     let mut inline = None;
     if packet.len > 0 {
@@ -247,7 +247,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     let len = w.q.rx.done;
     if let Some(key) = key {
         // IBTA 10.6.5.1: dead before the completion can be seen.
-        translate::invalidate(w.func, w.q.pd, key, true).map_err(|_| ACCESS)?;
+        translate::invalidate(w.func, w.user(), key, true).map_err(|_| ACCESS)?;
     }
     complete(w, kind, index, len, imm, packet.headers.bth().se(), inline)
 }
@@ -338,7 +338,7 @@ fn write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Re
         if rx.length > 0 {
             // As the specification has it the whole range is checked first; a ConnectX-5 checks packet by packet.
             let first = if w.profile() == Profile::Ibta { rx.length } else { packet.len };
-            translate::check(w.func, w.q.pd, rx.rkey, rx.va, first.into(), access::REMOTE_WRITE)
+            translate::check(w.func, w.user(), rx.rkey, rx.va, first.into(), access::REMOTE_WRITE)
                 .map_err(|_| remote_access(w))?;
         }
     }
@@ -383,7 +383,8 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &RxMessage) ->
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = rx.va.wrapping_add(rx.done.into());
-    let found = translate::pieces(w.func, w.q.pd, rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
+    let found =
+        translate::pieces(w.func, w.user(), rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
@@ -439,7 +440,7 @@ fn read(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal> {
         return Err(INVALID);
     }
     if length > 0 {
-        translate::check(w.func, w.q.pd, reth.rkey(), reth.va(), length.into(), access::REMOTE_READ)
+        translate::check(w.func, w.user(), reth.rkey(), reth.va(), length.into(), access::REMOTE_READ)
             .map_err(|_| remote_access(w))?;
     }
     let msn = w.q.rx_msn.wrapping_add(1) & 0xff_ffff;
@@ -469,7 +470,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
     }
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
-    let found = translate::pieces(w.func, w.q.pd, eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
+    let found = translate::pieces(w.func, w.user(), eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
     let place = pieces.first().copied();
     w.step.buffers.pieces = pieces;
     found.map_err(|_: Fault| remote_access(w))?;

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     host::Abort,
     state::{Counters, QpFlags, ReadResource, RxMessage},
-    translate::{self, access},
+    translate::{self, User, access},
 };
 use hwspec::{
     cqe::{CqeOpcode, CqeSyndrome},
@@ -139,7 +139,8 @@ fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> 
     pieces.clear();
     let at = one.va.wrapping_add(from.into());
     let pd = if one.xrc_srqn == 0 { w.q.pd } else { xrc::domain(w, one.xrc_srqn) };
-    let found = translate::pieces(w.func, pd, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
+    let user = User { pd, qpn: w.qpn() };
+    let found = translate::pieces(w.func, user, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
         // Taken by value only when there are too many pieces; then earlier copies must have been made.

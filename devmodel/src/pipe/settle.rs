@@ -1,12 +1,13 @@
 //! Completions of the send queue, in order (IBTA 10.8.5.1).
 
 use super::{
-    completion, flush, requester, service,
+    completion, event, flush, requester, service,
     work::{Failure, Work},
 };
 use crate::state::{QpFlags, SendRecord};
 use hwspec::{
     cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
+    eqe::EventType,
     handle::{Psn, Qpn},
 };
 
@@ -43,6 +44,20 @@ pub(crate) fn settle(w: &mut Work<'_, '_, '_>, inline: Option<&[u8; INLINE_32]>)
     }
     if w.q.una_psn == w.q.max_psn {
         w.q.ack_deadline = 0;
+        if w.q.has(QpFlags::DRAINING) {
+            drained(w);
+        }
+    }
+}
+
+/// In SQD: says that the send queue has drained, when it has (IBTA 10.3.1.6).
+#[cold]
+pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
+    let done = w.q.sr_head == w.q.sr_tail;
+    w.q.set(QpFlags::DRAINING, !done);
+    if done {
+        let (uid, qpn) = (w.q.head.uid, w.qpn());
+        event::queue(w.func, uid, EventType::SqDrained, qpn);
     }
 }
 

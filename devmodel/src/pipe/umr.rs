@@ -1,7 +1,7 @@
 //! UMR: memory keys changed by work requests (PRM: user-mode memory registration).
 //!
 //! What a key translates to, its range, rights, domain and low byte change at once, between two requests of the queue.
-//! The driver's own queue pair for it may do so to any key of the function; others to keys of their domain.
+//! A driver's own queue pair for it may do so to any key of its driver; others to keys of their domain.
 
 use super::{
     fetch::{self, Wqe},
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     region::Func,
     state::{MkeyRow, PdRow, QpFlags},
-    translate::{RESERVED_LKEY, access},
+    translate::{self, ANY_QP, REMOTE_INVALIDATE, RESERVED_LKEY, access},
 };
 use hwspec::{
     context::{AccessMode, ServiceType},
@@ -21,10 +21,6 @@ use hwspec::{
     wqe::{DataSeg, KlmSeg, MkeyContextSeg, MkeyMask, UmrCtrlSeg, WQE_DS, WqeOpcode},
 };
 
-/// `MkeyRow::access`: changed by UMR.
-const UMR: u8 = 128;
-/// `MkeyRow::flags`: remote invalidation allowed.
-const REMOTE_INVALIDATE: u8 = 1;
 /// `umr.check_free`: refuse unless the key is free; unless it is in use.
 const FAIL_IF_NOT_FREE: u8 = 1;
 const FAIL_IF_FREE: u8 = 2;
@@ -35,7 +31,7 @@ const ENTRIES: usize = CONTEXT + MkeyContextSeg::SIZE;
 const OCTOWORD: usize = 16;
 
 /// A key that can't be changed like that (IBTA 11.6.2: memory management operation error).
-const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_err::LKEY);
+pub(crate) const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_err::LKEY);
 
 /// The next work request of the driver's own queue pair for UMR.
 pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
@@ -68,9 +64,14 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     check(w, wqe, &umr, &before)?;
     let words = words(w, &umr, &before, start + ENTRIES..end)?;
     change(&mut row, &context, umr.mkey_mask())?;
-    if w.func.get::<PdRow>(row.pd).is_none() {
+    let domain = w.func.get::<PdRow>(row.pd).ok_or(REFUSED)?;
+    // A region stays in its domain while windows of that are bound to it (IBTA 10.6.7.2.5).
+    let moves = row.pd != before.pd;
+    if moves && (before.head.refs != 0 || !may_use(w.q.head.uid, domain.head.uid)) {
         return Err(REFUSED);
     }
+    let window = is_window(w, &row);
+    let region = if window { region(w, &row, &words)? } else { None };
     if !words.is_empty() {
         // Entries are changed for good: requests in front of this one must have been carried out by the old ones.
         if !w.step.flush() {
@@ -78,13 +79,27 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
         }
         load(w.func, &mut row, offset(&umr), &words)?;
     }
-    if row.pd != before.pd {
+    if moves {
         move_domain(w.func, before.pd, row.pd)?;
     }
+    if window && (region.is_some() || row.access & access::FREE != 0) {
+        translate::unbind(w.func, wqe.imm >> 8);
+        row.bound = 0;
+    }
+    if let Some(region) = region {
+        w.func.get_mut::<MkeyRow>(region).ok_or(REFUSED)?.head.refs += 1;
+        row.bound = region + 1;
+    }
+    row.head = w.func.row::<MkeyRow>(index).ok_or(REFUSED)?.head;
     *w.func.row_mut::<MkeyRow>(index).ok_or(REFUSED)? = row;
     // What comes next must find the key changed.
     w.step.settle = true;
     Ok(())
+}
+
+/// Whether user context `uid` may use what is `of` another: context 0 may use all.
+fn may_use(uid: u16, of: u16) -> bool {
+    uid == 0 || uid == of
 }
 
 /// First octoword that is changed.
@@ -102,7 +117,11 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     // Entries that are pages, and a key of pages with other rights or bounds, reach any memory of the function.
     let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
     let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
-    let own = w.q.service == ServiceType::RegUmr.raw() || of_domain;
+    // Who made the queue changes what it could have made itself.
+    let by_owner = w.q.service == ServiceType::RegUmr.raw() && may_use(w.q.head.uid, row.head.uid);
+    let own = by_owner || of_domain;
+    // IBTA 10.6.7.2.2: a program ties a window to the queue pair it binds it on, and to no other.
+    let tied = row.qpn == w.qpn() || !umr.check_qpn();
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
     let expected = match umr.check_free().raw() {
         FAIL_IF_NOT_FREE => free,
@@ -111,7 +130,11 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     };
     // Without an offset its place would say how much signature data follows: there is none.
     let plain = umr.translation_offset_en() || umr.xlt_offset() == 0;
-    if row.access & UMR != 0 && own && named && expected && plain { Ok(()) } else { Err(REFUSED) }
+    if row.access & access::UMR != 0 && own && tied && named && expected && plain {
+        Ok(())
+    } else {
+        Err(REFUSED)
+    }
 }
 
 /// The fields of the context that `mask` names.
@@ -162,6 +185,32 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
             && row.start.checked_add(row.len).is_some()
             && (row.mode != AccessMode::Mtt.raw() || (12..=31).contains(&row.log_page));
     if usable { Ok(()) } else { Err(REFUSED) }
+}
+
+/// Whether the key is a memory window: made of one part of a region, by programs, who name no physical memory.
+fn is_window(w: &Work<'_, '_, '_>, row: &MkeyRow) -> bool {
+    row.mode == AccessMode::Klm.raw()
+        && w.q.service != ServiceType::RegUmr.raw()
+        && !w.q.has(QpFlags::RESERVED_LKEY)
+}
+
+/// The region that `words` bind a window to, its key's number; `None` if they bind it to nothing. IBTA 10.6.7.2.4: the
+/// region is of the window's domain and holds all of it, and what peers may change the region lets its owner change.
+fn region(w: &Work<'_, '_, '_>, window: &MkeyRow, words: &[u64]) -> Result<Option<u32>, Failure> {
+    if window.qpn != ANY_QP && window.qpn != w.qpn() {
+        return Err(REFUSED);
+    }
+    let [head, address, rest @ ..] = words else { return Ok(None) };
+    let (bytes, key) = (head >> 32, *head as u32);
+    if bytes == 0 || rest.iter().any(|word| *word != 0) {
+        return Ok(None);
+    }
+    let row = translate::key(w.func, w.user(), key, 0).map_err(|_| REFUSED)?;
+    let changes = window.access & (access::REMOTE_WRITE | access::ATOMIC | access::LOCAL_WRITE) != 0;
+    let need = if changes { access::LOCAL_WRITE } else { 0 };
+    let held = translate::check(w.func, w.user(), key, *address, bytes, need).is_ok();
+    let sound = held && window.len <= bytes && row.mode != AccessMode::Klm.raw();
+    if sound { Ok(Some(key >> 8)) } else { Err(REFUSED) }
 }
 
 fn move_domain(func: &mut Func<'_>, from: u32, to: u32) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use crate::{
     Profile,
     region::{Func, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
+    translate::User,
 };
 use hwspec::{context::QpState, cqe::CqeSyndrome};
 
@@ -78,6 +79,12 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline]
     pub(crate) fn qpn(&self) -> u32 {
         self.func.number::<QpRow>(self.qp)
+    }
+
+    /// As whom the QP uses keys.
+    #[inline]
+    pub(crate) fn user(&self) -> User {
+        User { pd: self.q.pd, qpn: self.qpn() }
     }
 
     #[inline]

@@ -13,6 +13,7 @@ mod func;
 mod geometry;
 mod journal;
 mod lock;
+mod look;
 mod outlet;
 mod queues;
 mod ring;
@@ -23,6 +24,7 @@ pub use alloc::MttRange;
 pub use func::{Func, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
+pub use look::PortGlimpse;
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
@@ -30,7 +32,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7206;
+const MAGIC: u64 = 0x6972_6f6e_7665_7207;
 
 /// Memory that holds an adapter.
 pub struct Region {

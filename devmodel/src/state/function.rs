@@ -213,6 +213,8 @@ pub struct FunctionRow {
     /// Translation entries in use.
     pub mtt_used: u32,
 
+    /// What `counters` had before the resets there were: the port's own books, which no reset ends.
+    pub before: [u64; COUNTERS],
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none.
     pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.

@@ -179,6 +179,10 @@ rows! {
         flags: u8,
         /// QPN the key is bound to; 0xffffff is any.
         qpn: u32,
+        /// A memory window's region: its key's index and 1; 0 is none. The region counts its windows.
+        bound: u32,
+        /// Padding.
+        reserved: u32,
     }
 }
 

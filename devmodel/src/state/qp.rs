@@ -51,8 +51,10 @@ bitflags::bitflags! {
         const GAP = 1 << 22;
         /// Own multicasts do not come back (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
+        /// In SQD with requests under way: when the last is done the driver is told.
+        const DRAINING = 1 << 24;
         /// The event that nothing more comes from the SRQ is still to be sent.
-        const LAST_WQE_OWED = 1 << 24;
+        const LAST_WQE_OWED = 1 << 25;
     }
 }
 

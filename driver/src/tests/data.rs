@@ -103,10 +103,10 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    /// The send ring of eight blocks lies behind the receive ring of four entries of 32 bytes.
+    /// The send ring of sixteen blocks lies behind the receive ring of four entries of 32 bytes.
     fn block(&self, index: u64) -> [u8; 64] {
         let mut bytes = [0; 64];
-        self.chip.state().read(self.ring + 128 + index % 8 * 64, &mut bytes);
+        self.chip.state().read(self.ring + 128 + index % 16 * 64, &mut bytes);
         bytes
     }
 

@@ -309,6 +309,10 @@ pub struct QpAttr {
     pub ah: AddressHandle,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
+    /// In SQD with work requests under way; only told.
+    pub sq_draining: bool,
+    /// A path migration state other than migrated is asked for.
+    pub migrates: bool,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub min_rnr_timer: u8,

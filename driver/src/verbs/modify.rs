@@ -26,6 +26,12 @@ bitflags::bitflags! {
         const PKEY_INDEX = 1 << 4;
         const Q_KEY = 1 << 5;
         const RNR_TIMEOUT = 1 << 6;
+        const PRI_ADDR_PATH = 1 << 7;
+        const SRA_MAX = 1 << 8;
+        const RRA_MAX = 1 << 9;
+        const RETRY_COUNT = 1 << 12;
+        const RNR_RETRY = 1 << 13;
+        const ACK_TIMEOUT = 1 << 14;
         const PRI_PORT = 1 << 16;
     }
 }
@@ -58,6 +64,11 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
     let mut merged = merge(&now.attr, attr, mask, to);
     if mask.contains(Mask::AV) && function.is_ethernet() {
         merged.ah.dmac = Some(destination_mac(function, &attr.ah)?);
+    }
+    if to == QpState::Sqd && now.state != QpState::Sqd {
+        merged.en_sqd_async_notify = attr.en_sqd_async_notify;
+        // Before the device can tell.
+        qp.pd.device.registry.notify_of_drained(qp.qpn(), attr.en_sqd_async_notify);
     }
     let send = |input: &[u8]| {
         let mut output = [0; 0x10];
@@ -105,8 +116,20 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
     if mask.contains(Mask::QKEY) {
         optional |= OptPar::Q_KEY;
     }
-    if op == Opcode::Init2initQp && mask.contains(Mask::PORT) {
+    if matches!(op, Opcode::Init2initQp | Opcode::Sqd2sqdQp) && mask.contains(Mask::PORT) {
         optional |= OptPar::PRI_PORT;
+    }
+    if op == Opcode::Sqd2sqdQp {
+        // What other transitions must have may be changed here.
+        let more = [
+            (Mask::AV, OptPar::PRI_ADDR_PATH),
+            (Mask::MAX_QP_RD_ATOMIC, OptPar::SRA_MAX),
+            (Mask::MAX_DEST_RD_ATOMIC, OptPar::RRA_MAX),
+            (Mask::RETRY_CNT, OptPar::RETRY_COUNT),
+            (Mask::RNR_RETRY, OptPar::RNR_RETRY),
+            (Mask::TIMEOUT, OptPar::ACK_TIMEOUT),
+        ];
+        more.into_iter().filter(|(given, _)| mask.contains(*given)).for_each(|(_, bit)| optional |= bit);
     }
     if op != Opcode::Init2rtrQp && mask.contains(Mask::MIN_RNR_TIMER) {
         optional |= OptPar::RNR_TIMEOUT;
@@ -147,6 +170,9 @@ fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), 
     }
     if on(Mask::AV) {
         check_address(function, &attr.ah)?;
+    }
+    if on(Mask::ALT_PATH) || on(Mask::PATH_MIG_STATE) && attr.migrates {
+        return Err(Error::unsupported("there is no other path to migrate to"));
     }
     Ok(())
 }

@@ -1,20 +1,20 @@
 //! Memory regions.
 
-use super::{AccessFlags, Pd};
+use super::{AccessFlags, Device, Pd};
 use crate::{
-    dma::{DmaMem, UserMapping},
+    dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
     transport::Access,
+    umr::Change,
 };
 use hwspec::{
-    cmd::{Opcode, mkey::*},
-    context::mkey::MkeyContext,
+    cmd::{Opcode, Status, mkey::*},
+    context::{AccessMode, mkey::MkeyContext},
     handle::Mkey,
+    wqe::MkeyMask,
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-/// `mkc.access_mode_1_0`: translation by page list.
-const MODE_MTT: u8 = 1;
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
 /// log2 of the largest page an mkey can have (5 bits).
@@ -26,6 +26,7 @@ const MIN_LOG_PAGE: u32 = 12;
 pub struct Mr {
     pd: Arc<Pd>,
     key: Mkey,
+    access: AccessFlags,
     backing: Option<Backing>,
 }
 
@@ -35,6 +36,8 @@ enum Backing {
     User(UserMapping),
     /// Memory of the driver.
     Driver(Arc<DmaMem>),
+    /// Another region, of which this key is another view.
+    Under(Box<Mr>),
 }
 
 impl Backing {
@@ -43,6 +46,7 @@ impl Backing {
         match self {
             Self::User(mapping) => mapping.unmap(),
             Self::Driver(_) => Ok(()),
+            Self::Under(mut mr) => mr.release(),
         }
     }
 
@@ -51,13 +55,22 @@ impl Backing {
         match self {
             Self::User(mapping) => mapping.leak(),
             Self::Driver(mem) => std::mem::forget(mem),
+            Self::Under(mr) => std::mem::forget(mr),
         }
     }
 }
 
+/// How a key translates.
+enum Translation {
+    /// Pages of `1 << log_page` bytes.
+    Pages { log_page: u32, list: Vec<u64> },
+    /// Parts of other keys: bytes and key, address.
+    Parts(Vec<u64>),
+}
+
 impl Mr {
-    /// Registers `len` bytes at `addr`; keys address them from `hca_va` on (usually `addr as u64`). `addr` and `hca_va`
-    /// must agree modulo 4096.
+    /// Registers `len` bytes at `addr`; keys address them from `hca_va` on (usually `addr as u64`; 0 if `access` says
+    /// zero-based). `addr` and `hca_va` must agree modulo 4096, unless zero-based.
     /// # Safety
     /// The memory stays mapped while registered, and changes under the process.
     #[allow(unsafe_code)] // a promise about the caller's memory, which only the caller can give
@@ -68,15 +81,28 @@ impl Mr {
         hca_va: u64,
         access: AccessFlags,
     ) -> Result<Mr, Error> {
+        let zero_based = access.contains(AccessFlags::ZERO_BASED);
+        let hca_va = if zero_based { 0 } else { hca_va };
         check(len, hca_va, access)?;
+        if zero_based && addr as usize % PAGE_SIZE != 0 {
+            // Pages begin where pages of the keys' addresses begin: a view on top shifts them.
+            let local = access & (AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING);
+            // SAFETY: the caller's promise.
+            let under = unsafe { Self::register(pd, addr, len, addr as u64, local)? };
+            let parts = parts(under.key.0, addr as u64, len);
+            let mr =
+                Self::create(pd, Backing::Under(Box::new(under)), Translation::Parts(parts), len, 0, access)?;
+            pd.device.shifted.insert(mr.key.0, 0, len, addr as u64);
+            return Ok(mr);
+        }
         let writable = access.contains(AccessFlags::LOCAL_WRITE);
         let device = &pd.device;
         // SAFETY: the caller's promise.
         let mapping = unsafe {
             UserMapping::map(&device.function.transport, addr, len, Access { read: true, write: writable })?
         };
-        let iova = mapping.iova;
-        let mr = Self::create(pd, Backing::User(mapping), iova, len, hca_va, access)?;
+        let pages = translation(mapping.iova, hca_va, len)?;
+        let mr = Self::create(pd, Backing::User(mapping), pages, len, hca_va, access)?;
         if hca_va != addr as u64 {
             device.shifted.insert(mr.key.0, hca_va, len, addr as u64);
         }
@@ -87,7 +113,8 @@ impl Mr {
     pub fn over(pd: &Arc<Pd>, mem: &Arc<DmaMem>, access: AccessFlags) -> Result<Mr, Error> {
         let (iova, len) = (mem.iova(), mem.len());
         check(len, iova, access)?;
-        let mr = Self::create(pd, Backing::Driver(mem.clone()), iova, len, iova, access)?;
+        let pages = translation(iova, iova, len)?;
+        let mr = Self::create(pd, Backing::Driver(mem.clone()), pages, len, iova, access)?;
         let at = mem.words().as_ptr() as u64;
         if at != iova {
             pd.device.shifted.insert(mr.key.0, iova, len, at);
@@ -95,31 +122,29 @@ impl Mr {
         Ok(mr)
     }
 
-    /// `CREATE_MKEY` for `len` bytes from bus address `iova`, which keys address from `hca_va` on.
+    /// `CREATE_MKEY` for `len` bytes, which keys address from `hca_va` on.
     fn create(
         pd: &Arc<Pd>,
         backing: Backing,
-        iova: u64,
+        translation: Translation,
         len: usize,
         hca_va: u64,
         access: AccessFlags,
     ) -> Result<Mr, Error> {
         let device = &pd.device;
-        let (log_page, list) = translation(iova, hca_va, len)?;
         let variant = device.mkey_variant.fetch_add(1, Relaxed);
+        let (mode, log_page, mut list) = match translation {
+            Translation::Pages { log_page, list } => (AccessMode::Mtt, log_page, list),
+            Translation::Parts(list) => (AccessMode::Klm, 0, list),
+        };
         let octwords = (list.len() as u32).div_ceil(2);
-        let mut context = MkeyContext::zeroed();
+        let mut context = rights(device, pd, access);
         context
             .set()
-            .a(access.contains(AccessFlags::REMOTE_ATOMIC))
-            .rw(access.contains(AccessFlags::REMOTE_WRITE))
-            .rr(access.contains(AccessFlags::REMOTE_READ))
-            .lw(access.contains(AccessFlags::LOCAL_WRITE))
-            .lr(true)
-            .access_mode_1_0(MODE_MTT)
+            .umr_en(true)
+            .access_mode_1_0(mode.raw())
             .qpn(ANY_QP)
             .mkey_7_0(variant)
-            .pd(pd.pdn)
             .start_addr(hca_va)
             .len(len as u64)
             .translations_octword_size(octwords)
@@ -127,14 +152,13 @@ impl Mr {
         let mut input = CreateMkeyIn::zeroed();
         input.set().memory_key_mkey_entry(context).translations_octword_actual_size(octwords);
         // The list comes in whole octwords.
-        let mut list = list;
         list.resize(octwords as usize * 2, 0);
         let created: Result<CreateMkeyOut, Error> =
             device.function.call_with(Opcode::CreateMkey, device.opener.uid(), &input, &list);
         match created {
             Ok(out) => {
                 let key = Mkey::new(out.mkey_index(), variant);
-                Ok(Mr { pd: pd.clone(), key, backing: Some(backing) })
+                Ok(Mr { pd: pd.clone(), key, access, backing: Some(backing) })
             }
             Err(error) => {
                 if error.is_uncertain() {
@@ -155,13 +179,56 @@ impl Mr {
         self.key.0
     }
 
+    /// What may be done with it.
+    pub fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// Whether its key is a view of another: then no window can be bound to it.
+    pub(crate) fn is_indirect(&self) -> bool {
+        matches!(self.backing, Some(Backing::Under(_)))
+    }
+
     /// The protection domain it belongs to.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Deregisters: when it returns the device touches the memory no more. Dropping does the same silently.
+    /// Changes rights, domain or both; the keys stay (`ibv_rereg_mr`). An error leaves the region as it was: EINVAL for
+    /// rights that cannot be, or that its memory was not mapped for; EBUSY while windows are bound to it.
+    pub fn change(&mut self, pd: Option<&Arc<Pd>>, access: Option<AccessFlags>) -> Result<(), Error> {
+        let (pd, access) = (pd.unwrap_or(&self.pd).clone(), access.unwrap_or(self.access));
+        check(1, 0, access)?;
+        if !Arc::ptr_eq(&pd.device, &self.pd.device) {
+            return Err(Error::invalid("the protection domain is of another device"));
+        }
+        let kept = AccessFlags::ZERO_BASED | AccessFlags::ON_DEMAND;
+        let grows =
+            access.contains(AccessFlags::LOCAL_WRITE) && !self.access.contains(AccessFlags::LOCAL_WRITE);
+        if grows || self.is_indirect() || access & kept != self.access & kept {
+            return Err(Error::Invalid {
+                what: "the region must be registered anew".into(),
+                errno: libc::EAGAIN,
+            });
+        }
+        let rights_mask = MkeyMask::LR | MkeyMask::LW | MkeyMask::RR | MkeyMask::RW | MkeyMask::A;
+        let context = rights(&pd.device, &pd, access);
+        let mask = if Arc::ptr_eq(&pd, &self.pd) { rights_mask } else { rights_mask | MkeyMask::PD };
+        let mut context = context;
+        context.set().mkey_7_0(self.key.0 as u8);
+        Change::context(mask, &context).carry_out(&pd.device, self.key.0)?;
+        (self.pd, self.access) = (pd, access);
+        Ok(())
+    }
+
+    /// Deregisters: when it returns the device touches the memory no more. Dropping does the same silently. EBUSY while
+    /// windows are bound to it: see [`Mr::try_deregister`].
     pub fn deregister(mut self) -> Result<(), Error> {
+        self.release()
+    }
+
+    /// As [`Mr::deregister`], but on EBUSY the region stays as it is, to be tried again.
+    pub fn try_deregister(&mut self) -> Result<(), Error> {
         self.release()
     }
 
@@ -170,9 +237,15 @@ impl Mr {
         let mut input = DestroyMkeyIn::zeroed();
         input.set().mkey_index(self.key.index());
         let device = &self.pd.device;
-        device.shifted.remove(self.key.0);
         match device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input) {
-            Ok(()) => backing.unmap(),
+            Ok(()) => {
+                device.shifted.remove(self.key.0);
+                backing.unmap()
+            }
+            Err(Error::Command { status: Status::BadResState | Status::ResBusy, .. }) => {
+                self.backing = Some(backing);
+                Err(Error::Invalid { what: "windows are bound to the region".into(), errno: libc::EBUSY })
+            }
             Err(error) => {
                 backing.leak(); // the key lives: taking the memory away would let it reach what comes there next
                 Err(error)
@@ -185,8 +258,43 @@ impl Drop for Mr {
     fn drop(&mut self) {
         if let Err(error) = self.release() {
             tracing::warn!(%error, key = self.key.0, "a memory region could not be deregistered");
+            if let Some(backing) = self.backing.take() {
+                backing.leak();
+            }
         }
     }
+}
+
+/// The part of a key's context that says who may do what.
+fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
+    let has = |flag| access.contains(flag);
+    let caps = &device.function.caps.general;
+    let relaxed = has(AccessFlags::RELAXED_ORDERING);
+    let mut context = MkeyContext::zeroed();
+    context
+        .set()
+        .a(has(AccessFlags::REMOTE_ATOMIC))
+        .rw(has(AccessFlags::REMOTE_WRITE))
+        .rr(has(AccessFlags::REMOTE_READ))
+        .lw(has(AccessFlags::LOCAL_WRITE))
+        .lr(true)
+        .relaxed_ordering_write(relaxed && caps.relaxed_ordering_write())
+        .relaxed_ordering_read(relaxed && caps.relaxed_ordering_read())
+        .pd(pd.pdn);
+    context
+}
+
+/// Entries of a key that makes 0 and what follows mean `len` bytes at `va` of key `under`.
+fn parts(under: u32, va: u64, len: usize) -> Vec<u64> {
+    /// The longest: an entry's length has 32 bits.
+    const MOST: u64 = 1 << 31;
+    let len = len as u64;
+    (0..len.div_ceil(MOST))
+        .flat_map(|i| {
+            let at = i * MOST;
+            [(len - at).min(MOST) << 32 | u64::from(under), va + at]
+        })
+        .collect()
 }
 
 fn check(len: usize, hca_va: u64, access: AccessFlags) -> Result<(), Error> {
@@ -209,7 +317,12 @@ fn check(len: usize, hca_va: u64, access: AccessFlags) -> Result<(), Error> {
 
 /// The page list that makes `hca_va` mean `iova`: pages as large as the alignment of the two allows, so the list is as
 /// short as can be. Pages may reach beyond the region; the bounds of the key do not.
-fn translation(iova: u64, hca_va: u64, len: usize) -> Result<(u32, Vec<u64>), Error> {
+fn translation(iova: u64, hca_va: u64, len: usize) -> Result<Translation, Error> {
+    let (log_page, list) = pages(iova, hca_va, len)?;
+    Ok(Translation::Pages { log_page, list })
+}
+
+fn pages(iova: u64, hca_va: u64, len: usize) -> Result<(u32, Vec<u64>), Error> {
     let log_page = (iova ^ hca_va).trailing_zeros().min(MAX_LOG_PAGE);
     if log_page < MIN_LOG_PAGE {
         return Err(Error::invalid(format!(
@@ -228,29 +341,26 @@ mod tests {
 
     #[test]
     fn equal_addresses_need_one_entry() {
-        assert_eq!(
-            translation(0x7f12_3456_7000, 0x7f12_3456_7000, 1 << 20).unwrap(),
-            (31, vec![0x7f12_0000_0000])
-        );
+        assert_eq!(pages(0x7f12_3456_7000, 0x7f12_3456_7000, 1 << 20).unwrap(), (31, vec![0x7f12_0000_0000]));
     }
 
     #[test]
     fn alignment_of_the_difference_sets_the_page() {
-        let (log, list) = translation(0x1_0000_5000, 0x5000, 0x3000).unwrap();
+        let (log, list) = pages(0x1_0000_5000, 0x5000, 0x3000).unwrap();
         assert_eq!((log, list), (31, vec![0x1_0000_0000 & (u64::MAX << 31)]));
-        let (log, list) = translation(0x10_3000, 0x2000, 0x2000).unwrap();
+        let (log, list) = pages(0x10_3000, 0x2000, 0x2000).unwrap();
         assert_eq!((log, list), (12, vec![0x10_3000, 0x10_4000]));
     }
 
     #[test]
     fn region_across_a_large_page_needs_two() {
         let base = (1u64 << 31) - 0x1000;
-        assert_eq!(translation(base, base, 0x2000).unwrap(), (31, vec![0, 1 << 31]));
+        assert_eq!(pages(base, base, 0x2000).unwrap(), (31, vec![0, 1 << 31]));
     }
 
     #[test]
     fn different_page_offsets_are_refused() {
-        assert_eq!(translation(0x1000, 0x1010, 16).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(pages(0x1000, 0x1010, 16).unwrap_err().errno(), libc::EINVAL);
     }
 
     #[test]

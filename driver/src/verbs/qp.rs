@@ -37,6 +37,11 @@ const SCATTER_32: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
+/// Basic blocks of the work request that binds a memory window.
+const KEY_BLOCKS: usize = 3;
+/// Basic blocks up to which a queue is made larger for them.
+const KEY_ROOM: usize = 64 * KEY_BLOCKS;
+
 /// A queue pair.
 pub struct Qp {
     pub(crate) sq: Spin<SendQueue>,
@@ -88,7 +93,7 @@ fn overhead(service: Service) -> usize {
     match service {
         Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
         Service::XrcIni | Service::XrcTgt => SEND_OVERHEAD + WQE_DS,
-        Service::Rc | Service::Uc | Service::RawPacket => SEND_OVERHEAD,
+        Service::Rc | Service::Uc | Service::RawPacket | Service::Keys => SEND_OVERHEAD,
     }
 }
 
@@ -134,7 +139,14 @@ impl Geometry {
         let blocks_each = wqe.div_ceil(WQE_BB);
         let sq_blocks = match init.max_send_wr {
             0 => 0,
-            wrs => (wrs as usize * blocks_each).next_power_of_two(),
+            wrs => {
+                // A bind or an invalidation of a key takes more: small queues have room for as many of them.
+                let of_keys = match init.service.is_connected() || init.service == Service::Keys {
+                    true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
+                    false => 0,
+                };
+                (wrs as usize * blocks_each).max(of_keys).next_power_of_two()
+            }
         };
         if sq_blocks > attr.max_qp_wr as usize {
             return Err(Error::invalid(format!(
@@ -155,6 +167,12 @@ impl Geometry {
 
     fn bytes(&self) -> usize {
         self.sq_offset + self.sq_blocks as usize * WQE_BB
+    }
+
+    /// The memory behind both rings: one that is not there has an entry all the same, which is never used.
+    fn room(&self) -> usize {
+        let rq = self.rq_entries.max(1) as usize * self.rq_stride;
+        rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)
     }
 }
 
@@ -180,7 +198,7 @@ impl Qp {
         };
         let geometry = Geometry::of(init, device.attr())?;
         let function = &device.function;
-        let mem = Arc::new(pd.queue_memory(geometry.bytes())?);
+        let mem = Arc::new(pd.queue_memory(geometry.room())?);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();
@@ -423,19 +441,27 @@ impl Qp {
         let out: QueryQpOut = device.function.call(Opcode::QueryQp, self.uid, &input)?;
         let qpc = out.qpc();
         let path = qpc.primary_address_path();
-        let last = self.control().attr;
+        let mut control = self.control();
+        let last = control.attr;
         let state = match qpc.state() {
             context::QpState::Reset => QpState::Reset,
             context::QpState::Init => QpState::Init,
             context::QpState::Rtr => QpState::Rtr,
             context::QpState::Rts => QpState::Rts,
             context::QpState::SqErr => QpState::Sqe,
-            context::QpState::SqDrained => QpState::Sqd,
+            context::QpState::SqDrained | context::QpState::SqDraining => QpState::Sqd,
             context::QpState::Err => QpState::Err,
             context::QpState::Other(raw) => {
                 return Err(Error::device("a QP state from 0 to 6", raw.to_string()));
             }
         };
+        // The device stops sending, or altogether, of its own accord; the next move begins where it stands.
+        let alone = matches!(state, QpState::Sqe | QpState::Err) && control.state != QpState::Reset;
+        if alone {
+            control.state = state;
+            self.state.store(state as u32, Relaxed);
+        }
+        drop(control);
         let mut access = AccessFlags::empty();
         access.set(AccessFlags::REMOTE_READ, qpc.rre());
         access.set(AccessFlags::REMOTE_WRITE, qpc.rwe());
@@ -443,6 +469,7 @@ impl Qp {
         Ok(QpAttr {
             qp_state: state,
             cur_qp_state: state,
+            sq_draining: qpc.state() == context::QpState::SqDraining,
             path_mtu: if qpc.mtu() == 0 { 0 } else { 128 << qpc.mtu().min(5) },
             qkey: qpc.q_key(),
             rq_psn: qpc.next_rcv_psn(),

@@ -21,6 +21,9 @@ pub enum Service {
     RawPacket,
     /// General services: queue pair 1 (IBTA 13.5.1).
     Gsi,
+    /// The driver's own queue for changes of memory keys.
+    #[doc(hidden)]
+    Keys,
 }
 
 impl Service {
@@ -33,6 +36,7 @@ impl Service {
             Self::XrcIni | Self::XrcTgt => ServiceType::Xrc,
             Self::RawPacket => ServiceType::RawEth,
             Self::Gsi => ServiceType::Qp1,
+            Self::Keys => ServiceType::RegUmr,
         }
     }
 
@@ -45,7 +49,7 @@ impl Service {
     /// Whether it has one peer, which it is connected to.
     #[inline]
     pub fn is_connected(self) -> bool {
-        !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket)
+        !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket | Self::Keys)
     }
 
     /// Whether it is one of the two sides of XRC.
@@ -63,13 +67,13 @@ impl Service {
     /// Whether it can have receives, of its own or shared.
     #[inline]
     pub fn receives(self) -> bool {
-        !self.is_xrc()
+        !self.is_xrc() && self != Self::Keys
     }
 
     /// Whether the driver can create it.
     pub(crate) fn offered(self) -> Result<(), Error> {
         match self {
-            Self::Rc | Self::Uc | Self::Ud | Self::XrcIni => Ok(()),
+            Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::Keys => Ok(()),
             _ => Err(Error::Invalid {
                 what: format!("{self:?} queue pairs are not offered"),
                 errno: libc::EOPNOTSUPP,

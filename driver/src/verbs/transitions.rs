@@ -23,9 +23,11 @@ const REQUESTER: Mask = Mask::TIMEOUT
     .union(Mask::RNR_RETRY)
     .union(Mask::SQ_PSN)
     .union(Mask::MAX_QP_RD_ATOMIC);
-const RIGHTS: Mask = Mask::ACCESS_FLAGS.union(Mask::PKEY_INDEX);
+const RIGHTS: Mask = Mask::ACCESS_FLAGS.union(Mask::PKEY_INDEX).union(Mask::ALT_PATH);
 const KEYS: Mask = Mask::PKEY_INDEX.union(Mask::QKEY);
-const RUNS: Mask = Mask::CUR_STATE.union(Mask::ACCESS_FLAGS);
+/// Path migration: there is no other path, so only what changes nothing is taken.
+const MIGRATION: Mask = Mask::ALT_PATH.union(Mask::PATH_MIG_STATE);
+const RUNS: Mask = Mask::CUR_STATE.union(Mask::ACCESS_FLAGS).union(MIGRATION);
 const RUNS_RNR: Mask = RUNS.union(Mask::MIN_RNR_TIMER);
 const RUNS_QKEY: Mask = Mask::CUR_STATE.union(Mask::QKEY);
 
@@ -37,6 +39,20 @@ const RUNNING: &[(&[Service], Mask, Mask)] = &[
     (&[RawPacket], NONE, NONE),
 ];
 
+/// What may be changed of a queue pair whose send queue has drained.
+const DRAINED_UC: Mask = RIGHTS.union(MIGRATION).union(Mask::AV);
+const DRAINED_INI: Mask = DRAINED_UC
+    .union(Mask::PORT)
+    .union(Mask::TIMEOUT)
+    .union(Mask::RETRY_CNT)
+    .union(Mask::RNR_RETRY)
+    .union(Mask::MAX_QP_RD_ATOMIC);
+const DRAINED_TGT: Mask = DRAINED_UC
+    .union(Mask::PORT)
+    .union(Mask::TIMEOUT)
+    .union(Mask::MAX_DEST_RD_ATOMIC)
+    .union(Mask::MIN_RNR_TIMER);
+
 const TABLE: &[Row] = &[
     (
         Reset,
@@ -47,6 +63,7 @@ const TABLE: &[Row] = &[
             (&[Ud], PLACE.union(Mask::QKEY), NONE),
             (&[Gsi], KEYS, Mask::PORT),
             (&[RawPacket], Mask::PORT, NONE),
+            (&[Keys], PLACE, NONE),
         ],
     ),
     (
@@ -68,7 +85,7 @@ const TABLE: &[Row] = &[
             (&[Rc, XrcTgt], RESPONDER, RIGHTS),
             (&[Uc, XrcIni], PEER, RIGHTS),
             (&[Ud, Gsi], NONE, KEYS),
-            (&[RawPacket], NONE, NONE),
+            (&[RawPacket, Keys], NONE, NONE),
         ],
     ),
     (
@@ -81,11 +98,24 @@ const TABLE: &[Row] = &[
             (&[XrcTgt], Mask::TIMEOUT.union(Mask::SQ_PSN), RUNS_RNR),
             (&[Uc], Mask::SQ_PSN, RUNS),
             (&[Ud, Gsi], Mask::SQ_PSN, RUNS_QKEY),
-            (&[RawPacket], NONE, NONE),
+            (&[RawPacket, Keys], NONE, NONE),
         ],
     ),
     (Rts, Rts, Opcode::Rts2rtsQp, RUNNING),
+    (Rts, Sqd, Opcode::Rts2sqdQp, &[(&[Rc, Uc, Ud, Gsi, XrcIni, XrcTgt], NONE, Mask::EN_SQD_ASYNC_NOTIFY)]),
     (Sqd, Rts, Opcode::SqdRtsQp, RUNNING),
+    (
+        Sqd,
+        Sqd,
+        Opcode::Sqd2sqdQp,
+        &[
+            (&[Rc], NONE, DRAINED_INI.union(DRAINED_TGT)),
+            (&[XrcIni], NONE, DRAINED_INI),
+            (&[XrcTgt], NONE, DRAINED_TGT),
+            (&[Uc], NONE, DRAINED_UC),
+            (&[Ud, Gsi], NONE, KEYS),
+        ],
+    ),
     (Sqe, Rts, Opcode::Sqerr2rtsQp, &[(&[Uc], NONE, RUNS), (&[Ud, Gsi], NONE, RUNS_QKEY)]),
 ];
 
@@ -113,7 +143,8 @@ mod tests {
         for service in ALL {
             for from in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
                 for to in [Init, Rtr, Rts, Sqd, Sqe] {
-                    let restarts = (from, to) == (Sqe, Rts) && matches!(service, Uc | Ud | Gsi);
+                    let restarts = (from, to) == (Sqe, Rts) && matches!(service, Uc | Ud | Gsi)
+                        || to == Sqd && matches!(from, Rts | Sqd) && service != RawPacket;
                     assert_eq!(
                         transition(service, from, to).is_some(),
                         restarts || always.contains(&(from, to)),

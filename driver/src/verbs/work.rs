@@ -76,8 +76,25 @@ pub enum SendOp {
         rkey: u32,
         add: u64,
     },
-    /// Invalidates a local key.
+    /// Invalidates a local key: that of a memory window of type 2 bound on this QP.
     LocalInv(u32),
+    /// Binds a memory window; made by [`Mw::binding`](super::Mw::binding).
+    BindMw {
+        /// The window's key before.
+        mw: u32,
+        /// Low byte of its key from now on.
+        variant: u8,
+        /// It is of this QP alone (type 2).
+        tied: bool,
+        /// Key of the region.
+        lkey: u32,
+        /// First byte, as the region's key addresses it.
+        addr: u64,
+        /// Bytes; 0 ends the window.
+        len: u64,
+        /// What peers may do.
+        access: super::AccessFlags,
+    },
 }
 
 /// A send work request.

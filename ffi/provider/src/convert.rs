@@ -88,6 +88,7 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
     if has(QpAttrMask::PKEY_INDEX) {
         out.pkey_index = attr.pkey_index;
     }
+    out.migrates = has(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != abi::IBV_MIG_MIGRATED;
     out.en_sqd_async_notify = has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify != 0;
     Ok((out, mask))
 }
@@ -146,7 +147,7 @@ pub fn attr_to_c(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
         pkey_index: attr.pkey_index,
         alt_pkey_index: 0,
         en_sqd_async_notify: u8::from(attr.en_sqd_async_notify),
-        sq_draining: 0,
+        sq_draining: u8::from(attr.sq_draining),
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,

@@ -102,7 +102,9 @@ impl Targets {
             Event::Qp { cookie, kind, .. } => self.affiliated(cookie, qp_event(kind)),
             Event::Srq { cookie, kind, .. } => self.affiliated(cookie, srq_event(kind)),
             Event::Port { port, kind } => {
-                self.send_async(u64::from(port), port_event(kind));
+                if let Some(kind) = port_event(kind) {
+                    self.send_async(u64::from(port), kind);
+                }
             }
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
@@ -139,12 +141,16 @@ fn srq_event(kind: SrqEvent) -> u32 {
     }
 }
 
-fn port_event(kind: PortEvent) -> u32 {
-    match kind {
+fn port_event(kind: PortEvent) -> Option<u32> {
+    Some(match kind {
         PortEvent::Active => abi::IBV_EVENT_PORT_ACTIVE,
         PortEvent::Error => abi::IBV_EVENT_PORT_ERR,
-        PortEvent::Changed(_) => abi::IBV_EVENT_GID_CHANGE,
-    }
+        PortEvent::LidChange => abi::IBV_EVENT_LID_CHANGE,
+        PortEvent::PkeyChange => abi::IBV_EVENT_PKEY_CHANGE,
+        PortEvent::GidChange => abi::IBV_EVENT_GID_CHANGE,
+        PortEvent::ClientReregister => abi::IBV_EVENT_CLIENT_REREGISTER,
+        PortEvent::Other(_) => return None,
+    })
 }
 
 /// The thread that carries events from the device to the descriptors.

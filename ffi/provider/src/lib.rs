@@ -19,6 +19,7 @@ mod guard;
 mod mcast;
 mod mlx5dv;
 mod mr;
+mod mw;
 mod parent_domain;
 mod pd;
 mod pipe;

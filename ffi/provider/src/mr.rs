@@ -10,12 +10,50 @@ use libc::{c_int, c_uint, c_void, size_t};
 
 /// Our MR; libibverbs knows its first member.
 #[repr(C)]
-struct IronMr {
+pub struct IronMr {
     public: verbs_mr,
-    inner: driver::Mr,
+    /// The driver's; `None` if it is no memory.
+    inner: Option<driver::Mr>,
     /// What keys address its first byte by.
     hca_va: u64,
 }
+
+impl IronMr {
+    /// The MR behind what the program holds.
+    ///
+    /// # Safety
+    /// `mr` is one of ours, not yet deregistered.
+    pub unsafe fn of<'a>(mr: *const ibv_mr) -> &'a Self {
+        // SAFETY: by contract; it is the first member of our first.
+        unsafe { &*mr.cast::<Self>() }
+    }
+
+    /// The driver's region.
+    pub fn memory(&self) -> Option<&driver::Mr> {
+        self.inner.as_ref()
+    }
+
+    /// Hands it to the program.
+    fn hand_out(
+        pd: *mut ibv_pd,
+        (addr, length): (*mut c_void, size_t),
+        keys: (u32, u32),
+        kind: c_int,
+        access: c_int,
+        inner: Option<driver::Mr>,
+    ) -> *mut ibv_mr {
+        // SAFETY: a PD of ours: its callers' contract.
+        let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
+        ours.users.add();
+        let (lkey, rkey) = keys;
+        let mr = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
+        let public = verbs_mr { mr, mr_type: kind, access };
+        Box::into_raw(Box::new(Self { public, inner, hca_va: addr as u64 })).cast()
+    }
+}
+
+/// `ibv_mr_type` of memory.
+const TYPE_MR: c_int = 0;
 
 /// `ibv_reg_mr`, `ibv_reg_mr_iova`.
 ///
@@ -38,11 +76,11 @@ pub unsafe extern "C" fn reg_mr(
             driver::Mr::register(&ours.inner, addr.cast(), length, hca_va, access_flags(access as c_uint)?)
         };
         let inner = inner.map_err(|e| e.errno())?;
-        ours.users.add();
-        let (lkey, rkey) = (inner.lkey(), inner.rkey());
-        let mr = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
-        Ok(Box::into_raw(Box::new(IronMr { public: verbs_mr { mr, mr_type: 0, access }, inner, hca_va }))
-            .cast())
+        let keys = (inner.lkey(), inner.rkey());
+        let mr = IronMr::hand_out(pd, (addr, length), keys, TYPE_MR, access, Some(inner));
+        // SAFETY: just made, known to nobody else.
+        unsafe { (*mr.cast::<IronMr>()).hca_va = hca_va };
+        Ok(mr)
     })
 }
 
@@ -53,8 +91,8 @@ fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
     Ok(mandatory | AccessFlags::from_bits_truncate(access & abi::IBV_ACCESS_OPTIONAL_RANGE))
 }
 
-/// `ibv_rereg_mr`: a new registration takes the place of the old one, with new keys. Programs expect a change of rights
-/// alone to keep the keys, which this cannot: it is refused.
+/// `ibv_rereg_mr`: rights and domain change in place and the keys stay; other memory, or memory that peers may write for
+/// the first time, is a new registration in the place of the old one, with new keys. On failure all is as it was.
 ///
 /// # Safety
 /// Called by libibverbs with an MR of ours that no work request uses, and memory that stays while registered.
@@ -64,57 +102,81 @@ pub unsafe extern "C" fn rereg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: size_t,
-    _access: c_int,
+    access: c_int,
 ) -> c_int {
     guard_int(|| {
         let has = |flag| flags as c_uint & flag != 0;
-        if flags as c_uint & !abi::IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
+        if flags as c_uint & !abi::IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
             return Err(libc::EINVAL);
-        }
-        if has(abi::IBV_REREG_MR_CHANGE_ACCESS) {
-            return Err(libc::EOPNOTSUPP);
         }
         // SAFETY: by contract; the program may not use the MR from two threads at once.
         let ours = unsafe { &mut *mr.cast::<IronMr>() };
-        let old = &ours.public.mr;
+        let (old_pd, old_addr, old_length) = (ours.public.mr.pd, ours.public.mr.addr, ours.public.mr.length);
         // SAFETY: by contract.
-        unsafe { Context::of(old.context) }.check_birth()?;
-        let (old_pd, new_pd) = (old.pd, if has(abi::IBV_REREG_MR_CHANGE_PD) { pd } else { old.pd });
-        let (addr, length, hca_va) = if has(abi::IBV_REREG_MR_CHANGE_TRANSLATION) {
-            (addr, length, addr as u64)
-        } else {
-            (old.addr, old.length, ours.hca_va)
+        unsafe { Context::of(ours.public.mr.context) }.check_birth()?;
+        let new_pd = if has(abi::IBV_REREG_MR_CHANGE_PD) { pd } else { old_pd };
+        let access = if has(abi::IBV_REREG_MR_CHANGE_ACCESS) { access } else { ours.public.access };
+        let moves = has(abi::IBV_REREG_MR_CHANGE_TRANSLATION);
+        if new_pd.is_null() || moves && (addr.is_null() || length == 0) {
+            return Err(libc::EINVAL);
+        }
+        let rights = access_flags(access as c_uint)?;
+        let Some(inner) = ours.inner.as_mut() else { return Err(libc::EINVAL) };
+        // SAFETY: PDs of ours.
+        let (old, new) = unsafe { (IronPd::of(old_pd), IronPd::of(new_pd)) };
+        let changed = match moves {
+            true => Err(libc::EAGAIN),
+            false => inner.change(Some(&new.inner), Some(rights)).map_err(|e| e.errno()),
         };
-        let rights = access_flags(ours.public.access as c_uint)?;
-        // SAFETY: PDs of ours; the program's promise to keep the memory.
-        let (old_pd, new_pd) = unsafe { (IronPd::of(old_pd), IronPd::of(new_pd)) };
-        // SAFETY: as above.
-        let inner = unsafe { driver::Mr::register(&new_pd.inner, addr.cast(), length, hca_va, rights) };
-        let before = std::mem::replace(&mut ours.inner, inner.map_err(|e| e.errno())?);
-        new_pd.users.add();
-        old_pd.users.remove();
-        ours.hca_va = hca_va;
-        ours.public.mr.lkey = ours.inner.lkey();
-        ours.public.mr.rkey = ours.inner.rkey();
-        ours.public.mr.handle = ours.public.mr.lkey >> 8;
-        before.deregister().map_err(|e| e.errno())
+        match changed {
+            Err(libc::EAGAIN) => {}
+            Ok(()) => {
+                ours.public.access = access;
+                new.users.add();
+                old.users.remove();
+                return Ok(());
+            }
+            Err(errno) => return Err(errno),
+        }
+        let (addr, length, hca_va) =
+            if moves { (addr, length, addr as u64) } else { (old_addr, old_length, ours.hca_va) };
+        // SAFETY: the program's promise to keep the memory.
+        let fresh = unsafe { driver::Mr::register(&new.inner, addr.cast(), length, hca_va, rights) };
+        let fresh = fresh.map_err(|e| e.errno())?;
+        // Windows may be bound to the old one: then it stays, and the new one goes.
+        inner.try_deregister().map_err(|e| e.errno())?;
+        let keys = (fresh.lkey(), fresh.rkey());
+        ours.inner = Some(fresh);
+        new.users.add();
+        old.users.remove();
+        (ours.hca_va, ours.public.access) = (hca_va, access);
+        let public = &mut ours.public.mr;
+        (public.lkey, public.rkey, public.handle) = (keys.0, keys.1, keys.0 >> 8);
+        Ok(())
     })
 }
 
-/// `ibv_dereg_mr`.
+/// `ibv_dereg_mr`; EBUSY while memory windows are bound to it.
 ///
 /// # Safety
-/// Called by libibverbs with an MR of ours, for the last time.
+/// Called by libibverbs with an MR of ours; unless refused, for the last time.
 pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     guard_int(|| {
         // SAFETY: by contract; its PD cannot have gone before it.
-        let (ours, pd) = unsafe {
+        let pd = unsafe {
             if !Context::of((*mr).mr.context).birth.is_here() {
                 return Ok(());
             }
-            (Box::from_raw(mr.cast::<IronMr>()), IronPd::of((*mr).mr.pd))
+            IronPd::of((*mr).mr.pd)
         };
-        let result = ours.inner.deregister().map_err(|e| e.errno());
+        // SAFETY: as above; the program uses it from one thread.
+        let inner = unsafe { &mut (*mr.cast::<IronMr>()).inner };
+        let result = inner.as_mut().map_or(Ok(()), |inner| inner.try_deregister().map_err(|e| e.errno()));
+        if result == Err(libc::EBUSY) {
+            return result;
+        }
+        // SAFETY: the last use of it.
+        drop(unsafe { Box::from_raw(mr.cast::<IronMr>()) });
         pd.users.remove();
         result
     })

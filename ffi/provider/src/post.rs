@@ -4,6 +4,7 @@
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
+use crate::mw;
 use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
@@ -185,6 +186,10 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
             SendOp::FetchAdd { raddr: a.remote_addr, rkey: a.rkey, add: a.compare_add }
         }
         abi::IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
+        abi::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode tells that the program filled this member, with a window and a region of ours.
+            unsafe { mw::binding(wr.extra.bind_mw.mw, wr.extra.bind_mw.rkey, &wr.extra.bind_mw.bind_info)? }
+        }
         _ => return Err(libc::EOPNOTSUPP),
     })
 }

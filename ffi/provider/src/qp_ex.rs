@@ -3,9 +3,11 @@
 //! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request, its data setter closes it; one that gets no data
 //! is closed by whatever comes next. The first failure is kept and `wr_complete` reports it, posting nothing.
 
+use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
 use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
+use crate::mw;
 use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
@@ -17,14 +19,14 @@ pub fn send_ops(service: Service) -> u64 {
     const RELIABLE: u64 = abi::IBV_QP_EX_WITH_RDMA_READ
         | abi::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | abi::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        | abi::IBV_QP_EX_WITH_LOCAL_INV
         | abi::IBV_QP_EX_WITH_SEND_WITH_INV;
+    const KEYS: u64 = abi::IBV_QP_EX_WITH_LOCAL_INV | abi::IBV_QP_EX_WITH_BIND_MW;
     match service {
-        Service::Rc | Service::XrcIni => SENDS | WRITES | RELIABLE,
-        Service::Uc => SENDS | WRITES | abi::IBV_QP_EX_WITH_LOCAL_INV,
+        Service::Rc | Service::XrcIni => SENDS | WRITES | RELIABLE | KEYS,
+        Service::Uc => SENDS | WRITES | KEYS,
         Service::Ud | Service::Gsi => SENDS,
         Service::RawPacket => abi::IBV_QP_EX_WITH_SEND,
-        Service::XrcTgt => 0,
+        Service::XrcTgt | Service::Keys => 0,
     }
 }
 
@@ -148,6 +150,7 @@ pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
     qp.wr_local_inv = Some(local_inv);
+    qp.wr_bind_mw = Some(bind_mw);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_sge = Some(set_sge);
@@ -286,6 +289,16 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as above.
     unsafe { with(qp, |posting| posting.aim(Target::Srq(srqn))) }
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: as above, with a window and a region of ours.
+    unsafe {
+        match mw::binding(mw, rkey, &*info) {
+            Ok(op) => begin(qp, op),
+            Err(errno) => with(qp, |posting| posting.fail(errno)),
+        }
+    }
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

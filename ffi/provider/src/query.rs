@@ -1,5 +1,8 @@
 //! What the device and its port are.
 
+use crate::abi::memory::{
+    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+};
 use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
 use crate::context::Context;
 use crate::convert::mtu_code;
@@ -64,12 +67,16 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.device_cap_flags = abi::IBV_DEVICE_CURR_QP_STATE_MOD
         | abi::IBV_DEVICE_PORT_ACTIVE_EVENT
         | abi::IBV_DEVICE_SYS_IMAGE_GUID
-        | abi::IBV_DEVICE_RC_RNR_NAK_GEN;
+        | abi::IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     out.max_sge = int(attr.max_sge);
     out.max_sge_rd = int(attr.max_sge_rd);
     out.max_cq = int(attr.max_cq);
     out.max_cqe = int(attr.max_cqe);
     out.max_mr = int(attr.max_mr);
+    out.max_mw = int(attr.max_mr);
     out.max_pd = int(attr.max_pd);
     out.max_qp_rd_atom = int(attr.max_qp_rd_atom);
     out.max_res_rd_atom = int(attr.max_res_rd_atom);

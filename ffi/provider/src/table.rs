@@ -1,8 +1,8 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): memory windows, device memory, flows, raw packets.
+//! (EOPNOTSUPP): device memory, flows, raw packets.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{ah, clock, context, cq, cq_ex, mcast, mr, parent_domain, pd, post, qp, query, srq, xrc};
+use crate::{ah, clock, context, cq, cq_ex, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -21,6 +21,9 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("reg_mr", mr::reg_mr as Op),
         ("rereg_mr", mr::rereg_mr as Op),
         ("dereg_mr", mr::dereg_mr as Op),
+        ("alloc_mw", mw::alloc_mw as Op),
+        ("bind_mw", mw::bind_mw as Op),
+        ("dealloc_mw", mw::dealloc_mw as Op),
         ("create_ah", ah::create_ah as Op),
         ("destroy_ah", ah::destroy_ah as Op),
         ("attach_mcast", mcast::attach_mcast as Op),

@@ -17,7 +17,7 @@ use crate::hw_enum;
 
 hw_enum! {
     /// QP state (`qpc.state`).
-    pub enum QpState: u8, 4 bits { Reset = 0, Init = 1, Rtr = 2, Rts = 3, SqErr = 4, SqDrained = 5, Err = 6, }
+    pub enum QpState: u8, 4 bits { Reset = 0, Init = 1, Rtr = 2, Rts = 3, SqErr = 4, SqDrained = 5, Err = 6, SqDraining = 7, }
 }
 hw_enum! {
     /// Transport service type (`qpc.st`).

@@ -42,6 +42,9 @@ const NAMES: &[(&str, &str)] = &[
     ("MLX5_NO_INLINE", "MLX5_NO_INLINE_DATA"),
     ("MLX5_INLINE32", "MLX5_INLINE_DATA32_SEG"),
     ("MLX5_INLINE64", "MLX5_INLINE_DATA64_SEG"),
+    // Of the first Linux driver (3.11); later ones offer no move to SQD.
+    ("MLX5_CMD_OP_RTS2SQD_QP", "-"),
+    ("MLX5_CMD_OP_SQD2SQD_QP", "-"),
     ("MLX5_CQE_NO_PACKET", "-"),
     ("MLX5_OPCODE_LOCAL_INVAL", "-"),
     ("MLX5_UMR_CHECK_NONE", "-"),

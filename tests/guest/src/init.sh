@@ -1,5 +1,6 @@
 # First program of a guest: mounts what programs expect, then runs what the harness asks for. /share is the harness's
-# directory: the line "N SECONDS" on the port runs /share/N.sh and is answered "N STATUS".
+# directory: the line "N SECONDS ." on the port runs /share/N.sh, is answered "got N" at once, and in the end "N STATUS", which
+# /share/N.end says as well. A line that came in part is not answered, one that came twice runs nothing again.
 export PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 # shellcheck disable=SC2046  # words of the kernel's command line
 set -- $(cat /proc/cmdline)
@@ -27,11 +28,16 @@ for word in "$@"; do
 done
 exec 3<>/dev/vport0p1 || exec busybox poweroff -f
 echo "ready $(uname -r)" >&3
-while read -r id seconds <&3; do
+while read -r id seconds dot <&3; do
     [ "$id" != off ] || break
+    [ "$dot" = . ] && [ -e "/share/$id.sh" ] || continue
+    echo "got $id" >&3
+    mkdir "/run/script-$id" 2>/dev/null || continue
     (
         timeout -k 3 "$seconds" bash "/share/$id.sh" >"/share/$id.out" 2>&1 </dev/null 3>&-
-        echo "$id $?" >&3
+        status=$?
+        echo "$status" >"/share/$id.part" && mv "/share/$id.part" "/share/$id.end"
+        echo "$id $status" >&3
     ) &
 done
 exec busybox poweroff -f

@@ -17,6 +17,8 @@ use crate::{Outcome, bound_to_us, built, failed, portrait};
 const BOOT: Duration = Duration::from_secs(120);
 /// What a guest gets beyond a script's own time before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(20);
+/// A guest that has taken a command says so within this time, or is told again: QEMU's serial port was seen to lose bytes.
+const TAKEN: Duration = Duration::from_secs(2);
 /// The PCI slot of the first plugged function.
 const FIRST_SLOT: usize = 0x10;
 
@@ -168,6 +170,8 @@ pub struct Guest {
     port: UnixStream,
     answers: Receiver<String>,
     ended: HashMap<u32, i32>,
+    /// Commands the guest has not said to have taken: what was sent, and when.
+    untaken: HashMap<u32, (String, Instant)>,
     next: u32,
     /// Lines of the kernel's log already judged.
     seen: usize,
@@ -235,8 +239,8 @@ impl Guest {
                 }
             }
         });
-        let (ended, release) = (HashMap::new(), String::new());
-        Ok(Self { plan, dir, qemu, port, answers, ended, next: 0, seen: 0, release })
+        let (ended, untaken, release) = (HashMap::new(), HashMap::new(), String::new());
+        Ok(Self { plan, dir, qemu, port, answers, ended, untaken, next: 0, seen: 0, release })
     }
 
     fn wait_ready(&mut self) -> Outcome {
@@ -275,11 +279,30 @@ impl Guest {
         self.next += 1;
         let id = self.next;
         std::fs::write(self.share().join(format!("{id}.sh")), script)?;
-        if let Err(error) = writeln!(self.port, "{id} {seconds}") {
-            return failed(self.last_words(&format!("the guest takes no command: {error}")));
-        }
+        self.send(id, format!("{id} {seconds} .\n"))?;
         let until = Instant::now() + Duration::from_secs(seconds) + GRACE;
         Ok(Running { id, until, seconds, script: script.into() })
+    }
+
+    fn send(&mut self, id: u32, line: String) -> Outcome {
+        if let Err(error) = self.port.write_all(line.as_bytes()) {
+            return failed(self.last_words(&format!("the guest takes no command: {error}")));
+        }
+        self.untaken.insert(id, (line, Instant::now()));
+        Ok(())
+    }
+
+    /// Sends again what was not taken, and looks for what ended without a word.
+    fn look_again(&mut self, running: &Running) -> Outcome {
+        let late = self.untaken.get(&running.id).filter(|(_, sent)| sent.elapsed() >= TAKEN);
+        if let Some((line, _)) = late.cloned() {
+            self.send(running.id, line)?;
+        }
+        let end = std::fs::read_to_string(self.share().join(format!("{}.end", running.id)));
+        if let Some(status) = end.ok().and_then(|text| text.trim().parse().ok()) {
+            self.ended.insert(running.id, status);
+        }
+        Ok(())
     }
 
     /// What a started script ended with, if it has.
@@ -290,10 +313,15 @@ impl Guest {
         if Instant::now() > running.until {
             return self.wait(running).map(|output| Some(output.status));
         }
+        self.look_again(running)?;
         Ok(self.ended.get(&running.id).copied())
     }
 
     fn note(&mut self, line: &str) {
+        if let Some(id) = line.strip_prefix("got ").and_then(|id| id.trim().parse().ok()) {
+            self.untaken.remove(&id);
+            return;
+        }
         let mut words = line.split_whitespace().map(str::parse::<i32>);
         if let (Some(Ok(id)), Some(Ok(status))) = (words.next(), words.next()) {
             self.ended.insert(id.unsigned_abs(), status);
@@ -304,8 +332,9 @@ impl Guest {
     pub fn wait(&mut self, running: &Running) -> Outcome<Output> {
         while !self.ended.contains_key(&running.id) {
             let left = running.until.saturating_duration_since(Instant::now());
-            match self.answers.recv_timeout(left) {
+            match self.answers.recv_timeout(left.min(TAKEN)) {
                 Ok(line) => self.note(&line),
+                Err(RecvTimeoutError::Timeout) if left > TAKEN => self.look_again(running)?,
                 Err(reason) => {
                     let how = match reason {
                         RecvTimeoutError::Timeout => "hangs",
@@ -388,9 +417,13 @@ impl Guest {
             .iter()
             .filter(|b| **b == b'\n')
             .count();
-        let _ = writeln!(self.port, "off 0");
         let until = Instant::now() + OFF;
+        let mut told: Option<Instant> = None;
         while Instant::now() < until {
+            if told.is_none_or(|told| told.elapsed() >= TAKEN) {
+                let _ = self.port.write_all(b"off 0 .\n");
+                told = Some(Instant::now());
+            }
             if let Some(status) = self.qemu.try_wait()? {
                 let console = std::fs::read(self.dir.join("console")).unwrap_or_default();
                 let text = String::from_utf8_lossy(&console).into_owned();

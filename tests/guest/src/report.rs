@@ -6,9 +6,6 @@ use crate::images::Images;
 use crate::scenarios::Scenario;
 use crate::{Outcome, Trouble};
 
-/// What is said of a guest that does not answer in time.
-pub const HANGS: &str = "the guest hangs";
-
 /// Runs the scenarios whose name contains one of the words, all without words. 0 if none failed, else 1.
 pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
     let wanted =
@@ -22,16 +19,8 @@ pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
     let begun = Instant::now();
     for scenario in chosen {
         println!("{}: {}", scenario.name, scenario.about);
-        let mut start = Instant::now();
-        let mut end = (scenario.run)(&images);
-        if let Err(Trouble::Failed(why)) = &end {
-            // An emulated machine stands still now and then, whatever it runs: once is said, twice is a failure.
-            if why.contains(HANGS) {
-                println!("{}: tried once more, for {why}", scenario.name);
-                start = Instant::now();
-                end = (scenario.run)(&images);
-            }
-        }
+        let start = Instant::now();
+        let end = (scenario.run)(&images);
         let seconds = start.elapsed().as_secs_f64();
         match end {
             Ok(()) => {

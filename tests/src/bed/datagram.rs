@@ -10,7 +10,7 @@ use hwspec::{
     cmd::{
         Opcode,
         mcg::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut},
-        mkey::{CreateMkeyIn, CreateMkeyOut, QueryMkeyIn, QueryMkeyOut},
+        mkey::{CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, QueryMkeyIn, QueryMkeyOut},
         resource::{AllocPdIn, AllocPdOut, DeallocPdIn, DeallocPdOut},
     },
     context::{AccessMode, ServiceType, mkey::MkeyContext},
@@ -103,6 +103,8 @@ pub struct Umr {
     pub list: Option<(Sge, u16)>,
     /// First octoword that changes.
     pub offset: Option<u16>,
+    /// Refuse unless the key is tied to this queue pair.
+    pub tied: bool,
 }
 
 impl Umr {
@@ -113,6 +115,7 @@ impl Umr {
         umr.set()
             .inline_data(self.list.is_none())
             .check_free(UmrCheck::from_raw(self.check))
+            .check_qpn(self.tied)
             .translation_offset_en(self.offset.is_some())
             .xlt_octowords(octowords)
             .xlt_offset(self.offset.unwrap_or(0))
@@ -226,6 +229,13 @@ impl Bed {
         let out: CreateMkeyOut =
             self.command(fid, Opcode::CreateMkey, &input).unwrap_or_else(|e| panic!("CREATE_MKEY: {e:?}"));
         out.mkey_index() << 8 | u32::from(VARIANT)
+    }
+
+    /// Destroys a key.
+    pub fn destroy_mkey(&mut self, fid: u8, key: u32) -> Result<(), CommandError> {
+        let mut input = DestroyMkeyIn::zeroed();
+        input.set().mkey_index(key >> 8);
+        self.command::<_, DestroyMkeyOut>(fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
     /// The chip's context of a key.

@@ -350,6 +350,27 @@ impl Bed {
         self.command::<_, Sqerr2rtsQpOut>(qp.fid, Opcode::Sqerr2rtsQp, &input).map(drop)
     }
 
+    /// RTS to SQD.
+    pub fn to_sqd(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = Rts2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2sqdQp, &input).map(drop)
+    }
+
+    /// SQD to RTS.
+    pub fn sqd_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
+        let mut input = Sqd2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn);
+        self.command::<_, Sqd2rtsQpOut>(qp.fid, Opcode::SqdRtsQp, &input).map(drop)
+    }
+
+    /// SQD to SQD, changing the fields in `mask`.
+    pub fn sqd_to_sqd(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
+        let mut input = Rts2rtsQpIn::zeroed();
+        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Sqd2sqdQp, &input).map(drop)
+    }
+
     /// RTS to RTS, changing the fields in `mask`.
     pub fn rts_to_rts(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
         let mut input = Rts2rtsQpIn::zeroed();

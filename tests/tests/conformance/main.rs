@@ -28,3 +28,4 @@ mod rows;
 mod shared_receive;
 mod states;
 mod unreliable;
+mod windows;

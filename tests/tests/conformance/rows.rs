@@ -33,6 +33,7 @@ const SOURCES: &[&str] = &[
     include_str!("shared_receive.rs"),
     include_str!("states.rs"),
     include_str!("unreliable.rs"),
+    include_str!("windows.rs"),
 ];
 
 /// Rows named by functions that are marked as tests.

@@ -132,3 +132,67 @@ fn row_46_receives_posted_in_init_are_kept() {
     assert!(bed.one(a.send_cq).is_ok());
     assert_eq!(bed.one(b.recv_cq).byte_len, 8, "a QP in RTR receives");
 }
+
+/// Row 48: in SQD what is under way is finished and told of, once; what is posted waits for RTS.
+#[test]
+fn row_48_sqd_drains_tells_and_accepts_posts() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let qp = peer.qp;
+    let from = bed.mr(1, 64, Access::ALL);
+    bed.post_all(qp, &[write_to_peer(from.sge()), write_to_peer(from.sge())]);
+    assert_eq!(bed.answers().len(), 2);
+    bed.events(1);
+    let drained = |bed: &mut Bed| Bed::qp_events(&bed.events(1), qp, EventType::SqDrained);
+    bed.to_sqd(qp).expect("RTS2SQD_QP");
+    assert_eq!(bed.qp_state(qp), QpState::SqDraining);
+    let p = bed.path_to(qp, path());
+    assert!(refused(bed.sqd_to_sqd(qp, &p, opt::RNR_TIMEOUT)).is_some(), "not while it drains");
+    bed.post(qp, &write_to_peer(from.sge()));
+    bed.from_peer(peer, &ack(sends_from(), 1));
+    assert_eq!(drained(&mut bed), 0, "one of two");
+    bed.from_peer(peer, &ack(sends_from() + 1, 2));
+    assert_eq!(drained(&mut bed), 1);
+    assert_eq!(bed.completions(qp.send_cq).len(), 2);
+    assert_eq!(bed.qp_state(qp), QpState::SqDrained);
+    let p = bed.path_to(qp, Path { min_rnr_nak: 3, ..path() });
+    bed.sqd_to_sqd(qp, &p, opt::RNR_TIMEOUT).expect("SQD2SQD_QP");
+    assert_eq!(bed.query(qp).min_rnr_nak(), 3);
+    bed.advance(S);
+    assert_eq!((brief(&bed.answers()), drained(&mut bed)), (vec![], 0), "nothing more goes out");
+    bed.sqd_to_rts(qp).expect("SQD2RTS_QP");
+    bed.run();
+    assert_eq!(brief(&bed.answers()), [(RcWriteOnly, sends_from() + 2)]);
+    bed.from_peer(peer, &ack(sends_from() + 2, 3));
+    assert!(bed.one(qp.send_cq).is_ok());
+}
+
+/// Row 48: lost packets are sent again in SQD, and it still receives; an idle QP is drained at once.
+#[test]
+fn row_48_sqd_finishes_what_is_lost_and_receives() {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let (from, to) = (bed.mr(1, 4 * MTU, Access::ALL), bed.mr(2, 4 * MTU, Access::ALL));
+    bed.events(1);
+    bed.wire().plan(Filter::from(1), 1, 1, Fault::Drop);
+    bed.wire().plan(Filter::from(2), 0, 1, Fault::Drop);
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.to_sqd(a).expect("RTS2SQD_QP");
+    bed.advance(10 * S);
+    assert!(bed.one(a.send_cq).is_ok());
+    assert_eq!(Bed::qp_events(&bed.events(1), a, EventType::SqDrained), 1);
+    bed.post_recv(a, &[from.sge()]);
+    bed.post(b, &Wr::send(to.part(0, 8)));
+    assert_eq!(bed.one(a.recv_cq).byte_len, 8);
+    assert!(bed.one(b.send_cq).is_ok());
+    bed.sqd_to_rts(a).expect("SQD2RTS_QP");
+    bed.to_sqd(a).expect("RTS2SQD_QP");
+    assert_eq!(Bed::qp_events(&bed.events(1), a, EventType::SqDrained), 1, "idle");
+    bed.to_err(a).expect("2ERR_QP");
+    assert_eq!(bed.qp_state(a), QpState::Err);
+    assert!(is_refused(bed.sqd_to_rts(a)), "from ERR");
+}
+
+fn is_refused(result: Result<(), CommandError>) -> bool {
+    refused(result).is_some()
+}

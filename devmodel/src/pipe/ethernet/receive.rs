@@ -15,7 +15,7 @@ use crate::{
     },
     region::{Func, SlotPayload},
     state::{Counters, RqRow, RqtRow, TirRow},
-    translate,
+    translate::{self, User},
 };
 use hwspec::{
     cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome, eth},
@@ -202,7 +202,7 @@ fn scatter(
     let cqe = describe(step, frame, strip.map(|tag| tag.1));
     let cut = if strip.is_some() { TAG } else { 0 };
 
-    let domain = Domain { pd: rq.pd, rlky: rq.flags & RqRow::RLKY != 0 };
+    let domain = Domain { user: User { pd: rq.pd, qpn: 0 }, rlky: rq.flags & RqRow::RLKY != 0 };
     let mut pieces = std::mem::take(&mut step.buffers.pieces);
     let len = (frame.len - cut) as u32;
     let found = lists::resolve(func, domain, &step.buffers.receive, 0, len, lists::SCATTER, &mut pieces);

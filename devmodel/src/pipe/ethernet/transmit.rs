@@ -11,7 +11,7 @@ use crate::{
     },
     region::Func,
     state::{Counters, SqRow},
-    translate,
+    translate::{self, User},
 };
 use hwspec::{
     cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
@@ -244,7 +244,7 @@ fn gather(
     max: u64,
 ) -> Result<(u32, u32), Failure> {
     let start = step.stage(inline);
-    let domain = Domain { pd: sq.pd, rlky: sq.flags & SqRow::RLKY != 0 };
+    let domain = Domain { user: User { pd: sq.pd, qpn: 0 }, rlky: sq.flags & SqRow::RLKY != 0 };
     let mut at = 0;
     while let Some(segment) = list.get(at..at + WQE_DS) {
         let head = InlineSeg::read(segment);

@@ -1,19 +1,24 @@
 //! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.
 //!
 //! The program gets a mount namespace of its own in which `/sys/class`, `/sys/bus/pci/devices`, `/dev/infiniband` and
-//! `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; a seccomp filter keeps
-//! libibverbs from asking the kernel over netlink instead. The launcher then becomes the program, so exit status and
-//! signals are the program's own, and the namespace goes with the last process in it: nothing is left behind.
+//! `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
+//! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
+//! own, and supervisor and namespace go with the last process in it: nothing is left behind.
 
+mod counters;
 mod cover;
 pub mod dir;
 mod error;
 mod namespace;
+mod netlink;
+mod nldev;
+mod notify;
 mod pci;
 pub mod probe;
 mod project;
 pub mod provider;
 mod seccomp;
+mod supervisor;
 mod sys;
 pub mod sysfs;
 
@@ -22,6 +27,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -54,8 +60,10 @@ impl Launch {
         let stem = provider::link(&self.node, &self.provider)?;
         if !project::already_there(&self.devices, &self.node) {
             namespace::enter(&self.node)?;
-            project::project(self.devices.clone(), &self.node, &stem)?;
-            seccomp::hide_rdma_netlink().map_err(LaunchError::step("install the seccomp filter".into()))?;
+            let (devices, tree) = project::project(self.devices.clone(), &self.node, &stem)?;
+            self.supervise(devices, tree)
+                .or_else(|_| seccomp::hide_rdma_netlink())
+                .map_err(LaunchError::step("install the seccomp filter".into()))?;
         }
         let source = Command::new(program)
             .arg0(&self.program)
@@ -64,6 +72,14 @@ impl Launch {
             .env("IRONVERBS_NODE", &self.node)
             .exec();
         Err(LaunchError::NotExecutable { program: shown(&self.program), source })
+    }
+}
+
+impl Launch {
+    /// Starts a supervisor, and comes under it.
+    fn supervise(&self, devices: Vec<DeviceInfo>, tree: Option<OwnedFd>) -> io::Result<()> {
+        let tree = tree.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        supervisor::start(supervisor::View { devices, node: self.node.clone(), tree })?.take_over()
     }
 }
 

@@ -34,6 +34,11 @@ pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
+/// Whether a supervisor can answer RDMA netlink. EBUSY: another one listens to this process already.
+pub fn supervisor() -> Answer {
+    sys::in_child(|| seccomp::watch_rdma_netlink().map(drop))
+}
+
 /// What an errno means, in words.
 pub fn errno(number: i32) -> String {
     io::Error::from_raw_os_error(number).to_string()

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::LaunchError;
 use super::cover::{Covered, bind, cover, cover_or_make, newest_first};
+use super::sys;
 use super::sysfs::{self, DEVICES_FROM_CLASS, NODE_FILE};
 use crate::devices::DeviceInfo;
 
@@ -34,15 +36,29 @@ pub fn already_there(devices: &[DeviceInfo], node: &Path) -> bool {
 }
 
 /// Covers the directories and fills them: the caller is in a mount namespace of its own. `provider` is the path of
-/// the provider without its suffix.
-pub fn project(mut devices: Vec<DeviceInfo>, node: &Path, provider: &Path) -> Result<(), LaunchError> {
+/// the provider without its suffix. Gives the devices, numbered as they are there now, and the directory of PCI devices for
+/// those who keep its files true; none where the kernel is too old for it.
+pub fn project(
+    mut devices: Vec<DeviceInfo>,
+    node: &Path,
+    provider: &Path,
+) -> Result<(Vec<DeviceInfo>, Option<OwnedFd>), LaunchError> {
     let first = first_free_uverbs();
     for d in &mut devices {
         d.uverbs += first;
     }
-    sysfs(&devices, node)?;
+    let tree = sysfs(&devices, node)?;
     device_files(&devices)?;
-    driver_list(provider)
+    driver_list(provider)?;
+    Ok((devices, tree))
+}
+
+/// Whether the view shows devices of the host beside ours.
+pub fn host_has_devices() -> bool {
+    let dir = Path::new(CLASS).join("infiniband");
+    let of_host =
+        |name: OsString| fs::read_link(dir.join(name)).is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS));
+    names(&dir).any(of_host)
 }
 
 /// The host's real uverbs devices keep their numbers; ours follow them.
@@ -58,7 +74,7 @@ fn names(dir: &Path) -> impl Iterator<Item = OsString> + use<> {
     fs::read_dir(dir).into_iter().flatten().filter_map(|e| e.ok().map(|e| e.file_name()))
 }
 
-fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<(), LaunchError> {
+fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<OwnedFd>, LaunchError> {
     let pci = cover_or_make(Path::new(PCI))?;
     let class = cover_or_make(Path::new(CLASS))?;
     // libibverbs keeps the order in which the directory lists the devices, and tools open the first when none is
@@ -68,6 +84,7 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<(), LaunchError> {
         ordered.reverse();
     }
     sysfs::functions(&ordered, node).write(Path::new(PCI)).map_err(fill(PCI))?;
+    let tree = sys::clone_mount(c"/sys/bus/pci/devices").ok();
     if let Some(pci) = &pci {
         // The host's entries are links; directories are devices of another node this program was launched on.
         pci.keep(|_, target| target.is_some())?;
@@ -83,7 +100,7 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<(), LaunchError> {
         }
         class.seal()?;
     }
-    Ok(())
+    Ok(tree)
 }
 
 /// Copies the links to the host's own devices; all of them lead out of the class relative to `/sys`.

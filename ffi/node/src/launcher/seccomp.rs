@@ -1,12 +1,14 @@
-//! The filter that keeps libibverbs on sysfs.
+//! The filters that keep the kernel's RDMA netlink from programs, which knows nothing of our devices.
 //!
 //! Where the kernel's ib_core is loaded, libibverbs asks it over netlink which devices there are and never looks at
-//! sysfs, so ours would stay unseen. The filter answers `socket(AF_NETLINK, _, NETLINK_RDMA)` as a kernel without
-//! ib_core does; programs then read sysfs, where real and simulated devices stand side by side. It also spares the
-//! host the loading of ib_core, which that call triggers.
+//! sysfs, so ours would stay unseen. One filter hands such sockets to our supervisor; where that cannot be, the other
+//! answers `socket(AF_NETLINK, _, NETLINK_RDMA)` as a kernel without ib_core does: programs then read sysfs, where real and
+//! simulated devices stand side by side. Both spare the host the loading of ib_core, which that call triggers.
 
 use std::io;
+use std::ops::Range;
 
+use super::notify::Listener;
 use super::sys;
 
 #[cfg(target_arch = "x86_64")]
@@ -19,6 +21,14 @@ const AUDIT_ARCH: u32 = 0xc000_00f3;
 /// Netlink protocol number of RDMA.
 pub const NETLINK_RDMA: libc::c_int = 20;
 
+/// Numbers of the descriptors the supervisor gives. Programs seldom come so far by themselves; where they do, their calls on
+/// these take a detour over the supervisor, which lets them pass.
+pub const DESCRIPTORS: Range<u32> = 900..1024;
+
+/// Calls the supervisor answers on its descriptors. Everything else on them is the kernel's.
+const ON_DESCRIPTORS: [libc::c_long; 5] =
+    [libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_connect];
+
 // Offsets in struct seccomp_data; an `int` argument is the low half of its slot (little endian).
 const DATA_NR: u32 = 0;
 const DATA_ARCH: u32 = 4;
@@ -27,6 +37,7 @@ const DATA_ARG2: u32 = 32;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP_EQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_GE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const fn op(code: u16, k: u32) -> libc::sock_filter {
@@ -38,7 +49,15 @@ const fn want(k: u32, miss: u8) -> libc::sock_filter {
     libc::sock_filter { code: JUMP_EQ, jt: 0, jf: miss, k }
 }
 
-const FILTER: [libc::sock_filter; 10] = [
+/// Skips `hit` instructions when the loaded word is `k`.
+const fn either(k: u32, hit: u8) -> libc::sock_filter {
+    libc::sock_filter { code: JUMP_EQ, jt: hit, jf: 0, k }
+}
+
+const ALLOW: libc::sock_filter = op(RETURN, libc::SECCOMP_RET_ALLOW);
+
+/// RDMA netlink does not exist.
+const HIDING: [libc::sock_filter; 10] = [
     op(LOAD, DATA_ARCH),
     want(AUDIT_ARCH, 7),
     op(LOAD, DATA_NR),
@@ -48,41 +67,122 @@ const FILTER: [libc::sock_filter; 10] = [
     op(LOAD, DATA_ARG2),
     want(NETLINK_RDMA as u32, 1),
     op(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32),
-    op(RETURN, libc::SECCOMP_RET_ALLOW),
+    ALLOW,
 ];
 
-/// Installs the filter for this process and all it starts.
+/// RDMA netlink is the supervisor's.
+const WATCHING: [libc::sock_filter; 19] = [
+    op(LOAD, DATA_ARCH),
+    want(AUDIT_ARCH, 16),
+    op(LOAD, DATA_NR),
+    either(ON_DESCRIPTORS[0] as u32, 9),
+    either(ON_DESCRIPTORS[1] as u32, 8),
+    either(ON_DESCRIPTORS[2] as u32, 7),
+    either(ON_DESCRIPTORS[3] as u32, 6),
+    either(ON_DESCRIPTORS[4] as u32, 5),
+    want(libc::SYS_socket as u32, 9),
+    op(LOAD, DATA_ARG0),
+    want(libc::AF_NETLINK as u32, 7),
+    op(LOAD, DATA_ARG2),
+    libc::sock_filter { code: JUMP_EQ, jt: 4, jf: 5, k: NETLINK_RDMA as u32 },
+    op(LOAD, DATA_ARG0),
+    libc::sock_filter { code: JUMP_GE, jt: 0, jf: 3, k: DESCRIPTORS.start },
+    libc::sock_filter { code: JUMP_GE, jt: 2, jf: 0, k: DESCRIPTORS.end },
+    op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+    op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+    ALLOW,
+];
+
+/// The kernel accepts a filter only from those who can no longer gain privileges by executing set-uid files (or
+/// already are privileged), since such a file would run under a filter its author never saw. With one uid mapped,
+/// set-uid files give nothing anyway; for root the promise costs nothing, so it is made for all alike.
+fn promise() -> io::Result<()> {
+    sys::no_new_privs()
+}
+
+/// From now on there is no RDMA netlink for this process and all it starts.
 pub fn hide_rdma_netlink() -> io::Result<()> {
-    // The kernel accepts a filter only from those who can no longer gain privileges by executing set-uid files (or
-    // already are privileged), since such a file would run under a filter its author never saw. With one uid mapped,
-    // set-uid files give nothing anyway; for root the promise costs nothing, so it is made for all alike.
-    sys::no_new_privs()?;
-    sys::seccomp(&FILTER)
+    promise()?;
+    sys::seccomp(&HIDING)
+}
+
+/// From now on RDMA netlink is who holds the listener, for this process and all it starts.
+///
+/// # Errors
+/// EBUSY: somebody else listens to this process already. EINVAL: an old kernel.
+pub fn watch_rdma_netlink() -> io::Result<Listener> {
+    promise()?;
+    Listener::install(&WATCHING)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::netlink::Netlink;
     use super::*;
     use sys::Answer;
+
+    fn open(protocol: libc::c_int) -> io::Result<()> {
+        Netlink::open(libc::SOCK_RAW, protocol).map(drop)
+    }
 
     #[test]
     fn rdma_netlink_is_refused_and_other_netlink_is_not() {
         let rdma = sys::in_child(|| {
             hide_rdma_netlink()?;
-            sys::netlink(NETLINK_RDMA)
+            open(NETLINK_RDMA)
         });
         assert_eq!(rdma, Answer::No(libc::EPROTONOSUPPORT));
         let route = sys::in_child(|| {
             hide_rdma_netlink()?;
-            sys::netlink(libc::NETLINK_ROUTE)
+            open(libc::NETLINK_ROUTE)
         });
         assert_eq!(route, Answer::Yes);
     }
 
-    #[test]
-    fn every_jump_of_a_mismatch_lands_on_allow() {
-        for (i, step) in FILTER.iter().enumerate().filter(|(_, s)| s.code == JUMP_EQ) {
-            assert_eq!(i + 1 + usize::from(step.jf), FILTER.len() - 1);
+    /// What a filter returns for a call, by the rules of classic BPF.
+    fn run(filter: &[libc::sock_filter], nr: libc::c_long, args: [u32; 3]) -> u32 {
+        let (mut at, mut word) = (0, 0);
+        loop {
+            let step = filter[at];
+            at += 1;
+            match step.code {
+                LOAD => {
+                    word = match step.k {
+                        DATA_NR => nr as u32,
+                        DATA_ARCH => AUDIT_ARCH,
+                        DATA_ARG0 => args[0],
+                        DATA_ARG2 => args[2],
+                        other => panic!("{other}"),
+                    }
+                }
+                JUMP_EQ => at += usize::from(if word == step.k { step.jt } else { step.jf }),
+                JUMP_GE => at += usize::from(if word >= step.k { step.jt } else { step.jf }),
+                RETURN => return step.k,
+                other => panic!("{other}"),
+            }
         }
+    }
+
+    #[test]
+    fn the_supervisor_sees_rdma_sockets_and_its_own_descriptors_and_nothing_else() {
+        let (netlink, rdma) = (libc::AF_NETLINK as u32, NETLINK_RDMA as u32);
+        let watched = |nr, args| match run(&WATCHING, nr, args) {
+            libc::SECCOMP_RET_USER_NOTIF => true,
+            libc::SECCOMP_RET_ALLOW => false,
+            other => panic!("{other:#x}"),
+        };
+        assert!(watched(libc::SYS_socket, [netlink, 3, rdma]));
+        assert!(!watched(libc::SYS_socket, [netlink, 3, 0]));
+        assert!(!watched(libc::SYS_socket, [libc::AF_INET as u32, 1, rdma]));
+        for call in ON_DESCRIPTORS {
+            let seen = [0, 3, 899, 900, 1023, 1024, u32::MAX].map(|fd| watched(call, [fd, 0, 0]));
+            assert_eq!(seen, [false, false, false, true, true, false, false]);
+        }
+        for call in [libc::SYS_read, libc::SYS_write, libc::SYS_ioctl, libc::SYS_futex, libc::SYS_getsockname]
+        {
+            assert!(!watched(call, [950, 3, rdma]));
+        }
+        assert_eq!(run(&HIDING, libc::SYS_socket, [netlink, 3, rdma]) & 0xffff, libc::EPROTONOSUPPORT as u32);
+        assert_eq!(run(&HIDING, libc::SYS_sendto, [950, 3, rdma]), libc::SECCOMP_RET_ALLOW);
     }
 }

@@ -99,6 +99,17 @@ pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
+/// What is mounted at `path`, once more, by a descriptor alone: the settings of one do not touch the other.
+pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_uint = 1;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
+    // SAFETY: the path is a C string; a descriptor that comes back is ours alone.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as RawFd)) }
+    }
+}
+
 /// Waits for the exclusive advisory lock of `fd`.
 pub fn lock(fd: RawFd) -> io::Result<()> {
     loop {
@@ -139,20 +150,6 @@ pub fn seccomp(filter: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call, and writes nothing.
     done(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) })
-}
-
-/// Opens a netlink socket of `protocol` and closes it again.
-#[cfg(test)]
-pub fn netlink(protocol: libc::c_int) -> io::Result<()> {
-    // SAFETY: no memory is passed; a descriptor that comes back is ours alone and closed by its owner.
-    unsafe {
-        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        drop(OwnedFd::from_raw_fd(fd));
-    }
-    Ok(())
 }
 
 /// What a child process found, by its exit status.

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use super::counters::{HARDWARE, PORT};
 use super::pci;
 use crate::devices::{Colons, DeviceInfo};
 use crate::place::Place;
@@ -26,52 +27,11 @@ const NULL_DEVICE: &str = "1:3";
 /// Version of the uverbs interface as a whole.
 const UVERBS_ABI: &str = "6";
 
+/// Milliseconds for which hardware counters are good.
+const LIFESPAN: u32 = 100;
+
 /// Version of the umad interface, which ibstat asks before it lists any device.
 const UMAD_ABI: &str = "5";
-
-const COUNTERS: [&str; 21] = [
-    "VL15_dropped",
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "port_xmit_wait",
-    "symbol_error",
-    "unicast_rcv_packets",
-    "unicast_xmit_packets",
-];
-
-const HW_COUNTERS: [&str; 17] = [
-    "duplicate_request",
-    "implied_nak_seq_err",
-    "lifespan",
-    "local_ack_timeout_err",
-    "out_of_buffer",
-    "out_of_sequence",
-    "packet_seq_err",
-    "req_cqe_error",
-    "req_cqe_flush_error",
-    "req_remote_access_errors",
-    "req_remote_invalid_request",
-    "resp_cqe_error",
-    "resp_cqe_flush_error",
-    "resp_local_length_error",
-    "resp_remote_access_errors",
-    "rnr_nak_retry_err",
-    "rx_read_requests",
-];
 
 /// One thing to make below a root; parent directories are implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +140,7 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
         LinkLayer::Ethernet => "Ethernet",
         LinkLayer::Infiniband => "InfiniBand",
     };
-    let (state, physical) = if d.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let (state, physical) = port_states(d.active);
     let lid = format!("{:#x}", d.lid);
     for (name, text) in [
         ("state", state),
@@ -208,12 +168,19 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
             tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
         }
     }
-    for name in COUNTERS {
+    // The supervisor puts the true ones in their places.
+    for (name, _) in PORT {
         tree.line(format!("{port}/counters/{name}"), 0);
     }
-    for name in HW_COUNTERS {
+    for (name, _) in HARDWARE {
         tree.line(format!("{port}/hw_counters/{name}"), 0);
     }
+    tree.line(format!("{port}/hw_counters/lifespan"), LIFESPAN);
+}
+
+/// What `state` and `phys_state` of a port say.
+pub fn port_states(up: bool) -> (&'static str, &'static str) {
+    if up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") }
 }
 
 /// Where the provider finds the device: on `node`, if it is not elsewhere.

@@ -355,7 +355,11 @@ fn power_on(
 }
 
 #[allow(unsafe_code)]
-fn attach_region(base: std::ptr::NonNull<u8>, len: usize, map: &Arc<Mapped>) -> Result<Region, NodeError> {
+pub(super) fn attach_region(
+    base: std::ptr::NonNull<u8>,
+    len: usize,
+    map: &Arc<Mapped>,
+) -> Result<Region, NodeError> {
     // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
     Ok(unsafe { Region::attach(base, len, Box::new(map.clone())) }?)
 }

@@ -1,6 +1,7 @@
 //! The binary interface: public types, private types, and finding out which layout the loaded libibverbs has.
 
 pub mod got;
+pub mod memory;
 pub mod ops;
 pub mod probe;
 pub mod public;

@@ -7,6 +7,7 @@
 
 #![allow(missing_docs, non_camel_case_types)]
 
+use super::memory::{ibv_mw, ibv_mw_bind_info, ibv_wr_bind_mw};
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
 
 /// 16 bytes of a GID, network order.
@@ -62,6 +63,7 @@ pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
 pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
 pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 pub const IBV_WR_RDMA_WRITE: u32 = 0;
@@ -72,6 +74,7 @@ pub const IBV_WR_RDMA_READ: u32 = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const IBV_WR_LOCAL_INV: u32 = 7;
+pub const IBV_WR_BIND_MW: u32 = 8;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
 /// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
@@ -101,9 +104,12 @@ pub const IBV_EVENT_PATH_MIG_ERR: u32 = 7;
 pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
 pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
 pub const IBV_EVENT_PORT_ERR: u32 = 10;
+pub const IBV_EVENT_LID_CHANGE: u32 = 11;
+pub const IBV_EVENT_PKEY_CHANGE: u32 = 12;
 pub const IBV_EVENT_SRQ_ERR: u32 = 14;
 pub const IBV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+pub const IBV_EVENT_CLIENT_REREGISTER: u32 = 17;
 pub const IBV_EVENT_GID_CHANGE: u32 = 18;
 
 pub const IBV_SRQT_BASIC: u32 = 0;
@@ -430,8 +436,15 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: ibv_wr_body,
     pub remote_srqn: u32,
-    /// The union of bind_mw and tso.
-    pub extra: [u64; 6],
+    pub extra: ibv_wr_extra,
+}
+
+/// What only some operations have.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_wr_extra {
+    pub bind_mw: ibv_wr_bind_mw,
+    pub words: [u64; 6],
 }
 
 #[repr(C)]
@@ -635,7 +648,7 @@ pub struct ibv_qp_ex {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(QpEx, u32, u64, u64, u64)>,
     pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(QpEx, u32, u64, u64)>,
-    pub wr_bind_mw: Slot,
+    pub wr_bind_mw: Option<unsafe extern "C" fn(QpEx, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
     pub wr_local_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
     pub wr_rdma_read: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
     pub wr_rdma_write: Option<unsafe extern "C" fn(QpEx, u32, u64)>,

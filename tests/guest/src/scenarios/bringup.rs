@@ -43,8 +43,7 @@ pub fn run(images: &Images) -> Outcome {
     for (slot, (lie, words)) in (0x14..).zip(LIES) {
         vfio::bind(&mut guest, slot)?;
         let output = guest.try_run(120, &command(slot))?;
-        let verdict =
-            output.text.lines().filter(|line| line.contains("failed at")).next_back().unwrap_or_default();
+        let verdict = output.text.lines().rfind(|line| line.contains("failed at")).unwrap_or_default();
         println!("    {lie}: {verdict}");
         if output.status == 0 || !words.iter().any(|word| verdict.contains(word)) {
             return failed(format!(

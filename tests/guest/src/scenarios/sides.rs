@@ -169,7 +169,7 @@ impl Bench {
 pub fn last_row(said: &str) -> Vec<f64> {
     let row =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
-    said.lines().filter_map(row).filter(|row| row.len() >= 4).next_back().unwrap_or_default()
+    said.lines().filter_map(row).rfind(|row| row.len() >= 4).unwrap_or_default()
 }
 
 /// Makes a RoCE or InfiniBand device ready at a side and finds out its name and GID index.

@@ -1,0 +1,163 @@
+//! Looks at a function without its lock, for those who only show what is there.
+//!
+//! Every word is one that was there; words of one row may be of two moments, a job apart. Nothing is changed, nobody is
+//! held up, and no page is touched that nobody used.
+
+use super::{Region, Row, Table};
+use crate::state::{COUNTERS, FreeList, FunctionRow};
+use std::mem::{MaybeUninit, offset_of};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use zerocopy::FromBytes;
+
+/// A port, as it shows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortGlimpse {
+    /// The link is up.
+    pub up: bool,
+    /// InfiniBand: prefix of its GIDs.
+    pub gid_prefix: [u8; 8],
+    /// InfiniBand: `capability_mask` of `PortInfo`.
+    pub capability_mask: u32,
+}
+
+impl Region {
+    /// What the port of `fid` has counted since power-on, by [`Counters`](crate::state::Counters), whatever resets of the
+    /// function there were; zeros if there is no such function.
+    pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
+        let of = |offset| self.look(fid, offset).unwrap_or([0u64; COUNTERS]);
+        let (before, now) = (of(offset_of!(FunctionRow, before)), of(offset_of!(FunctionRow, counters)));
+        std::array::from_fn(|i| before[i].wrapping_add(now[i]))
+    }
+
+    /// The port of `fid`, if there is such a function.
+    pub fn port(&self, fid: u8) -> Option<PortGlimpse> {
+        let ib = offset_of!(FunctionRow, ib);
+        Some(PortGlimpse {
+            up: self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0,
+            gid_prefix: self.look(fid, ib + offset_of!(crate::state::IbPort, gid_prefix))?,
+            capability_mask: self.look(fid, ib + offset_of!(crate::state::IbPort, capability_mask))?,
+        })
+    }
+
+    /// The live objects of one kind that `fid` has: the number the driver knows each by, and a copy of its row.
+    pub fn objects<R: Row + FromBytes>(&self, fid: u8) -> impl Iterator<Item = (u32, R)> + '_ {
+        let free = offset_of!(FunctionRow, free) + R::TABLE as usize * size_of::<FreeList>();
+        let rows = self.look::<FreeList>(fid, free).map_or(0, |free| free.fresh as usize);
+        let first = match R::TABLE.is_global() {
+            true => R::TABLE.mark() | u32::from(fid) << self.log_rows(R::TABLE),
+            false => 0,
+        };
+        (0..rows.min(self.rows(R::TABLE))).filter_map(move |index| {
+            let base = self.checked_base(fid);
+            let row: R = copy(self.row_pointer(base, R::TABLE, index, size_of::<R>()));
+            (row.head().live != 0).then_some((first | index as u32, row))
+        })
+    }
+
+    /// A copy of what lies at `offset` of the function's registers and books.
+    fn look<T: FromBytes>(&self, fid: u8, offset: usize) -> Option<T> {
+        if fid >= self.functions() || offset + size_of::<T>() > size_of::<FunctionRow>() {
+            return None;
+        }
+        let row = self.row_pointer(self.checked_base(fid), Table::Function, 0, size_of::<FunctionRow>());
+        // SAFETY: within the row by the check.
+        Some(copy(unsafe { row.add(offset) }))
+    }
+}
+
+/// A copy of the `T` at `from`, which points to plain data of the region: whole words of it, in any order.
+fn copy<T: FromBytes>(from: *mut u8) -> T {
+    let mut to = MaybeUninit::<T>::zeroed();
+    if size_of::<T>() % 8 == 0 && from.align_offset(8) == 0 {
+        words::<std::sync::atomic::AtomicU64>(from, to.as_mut_ptr().cast(), size_of::<T>() / 8);
+    } else if size_of::<T>() % 4 == 0 && from.align_offset(4) == 0 {
+        words::<AtomicU32>(from, to.as_mut_ptr().cast(), size_of::<T>() / 4);
+    } else {
+        words::<std::sync::atomic::AtomicU8>(from, to.as_mut_ptr().cast(), size_of::<T>());
+    }
+    // SAFETY: every bit pattern is a `T`.
+    unsafe { to.assume_init() }
+}
+
+/// Words that may be changed by others while they are read.
+trait Word {
+    type Value;
+    fn value(&self) -> Self::Value;
+}
+
+macro_rules! word { ($($A:ident: $v:ty),*) => { $(
+    impl Word for std::sync::atomic::$A {
+        type Value = $v;
+        fn value(&self) -> $v {
+            self.load(Relaxed)
+        }
+    }
+)* } }
+word!(AtomicU64: u64, AtomicU32: u32, AtomicU8: u8);
+
+fn words<A: Word>(from: *mut u8, to: *mut A::Value, count: usize) {
+    for i in 0..count {
+        // SAFETY: `copy` passes a source and a target of `count` words; the source is aligned to a word and lives as long
+        // as the region; the target need not be aligned.
+        unsafe { to.add(i).write_unaligned((*from.cast::<A>().add(i)).value()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        host::{Abort, Host, Iova, Move, Party, Rid},
+        region::{Func, Geometry},
+        state::{Counters, PdRow, QpRow},
+    };
+
+    struct Quiet;
+    impl Host for Quiet {
+        fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
+            Err(Abort::Source)
+        }
+        fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
+            Err(Abort::Destination)
+        }
+        fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
+            Err(Abort::Source)
+        }
+        fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
+        fn party(&self) -> Party {
+            Party(1)
+        }
+        fn reaches(&mut self, _: Party) -> bool {
+            false
+        }
+        fn wake(&mut self, _: Party) {}
+        fn alive(&mut self, _: Party) -> bool {
+            true
+        }
+        fn relax(&mut self) {}
+    }
+
+    #[test]
+    fn a_look_finds_what_is_live_by_the_drivers_numbers_while_somebody_holds_the_lock() {
+        let region = Region::private(Geometry::SMALL);
+        let mut func = Func::lock(&region, 2, &mut Quiet);
+        let (a, b) = (func.alloc::<PdRow>(7, Party(3)).unwrap(), func.alloc::<PdRow>(8, Party(4)).unwrap());
+        let numbers = [a, b].map(|index| func.number::<PdRow>(index));
+        func.commit(&mut Quiet);
+        func.count(Counters::TxPackets, 5);
+        *func.function_mut(|f| &mut f.vport_state) = 1;
+        func.commit(&mut Quiet);
+        let found: Vec<_> =
+            region.objects::<PdRow>(2).map(|(n, row)| (n, row.head.uid, row.head.party)).collect();
+        assert_eq!(found, [(numbers[0], 7, 3), (numbers[1], 8, 4)]);
+        func.free::<PdRow>(a);
+        func.commit(&mut Quiet);
+        assert_eq!(region.objects::<PdRow>(2).map(|(n, _)| n).collect::<Vec<_>>(), [numbers[1]]);
+        assert_eq!(region.counters(2)[Counters::TxPackets as usize], 5);
+        assert!(region.port(2).unwrap().up);
+        assert_eq!(
+            (region.objects::<QpRow>(2).count(), region.counters(200)[0], region.port(200)),
+            (0, 0, None)
+        );
+    }
+}

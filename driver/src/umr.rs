@@ -1,0 +1,131 @@
+//! Memory keys changed by work requests (PRM: user-mode memory registration): what follows the control segment.
+
+use crate::{error::Error, verbs::*};
+use hwspec::{context::mkey::MkeyContext, wqe::*};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// `mkc.qpn`: usable by every QP of the protection domain.
+const ANY_QP: u32 = 0xff_ffff;
+/// Bytes of the WQE of a window that is bound: one entry, padded to a basic block.
+const LONGEST: usize = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE + WQE_BB;
+/// How long a change of a key may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Segments behind the control segment.
+pub(crate) struct Change {
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Change {
+    /// Segments of the longest.
+    pub const SEGMENTS: usize = LONGEST / WQE_DS;
+
+    fn of(umr: &UmrCtrlSeg, context: &MkeyContext) -> Self {
+        let mut bytes = [0; LONGEST];
+        bytes[..UmrCtrlSeg::SIZE].copy_from_slice(umr.as_bytes());
+        let len = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE;
+        bytes[UmrCtrlSeg::SIZE..len].copy_from_slice(context.as_bytes());
+        Self { bytes, len }
+    }
+
+    /// Local invalidate of a window of type 2 bound on this QP (IBTA 10.6.5): any other key is refused by the device.
+    pub fn invalidate(key: u32) -> Self {
+        let mut umr = UmrCtrlSeg::zeroed();
+        umr.set().inline_data(true).check_free(UmrCheck::Free).check_qpn(true);
+        umr.set().mkey_mask(MkeyMask::FREE | MkeyMask::QPN);
+        let mut context = MkeyContext::zeroed();
+        context.set().free(true).qpn(ANY_QP).mkey_7_0(key as u8);
+        Self::of(&umr, &context)
+    }
+
+    /// The bind of a memory window ([`SendOp::BindMw`]), tied to `qpn` if it has a number.
+    pub fn bind(variant: u8, qpn: Option<u32>, part: (u32, u64, u64), access: AccessFlags) -> Self {
+        let (lkey, addr, len) = part;
+        let mut umr = UmrCtrlSeg::zeroed();
+        umr.set().inline_data(true).translation_offset_en(true);
+        let mut mask = MkeyMask::FREE | MkeyMask::KEY | MkeyMask::QPN;
+        let mut context = MkeyContext::zeroed();
+        context.set().mkey_7_0(variant).qpn(qpn.unwrap_or(ANY_QP));
+        if len == 0 {
+            // A bind of nothing ends the window (IBTA 10.6.7.2.3); that of type 2 must be this QP's.
+            umr.set().check_qpn(qpn.is_some()).mkey_mask(mask);
+            context.set().free(true).qpn(ANY_QP);
+            return Self::of(&umr, &context);
+        }
+        if qpn.is_some() {
+            umr.set().check_free(UmrCheck::NotFree);
+        }
+        let has = |flag| access.contains(flag);
+        mask |=
+            MkeyMask::LEN | MkeyMask::START_ADDR | MkeyMask::RR | MkeyMask::RW | MkeyMask::A | MkeyMask::LW;
+        umr.set().mkey_mask(mask).xlt_octowords((WQE_BB / KlmSeg::SIZE) as u16);
+        context
+            .set()
+            .rr(has(AccessFlags::REMOTE_READ))
+            .rw(has(AccessFlags::REMOTE_WRITE))
+            .a(has(AccessFlags::REMOTE_ATOMIC))
+            .start_addr(if has(AccessFlags::ZERO_BASED) { 0 } else { addr })
+            .len(len);
+        let mut klm = KlmSeg::zeroed();
+        klm.set().byte_count(len as u32).mkey(lkey).address(addr);
+        let mut change = Self::of(&umr, &context);
+        change.bytes[change.len..][..KlmSeg::SIZE].copy_from_slice(klm.as_bytes());
+        change.len = LONGEST;
+        change
+    }
+
+    /// New rights, a new domain or both for a region's key that stays.
+    pub fn context(mask: MkeyMask, context: &MkeyContext) -> Self {
+        let mut umr = UmrCtrlSeg::zeroed();
+        umr.set().inline_data(true).check_free(UmrCheck::Free).mkey_mask(mask);
+        Self::of(&umr, context)
+    }
+
+    /// The segments.
+    pub fn segments(&self) -> impl Iterator<Item = [u8; WQE_DS]> + '_ {
+        self.bytes[..self.len].chunks_exact(WQE_DS).map(hwspec::layout::prefix)
+    }
+
+    /// Has the device carry it out on `key`, by a queue made for it: this is rare. EBUSY: the device refuses, which it
+    /// does while windows are bound to the region.
+    pub fn carry_out(&self, device: &Arc<Device>, key: u32) -> Result<(), Error> {
+        let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 1, 0)?);
+        let init = QpInit {
+            max_send_wr: 2,
+            max_send_sge: 1,
+            sq_sig_all: true,
+            ..QpInit::new(Service::Keys, &cq, &cq)
+        };
+        let qp = Qp::create(&pd, &init)?;
+        let place = QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
+        for (state, mask) in
+            [(QpState::Init, place), (QpState::Rtr, QpAttrMask::STATE), (QpState::Rts, QpAttrMask::STATE)]
+        {
+            qp.modify(&QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, mask)?;
+        }
+        let mut batch = qp.begin();
+        batch
+            .change(key, self)
+            .map_err(|errno| Error::Invalid { what: "the key cannot be changed".into(), errno })?;
+        batch.commit();
+        let mut wc = [Completion::default()];
+        let begun = Instant::now();
+        while cq.poll(&mut wc) == 0 {
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::Timeout { what: "the change of a memory key".into(), waited: PATIENCE });
+            }
+            std::hint::spin_loop();
+        }
+        match wc[0].status {
+            WcStatus::Success => Ok(()),
+            status => Err(Error::Invalid {
+                what: format!("the change of memory key {key:#x} was refused: {status:?}"),
+                errno: libc::EBUSY,
+            }),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Memory windows: parts of memory regions that peers may reach for a while (IBTA 10.6.7).
+
+use super::{AccessFlags, Mr, Pd, Qp, SendFlags, SendOp, SendWr};
+use crate::error::{Error, PostError};
+use hwspec::{
+    cmd::{Opcode, mkey::*},
+    context::{AccessMode, mkey::MkeyContext},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// Translations a window has room for, in octowords: one part of a region, in what the device handles at a time.
+const ROOM: u32 = 4;
+/// `mkc.qpn`: usable by every QP of the protection domain.
+const ANY_QP: u32 = 0xff_ffff;
+/// Rights a window can give (`ibv_bind_mw`); local ones say nothing, a window is for peers.
+const RIGHTS: AccessFlags = AccessFlags::REMOTE_WRITE
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::LOCAL_WRITE)
+    .union(AccessFlags::ZERO_BASED);
+/// The longest part of a region: an entry's length has 32 bits.
+const MAX_LEN: u64 = 1 << 31;
+
+/// Kind of a memory window, numbered as `ibv_mw_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum MwType {
+    /// Any QP of the domain binds it; the device chooses the key ([`Mw::bind`]).
+    One = 1,
+    /// Bound by a work request, with a key the program chooses, to the QP it is posted on.
+    Two = 2,
+}
+
+/// A memory window.
+pub struct Mw {
+    pd: Arc<Pd>,
+    kind: MwType,
+    rkey: AtomicU32,
+    live: bool,
+}
+
+/// What a window is bound to.
+#[derive(Clone, Copy)]
+pub struct MwBind<'a> {
+    /// The region; `None` with no length ends the window.
+    pub mr: Option<&'a Mr>,
+    /// First byte, as the region's keys address it.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What peers may do.
+    pub access: AccessFlags,
+}
+
+impl Mw {
+    /// Allocates one; its key names nothing yet.
+    pub fn alloc(pd: &Arc<Pd>, kind: MwType) -> Result<Mw, Error> {
+        let device = &pd.device;
+        let variant = device.mkey_variant.fetch_add(1, Relaxed);
+        let mut context = MkeyContext::zeroed();
+        context
+            .set()
+            .free(true)
+            .umr_en(true)
+            .access_mode_1_0(AccessMode::Klm.raw())
+            .qpn(ANY_QP)
+            .mkey_7_0(variant)
+            .en_rinval(kind == MwType::Two)
+            .pd(pd.pdn)
+            .translations_octword_size(ROOM);
+        let mut input = CreateMkeyIn::zeroed();
+        input.set().memory_key_mkey_entry(context);
+        let out: CreateMkeyOut = device.function.call(Opcode::CreateMkey, device.opener.uid(), &input)?;
+        let rkey = AtomicU32::new(out.mkey_index() << 8 | u32::from(variant));
+        Ok(Mw { pd: pd.clone(), kind, rkey, live: true })
+    }
+
+    /// Key to give to peers. That of type 1 changes with every bind.
+    pub fn rkey(&self) -> u32 {
+        self.rkey.load(Relaxed)
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> MwType {
+        self.kind
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The work request that binds the window and names it `rkey` from then on; to be posted on a QP of its domain.
+    /// EINVAL: not a key of this window, a region of another domain or one that no window may be bound to, rights that
+    /// a window cannot give. EOPNOTSUPP: a zero-based region, or a part longer than 2 GiB.
+    pub fn binding(&self, rkey: u32, bind: &MwBind<'_>) -> Result<SendOp, i32> {
+        let ours = self.rkey() >> 8 == rkey >> 8;
+        let ends = bind.len == 0;
+        if !ours || !RIGHTS.contains(bind.access) || bind.mr.is_none() && (bind.addr != 0 || !ends) {
+            return Err(libc::EINVAL);
+        }
+        let lkey = match bind.mr {
+            Some(mr) if !ends => {
+                let changes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+                let short =
+                    bind.access.intersects(changes) && !mr.access().contains(AccessFlags::LOCAL_WRITE);
+                let other = !Arc::ptr_eq(mr.pd(), &self.pd);
+                if other || short || !mr.access().contains(AccessFlags::MW_BIND) {
+                    return Err(libc::EINVAL);
+                }
+                if mr.is_indirect() || bind.len > MAX_LEN {
+                    return Err(libc::EOPNOTSUPP);
+                }
+                mr.lkey()
+            }
+            _ => 0,
+        };
+        Ok(SendOp::BindMw {
+            mw: self.rkey(),
+            variant: rkey as u8,
+            tied: self.kind == MwType::Two,
+            lkey,
+            addr: bind.addr,
+            len: bind.len,
+            access: bind.access,
+        })
+    }
+
+    /// Binds a window of type 1 on a QP of its domain (`ibv_bind_mw`): a work request which completes on its send CQ. The
+    /// key is a new one from now on; the old one names nothing when the work request is done. EINVAL besides what
+    /// [`Mw::binding`] says: a window of type 2, zero-based, another domain's QP.
+    pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<(), i32> {
+        let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
+        if self.kind != MwType::One || zero_based || !Arc::ptr_eq(qp.pd(), &self.pd) {
+            return Err(libc::EINVAL);
+        }
+        let rkey = next_variant(self.rkey());
+        let op = self.binding(rkey, bind)?;
+        qp.post_send([SendWr { wr_id, op, sge: &[], flags }]).map_err(|PostError { errno, .. }| errno)?;
+        self.rkey.store(rkey, Relaxed);
+        Ok(())
+    }
+
+    /// Deallocates it, bound or not. Dropping it does the same silently.
+    pub fn dealloc(mut self) -> Result<(), Error> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        let mut input = DestroyMkeyIn::zeroed();
+        input.set().mkey_index(self.rkey() >> 8);
+        let device = &self.pd.device;
+        device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input)
+    }
+}
+
+/// The same key with the next low byte (`ibv_inc_rkey`).
+pub fn next_variant(rkey: u32) -> u32 {
+    rkey & !0xff | (rkey.wrapping_add(1) & 0xff)
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(%error, key = self.rkey(), "a memory window could not be deallocated");
+        }
+    }
+}

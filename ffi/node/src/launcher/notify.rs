@@ -1,0 +1,123 @@
+//! Seccomp's user notification: calls of other processes, held by the kernel until they are answered (seccomp_unotify(2)).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+const CONTINUE: u32 = 1;
+
+/// The descriptor on which calls are told. The kernel closes it on exec.
+pub struct Listener(OwnedFd);
+
+/// A call that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice {
+    /// The kernel's number for it.
+    pub id: u64,
+    /// The thread that calls, as we see its number; 0 if a PID namespace hides it.
+    pub thread: u32,
+    /// The system call.
+    pub call: libc::c_long,
+    /// Its arguments.
+    pub args: [u64; 6],
+    /// Where the thread is in its code.
+    pub instruction: u64,
+}
+
+fn last<T>() -> io::Result<T> {
+    Err(io::Error::last_os_error())
+}
+
+impl Listener {
+    /// Installs `filter` for the calling thread and all it starts.
+    pub fn install(filter: &[libc::sock_filter]) -> io::Result<Self> {
+        let len = u16::try_from(filter.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call, and writes nothing; the
+        // descriptor that comes back is ours alone.
+        unsafe {
+            let fd = libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const program,
+            );
+            if fd < 0 { last() } else { Ok(Self(OwnedFd::from_raw_fd(fd as libc::c_int))) }
+        }
+    }
+
+    /// The listener somebody handed over.
+    pub fn from_descriptor(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Takes the next call. Waits if there is none.
+    ///
+    /// # Errors
+    /// ENOENT: the thread was interrupted meanwhile.
+    pub fn receive(&self) -> io::Result<Notice> {
+        // The kernel wants it zeroed.
+        let mut notice = MaybeUninit::<libc::seccomp_notif>::zeroed();
+        // SAFETY: the kernel fills the structure, of integers.
+        let notice = unsafe {
+            if libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, notice.as_mut_ptr()) < 0 {
+                return last();
+            }
+            notice.assume_init()
+        };
+        Ok(Notice {
+            id: notice.id,
+            thread: notice.pid,
+            call: notice.data.nr.into(),
+            args: notice.data.args,
+            instruction: notice.data.instruction_pointer,
+        })
+    }
+
+    /// Whether the thread still waits: what is read under its number is its own then.
+    pub fn waits(&self, notice: &Notice) -> bool {
+        let id = notice.id;
+        // SAFETY: the number is only read.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+    }
+
+    fn send(&self, mut answer: libc::seccomp_notif_resp) {
+        // Who was interrupted needs no answer.
+        // SAFETY: the structure is only read.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    }
+
+    /// The call returns a value, or fails with an errno.
+    pub fn answer(&self, notice: &Notice, result: Result<i64, i32>) {
+        let (val, error) = result.map_or_else(|errno| (0, -errno), |value| (value, 0));
+        self.send(libc::seccomp_notif_resp { id: notice.id, val, error, flags: 0 });
+    }
+
+    /// The kernel carries the call out.
+    pub fn pass(&self, notice: &Notice) {
+        self.send(libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: CONTINUE });
+    }
+
+    /// The call returns descriptor `number`, which is `file` from then on.
+    pub fn give(&self, notice: &Notice, file: BorrowedFd<'_>, number: u32, cloexec: bool) -> io::Result<()> {
+        let give = libc::seccomp_notif_addfd {
+            id: notice.id,
+            flags: (libc::SECCOMP_ADDFD_FLAG_SETFD | libc::SECCOMP_ADDFD_FLAG_SEND) as u32,
+            srcfd: file.as_raw_fd() as u32,
+            newfd: number,
+            newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
+        };
+        // SAFETY: the structure is only read.
+        let got =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const give) };
+        if got < 0 { last() } else { Ok(()) }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,105 @@
+//! The process beside a launched program that answers what the kernel cannot: RDMA netlink, and counters below `/sys`.
+//!
+//! It is started by the launcher before that becomes the program, is nobody's child and of a session of its own, holds no
+//! file of the program's, and ends with the last process under the program's filter.
+
+mod live;
+mod process;
+mod sockets;
+mod sys;
+
+use super::nldev::{Host, World};
+use super::notify::Listener;
+use super::{project, seccomp};
+use crate::devices::DeviceInfo;
+use crate::runtime::Observer;
+use live::Live;
+use sockets::Sockets;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How old a counter below `/sys` may be while programs are on the node, less what it takes to write it.
+const PERIOD: Duration = Duration::from_millis(80);
+
+/// The launcher's end of a supervisor that waits for a program to supervise.
+pub struct Waiting(UnixStream);
+
+/// What a supervisor is told of the program's view.
+pub struct View {
+    /// The devices, numbered as in the view.
+    pub devices: Vec<DeviceInfo>,
+    /// The node they are on.
+    pub node: PathBuf,
+    /// The directory of PCI devices, where files that change are written.
+    pub tree: OwnedFd,
+}
+
+/// Starts a supervisor. The calling process must have one thread.
+///
+/// # Errors
+/// It could not be started; nothing is left of it.
+pub fn start(view: View) -> io::Result<Waiting> {
+    let (ours, its) = UnixStream::pair()?;
+    let child = sys::fork_apart(|| {
+        // Everything else that is open is the program's.
+        let (tree, its) = sys::keep_only(view.tree, OwnedFd::from(its))?;
+        let listener = sys::receive_descriptor(its.as_fd())?;
+        drop(its);
+        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, tree)
+    });
+    child.map(|()| Waiting(ours))
+}
+
+impl Waiting {
+    /// Puts the calling process, and all it starts, under the supervisor.
+    ///
+    /// # Errors
+    /// The kernel does not have it: the supervisor ends, and nothing has changed.
+    pub fn take_over(self) -> io::Result<()> {
+        let listener = seccomp::watch_rdma_netlink()?;
+        sys::send_descriptor(self.0.as_fd(), listener.as_fd())
+    }
+}
+
+/// Serves until nobody is left.
+fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: OwnedFd) -> io::Result<()> {
+    let observer = Observer::open(node).ok();
+    let host = if project::host_has_devices() { Host::open().ok() } else { None };
+    let mut live = Live::new(tree, &devices);
+    let world = World::new(devices, observer, host);
+    let mut sockets = Sockets::new()?;
+    let visits = world.observer().and_then(|_| sys::Visits::of(&node.join("adapter")).ok());
+    // Somebody may have come before we looked.
+    let mut awake = true;
+    loop {
+        let mut until = sockets.next_deadline();
+        if let Some(observer) = world.observer() {
+            live.refresh(observer);
+            awake = awake && observer.has_programs();
+            if awake || visits.is_none() {
+                let next = Instant::now() + PERIOD;
+                until = Some(until.map_or(next, |until| until.min(next)));
+            }
+        }
+        let ready = sys::wait(listener.as_fd(), visits.as_ref().filter(|_| !awake).map(AsFd::as_fd), until)?;
+        if ready.over {
+            return Ok(());
+        }
+        if ready.visited {
+            visits.iter().for_each(sys::Visits::clear);
+            awake = true;
+        }
+        if ready.called {
+            match listener.receive() {
+                Ok(notice) => sockets.serve(listener, &world, notice),
+                // Whoever called was interrupted.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        sockets.expire(listener);
+    }
+}

@@ -1,0 +1,224 @@
+//! A program that is supervised: its memory, its descriptors, what it may do. All of it may lie, and may be gone.
+#![allow(unsafe_code)]
+
+use crate::launcher::seccomp::DESCRIPTORS;
+use std::fs;
+use std::mem::size_of;
+
+/// One thread of a program, by the number a notice named.
+#[derive(Clone, Copy, Debug)]
+pub struct Process(pub u32);
+
+/// A piece of a program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub len: usize,
+}
+
+/// `struct msghdr` of a program, in 64 bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Address, and room for one.
+    pub name: Piece,
+    /// Its data.
+    pub pieces: Vec<Piece>,
+    at: u64,
+}
+
+/// Pieces of one message, at most (`UIO_MAXIOV`).
+const PIECES: u64 = 1024;
+/// `CAP_NET_ADMIN`.
+const NET_ADMIN: u32 = 12;
+
+fn fault<T>() -> Result<T, i32> {
+    Err(libc::EFAULT)
+}
+
+impl Process {
+    /// Bytes of its memory. EFAULT if not all are there.
+    pub fn read(self, piece: Piece) -> Result<Vec<u8>, i32> {
+        let mut bytes = vec![0u8; piece.len];
+        if piece.len == 0 {
+            return Ok(bytes);
+        }
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: piece.len };
+        let remote = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: piece.len };
+        // SAFETY: the local vector is our buffer; the remote one is only an address in the other process.
+        let got = unsafe { libc::process_vm_readv(self.pid(), &raw const local, 1, &raw const remote, 1, 0) };
+        if usize::try_from(got) == Ok(piece.len) { Ok(bytes) } else { fault() }
+    }
+
+    /// Writes to its memory, at most as much as `piece` has room for.
+    pub fn write(self, piece: Piece, bytes: &[u8]) -> Result<(), i32> {
+        let len = bytes.len().min(piece.len);
+        if len == 0 {
+            return Ok(());
+        }
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
+        let remote = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: len };
+        // SAFETY: the local vector is only read; the remote one is an address in the other process.
+        let put =
+            unsafe { libc::process_vm_writev(self.pid(), &raw const local, 1, &raw const remote, 1, 0) };
+        if usize::try_from(put) == Ok(len) { Ok(()) } else { fault() }
+    }
+
+    fn pid(self) -> libc::pid_t {
+        self.0 as libc::pid_t
+    }
+
+    /// A number of `N` bytes in its memory.
+    fn word<const N: usize>(self, address: u64) -> Result<[u8; N], i32> {
+        self.read(Piece { address, len: N })?.try_into().map_err(|_| libc::EFAULT)
+    }
+
+    /// A 32-bit number in its memory.
+    pub fn u32(self, address: u64) -> Result<u32, i32> {
+        self.word(address).map(u32::from_ne_bytes)
+    }
+
+    /// Writes a 32-bit number.
+    pub fn put_u32(self, address: u64, value: u32) -> Result<(), i32> {
+        self.write(Piece { address, len: 4 }, &value.to_ne_bytes())
+    }
+
+    /// The message header at `at`.
+    pub fn message(self, at: u64) -> Result<Message, i32> {
+        let header: [u8; size_of::<libc::msghdr>()] = self.word(at)?;
+        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| header[at + i]));
+        let (name, vectors, count) = (word(0), word(16), word(24));
+        let name_len = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+        if count > PIECES {
+            return Err(libc::EMSGSIZE);
+        }
+        let bytes = self.read(Piece { address: vectors, len: count as usize * 16 })?;
+        let word = |piece: &[u8], at: usize| u64::from_ne_bytes(std::array::from_fn(|i| piece[at + i]));
+        let pieces = bytes.chunks_exact(16).map(|p| Piece { address: word(p, 0), len: word(p, 8) as usize });
+        let len = if name == 0 { 0 } else { name_len as usize };
+        Ok(Message { name: Piece { address: name, len }, pieces: pieces.collect(), at })
+    }
+
+    /// Its data, at most `most` bytes. EMSGSIZE if there are more.
+    pub fn gather(self, pieces: &[Piece], most: usize) -> Result<Vec<u8>, i32> {
+        if room(pieces) > most {
+            return Err(libc::EMSGSIZE);
+        }
+        let mut all = Vec::new();
+        for piece in pieces {
+            all.extend(self.read(*piece)?);
+        }
+        Ok(all)
+    }
+
+    /// Spreads `bytes` over the pieces.
+    pub fn scatter(self, pieces: &[Piece], mut bytes: &[u8]) -> Result<(), i32> {
+        for piece in pieces {
+            let (now, later) = bytes.split_at(piece.len.min(bytes.len()));
+            self.write(*piece, now)?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The number of the program the thread belongs to.
+    pub fn group(self) -> Option<u32> {
+        self.status("Tgid:")?.parse().ok()
+    }
+
+    /// May change the network.
+    pub fn is_admin(self) -> bool {
+        let effective = self.status("CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
+        effective.is_some_and(|caps| caps & 1 << NET_ADMIN != 0)
+    }
+
+    fn status(self, key: &str) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.0)).ok()?;
+        text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
+    }
+
+    /// The inode of the socket behind descriptor `number`; `None` if it is none.
+    pub fn socket(self, number: u32) -> Option<u64> {
+        let link = fs::read_link(format!("/proc/{}/fd/{number}", self.0)).ok()?;
+        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    }
+
+    /// The first of our numbers that it does not use.
+    pub fn free_descriptor(self) -> Option<u32> {
+        let free = |number: &u32| fs::symlink_metadata(format!("/proc/{}/fd/{number}", self.0)).is_err();
+        DESCRIPTORS.clone().find(free)
+    }
+}
+
+/// Bytes the pieces have room for.
+pub fn room(pieces: &[Piece]) -> usize {
+    pieces.iter().fold(0, |sum: usize, p| sum.saturating_add(p.len))
+}
+
+impl Message {
+    /// Writes back what a read changes: the length of the address, no control data, the flags.
+    pub fn finish(&self, process: Process, name_len: u32, flags: u32) -> Result<(), i32> {
+        process.put_u32(self.at + 8, name_len)?;
+        process.write(Piece { address: self.at + 40, len: 8 }, &0u64.to_ne_bytes())?;
+        process.put_u32(self.at + 48, flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ourselves, as a program that is supervised.
+    fn me() -> Process {
+        Process(std::process::id())
+    }
+
+    fn piece(bytes: &[u8]) -> Piece {
+        Piece { address: bytes.as_ptr() as u64, len: bytes.len() }
+    }
+
+    #[test]
+    fn a_message_is_read_from_its_pieces_and_written_back_over_them() {
+        let (one, two) = (*b"abc", *b"defg");
+        let mut vectors = [one.as_slice(), &two]
+            .map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() });
+        let name = [9u8; 12];
+        // SAFETY: a plain structure of integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = 12;
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = 2;
+        header.msg_controllen = 5;
+        let message = me().message(&raw const header as u64).unwrap();
+        assert_eq!((message.name, room(&message.pieces)), (piece(&name), 7));
+        assert_eq!(me().gather(&message.pieces, 7).unwrap(), b"abcdefg");
+        assert_eq!(me().gather(&message.pieces, 6), Err(libc::EMSGSIZE));
+        me().scatter(&message.pieces, b"12345").unwrap();
+        assert_eq!((std::hint::black_box(&one), std::hint::black_box(&two)), (b"123", b"45fg"));
+        message.finish(me(), 3, 32).unwrap();
+        let header = std::hint::black_box(header);
+        assert_eq!((header.msg_namelen, header.msg_controllen, header.msg_flags), (3, 0, 32));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_a_fault_and_too_many_pieces_are_refused() {
+        assert_eq!(me().read(Piece { address: 8, len: 8 }), Err(libc::EFAULT));
+        assert_eq!(me().write(Piece { address: 8, len: 8 }, b"x"), Err(libc::EFAULT));
+        // SAFETY: a plain structure of integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iovlen = 1025;
+        assert_eq!(me().message(&raw const header as u64), Err(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn descriptors_that_are_no_sockets_have_no_inode() {
+        let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
+        let file = fs::File::open("/dev/null").unwrap();
+        use std::os::fd::AsRawFd;
+        assert!(me().socket(a.as_raw_fd() as u32).is_some());
+        assert_eq!((me().socket(file.as_raw_fd() as u32), me().group()), (None, Some(std::process::id())));
+        assert_eq!(me().free_descriptor(), Some(DESCRIPTORS.start));
+    }
+}

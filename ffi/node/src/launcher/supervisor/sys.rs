@@ -1,0 +1,195 @@
+//! System calls of the supervisor.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io::{self, IoSlice};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::time::Instant;
+
+fn last<T>() -> io::Result<T> {
+    Err(io::Error::last_os_error())
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { last() } else { Ok(result) }
+}
+
+/// Runs `life` in a process that is no child of ours, of a session of its own, with nothing open to read or write to.
+pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: the caller has one thread, so the children may do whatever it could; they leave by `_exit` without returning
+    // into our stack.
+    unsafe {
+        match check(libc::fork())? {
+            0 => {
+                libc::setsid();
+                if libc::fork() == 0 {
+                    let code = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(life)) {
+                        Ok(Ok(())) => 0,
+                        _ => 1,
+                    };
+                    libc::_exit(code);
+                }
+                libc::_exit(0)
+            }
+            child => {
+                let mut status = 0;
+                while libc::waitpid(child, &raw mut status, 0) < 0 {
+                    if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                        return last();
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Closes everything but these two, turns the standard descriptors to nothing, takes signals as they come.
+pub fn keep_only(a: OwnedFd, b: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    // SAFETY: the first five descriptors are replaced by duplicates, whose numbers nobody owns afterwards but those made
+    // into owners here; all above are closed, and this process never returns to code that believes to own them.
+    unsafe {
+        // Copies above the numbers that are overwritten.
+        let high = |fd: RawFd| check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16));
+        let (null, a, b) = (high(null.into_raw_fd())?, high(a.into_raw_fd())?, high(b.into_raw_fd())?);
+        for standard in 0..3 {
+            check(libc::dup2(null, standard))?;
+        }
+        check(libc::dup3(a, 3, libc::O_CLOEXEC))?;
+        check(libc::dup3(b, 4, libc::O_CLOEXEC))?;
+        check(libc::syscall(libc::SYS_close_range, 5, u32::MAX, 0) as libc::c_int)?;
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+        libc::chdir(c"/".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"ironverbs-super".as_ptr());
+        Ok((OwnedFd::from_raw_fd(3), OwnedFd::from_raw_fd(4)))
+    }
+}
+
+/// Room for the control message of one descriptor.
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+/// Hands a descriptor to whoever holds the other end of `by`.
+pub fn send_descriptor(by: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let byte = [1u8];
+    let data = IoSlice::new(&byte);
+    let mut control = Control([0; 32]);
+    // SAFETY: a plain structure; the control message lies in `control`, which has room for it; nothing but the byte and it
+    // is read.
+    unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = ptr::from_ref(&data).cast_mut().cast();
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        if libc::sendmsg(by.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) == 1 {
+            Ok(())
+        } else {
+            last()
+        }
+    }
+}
+
+/// Waits for the descriptor that the other end hands over.
+///
+/// # Errors
+/// It was closed instead.
+pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut byte = [0u8];
+    let data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut control = Control([0; 32]);
+    // SAFETY: the kernel writes the byte and at most the length named of `control`; a descriptor that comes is ours alone.
+    unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = (&raw const data).cast_mut();
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<Control>() as _;
+        let got = libc::recvmsg(by.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if got != 1 || header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
+    }
+}
+
+/// What a wait ended with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ready {
+    /// A call waits for its answer.
+    pub called: bool,
+    /// Nobody is under the filter any more.
+    pub over: bool,
+    /// Somebody opened the node.
+    pub visited: bool,
+}
+
+/// Waits for a call, for a visit, or until a time.
+pub fn wait(
+    calls: BorrowedFd<'_>,
+    visits: Option<BorrowedFd<'_>>,
+    until: Option<Instant>,
+) -> io::Result<Ready> {
+    let at = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // A negative number is passed over.
+    let mut both = [at(calls.as_raw_fd()), at(visits.map_or(-1, |fd| fd.as_raw_fd()))];
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // Rounded up, or the last millisecond would be spent awake.
+    let timeout = left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as libc::c_int);
+    // SAFETY: two structures of integers, which the kernel fills.
+    match check(unsafe { libc::poll(both.as_mut_ptr(), 2, timeout) }) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(Ready::default()),
+        Err(e) => Err(e),
+        Ok(_) => Ok(Ready {
+            called: both[0].revents & libc::POLLIN != 0,
+            over: both[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+            visited: both[1].revents != 0,
+        }),
+    }
+}
+
+/// Tells when a file is opened.
+pub struct Visits(OwnedFd);
+
+impl Visits {
+    /// Watches `file`.
+    pub fn of(file: &Path) -> io::Result<Self> {
+        let name = CString::new(file.as_os_str().as_bytes())
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: the descriptor is ours alone; the name outlives the call.
+        unsafe {
+            let fd = OwnedFd::from_raw_fd(check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?);
+            check(libc::inotify_add_watch(fd.as_raw_fd(), name.as_ptr(), libc::IN_OPEN))?;
+            Ok(Self(fd))
+        }
+    }
+
+    /// Forgets the visits there were.
+    pub fn clear(&self) {
+        let mut events = [0u8; 4096];
+        // SAFETY: the kernel writes at most the array's length.
+        while unsafe { libc::read(self.0.as_raw_fd(), events.as_mut_ptr().cast(), events.len()) } > 0 {}
+    }
+}
+
+impl AsFd for Visits {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

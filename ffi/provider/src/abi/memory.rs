@@ -1,0 +1,64 @@
+//! The public types of memory windows and device memory.
+
+#![allow(missing_docs, non_camel_case_types)]
+
+use super::public::{ibv_context, ibv_mr, ibv_pd};
+use libc::{c_int, c_uint, c_void, size_t};
+
+pub const IBV_MW_TYPE_1: u32 = 1;
+pub const IBV_MW_TYPE_2: u32 = 2;
+
+pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+/// Extended capability: local invalidation, invalidation by peers, and the rest of IBTA 10.6's extensions.
+pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub kind: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+/// `ibv_send_wr.bind_mw`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+pub struct ibv_alloc_dm_attr {
+    pub length: size_t,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, size_t) -> c_int>,
+    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, size_t) -> c_int>,
+    pub comp_mask: u32,
+    pub handle: u32,
+}

@@ -1,0 +1,122 @@
+//! Memory windows.
+
+use crate::abi::memory::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
+use crate::abi::public::{ibv_pd, ibv_qp};
+use crate::context::Context;
+use crate::guard::{guard_int, guard_ptr};
+use crate::mr::IronMr;
+use crate::pd::IronPd;
+use crate::qp::IronQp;
+use driver::{AccessFlags, MwBind, MwType, SendFlags, SendOp};
+use libc::{c_int, c_uint};
+
+/// Our window; the program knows its first member.
+#[repr(C)]
+pub struct IronMw {
+    public: ibv_mw,
+    inner: driver::Mw,
+}
+
+impl IronMw {
+    /// The window behind what the program holds.
+    ///
+    /// # Safety
+    /// `mw` is one [`alloc_mw`] made, not yet deallocated.
+    unsafe fn of<'a>(mw: *const ibv_mw) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*mw.cast::<Self>() }
+    }
+}
+
+/// `ibv_alloc_mw`.
+///
+/// # Safety
+/// Called by programs with a PD of ours.
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    guard_ptr(|| {
+        // SAFETY: by contract; a PD's context is an open one of ours.
+        let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
+        // SAFETY: as above.
+        unsafe { Context::of(context) }.check_birth()?;
+        let of = match kind {
+            IBV_MW_TYPE_1 => MwType::One,
+            IBV_MW_TYPE_2 => MwType::Two,
+            _ => return Err(libc::EINVAL),
+        };
+        let inner = driver::Mw::alloc(&ours.inner, of).map_err(|e| e.errno())?;
+        ours.users.add();
+        let rkey = inner.rkey();
+        let public = ibv_mw { context, pd, rkey, handle: rkey >> 8, kind };
+        Ok(Box::into_raw(Box::new(IronMw { public, inner })).cast())
+    })
+}
+
+/// `ibv_dealloc_mw`.
+///
+/// # Safety
+/// Called by programs with a window of ours, for the last time.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; its PD cannot have gone before it.
+        let (ours, pd) = unsafe {
+            if !Context::of((*mw).context).birth.is_here() {
+                return Ok(());
+            }
+            (Box::from_raw(mw.cast::<IronMw>()), IronPd::of((*mw).pd))
+        };
+        let result = ours.inner.dealloc().map_err(|e| e.errno());
+        pd.users.remove();
+        result
+    })
+}
+
+/// What the program wants a window bound to.
+///
+/// # Safety
+/// The region of `info` is null or one of ours.
+unsafe fn part<'a>(info: &ibv_mw_bind_info) -> Result<MwBind<'a>, c_int> {
+    let mr = match info.mr.is_null() {
+        true => None,
+        // SAFETY: by contract. A null MR is no memory, and one that was imported is its exporter's.
+        false => Some(unsafe { IronMr::of(info.mr) }.memory().ok_or(libc::EINVAL)?),
+    };
+    let access = AccessFlags::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
+    Ok(MwBind { mr, addr: info.addr, len: info.length, access })
+}
+
+/// `ibv_bind_mw`: windows of type 1. libibverbs has looked at kind and domains before.
+///
+/// # Safety
+/// Called by programs with a QP and a window of ours.
+pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        unsafe {
+            let (queue, window) = (IronQp::of(qp), IronMw::of(mw));
+            queue.check_birth()?;
+            let flags = SendFlags::from_bits((*bind).send_flags).ok_or(libc::EINVAL)?;
+            window.inner.bind(&queue.inner, (*bind).wr_id, flags, &part(&(*bind).bind_info)?)?;
+            (*mw).rkey = window.inner.rkey();
+        }
+        Ok(())
+    })
+}
+
+/// The work request that binds a window of type 2 (`IBV_WR_BIND_MW`, `ibv_wr_bind_mw`).
+///
+/// # Safety
+/// Window and region are null or ours.
+#[cold]
+pub unsafe fn binding(mw: *const ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, c_int> {
+    if mw.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract.
+    unsafe {
+        let window = &IronMw::of(mw).inner;
+        match window.kind() {
+            MwType::One => Err(libc::EINVAL),
+            MwType::Two => window.binding(rkey, &part(info)?),
+        }
+    }
+}

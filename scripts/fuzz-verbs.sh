@@ -1,0 +1,72 @@
+#!/bin/sh
+# Random verbs calls through the stock libibverbs, for VERBS_SECONDS (60), by two programs on one node at a time.
+#
+#   scripts/fuzz-verbs.sh               from a seed that is new every day, which is printed
+#   scripts/fuzz-verbs.sh --seed N      that seed alone, telling each step
+#
+# Afterwards the node must be as before: nobody on it, none of the memory that its programs had, and two functions that still
+# serve rc_pingpong. fuzz/verbs/main.c says what else is held.
+set -eu
+
+HERE=$(cd "$(dirname "$0")/.." && pwd)
+TARGET=${CARGO_TARGET_DIR:-$HERE/target}
+BUILT=${IRONVERBS_BUILT:-$TARGET/release}
+SECONDS_ALL=${VERBS_SECONDS:-60}
+NODE=$(mktemp -d /dev/shm/ironverbs-verbs-XXXXXX)
+trap 'rm -rf "$NODE"' EXIT
+
+die() { echo "fuzz-verbs: $*" >&2; exit 1; }
+run() { timeout $((SECONDS_ALL + 60)) "$BUILT/ironverbs" run --node "$NODE/n" --vfs 4 -- "$@"; }
+
+[ -x "$BUILT/ironverbs" ] || die "no $BUILT/ironverbs: run make build first"
+program=$NODE/verbs
+# The structures end in members that only newer rdma-core knows.
+gcc -O1 -g -Wall -Wextra -Werror -Wno-missing-field-initializers -o "$program" "$HERE"/fuzz/verbs/*.c -libverbs
+if [ "${1:-}" = --seed ]; then
+    run "$program" --seed "$2" iron1 iron2
+    exit
+fi
+
+pingpong() {
+    run ibv_rc_pingpong -d iron3 -g 1 -p $((18500 + $$ % 500)) >"$NODE/pingpong" 2>&1 &
+    server=$!
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.3
+        if run ibv_rc_pingpong -d iron4 -g 1 -p $((18500 + $$ % 500)) 127.0.0.1 >"$NODE/pingpong" 2>&1; then
+            wait $server
+            return
+        fi
+    done
+    kill $server 2>/dev/null || true
+    cat "$NODE/pingpong" >&2
+    return 1
+}
+# Programs, their memory, and objects on functions; nothing when all are gone.
+left() {
+    "$BUILT/ironverbs" node status --node "$NODE/n" |
+        grep -E "^program [0-9]|^iron[0-9]+: .*(qp|cq|mkey|pd|eq|uar) |[1-9][0-9]* KiB of it drivers" || true
+}
+memory() { "$BUILT/ironverbs" node status --node "$NODE/n" | sed -n 's/.*, \([0-9]*\) KiB of memory.*/\1/p'; }
+
+seed=$(($(date +%s) / 86400 * 10000000))
+pingpong || die "pingpong did not run before"
+VERBS_WARM=${VERBS_WARM:-2}
+run "$program" --seed $seed --seconds "$VERBS_WARM" iron1 iron2 || die "failed; scripts/fuzz-verbs.sh --seed N repeats it"
+before=$(memory)
+echo "fuzz: verbs for $SECONDS_ALL s"
+run "$program" --seed $((seed + 1000000)) --seconds "$SECONDS_ALL" iron1 iron2 >"$NODE/first" 2>&1 &
+first=$!
+status=0
+run "$program" --seed $((seed + 2000000)) --seconds "$SECONDS_ALL" iron2 iron1 >"$NODE/second" 2>&1 || status=$?
+wait $first || status=$?
+# A panic inside the provider is caught at its rim, and told.
+if [ $status != 0 ] || grep -q panicked "$NODE/first" "$NODE/second"; then
+    tail -n 30 "$NODE/first" "$NODE/second" >&2
+    die "failed; scripts/fuzz-verbs.sh --seed N repeats it"
+fi
+tail -qn 1 "$NODE/first" "$NODE/second"
+pingpong || die "pingpong does not run any more"
+after=$(memory)
+[ "$after" -le $((before + before / 4 + 1024)) ] || die "the node held $before KiB before, and $after KiB after"
+[ -z "$(left)" ] || die "left on the node: $(left)"
+echo "fuzz: the node held $before KiB before, $after KiB after"

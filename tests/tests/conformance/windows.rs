@@ -1,0 +1,251 @@
+//! Memory windows: what IBTA 10.6.7 lets a bind do, and whom a window serves.
+
+use super::common::*;
+use hwspec::{
+    context::{AccessMode, mkey::MkeyContext},
+    wqe::MkeyMask,
+};
+
+/// Raw `check_free`.
+const MUST_BE_FREE: u8 = 1;
+const ANY_QP: u32 = 0xff_ffff;
+/// Bytes of the region under the windows.
+const REGION: usize = 4096;
+
+/// Two peers, and a region and a window on the second.
+struct Stage {
+    bed: Bed,
+    a: Qp,
+    b: Qp,
+    region: Mr,
+    window: u32,
+    from: Mr,
+}
+
+/// What a window is bound to.
+#[derive(Clone, Copy)]
+struct Part {
+    region: Mr,
+    /// First byte of the region, and bytes.
+    at: (u64, u64),
+    write: bool,
+    atomic: bool,
+    /// The queue pair of a window of type 2.
+    qpn: u32,
+    variant: u8,
+}
+
+fn stage(access: Access) -> Stage {
+    let mut bed = Bed::cx5();
+    let (a, b) = (bed.qp(1), bed.qp(2));
+    bed.connect_with(a, b, path());
+    let (region, from) = (bed.mr(2, REGION, access), bed.mr(1, 64, Access::ALL));
+    let pd = bed.state(2).pd;
+    let window = bed.free_key(2, AccessMode::Klm, 4, pd);
+    bed.fill(from, &[0x5a; 64]);
+    Stage { bed, a, b, region, window, from }
+}
+
+impl Stage {
+    /// 256 bytes from byte 512 on, for peers' writes.
+    fn part(&self) -> Part {
+        Part {
+            region: self.region,
+            at: (512, 256),
+            write: true,
+            atomic: false,
+            qpn: ANY_QP,
+            variant: self.window as u8 + 1,
+        }
+    }
+
+    fn bind_wr(&self, part: Part) -> Umr {
+        let mut context = MkeyContext::zeroed();
+        context.set().rr(true).rw(part.write).a(part.atomic).qpn(part.qpn).mkey_7_0(part.variant);
+        context.set().start_addr(part.region.va + part.at.0).len(part.at.1);
+        Umr {
+            key: self.window,
+            check: if part.qpn == ANY_QP { 0 } else { MUST_BE_FREE },
+            mask: MkeyMask::LEN
+                | MkeyMask::START_ADDR
+                | MkeyMask::KEY
+                | MkeyMask::QPN
+                | MkeyMask::FREE
+                | MkeyMask::RR
+                | MkeyMask::RW
+                | MkeyMask::A,
+            context,
+            inline: vec![part.at.1 << 32 | u64::from(part.region.key), part.region.va + part.at.0],
+            ..Umr::default()
+        }
+    }
+
+    fn end_wr(&self, key: u32, tied: bool) -> Umr {
+        let mut context = MkeyContext::zeroed();
+        context.set().free(true).qpn(ANY_QP).mkey_7_0(key as u8);
+        Umr { key, mask: MkeyMask::FREE | MkeyMask::QPN, context, tied, ..Umr::default() }
+    }
+
+    fn post(&mut self, qp: Qp, umr: &Umr) -> Wc {
+        self.bed.umr(qp, umr);
+        self.bed.one(qp.send_cq)
+    }
+
+    fn bind(&mut self, part: Part) -> Wc {
+        let umr = self.bind_wr(part);
+        self.post(self.b, &umr)
+    }
+
+    fn key(&self, part: Part) -> u32 {
+        self.window & !0xff | u32::from(part.variant)
+    }
+
+    /// The first peer writes 64 bytes.
+    fn write(&mut self, va: u64, rkey: u32) -> Wc {
+        self.bed.post(self.a, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]));
+        self.bed.one(self.a.send_cq)
+    }
+}
+
+const REFUSED: Option<CqeSyndrome> = Some(CqeSyndrome::RemoteAccessErr);
+const UNBOUND: Option<CqeSyndrome> = Some(CqeSyndrome::MwBindErr);
+
+/// IBTA 10.6.7.1: a window grants peers what the region does not, within its bounds, and not in the region's place.
+#[test]
+fn a_window_grants_a_part_of_a_region_to_peers() {
+    let mut s = stage(Access::LOCAL);
+    let part = s.part();
+    assert!(s.bind(part).is_ok());
+    let (start, key) = (s.region.va + 512, s.key(part));
+    assert!(s.write(start, key).is_ok());
+    assert!(s.write(start + 256 - 64, key).is_ok());
+    assert_eq!(s.bed.bytes(s.region)[512..576], [0x5a; 64]);
+    assert_eq!(s.write(start + 256 - 63, key).error, REFUSED);
+    for (va, key) in [(start - 1, key), (start, s.region.key), (start, s.window)] {
+        let mut s = stage(Access::LOCAL);
+        assert!(s.bind(part).is_ok());
+        assert_eq!(s.write(va, key).error, REFUSED, "{va:#x} by {key:#x}");
+    }
+}
+
+/// IBTA 10.6.7.2.4: what cannot be bound is refused, and the window is as it was.
+#[test]
+fn a_bind_keeps_to_its_region() {
+    let cases: [(&str, Access, fn(&mut Stage, &mut Part)); 5] = [
+        ("behind the region", Access::LOCAL, |_, p| p.at = (REGION as u64 - 255, 256)),
+        ("peers may write what its owner may not", Access::LOCAL_READ, |_, _| ()),
+        ("peers may do atomics where its owner may not write", Access::LOCAL_READ, |_, p| {
+            (p.write, p.atomic) = (false, true);
+        }),
+        ("a region of another domain", Access::LOCAL, |s, p| {
+            let pd = s.bed.pd(2);
+            p.region = s.bed.mr_with(2, REGION, Access::LOCAL, pd, None);
+        }),
+        ("no region at all", Access::LOCAL, |_, p| p.region.key ^= 0x10),
+    ];
+    for (what, access, change) in cases {
+        let mut s = stage(access);
+        let mut part = s.part();
+        change(&mut s, &mut part);
+        assert_eq!(s.bind(part).error, UNBOUND, "{what}");
+        assert_eq!(s.bed.qp_state(s.b), QpState::Err, "{what}");
+        assert!(s.bed.query_mkey(2, s.window).free(), "{what}");
+        assert!(s.bed.destroy_mkey(2, s.region.key).is_ok(), "{what}: nothing is bound to the region");
+    }
+}
+
+/// IBTA 10.6.7.2.2: a window of type 2B serves the queue pair it was bound on, and no other of its domain.
+#[test]
+fn a_window_of_type_2_is_of_one_queue_pair() {
+    let mut s = stage(Access::LOCAL);
+    let part = Part { qpn: s.b.qpn, ..s.part() };
+    let (c, d) = (s.bed.qp(1), s.bed.qp(2));
+    s.bed.connect_with(c, d, path());
+    assert_eq!(
+        {
+            let umr = s.bind_wr(part);
+            s.post(d, &umr)
+        }
+        .error,
+        UNBOUND,
+        "tied to another than it is posted on"
+    );
+    assert!(s.bind(part).is_ok());
+    let (va, rkey) = (s.region.va + 512, s.key(part));
+    assert!(s.write(va, rkey).is_ok());
+    let (e, f) = (s.bed.qp(1), s.bed.qp(2));
+    s.bed.connect_with(e, f, path());
+    s.bed.post(e, &Wr::new(Op::Write { va, rkey }, &[s.from.sge()]));
+    assert_eq!(s.bed.one(e.send_cq).error, REFUSED);
+    // Nor does another end it.
+    let (g, h) = (s.bed.qp(1), s.bed.qp(2));
+    s.bed.connect_with(g, h, path());
+    let end = s.end_wr(rkey, true);
+    assert_eq!(s.post(h, &end).error, UNBOUND);
+    assert!(s.write(va, rkey).is_ok());
+    // It is bound once, ended, and bound again.
+    assert!(s.post(s.b, &end).is_ok());
+    assert_eq!(s.write(va, rkey).error, REFUSED);
+}
+
+/// IBTA 10.6.7.2.3: a window of type 2 in use must be ended first; one of type 1 just moves, and its old key dies.
+#[test]
+fn a_window_of_type_1_moves_and_one_of_type_2_does_not() {
+    let mut s = stage(Access::LOCAL);
+    let first = s.part();
+    let second = Part { at: (2048, 64), variant: first.variant + 1, ..first };
+    assert!(s.bind(first).is_ok());
+    assert!(s.bind(second).is_ok());
+    assert!(s.write(s.region.va + 2048, s.key(second)).is_ok());
+    assert_eq!(s.write(s.region.va + 512, s.key(first)).error, REFUSED);
+    let mut s = stage(Access::LOCAL);
+    let qpn = s.b.qpn;
+    assert!(s.bind(Part { qpn, ..first }).is_ok());
+    assert_eq!(s.bind(Part { qpn, ..second }).error, UNBOUND);
+}
+
+/// IBTA 10.6.7.2.6, 10.6.5.1: a window of type 1 is not ended by a local invalidate, nor a region.
+#[test]
+fn only_windows_of_type_2_are_invalidated() {
+    let mut s = stage(Access::LOCAL);
+    let part = s.part();
+    assert!(s.bind(part).is_ok());
+    let end = s.end_wr(s.key(part), true);
+    assert_eq!(s.post(s.b, &end).error, UNBOUND);
+    let mut s = stage(Access::LOCAL);
+    let end = s.end_wr(s.region.key, true);
+    assert_eq!(s.post(s.b, &end).error, UNBOUND);
+}
+
+/// IBTA 10.6.7.2.5 and the manual of `ibv_dereg_mr`: a region stays while a window is bound to it.
+#[test]
+fn a_region_with_windows_stays() {
+    type End = fn(&mut Stage, Part);
+    let ends: [(&str, End); 3] = [
+        ("ended", |s, part| {
+            let end = s.end_wr(s.key(part), true);
+            assert!(s.post(s.b, &end).is_ok());
+        }),
+        ("deallocated", |s, part| {
+            let key = s.key(part);
+            s.bed.destroy_mkey(2, key).expect("DESTROY_MKEY");
+        }),
+        ("invalidated by the peer", |s, part| {
+            let into = s.bed.mr(2, 64, Access::LOCAL);
+            s.bed.post_recv(s.b, &[into.sge()]);
+            s.bed.post(s.a, &Wr::new(Op::SendInv(s.key(part)), &[s.from.sge()]));
+            assert!(s.bed.one(s.a.send_cq).is_ok());
+        }),
+    ];
+    for (how, end) in ends {
+        let mut s = stage(Access::LOCAL);
+        let part = Part { qpn: s.b.qpn, ..s.part() };
+        let mut umr = s.bind_wr(part);
+        umr.mask |= MkeyMask::EN_RINVAL;
+        umr.context.set().en_rinval(true);
+        assert!(s.post(s.b, &umr).is_ok());
+        assert!(s.bed.destroy_mkey(2, s.region.key).is_err(), "{how}");
+        end(&mut s, part);
+        assert!(s.bed.destroy_mkey(2, s.region.key).is_ok(), "{how}");
+    }
+}
