@@ -5,6 +5,7 @@ use crate::{
     host::Party,
     pipe::Step,
     region::{Func, Row},
+    state::UctxRow,
 };
 use hwspec::layout::{Layout, prefix};
 
@@ -66,6 +67,11 @@ impl Call<'_, '_, '_> {
     /// Whether the caller may use an object of `uid`.
     pub fn may_use(&self, uid: u16) -> bool {
         self.uid == 0 || uid == self.uid
+    }
+
+    /// Whether the caller's user context was given the right `cap`.
+    pub fn has_right(&self, cap: u32) -> bool {
+        self.func.row::<UctxRow>(self.uid.into()).is_some_and(|row| row.cap & cap == cap)
     }
 
     /// The index behind `number`, if it is an object of the caller.

@@ -10,7 +10,7 @@ use crate::LinkLayer;
 use crate::region::{Func, Table};
 use crate::state::ROCE_ADDRESSES;
 use hwspec::{
-    cmd::{CmdOut, adapter::*},
+    cmd::{CmdOut, adapter::*, uctx::INTERNAL_DEV_RES},
     context::{CapType, caps::*},
     layout::{Bits, Layout, prefix},
 };
@@ -74,6 +74,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .log_max_uctx(log_rows(func, Table::Uctx))
         .log_max_umem(log_rows(func, Table::Umem))
         .umem_uid_0(true)
+        .uctx_cap(INTERNAL_DEV_RES)
         .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
         .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
         .log_max_msg(qp_context::LOG_MAX_MESSAGE)

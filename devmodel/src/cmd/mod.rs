@@ -30,6 +30,7 @@ mod registers;
 mod registers_infiniband;
 mod resource;
 mod rq;
+mod special_qps;
 mod sq;
 mod srq;
 mod srq_context;
@@ -39,5 +40,6 @@ mod vport;
 
 pub(crate) use queue::{Completion, complete_held, doorbell};
 pub use refusal::Syndrome;
+pub(crate) use special_qps::all as special_qps;
 pub(crate) use uctx::end_objects;
 pub(crate) use vport::{port_event, set_link};

@@ -6,6 +6,7 @@ use super::{
     memory::{self, Layout as Memory},
     qp_context,
     refusal::{Done, Syndrome},
+    special_qps,
     srq_context::Kind,
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     state::{CqRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
 };
 use hwspec::{
-    cmd::qp::*,
+    cmd::{qp::*, uctx::INTERNAL_DEV_RES},
     context::{QpState, ServiceType},
     layout::Bits,
     wqe::WQE_BB,
@@ -48,11 +49,13 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.qpc();
     let service = context.st();
     Syndrome::ServiceType.unless(SERVICES.contains(&service))?;
-    let privileged = matches!(service, ServiceType::Qp0 | ServiceType::Qp1);
-    Syndrome::Privileged.unless(!privileged || call.uid == 0)?;
-    if let Some(which) = special(service) {
-        Syndrome::InUse.unless(call.func.function().special_qp[which] == 0)?;
-    }
+    let privileged = match service {
+        ServiceType::Qp0 => call.uid == 0,
+        ServiceType::Qp1 => call.uid == 0 || call.has_right(INTERNAL_DEV_RES),
+        _ => true,
+    };
+    Syndrome::Privileged.unless(privileged)?;
+    Syndrome::InUse.unless(special_qps::may_create(call, service))?;
     Syndrome::Signature.unless(!context.wq_signature())?;
     // The QP that registers memory does so for all domains.
     let pd = match service {
@@ -142,21 +145,10 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.set(QpFlags::SCATTER_REQ, context.cs_req() != 0);
         reset(row);
     }
-    if let Some(which) = special(service) {
-        call.func.function_mut(|f| &mut f.special_qp)[which] = index + 1;
-    }
+    special_qps::enter(call.func, service, index);
     let mut out = CreateQpOut::zeroed();
     out.set().qpn(call.func.number::<QpRow>(index));
     call.answer(&out)
-}
-
-/// Which of the port's two special QPs a service is: QP0 for subnet management, QP1 for general services (IBTA 13.5.1).
-fn special(service: ServiceType) -> Option<usize> {
-    match service {
-        ServiceType::Qp0 => Some(0),
-        ServiceType::Qp1 => Some(1),
-        _ => None,
-    }
 }
 
 /// Forgets all that was under way: the QP as it was created.
@@ -192,6 +184,7 @@ pub(super) fn reset(row: &mut QpRow) {
         uar: row.uar,
         xrcd: row.xrcd,
         deth_sqpn: row.deth_sqpn,
+        special_next: row.special_next,
         ..zerocopy::FromZeros::new_zeroed()
     };
 }
@@ -228,9 +221,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
     let srq = row.has(QpFlags::HAS_SRQ).then_some(row.srqn);
     let xrcd = (row.service == ServiceType::Xrc.raw()).then_some(row.xrcd);
-    if let Some(which) = special(ServiceType::from_raw(row.service)) {
-        func.function_mut(|f| &mut f.special_qp)[which] = 0;
-    }
+    special_qps::leave(func, index);
     super::mcg::leave_all(func, index);
     func.forget_timers(index);
     memory::unmap(func, memory);

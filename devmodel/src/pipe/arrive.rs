@@ -73,6 +73,8 @@ pub(crate) fn accept<'p>(
 
 /// What [`accept`] says of a packet for the QPs of a multicast group.
 pub(crate) const GROUP: u32 = u32::MAX;
+/// What [`accept`] says of a packet for all QP1s of a function that has several.
+pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
 /// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).
 #[cold]
@@ -80,7 +82,12 @@ fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
     let qp = match bth.dest_qp().0 {
         _ if bth.tver() != 0 => None,
-        which @ (0 | 1) => func.function().special_qp[which as usize].checked_sub(1),
+        0 => func.function().special_qp[0].checked_sub(1),
+        1 => {
+            let first = func.function().special_qp[1].checked_sub(1);
+            let several = |qp| func.row::<QpRow>(qp).is_some_and(|row| row.special_next != 0);
+            if first.is_some_and(several) { Some(GENERAL) } else { first }
+        }
         MULTICAST_QPN => Some(GROUP),
         _ => None,
     };

@@ -90,8 +90,8 @@ pub(crate) fn arrive_in_hand(
 
 #[inline]
 fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
-    if qp == arrive::GROUP {
-        return datagram::deliver(func, step, packet);
+    if qp >= arrive::GENERAL {
+        return datagram::deliver(func, step, packet, qp);
     }
     with(func, step, qp, |w| arrive::route(w, packet));
 }

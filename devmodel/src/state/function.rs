@@ -215,7 +215,7 @@ pub struct FunctionRow {
 
     /// What `counters` had before the resets there were: the port's own books, which no reset ends.
     pub before: [u64; COUNTERS],
-    /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none.
+    /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none. Of several, the one that came last.
     pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.
     pub reserved0: [u32; 12],

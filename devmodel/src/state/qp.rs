@@ -233,8 +233,10 @@ pub struct QpRow {
     pub deth_sqpn: u32,
     /// XRC target: the SRQ that the request at hand names.
     pub xrc_srqn: u32,
+    /// QP1 of several user contexts: the next of them, index plus one; 0 is the last.
+    pub special_next: u32,
     /// Padding to whole cache lines.
-    pub reserved: [u8; 40],
+    pub reserved: [u8; 36],
 }
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.

@@ -6,9 +6,9 @@ use crate::{
 };
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, mkey::CreateMkeyOut, qp::*, srq::*, vport::*},
+    cmd::{Opcode, Status, mkey::CreateMkeyOut, qp::*, srq::*, uctx::*, vport::*},
     context::{
-        QpState,
+        QpState, ServiceType,
         qp::{AddressPath, QpContext},
         srq::SrqContext,
         vport::RoceAddr,
@@ -161,7 +161,7 @@ fn a_queue_pair_is_checked_at_creation() {
     assert_eq!(refused(&|_| ()), None);
     assert_eq!(
         refused(&|c| {
-            c.set().st(hwspec::context::ServiceType::Dci);
+            c.set().st(ServiceType::Dci);
         }),
         Some(Syndrome::ServiceType)
     );
@@ -400,4 +400,46 @@ fn what_a_queue_pair_refers_to_stays_until_it_is_destroyed() {
     for (op, number) in [held[0], held[1], held[2]] {
         assert_eq!(name(&mut bed, 1, op, 0, number).status(), Status::Ok, "{op:?}");
     }
+}
+
+#[test]
+fn user_contexts_with_the_right_share_queue_pair_1() {
+    let mut bed = Bed::ready();
+    let of = |bed: &mut Bed, cap: u32| {
+        let mut input = CreateUctxIn::zeroed();
+        let mut context = UserContext::zeroed();
+        context.set().cap(cap);
+        input.set().uctx(context);
+        let uid = CreateUctxOut::read(&bed.ok(1, Opcode::CreateUctx, &input, 16)).uid();
+        let base = Base { pd: bed.pd(1, uid), ..bed.base(1) };
+        (uid, base, bed.cq(1, uid, &base))
+    };
+    let general = |bed: &mut Bed, (uid, base, cqn): (u16, Base, u32), service: ServiceType| {
+        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, |c| {
+            c.set().st(service);
+        });
+        let qpn = CreateQpOut::read(&reply.output).qpn();
+        Syndrome::from_code(reply.syndrome()).map_or(Ok(qpn), Err)
+    };
+    let may =
+        [of(&mut bed, INTERNAL_DEV_RES), of(&mut bed, INTERNAL_DEV_RES), of(&mut bed, INTERNAL_DEV_RES)];
+    let may_not = of(&mut bed, 1);
+    assert_eq!(general(&mut bed, may_not, ServiceType::Qp1), Err(Syndrome::Privileged));
+    assert_eq!(
+        general(&mut bed, may[0], ServiceType::Qp0),
+        Err(Syndrome::Privileged),
+        "that is the driver's alone"
+    );
+    let qps = may.map(|who| general(&mut bed, who, ServiceType::Qp1).expect("a QP1"));
+    assert_eq!(general(&mut bed, may[1], ServiceType::Qp1), Err(Syndrome::InUse), "one for each");
+    // From the middle and from the ends of the list.
+    for i in [1, 0, 2] {
+        assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, may[i].0, qps[i]).status(), Status::Ok);
+        general(&mut bed, may[i], ServiceType::Qp1).expect("its place is free again");
+    }
+    for (uid, ..) in may {
+        assert_eq!(name(&mut bed, 1, Opcode::DestroyUctx, 0, uid.into()).status(), Status::Ok);
+    }
+    let last = of(&mut bed, INTERNAL_DEV_RES);
+    general(&mut bed, last, ServiceType::Qp1).expect("nothing of the others is left");
 }

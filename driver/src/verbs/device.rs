@@ -80,7 +80,11 @@ impl Opener {
     fn enter(function: Arc<Function>) -> Result<(Self, Interrupt), Error> {
         let mut this = Self { function, uid: None, uar: None, transport_domain: None, vector: None };
         if this.function.caps.general.log_max_uctx() > 0 {
-            let out: CreateUctxOut = this.function.call(Opcode::CreateUctx, 0, &CreateUctxIn::zeroed())?;
+            let mut context = UserContext::zeroed();
+            context.set().cap(this.function.caps.general.uctx_cap() & INTERNAL_DEV_RES);
+            let mut input = CreateUctxIn::zeroed();
+            input.set().uctx(context);
+            let out: CreateUctxOut = this.function.call(Opcode::CreateUctx, 0, &input)?;
             this.uid = Some(out.uid());
         }
         let uid = this.uid();

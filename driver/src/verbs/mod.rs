@@ -5,6 +5,7 @@ mod ah;
 mod attr;
 mod cq;
 mod device;
+mod gsi;
 mod mcast;
 mod modify;
 mod mr;
@@ -26,6 +27,7 @@ pub use attr::{
 };
 pub use cq::{Cq, CqInit};
 pub use device::{Device, OpenOptions};
+pub use gsi::{Gsi, Mad};
 pub use hwspec::cqe::Cqe64 as RawCompletion;
 pub use mr::Mr;
 pub use mw::{Mw, MwBind, MwType, next_variant};

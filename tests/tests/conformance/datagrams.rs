@@ -185,7 +185,7 @@ fn row_54_special_qps_have_numbers_of_their_own() {
     assert_eq!(bed.counter(2, Counters::RxDroppedQkey), 1, "not the Q_Key of QP1");
     bed.post(a, &Wr::new(Op::Send, &[from.part(0, 8)]).to(Av { qpn: 1, ..bed.av(b, GSI_QKEY) }));
     assert_eq!(bed.poll_raw(b.recv_cq).map(|cqe| cqe.rqpn()), Some(Qpn(1)));
-    // A second one is refused, and the number is free again when the first has gone.
+    // A second one of the same user context is refused, and the number is free again when the first has gone.
     let spec = QpSpec { service: ServiceType::Qp1, ..QpSpec::default() };
     assert!(bed.qp_with(2, spec).is_err());
     bed.destroy_qp(b).expect("DESTROY_QP");

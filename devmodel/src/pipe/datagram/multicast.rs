@@ -2,8 +2,15 @@
 
 use super::MULTICAST_QPN;
 use crate::{
-    LinkLayer, identity,
-    pipe::{Payload, Step, arrive::Packet as Arrived, with, work::Work},
+    LinkLayer,
+    cmd::special_qps,
+    identity,
+    pipe::{
+        Payload, Step,
+        arrive::{GENERAL, Packet as Arrived},
+        with,
+        work::Work,
+    },
     region::Func,
     state::{Counters, GroupRow, QpFlags},
 };
@@ -20,20 +27,28 @@ fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
         .collect()
 }
 
-/// Gives a packet to all QPs of its group.
+/// Gives a packet to all QPs of its group, or to all QP1s.
 #[cold]
-pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>) {
-    let gid = match packet.headers.addresses() {
-        IpPair::V4 { dst, .. } => gid_of_v4(dst),
-        IpPair::V6 { dst, .. } => dst,
+pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>, whom: u32) {
+    let members = match whom {
+        GENERAL => special_qps(func, 1),
+        _ => group(func, packet),
     };
-    let members = members(func, gid);
     if members.is_empty() {
         func.count(Counters::RxDroppedQp, 1);
     }
     for qp in members {
         with(func, step, qp, |w| super::arrive(w, packet));
     }
+}
+
+/// The members of the group a packet is for.
+fn group(func: &Func<'_>, packet: &Arrived<'_>) -> Vec<u32> {
+    let gid = match packet.headers.addresses() {
+        IpPair::V4 { dst, .. } => gid_of_v4(dst),
+        IpPair::V6 { dst, .. } => dst,
+    };
+    members(func, gid)
 }
 
 /// A multicast also comes to members on the sending function: the wire does not bring it back, so the port does.

@@ -2,10 +2,13 @@
 //! attributes of subnet management, performance management and subnet administration, and communication management.
 use crate::{hw_enum, hw_layout};
 
+mod address;
 pub mod cm;
 pub mod pma;
 pub mod sa;
 pub mod smp;
+
+pub use address::{Gid, MadAddress};
 
 /// Bytes of a MAD (IBTA 13.4.2).
 pub const MAD_SIZE: usize = 256;

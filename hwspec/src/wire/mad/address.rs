@@ -1,0 +1,31 @@
+//! Where MADs come from and go to.
+
+/// A port's address.
+pub type Gid = [u8; 16];
+
+/// The way of a MAD between two ports' QP1. "Local" is this side's, for MADs sent and received alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MadAddress {
+    /// GID of this port; all zero if a received MAD had no GRH.
+    pub local_gid: Gid,
+    /// GID of the other port; all zero if a received MAD had no GRH.
+    pub remote_gid: Gid,
+    /// LID of this port; 0 on Ethernet.
+    pub local_lid: u16,
+    /// LID of the other port; 0 on Ethernet.
+    pub remote_lid: u16,
+    /// Whether the MAD bears a GRH, as on Ethernet it always does.
+    pub grh: bool,
+    /// Service level, or priority on Ethernet.
+    pub sl: u8,
+    /// Traffic class of the GRH.
+    pub traffic_class: u8,
+    /// Flow label of the GRH: 20 bits.
+    pub flow_label: u32,
+    /// Hop limit of the GRH.
+    pub hop_limit: u8,
+    /// Partition of the packet.
+    pub pkey: u16,
+    /// The other side's QP: 1 if it keeps to the rules. Answers go there.
+    pub remote_qpn: u32,
+}

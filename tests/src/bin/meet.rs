@@ -1,0 +1,163 @@
+//! Two programs that meet by communication management: `meet DIR FID listen` and `meet DIR FID connect`.
+//!
+//! Both say `port GID LID`. The one that connects is told that line of the other and the number of a service, the one that
+//! listens the service. Once connected they say `connected`, exchange a message, say `heard`, and the active side
+//! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`.
+
+use cm::{Accept, Command, ConnId, Connect, Event, Service};
+use driver::{SendOp, WcStatus};
+use hwspec::wire::mad::cm::{PortSpace, service_id};
+use ironverbs_tests::{
+    end::{End, queue_pair},
+    manager::{Manager, start},
+};
+use std::{error::Error, io::Write, path::PathBuf, time::Duration};
+
+const SOON: Duration = Duration::from_secs(20);
+const WORDS: &[u8; 16] = b"we have met here";
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn hear() -> Done<String> {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line)? {
+        0 => Err("nobody speaks to me".into()),
+        _ => Ok(line.trim().to_owned()),
+    }
+}
+
+fn main() -> Done<()> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: meet DIR FID listen|connect";
+    let dir = PathBuf::from(args.next().ok_or(usage)?);
+    let fid: u8 = args.next().ok_or(usage)?.parse()?;
+    let role = args.next().ok_or(usage)?;
+    // A device of its own for QP1: its events are the manager's alone.
+    let device = node::runtime::open_device(&dir, fid)?;
+    let mut manager = Manager::open(&device, std::process::id() as u16)?;
+    let mut end = End::new(node::runtime::open_device(&dir, fid)?, 4096)?;
+    let port = device.port()?;
+    say(format!("port {:032x} {}", u128::from_be_bytes(device.gid((port.lid == 0).into())?), port.lid))?;
+    match role.as_str() {
+        "listen" => listen(&mut manager, &mut end),
+        _ => {
+            // Where they share a function, the one that listens answers for what nobody listens to.
+            manager.agent.set_elder(false);
+            connect(&mut manager, &mut end)
+        }
+    }
+}
+
+fn next(manager: &mut Manager) -> Done<(ConnId, Event)> {
+    manager.event(SOON)?.ok_or_else(|| "no event came".into())
+}
+
+fn listen(manager: &mut Manager, end: &mut End) -> Done<()> {
+    let service_id = service_id(PortSpace::Tcp, hear()?.parse()?);
+    let listener = manager.agent.open()?;
+    manager.command(listener, Command::Listen { service_id })?;
+    say("listening")?;
+    loop {
+        let (id, event) = next(manager)?;
+        let Event::Request(request) = event else {
+            return Err(format!("expected a REQ, found {event:?}").into());
+        };
+        let (qpn, own) = (end.qp.qpn(), 0x77_7777);
+        let accept = Accept {
+            qpn,
+            starting_psn: own,
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            rnr_retry_count: 7,
+            ..Accept::default()
+        };
+        // The queue pair must be ready before the peer knows of it: its PSN is the agent's to know only after.
+        let mut parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
+        parameters.rq_psn = own;
+        start(&end.qp, &end.device, &parameters)?;
+        end.receive(1, 0, 64)?;
+        manager.command(id, Command::Accept(Box::new(accept)))?;
+        let (_, event) = next(manager)?;
+        let Event::Established { .. } = event else {
+            return Err(format!("expected an RTU, found {event:?}").into());
+        };
+        talk(end)?;
+        let (_, event) = next(manager)?;
+        let Event::Disconnect { .. } = event else {
+            return Err(format!("expected a DREQ, found {event:?}").into());
+        };
+        manager.command(id, Command::DisconnectReply { private_data: Vec::new() })?;
+        finish(manager, end, id)?;
+    }
+}
+
+fn connect(manager: &mut Manager, end: &mut End) -> Done<()> {
+    loop {
+        let line = hear()?;
+        let mut words = line.split_whitespace();
+        let mut word = || words.next().ok_or("GID, LID and service are missing");
+        let gid = u128::from_str_radix(word()?, 16)?.to_be_bytes();
+        let (lid, service) = (word()?.parse()?, word()?.parse()?);
+        let path = manager.path(u16::from(lid == 0), gid, lid)?;
+        let id = manager.agent.open()?;
+        let connect = Connect {
+            qpn: end.qp.qpn(),
+            starting_psn: 0x33_3333,
+            responder_resources: 4,
+            initiator_depth: 4,
+            ..Connect::new(service_id(PortSpace::Tcp, service), Service::Rc, path)
+        };
+        manager.command(id, Command::Connect(Box::new(connect)))?;
+        match next(manager)?.1 {
+            Event::Reply(_) => {}
+            Event::Rejected { reason, .. } => {
+                say(format!("rejected {reason:?}"))?;
+                manager.command(id, Command::Destroy)?;
+                continue;
+            }
+            event => return Err(format!("expected a REP, found {event:?}").into()),
+        }
+        let parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
+        start(&end.qp, &end.device, &parameters)?;
+        end.receive(1, 0, 64)?;
+        manager.command(id, Command::Ready { private_data: Vec::new() })?;
+        talk(end)?;
+        manager.command(id, Command::Disconnect { private_data: Vec::new() })?;
+        let (_, event) = next(manager)?;
+        let Event::Disconnected { .. } = event else {
+            return Err(format!("expected a DREP, found {event:?}").into());
+        };
+        finish(manager, end, id)?;
+    }
+}
+
+/// A message each way.
+fn talk(end: &End) -> Done<()> {
+    say("connected")?;
+    end.words.put(64, WORDS);
+    end.post(2, SendOp::Send, &[end.sge(64, WORDS.len())])?;
+    for _ in 0..2 {
+        let wc = end.wait(SOON).ok_or("no completion")?;
+        if wc.status != WcStatus::Success {
+            return Err(format!("{wc:?}").into());
+        }
+    }
+    if end.words.bytes(0, WORDS.len()) != WORDS {
+        return Err("another message was expected".into());
+    }
+    Ok(say("heard")?)
+}
+
+fn finish(manager: &mut Manager, end: &mut End, id: ConnId) -> Done<()> {
+    manager.command(id, Command::Destroy)?;
+    let old = std::mem::replace(&mut end.qp, queue_pair(&end.pd, &end.cq)?);
+    old.destroy()?;
+    end.words.put(0, &[0; 16]);
+    Ok(say("ended")?)
+}
