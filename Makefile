@@ -10,6 +10,8 @@ CARGO := cargo
 ROUNDS ?= 5
 # Seconds each fuzz target runs in `make fuzz`.
 FUZZ_SECONDS ?= 60
+# Seconds of random verbs calls, which `make test` takes a minute of.
+VERBS_SECONDS ?= 60
 
 # Times either side is killed in `make kill-test`.
 KILLS ?= 1000
@@ -17,7 +19,7 @@ KILLS ?= 1000
 # Scenarios of `make test-guest`, by words in their names; all without.
 GUEST ?=
 
-.PHONY: kill-test all demo build test test-rust test-userlands test-guest test-fresh bench fuzz doctor deps-demo deps-test clean
+.PHONY: kill-test all demo build test test-rust test-userlands test-guest test-fresh bench fuzz fuzz-verbs doctor deps-demo deps-test clean
 
 all: build
 
@@ -41,6 +43,7 @@ test: deps-test
 	$(MAKE) --no-print-directory build
 	$(MAKE) --no-print-directory test-rust
 	FUZZ_SECONDS=10 timeout 1200 scripts/fuzz.sh
+	VERBS_SECONDS=60 timeout 300 scripts/fuzz-verbs.sh
 	$(MAKE) --no-print-directory test-userlands
 	$(MAKE) --no-print-directory test-guest
 
@@ -75,6 +78,12 @@ bench: deps-test
 
 fuzz: deps-test
 	FUZZ_SECONDS=$(FUZZ_SECONDS) timeout 7200 scripts/fuzz.sh
+	$(MAKE) --no-print-directory build
+	$(MAKE) --no-print-directory fuzz-verbs
+
+# Random calls of the verbs interface: VERBS_SECONDS=3600 for an hour.
+fuzz-verbs:
+	VERBS_SECONDS=$(VERBS_SECONDS) timeout $$(($(VERBS_SECONDS) + 300)) scripts/fuzz-verbs.sh
 
 clean:
 	$(CARGO) clean
