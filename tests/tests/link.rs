@@ -142,6 +142,17 @@ fn data_go_from_node_to_node() {
 }
 
 #[test]
+fn unreliable_services_reach_another_node() {
+    for kind in ["node", "dgram"] {
+        let joined = Joined::by(kind, "");
+        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+            joined.pair(tool, &["-c", "-n", "200"]);
+        }
+        joined.end();
+    }
+}
+
+#[test]
 fn data_are_whole_when_the_link_loses_doubles_damages_and_reorders_frames() {
     let joined = Joined::by("dgram", "drop=1%,duplicate=1%,corrupt=0.5%,reorder=1%,seed=11");
     joined.pair("ibv_rc_pingpong", &["-c", "-n", "500", "-m", "1024"]);

@@ -73,6 +73,12 @@ impl Node {
         Running::of(child, format!("{} {}", command.join(" "), args.join(" ")))
     }
 
+    /// The same with ports that speak InfiniBand.
+    pub fn on_infiniband(mut self) -> Self {
+        self.options.extend(["--link-layer".into(), "infiniband".into()]);
+        self
+    }
+
     /// The same with an environment variable set for all programs.
     pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.env.push((name, value));
@@ -288,6 +294,14 @@ impl Pair {
     pub fn pingpong(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         let port = port();
         let common = |dev| [&[tool, "-d", dev, "-g", "1", "-p", &port], options].concat();
+        let to = address(server);
+        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+    }
+
+    /// A pair of programs that find each other by what they tell each other over TCP: no GID index is given.
+    pub fn plain(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
+        let port = port();
+        let common = |dev| [&[tool, "-d", dev, "-p", &port], options].concat();
         let to = address(server);
         Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }

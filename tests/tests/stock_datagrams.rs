@@ -1,0 +1,135 @@
+//! UC and UD by Debian's ibverbs-utils and perftest, and by a C program that answers datagrams with address handles the
+//! stock libibverbs makes of completions.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), the packages perftest and ibverbs-utils, and a C compiler with
+//! libibverbs-dev.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use pair::{Node, Pair};
+use std::{path::PathBuf, process::Command};
+
+/// Where the client finds the server: two VFs, or a VF and itself.
+const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
+
+fn whole(pair: &Pair) {
+    let said = format!("{}{}", pair.client, pair.server);
+    assert!(pair.client.contains("iters in") && !said.contains("invalid data"), "{said}");
+}
+
+fn figures(pair: &Pair, what: &str) {
+    let rows = pair.rows();
+    assert!(!rows.is_empty(), "{what} printed no figures: {}", pair.client);
+    assert!(rows.iter().all(|row| row[1..].iter().any(|v| *v > 0.0)), "{what}: {rows:?}");
+}
+
+#[test]
+fn unreliable_pingpongs_check_their_data() {
+    let node = Node::new("unreliable", 2);
+    for (server, client) in PEERS {
+        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+            for options in [&["-c"][..], &["-c", "-e"], &["-c", "-s", "1024", "-n", "300"]] {
+                whole(&Pair::pingpong(&node, tool, server, client, options));
+            }
+        }
+        whole(&Pair::pingpong(
+            &node,
+            "ibv_uc_pingpong",
+            server,
+            client,
+            &["-c", "-s", "1048576", "-n", "50"],
+        ));
+    }
+}
+
+#[test]
+fn perftest_runs_on_unreliable_services() {
+    let node = Node::new("unreliable-perf", 2);
+    let set: [(&str, &[&str]); 9] = [
+        ("ib_send_lat", &["-c", "UC", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UC", "-n", "500"]),
+        ("ib_write_lat", &["-c", "UC", "-n", "500"]),
+        ("ib_write_bw", &["-c", "UC", "-n", "500"]),
+        ("ib_send_lat", &["-c", "UD", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-a", "-n", "200"]),
+        ("ib_send_bw", &["-c", "UD", "-b", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-q", "8", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-n", "500", "--use_old_post_send"]),
+    ];
+    for (server, client) in PEERS {
+        for (tool, options) in set {
+            figures(&Pair::perftest(&node, tool, server, client, options), &format!("{tool} {options:?}"));
+        }
+    }
+}
+
+#[test]
+fn multicast_groups_carry_perftest() {
+    let node = Node::new("multicast", 2);
+    for (server, client) in PEERS {
+        // perftest's group is an IPv6 one: the source has to be one too.
+        for tool in ["ib_send_lat", "ib_send_bw"] {
+            let options = ["-c", "UD", "-g", "-x", "0", "-F", "-n", "500"];
+            figures(&Pair::plain(&node, tool, server, client, &options), tool);
+        }
+    }
+}
+
+#[test]
+fn on_infiniband_lids_are_enough() {
+    let node = Node::new("unreliable-ib", 2).on_infiniband();
+    for (server, client) in PEERS {
+        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+            whole(&Pair::plain(&node, tool, server, client, &["-c"]));
+        }
+        for service in ["UC", "UD"] {
+            let options = ["-c", service, "-F", "-n", "500"];
+            figures(&Pair::plain(&node, "ib_send_bw", server, client, &options), service);
+        }
+    }
+}
+
+/// The program `tools/reply.c`, built against the installed libibverbs.
+fn reply() -> PathBuf {
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("reply-{}", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/reply.c");
+    let mut cc = Command::new("cc");
+    let built = cc.args(["-Wall", "-Werror", "-o"]).arg(&program).args([source, "-libverbs"]).output();
+    let built = built.expect("a C compiler (apt-get install gcc)");
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "needs libibverbs-dev: {said}");
+    program
+}
+
+/// The 40 bytes before the payload, as the first receiver printed them.
+fn header(said: &str) -> Vec<u8> {
+    let line = said.lines().find(|line| line.starts_with("grh")).expect("a line that begins with grh");
+    let bytes = line.split_once(':').expect("a colon").1;
+    bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
+}
+
+#[test]
+fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
+    let program = reply();
+    let program = program.to_str().expect("a path in UTF-8");
+    let node = Node::new("reply", 2);
+    for (from, to) in PEERS {
+        // IPv6: the header of the packet, which is a GRH but for its next header (IBTA A17.4.5.2).
+        let said = node.run(&[program, from, to, "0"]);
+        assert!(said.contains("answered"), "{said}");
+        let grh = header(&said);
+        assert_eq!((grh[0], &grh[1..4], grh[6], grh[7]), (0x62, &[0x21, 0x23, 0x45][..], 17, 9), "{said}");
+        // IPv4: its header in the last 20 bytes.
+        let said = node.run(&[program, from, to, "1"]);
+        assert!(said.contains("answered"), "{said}");
+        let ip = &header(&said)[20..];
+        let host = |dev: &str| 1 + dev.trim_start_matches("iron").parse::<u8>().expect("a number");
+        assert_eq!((ip[0], ip[8], ip[9]), (0x45, 9, 17), "{said}");
+        assert_eq!(ip[12..], [127, 0, 0, host(from), 127, 0, 0, host(to)], "{said}");
+    }
+    let node = node.beside(7).on_infiniband();
+    let said = node.run(&[program, "iron1", "iron2", "0"]);
+    assert!(said.contains("answered") && header(&said)[6] == 0x1b, "{said}");
+    let _ = std::fs::remove_file(program);
+}
