@@ -14,8 +14,11 @@ use crate::{Outcome, bound_to_us, built, failed, log};
 const HOST: &str = "10.7.0.1";
 const GUEST: &str = "10.7.0.2";
 /// Tools run each way; a slow guest must be able to keep up with what is under way.
-const TOOLS: [(&str, &str); 5] = [
+const TOOLS: [(&str, &str); 7] = [
     ("ibv_rc_pingpong", "-c -n 200"),
+    // One message is under way at a time: nothing is lost for want of room.
+    ("ibv_uc_pingpong", "-c -n 200"),
+    ("ibv_ud_pingpong", "-c -n 200 -s 1000"),
     ("ibv_rc_pingpong", "-c -s 65536 -n 20"),
     ("ib_send_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
     ("ib_write_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
