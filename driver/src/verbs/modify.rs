@@ -41,6 +41,7 @@ const ATOMIC_IB: u8 = 1;
 
 /// Checks, sends the command, and returns what the QP is now. An error leaves it as it was.
 pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result<Control, Error> {
+    let mask = mask - qp.service().of_other_side();
     let from = if mask.contains(Mask::CUR_STATE) { attr.cur_qp_state } else { now.state };
     if from != now.state
         && !matches!((now.state, from), (QpState::Rts, QpState::Sqe) | (QpState::Rtr, QpState::Rts))

@@ -135,7 +135,9 @@ impl Geometry {
             0 => 0,
             bytes => (INLINE_HEAD + bytes as usize).next_multiple_of(WQE_DS),
         };
-        let wqe = overhead + with_inline.max(init.max_send_sge as usize * WQE_DS);
+        // An atomic has a segment of operands and one of data.
+        let atomic = if init.service.has_atomics() { 2 * WQE_DS } else { 0 };
+        let wqe = overhead + with_inline.max(init.max_send_sge as usize * WQE_DS).max(atomic);
         let blocks_each = wqe.div_ceil(WQE_BB);
         let sq_blocks = match init.max_send_wr {
             0 => 0,

@@ -1,5 +1,6 @@
 //! Kinds of queue pairs, and what each may do.
 
+use super::QpAttrMask;
 use crate::error::Error;
 use hwspec::context::ServiceType;
 
@@ -56,6 +57,21 @@ impl Service {
     #[inline]
     pub fn is_xrc(self) -> bool {
         matches!(self, Self::XrcIni | Self::XrcTgt)
+    }
+
+    /// Attributes of the other side of XRC. Programs give them to both sides alike; they are left out, as Linux does.
+    pub(crate) fn of_other_side(self) -> QpAttrMask {
+        match self {
+            Self::XrcIni => QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
+            Self::XrcTgt => QpAttrMask::MAX_QP_RD_ATOMIC | QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY,
+            _ => QpAttrMask::empty(),
+        }
+    }
+
+    /// Whether it can send atomics (IBTA table 46).
+    #[inline]
+    pub fn has_atomics(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcIni)
     }
 
     /// Whether it can have a send queue.
