@@ -50,6 +50,7 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
         provider_object(),
         namespaces(),
         seccomp(),
+        supervisor(),
         memory(&node),
         process_vm(),
         optional("ucx-utils", "ucx_perftest", "make bench compares with it"),
@@ -159,6 +160,27 @@ fn seccomp() -> Finding {
     match refused(probe::seccomp()) {
         None => found("seccomp", "filters allowed"),
         Some(why) => missing("seccomp", format!("refused: {why}; the kernel needs CONFIG_SECCOMP_FILTER")),
+    }
+}
+
+/// Whether RDMA netlink is answered, and counters below `/sys` are true.
+fn supervisor() -> Finding {
+    const WHAT: &str = "RDMA netlink";
+    let without = "programs find the devices in /sys, `rdma` finds none, counters below /sys stay 0";
+    match probe::supervisor() {
+        probe::ANOTHER_LISTENS => limited(
+            WHAT,
+            format!("another supervisor listens here (a run inside a run of another node): {without}"),
+        ),
+        answer => match refused(answer) {
+            None => found(WHAT, "a supervisor answers it"),
+            Some(why) => limited(
+                WHAT,
+                format!(
+                    "refused: {why}; {without}; Linux 5.14 or later has it, in a container if its seccomp profile lets seccomp and open_tree pass"
+                ),
+            ),
+        },
     }
 }
 

@@ -34,7 +34,10 @@ pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
-/// Whether a supervisor can answer RDMA netlink. EBUSY: another one listens to this process already.
+/// What [`supervisor`] finds where one listens already: the kernel has room for one.
+pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
+
+/// Whether a supervisor can answer RDMA netlink.
 pub fn supervisor() -> Answer {
     sys::in_child(|| seccomp::watch_rdma_netlink().map(drop))
 }

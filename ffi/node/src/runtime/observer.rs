@@ -11,7 +11,8 @@ use devmodel::{
     state::{COUNTERS, CqRow, MkeyRow, PdRow, QpRow, SrqRow, UctxRow},
 };
 use std::{
-    fs::OpenOptions,
+    fs::{Metadata, OpenOptions},
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::{Arc, atomic::Ordering::*},
 };
@@ -64,6 +65,12 @@ impl Observer {
         }
         let (base, len) = map.region();
         Ok(Self { region: attach_region(base, len, &map)?, map, locks: LockFile::open(dir)? })
+    }
+
+    /// Whether the node in `dir` is still the one that is looked at.
+    pub fn is_of(&self, dir: &Path) -> bool {
+        let ids = |meta: std::io::Result<Metadata>| meta.ok().map(|m| (m.dev(), m.ino()));
+        ids(self.map.file.metadata()) == ids(std::fs::metadata(dir.join("adapter")))
     }
 
     /// What the port of `fid` has counted, by `devmodel::state::Counters`.

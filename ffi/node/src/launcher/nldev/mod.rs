@@ -18,6 +18,7 @@ use crate::devices::DeviceInfo;
 use crate::runtime::Observer;
 use codes::*;
 use message::{Attributes, Malformed, Request, requests};
+use std::path::Path;
 
 /// Index of our first device where the host has devices of its own; else it is 0.
 const BEHIND_HOST: u32 = 1 << 16;
@@ -61,9 +62,16 @@ struct Call<'a> {
 }
 
 impl World {
-    /// A world of these devices.
-    pub fn new(devices: Vec<DeviceInfo>, observer: Option<Observer>, host: Option<Host>) -> Self {
-        Self { devices, observer, host }
+    /// A world of these devices, and of the kernel's if it has any.
+    pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
+        Self { devices, observer: None, host }
+    }
+
+    /// Looks at the node in `dir`, if there is one: also when another has come into its place.
+    pub fn look_at(&mut self, dir: &Path) {
+        if self.observer.as_ref().is_none_or(|observer| !observer.is_of(dir)) {
+            self.observer = Observer::open(dir).ok();
+        }
     }
 
     /// The node, if the devices are on one.

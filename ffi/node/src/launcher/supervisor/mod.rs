@@ -12,7 +12,6 @@ use super::nldev::{Host, World};
 use super::notify::Listener;
 use super::{project, seccomp};
 use crate::devices::DeviceInfo;
-use crate::runtime::Observer;
 use live::Live;
 use sockets::Sockets;
 use std::io;
@@ -23,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How old a counter below `/sys` may be while programs are on the node, less what it takes to write it.
 const PERIOD: Duration = Duration::from_millis(80);
+
+/// How long whoever opens a node takes at most until it has its place there.
+const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// The launcher's end of a supervisor that waits for a program to supervise.
 pub struct Waiting(UnixStream);
@@ -66,31 +68,35 @@ impl Waiting {
 
 /// Serves until nobody is left.
 fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: OwnedFd) -> io::Result<()> {
-    let observer = Observer::open(node).ok();
     let host = if project::host_has_devices() { Host::open().ok() } else { None };
     let mut live = Live::new(tree, &devices);
-    let world = World::new(devices, observer, host);
+    let mut world = World::new(devices, host);
+    world.look_at(node);
     let mut sockets = Sockets::new()?;
-    let visits = world.observer().and_then(|_| sys::Visits::of(&node.join("adapter")).ok());
+    let visits = sys::Visits::of(node).ok();
     // Somebody may have come before we looked.
-    let mut awake = true;
+    let mut awake = Some(Instant::now());
     loop {
         let mut until = sockets.next_deadline();
         if let Some(observer) = world.observer() {
             live.refresh(observer);
-            awake = awake && observer.has_programs();
-            if awake || visits.is_none() {
+            // Who opened the node a moment ago may not have taken its place yet.
+            let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
+            awake = awake.filter(|_| arriving || observer.has_programs());
+            if awake.is_some() || visits.is_none() {
                 let next = Instant::now() + PERIOD;
                 until = Some(until.map_or(next, |until| until.min(next)));
             }
         }
-        let ready = sys::wait(listener.as_fd(), visits.as_ref().filter(|_| !awake).map(AsFd::as_fd), until)?;
+        let watch = visits.as_ref().map(AsFd::as_fd);
+        let ready = sys::wait(listener.as_fd(), watch, until)?;
         if ready.over {
             return Ok(());
         }
         if ready.visited {
             visits.iter().for_each(sys::Visits::clear);
-            awake = true;
+            awake = Some(Instant::now());
+            world.look_at(node);
         }
         if ready.called {
             match listener.receive() {

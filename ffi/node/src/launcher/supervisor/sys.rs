@@ -164,18 +164,22 @@ pub fn wait(
     }
 }
 
-/// Tells when a file is opened.
+/// Tells when a file of a directory is opened, or a new one comes.
 pub struct Visits(OwnedFd);
 
 impl Visits {
-    /// Watches `file`.
-    pub fn of(file: &Path) -> io::Result<Self> {
-        let name = CString::new(file.as_os_str().as_bytes())
+    /// Watches `dir`.
+    pub fn of(dir: &Path) -> io::Result<Self> {
+        let name = CString::new(dir.as_os_str().as_bytes())
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: the descriptor is ours alone; the name outlives the call.
         unsafe {
             let fd = OwnedFd::from_raw_fd(check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?);
-            check(libc::inotify_add_watch(fd.as_raw_fd(), name.as_ptr(), libc::IN_OPEN))?;
+            check(libc::inotify_add_watch(
+                fd.as_raw_fd(),
+                name.as_ptr(),
+                libc::IN_OPEN | libc::IN_MOVED_TO | libc::IN_ONLYDIR,
+            ))?;
             Ok(Self(fd))
         }
     }

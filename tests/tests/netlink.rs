@@ -1,0 +1,167 @@
+//! RDMA netlink and the counters below `/sys`, as iproute2's `rdma`, libibverbs and programs that speak it raw find them.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils and python3.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use pair::Node;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Checks by their names in the script.
+fn speak(name: &str, checks: &[&str]) -> String {
+    let node = Node::new(name, 2);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/rdma_netlink.py");
+    let script = script.to_str().expect("a path of letters");
+    checks.iter().map(|check| node.run(&["/usr/bin/python3", script, check])).collect()
+}
+
+#[test]
+fn a_program_without_a_library_lists_the_devices() {
+    assert_eq!(speak("nl-list", &["link_list"]), "iron0 iron1 iron2\n");
+}
+
+#[test]
+fn sockets_have_ports_as_the_kernel_gives_them() {
+    speak("nl-ports", &["bound_numbers", "unbound_and_connected"]);
+}
+
+#[test]
+fn sockets_can_be_waited_for_peeked_into_and_interrupted() {
+    speak("nl-wait", &["waiting", "blocking", "peeked"]);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_refused_with_its_errno() {
+    speak("nl-errors", &["errors"]);
+}
+
+#[test]
+fn children_keep_sockets_and_other_descriptors_are_left_alone() {
+    speak("nl-fork", &["forked", "many_descriptors", "few_descriptors"]);
+}
+
+#[test]
+fn rdma_shows_devices_links_and_the_system() {
+    let node = Node::new("nl-rdma", 2);
+    let out = node.run(&["rdma", "-d", "dev", "show", "iron1"]);
+    for part in
+        ["iron1: node_type ca fw 16.", "node_guid 001b:56ff:fe00:0001", "sys_image_guid 001b:56ff:fe00:0000"]
+    {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}");
+    }
+    let out = node.run(&["rdma", "-j", "link", "show"]);
+    for part in
+        [r#""ifname":"iron2","port":1,"state":"ACTIVE","physical_state":"LINK_UP""#, r#""netdev":"lo""#]
+    {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}");
+    }
+    let out = node.run(&["rdma", "system", "show"]);
+    assert!(out.contains("netns shared"), "{out}");
+    let out = node.run(&["sh", "-c", "rdma dev set iron1 name other 2>&1 || true"]);
+    assert!(out.contains("not "), "{out}");
+}
+
+#[test]
+fn rdma_shows_the_objects_of_programs_and_whose_they_are() {
+    let node = Node::new("nl-objects", 2);
+    let script = "ib_write_bw -d iron2 -x 1 -D 4 >server 2>&1 & s=$!; sleep 1; \
+        ib_write_bw -d iron1 -x 1 -D 3 127.0.0.1 >/dev/null 2>&1 & c=$!; \
+        for i in $(seq 40); do rdma resource show qp | grep -q 'state RTS' && break; sleep 0.1; done; \
+        rdma resource show iron1; rdma -d resource show qp; rdma resource show cq; rdma resource show mr; \
+        rdma resource show pd; echo client $c; kill $s $c; wait; rdma resource show iron1";
+    let dir = std::env::temp_dir();
+    let script = format!("cd {} && {}", dir.display(), script.replace(">server", ">/dev/null"));
+    let out = node.run(&["sh", "-c", &script]);
+    let client = out.lines().find_map(|l| l.strip_prefix("client ")).expect("the client's number");
+    assert!(out.contains("iron1: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1 srq 0"), "{out}");
+    let rows = |with: &str| out.lines().filter(|l| l.contains(with)).count();
+    // Who asks unprivileged sees the same; only keys are hidden.
+    let owned = format!("pid {client} comm ib_write_bw");
+    assert_eq!(rows(&owned), 4, "{owned}: {out}");
+    assert!(out.contains("type RC state RTS") && out.contains("mrlen 131072"), "{out}");
+    // What programs had goes with them.
+    assert!(out.trim_end().ends_with("pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"), "{out}");
+}
+
+#[test]
+fn counters_count_in_the_kernels_units_and_stay_when_programs_go() {
+    let node = Node::new("nl-counters", 2);
+    // 100 messages of 65536 bytes in packets of 4096 (the path MTU is given), written to iron2.
+    let script = "cd /sys/class/infiniband/iron1/ports/1; exec 5<counters/port_xmit_packets; \
+        ib_write_bw -d iron2 -x 1 -m 4096 -n 100 >/dev/null 2>&1 & sleep 1; \
+        ib_write_bw -d iron1 -x 1 -m 4096 -n 100 127.0.0.1 >/dev/null 2>&1; wait; sleep 0.2; \
+        grep -H . counters/* hw_counters/*; cat <&5; cd ../../../iron2/ports/1; \
+        echo writes $(cat hw_counters/rx_write_requests); rdma statistic show link iron2/1 | tr ' ' '\\n' | grep -A1 rx_write";
+    let out = node.run(&["sh", "-c", script]);
+    let value = |name: &str| -> u64 {
+        let line = out.lines().find_map(|l| l.strip_prefix(&format!("{name}:")));
+        line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{name} is missing in\n{out}"))
+    };
+    let (packets, words) = (value("counters/port_xmit_packets"), value("counters/port_xmit_data"));
+    let payload = 100 * 65536 / 4;
+    assert!(
+        packets >= 1600 && words > payload && words < payload + packets * 30,
+        "{packets} packets, {words} words"
+    );
+    assert_eq!(value("counters/unicast_xmit_packets"), packets);
+    assert!(value("counters/port_rcv_packets") > 0 && value("hw_counters/lifespan") > 0);
+    // The file that was open before reads the new value.
+    assert!(out.lines().any(|l| l == packets.to_string()), "{out}");
+    let writes: u64 = out.lines().find_map(|l| l.strip_prefix("writes ")).unwrap().parse().unwrap();
+    assert!(writes >= 100, "{out}");
+    assert!(out.trim_end().ends_with(&format!("rx_write_requests\n{writes}")), "{out}");
+}
+
+#[test]
+fn nothing_is_left_when_the_last_process_goes_and_not_before() {
+    let node = Node::new("nl-end", 1);
+    let name = node.dir().display().to_string();
+    let supervisors = || {
+        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let ours = all.filter(|entry| {
+            let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+            read("comm").trim() == "ironverbs-super" && read("cmdline").contains(&name)
+        });
+        ours.count()
+    };
+    // The program ends; a child of it goes on and asks later.
+    let out = node.run(&["sh", "-c", "(sleep 1; rdma dev show) & echo gone"]);
+    assert!(out.contains("gone") && out.contains("iron1"), "{out}");
+    let start = Instant::now();
+    while supervisors() != 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "a supervisor stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_run_of_another_node_inside_a_run_finds_its_devices_in_sysfs() {
+    let node = Node::new("nl-nested", 2);
+    let other = node.dir().with_extension("inner");
+    let command = std::env::current_exe().expect("our own path");
+    let built = command.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    let ironverbs =
+        std::env::var("IRONVERBS_BIN").unwrap_or_else(|_| built.join("ironverbs").display().to_string());
+    let script = format!(
+        "{ironverbs} run -- rdma link show iron2/1; {ironverbs} run --node {0} --vfs 1 -- ibv_devices; \
+         {ironverbs} run --node {0} -- {ironverbs} doctor | grep netlink; rm -r {0}",
+        other.display()
+    );
+    let out = node.run(&["sh", "-c", &script]);
+    assert!(
+        out.contains("link iron2/1") && out.contains("iron1 ") && out.contains("another supervisor"),
+        "{out}"
+    );
+}
+
+#[test]
+fn verbs_looked_up_as_nccl_does_are_all_there_and_work_and_nothing_of_mlx5s_own_is_promised() {
+    let node = Node::new("nl-nccl", 1);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/nccl_symbols.py");
+    let out = node.run(&["/usr/bin/python3", script.to_str().expect("a path of letters")]);
+    assert_eq!(out, "iron0\niron1\n24 symbols\n");
+}
