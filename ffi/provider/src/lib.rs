@@ -28,6 +28,7 @@ mod post;
 mod qp;
 mod qp_ex;
 mod query;
+mod rdma_cm;
 mod register;
 mod srq;
 mod table;

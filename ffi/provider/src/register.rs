@@ -3,7 +3,7 @@
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
 use crate::abi::verbs_types::{verbs_device_ops, verbs_match_ent};
-use crate::{channel, context, device, guard, mlx5dv};
+use crate::{channel, context, device, guard, mlx5dv, rdma_cm};
 use std::ptr::null;
 use std::sync::OnceLock;
 
@@ -53,6 +53,7 @@ fn join(library: Library) -> Result<(), String> {
     unsafe { got::replace_import(library.inside, c"write", channel::write_command as *const _) }?;
     guard::watch_forks();
     mlx5dv::answer_program();
+    rdma_cm::hooks::watch(library.inside);
     if LAYOUT.set(layout).is_ok() {
         // SAFETY: the layout is a known one.
         unsafe { library.register(&DEVICE_OPS) };

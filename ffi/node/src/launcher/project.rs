@@ -18,8 +18,8 @@ const DEV: &str = "/dev";
 const CDEVS: &str = "/dev/infiniband";
 const DRIVERS: &str = "/etc/libibverbs.d";
 
-/// Verbs classes, where our links stand among the host's; the other classes stay as they are.
-const CLASSES: [&str; 3] = ["infiniband", "infiniband_verbs", "infiniband_mad"];
+/// Classes where our entries stand among the host's links; the other classes stay as they are.
+const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
 
 /// True inside a program that was launched on the same node with the same devices.
 pub fn already_there(devices: &[DeviceInfo], node: &Path) -> bool {
@@ -116,7 +116,8 @@ fn host_links(old: &Path, new: &Path) -> std::io::Result<()> {
 }
 
 /// `/dev/null` under the names of our uverbs devices: a character device that can be opened and answers ioctl with
-/// ENOTTY, upon which libibverbs turns to sysfs.
+/// ENOTTY, upon which libibverbs turns to sysfs. The same under the name of the connection manager's, which the provider
+/// answers for; the host's own could not bring our devices together.
 fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     let covered: Covered = if Path::new(CDEVS).is_dir() {
         cover(Path::new(CDEVS))?
@@ -127,8 +128,9 @@ fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
         fs::create_dir(CDEVS).map_err(LaunchError::step(format!("create {CDEVS}")))?;
         dev
     };
-    for d in devices {
-        let at = Path::new(CDEVS).join(format!("uverbs{}", d.uverbs));
+    let uverbs = devices.iter().map(|d| format!("uverbs{}", d.uverbs));
+    for name in uverbs.chain([sysfs::RDMA_CM.to_owned()]) {
+        let at = Path::new(CDEVS).join(name);
         fs::File::create_new(&at)
             .and_then(|_| bind(Path::new("/dev/null"), &at))
             .map_err(LaunchError::step(format!("bind /dev/null to {}", at.display())))?;

@@ -29,6 +29,11 @@ const UVERBS_ABI: &str = "6";
 
 /// Milliseconds for which hardware counters are good.
 const LIFESPAN: u32 = 100;
+/// Name of the connection manager's device, in the class `misc` and in `/dev/infiniband`.
+pub const RDMA_CM: &str = "rdma_cm";
+
+/// Version of its interface (`RDMA_USER_CM_ABI_VERSION`).
+const RDMA_CM_ABI: &str = "4";
 
 /// Version of the umad interface, which ibstat asks before it lists any device.
 const UMAD_ABI: &str = "5";
@@ -85,11 +90,14 @@ impl Tree {
     }
 }
 
-/// `/sys/class` entries: the verbs classes with a link for each device.
+/// `/sys/class` entries: the verbs classes with a link for each device, and the connection manager.
 pub fn classes(devices: &[DeviceInfo]) -> Tree {
     let mut tree = Tree::default();
     tree.line("infiniband_verbs/abi_version", UVERBS_ABI);
     tree.line("infiniband_mad/abi_version", UMAD_ABI);
+    tree.line(format!("misc/{RDMA_CM}/abi_version"), RDMA_CM_ABI);
+    tree.line(format!("misc/{RDMA_CM}/dev"), NULL_DEVICE);
+    tree.line(format!("misc/{RDMA_CM}/uevent"), format!("MAJOR=1\nMINOR=3\nDEVNAME=infiniband/{RDMA_CM}"));
     for d in devices {
         let home = format!("{DEVICES_FROM_CLASS}{}", d.bdf);
         tree.link(format!("infiniband/{}", d.name), format!("{home}/infiniband/{}", d.name));
@@ -230,6 +238,12 @@ mod tests {
         let tree = functions(&all, Path::new("/run/x"));
         let said = text(&tree, "0000:c1:00.2/infiniband_verbs/uverbs2/ironverbs");
         assert_eq!(said, "node=/run/x\nfid=2\n");
+    }
+
+    #[test]
+    fn the_connection_manager_is_where_librdmacm_asks_for_its_version() {
+        let class = classes(&devices(1, &Config::default()));
+        assert_eq!(text(&class, "misc/rdma_cm/abi_version"), "4\n");
     }
 
     #[test]

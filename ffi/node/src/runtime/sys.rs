@@ -110,6 +110,53 @@ pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
     (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
 }
 
+fn range_lock(kind: libc::c_int, (start, len): (i64, i64)) -> libc::flock {
+    let mut lock = byte_lock(kind, 0);
+    (lock.l_start, lock.l_len) = (start, len);
+    lock
+}
+
+/// Locks `(start, length)` of `file` for this process, alone or together with others. False: another process has some of it.
+pub fn lock_range(file: &File, range: (i64, i64), alone: bool) -> io::Result<bool> {
+    let mut lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
+    // SAFETY: the structure lives across the call.
+    match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
+        Ok(()) => Ok(true),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Releases `(start, length)`.
+pub fn unlock_range(file: &File, range: (i64, i64)) {
+    let mut lock = range_lock(libc::F_UNLCK, range);
+    // SAFETY: the structure lives across the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
+}
+
+/// Whether another process holds any of `(start, length)`.
+pub fn range_holder(file: &File, range: (i64, i64)) -> bool {
+    let mut lock = range_lock(libc::F_WRLCK, range);
+    // SAFETY: the structure lives across the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// What `body` says in a forked child, which must do little more than a system call.
+#[cfg(test)]
+pub fn in_child(body: impl FnOnce() -> bool) -> bool {
+    let mut status = -1;
+    // SAFETY: the child leaves without running anything of ours; the parent waits for it alone.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(libc::c_int::from(body()));
+        }
+        libc::waitpid(child, &raw mut status, 0);
+    }
+    libc::WEXITSTATUS(status) == 1
+}
+
 /// Sleeps while `word` is `value`, at most `nanos`. True: woken (or the value had changed already).
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     let time = nanos.map(|n| libc::timespec {

@@ -1,0 +1,148 @@
+//! Which process of the node has which port of the connection manager, and who listens.
+//!
+//! Port numbers are a node's, per port space, as they are a host's. They are POSIX record locks on one file, as the parties are
+//! (see `locks`): they go with the process however it ends, and a lock says nothing about other claims of the same
+//! process, which keeps its own list of them.
+
+use super::{NodeError, sys};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+/// What a lock is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matter {
+    /// Somebody has bound the port.
+    Bound,
+    /// Somebody listens on it.
+    Listening,
+    /// Somebody answers for the function when nobody listens; port space and port are 0.
+    Elder,
+    /// Somebody speaks at the function under the tag `port`.
+    Agent,
+}
+
+/// How it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Together with others who hold it the same way.
+    Shared,
+    /// Alone.
+    Alone,
+}
+
+/// A port at one address of the node or at all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAt {
+    /// Number of the port space, below 256.
+    pub space: u8,
+    /// Port.
+    pub port: u16,
+    /// Number of the address, below [`ADDRESSES`]; `None`: all of them.
+    pub address: Option<u8>,
+}
+
+/// Addresses that are told apart.
+pub const ADDRESSES: u16 = 256;
+
+impl PortAt {
+    fn range(self, matter: Matter) -> (i64, i64) {
+        let row = (matter as i64) << 32 | i64::from(self.space) << 24 | i64::from(self.port) << 8;
+        self.address.map_or((row, ADDRESSES.into()), |address| (row + i64::from(address), 1))
+    }
+}
+
+/// The ports of one node, as this process sees them.
+pub struct Ports {
+    file: File,
+    id: (u64, u64, u32),
+}
+
+static OPEN: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
+
+impl Ports {
+    /// Those of the node in `dir`, which must be there.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or made.
+    pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
+        let path = dir.join("ports");
+        let failed = || NodeError::system(format!("open {}", path.display()));
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
+        // Closing any descriptor of the file would release what is held: it is opened once and never closed.
+        if let Ok(meta) = std::fs::metadata(&path) {
+            let id = id_of(meta);
+            if let Some(known) = open.iter().find(|ports| ports.id == id) {
+                return Ok(known);
+            }
+        }
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed())?;
+        let id = id_of(file.metadata().map_err(failed())?);
+        let ports: &'static Self = Box::leak(Box::new(Self { file, id }));
+        open.push(ports);
+        Ok(ports)
+    }
+
+    /// Takes `at`, or changes how this process holds it. False: another process has it in a way that excludes this.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub fn claim(&self, matter: Matter, at: PortAt, hold: Hold) -> io::Result<bool> {
+        sys::lock_range(&self.file, at.range(matter), hold == Hold::Alone)
+    }
+
+    /// Gives `at` back, whichever claims of this process it was held for.
+    pub fn release(&self, matter: Matter, at: PortAt) {
+        sys::unlock_range(&self.file, at.range(matter));
+    }
+
+    /// Whether another process holds any of `at`.
+    pub fn held_elsewhere(&self, matter: Matter, at: PortAt) -> bool {
+        sys::range_holder(&self.file, at.range(matter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What another process sees: a forked child, which has none of our record locks.
+    fn elsewhere(see: impl FnOnce() -> bool) -> bool {
+        sys::in_child(see)
+    }
+
+    #[test]
+    fn a_port_excludes_the_same_port_of_another_process_and_no_other() {
+        let dir = std::env::temp_dir().join(format!("ironverbs-ports-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let ports = Ports::open(&dir).unwrap();
+        assert!(std::ptr::eq(ports, Ports::open(&dir).unwrap()));
+        let at = |port, address| PortAt { space: 1, port, address };
+        assert!(ports.claim(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
+        assert!(ports.claim(Matter::Bound, at(7001, None), Hold::Shared).unwrap());
+        for (port, address, hold, free) in [
+            (7000, Some(3), Hold::Alone, false),
+            (7000, Some(3), Hold::Shared, false),
+            (7000, None, Hold::Alone, false),
+            (7000, Some(4), Hold::Alone, true),
+            (7001, Some(200), Hold::Alone, false),
+            (7001, Some(200), Hold::Shared, true),
+            (7002, None, Hold::Alone, true),
+        ] {
+            let got = elsewhere(|| ports.claim(Matter::Bound, at(port, address), hold).unwrap_or(false));
+            assert_eq!(got, free, "{port} {address:?} {hold:?}");
+        }
+        assert!(elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
+        assert!(!elsewhere(|| ports.held_elsewhere(Matter::Listening, at(7000, None))));
+        ports.release(Matter::Bound, at(7000, Some(3)));
+        assert!(!elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,186 @@
+//! Port numbers: which are free, and who has them.
+//!
+//! Between processes they are locks in the node's directory (`node::runtime::Ports`); within one, this list.
+
+use super::id::{Id, State};
+use super::manager::Manager;
+use super::sockaddr::SockAddr;
+use super::uapi::port_space;
+use super::world::At;
+use libc::c_int;
+use node::runtime::{Hold, Matter, PortAt};
+
+/// A port number that an id holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Port space.
+    space: u16,
+    /// Port.
+    port: u16,
+    /// The only port of the fabric it is for; `None`: all.
+    at: Option<At>,
+}
+
+/// Numbers the program is given when it names none (`ip_local_port_range` as Linux has it).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
+/// Those below are for the privileged.
+const PRIVILEGED: u16 = 1024;
+
+/// Number of a port space in the lock file.
+fn space_number(space: u16) -> u8 {
+    match space {
+        port_space::TCP => 0,
+        port_space::UDP => 1,
+        port_space::IPOIB => 2,
+        _ => 3,
+    }
+}
+
+impl Claim {
+    fn overlaps(&self, other: &Self) -> bool {
+        let same = (self.space, self.port) == (other.space, other.port);
+        same && (self.at.is_none() || other.at.is_none() || self.at == other.at)
+    }
+}
+
+impl Manager {
+    /// The nodes a claim is held on, and how it is called there.
+    fn places(&self, claim: &Claim) -> Vec<(&'static node::runtime::Ports, PortAt)> {
+        let at = |address| PortAt { space: space_number(claim.space), port: claim.port, address };
+        if let Some(place) = claim.at {
+            let port = self.ports.get(place.port);
+            return port.map(|p| (p.ports, at(Some(p.address_number(place.gid))))).into_iter().collect();
+        }
+        let mut nodes: Vec<&'static node::runtime::Ports> = Vec::new();
+        for port in &self.ports {
+            if !nodes.iter().any(|known| std::ptr::eq(*known, port.ports)) {
+                nodes.push(port.ports);
+            }
+        }
+        nodes.into_iter().map(|ports| (ports, at(None))).collect()
+    }
+
+    fn take(&self, matter: Matter, claim: &Claim, hold: Hold) -> bool {
+        let mut taken = Vec::new();
+        for (ports, at) in self.places(claim) {
+            if !ports.claim(matter, at, hold).unwrap_or(false) {
+                taken
+                    .into_iter()
+                    .for_each(|(ports, at): (&node::runtime::Ports, _)| ports.release(matter, at));
+                return false;
+            }
+            taken.push((ports, at));
+        }
+        true
+    }
+
+    /// Gives `number` the port its source address names, or a free one, and notes it there.
+    ///
+    /// # Errors
+    /// EACCES, EADDRINUSE, EADDRNOTAVAIL and EPROTONOSUPPORT as rdma_bind_addr(3) has them.
+    pub fn claim_port(&mut self, number: u32) -> Result<(), c_int> {
+        let id = self.ids.get(number).ok_or(libc::ENOENT)?;
+        let src = id.src.ok_or(libc::EINVAL)?;
+        let space = src.port_space(id.ps).ok_or(libc::EPROTONOSUPPORT)?;
+        let claim = Claim { space, port: src.port(), at: id.at };
+        let claim =
+            if claim.port == 0 { self.any_port(claim) } else { self.this_port(number, id, &src, claim) }?;
+        if let Some(id) = self.ids.get_mut(number) {
+            id.src = Some(src.with_port(claim.port));
+            id.claim = Some(claim);
+        }
+        Ok(())
+    }
+
+    fn any_port(&self, mut claim: Claim) -> Result<Claim, c_int> {
+        let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let first = self.random() % count;
+        for step in 0..count {
+            claim.port = EPHEMERAL.start() + ((first + step) % count) as u16;
+            let ours = self.ids.iter().any(|(_, id)| id.claim.is_some_and(|other| other.overlaps(&claim)));
+            if !ours && self.take(Matter::Bound, &claim, Hold::Alone) {
+                return Ok(claim);
+            }
+        }
+        Err(libc::EADDRNOTAVAIL)
+    }
+
+    fn this_port(&self, number: u32, id: &Id, src: &SockAddr, claim: Claim) -> Result<Claim, c_int> {
+        // SAFETY: asks for a number.
+        if claim.port < PRIVILEGED && unsafe { libc::geteuid() } != 0 {
+            return Err(libc::EACCES);
+        }
+        self.check_port(number, id, &claim, id.reuse)?;
+        let hold = if id.reuse { Hold::Shared } else { Hold::Alone };
+        let taken = if src.is_any() { libc::EADDRNOTAVAIL } else { libc::EADDRINUSE };
+        if self.take(Matter::Bound, &claim, hold) { Ok(claim) } else { Err(taken) }
+    }
+
+    /// Whether another id of this process stands in the way.
+    fn check_port(&self, number: u32, id: &Id, claim: &Claim, reuse: bool) -> Result<(), c_int> {
+        for (other_number, other) in self.ids.iter() {
+            let (Some(other_claim), Some(src)) = (other.claim, other.src) else { continue };
+            if other_number == number || !other_claim.overlaps(claim) || (reuse && other.reuse) {
+                continue;
+            }
+            let families = id.src.is_some_and(|own| !own.is_like(&src));
+            if families && id.is_af_only() && other.is_af_only() {
+                continue;
+            }
+            let wild = claim.at.is_none() || other_claim.at.is_none();
+            return Err(if wild { libc::EADDRNOTAVAIL } else { libc::EADDRINUSE });
+        }
+        Ok(())
+    }
+
+    /// `number` is to listen: its port must be its own from now on.
+    ///
+    /// # Errors
+    /// As [`Manager::claim_port`].
+    pub fn claim_listening(&mut self, number: u32) -> Result<(), c_int> {
+        let id = self.ids.get(number).ok_or(libc::ENOENT)?;
+        let Some(claim) = id.claim else { return Err(libc::EINVAL) };
+        if id.reuse {
+            self.check_port(number, id, &claim, false)?;
+            if !self.take(Matter::Bound, &claim, Hold::Alone) {
+                self.take(Matter::Bound, &claim, Hold::Shared);
+                return Err(libc::EADDRINUSE);
+            }
+        }
+        self.take(Matter::Listening, &claim, Hold::Shared);
+        if let Some(id) = self.ids.get_mut(number) {
+            id.reuse = false;
+        }
+        Ok(())
+    }
+
+    /// Gives back what an id that is no longer there held.
+    pub fn release_claim(&self, claim: &Claim, listened: bool) {
+        for matter in [Matter::Bound, Matter::Listening] {
+            if matter == Matter::Listening && !listened {
+                continue;
+            }
+            self.places(claim).into_iter().for_each(|(ports, at)| ports.release(matter, at));
+            // The locks of a process are one: what its other ids hold of them is taken again.
+            for (_, id) in self.ids.iter() {
+                let Some(other) = id.claim.filter(|other| other.overlaps(claim)) else { continue };
+                if matter == Matter::Bound || id.state == State::Listen {
+                    let shared = id.reuse || matter == Matter::Listening;
+                    self.take(matter, &other, if shared { Hold::Shared } else { Hold::Alone });
+                }
+            }
+        }
+    }
+
+    /// Whether any process of the node listens for `service_id` at `at`.
+    pub fn is_listened_to(&self, at: At, service_id: u64) -> bool {
+        let here = self.listening.keys().any(|(port, service)| *port == at.port && *service == service_id);
+        here || self.is_listened_to_elsewhere(at, service_id)
+    }
+
+    /// Whether another process of the node does.
+    pub fn is_listened_to_elsewhere(&self, at: At, service_id: u64) -> bool {
+        let claim = Claim { space: (service_id >> 16) as u16, port: service_id as u16, at: Some(at) };
+        self.places(&claim).into_iter().any(|(ports, at)| ports.held_elsewhere(Matter::Listening, at))
+    }
+}

@@ -1,0 +1,147 @@
+//! Event channels: what a program has that opened the connection manager's device.
+//!
+//! The program's descriptor is one end of a socket pair, in which a byte lies exactly while an event is pending: so it is
+//! readable for poll, epoll and O_NONBLOCK as the kernel's file is.
+
+use super::uapi::EventResp;
+use libc::c_int;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// An event nobody has fetched yet.
+pub struct Pending {
+    /// The id it was reported for: the listener, of a request.
+    pub about: u32,
+    /// The new id of a request.
+    pub child: Option<u32>,
+    /// The membership it is about.
+    pub group: Option<u32>,
+    /// What the program is told.
+    pub response: EventResp,
+}
+
+/// One event channel.
+pub struct EventFile {
+    /// The program's end; the program closes it.
+    reader: RawFd,
+    writer: OwnedFd,
+    events: VecDeque<Pending>,
+}
+
+impl EventFile {
+    /// A new one.
+    ///
+    /// # Errors
+    /// Those of socketpair(2).
+    pub fn new(nonblock: bool) -> io::Result<Self> {
+        let mut ends: [c_int; 2] = [-1; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        // SAFETY: two ints to fill.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fresh descriptors of ours.
+        let writer = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+        if nonblock {
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::fcntl(ends[0], libc::F_SETFL, libc::O_NONBLOCK) };
+        }
+        Ok(Self { reader: ends[0], writer, events: VecDeque::new() })
+    }
+
+    /// The program's end.
+    pub fn reader(&self) -> RawFd {
+        self.reader
+    }
+
+    /// The program has made its end non-blocking.
+    pub fn is_nonblocking(&self) -> bool {
+        // SAFETY: a descriptor the program holds.
+        unsafe { libc::fcntl(self.reader, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
+
+    /// Appends an event.
+    pub fn push(&mut self, event: Pending) {
+        self.events.push_back(event);
+        self.show();
+    }
+
+    /// Appends events of another channel, in their order.
+    pub fn extend(&mut self, events: Vec<Pending>) {
+        self.events.extend(events);
+        self.show();
+    }
+
+    /// The oldest event.
+    pub fn pop(&mut self) -> Option<Pending> {
+        let event = self.events.pop_front();
+        self.hide();
+        event
+    }
+
+    /// Takes out the events `unwanted` names; both lots keep their order.
+    pub fn withdraw(&mut self, unwanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let (out, kept): (Vec<_>, Vec<_>) = self.events.drain(..).partition(unwanted);
+        self.events = kept.into();
+        self.hide();
+        out
+    }
+
+    /// Makes the descriptor readable, if it is not.
+    fn show(&self) {
+        let mut waiting: c_int = 0;
+        // SAFETY: an int to fill, and one byte to send; without a reader no signal is raised.
+        unsafe {
+            let asked = libc::ioctl(self.reader, libc::FIONREAD, &raw mut waiting);
+            if !self.events.is_empty() && asked == 0 && waiting == 0 {
+                libc::send(
+                    self.writer.as_raw_fd(),
+                    [0u8].as_ptr().cast(),
+                    1,
+                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+                );
+            }
+        }
+    }
+
+    /// Makes it unreadable once nothing is left.
+    fn hide(&self) {
+        let mut byte = 0u8;
+        if self.events.is_empty() {
+            // SAFETY: one byte to fill; does not wait, whatever the program set its end to.
+            unsafe { libc::recv(self.reader, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma_cm::uapi::Plain;
+
+    fn event(about: u32) -> Pending {
+        Pending { about, child: None, group: None, response: EventResp::zero() }
+    }
+
+    fn readable(file: &EventFile) -> bool {
+        let mut poll = libc::pollfd { fd: file.reader(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry; returns at once.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_an_event_is_pending() {
+        let mut file = EventFile::new(false).expect("a socket pair");
+        assert!(!readable(&file) && !file.is_nonblocking());
+        [1, 2, 1, 3].into_iter().for_each(|about| file.push(event(about)));
+        assert!(readable(&file));
+        assert_eq!(file.withdraw(|event| event.about == 1).len(), 2);
+        assert!(readable(&file));
+        let left: Vec<u32> = std::iter::from_fn(|| file.pop()).map(|event| event.about).collect();
+        assert_eq!(left, [2, 3]);
+        assert!(!readable(&file) && file.pop().is_none());
+        // SAFETY: our own end, which a program would close.
+        unsafe { libc::close(file.reader()) };
+    }
+}

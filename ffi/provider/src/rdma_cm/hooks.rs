@@ -1,0 +1,193 @@
+//! How librdmacm's calls come to us: its own imports of `open`, `fstat`, `write` and `close` are ours, nobody else's.
+//!
+//! Like libibverbs' completion channels this is an interface without a provider operation. librdmacm may be loaded before
+//! us, with the program, or by a plugin long after; but it looks for devices before it opens its own, and libibverbs then
+//! lists a directory or opens a netlink socket: that is where we look whether it has come.
+
+use super::commands::{self, Step};
+use super::manager::Shared;
+use super::open_files;
+use crate::abi::got;
+use crate::guard::{guard, set_errno};
+use libc::{c_char, c_int, c_void, size_t, ssize_t};
+use std::ffi::CStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// The device, as librdmacm names it.
+pub const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
+
+/// Places inside every librdmacm whose imports are ours.
+static JOINED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Watches the libibverbs around `inside` for the moments at which librdmacm may have come, and looks now.
+pub fn watch(inside: usize) {
+    for (name, target) in
+        [(c"opendir", opendir as *const c_void), (c"nl_socket_alloc", nl_socket_alloc as *const c_void)]
+    {
+        // SAFETY: the functions have the types of those they replace. One that is not imported is not called.
+        let _ = unsafe { got::replace_import(inside, name, target) };
+    }
+    look();
+}
+
+/// Joins a librdmacm that has been loaded.
+fn look() {
+    let mut joined = JOINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // SAFETY: RTLD_NOLOAD only looks up an object that is already there. The handle keeps it there, patched as it is.
+    let inside = unsafe {
+        let handle = libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW);
+        if handle.is_null() {
+            return;
+        }
+        libc::dlsym(handle, c"rdma_create_id".as_ptr()) as usize
+    };
+    if inside == 0 || joined.contains(&inside) {
+        return;
+    }
+    joined.push(inside);
+    // SAFETY: the functions have the types of those they replace.
+    let result = unsafe {
+        got::replace_import(inside, c"write", write as *const c_void)
+            .and_then(|_| {
+                got::replace_import(inside, c"open", open as *const c_void)
+                    .or_else(|_| got::replace_import(inside, c"open64", open as *const c_void))
+            })
+            .and_then(|_| got::replace_import(inside, c"close", close as *const c_void))
+            .and_then(|_| {
+                got::replace_import(inside, c"fstat", fstat as *const c_void)
+                    .or_else(|_| got::replace_import(inside, c"fstat64", fstat as *const c_void))
+                    .or_else(|_| got::replace_import(inside, c"__fxstat", fxstat as *const c_void))
+            })
+    };
+    if let Err(what) = result {
+        eprintln!("ironverbs: this librdmacm cannot be answered, connections will not come about: {what}");
+    }
+}
+
+fn look_again() {
+    static LOOKING: AtomicBool = AtomicBool::new(false);
+    // One thread at a time, and never from within itself.
+    if !LOOKING.swap(true, Acquire) {
+        guard((), look);
+        LOOKING.store(false, Release);
+    }
+}
+
+/// # Safety
+/// As opendir(3).
+unsafe extern "C" fn opendir(name: *const c_char) -> *mut libc::DIR {
+    look_again();
+    // SAFETY: the caller's own argument.
+    unsafe { libc::opendir(name) }
+}
+
+/// # Safety
+/// As `nl_socket_alloc` of libnl.
+unsafe extern "C" fn nl_socket_alloc() -> *mut c_void {
+    look_again();
+    // SAFETY: looked up by the name and with the type it has in libnl; libibverbs is linked with it.
+    unsafe {
+        let real = libc::dlsym(libc::RTLD_DEFAULT, c"nl_socket_alloc".as_ptr());
+        if real.is_null() {
+            return std::ptr::null_mut();
+        }
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut c_void>(real)()
+    }
+}
+
+/// # Safety
+/// As open(2): `mode` is there if `flags` ask for it, and is passed as every argument after the second is.
+unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    // SAFETY: by contract; the real open checks the path.
+    let ours = !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE;
+    if !ours {
+        // SAFETY: the caller's own arguments.
+        return unsafe { libc::open(path, flags, mode) };
+    }
+    let opened = guard(Err(libc::EIO), || Shared::here().lock().open(flags & libc::O_NONBLOCK != 0));
+    match opened {
+        Ok(fd) => {
+            open_files::enter(fd);
+            fd
+        }
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// As close(2).
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if open_files::leave(fd) {
+        guard((), || Shared::here().lock().close(fd));
+    }
+    // SAFETY: the caller's own argument.
+    unsafe { libc::close(fd) }
+}
+
+/// librdmacm wants its device to be a character device.
+///
+/// # Safety
+/// As fstat(2).
+unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { if open_files::holds(fd) { libc::stat(DEVICE.as_ptr(), stat) } else { libc::fstat(fd, stat) } }
+}
+
+/// fstat(2) as glibc before 2.33 spells it.
+///
+/// # Safety
+/// As fstat(2).
+unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int {
+    // SAFETY: by contract.
+    unsafe { fstat(fd, stat) }
+}
+
+// A thread may be cancelled in these, which unwinds through the caller.
+unsafe extern "C-unwind" {
+    fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
+    fn pause() -> c_int;
+    #[link_name = "write"]
+    fn real_write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t;
+}
+
+/// What librdmacm calls instead of write(2).
+///
+/// Nothing in this frame needs to be dropped: a thread that waits for an event may be cancelled there, as in write(2).
+///
+/// # Safety
+/// As write(2); a command for one of our descriptors is one librdmacm built.
+unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    if !open_files::holds(fd) {
+        // SAFETY: the caller's own arguments.
+        return unsafe { real_write(fd, buffer, length) };
+    }
+    loop {
+        // SAFETY: by contract.
+        let step = guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) });
+        match step {
+            Step::Done => return length as ssize_t,
+            Step::Failed(errno) => {
+                set_errno(errno);
+                return -1;
+            }
+            Step::Wait => {
+                let mut byte = 0u8;
+                // SAFETY: one byte to fill; it stays where it is.
+                let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+                if got < 0 {
+                    return -1;
+                }
+                // Another thread has closed the channel. In the kernel this one would wait for ever, and programs count on
+                // that: their event thread ends with the process.
+                while got == 0 {
+                    // SAFETY: takes nothing.
+                    unsafe { pause() };
+                }
+            }
+        }
+    }
+}

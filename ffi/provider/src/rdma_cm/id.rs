@@ -1,0 +1,146 @@
+//! One id (`struct rdma_cm_id`): an end of a connection, or a listener.
+
+use super::claims::Claim;
+use super::sockaddr::SockAddr;
+use super::uapi::{self, qp_type};
+use super::world::At;
+use cm::{ConnId, Path};
+use std::os::fd::RawFd;
+
+/// How far an id has come, as the kernel's `enum rdma_cm_state` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// New.
+    Idle,
+    /// Has a source address and a port number.
+    Bound,
+    /// Its destination is being looked for.
+    AddrQuery,
+    /// Its destination and its device are known.
+    AddrResolved,
+    /// Its path is known.
+    RouteResolved,
+    /// From the first message of the connection on.
+    Connect,
+    /// The connection is over.
+    Disconnect,
+    /// Waits for requests.
+    Listen,
+}
+
+/// A connection or listener of the protocol: number of the port, and the id there.
+pub type Conn = (usize, ConnId);
+
+/// An id.
+pub struct Id {
+    /// Its channel: the program's descriptor.
+    pub file: RawFd,
+    /// The program's name for it; 0 until a request is accepted.
+    pub uid: u64,
+    /// Port space.
+    pub ps: u16,
+    /// Type of its QP (`enum ib_qp_type`).
+    pub qp_type: u8,
+    /// How far it has come.
+    pub state: State,
+    /// Events the program has fetched.
+    pub reported: u32,
+    /// Source address.
+    pub src: Option<SockAddr>,
+    /// Destination.
+    pub dst: Option<SockAddr>,
+    /// Its port and the GID of it.
+    pub at: Option<At>,
+    /// GID of the destination.
+    pub remote_gid: [u8; 16],
+    /// Path of its packets.
+    pub path: Option<Path>,
+    /// Its part in the protocol.
+    pub conn: Option<Conn>,
+    /// Its hold on a port number.
+    pub claim: Option<Claim>,
+    /// Requests that may wait to be fetched.
+    pub backlog: u32,
+    /// Its QP.
+    pub qp_num: u32,
+    /// Its QP receives from an SRQ.
+    pub srq: bool,
+    /// First PSN of what the peer sends.
+    pub psn: u32,
+    /// Q_Key of its datagrams; 0: none yet.
+    pub qkey: u32,
+    /// Type of service.
+    pub tos: u8,
+    /// Acknowledge timeout, if the program set one.
+    pub timeout: Option<u8>,
+    /// Its port number may be shared with others that allow it.
+    pub reuse: bool,
+    /// Speaks for its address family only; `None`: as is usual for the family.
+    pub af_only: Option<bool>,
+    /// Its memberships in multicast groups.
+    pub groups: Vec<u32>,
+}
+
+impl Id {
+    /// A new one.
+    pub fn new(file: RawFd, uid: u64, ps: u16, qp_type: u8, psn: u32) -> Self {
+        Self {
+            file,
+            uid,
+            ps,
+            qp_type,
+            state: State::Idle,
+            reported: 0,
+            src: None,
+            dst: None,
+            at: None,
+            remote_gid: [0; 16],
+            path: None,
+            conn: None,
+            claim: None,
+            backlog: 0,
+            qp_num: 0,
+            srq: false,
+            psn,
+            qkey: 0,
+            tos: 0,
+            timeout: None,
+            reuse: false,
+            af_only: None,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Its QP sends datagrams.
+    pub fn is_datagram(&self) -> bool {
+        self.qp_type == qp_type::UD
+    }
+
+    /// Its service, if it listens or connects there: the address's own service id, or one made of port space and port.
+    pub fn service_id(&self, address: &SockAddr) -> u64 {
+        address.service_id(self.ps)
+    }
+
+    /// Speaks for its address family only.
+    pub fn is_af_only(&self) -> bool {
+        self.af_only.unwrap_or(matches!(self.src, Some(SockAddr::V4 { .. })))
+    }
+
+    /// Bytes the connection manager puts before the program's private data: a `cma_hdr`, unless the id goes by AF_IB.
+    pub fn header_len(&self) -> usize {
+        let ib = [self.src, self.dst].iter().any(|a| matches!(a, Some(SockAddr::Ib { .. })));
+        if ib { 0 } else { super::ip_header::LEN }
+    }
+
+    /// The Q_Key of its datagrams: the one it has, else the one of its port space.
+    pub fn q_key(&mut self) -> u32 {
+        /// `RDMA_UDP_QKEY`.
+        const UDP: u32 = 0x0123_4567;
+        /// Q_Key of the broadcast group of IPoIB as Linux sets it up.
+        const IPOIB: u32 = 0x0b1b;
+        if self.qkey == 0 {
+            self.qkey = if self.ps == uapi::port_space::IPOIB { IPOIB } else { UDP };
+        }
+        self.qkey
+    }
+}

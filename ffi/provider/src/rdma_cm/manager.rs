@@ -1,0 +1,238 @@
+//! All there is of the connection manager in one process, under one lock.
+
+use super::file::{EventFile, Pending};
+use super::id::{Conn, Id};
+use super::line::Line;
+use super::multicast::Group;
+use super::open_files;
+use super::slab::Slab;
+use super::thread::Thread;
+use super::uapi::{Ece, EventResp, Plain};
+use super::world::{self, Port};
+use crate::guard::Birth;
+use cm::{ConnId, Time};
+use libc::c_int;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The connection manager of a process. A forked child has its own: the parent's may be in the middle of something.
+pub struct Shared {
+    birth: Birth,
+    manager: Mutex<Manager>,
+}
+
+static HERE: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Shared {
+    /// That of this process.
+    pub fn here() -> &'static Self {
+        let known = HERE.load(Acquire);
+        // SAFETY: what was put here is never freed.
+        if let Some(shared) = unsafe { known.as_ref() }.filter(|shared| shared.birth.is_here()) {
+            return shared;
+        }
+        let fresh =
+            Box::into_raw(Box::new(Self { birth: Birth::here(), manager: Mutex::new(Manager::new()) }));
+        match HERE.compare_exchange(known, fresh, AcqRel, Acquire) {
+            // SAFETY: as above.
+            Ok(_) => unsafe { &*fresh },
+            Err(other) => {
+                // SAFETY: nobody has seen ours; the other was put here in the meantime, by a thread of this process.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    &*other
+                }
+            }
+        }
+    }
+
+    /// That of this process, if it was ever asked for.
+    pub fn if_any() -> Option<&'static Self> {
+        // SAFETY: what was put here is never freed.
+        unsafe { HERE.load(Acquire).as_ref() }.filter(|shared| shared.birth.is_here())
+    }
+
+    /// Alone with it.
+    pub fn lock(&self) -> MutexGuard<'_, Manager> {
+        self.manager.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ids of this process that listen to the same service at the same port of the fabric.
+pub struct Listening {
+    /// The listener of the protocol.
+    pub conn: ConnId,
+    /// The ids.
+    pub ids: Vec<u32>,
+}
+
+/// See [`Shared`].
+pub struct Manager {
+    /// Ids by their handles.
+    pub ids: Slab<Id>,
+    /// Memberships by their handles.
+    pub groups: Slab<Group>,
+    /// The ports of the fabric.
+    pub ports: Vec<Port>,
+    /// Those that speak, by their number among `ports`.
+    pub lines: BTreeMap<usize, Line>,
+    /// Connections and who they are of.
+    pub conns: HashMap<Conn, u32>,
+    /// Listeners by port of the fabric and service id.
+    pub listening: BTreeMap<(usize, u64), Listening>,
+    /// The thread that waits for messages and times.
+    pub thread: Option<Thread>,
+    files: HashMap<RawFd, EventFile>,
+    start: Instant,
+}
+
+impl Manager {
+    fn new() -> Self {
+        Self {
+            ids: Slab::default(),
+            groups: Slab::default(),
+            ports: Vec::new(),
+            lines: BTreeMap::new(),
+            conns: HashMap::new(),
+            listening: BTreeMap::new(),
+            thread: None,
+            files: HashMap::new(),
+            start: Instant::now(),
+        }
+    }
+
+    /// The time the protocol goes by.
+    pub fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    /// Any number.
+    pub fn random(&self) -> u32 {
+        let mut bytes = [0; 4];
+        // SAFETY: four bytes to fill. Where nothing is to be had, time will do: nothing secret is made of it.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 4, libc::GRND_NONBLOCK) };
+        if got == 4 { u32::from_ne_bytes(bytes) } else { self.start.elapsed().subsec_nanos().rotate_left(9) }
+    }
+
+    /// A new channel: the descriptor the program gets.
+    ///
+    /// # Errors
+    /// Those of socketpair(2); EMFILE.
+    pub fn open(&mut self, nonblock: bool) -> Result<RawFd, c_int> {
+        let file = EventFile::new(nonblock).map_err(crate::context::io_errno)?;
+        let fd = file.reader();
+        if !open_files::fits(fd) {
+            // SAFETY: the end nobody has got yet.
+            unsafe { libc::close(fd) };
+            return Err(libc::EMFILE);
+        }
+        if self.ports.is_empty() {
+            self.ports = world::ports();
+        }
+        // A channel of that number was closed behind our back.
+        self.close(fd);
+        self.files.insert(fd, file);
+        Ok(fd)
+    }
+
+    /// The program closes a channel: its ids go.
+    pub fn close(&mut self, fd: RawFd) {
+        let of_it: Vec<u32> =
+            self.ids.iter().filter(|(_, id)| id.file == fd).map(|(number, _)| number).collect();
+        for number in of_it {
+            let _ = self.destroy(number);
+        }
+        self.files.remove(&fd);
+    }
+
+    /// The channel behind a descriptor.
+    ///
+    /// # Errors
+    /// EIO for one of the process we were forked from.
+    pub fn file(&mut self, fd: RawFd) -> Result<&mut EventFile, c_int> {
+        self.files.get_mut(&fd).ok_or(libc::EIO)
+    }
+
+    /// The id `number`, used on channel `fd`.
+    ///
+    /// # Errors
+    /// ENOENT: there is none; EINVAL: it is another channel's.
+    pub fn id(&mut self, fd: RawFd, number: u32) -> Result<&mut Id, c_int> {
+        let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
+        if id.file == fd { Ok(id) } else { Err(libc::EINVAL) }
+    }
+
+    /// As [`Manager::id`], for commands on ids that are bound to a port of the fabric: EINVAL for others.
+    pub fn bound_id(&mut self, fd: RawFd, number: u32) -> Result<&mut Id, c_int> {
+        let id = self.id(fd, number)?;
+        if id.at.is_some() { Ok(id) } else { Err(libc::EINVAL) }
+    }
+
+    /// Reports an event about id `number`, unless the program has not yet said what it calls it.
+    pub fn report(&mut self, number: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) {
+        let Some(id) = self.ids.get(number).filter(|id| id.uid != 0) else { return };
+        let response = response(id.uid, number, event, status, param, ece);
+        let file = id.file;
+        self.deliver(file, Pending { about: number, child: None, group: None, response });
+    }
+
+    /// Puts an event into a channel.
+    pub fn deliver(&mut self, fd: RawFd, event: Pending) {
+        if let Some(file) = self.files.get_mut(&fd) {
+            file.push(event);
+        }
+    }
+
+    /// Ends an id. Returns how many of its events the program has fetched.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn destroy(&mut self, number: u32) -> Result<u32, c_int> {
+        self.leave_all(number);
+        let Some(id) = self.ids.remove(number) else { return Err(libc::ENOENT) };
+        let unread = match self.files.get_mut(&id.file) {
+            Some(file) => file.withdraw(|event| event.about == number),
+            None => Vec::new(),
+        };
+        self.stop_listening(number);
+        if let Some(claim) = &id.claim {
+            self.release_claim(claim, id.state == super::id::State::Listen);
+        }
+        if let Some(conn) = id.conn {
+            self.hang_up(conn);
+        }
+        // Requests nobody has heard of.
+        for child in unread.into_iter().filter_map(|event| event.child) {
+            let _ = self.destroy(child);
+        }
+        Ok(id.reported)
+    }
+
+    /// Hands the fetched events of an id on to another channel, as rdma_migrate_id(3) does.
+    ///
+    /// # Errors
+    /// ENOENT, EINVAL, EIO.
+    pub fn migrate(&mut self, number: u32, from: RawFd, to: RawFd) -> Result<u32, c_int> {
+        self.file(to)?;
+        let id = self.id(from, number)?;
+        id.file = to;
+        let reported = id.reported;
+        let events = self.file(from)?.withdraw(|event| event.about == number);
+        self.file(to)?.extend(events);
+        Ok(reported)
+    }
+}
+
+/// What the program is told.
+pub fn response(uid: u64, id: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) -> EventResp {
+    let mut response = EventResp::zero();
+    response.uid = uid.to_ne_bytes();
+    (response.id, response.event, response.status) = (id, event, status);
+    let len = param.len().min(response.param.len());
+    response.param[..len].copy_from_slice(&param[..len]);
+    response.ece = Ece { vendor_id: ece.0, attr_mod: ece.1 };
+    response
+}

@@ -1,0 +1,28 @@
+//! The connection manager's device, for the stock librdmacm: what the kernel's rdma_ucm and rdma_cm do, in the process.
+//!
+//! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. [`hooks`] brings them here, [`commands`] reads
+//! them, and [`resolve`], [`connect`], [`route`], [`qp_attr`] and [`multicast`] are what they do to an [`id`]. Under them the
+//! protocol (the crate `cm`) speaks over QP1 of each function that is used ([`line`]); what it has to tell comes back in
+//! [`told`] and lies in the program's [`file`] as an event. All state is the [`manager`]'s, under one lock; [`thread`]
+//! waits for messages and times.
+
+mod claims;
+mod commands;
+mod connect;
+mod file;
+pub mod hooks;
+mod id;
+mod ip_header;
+mod line;
+mod manager;
+mod multicast;
+mod open_files;
+mod qp_attr;
+mod resolve;
+mod route;
+mod slab;
+mod sockaddr;
+mod thread;
+mod told;
+mod uapi;
+mod world;

@@ -1,0 +1,93 @@
+//! Memberships in multicast groups.
+//!
+//! On Ethernet a group is there when somebody is in it: joining tells the program by which GID its datagrams go, and the
+//! QP becomes a member by `ibv_attach_mcast`, which librdmacm calls.
+
+use super::commands::{Answer, Step};
+use super::file::Pending;
+use super::id::State;
+use super::manager::{Manager, response};
+use super::sockaddr::SockAddr;
+use super::uapi::{AhAttr, Plain, UdParam, event};
+use super::world::PORT;
+use libc::c_int;
+use std::os::fd::RawFd;
+
+/// The QP number of all members of a group.
+const MULTICAST_QP: u32 = 0xff_ffff;
+/// As Linux gives it to groups of IP.
+const HOPS: u8 = 64;
+/// `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`, the last known flag; 0 is a member that sends and receives.
+const SEND_ONLY: u16 = 1;
+
+/// A membership.
+pub struct Group {
+    /// Whose.
+    id: u32,
+    /// Events of it that the program has fetched.
+    pub reported: u32,
+}
+
+impl Manager {
+    /// Joins a group; that it has come about is an event.
+    ///
+    /// # Errors
+    /// EINVAL: the id is none for datagrams or not in this state, or the address is no group's; EOPNOTSUPP: on InfiniBand,
+    /// where groups are the subnet administrator's.
+    pub fn join(
+        &mut self,
+        number: u32,
+        uid: u64,
+        address: SockAddr,
+        flags: u16,
+        answer: Answer,
+    ) -> Result<Step, c_int> {
+        answer.holds(4)?;
+        let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
+        let ready = matches!(id.state, State::Bound | State::AddrResolved) && id.is_datagram();
+        let at = id.at.filter(|_| ready && flags <= SEND_ONLY).ok_or(libc::EINVAL)?;
+        if address.is_any() {
+            return Err(libc::EINVAL);
+        }
+        let (qkey, file) = (id.q_key(), id.file);
+        if !self.ports.get(at.port).is_some_and(|port| port.is_ethernet()) {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let group = self.groups.insert(Group { id: number, reported: 0 });
+        answer.put(&group.to_ne_bytes()).inspect_err(|_| drop(self.groups.remove(group)))?;
+        if let Some(id) = self.ids.get_mut(number) {
+            id.groups.push(group);
+        }
+        let ah_attr = AhAttr {
+            dgid: address.gid(),
+            sgid_index: at.gid,
+            hop_limit: HOPS,
+            is_global: 1,
+            port_num: PORT,
+            ..AhAttr::zero()
+        };
+        let param = UdParam { qp_num: MULTICAST_QP, qkey, ah_attr, ..UdParam::zero() };
+        let response = response(uid, group, event::MULTICAST_JOIN, 0, param.bytes(), (0, 0));
+        self.deliver(file, Pending { about: number, child: None, group: Some(group), response });
+        Ok(Step::Done)
+    }
+
+    /// Leaves a group. Returns how many of its events the program has fetched.
+    ///
+    /// # Errors
+    /// ENOENT: no such membership; EINVAL: another channel's.
+    pub fn leave(&mut self, fd: RawFd, group: u32) -> Result<u32, c_int> {
+        let number = self.groups.get(group).ok_or(libc::ENOENT)?.id;
+        self.id(fd, number)?.groups.retain(|other| *other != group);
+        self.file(fd)?.withdraw(|event| event.group == Some(group));
+        Ok(self.groups.remove(group).map_or(0, |group| group.reported))
+    }
+
+    /// An id leaves all its groups: it goes.
+    pub fn leave_all(&mut self, number: u32) {
+        let groups = self.ids.get_mut(number).map(|id| std::mem::take(&mut id.groups)).unwrap_or_default();
+        for group in groups {
+            self.groups.remove(group);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The commands librdmacm writes and the answers it expects: the layouts of the kernel's `rdma/rdma_user_cm.h` and
+//! `rdma/ib_user_verbs.h`, version 4.
+
+#![allow(missing_docs)]
+
+/// `RDMA_USER_CM_CMD_*`.
+pub mod command {
+    pub const CREATE_ID: u32 = 0;
+    pub const DESTROY_ID: u32 = 1;
+    pub const BIND_IP: u32 = 2;
+    pub const RESOLVE_IP: u32 = 3;
+    pub const RESOLVE_ROUTE: u32 = 4;
+    pub const QUERY_ROUTE: u32 = 5;
+    pub const CONNECT: u32 = 6;
+    pub const LISTEN: u32 = 7;
+    pub const ACCEPT: u32 = 8;
+    pub const REJECT: u32 = 9;
+    pub const DISCONNECT: u32 = 10;
+    pub const INIT_QP_ATTR: u32 = 11;
+    pub const GET_EVENT: u32 = 12;
+    pub const GET_OPTION: u32 = 13;
+    pub const SET_OPTION: u32 = 14;
+    pub const NOTIFY: u32 = 15;
+    pub const JOIN_IP_MCAST: u32 = 16;
+    pub const LEAVE_MCAST: u32 = 17;
+    pub const MIGRATE_ID: u32 = 18;
+    pub const QUERY: u32 = 19;
+    pub const BIND: u32 = 20;
+    pub const RESOLVE_ADDR: u32 = 21;
+    pub const JOIN_MCAST: u32 = 22;
+    pub const RESOLVE_IB_SERVICE: u32 = 23;
+    pub const WRITE_CM_EVENT: u32 = 24;
+}
+
+/// `enum rdma_ucm_port_space`.
+pub mod port_space {
+    pub const IPOIB: u16 = 0x0002;
+    pub const TCP: u16 = 0x0106;
+    pub const UDP: u16 = 0x0111;
+    pub const IB: u16 = 0x013f;
+}
+
+/// `enum rdma_cm_event_type`.
+pub mod event {
+    pub const ADDR_RESOLVED: u32 = 0;
+    pub const ADDR_ERROR: u32 = 1;
+    pub const ROUTE_RESOLVED: u32 = 2;
+    pub const CONNECT_REQUEST: u32 = 4;
+    pub const CONNECT_RESPONSE: u32 = 5;
+    pub const UNREACHABLE: u32 = 7;
+    pub const REJECTED: u32 = 8;
+    pub const ESTABLISHED: u32 = 9;
+    pub const DISCONNECTED: u32 = 10;
+    pub const MULTICAST_JOIN: u32 = 12;
+    pub const TIMEWAIT_EXIT: u32 = 15;
+    pub const USER: u32 = 18;
+    pub const INTERNAL: u32 = 19;
+}
+
+/// `enum ib_qp_type`.
+pub mod qp_type {
+    pub const RC: u8 = 2;
+    pub const UC: u8 = 3;
+    pub const UD: u8 = 4;
+    pub const XRC_INI: u8 = 9;
+    pub const XRC_TGT: u8 = 10;
+}
+
+/// Plain integers and arrays of them: any bytes are a value, and all its bytes are initialised.
+///
+/// # Safety
+/// `repr(C)`, no padding, nothing but integers inside.
+pub unsafe trait Plain: Copy {
+    /// All zero.
+    fn zero() -> Self {
+        // SAFETY: by contract of the trait.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// Its bytes.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: by contract of the trait.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// From the start of `bytes`; what is missing is zero.
+    fn read(bytes: &[u8]) -> Self {
+        let mut value = Self::zero();
+        let len = bytes.len().min(size_of::<Self>());
+        // SAFETY: both ranges are `len` bytes long, and any bytes are a value.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast(), len) };
+        value
+    }
+}
+
+macro_rules! plain {
+    ($($(#[$meta:meta])* pub struct $name:ident { $(pub $field:ident: $kind:ty,)* } $size:literal)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub struct $name { $(pub $field: $kind,)* }
+        // SAFETY: integers without padding: the sizes of the fields add up to the size of the whole.
+        unsafe impl Plain for $name {}
+        const _: () = assert!(size_of::<$name>() == $size && 0 $(+ size_of::<$kind>())* == $size);
+    )*};
+}
+
+/// `struct __kernel_sockaddr_storage`.
+pub type Storage = [u8; 128];
+/// `struct sockaddr_in6`.
+pub type Ip = [u8; 28];
+
+plain! {
+    pub struct Header { pub command: u32, pub in_len: u16, pub out_len: u16, } 8
+    pub struct CreateId { pub uid: u64, pub response: u64, pub ps: u16, pub qp_type: u8, pub reserved: [u8; 5], } 24
+    pub struct DestroyId { pub response: u64, pub id: u32, pub reserved: u32, } 16
+    pub struct BindIp { pub response: u64, pub addr: Ip, pub id: u32, } 40
+    pub struct Bind { pub id: u32, pub addr_size: u16, pub reserved: u16, pub addr: Storage, } 136
+    pub struct ResolveIp { pub src: Ip, pub dst: Ip, pub id: u32, pub timeout_ms: u32, } 64
+    pub struct ResolveAddr {
+        pub id: u32,
+        pub timeout_ms: u32,
+        pub src_size: u16,
+        pub dst_size: u16,
+        pub reserved: u32,
+        pub src: Storage,
+        pub dst: Storage,
+    } 272
+    pub struct ResolveRoute { pub id: u32, pub timeout_ms: u32, } 8
+    pub struct Query { pub response: u64, pub id: u32, pub option: u32, } 16
+    /// `struct ib_user_path_rec`.
+    pub struct UserPath {
+        pub dgid: [u8; 16],
+        pub sgid: [u8; 16],
+        pub dlid: [u8; 2],
+        pub slid: [u8; 2],
+        pub raw_traffic: u32,
+        pub flow_label: [u8; 4],
+        pub reversible: u32,
+        pub mtu: u32,
+        pub pkey: [u8; 2],
+        pub hop_limit: u8,
+        pub traffic_class: u8,
+        pub numb_path: u8,
+        pub sl: u8,
+        pub mtu_selector: u8,
+        pub rate_selector: u8,
+        pub rate: u8,
+        pub packet_life_time_selector: u8,
+        pub packet_life_time: u8,
+        pub preference: u8,
+    } 64
+    pub struct QueryRouteResp {
+        pub node_guid: [u8; 8],
+        pub route: [UserPath; 2],
+        pub src: Ip,
+        pub dst: Ip,
+        pub num_paths: u32,
+        pub port_num: u8,
+        pub reserved: [u8; 3],
+    } 200
+    pub struct QueryAddrResp {
+        pub node_guid: [u8; 8],
+        pub port_num: u8,
+        pub reserved: u8,
+        pub pkey: [u8; 2],
+        pub src_size: u16,
+        pub dst_size: u16,
+        pub src: Storage,
+        pub dst: Storage,
+    } 272
+    /// `struct ib_path_rec_data`: flags and a path record as the subnet administrator's MADs have it.
+    pub struct PathData { pub flags: u32, pub reserved: u32, pub record: [u8; 64], } 72
+    pub struct ConnParam {
+        pub qp_num: u32,
+        pub qkey: u32,
+        pub private_data: [u8; 256],
+        pub private_data_len: u8,
+        pub srq: u8,
+        pub responder_resources: u8,
+        pub initiator_depth: u8,
+        pub flow_control: u8,
+        pub retry_count: u8,
+        pub rnr_retry_count: u8,
+        pub valid: u8,
+    } 272
+    /// `struct ib_uverbs_ah_attr`.
+    pub struct AhAttr {
+        pub dgid: [u8; 16],
+        pub flow_label: u32,
+        pub sgid_index: u8,
+        pub hop_limit: u8,
+        pub traffic_class: u8,
+        pub grh_reserved: u8,
+        pub dlid: u16,
+        pub sl: u8,
+        pub src_path_bits: u8,
+        pub static_rate: u8,
+        pub is_global: u8,
+        pub port_num: u8,
+        pub reserved: u8,
+    } 32
+    pub struct UdParam {
+        pub qp_num: u32,
+        pub qkey: u32,
+        pub ah_attr: AhAttr,
+        pub private_data: [u8; 256],
+        pub private_data_len: u8,
+        pub reserved: [u8; 7],
+    } 304
+    pub struct Ece { pub vendor_id: u32, pub attr_mod: u32, } 8
+    pub struct Connect { pub param: ConnParam, pub id: u32, pub reserved: u32, pub ece: Ece, } 288
+    pub struct Listen { pub id: u32, pub backlog: u32, } 8
+    pub struct Accept { pub uid: u64, pub param: ConnParam, pub id: u32, pub reserved: u32, pub ece: Ece, } 296
+    pub struct Reject {
+        pub id: u32,
+        pub private_data_len: u8,
+        pub reason: u8,
+        pub reserved: [u8; 2],
+        pub private_data: [u8; 256],
+    } 264
+    pub struct JustId { pub id: u32, } 4
+    pub struct InitQpAttr { pub response: u64, pub id: u32, pub qp_state: u32, } 16
+    /// `struct ib_uverbs_qp_attr`.
+    pub struct QpAttr {
+        pub qp_attr_mask: u32,
+        pub qp_state: u32,
+        pub cur_qp_state: u32,
+        pub path_mtu: u32,
+        pub path_mig_state: u32,
+        pub qkey: u32,
+        pub rq_psn: u32,
+        pub sq_psn: u32,
+        pub dest_qp_num: u32,
+        pub qp_access_flags: u32,
+        pub ah_attr: AhAttr,
+        pub alt_ah_attr: AhAttr,
+        pub cap: [u32; 5],
+        pub pkey_index: u16,
+        pub alt_pkey_index: u16,
+        pub en_sqd_async_notify: u8,
+        pub sq_draining: u8,
+        pub max_rd_atomic: u8,
+        pub max_dest_rd_atomic: u8,
+        pub min_rnr_timer: u8,
+        pub port_num: u8,
+        pub timeout: u8,
+        pub retry_cnt: u8,
+        pub rnr_retry: u8,
+        pub alt_port_num: u8,
+        pub alt_timeout: u8,
+        pub reserved: [u8; 5],
+    } 144
+    pub struct Notify { pub id: u32, pub event: u32, } 8
+    pub struct JoinIp { pub response: u64, pub uid: u64, pub addr: Ip, pub id: u32, } 48
+    pub struct Join {
+        pub response: u64,
+        pub uid: u64,
+        pub id: u32,
+        pub addr_size: u16,
+        pub join_flags: u16,
+        pub addr: Storage,
+    } 152
+    pub struct GetEvent { pub response: u64, } 8
+    /// What an event bears: a `ConnParam`, or a `UdParam` on ids of datagram QPs.
+    pub struct EventResp {
+        pub uid: [u8; 8],
+        pub id: u32,
+        pub event: u32,
+        pub status: i32,
+        pub param: [u8; 304],
+        pub reserved: u32,
+        pub ece: Ece,
+    } 336
+    pub struct SetOption { pub optval: u64, pub id: u32, pub level: u32, pub optname: u32, pub optlen: u32, } 24
+    pub struct MigrateId { pub response: u64, pub id: u32, pub fd: u32, } 16
+    pub struct WriteEvent { pub id: u32, pub reserved: u32, pub event: u32, pub status: u32, pub param: [u8; 304], } 320
+}
+
+/// Least answer of GET_EVENT a program may have room for: before `reserved` and `ece` were added.
+pub const EVENT_RESP_MIN: usize = 324;
+/// Least length of CONNECT and ACCEPT: before `ece` was added.
+pub const CONNECT_MIN: usize = 280;
+/// See [`CONNECT_MIN`].
+pub const ACCEPT_MIN: usize = 288;
