@@ -66,6 +66,39 @@ fn programs_that_share_a_function_meet() {
     on_one_node(LinkLayer::Infiniband, [3, 3]);
 }
 
+/// Where programs may not copy to each other's memory each takes what is its own.
+#[test]
+fn programs_that_share_a_function_but_no_memory_meet() {
+    let scratch = Scratch::new();
+    let apart = NodeOptions { no_direct_copies: true, ..options(LinkLayer::Ethernet, 0) };
+    let _node = scratch.node_with(&apart).expect("a node");
+    let (mut passive, port) = start(&scratch, 1, "listen");
+    let (mut active, _) = start(&scratch, 1, "connect");
+    meet(&mut passive, &port, &mut active, 7);
+}
+
+#[test]
+fn programs_that_are_killed_leave_queue_pair_1_to_the_others() {
+    let scratch = Scratch::new();
+    let _node = scratch.node_with(&options(LinkLayer::Ethernet, 0)).expect("a node");
+    let (mut passive, port) = start(&scratch, 1, "listen");
+    for i in 0..3 {
+        let (mut bystander, _) = start(&scratch, 1, "listen");
+        let (mut active, _) = start(&scratch, 1, "connect");
+        bystander.kill();
+        if i == 0 {
+            passive.tell("7").unwrap();
+            passive.expect("listening", SOON).unwrap();
+        }
+        active.tell(&format!("{port} 7")).unwrap();
+        for word in ["connected", "heard", "ended"] {
+            active.expect(word, SOON).unwrap();
+            passive.expect(word, SOON).unwrap();
+        }
+        active.kill();
+    }
+}
+
 fn hold(node: &Arc<Node>, end: &str) -> Uplink {
     Uplink::hold(node, &[end.parse::<LinkSpec>().expect("a link")], Faults::default()).expect("an uplink")
 }

@@ -257,6 +257,16 @@ impl<'a> Headers<'a> {
     pub fn udp(&self) -> Udp {
         self.at(usize::from(self.ext) - Bth::SIZE - Udp::SIZE)
     }
+    /// All headers, from the start of the frame to the payload.
+    #[inline]
+    pub fn head(&self) -> &'a [u8] {
+        &self.head[..self.payload_start()]
+    }
+    /// First byte of the BTH, from the start of the frame.
+    #[inline]
+    pub fn bth_start(&self) -> usize {
+        usize::from(self.ext) - Bth::SIZE
+    }
     /// The BTH.
     #[inline]
     pub fn bth(&self) -> Bth {

@@ -4,17 +4,21 @@ use super::MULTICAST_QPN;
 use crate::{
     LinkLayer,
     cmd::special_qps,
+    host::Party,
     identity,
     pipe::{
-        Payload, Step,
+        Frame, Payload, Step,
         arrive::{GENERAL, Packet as Arrived},
-        with,
+        bytes_of, with,
         work::Work,
     },
     region::Func,
-    state::{Counters, GroupRow, QpFlags},
+    state::{Counters, GroupRow, QpFlags, QpRow},
 };
-use hwspec::wire::{IpPair, Packet, ip::gid_of_v4};
+use hwspec::{
+    handle::Qpn,
+    wire::{Bth, IpPair, Lrh, Packet, ip::gid_of_v4},
+};
 
 /// QPs of the group with this GID, in the order they joined.
 fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
@@ -37,8 +41,37 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived
     if members.is_empty() {
         func.count(Counters::RxDroppedQp, 1);
     }
-    for qp in members {
-        with(func, step, qp, |w| super::arrive(w, packet));
+    for qp in members.iter().copied() {
+        let party = func.row::<QpRow>(qp).map_or(0, |row| row.head.party);
+        match members.len() == 1 || step.host.reaches(Party(party)) {
+            true => with(func, step, qp, |w| super::arrive(w, packet)),
+            false => pass_on(func, step, packet, qp),
+        }
+    }
+}
+
+/// One of several QPs is of a program whose memory this runner cannot reach: the packet goes through the ring once more, for
+/// that QP alone, and waits there for that program.
+fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>, qp: u32) {
+    let h = &packet.headers;
+    let mut frame = Frame { header_len: h.head().len() as u16, headers: [0; 128], payload: Payload::Empty };
+    let Some(headers) = frame.headers.get_mut(..h.head().len()) else { return };
+    headers.copy_from_slice(h.head());
+    let mut bth = h.bth();
+    bth.set().dest_qp(Qpn(func.number::<QpRow>(qp)));
+    let at = h.bth_start();
+    headers[at..at + Bth::SIZE].copy_from_slice(bth.as_bytes());
+    match h.lrh() {
+        Some(mut lrh) => {
+            lrh.set().dlid(identity::lid(func.fid()));
+            headers[..Lrh::SIZE].copy_from_slice(lrh.as_bytes());
+        }
+        None => headers[..6].copy_from_slice(&func.function().mac),
+    }
+    let mut data = vec![0; packet.len as usize];
+    if bytes_of(step, &packet.data, &mut data).is_ok() {
+        frame.payload = Payload::Staged(step.stage(&data), packet.len);
+        step.send(frame);
     }
 }
 
