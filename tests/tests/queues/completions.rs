@@ -1,0 +1,227 @@
+//! Completion queues: their size, their clock, their events, their memory.
+
+use super::*;
+use driver::{Completion, RawCompletion, WcStatus, dma::Buffers};
+use std::{
+    alloc::Layout,
+    ptr::NonNull,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+fn take(cq: &Cq) -> Option<Completion> {
+    let mut out = [Completion::default()];
+    (cq.poll(&mut out) == 1).then_some(out[0])
+}
+
+fn wait(cq: &Cq) -> Completion {
+    let begin = Instant::now();
+    loop {
+        match take(cq) {
+            Some(wc) => return wc,
+            None => assert!(begin.elapsed() < SOON, "no completion"),
+        }
+    }
+}
+
+#[test]
+fn completions_come_once_and_in_order_while_the_size_changes() {
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &entries(100));
+    let to = b.card();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut resized = 0;
+            for round in (0..).take_while(|_| !stop.load(Relaxed)) {
+                let size = [200, 70, 1000, 100, 64][round % 5];
+                a.sends.resize(size).expect("at most 60 wait");
+                assert!(a.sends.entries() >= size);
+                resized += 1;
+            }
+            assert!(resized > 2, "{resized}");
+        });
+        let (mut posted, mut seen) = (0u64, 0);
+        while seen < 20_000 {
+            while posted < seen + 50 {
+                a.write(posted, &to);
+                posted += 1;
+            }
+            let wc = wait(&a.sends);
+            assert_eq!((wc.wr_id, wc.status), (seen, WcStatus::Success));
+            seen += 1;
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &entries(7));
+    for i in 0..5 {
+        a.write(i, &b.card());
+    }
+    // All five have come when a sixth, to the other queue, has.
+    b.qp.post_recv([driver::RecvWr { wr_id: 1, sge: &[] }]).expect("post");
+    let wr = SendWr { wr_id: 5, op: SendOp::Send, sge: &[], flags: SendFlags::empty() };
+    a.qp.post_send([wr]).expect("post");
+    assert_eq!(wait(&b.receives).wr_id, 1);
+    let begin = Instant::now();
+    while a.sends.resize(3).is_ok() {
+        assert!(begin.elapsed() < SOON);
+        a.sends.resize(7).expect("larger");
+        a.device.transport().idle();
+    }
+    for size in [0, 1, 3, a.device.attr().max_cqe + 1] {
+        assert_eq!(a.sends.resize(size).expect_err("refused").errno(), libc::EINVAL, "{size}");
+    }
+    assert_eq!(a.sends.entries(), 7);
+    a.sends.resize(5).expect("it is as large already");
+    a.sends.resize(20).expect("larger");
+    assert_eq!((0..5).map(|_| wait(&a.sends).wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    a.sends.resize(1).expect("empty");
+    assert_eq!(a.sends.entries(), 1);
+    a.write(9, &b.card());
+    assert_eq!(wait(&a.sends).wr_id, 9);
+}
+
+#[test]
+fn entries_bear_the_time_of_the_device() {
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &entries(16));
+    let khz = u64::from(a.device.attr().clock_khz);
+    assert!(khz > 0);
+    let (mut wc, mut raw) = (Completion::default(), RawCompletion::zeroed());
+    let mut last = 0;
+    for i in 0..5 {
+        let before = a.device.clock().expect("a clock");
+        a.write(i, &b.card());
+        let begin = Instant::now();
+        while !a.sends.poll_raw(&mut wc, &mut raw) {
+            assert!(begin.elapsed() < SOON);
+        }
+        let after = a.device.clock().expect("a clock");
+        assert_eq!(wc.wr_id, i);
+        assert!((before..=after).contains(&raw.timestamp()) && raw.timestamp() > last);
+        last = raw.timestamp();
+    }
+    let (begin, counts) = (Instant::now(), a.device.clock().expect("a clock"));
+    std::thread::sleep(Duration::from_millis(50));
+    let passed = (a.device.clock().expect("a clock") - counts) * 1000 / khz;
+    let real = begin.elapsed().as_micros() as u64;
+    // The two clocks may differ by a few parts in ten thousand.
+    assert!((49_900..=real + real / 1000).contains(&passed), "{passed} us by the device, {real} us here");
+}
+
+#[test]
+fn moderated_events_wait_for_company_or_time() {
+    const PERIOD: Duration = Duration::from_micros(4000);
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &entries(64));
+    a.sends.moderate(8, PERIOD.as_micros() as u16).expect("moderation");
+    while a.event(Duration::ZERO).is_some() {}
+    let is_told = |limit| match a.event(limit) {
+        Some(Event::Cq { cookie, .. }) => cookie == COOKIE,
+        _ => false,
+    };
+    a.sends.arm(false);
+    let begin = Instant::now();
+    a.write(0, &b.card());
+    assert!(is_told(SOON), "one, when its time has come");
+    assert!(begin.elapsed() >= PERIOD, "{:?}", begin.elapsed());
+    assert_eq!(wait(&a.sends).wr_id, 0);
+    a.sends.moderate(8, a.device.attr().max_cq_period).expect("moderation");
+    a.sends.arm(false);
+    for i in 0..8 {
+        a.write(i, &b.card());
+    }
+    assert!(is_told(SOON), "eight");
+    (0..8).for_each(|i| assert_eq!(wait(&a.sends).wr_id, i));
+    a.sends.moderate(0, 0).expect("none");
+    a.sends.arm(false);
+    a.write(1, &b.card());
+    assert!(is_told(SOON), "at once");
+    let period = a.device.attr().max_cq_period + 1;
+    assert_eq!(a.sends.moderate(8, period).expect_err("refused").errno(), libc::EINVAL);
+}
+
+#[test]
+fn an_overrun_fails_the_queue_pair_unless_it_is_ignored() {
+    for ignore_overrun in [false, true] {
+        let scratch = Scratch::new();
+        let (a, b) = pair(&scratch, &CqInit { ignore_overrun, ..entries(3) });
+        while a.event(Duration::ZERO).is_some() {}
+        for i in 0..10 {
+            a.write(i, &b.card());
+        }
+        let limit = if ignore_overrun { Duration::from_millis(300) } else { SOON };
+        let found = a.event(limit);
+        let state = a.qp.query().expect("a state").qp_state;
+        match ignore_overrun {
+            true => assert_eq!((found, state), (None, driver::QpState::Rts)),
+            false => {
+                assert!(matches!(found, Some(Event::CqError { cookie: COOKIE, .. })), "{found:?}");
+                assert_eq!(state, driver::QpState::Err);
+            }
+        }
+    }
+}
+
+/// Memory of this process, counted.
+#[derive(Default)]
+struct Own {
+    blocks: Mutex<Vec<(usize, Layout)>>,
+    given: AtomicUsize,
+}
+
+#[allow(unsafe_code)] // memory for a device comes from the allocator
+impl Buffers for Own {
+    fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
+        let layout = Layout::from_size_align(len, align).expect("a layout");
+        // SAFETY: not of size zero.
+        let ptr = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory");
+        self.blocks.lock().expect("a lock").push((ptr.as_ptr() as usize, layout));
+        self.given.fetch_add(1, Relaxed);
+        Ok(Some(ptr))
+    }
+
+    fn give_back(&self, ptr: NonNull<u8>) {
+        let mut blocks = self.blocks.lock().expect("a lock");
+        let at = blocks.iter().position(|(at, _)| *at == ptr.as_ptr() as usize).expect("one of ours");
+        let (_, layout) = blocks.swap_remove(at);
+        // SAFETY: allocated above with this layout.
+        unsafe { std::alloc::dealloc(ptr.as_ptr(), layout) }
+    }
+}
+
+#[test]
+fn queues_may_lie_in_memory_of_the_program() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let own = Arc::new(Own::default());
+    let side = |fid| {
+        let device = open_device_of(&node, fid).expect("a device");
+        let domain = Pd::face(&Pd::alloc(&device).expect("a PD"), Some(own.clone() as Arc<dyn Buffers>));
+        Side::within(device, &domain, Service::Rc, &entries(16))
+    };
+    {
+        let (a, b) = (side(1), side(2));
+        assert_eq!(own.given.load(Relaxed), 6, "two CQs and a QP, twice");
+        join(&a, &b);
+        for i in 0..100 {
+            a.words.set_word(0, i);
+            a.write(i, &b.card());
+            assert_eq!((wait(&a.sends).wr_id, b.words.word(0)), (i, i));
+        }
+        a.sends.resize(100).expect("a larger one");
+        assert_eq!(own.given.load(Relaxed), 7);
+        a.write(5, &b.card());
+        assert_eq!(wait(&a.sends).wr_id, 5);
+        assert!(take(&b.receives).is_none());
+        let _ = &a.pd;
+    }
+    assert!(own.blocks.lock().expect("a lock").is_empty(), "all came back");
+}
