@@ -84,8 +84,16 @@ pub(crate) fn complete(
     if completion::push(w, w.q.cqn_snd, cqe, false) {
         return true;
     }
-    flush::enter_error(w);
+    unreported(w);
     false
+}
+
+/// A completion could not be reported: a catastrophic error of the queue pair (IBTA 11.6.3.2).
+#[cold]
+pub(crate) fn unreported(w: &mut Work<'_, '_, '_>) {
+    let (uid, qpn) = (w.q.head.uid, w.qpn());
+    event::queue(w.func, uid, EventType::WqCatasError, qpn);
+    flush::enter_error(w);
 }
 
 /// The request at the head fails: its completion says why, everything behind it is flushed (IBTA 10.3.1.5).

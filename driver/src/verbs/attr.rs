@@ -211,6 +211,31 @@ pub struct PortAttr {
     pub max_vl_num: u8,
 }
 
+impl PortAttr {
+    /// Speed of all lanes, in units of 100 Mb/s.
+    pub fn speed(&self) -> u32 {
+        let lane = match self.active_speed {
+            1 => 25,
+            2 => 50,
+            4 | 8 => 100,
+            16 => 140,
+            32 => 250,
+            64 => 500,
+            128 => 1000,
+            _ => 0,
+        };
+        let lanes = match self.active_width {
+            1 => 1,
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            16 => 2,
+            _ => 0,
+        };
+        lane * lanes
+    }
+}
+
 /// Work queue sizes (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -163,3 +163,22 @@ pub unsafe extern "C" fn query_port(
         Ok(())
     })
 }
+
+/// `ibv_query_port_speed` (v62 on): in units of 100 Mb/s.
+///
+/// # Safety
+/// Called by libibverbs with an open context of ours and room for the answer.
+pub unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, answer: *mut u64) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of(context) };
+        ours.check_birth()?;
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        let speed = ours.device.port().map_err(|e| e.errno())?.speed();
+        // SAFETY: by contract.
+        unsafe { answer.write(u64::from(speed)) };
+        Ok(())
+    })
+}

@@ -57,9 +57,16 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("post_send", post::post_send as Op),
         ("post_recv", post::post_recv as Op),
     ];
+    // Of newer releases: where there is no slot, nobody asks.
+    let newer = [("query_port_speed", query::query_port_speed as Op)];
     let mut table: [Op; MAX_OPS] = [std::ptr::null(); MAX_OPS];
     for (name, op) in offered {
         table[slots.slot(name).ok_or(name)?] = op;
+    }
+    for (name, op) in newer {
+        if let Some(slot) = slots.slot(name) {
+            table[slot] = op;
+        }
     }
     Ok(table)
 }

@@ -153,6 +153,7 @@ fn row_55_cq_overflow_overwrites_nothing() {
     });
     assert!(overrun.is_some(), "{events:?}");
     assert_eq!(bed.qp_state(a), QpState::Err);
+    assert_eq!(Bed::qp_events(&events, a, EventType::WqCatasError), 1, "{events:?}");
     let kept: Vec<u16> = bed.completions(cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(kept, posted[..4], "the first four, as they were written");
 }

@@ -8,7 +8,7 @@ use crate::{
         arrive::Packet,
         completion, event, flush,
         lists::{self, Domain},
-        receive,
+        receive, settle,
         work::{Failure, Work},
     },
     region::SlotPayload,
@@ -154,7 +154,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
         }
     }
     if !completion::push(w, w.q.cqn_rcv, cqe, bth.se()) {
-        flush::enter_error(w);
+        settle::unreported(w);
     }
 }
 
