@@ -120,6 +120,10 @@ pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
         } else if let Some(pf) = devices.iter().find(|pf| d.is_vf() && pf.is_pf()) {
             tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
         }
+        if d.link_layer == LinkLayer::Ethernet && d.ip.is_loopback() {
+            // Whose addresses are the loopback's has the loopback for its net device, as `gid_attrs/ndevs` says too.
+            tree.link(format!("{}/net/lo", d.bdf), "../../../../../class/net/lo");
+        }
         verbs_device(&mut tree, d);
         uverbs(&mut tree, d, node);
     }
