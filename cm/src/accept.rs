@@ -120,24 +120,24 @@ impl Agent {
         let known = self.conns.get_mut(&id).filter(|conn| conn.remote_id == rtu.local_comm_id());
         let Some(conn) = known else {
             if self.is_own(id) {
-                self.never_stood(from, rtu);
+                self.is_over(from, rtu);
             }
             return;
         };
         match conn.state {
             State::RepSent | State::MraRepReceived => {
                 conn.state = State::Established;
-                conn.stood = true;
                 self.answered(id);
                 self.tell(id, Event::Established { private_data: rtu.private_data().to_vec() });
             }
-            State::Timewait | State::Idle if !conn.stood => self.never_stood(from, rtu),
+            State::Timewait | State::Idle => self.is_over(from, rtu),
             _ => {}
         }
     }
 
-    /// The peer believes in a connection that this side gave up while the RTU was under way.
-    fn never_stood(&mut self, from: &Address, rtu: &Rtu) {
+    /// The peer believes in a connection that ended here while the RTU was under way. If it has learned of the end since, it
+    /// takes no notice.
+    fn is_over(&mut self, from: &Address, rtu: &Rtu) {
         let mad = format::rej_to(rtu.as_bytes(), RejectReason::InvalidCommId, Concerning::Unspecified);
         self.send(*from, mad);
     }
@@ -147,7 +147,6 @@ impl Agent {
         self.must_be(id, &[State::RepSent, State::MraRepReceived])?;
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = State::Established;
-            conn.stood = true;
         }
         self.answered(id);
         self.tell(id, Event::Established { private_data: vec![0; 224] });

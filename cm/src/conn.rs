@@ -81,8 +81,6 @@ pub(crate) struct Conn {
     pub state: State,
     /// Destroyed: no more events, and gone as soon as it is idle.
     pub abandoned: bool,
-    /// It stood at some time.
-    pub stood: bool,
     pub remote_id: u32,
     pub remote_ca_guid: u64,
     pub transaction: u64,
@@ -106,7 +104,6 @@ impl Default for Conn {
         Self {
             state: State::Idle,
             abandoned: false,
-            stood: false,
             remote_id: 0,
             remote_ca_guid: 0,
             transaction: 0,

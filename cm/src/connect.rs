@@ -127,7 +127,6 @@ impl Agent {
         let Some(conn) = self.conns.get_mut(&id) else { return Err(Refused::NoSuchId) };
         let mad = format::rtu(id, conn, &private_data)?;
         conn.state = State::Established;
-        conn.stood = true;
         conn.answer = private_data;
         let to = conn.address;
         self.send(to, mad);

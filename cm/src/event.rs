@@ -68,7 +68,7 @@ pub enum Event {
         /// 222 bytes.
         private_data: Vec<u8>,
     },
-    /// DREQ: answer with `DisconnectReply`, unless this side had sent a DREQ itself and [`State`](crate::State) is timewait.
+    /// DREQ, which may come right after `Reply`: answer with `DisconnectReply`, unless this side had sent a DREQ itself and [`State`](crate::State) is timewait.
     Disconnect {
         /// 220 bytes.
         private_data: Vec<u8>,

@@ -77,11 +77,15 @@ impl Agent {
             _ => return,
         };
         let length = usize::from(rej.info_length()).min(rej.info().len());
-        let event = Event::Rejected {
-            reason: rej.reason(),
-            message: rej.message(),
-            info: rej.info()[..length].to_vec(),
-            private_data: rej.private_data().to_vec(),
+        let event = match conn.state {
+            // One who knows nothing of the connection agrees to its end.
+            State::DreqSent => Event::Disconnected { private_data: vec![0; 224] },
+            _ => Event::Rejected {
+                reason: rej.reason(),
+                message: rej.message(),
+                info: rej.info()[..length].to_vec(),
+                private_data: rej.private_data().to_vec(),
+            },
         };
         self.tell(id, event);
         if timewait { self.timewait(now, id) } else { self.idle(id) }
@@ -170,15 +174,24 @@ impl Agent {
             return;
         }
         let event = Event::Disconnect { private_data: dreq.private_data().to_vec() };
+        // The passive side may have learned from its queue pair that the connection stands, before there was an RTU.
+        let stands = matches!(
+            state,
+            State::RepSent
+                | State::MraRepReceived
+                | State::RepReceived
+                | State::MraRepSent
+                | State::Established
+        );
         match state {
-            State::RepSent | State::MraRepReceived | State::Established if !conn.abandoned => {
+            _ if stands && !conn.abandoned => {
                 conn.state = State::DreqReceived;
                 conn.transaction = dreq.header().transaction_id();
                 self.answered(id);
                 self.tell(id, event);
             }
             // Both want the end, or nobody is left here to be asked (IBTA 12.9.8.4).
-            State::RepSent | State::MraRepReceived | State::Established | State::DreqSent => {
+            _ if stands || state == State::DreqSent => {
                 conn.answer = Vec::new();
                 self.send(*from, format::drep(dreq, &[]));
                 self.timewait(now, id);

@@ -323,3 +323,41 @@ fn a_peer_that_died_counts_as_one_that_took_its_leave() {
     link.command(Side::Right, right, Command::PeerGone).expect("gone");
     assert!(matches!(link.event(Side::Right), Some((id, Event::Disconnected { .. })) if id == right));
 }
+
+#[test]
+fn an_end_may_come_before_the_rtu_was_sent() {
+    let (mut link, _) = listening();
+    let left = connect(&mut link);
+    let (right, _) = request(&mut link);
+    accept(&mut link, right);
+    assert!(matches!(link.event(Side::Left), Some((_, Event::Reply(_)))));
+    // Its queue pair told the passive side that the connection stands.
+    link.command(Side::Right, right, Command::Established).expect("established");
+    link.command(Side::Right, right, Command::Disconnect { private_data: no_data() }).expect("disconnect");
+    link.settle();
+    assert!(matches!(link.event(Side::Left), Some((id, Event::Disconnect { .. })) if id == left));
+    let late = link.command(Side::Left, left, Command::Ready { private_data: no_data() });
+    assert_eq!(late, Err(Refused::State(State::DreqReceived)));
+    link.command(Side::Left, left, Command::DisconnectReply { private_data: no_data() }).expect("reply");
+    link.settle();
+    assert!(matches!(link.event(Side::Right), Some((_, Event::Established { .. }))));
+    assert!(matches!(link.event(Side::Right), Some((id, Event::Disconnected { .. })) if id == right));
+}
+
+#[test]
+fn an_rtu_for_a_connection_that_was_given_up_is_answered() {
+    let (mut link, _) = listening();
+    let left = connect(&mut link);
+    let (right, _) = request(&mut link);
+    accept(&mut link, right);
+    // The REJ is lost.
+    link.faults([0]);
+    link.command(Side::Right, right, Command::Destroy).expect("destroy");
+    link.command(Side::Left, left, Command::Ready { private_data: no_data() }).expect("ready");
+    link.settle();
+    assert!(matches!(link.event(Side::Left), Some((_, Event::Reply(_)))));
+    assert!(matches!(
+        link.event(Side::Left),
+        Some((id, Event::Rejected { reason: RejectReason::InvalidCommId, .. })) if id == left
+    ));
+}
