@@ -16,8 +16,6 @@ pub struct PortGlimpse {
     pub up: bool,
     /// InfiniBand: prefix of its GIDs.
     pub gid_prefix: [u8; 8],
-    /// InfiniBand: `capability_mask` of `PortInfo`.
-    pub capability_mask: u32,
 }
 
 impl Region {
@@ -35,7 +33,6 @@ impl Region {
         Some(PortGlimpse {
             up: self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0,
             gid_prefix: self.look(fid, ib + offset_of!(crate::state::IbPort, gid_prefix))?,
-            capability_mask: self.look(fid, ib + offset_of!(crate::state::IbPort, capability_mask))?,
         })
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use crate::place::Place;
-use devmodel::identity::{guid, lid, link_local_gid, loopback, mac};
+use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
 use hwspec::pcie::{PF_DEVICE_ID, VF_DEVICE_ID};
@@ -105,6 +105,20 @@ impl DeviceInfo {
             *gid = gid_of_ip(ip);
         }
         self
+    }
+
+    /// Capability mask of its port (IBTA 14.2.5.6): communication management; on Ethernet, GIDs made of IP addresses.
+    pub fn port_capabilities(&self) -> u32 {
+        match self.link_layer {
+            LinkLayer::Ethernet => 1 << 26 | 1 << 16,
+            LinkLayer::Infiniband => 1 << 16,
+        }
+    }
+
+    /// LID of the subnet's administrator; 0 where there is none that we know of.
+    pub fn sm_lid(&self) -> u16 {
+        let on_subnet = self.link_layer == LinkLayer::Infiniband && self.place.is_none();
+        if on_subnet { SWITCH_LID } else { 0 }
     }
 
     /// True for the physical function of a node.

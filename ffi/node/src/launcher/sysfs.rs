@@ -154,16 +154,18 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     };
     let (state, physical) = port_states(d.active);
     let lid = format!("{:#x}", d.lid);
+    let sm_lid = format!("{:#x}", d.sm_lid());
+    let capabilities = format!("{:#010x}", d.port_capabilities());
     for (name, text) in [
         ("state", state),
         ("phys_state", physical),
         ("rate", "100 Gb/sec (4X EDR)"),
         ("link_layer", link_layer),
         ("lid", lid.as_str()),
-        ("sm_lid", "0x0"),
+        ("sm_lid", sm_lid.as_str()),
         ("lid_mask_count", "0"),
         ("sm_sl", "0"),
-        ("cap_mask", "0x04010000"),
+        ("cap_mask", capabilities.as_str()),
         ("pkeys/0", "0xffff"),
     ] {
         tree.line(format!("{port}/{name}"), text);

@@ -6,6 +6,7 @@ mod fabric;
 mod figures;
 mod garbage;
 mod host;
+mod launcher;
 mod load;
 mod mlx5;
 mod netdev;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Scenario> {
     let scenario = |name, about, run| Scenario { name, about, run };
     vec![
         scenario("boot", "both kernels boot, take commands and power off", boot::run),
+        scenario("launcher", "ironverbs run beside the kernel's own RDMA devices", launcher::run),
         scenario("rxe-rxe", "two guests, rxe between them: the programs and the bed", rxe::among_themselves),
         scenario(
             "mlx5-host",

@@ -2,7 +2,7 @@
 
 use super::{Attributes, Call, Done, PORT, Refused, attr, cmd, handle};
 use crate::devices::DeviceInfo;
-use devmodel::{LinkLayer, identity::SWITCH_LID};
+use devmodel::LinkLayer;
 
 /// `RDMA_NODE_IB_CA`.
 const NODE_IB_CA: u8 = 1;
@@ -75,11 +75,10 @@ fn port(call: &Call<'_>, index: u32, d: &DeviceInfo) -> Attributes {
     out.u32(attr::PORT_INDEX, PORT);
     if d.link_layer == LinkLayer::Infiniband {
         let prefix = seen.map_or([0xfe, 0x80, 0, 0, 0, 0, 0, 0], |p| p.gid_prefix);
-        let sm = if seen.is_some() { SWITCH_LID } else { 0 };
-        out.u64(attr::CAP_FLAGS, seen.map_or(0, |p| p.capability_mask).into())
+        out.u64(attr::CAP_FLAGS, d.port_capabilities().into())
             .u64(attr::SUBNET_PREFIX, u64::from_be_bytes(prefix))
             .u32(attr::LID, d.lid.into())
-            .u32(attr::SM_LID, sm.into())
+            .u32(attr::SM_LID, d.sm_lid().into())
             .u8(attr::LMC, 0);
     }
     let (state, physical) = if seen.map_or(d.active, |p| p.up) { ACTIVE } else { DOWN };

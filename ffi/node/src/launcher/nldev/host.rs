@@ -33,6 +33,16 @@ impl Host {
         self.ask(request, asker)
     }
 
+    /// The same of a request to which the kernel says nothing but that it was done, if that is asked for: the errno, 0 for
+    /// success.
+    pub fn order(&self, request: &Request<'_>, asker: &Asker) -> io::Result<i32> {
+        let bytes = request.acknowledged();
+        let asked = requests(&bytes).next().ok_or(io::ErrorKind::InvalidInput)?;
+        let answers = self.ask(&asked, asker)?;
+        let last = answers.last().and_then(|datagram| requests(datagram).last().and_then(|m| m.errno()));
+        last.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     /// The messages of a dump, without its end: ours follow.
     pub fn messages(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
         let mut all = self.ask(request, asker)?;

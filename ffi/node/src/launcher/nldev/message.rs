@@ -113,6 +113,21 @@ impl<'a> Request<'a> {
         self.find(kind).map(text).transpose()
     }
 
+    /// Its bytes, with an acknowledgement asked for.
+    pub fn acknowledged(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.to_vec();
+        if let Some(flags) = bytes.get_mut(6..8) {
+            flags.copy_from_slice(&(self.header.flags | NLM_F_ACK).to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// What an error or an acknowledgement says: an errno, 0 for success.
+    pub fn errno(&self) -> Option<i32> {
+        let code = (self.header.kind == NLMSG_ERROR).then(|| u32_at(self.bytes, HEADER)).flatten()?;
+        Some((code as i32).wrapping_neg())
+    }
+
     /// Whether an attribute is there.
     pub fn has(&self, kind: u16) -> bool {
         self.find(kind).is_some()

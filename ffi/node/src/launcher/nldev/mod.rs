@@ -143,6 +143,9 @@ fn one(world: &World, request: Request<'_>, asker: &Asker, out: &mut Replies) ->
         return Err(Refused(libc::EPERM, None));
     }
     let mut call = Call { world, request, asker, out };
+    if changes && call.ordered_of_host()? {
+        return Ok(Ended::Answered);
+    }
     if let Some(answers) = call.of_host()? {
         call.out.datagrams.extend(answers);
         return Ok(Ended::Dumped);
@@ -212,6 +215,26 @@ impl<'a> Call<'a> {
     fn part(&mut self, attributes: &Attributes) {
         let command = self.request.header.command();
         self.out.part(&self.request, self.asker, command, attributes);
+    }
+
+    /// Whether the kernel has done what was asked: of a device of its own, or to make one.
+    fn ordered_of_host(&self) -> Result<bool, Refused> {
+        let (Some(host), command) = (&self.world.host, self.request.header.command()) else {
+            return Ok(false);
+        };
+        let theirs = match self.request.u32(attr::DEV_INDEX)? {
+            Some(index) => index < BEHIND_HOST,
+            None => command == cmd::NEWLINK,
+        };
+        // Its answer has more in it than whether it was done.
+        if !theirs || matches!(command, cmd::STAT_SET | cmd::STAT_DEL) {
+            return Ok(false);
+        }
+        match host.order(&self.request, self.asker) {
+            Ok(0) => Ok(true),
+            Ok(errno) => Err(Refused(errno, None)),
+            Err(e) => Err(Refused(e.raw_os_error().unwrap_or(libc::EIO), None)),
+        }
     }
 
     /// What the kernel answers, if a device of its own is named. Of dumps that name none, its messages become the first of
