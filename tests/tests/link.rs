@@ -153,6 +153,18 @@ fn unreliable_services_reach_another_node() {
 }
 
 #[test]
+fn shared_queues_and_extended_connections_reach_another_node() {
+    for kind in ["node", "dgram"] {
+        let joined = Joined::by(kind, "");
+        joined.pair("ibv_srq_pingpong", &["-c", "-n", "200"]);
+        joined.pair("ibv_xsrq_pingpong", &["-n", "100"]);
+        joined.pair("ib_send_bw", &["--use-srq", "-F", "-n", "300"]);
+        joined.pair("ib_send_bw", &["-c", "XRC", "-F", "-n", "300"]);
+        joined.end();
+    }
+}
+
+#[test]
 fn data_are_whole_when_the_link_loses_doubles_damages_and_reorders_frames() {
     let joined = Joined::by("dgram", "drop=1%,duplicate=1%,corrupt=0.5%,reorder=1%,seed=11");
     joined.pair("ibv_rc_pingpong", &["-c", "-n", "500", "-m", "1024"]);

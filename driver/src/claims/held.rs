@@ -126,15 +126,24 @@ impl FunctionLock<'_> {
 
     /// We hold it (once more). ENOMEM: too much is held.
     pub fn hold(&self, held: Held) -> Result<(), Error> {
+        self.hold_as(self.0.me, held)
+    }
+
+    fn hold_as(&self, opener: u32, held: Held) -> Result<(), Error> {
         let free = (0..HOLDINGS).find(|at| self.holding(*at).is_none());
         let at = free.ok_or_else(|| {
             Error::no_memory(format!(
                 "{HOLDINGS} XRC domains and target QPs of the function are open already"
             ))
         })?;
-        self.0.word(HOLDING + at * HOLDING_WORDS).store(self.0.me, Relaxed);
+        self.0.word(HOLDING + at * HOLDING_WORDS).store(opener, Relaxed);
         self.0.word(HOLDING + at * HOLDING_WORDS + 1).store(held.raw(), Release);
         Ok(())
+    }
+
+    /// Nobody holds it, but it could not be ended yet: who looks next finds it as what the dead held.
+    pub fn orphan(&self, held: Held) -> Result<(), Error> {
+        self.hold_as(0, held)
     }
 
     /// Whether anybody holds it.
@@ -153,7 +162,7 @@ impl FunctionLock<'_> {
 
     /// What only the dead hold: target QPs first. What the living hold too is struck off the dead.
     pub fn abandoned(&self) -> Vec<Held> {
-        let dead = |opener: u32| opener != self.0.me && !self.0.transport.alive(opener);
+        let dead = |opener: u32| opener == 0 || opener != self.0.me && !self.0.transport.alive(opener);
         let all = (0..HOLDINGS).filter_map(|at| self.holding(at).map(|(opener, what)| (at, opener, what)));
         let (gone, living): (Vec<_>, Vec<_>) = all.partition(|(_, opener, _)| dead(*opener));
         let mut found = Vec::new();

@@ -11,7 +11,7 @@ use crate::{
     stand_ins::{self, StandIns},
 };
 use hwspec::{
-    cmd::{Opcode, qp::*, resource::*},
+    cmd::{Opcode, Status, qp::*, resource::*},
     context::{PathMigState, ServiceType, qp::QpContext},
 };
 use std::sync::Arc;
@@ -185,10 +185,14 @@ fn let_go(function: &Function, held: Held) -> Result<(), Error> {
         return Ok(()); // in a child of fork it is the parent's
     }
     let lock = function.shared.lock(function.options.command_timeout)?;
-    let last = lock.let_go(held);
-    let result = if last { end(function, held) } else { Ok(()) };
-    if let (true, Held::Domain(xrcdn)) = (last, held) {
-        lock.unname_domain(xrcdn);
+    let mut result = Ok(());
+    if lock.let_go(held) {
+        unname(&lock, held);
+        result = end(function, held);
+        if matches!(&result, Err(error) if is_busy(error)) {
+            // What the dead had in it is still to be cleaned up.
+            result = lock.orphan(held);
+        }
     }
     sweep(function, &lock);
     result
@@ -206,21 +210,29 @@ fn destroy(function: &Function, lock: &FunctionLock<'_>, held: Held) {
     if let Err(error) = end(function, held) {
         tracing::warn!(?held, %error, "what nobody holds could not be ended");
     }
+    unname(lock, held);
+}
+
+/// Whoever opens the file from now on gets another domain.
+fn unname(lock: &FunctionLock<'_>, held: Held) {
     if let Held::Domain(xrcdn) = held {
         lock.unname_domain(xrcdn);
     }
 }
 
+/// Whether the device refused because others refer to it.
+fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Command { status: Status::BadResState | Status::ResBusy, .. })
+}
+
 /// Ends what only the dead hold. A domain in which they had more stays until that is gone.
 pub(crate) fn sweep(function: &Function, lock: &FunctionLock<'_>) {
     for held in lock.abandoned() {
+        unname(lock, held);
         match end(function, held) {
-            Err(error) if error.errno() == libc::EBUSY => continue,
+            Err(error) if is_busy(&error) => continue,
             Err(error) => tracing::debug!(?held, %error, "what the dead held was gone already"),
             Ok(()) => {}
-        }
-        if let Held::Domain(xrcdn) = held {
-            lock.unname_domain(xrcdn);
         }
         lock.strike_held(held);
     }
