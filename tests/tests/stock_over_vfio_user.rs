@@ -3,9 +3,12 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils.
 
+#[path = "tools/compile.rs"]
+mod compile;
 #[path = "tools/pair.rs"]
 mod pair;
 
+use compile::compiled;
 use pair::{Node, Pair, Running};
 use std::{
     fs,
@@ -91,4 +94,20 @@ fn a_function_is_for_one_program_at_a_time_and_says_so() {
     let mut holder = holder;
     holder.kill();
     served.run(1, &["ibv_devinfo"]).finish();
+}
+
+#[test]
+fn a_program_hears_that_its_device_is_gone() {
+    let program = compiled("fatal");
+    let mut served = Served::new("vu-fatal");
+    let sign = served.home.join("open");
+    let [program, file] = [&program, &sign].map(|path| path.to_str().expect("a path in UTF-8"));
+    let waiting = served.run(1, &[program, "iron0", file]);
+    let begin = Instant::now();
+    while !sign.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the device did not open");
+        sleep(Duration::from_millis(5));
+    }
+    served.server.kill();
+    waiting.finish();
 }

@@ -75,6 +75,46 @@ fn events_arrive_with_their_cookies() {
 }
 
 #[test]
+fn changes_of_the_port_are_told_by_kind() {
+    let (chip, device) = device();
+    let kinds = [
+        (PortChange::Down, PortEvent::Error),
+        (PortChange::Active, PortEvent::Active),
+        (PortChange::Lid, PortEvent::LidChange),
+        (PortChange::Pkey, PortEvent::PkeyChange),
+        (PortChange::Guid, PortEvent::GidChange),
+        (PortChange::ClientRereg, PortEvent::ClientReregister),
+        (PortChange::Other(0x33), PortEvent::Other(0x33)),
+    ];
+    for (index, (change, _)) in kinds.iter().enumerate() {
+        let mut port = hwspec::eqe::PortEvent::zeroed();
+        port.set().port_num(1);
+        let mut eqe = Eqe::new(EventType::PortChange, port);
+        eqe.set().event_sub_type(change.raw());
+        raise(&chip, index as u64, eqe);
+    }
+    let events: Vec<_> = std::iter::from_fn(|| device.events().next()).collect();
+    assert_eq!(events, kinds.map(|(_, kind)| Event::Port { port: 1, kind }));
+}
+
+#[test]
+fn a_drained_send_queue_is_told_to_who_asked_and_once() {
+    let (chip, device) = device();
+    let pd = Pd::alloc(&device).unwrap();
+    let cq = Cq::create(&device, 10, 1).unwrap();
+    let init = QpInit { max_send_wr: 1, cookie: 5, ..QpInit::new(Service::Rc, &cq, &cq) };
+    let qp = Qp::create(&pd, &init).unwrap();
+    let drained = || of_qp(EventType::SqDrained, qp.qpn());
+    raise(&chip, 0, drained());
+    assert_eq!(device.events().next(), None);
+    device.registry.notify_of_drained(qp.qpn(), true);
+    raise(&chip, 1, drained());
+    raise(&chip, 2, drained());
+    let told = Event::Qp { qpn: qp.qpn(), cookie: 5, kind: QpEvent::SqDrained };
+    assert_eq!((device.events().next(), device.events().next()), (Some(told), None));
+}
+
+#[test]
 fn events_of_objects_that_are_gone_are_skipped_and_the_queue_goes_round() {
     let (chip, device) = device();
     let cq = Cq::create(&device, 10, 1).unwrap();

@@ -4,6 +4,7 @@ use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
 use driver::{DeviceEvent, Event, PortEvent, QpEvent, SrqEvent};
+use libc::c_int;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -186,28 +187,52 @@ impl Pump {
     }
 }
 
+/// Milliseconds between two looks at the health of a device that has nothing to say.
+const LOOK: c_int = 2000;
+
 fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
     let events = device.events();
+    let mut lives = true;
     loop {
         while let Some(event) = events.next() {
             targets.deliver(event);
         }
-        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd()) {
-            return;
+        match wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), if lives { LOOK } else { -1 }) {
+            Woken::Event => {}
+            Woken::Stopped => return,
+            Woken::Late => {
+                // A device that is gone raises no event; its registers read as all ones.
+                lives = device.health().is_good();
+                if !lives {
+                    targets.deliver(Event::Device(DeviceEvent::Fatal));
+                }
+            }
         }
     }
 }
 
-/// Until there may be an event (true) or the pump is stopped (false).
-fn wait(events: RawFd, stopped: RawFd) -> bool {
+/// What ended a wait.
+enum Woken {
+    /// There may be an event.
+    Event,
+    /// The pump is stopped.
+    Stopped,
+    /// Nothing came in time.
+    Late,
+}
+
+/// Waits at most `limit` milliseconds; -1 is for ever.
+fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> Woken {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(events), entry(stopped)];
     // SAFETY: two entries.
-    let ready = unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) };
-    if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-        return false;
+    let ready = unsafe { libc::poll(entries.as_mut_ptr(), 2, limit) };
+    match ready {
+        0 => Woken::Late,
+        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Woken::Stopped,
+        _ if entries[1].revents != 0 => Woken::Stopped,
+        _ => Woken::Event,
     }
-    entries[1].revents == 0
 }
 
 /// Runs `body` with every signal blocked, so that a thread it starts inherits that.
