@@ -17,7 +17,7 @@ use hwspec::{
 };
 use std::sync::{
     Arc, Mutex, OnceLock,
-    atomic::{AtomicU32, Ordering::Relaxed},
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 /// Halves of the doorbell record.
@@ -42,9 +42,8 @@ pub struct Cq {
     pub(super) first_log: u32,
     pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    /// As in `consumer`, for a look without the lock. What they say together may be outdated: a look is but a hint.
-    ci: AtomicU32,
-    pub(super) log: AtomicU32,
+    /// As in `consumer`, for a look without the lock: `log << 32 | ci`.
+    seen: AtomicU64,
     pub(super) consumer: Spin<Consumer>,
     /// Held while the ring is replaced.
     pub(super) resizing: Mutex<()>,
@@ -143,8 +142,7 @@ impl Cq {
             first_log: log,
             others: OnceLock::new(),
             record: Some(record),
-            ci: AtomicU32::new(0),
-            log: AtomicU32::new(log),
+            seen: AtomicU64::new(u64::from(log) << 32),
             consumer: Spin::new(Consumer { ci: 0, log, qps: QpTable::default() }),
             resizing: Mutex::new(()),
             transport: function.transport.clone(),
@@ -181,15 +179,21 @@ impl Cq {
         &self.device
     }
 
+    /// log2 of the entries of the ring in use.
+    pub(super) fn log(&self) -> u32 {
+        (self.seen.load(Relaxed) >> 32) as u32
+    }
+
     /// Completions that fit.
     pub fn entries(&self) -> u32 {
-        (1 << self.log.load(Relaxed)) - 1
+        (1 << self.log()) - 1
     }
 
     /// Whether there seems to be a completion.
     #[inline(always)]
     fn look(&self) -> bool {
-        let (ci, log) = (self.ci.load(Relaxed), self.log.load(Relaxed));
+        let seen = self.seen.load(Relaxed);
+        let (ci, log) = (seen as u32, (seen >> 32) as u32);
         ours(ci, log, self.ring(log).last_byte(ci))
     }
 
@@ -209,61 +213,54 @@ impl Cq {
     }
 
     fn take(&self, out: &mut [Completion]) -> usize {
-        let mut consumer = self.consumer.lock();
-        let (begin, log) = (consumer.ci, consumer.log);
-        let ring = self.ring(log);
-        let mut ci = begin;
-        let mut found = 0;
-        // A device that writes rubbish faster than we read must not keep us here: one round at most.
-        while found < out.len() && ci.wrapping_sub(begin) < ring.entries() {
-            let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
-            let cqe = Cqe64::from_bytes(bytes);
-            if let Some(completion) = convert(&consumer.qps, &cqe) {
-                out[found] = completion;
-                found += 1;
-            } else if cqe.opcode() == CqeOpcode::ResizeCq {
-                break; // more comes in another ring, when that is in place
-            }
-            ci = ci.wrapping_add(1);
-        }
-        if ci != begin {
-            consumer.ci = ci;
-            self.consumed(ci);
-        }
-        found
+        self.drain(out.len(), |at, completion, _| out[at] = completion)
     }
 
     /// Takes one completion and what the device wrote of it: for those who want to know more than a [`Completion`] says.
     #[inline]
     pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
-        if !self.look_twice() {
-            return false;
-        }
-        let mut consumer = self.consumer.lock();
-        let (begin, log) = (consumer.ci, consumer.log);
-        let ring = self.ring(log);
-        let (mut ci, mut found) = (begin, false);
-        while !found && ci.wrapping_sub(begin) < ring.entries() {
-            let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
-            *raw = Cqe64::from_bytes(bytes);
-            if let Some(completion) = convert(&consumer.qps, raw) {
-                *out = completion;
-                found = true;
-            } else if raw.opcode() == CqeOpcode::ResizeCq {
-                break;
+        self.look_twice() && self.drain(1, |_, completion, cqe| (*out, *raw) = (completion, *cqe)) == 1
+    }
+
+    /// Takes up to `most` completions and hands each on, with its number and what the device wrote of it.
+    #[inline(always)]
+    fn drain(&self, most: usize, mut hand: impl FnMut(usize, Completion, &Cqe64)) -> usize {
+        let mut waited = None;
+        loop {
+            let mut consumer = self.consumer.lock();
+            let (begin, log) = (consumer.ci, consumer.log);
+            let ring = self.ring(log);
+            let (mut ci, mut found, mut ends) = (begin, 0, false);
+            // A device that writes rubbish faster than we read must not keep us here: one round at most.
+            while found < most && ci.wrapping_sub(begin) < ring.entries() {
+                let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
+                let cqe = Cqe64::from_bytes(bytes);
+                if let Some(completion) = convert(&consumer.qps, &cqe) {
+                    hand(found, completion, &cqe);
+                    found += 1;
+                } else if cqe.opcode() == CqeOpcode::ResizeCq && waited != Some((ci, log)) {
+                    ends = true;
+                    break;
+                }
+                ci = ci.wrapping_add(1);
             }
-            ci = ci.wrapping_add(1);
+            if ci != begin {
+                consumer.ci = ci;
+                self.consumed(ci, log);
+            }
+            if found > 0 || !ends {
+                return found;
+            }
+            drop(consumer);
+            // There may be more in another ring: when that is in place.
+            drop(self.resizing.lock());
+            waited = Some((ci, log));
         }
-        if ci != begin {
-            consumer.ci = ci;
-            self.consumed(ci);
-        }
-        found
     }
 
     #[inline(always)]
-    pub(super) fn consumed(&self, ci: u32) {
-        self.ci.store(ci, Relaxed);
+    pub(super) fn consumed(&self, ci: u32, log: u32) {
+        self.seen.store(u64::from(log) << 32 | u64::from(ci), Relaxed);
         if let Some(record) = &self.record {
             record.set(CONSUMER, ci & 0xff_ffff);
         }
@@ -272,7 +269,7 @@ impl Cq {
     /// Asks for one event at the next completion (or the next solicited or failed one). Completions that came since the
     /// last event and that nobody has taken yet raise it at once.
     pub fn arm(&self, solicited_only: bool) {
-        let ci = self.ci.load(Relaxed) & 0xff_ffff;
+        let ci = self.seen.load(Relaxed) as u32 & 0xff_ffff;
         let request = (self.arm_sn.load(Relaxed) & 3) << 28 | u32::from(solicited_only) << 24 | ci;
         if let Some(record) = &self.record {
             record.set(ARM, request);
@@ -340,7 +337,7 @@ impl Cq {
         }
         if removed > 0 {
             consumer.ci = begin.wrapping_add(removed);
-            self.consumed(consumer.ci);
+            self.consumed(consumer.ci, log);
         }
     }
 

@@ -14,7 +14,7 @@ use hwspec::{
     context::cq::CqContext,
     cqe::{Cqe64, CqeOpcode, OP_OWN},
 };
-use std::sync::{Arc, OnceLock, atomic::Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// `op_mod` of `MODIFY_CQ`: other memory; without it, fields.
 const RESIZE: u16 = 1;
@@ -45,7 +45,7 @@ impl Cq {
         }
         let _alone = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let log = count.trailing_zeros();
-        let now = self.log.load(Relaxed);
+        let now = self.log();
         let waiting = self.waiting();
         if waiting > count - 1 {
             return Err(Error::invalid(format!("{waiting} completions wait, {entries} are to fit")));
@@ -140,7 +140,6 @@ impl Cq {
         }
         consumer.ci = consumer.ci.wrapping_add(1);
         consumer.log = new;
-        self.log.store(new, Relaxed);
-        self.consumed(consumer.ci);
+        self.consumed(consumer.ci, new);
     }
 }

@@ -58,6 +58,29 @@ fn completions_come_once_and_in_order_while_the_size_changes() {
 }
 
 #[test]
+fn what_was_told_of_is_found_by_the_next_poll_while_the_size_changes() {
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &entries(10));
+    let to = b.card();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in (0..).take_while(|_| !stop.load(Relaxed)) {
+                a.sends.resize([100, 10][round % 2]).expect("one waits");
+            }
+        });
+        for i in 0..2000 {
+            while a.event(Duration::ZERO).is_some() {}
+            a.sends.arm(false);
+            a.write(i, &to);
+            assert!(matches!(a.event(SOON), Some(Event::Cq { .. })), "{i}");
+            assert_eq!(take(&a.sends).map(|wc| wc.wr_id), Some(i));
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
 fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
     let scratch = Scratch::new();
     let (a, b) = pair(&scratch, &entries(7));
