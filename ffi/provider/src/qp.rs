@@ -120,7 +120,10 @@ pub unsafe extern "C" fn create_qp_ex(
                     return Err(libc::EINVAL);
                 }
                 (*attr).cap = convert::caps_to_c(QpCap::default());
-                return target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target);
+                let made = target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target)?;
+                // It needs none, but librdmacm takes the domain of a connection's memory from here.
+                (*made).pd = if has(abi::IBV_QP_INIT_ATTR_PD) { (*attr).pd } else { std::ptr::null_mut() };
+                return Ok(made);
             }
             if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
                 return Err(libc::EINVAL);

@@ -106,7 +106,8 @@ impl Node {
         command
     }
 
-    fn start(&self, program: &[&str]) -> Running {
+    /// Starts a program.
+    pub fn start(&self, program: &[&str]) -> Running {
         let child = self.command(program).spawn().expect("start ironverbs run");
         Running::of(child, program.join(" "))
     }
@@ -166,10 +167,15 @@ impl Running {
         let _ = self.child.0.wait();
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let told = Command::new("kill").args([&format!("-{name}"), &self.child.0.id().to_string()]).status();
+        assert!(told.expect("kill").success(), "{} is gone already", self.what);
+    }
+
     /// Asks it to end by SIGINT and waits; its output.
     pub fn interrupt(self) -> String {
-        let told = Command::new("kill").args(["-INT", &self.child.0.id().to_string()]).status();
-        assert!(told.expect("kill").success(), "{} is gone already", self.what);
+        self.signal("INT");
         self.finish()
     }
 
@@ -179,6 +185,11 @@ impl Running {
         let (succeeded, text) = self.ends();
         assert!(!succeeded, "{what} was expected to fail; it printed\n{text}");
         text
+    }
+
+    /// Waits for its end, of whatever kind; its output.
+    pub fn end(self) -> String {
+        self.ends().1
     }
 
     /// Waits for its end; its output.
@@ -240,6 +251,26 @@ fn listening(port: &str, server: &mut Running) {
     }
 }
 
+/// Where the locks of those who listen begin and end in a node's file of ports.
+const LISTENING: std::ops::Range<u64> = 1 << 32..2 << 32;
+
+/// Locks on a range of a node's file of ports, by any process.
+pub fn locks(node: &Node, range: std::ops::Range<u64>) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = fs::metadata(node.dir().join("ports")) else { return 0 };
+    let inode = format!(":{}", meta.ino());
+    let begins = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let of_it = words.get(5).is_some_and(|file| file.ends_with(&inode));
+        of_it
+            && words
+                .get(6)
+                .and_then(|first| first.parse().ok())
+                .is_some_and(|first: u64| range.contains(&first))
+    };
+    fs::read_to_string("/proc/locks").unwrap_or_default().lines().filter(begins).count()
+}
+
 /// 127.0.0.(i+1) for `iron<i>`.
 fn address(dev: &str) -> String {
     let fid: u8 = dev.trim_start_matches("iron").parse().expect("iron<number>");
@@ -275,6 +306,25 @@ impl Pair {
         listening(&port, &mut first);
         let client = launch(1, &["127.0.0.1"]).finish();
         Self { server: first.finish(), client }
+    }
+
+    /// A pair of programs that find each other by the connection manager: `iron<i>` listens for `iron<j>`.
+    pub fn managed(node: &Node, server: &[&str], client: &[&str]) -> Self {
+        let first = Self::listener(node, server);
+        let client = node.start(client).finish();
+        Self { server: first.finish(), client }
+    }
+
+    /// Starts a program that listens by the connection manager, and waits until it does.
+    pub fn listener(node: &Node, server: &[&str]) -> Running {
+        let before = locks(node, LISTENING);
+        let mut first = node.start(server);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(20) && !first.ended() && locks(node, LISTENING) == before
+        {
+            sleep(Duration::from_millis(5));
+        }
+        first
     }
 
     /// Starts a server, and when it listens a client.

@@ -1,0 +1,178 @@
+//! Debian's own connection manager library and its programs on a simulated node: rdmacm-utils and perftest's `-R`.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), and the packages rdmacm-utils and perftest.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use pair::{Node, Pair, locks};
+use std::time::{Duration, Instant};
+
+/// Every lock there can be on a node's ports.
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
+
+/// iron1 of node 0.
+const SERVER: &str = "127.0.0.2";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// A pair of programs on one node, each a line of words; nobody holds a port when both have ended.
+fn pair(name: &str, server: &str, client: &str) -> Pair {
+    let node = Node::new(name, 2);
+    let pair = Pair::managed(&node, &words(server), &words(client));
+    assert_eq!(locks(&node, ALL), 0, "ports are held by nobody who lives");
+    pair
+}
+
+#[test]
+fn rping_sees_its_data_come_back() {
+    let pair = pair("cm-rping", "rping -s -v -C 10", &format!("rping -c -a {SERVER} -v -C 10"));
+    for side in [&pair.server, &pair.client] {
+        assert!(side.contains("ping data: rdma-ping-9:"), "{side}");
+    }
+}
+
+#[test]
+fn rping_ten_thousand_times() {
+    pair("cm-rping-long", "rping -s -C 10000", &format!("rping -c -a {SERVER} -C 10000"));
+}
+
+#[test]
+fn rping_to_one_address_from_another_and_over_ipv6() {
+    pair("cm-rping-bound", "rping -s -a 127.0.0.2 -C 3", "rping -c -I 127.0.0.3 -a 127.0.0.2 -C 3");
+    pair("cm-rping-v6", "rping -s -a :: -C 3", "rping -c -a ::ffff:127.0.0.3 -C 3");
+}
+
+#[test]
+fn connections_by_the_dozen() {
+    let pair = pair("cm-matose", "ucmatose -c 12", &format!("ucmatose -s {SERVER} -c 12"));
+    assert!(pair.client.contains("return status 0") && pair.server.contains("return status 0"));
+}
+
+#[test]
+fn datagrams_find_their_queue_pair() {
+    let pair = pair("cm-udaddy", "udaddy -c 3", &format!("udaddy -s {SERVER} -c 3"));
+    assert!(pair.client.contains("return status 0") && pair.server.contains("return status 0"));
+}
+
+#[test]
+fn synchronous_ids() {
+    for kind in ["r", "x"] {
+        let server = format!("rdma_xserver -c {kind}");
+        let pair = pair(&format!("cm-x{kind}"), &server, &format!("rdma_xclient -s {SERVER} -c {kind}"));
+        assert!(pair.client.contains("end 0") && pair.server.contains("end 0"), "{kind}");
+    }
+    let pair = pair("cm-sync", "rdma_server", &format!("rdma_client -s {SERVER}"));
+    assert!(pair.client.contains("end 0") && pair.server.contains("end 0"));
+}
+
+#[test]
+fn a_group_is_joined_and_its_members_hear() {
+    let node = Node::new("cm-mckey", 2);
+    let receiver = node.start(&words("mckey -m 224.1.1.1 -b 127.0.0.2 -C 3"));
+    let sender = node.start(&words("mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 3"));
+    for text in [sender.finish(), receiver.finish()] {
+        assert!(text.contains("joined dgid: ::ffff:224.1.1.1") && text.contains("return status 0"), "{text}");
+    }
+}
+
+#[test]
+fn sockets_over_rdma() {
+    for options in ["-S 64", "-S 65536", "-S 4096 -T b", "-S 4096 -T n"] {
+        let client = format!("rstream -s {SERVER} {options}");
+        let pair = pair("cm-rstream", &format!("rstream {options}"), &client);
+        assert!(pair.client.contains("custom"), "{}", pair.client);
+    }
+    let pair = pair("cm-riostream", "riostream -S 64", &format!("riostream -s {SERVER} -S 64"));
+    assert!(pair.client.contains("custom"), "{}", pair.client);
+}
+
+#[test]
+fn a_file_is_copied_whole() {
+    let node = Node::new("cm-rcopy", 2);
+    let dir = std::env::temp_dir();
+    let name =
+        |what| dir.join(format!("ironverbs-rcopy-{}-{what}", std::process::id())).display().to_string();
+    let (from, to) = (name("from"), name("to"));
+    let bytes: Vec<u8> = (0..1_000_003u32).map(|i| (i.wrapping_mul(7919) >> 8) as u8).collect();
+    std::fs::write(&from, &bytes).expect("a file");
+    let mut server = Pair::listener(&node, &["rcopy"]);
+    node.run(&["rcopy", &from, &format!("{SERVER}:{to}")]);
+    assert!(std::fs::read(&to).expect("the copy") == bytes);
+    server.kill();
+    let _ = (std::fs::remove_file(from), std::fs::remove_file(to));
+}
+
+#[test]
+fn perftest_by_the_connection_manager() {
+    for tool in [
+        "ib_send_bw -n 500",
+        "ib_write_bw -n 500",
+        "ib_read_lat -n 500",
+        "ib_send_bw -c UD -n 500",
+        "ib_write_bw -q 4 -n 100",
+    ] {
+        let server = format!("{tool} -R -F");
+        let pair = pair("cm-perftest", &server, &format!("{server} {SERVER}"));
+        assert!(!pair.rows().is_empty(), "{tool}: {}", pair.client);
+    }
+}
+
+#[test]
+fn who_connects_to_nobody_is_told_at_once() {
+    let node = Node::new("cm-nobody", 2);
+    let start = Instant::now();
+    let text = node.start(&words("rping -c -a 127.0.0.2 -C 1")).fails();
+    assert!(text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{text}");
+    let text = node.start(&words("udaddy -s 127.0.0.2")).fails();
+    assert!(text.contains("RDMA_CM_EVENT_UNREACHABLE, error: 1"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let text = node.start(&words("rping -c -a 10.9.9.9 -C 1")).fails();
+    assert!(text.contains("RDMA_CM_EVENT_ADDR_ERROR"), "{text}");
+}
+
+#[test]
+fn a_port_is_one_programs_until_it_ends() {
+    let node = Node::new("cm-port", 2);
+    let mut first = Pair::listener(&node, &words("rping -s -a 127.0.0.2"));
+    let text = node.start(&words("rping -s -a 127.0.0.2")).fails();
+    assert!(text.contains("Address already in use"), "{text}");
+    let mut other = Pair::listener(&node, &words("rping -s -a 127.0.0.3"));
+    let text = node.start(&words("rping -s -p 80 -a 10.1.2.3")).fails();
+    assert!(text.contains("Cannot assign requested address"), "{text}");
+    first.kill();
+    other.kill();
+    assert_eq!(locks(&node, ALL), 0);
+    Pair::managed(&node, &words("rping -s -C 1"), &words("rping -c -a 127.0.0.2 -C 1"));
+}
+
+#[test]
+fn who_loses_its_peer_is_told() {
+    let node = Node::new("cm-killed", 2);
+    let pair = || {
+        let server = Pair::listener(&node, &words("rping -s -v"));
+        let client = node.start(&words("rping -c -a 127.0.0.2 -v -C 1000000"));
+        std::thread::sleep(Duration::from_millis(700));
+        (server, client)
+    };
+    // In the midst of its work.
+    let (mut server, client) = pair();
+    server.kill();
+    let text = client.end();
+    assert!(text.contains("DISCONNECT") || text.contains("completion failed"), "{}", tail(&text));
+
+    // Waiting for a peer that does nothing, so that no packet would show that it is gone.
+    let (server, mut client) = pair();
+    client.signal("STOP");
+    std::thread::sleep(Duration::from_millis(300));
+    client.kill();
+    let text = server.end();
+    assert!(text.contains("server DISCONNECT EVENT"), "{}", tail(&text));
+    assert_eq!(locks(&node, ALL), 0);
+}
+
+fn tail(text: &str) -> String {
+    text.lines().rev().take(5).collect::<Vec<_>>().join("\n")
+}
