@@ -2,11 +2,15 @@
 //!
 //! Both say `port GID LID`. The one that connects is told that line of the other and the number of a service, the one that
 //! listens the service. Once connected they say `connected`, exchange a message, say `heard`, and the active side
-//! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`.
+//! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`. With `anything` behind it the other's
+//! message may be any: for peers that are other programs.
 
 use cm::{Accept, Command, ConnId, Connect, Event, Service};
 use driver::{SendOp, WcStatus};
-use hwspec::wire::mad::cm::{PortSpace, service_id};
+use hwspec::wire::{
+    IpPair,
+    mad::cm::{CmaHeader, PortSpace, service_id},
+};
 use ironverbs_tests::{
     end::{End, queue_pair},
     manager::{Manager, start},
@@ -34,10 +38,11 @@ fn hear() -> Done<String> {
 
 fn main() -> Done<()> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: meet DIR FID listen|connect";
+    let usage = "usage: meet DIR FID listen|connect [anything]";
     let dir = PathBuf::from(args.next().ok_or(usage)?);
     let fid: u8 = args.next().ok_or(usage)?.parse()?;
     let role = args.next().ok_or(usage)?;
+    let anything = args.next().is_some();
     // A device of its own for QP1: its events are the manager's alone.
     let device = node::runtime::open_device(&dir, fid)?;
     let mut manager = Manager::open(&device, std::process::id() as u16)?;
@@ -45,11 +50,11 @@ fn main() -> Done<()> {
     let port = device.port()?;
     say(format!("port {:032x} {}", u128::from_be_bytes(device.gid((port.lid == 0).into())?), port.lid))?;
     match role.as_str() {
-        "listen" => listen(&mut manager, &mut end),
+        "listen" => listen(&mut manager, &mut end, anything),
         _ => {
             // Where they share a function, the one that listens answers for what nobody listens to.
             manager.agent.set_elder(false);
-            connect(&mut manager, &mut end)
+            connect(&mut manager, &mut end, anything)
         }
     }
 }
@@ -58,7 +63,7 @@ fn next(manager: &mut Manager) -> Done<(ConnId, Event)> {
     manager.event(SOON)?.ok_or_else(|| "no event came".into())
 }
 
-fn listen(manager: &mut Manager, end: &mut End) -> Done<()> {
+fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
     let service_id = service_id(PortSpace::Tcp, hear()?.parse()?);
     let listener = manager.agent.open()?;
     manager.command(listener, Command::Listen { service_id })?;
@@ -87,17 +92,22 @@ fn listen(manager: &mut Manager, end: &mut End) -> Done<()> {
         let Event::Established { .. } = event else {
             return Err(format!("expected an RTU, found {event:?}").into());
         };
-        talk(end)?;
-        let (_, event) = next(manager)?;
-        let Event::Disconnect { .. } = event else {
-            return Err(format!("expected a DREQ, found {event:?}").into());
-        };
-        manager.command(id, Command::DisconnectReply { private_data: Vec::new() })?;
+        talk(end, anything)?;
+        match anything {
+            true => part(manager, id)?,
+            false => {
+                let (_, event) = next(manager)?;
+                let Event::Disconnect { .. } = event else {
+                    return Err(format!("expected a DREQ, found {event:?}").into());
+                };
+                manager.command(id, Command::DisconnectReply { private_data: Vec::new() })?;
+            }
+        }
         finish(manager, end, id)?;
     }
 }
 
-fn connect(manager: &mut Manager, end: &mut End) -> Done<()> {
+fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
     loop {
         let line = hear()?;
         let mut words = line.split_whitespace();
@@ -111,6 +121,7 @@ fn connect(manager: &mut Manager, end: &mut End) -> Done<()> {
             starting_psn: 0x33_3333,
             responder_resources: 4,
             initiator_depth: 4,
+            private_data: CmaHeader::new(IpPair::from_gids(path.local_gid, gid), 0xc000).as_bytes().to_vec(),
             ..Connect::new(service_id(PortSpace::Tcp, service), Service::Rc, path)
         };
         manager.command(id, Command::Connect(Box::new(connect)))?;
@@ -127,18 +138,14 @@ fn connect(manager: &mut Manager, end: &mut End) -> Done<()> {
         start(&end.qp, &end.device, &parameters)?;
         end.receive(1, 0, 64)?;
         manager.command(id, Command::Ready { private_data: Vec::new() })?;
-        talk(end)?;
-        manager.command(id, Command::Disconnect { private_data: Vec::new() })?;
-        let (_, event) = next(manager)?;
-        let Event::Disconnected { .. } = event else {
-            return Err(format!("expected a DREP, found {event:?}").into());
-        };
+        talk(end, anything)?;
+        part(manager, id)?;
         finish(manager, end, id)?;
     }
 }
 
 /// A message each way.
-fn talk(end: &End) -> Done<()> {
+fn talk(end: &End, anything: bool) -> Done<()> {
     say("connected")?;
     end.words.put(64, WORDS);
     end.post(2, SendOp::Send, &[end.sge(64, WORDS.len())])?;
@@ -148,10 +155,23 @@ fn talk(end: &End) -> Done<()> {
             return Err(format!("{wc:?}").into());
         }
     }
-    if end.words.bytes(0, WORDS.len()) != WORDS {
+    if !anything && end.words.bytes(0, WORDS.len()) != WORDS {
         return Err("another message was expected".into());
     }
     Ok(say("heard")?)
+}
+
+/// Disconnects, whether or not the other does so too.
+fn part(manager: &mut Manager, id: ConnId) -> Done<()> {
+    let private_data = Vec::new();
+    if manager.command(id, Command::Disconnect { private_data }).is_err() {
+        let private_data = Vec::new();
+        manager.command(id, Command::DisconnectReply { private_data })?;
+    }
+    match next(manager)?.1 {
+        Event::Disconnect { .. } | Event::Disconnected { .. } => Ok(()),
+        event => Err(format!("expected a DREQ or DREP, found {event:?}").into()),
+    }
 }
 
 fn finish(manager: &mut Manager, end: &mut End, id: ConnId) -> Done<()> {
