@@ -165,3 +165,28 @@ fn verbs_looked_up_as_nccl_does_are_all_there_and_work_and_nothing_of_mlx5s_own_
     let out = node.run(&["/usr/bin/python3", script.to_str().expect("a path of letters")]);
     assert_eq!(out, "iron0\niron1\n24 symbols\n");
 }
+
+#[test]
+fn perfquery_reads_the_counters_of_every_port_on_infiniband_and_says_so_where_it_cannot() {
+    let node = Node::new("nl-perf", 2).on_infiniband();
+    let script = "ib_write_bw -d iron2 -n 100 >/dev/null 2>&1 & sleep 1; \
+        ib_write_bw -d iron1 -n 100 127.0.0.1 >/dev/null 2>&1; wait; sleep 0.2; \
+        perfquery -C iron1 -x 2>&1; perfquery -C iron1 -x 3 1 2>&1; cat /sys/class/infiniband/iron1/ports/1/counters/port_xmit_data; \
+        perfquery -C iron1 -R 2>&1; sminfo -C iron1 -t 100 2>&1; true";
+    let out = node.run(&["sh", "-c", script]);
+    let values = |name: &str| -> Vec<u64> {
+        let rows =
+            out.lines().filter_map(|l| l.strip_prefix(name)?.trim_start_matches([':', '.']).parse().ok());
+        rows.collect()
+    };
+    let (sent, received) = (values("PortXmitData"), values("PortRcvData"));
+    assert!(sent.len() == 2 && sent[0] > 100 * 65536 / 4 && received[1] >= sent[0], "{out}");
+    assert!(out.lines().any(|l| l == sent[0].to_string()), "{out}");
+    assert!(out.contains("failed: perf reset") && out.contains("query"), "{out}");
+    drop(node);
+    let ethernet = Node::new("nl-perf-eth", 1);
+    let out = ethernet.run(&["sh", "-c", "perfquery -C iron1 2>&1 || true; ibstat iron1; ibstatus iron1"]);
+    for part in ["Failed to open 'iron1'", "State: Active", "Link layer: Ethernet", "state:\t\t 4: ACTIVE"] {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}");
+    }
+}

@@ -4,7 +4,11 @@
 //! held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
-use crate::state::{COUNTERS, FreeList, FunctionRow};
+use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort};
+use hwspec::{
+    layout::prefix,
+    wire::mad::{MAD_SIZE, MadHeader, Method, MgmtClass, status},
+};
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromBytes;
@@ -27,12 +31,26 @@ impl Region {
         std::array::from_fn(|i| before[i].wrapping_add(now[i]))
     }
 
+    /// What the port of `fid` says to a performance management MAD that asks (IBTA 16.1), counted since power-on. Who wants
+    /// to clear them is told that nobody does so here. `None` to what is no question.
+    pub fn performance(&self, fid: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        let header = MadHeader::from_bytes(prefix(request));
+        if header.mgmt_class() != MgmtClass::Perf {
+            return None;
+        }
+        if header.method() == Method::Set {
+            return Some(crate::subnet::refuse(request, status::BAD_METHOD));
+        }
+        let downs = self.look(fid, offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed))?;
+        crate::subnet::performance(request, &self.counters(fid), downs)
+    }
+
     /// The port of `fid`, if there is such a function.
     pub fn port(&self, fid: u8) -> Option<PortGlimpse> {
         let ib = offset_of!(FunctionRow, ib);
         Some(PortGlimpse {
             up: self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0,
-            gid_prefix: self.look(fid, ib + offset_of!(crate::state::IbPort, gid_prefix))?,
+            gid_prefix: self.look(fid, ib + offset_of!(IbPort, gid_prefix))?,
         })
     }
 

@@ -15,7 +15,7 @@ mod smp;
 mod switch;
 
 pub(crate) use agent::{arrive, group_port_gone};
-pub(crate) use pma::port_counters;
+pub(crate) use pma::{port_counters, reply as performance};
 pub(crate) use smp::set_link;
 
 use crate::{
@@ -102,7 +102,7 @@ fn turned(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
 }
 
 /// An answer that says why there is none.
-fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
+pub(crate) fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
     turned(request, status)
 }
 

@@ -16,6 +16,36 @@ const ALL_PORTS: u8 = 0xff;
 /// Answers a performance management MAD.
 pub(super) fn answer(func: &mut Func<'_>, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
     let header = MadHeader::from_bytes(prefix(request));
+    if header.method() == Method::Set && may_be_done(request) {
+        match header.attribute_id() {
+            PORT_COUNTERS => clear(func, u32::from(PortCounters::read(&request[DATA..]).counter_select())),
+            _ => clear_traffic(func, PortCountersExtended::read(&request[DATA..]).counter_select()),
+        }
+    }
+    let f = func.function();
+    reply(request, &f.counters, f.ib.link_downed)
+}
+
+/// Whether a request to clear counters is one of a port that is there.
+fn may_be_done(request: &[u8; MAD_SIZE]) -> bool {
+    let header = MadHeader::from_bytes(prefix(request));
+    check_version(&header, CLASS_VERSION).is_ok()
+        && matches!(header.attribute_id(), PORT_COUNTERS | PORT_COUNTERS_EXTENDED)
+        && is_port(request)
+}
+
+/// The port selected lies in the same place in both attributes.
+fn is_port(request: &[u8; MAD_SIZE]) -> bool {
+    matches!(request[DATA + 1], 1 | ALL_PORTS)
+}
+
+/// What a port with these counters says to a performance management MAD, once what was to be cleared is.
+pub(crate) fn reply(
+    request: &[u8; MAD_SIZE],
+    counters: &[u64; COUNTERS],
+    link_downed: u8,
+) -> Option<[u8; MAD_SIZE]> {
+    let header = MadHeader::from_bytes(prefix(request));
     header.method().answer()?;
     let status = match (check_version(&header, CLASS_VERSION), header.method()) {
         (Err(status), _) => Some(status),
@@ -25,28 +55,20 @@ pub(super) fn answer(func: &mut Func<'_>, request: &[u8; MAD_SIZE]) -> Option<[u
     if let Some(status) = status {
         return Some(refuse(request, status));
     }
-    let set = header.method() == Method::Set;
-    // The port selected lies in the same place in both.
     let port = request[DATA + 1];
     let mut out = turned(request, 0);
     match header.attribute_id() {
-        CLASS_PORT_INFO if !set => put(&mut out, &class_port_info()),
-        PORT_COUNTERS | PORT_COUNTERS_EXTENDED if port != 1 && port != ALL_PORTS => {
+        CLASS_PORT_INFO if header.method() == Method::Get => put(&mut out, &class_port_info()),
+        PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !is_port(request) => {
             return Some(refuse(request, status::BAD_FIELD));
         }
         PORT_COUNTERS => {
-            if set {
-                clear(func, u32::from(PortCounters::read(&request[DATA..]).counter_select()));
-            }
-            let mut counters = port_counters(func);
+            let mut counters = basic(counters, link_downed);
             counters.set().port_select(port);
             put(&mut out, &counters);
         }
         PORT_COUNTERS_EXTENDED => {
-            if set {
-                clear_traffic(func, PortCountersExtended::read(&request[DATA..]).counter_select());
-            }
-            let mut counters = extended(func);
+            let mut counters = extended(counters);
             counters.set().port_select(port);
             put(&mut out, &counters);
         }
@@ -100,13 +122,17 @@ fn receive_errors(counters: &[u64; COUNTERS]) -> u64 {
 /// `PortCounters` of a function's port. Data are counted in words.
 pub(crate) fn port_counters(func: &Func<'_>) -> PortCounters {
     let f = func.function();
-    let t = traffic(&f.counters);
+    basic(&f.counters, f.ib.link_downed)
+}
+
+fn basic(of: &[u64; COUNTERS], link_downed: u8) -> PortCounters {
+    let t = traffic(of);
     let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let mut counters = PortCounters::zeroed();
     counters
         .set()
-        .rcv_errors(u16::try_from(receive_errors(&f.counters)).unwrap_or(u16::MAX))
-        .link_downed(f.ib.link_downed)
+        .rcv_errors(u16::try_from(receive_errors(of)).unwrap_or(u16::MAX))
+        .link_downed(link_downed)
         .xmit_data(most(t.xmit_bytes / 4))
         .rcv_data(most(t.rcv_bytes / 4))
         .xmit_pkts(most(t.xmit))
@@ -114,8 +140,8 @@ pub(crate) fn port_counters(func: &Func<'_>) -> PortCounters {
     counters
 }
 
-fn extended(func: &Func<'_>) -> PortCountersExtended {
-    let t = traffic(&func.function().counters);
+fn extended(of: &[u64; COUNTERS]) -> PortCountersExtended {
+    let t = traffic(of);
     let mut counters = PortCountersExtended::zeroed();
     counters
         .set()

@@ -115,6 +115,11 @@ impl DeviceInfo {
         }
     }
 
+    /// It has a device file for management datagrams, with the number of its `uverbsN`: a node's on InfiniBand.
+    pub fn has_umad(&self) -> bool {
+        self.link_layer == LinkLayer::Infiniband && self.place.is_none()
+    }
+
     /// LID of the subnet's administrator; 0 where there is none that we know of.
     pub fn sm_lid(&self) -> u16 {
         let on_subnet = self.link_layer == LinkLayer::Infiniband && self.place.is_none();

@@ -102,9 +102,31 @@ impl Listener {
 
     /// The call returns descriptor `number`, which is `file` from then on.
     pub fn give(&self, notice: &Notice, file: BorrowedFd<'_>, number: u32, cloexec: bool) -> io::Result<()> {
+        self.add(notice, file, number, cloexec, libc::SECCOMP_ADDFD_FLAG_SEND as u32)
+    }
+
+    /// The caller's descriptor `number` is `file` from now on; the call still waits.
+    pub fn replace(
+        &self,
+        notice: &Notice,
+        file: BorrowedFd<'_>,
+        number: u32,
+        cloexec: bool,
+    ) -> io::Result<()> {
+        self.add(notice, file, number, cloexec, 0)
+    }
+
+    fn add(
+        &self,
+        notice: &Notice,
+        file: BorrowedFd<'_>,
+        number: u32,
+        cloexec: bool,
+        flags: u32,
+    ) -> io::Result<()> {
         let give = libc::seccomp_notif_addfd {
             id: notice.id,
-            flags: (libc::SECCOMP_ADDFD_FLAG_SETFD | libc::SECCOMP_ADDFD_FLAG_SEND) as u32,
+            flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32 | flags,
             srcfd: file.as_raw_fd() as u32,
             newfd: number,
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },

@@ -13,6 +13,7 @@ use crate::devices::DeviceInfo;
 
 const CLASS: &str = "/sys/class";
 const UVERBS: &str = "/sys/class/infiniband_verbs";
+const UMAD: &str = "/sys/class/infiniband_mad";
 const PCI: &str = "/sys/bus/pci/devices";
 const DEV: &str = "/dev";
 const CDEVS: &str = "/dev/infiniband";
@@ -61,13 +62,17 @@ pub fn host_has_devices() -> bool {
     names(&dir).any(of_host)
 }
 
-/// The host's real uverbs devices keep their numbers; ours follow them.
+/// The host's real uverbs devices keep their numbers, and so do its umad devices; ours follow them.
 fn first_free_uverbs() -> u32 {
-    names(Path::new(UVERBS))
-        .filter(|name| !Path::new(UVERBS).join(name).join(NODE_FILE).exists())
-        .filter_map(|name| name.to_str()?.strip_prefix("uverbs")?.parse::<u32>().ok())
-        .max()
-        .map_or(0, |last| last.saturating_add(1))
+    let of_host = |(dir, kind): (&'static str, &'static str)| {
+        names(Path::new(dir)).filter_map(move |name| {
+            let ours =
+                fs::read_link(Path::new(dir).join(&name)).is_ok_and(|to| to.starts_with(DEVICES_FROM_CLASS));
+            name.to_str()?.strip_prefix(kind)?.parse::<u32>().ok().filter(|_| !ours)
+        })
+    };
+    let numbers = [(UVERBS, "uverbs"), (UMAD, "umad")].into_iter().flat_map(of_host);
+    numbers.max().map_or(0, |last| last.saturating_add(1))
 }
 
 fn names(dir: &Path) -> impl Iterator<Item = OsString> + use<> {
@@ -129,7 +134,8 @@ fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
         dev
     };
     let uverbs = devices.iter().map(|d| format!("uverbs{}", d.uverbs));
-    for name in uverbs.chain([sysfs::RDMA_CM.to_owned()]) {
+    let umads = devices.iter().filter(|d| d.has_umad()).map(|d| format!("umad{}", d.uverbs));
+    for name in uverbs.chain(umads).chain([sysfs::RDMA_CM.to_owned()]) {
         let at = Path::new(CDEVS).join(name);
         fs::File::create_new(&at)
             .and_then(|_| bind(Path::new("/dev/null"), &at))

@@ -33,6 +33,7 @@ const ON_DESCRIPTORS: [libc::c_long; 5] =
 const DATA_NR: u32 = 0;
 const DATA_ARCH: u32 = 4;
 const DATA_ARG0: u32 = 16;
+const DATA_ARG1: u32 = 24;
 const DATA_ARG2: u32 = 32;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -70,25 +71,40 @@ const HIDING: [libc::sock_filter; 10] = [
     ALLOW,
 ];
 
-/// RDMA netlink is the supervisor's.
-const WATCHING: [libc::sock_filter; 19] = [
+/// Questions to the device files of management datagrams (ib_user_mad.h), which are not the kernel's either.
+pub const REGISTER: u32 = 0xc01c_1b01;
+/// Gives an agent back.
+pub const UNREGISTER: u32 = 0x4004_1b02;
+/// Packets with a P_Key index from now on.
+pub const ENABLE_PKEY: u32 = 0x1b03;
+/// As [`REGISTER`], with flags.
+pub const REGISTER_2: u32 = 0xc028_1b04;
+
+/// RDMA netlink and management datagrams are the supervisor's.
+const WATCHING: [libc::sock_filter; 25] = [
     op(LOAD, DATA_ARCH),
-    want(AUDIT_ARCH, 16),
+    want(AUDIT_ARCH, 22),
     op(LOAD, DATA_NR),
-    either(ON_DESCRIPTORS[0] as u32, 9),
-    either(ON_DESCRIPTORS[1] as u32, 8),
-    either(ON_DESCRIPTORS[2] as u32, 7),
-    either(ON_DESCRIPTORS[3] as u32, 6),
-    either(ON_DESCRIPTORS[4] as u32, 5),
-    want(libc::SYS_socket as u32, 9),
+    either(ON_DESCRIPTORS[0] as u32, 10),
+    either(ON_DESCRIPTORS[1] as u32, 9),
+    either(ON_DESCRIPTORS[2] as u32, 8),
+    either(ON_DESCRIPTORS[3] as u32, 7),
+    either(ON_DESCRIPTORS[4] as u32, 6),
+    either(libc::SYS_ioctl as u32, 9),
+    want(libc::SYS_socket as u32, 14),
     op(LOAD, DATA_ARG0),
-    want(libc::AF_NETLINK as u32, 7),
+    want(libc::AF_NETLINK as u32, 12),
     op(LOAD, DATA_ARG2),
-    libc::sock_filter { code: JUMP_EQ, jt: 4, jf: 5, k: NETLINK_RDMA as u32 },
+    libc::sock_filter { code: JUMP_EQ, jt: 9, jf: 10, k: NETLINK_RDMA as u32 },
     op(LOAD, DATA_ARG0),
-    libc::sock_filter { code: JUMP_GE, jt: 0, jf: 3, k: DESCRIPTORS.start },
-    libc::sock_filter { code: JUMP_GE, jt: 2, jf: 0, k: DESCRIPTORS.end },
+    libc::sock_filter { code: JUMP_GE, jt: 0, jf: 8, k: DESCRIPTORS.start },
+    libc::sock_filter { code: JUMP_GE, jt: 7, jf: 0, k: DESCRIPTORS.end },
     op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+    op(LOAD, DATA_ARG1),
+    either(REGISTER, 3),
+    either(REGISTER_2, 2),
+    either(ENABLE_PKEY, 1),
+    want(UNREGISTER, 1),
     op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
     ALLOW,
 ];
@@ -151,6 +167,7 @@ mod tests {
                         DATA_NR => nr as u32,
                         DATA_ARCH => AUDIT_ARCH,
                         DATA_ARG0 => args[0],
+                        DATA_ARG1 => args[1],
                         DATA_ARG2 => args[2],
                         other => panic!("{other}"),
                     }
@@ -178,8 +195,14 @@ mod tests {
             let seen = [0, 3, 899, 900, 1023, 1024, u32::MAX].map(|fd| watched(call, [fd, 0, 0]));
             assert_eq!(seen, [false, false, false, true, true, false, false]);
         }
-        for call in [libc::SYS_read, libc::SYS_write, libc::SYS_ioctl, libc::SYS_futex, libc::SYS_getsockname]
-        {
+        for command in [REGISTER, REGISTER_2, ENABLE_PKEY, UNREGISTER] {
+            assert!(watched(libc::SYS_ioctl, [3, command, 0]));
+        }
+        // RDMA_VERBS_IOCTL, TCGETS.
+        for command in [0xc018_1b01, 0x5401] {
+            assert!(!watched(libc::SYS_ioctl, [950, command, rdma]));
+        }
+        for call in [libc::SYS_read, libc::SYS_write, libc::SYS_futex, libc::SYS_getsockname] {
             assert!(!watched(call, [950, 3, rdma]));
         }
         assert_eq!(run(&HIDING, libc::SYS_socket, [netlink, 3, rdma]) & 0xffff, libc::EPROTONOSUPPORT as u32);

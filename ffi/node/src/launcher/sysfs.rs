@@ -103,6 +103,10 @@ pub fn classes(devices: &[DeviceInfo]) -> Tree {
         tree.link(format!("infiniband/{}", d.name), format!("{home}/infiniband/{}", d.name));
         let uverbs = format!("uverbs{}", d.uverbs);
         tree.link(format!("infiniband_verbs/{uverbs}"), format!("{home}/infiniband_verbs/{uverbs}"));
+        if d.has_umad() {
+            let umad = format!("infiniband_mad/umad{}", d.uverbs);
+            tree.link(umad.clone(), format!("{home}/{umad}"));
+        }
     }
     tree
 }
@@ -126,6 +130,9 @@ pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
         }
         verbs_device(&mut tree, d);
         uverbs(&mut tree, d, node);
+        if d.has_umad() {
+            umad(&mut tree, d);
+        }
     }
     tree
 }
@@ -211,6 +218,15 @@ fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
     tree.line(format!("{home}/abi_version"), 1);
     tree.line(format!("{home}/uevent"), format!("MAJOR=1\nMINOR=3\nDEVNAME=infiniband/uverbs{}", d.uverbs));
     tree.bytes(format!("{home}/{NODE_FILE}"), place(d, node).text());
+}
+
+fn umad(tree: &mut Tree, d: &DeviceInfo) {
+    let home = format!("{}/infiniband_mad/umad{}", d.bdf, d.uverbs);
+    tree.link(format!("{home}/device"), format!("../../../{}", d.bdf));
+    tree.link(format!("{home}/subsystem"), "../../../../../../class/infiniband_mad");
+    tree.line(format!("{home}/ibdev"), &d.name);
+    tree.line(format!("{home}/port"), 1);
+    tree.line(format!("{home}/dev"), NULL_DEVICE);
 }
 
 #[cfg(test)]

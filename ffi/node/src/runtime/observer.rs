@@ -10,6 +10,7 @@ use devmodel::{
     region::{PortGlimpse, Region},
     state::{COUNTERS, CqRow, MkeyRow, PdRow, QpRow, SrqRow, UctxRow},
 };
+use hwspec::wire::mad::MAD_SIZE;
 use std::{
     fs::{Metadata, OpenOptions},
     os::unix::fs::MetadataExt,
@@ -76,6 +77,11 @@ impl Observer {
     /// What the port of `fid` has counted, by `devmodel::state::Counters`.
     pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
         self.region.counters(fid)
+    }
+
+    /// What the port of `fid` says to a performance management MAD; `None` to what is no question.
+    pub fn performance(&self, fid: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        self.region.performance(fid, request)
     }
 
     /// The port of `fid`.

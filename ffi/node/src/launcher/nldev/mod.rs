@@ -74,6 +74,11 @@ impl World {
         }
     }
 
+    /// Our devices.
+    pub fn devices(&self) -> &[DeviceInfo] {
+        &self.devices
+    }
+
     /// The node, if the devices are on one.
     pub fn observer(&self) -> Option<&Observer> {
         self.observer.as_ref()

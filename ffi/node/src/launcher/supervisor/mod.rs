@@ -7,6 +7,7 @@ mod live;
 mod process;
 mod sockets;
 mod sys;
+mod umad;
 
 use super::nldev::{Host, World};
 use super::notify::Listener;
@@ -19,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use umad::Umads;
 
 /// How old a counter below `/sys` may be while programs are on the node, less what it takes to write it.
 const PERIOD: Duration = Duration::from_millis(80);
@@ -72,12 +74,12 @@ fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: O
     let mut live = Live::new(tree, &devices);
     let mut world = World::new(devices, host);
     world.look_at(node);
-    let mut sockets = Sockets::new()?;
+    let (mut sockets, mut umads) = (Sockets::new()?, Umads::default());
     let visits = sys::Visits::of(node).ok();
     // Somebody may have come before we looked.
     let mut awake = Some(Instant::now());
     loop {
-        let mut until = sockets.next_deadline();
+        let mut until = [sockets.next_deadline(), umads.next_deadline()].into_iter().flatten().min();
         if let Some(observer) = world.observer() {
             live.refresh(observer);
             // Who opened the node a moment ago may not have taken its place yet.
@@ -89,7 +91,7 @@ fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: O
             }
         }
         let watch = visits.as_ref().map(AsFd::as_fd);
-        let ready = sys::wait(listener.as_fd(), watch, until)?;
+        let ready = sys::wait(listener.as_fd(), watch, &umads.files(), until)?;
         if ready.over {
             return Ok(());
         }
@@ -100,6 +102,7 @@ fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: O
         }
         if ready.called {
             match listener.receive() {
+                Ok(notice) if notice.call == libc::SYS_ioctl => umads.serve(listener, &world, &notice),
                 Ok(notice) => sockets.serve(listener, &world, notice),
                 // Whoever called was interrupted.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
@@ -107,5 +110,6 @@ fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: O
             }
         }
         sockets.expire(listener);
+        umads.work(&world);
     }
 }

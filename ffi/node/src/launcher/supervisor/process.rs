@@ -138,10 +138,22 @@ impl Process {
         text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
     }
 
+    /// The file behind descriptor `number`, as the program sees it.
+    pub fn file(self, number: u32) -> Option<String> {
+        let link = fs::read_link(format!("/proc/{}/fd/{number}", self.0)).ok()?;
+        link.into_os_string().into_string().ok()
+    }
+
+    /// The flags with which descriptor `number` is open.
+    pub fn file_flags(self, number: u32) -> Option<libc::c_int> {
+        let text = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.0)).ok()?;
+        let octal = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        libc::c_int::from_str_radix(octal.trim(), 8).ok()
+    }
+
     /// The inode of the socket behind descriptor `number`; `None` if it is none.
     pub fn socket(self, number: u32) -> Option<u64> {
-        let link = fs::read_link(format!("/proc/{}/fd/{number}", self.0)).ok()?;
-        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+        self.file(number)?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     }
 
     /// The first of our numbers that it does not use.

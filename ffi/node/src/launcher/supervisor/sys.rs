@@ -129,6 +129,62 @@ pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
+/// Two ends of a line of packets: ours never waits, the other not if `nonblocking`.
+pub fn packet_pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel writes two descriptors, which are ours alone.
+    let (ours, its) = unsafe {
+        check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()))?;
+        (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
+    };
+    if nonblocking {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::fcntl(its.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
+    }
+    Ok((ours, its))
+}
+
+/// The next packet, at most `most` bytes of it; `None` while there is none.
+///
+/// # Errors
+/// The other end is closed.
+pub fn receive_packet(from: BorrowedFd<'_>, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0u8; most];
+    // SAFETY: the kernel writes at most `most` bytes.
+    let got = unsafe { libc::recv(from.as_raw_fd(), bytes.as_mut_ptr().cast(), most, libc::MSG_DONTWAIT) };
+    match usize::try_from(got) {
+        Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+        Ok(len) => {
+            bytes.truncate(len);
+            Ok(Some(bytes))
+        }
+        Err(_) => match io::Error::last_os_error() {
+            e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// Sends a packet; one for which there is no room is lost.
+pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
+    // SAFETY: the bytes are only read.
+    unsafe {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
+    };
+}
+
+/// What tells a file from every other.
+pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills the structure whenever it returns 0, and only then it is read.
+    unsafe {
+        check(libc::fstat(of.as_raw_fd(), stat.as_mut_ptr()))?;
+        Ok(stat.assume_init().st_ino)
+    }
+}
+
 /// What a wait ended with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
@@ -140,26 +196,28 @@ pub struct Ready {
     pub visited: bool,
 }
 
-/// Waits for a call, for a visit, or until a time.
+/// Waits for a call, for a visit, for any of `files`, or until a time.
 pub fn wait(
     calls: BorrowedFd<'_>,
     visits: Option<BorrowedFd<'_>>,
+    files: &[BorrowedFd<'_>],
     until: Option<Instant>,
 ) -> io::Result<Ready> {
     let at = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // A negative number is passed over.
-    let mut both = [at(calls.as_raw_fd()), at(visits.map_or(-1, |fd| fd.as_raw_fd()))];
+    let mut all = vec![at(calls.as_raw_fd()), at(visits.map_or(-1, |fd| fd.as_raw_fd()))];
+    all.extend(files.iter().map(|fd| at(fd.as_raw_fd())));
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // Rounded up, or the last millisecond would be spent awake.
     let timeout = left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as libc::c_int);
-    // SAFETY: two structures of integers, which the kernel fills.
-    match check(unsafe { libc::poll(both.as_mut_ptr(), 2, timeout) }) {
+    // SAFETY: as many structures of integers as said, which the kernel fills.
+    match check(unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, timeout) }) {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(Ready::default()),
         Err(e) => Err(e),
         Ok(_) => Ok(Ready {
-            called: both[0].revents & libc::POLLIN != 0,
-            over: both[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
-            visited: both[1].revents != 0,
+            called: all[0].revents & libc::POLLIN != 0,
+            over: all[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+            visited: all[1].revents != 0,
         }),
     }
 }
