@@ -159,6 +159,8 @@ impl<'a> SendBatch<'a> {
                 let [a, b, c] = [0, 16, 32].map(|at| hwspec::layout::prefix(&vector.as_bytes()[at..]));
                 self.build(wr, plan, &[a, b, c])
             }
+            // Headers are not inline, and nothing is filled in.
+            (Service::RawPacket, Target::Peer) => self.build(wr, plan, &[[0; EthSeg::SIZE]]),
             (Service::XrcIni, Target::Srq(srqn)) => {
                 let mut segment = XrcSeg::zeroed();
                 segment.set().xrc_srqn(Srqn(srqn & 0xff_ffff));

@@ -52,17 +52,18 @@ impl Making<'_> {
 
     fn undo(self) {
         for (op, number) in self.made.into_iter().rev() {
-            if let Err(error) = end(self.function, op, number) {
+            if let Err(error) = end(self.function, op, 0, number) {
                 tracing::warn!(?op, number, %error, "a stand-in could not be destroyed");
             }
         }
     }
 }
 
-/// Destroys the function's object `number`: all such commands have one layout.
-pub fn end(function: &Function, op: Opcode, number: u32) -> Result<(), Error> {
+/// Destroys object `number` of a user context (0: the function's own): all such commands have one layout.
+pub fn end(function: &Function, op: Opcode, uid: u16, number: u32) -> Result<(), Error> {
     let mut input = [0; 0x10];
     input[..2].copy_from_slice(&op.raw().to_be_bytes());
+    input[2..4].copy_from_slice(&uid.to_be_bytes());
     input[8..12].copy_from_slice(&number.to_be_bytes());
     function.execute(op, &input, &mut [0; 0x10])
 }
@@ -80,7 +81,10 @@ impl StandIns {
         let mut making = Making { function, made: Vec::new() };
         let made = Self::make(&mut making, at);
         match &made {
-            Ok(made) => lock.set_stand_ins([1, made.pdn, made.cqn, made.xrcdn, made.srqn, 0, 0, 0]),
+            Ok(made) => {
+                let [.., flows, _, _] = lock.stand_ins();
+                lock.set_stand_ins([1, made.pdn, made.cqn, made.xrcdn, made.srqn, flows, 0, 0]);
+            }
             Err(error) if error.is_uncertain() => {} // one may yet come to life
             Err(_) => {
                 making.undo();

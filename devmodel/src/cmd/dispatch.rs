@@ -54,7 +54,7 @@ fn takes_op_mod(op: Opcode) -> bool {
 }
 
 /// The uid of resources shared by all user contexts (Linux: MLX5_SHARED_RESOURCE_UID).
-const SHARED_UID: u16 = 0xffff;
+pub(super) const SHARED_UID: u16 = 0xffff;
 
 /// Whether the command creates, changes or ends an object that may belong to a user context.
 fn takes_uid(op: Opcode) -> bool {

@@ -2,6 +2,7 @@
 
 use super::{
     call::{Call, let_go},
+    dispatch::SHARED_UID,
     refusal::{Done, Syndrome},
 };
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     state::{FlowCounterRow, FlowGroupRow, FlowTableRow},
 };
 use hwspec::{
-    cmd::flow::*,
+    cmd::{CmdIn, flow::*},
     context::{
         flow::{FlowTableContext, MatchParam},
         vport::TrafficCounter,
@@ -44,6 +45,15 @@ pub(super) fn table(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     call.own::<FlowTableRow>(number, Syndrome::NoSuchFlowTable)
 }
 
+/// A table the caller may have groups and entries in: its own, or one the function's driver lets all use.
+pub(super) fn open_table(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
+    let is_shared = |i: &u32| call.func.row::<FlowTableRow>(*i).is_some_and(|row| row.shared != 0);
+    match call.func.index::<FlowTableRow>(number).filter(is_shared) {
+        Some(index) => Ok(index),
+        None => table(call, number),
+    }
+}
+
 /// What happens to packets that no entry matches, as a row keeps it.
 fn miss(call: &Call<'_, '_, '_>, level: u32, c: &FlowTableContext) -> Done<(u32, u32)> {
     match c.table_miss_action() {
@@ -67,10 +77,12 @@ pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::QueueSize.unless(c.log_size() <= LOG_MAX_SIZE)?;
     Syndrome::FlowLevel.unless(c.level() <= MAX_LEVEL)?;
     let (miss_action, miss) = miss(call, c.level().into(), &c)?;
+    let shared = CmdIn::read(call.input).uid() == SHARED_UID;
     let index = call.alloc::<FlowTableRow>(1)?;
     if let Some(row) = call.func.row_mut::<FlowTableRow>(index) {
         row.level = c.level().into();
         row.log_size = c.log_size().into();
+        row.shared = shared.into();
         (row.miss_action, row.miss) = (miss_action, miss);
     }
     let mut out = CreateFlowTableOut::zeroed();
@@ -143,7 +155,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateFlowGroupIn = call.input()?;
     own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let index = table(call, input.table_id())?;
+    let index = open_table(call, input.table_id())?;
     let (start, end) = (input.start_flow_index(), input.end_flow_index());
     let size = call.func.row::<FlowTableRow>(index).map_or(0, |row| 1u32 << row.log_size);
     Syndrome::FlowRange.unless(start <= end && end < size)?;
@@ -194,7 +206,7 @@ pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
 
 /// A group of a table of the caller.
 pub(super) fn group(call: &Call<'_, '_, '_>, table_id: u32, group_id: u32) -> Done<u32> {
-    let table = table(call, table_id)?;
+    let table = open_table(call, table_id)?;
     let group = call.own::<FlowGroupRow>(group_id, Syndrome::NoSuchFlowGroup)?;
     let of_table = call.func.row::<FlowGroupRow>(group).is_some_and(|row| row.table == table);
     Syndrome::NoSuchFlowGroup.unless(of_table)?;

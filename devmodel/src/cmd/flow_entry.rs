@@ -2,7 +2,7 @@
 
 use super::{
     call::{Call, let_go},
-    flow::{OUTER, own_tables, table},
+    flow::{OUTER, open_table, own_tables, table},
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
@@ -134,7 +134,7 @@ fn link(func: &mut Func<'_>, table: u32, before: Option<u32>, index: u32) {
 pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetFteIn = call.input()?;
     own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let table = table(call, input.table_id())?;
+    let table = open_table(call, input.table_id())?;
     let level = call.func.row::<FlowTableRow>(table).map_or(0, |row| row.level);
     let c = input.flow_context();
     let act = act(call, (!input.ignore_flow_level()).then_some(level), &c)?;
@@ -245,12 +245,27 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DeleteFteIn = call.input()?;
     own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let table = table(call, input.table_id())?;
+    let table = open_table(call, input.table_id())?;
     let (_, here) = find(call.func, table, input.flow_index());
     let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
     call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
     end(call.func, index);
     call.answer(&DeleteFteOut::zeroed())
+}
+
+/// Ends the entries that lead to interface `tir`, which ends although they refer to it.
+pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
+    if func.row::<TirRow>(tir).is_none_or(|row| row.head.refs == 0) {
+        return;
+    }
+    for index in func.live::<FlowEntryRow>() {
+        let leads = func
+            .row::<FlowEntryRow>(index)
+            .is_some_and(|row| row.to.iter().take(row.count[0] as usize).any(|to| *to == TO_TIR << 24 | tir));
+        if leads {
+            end(func, index);
+        }
+    }
 }
 
 /// Ends the entry: it matches no more.

@@ -2,6 +2,7 @@
 
 use super::{
     call::{Call, let_go},
+    flow_entry,
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
@@ -187,6 +188,7 @@ pub(super) fn destroy_tir(call: &mut Call<'_, '_, '_>) -> Done {
 
 /// Ends the interface, whoever refers to it.
 pub(super) fn end_tir(func: &mut Func<'_>, index: u32) {
+    flow_entry::end_with(func, index);
     let Some(row) = func.row::<TirRow>(index) else { return };
     let (td, direct, rqn, rqt) = (row.td, row.disp == u32::from(DIRECT), row.rqn, row.rqt);
     let_go::<TdRow>(func, td);

@@ -130,8 +130,8 @@ rows! {
         miss: u32,
         /// Entry with the lowest flow index, plus one; 0 is none.
         first: u32,
-        /// Padding.
-        reserved: u32,
+        /// Not 0: all user contexts may have groups and entries in it.
+        shared: u32,
     }
     /// Flow group: entries of a table that match the same fields.
     FlowGroupRow {

@@ -103,6 +103,11 @@ impl Opener {
         self.uid.unwrap_or(0)
     }
 
+    /// Our transport domain.
+    pub fn transport_domain(&self) -> u32 {
+        self.transport_domain.unwrap_or(0)
+    }
+
     /// Our doorbell page.
     pub fn uar(&self) -> u32 {
         self.uar.unwrap_or(0)

@@ -71,6 +71,14 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         // Before the device can tell.
         qp.pd.device.registry.notify_of_drained(qp.qpn(), attr.en_sqd_async_notify);
     }
+    if let Some(raw) = qp.raw() {
+        raw.go(from, to)?;
+        let attr = match to {
+            QpState::Reset => QpAttr { cap: now.attr.cap, port_num: 1, ..QpAttr::default() },
+            _ => merged,
+        };
+        return Ok(Control { state: to, attr });
+    }
     let send = |input: &[u8]| {
         let mut output = [0; 0x10];
         let mut input = input.to_vec();

@@ -3,10 +3,12 @@
 use super::{
     AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service, Srq, XrcDomain,
     device::{INLINE_HEAD, SEND_OVERHEAD},
-    modify, xrc,
+    modify,
+    raw::RawQueues,
+    xrc,
 };
 use crate::{
-    dma::{DmaMem, DmaRing, Spin, page_list},
+    dma::{DmaMem, DmaRing, PAGE_SIZE, Spin, page_list},
     error::Error,
     inline::Inbox,
     poll::{QpQueues, RecvTracker, SendTracker},
@@ -62,6 +64,8 @@ pub struct Qp {
     pub(crate) uid: u16,
     cookie: u64,
     links: Links,
+    /// What it is on the device, if that is not a queue pair.
+    raw: Option<RawQueues>,
     mem: Arc<DmaMem>,
     live: bool,
 }
@@ -99,11 +103,11 @@ fn overhead(service: Service) -> usize {
 
 /// Sizes of the queues in memory: receive queue first, send queue behind it.
 #[derive(Default)]
-struct Geometry {
-    rq_entries: u32,
-    rq_stride: usize,
-    sq_blocks: u32,
-    sq_offset: usize,
+pub(super) struct Geometry {
+    pub rq_entries: u32,
+    pub rq_stride: usize,
+    pub sq_blocks: u32,
+    pub sq_offset: usize,
     cap: QpCap,
 }
 
@@ -130,6 +134,10 @@ impl Geometry {
             // The send queue behind it begins at a basic block.
             rq_bytes = (init.max_recv_wr.next_power_of_two() as usize * rq_stride).max(WQE_BB);
             rq_entries = (rq_bytes / rq_stride) as u32;
+        }
+        if init.service == Service::RawPacket {
+            // Each queue has pages of its own.
+            rq_bytes = rq_bytes.next_multiple_of(PAGE_SIZE);
         }
         let with_inline = match init.max_inline {
             0 => 0,
@@ -189,6 +197,13 @@ impl Qp {
                 return Err(Error::invalid("CQ and protection domain belong to different devices"));
             }
         }
+        let frames = init.service == Service::RawPacket;
+        if frames && (init.srq.is_some() || !device.function.is_ethernet()) {
+            return Err(Error::Invalid {
+                what: "raw packets have receives of their own, and a port that is Ethernet".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
         if let Some(srq) = &init.srq {
             if srq.is_xrc() || !init.service.receives() || !Arc::ptr_eq(srq.pd().device(), device) {
                 return Err(Error::invalid("the QP cannot take receives from this SRQ"));
@@ -202,6 +217,9 @@ impl Qp {
         let function = &device.function;
         let mem = Arc::new(pd.queue_memory(geometry.room())?);
         let record = device.records.alloc(&function.transport)?;
+        if init.service == Service::RawPacket {
+            return Self::create_raw(pd, init, geometry, mem, record);
+        }
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
         let mut qpc = QpContext::zeroed();
         qpc.set()
@@ -264,6 +282,45 @@ impl Qp {
             init.sq_sig_all,
             init.cookie,
         ))
+    }
+
+    /// Makes one that is two queues on the device. Its number is that of the send queue, which is always there.
+    fn create_raw(
+        pd: &Arc<Pd>,
+        init: &QpInit,
+        geometry: Geometry,
+        mem: Arc<DmaMem>,
+        record: Record,
+    ) -> Result<Arc<Qp>, Error> {
+        let raw = match RawQueues::create(pd, init, &geometry, &mem, record.iova()) {
+            Ok(raw) => raw,
+            Err(error) => {
+                if error.is_uncertain() {
+                    std::mem::forget((mem, record)); // a queue may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let links = Links {
+            send_cq: Some(init.send_cq.clone()),
+            recv_cq: Some(init.recv_cq.clone()),
+            ..Links::default()
+        };
+        let (qpn, service) = (raw.sqn, init.service);
+        let made = Self::assemble(
+            pd,
+            qpn,
+            service,
+            geometry,
+            mem,
+            Some(record),
+            links,
+            init.sq_sig_all,
+            init.cookie,
+        );
+        let mut made = Arc::into_inner(made).ok_or_else(|| Error::invalid("the QP is in use"))?;
+        made.raw = Some(raw);
+        Ok(Arc::new(made))
     }
 
     /// A handle of the target QP of XRC `qpn`.
@@ -349,6 +406,7 @@ impl Qp {
             uid: if links.domain.is_some() { 0 } else { device.opener.uid() },
             cookie,
             links,
+            raw: None,
             mem,
             live: true,
         })
@@ -435,8 +493,23 @@ impl Qp {
         self.record(SND_DBR, 0);
     }
 
+    /// Where frames for it are steered to, if it is a raw packet QP that receives.
+    pub(super) fn tir(&self) -> Option<u32> {
+        self.raw.as_ref().and_then(|raw| raw.tirn)
+    }
+
+    /// The queues of a raw packet QP.
+    pub(super) fn raw(&self) -> Option<&RawQueues> {
+        self.raw.as_ref()
+    }
+
     /// Asks the device.
     pub fn query(&self) -> Result<QpAttr, Error> {
+        if self.raw.is_some() {
+            let control = self.control();
+            let (state, attr) = (control.state, control.attr);
+            return Ok(QpAttr { qp_state: state, cur_qp_state: state, cap: self.cap, ..attr });
+        }
         let mut input = QueryQpIn::zeroed();
         input.set().qpn(self.qpn());
         let device = &self.pd.device;
@@ -513,9 +586,10 @@ impl Qp {
             return Ok(());
         }
         let device = &self.pd.device;
-        let result = match &self.links.domain {
-            Some(domain) => domain.let_go_target(self.qpn()),
-            None => {
+        let result = match (&self.links.domain, &mut self.raw) {
+            (Some(domain), _) => domain.let_go_target(self.queues.qpn),
+            (None, Some(raw)) => raw.end(),
+            (None, None) => {
                 let mut input = DestroyQpIn::zeroed();
                 input.set().qpn(self.qpn());
                 device.function.order(Opcode::DestroyQp, self.uid, &input)

@@ -89,7 +89,9 @@ impl Service {
     /// Whether the driver can create it.
     pub(crate) fn offered(self) -> Result<(), Error> {
         match self {
-            Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::Gsi | Self::Keys => Ok(()),
+            Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::RawPacket | Self::Gsi | Self::Keys => {
+                Ok(())
+            }
             _ => Err(Error::Invalid {
                 what: format!("{self:?} queue pairs are not offered"),
                 errno: libc::EOPNOTSUPP,

@@ -200,8 +200,8 @@ fn let_go(function: &Function, held: Held) -> Result<(), Error> {
 
 fn end(function: &Function, held: Held) -> Result<(), Error> {
     match held {
-        Held::Target(qpn) => stand_ins::end(function, Opcode::DestroyQp, qpn),
-        Held::Domain(xrcdn) => stand_ins::end(function, Opcode::DeallocXrcd, xrcdn),
+        Held::Target(qpn) => stand_ins::end(function, Opcode::DestroyQp, 0, qpn),
+        Held::Domain(xrcdn) => stand_ins::end(function, Opcode::DeallocXrcd, 0, xrcdn),
     }
 }
 

@@ -15,6 +15,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod events;
+mod flow;
 mod guard;
 mod mcast;
 mod mlx5dv;

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::convert;
 use crate::cq::IronCq;
 use crate::guard::{Birth, guard_int, guard_ptr};
-use crate::pd::IronPd;
+use crate::pd::{IronPd, Users};
 use crate::qp_ex::{self, Posting};
 use crate::register::layout;
 use crate::srq::IronSrq;
@@ -38,6 +38,8 @@ pub struct IronQp {
     sq_sig_all: bool,
     /// The domain of a target of XRC, else null.
     xrcd: *mut ibv_xrcd,
+    /// Flows to it.
+    pub flows: Users,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
     pub posting: UnsafeCell<Option<Posting>>,
 }
@@ -63,6 +65,7 @@ impl IronQp {
             cookie,
             sq_sig_all: false,
             xrcd: std::ptr::null_mut(),
+            flows: Users::default(),
             posting: UnsafeCell::new(None),
         });
         // SAFETY: zeroed memory is a valid ibv_qp_ex.
@@ -315,6 +318,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             if IronQp::of(qp).inner.is_member() {
                 return Err(libc::EBUSY);
             }
+            IronQp::of(qp).flows.none()?;
             let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
             libc::pthread_mutex_lock(&raw mut (*qp).mutex);
             while (&raw const (*qp).events_completed).read_volatile() != sent {

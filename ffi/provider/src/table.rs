@@ -1,8 +1,10 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): device memory, flows, raw packets.
+//! (EOPNOTSUPP): device memory, RSS.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
-use crate::{ah, clock, context, cq, cq_ex, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc};
+use crate::{
+    ah, clock, context, cq, cq_ex, flow, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc,
+};
 use libc::c_void;
 
 type Op = *const c_void;
@@ -28,6 +30,8 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_ah", ah::destroy_ah as Op),
         ("attach_mcast", mcast::attach_mcast as Op),
         ("detach_mcast", mcast::detach_mcast as Op),
+        ("create_flow", flow::create_flow as Op),
+        ("destroy_flow", flow::destroy_flow as Op),
         ("create_cq", cq::create_cq as Op),
         ("create_cq_ex", cq_ex::create_cq_ex as Op),
         ("destroy_cq", cq::destroy_cq as Op),

@@ -75,6 +75,15 @@ fn claims() -> Vec<Claim> {
     offsets!(c: ibv_wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
         slid, sl, dlid_path_bits });
     offsets!(c: ibv_ah { context, pd, handle });
+    offsets!(c: ibv_flow { comp_mask, context, handle });
+    offsets!(c: ibv_flow_attr { comp_mask, kind = "type", size, priority, num_of_specs, port, flags });
+    for (name, at, mask, members) in SPECS {
+        for (member, offset) in members {
+            for (half, from) in [("val", at), ("mask", mask)] {
+                c.push(Claim { c: format!("offsetof(struct {name}, {half}.{member})"), ours: from + offset });
+            }
+        }
+    }
     offsets!(c: ibv_comp_channel { context, fd, refcnt });
     offsets!(c: ibv_cq { context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed,
         async_events_completed });
@@ -102,6 +111,8 @@ fn claims() -> Vec<Claim> {
         IBV_REREG_MR_CHANGE_TRANSLATION IBV_REREG_MR_CHANGE_PD IBV_REREG_MR_CHANGE_ACCESS
         IBV_REREG_MR_FLAGS_SUPPORTED IBV_DEVICE_CURR_QP_STATE_MOD IBV_DEVICE_PORT_ACTIVE_EVENT IBV_DEVICE_SYS_IMAGE_GUID IBV_DEVICE_RC_RNR_NAK_GEN
         IBV_PORT_DOWN IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_LINK_LAYER_INFINIBAND IBV_QPT_RC
+        IBV_FLOW_ATTR_NORMAL IBV_FLOW_ATTR_ALL_DEFAULT IBV_FLOW_ATTR_MC_DEFAULT IBV_FLOW_SPEC_ETH IBV_FLOW_SPEC_IPV4
+        IBV_FLOW_SPEC_IPV6 IBV_FLOW_SPEC_IPV4_EXT IBV_FLOW_SPEC_TCP IBV_FLOW_SPEC_UDP IBV_FLOW_SPEC_ACTION_DROP
         IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
         IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
         IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_XRCD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
@@ -124,6 +135,21 @@ fn claims() -> Vec<Claim> {
         IBV_EVENT_CLIENT_REREGISTER IBV_EVENT_GID_CHANGE);
     c
 }
+
+/// Structure, where values and masks begin, members: as `flow.rs` reads them.
+type Spec = (&'static str, usize, usize, &'static [(&'static str, usize)]);
+const SPECS: [Spec; 5] = [
+    ("ibv_flow_spec_eth", 6, 22, &[("dst_mac", 0), ("src_mac", 6), ("ether_type", 12), ("vlan_tag", 14)]),
+    ("ibv_flow_spec_ipv4", 8, 16, &[("src_ip", 0), ("dst_ip", 4)]),
+    (
+        "ibv_flow_spec_ipv4_ext",
+        8,
+        20,
+        &[("src_ip", 0), ("dst_ip", 4), ("proto", 8), ("tos", 9), ("ttl", 10), ("flags", 11)],
+    ),
+    ("ibv_flow_spec_ipv6", 8, 48, &[("src_ip", 0), ("dst_ip", 16), ("flow_label", 32), ("hop_limit", 38)]),
+    ("ibv_flow_spec_tcp_udp", 6, 10, &[("dst_port", 0), ("src_port", 2)]),
+];
 
 /// The driver numbers its flags, states and codes as verbs does, so the provider hands them through.
 fn driver_claims() -> Vec<Claim> {

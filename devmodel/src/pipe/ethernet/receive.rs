@@ -152,7 +152,7 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
         Err(syndrome) => {
             rq.state = ERROR;
             func.count(Counters::RespCqeError, 1);
-            failed(syndrome)
+            failed(syndrome, frame.tag)
         }
     };
     let mut cqe = cqe;
@@ -166,9 +166,9 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     }
 }
 
-fn failed(syndrome: CqeSyndrome) -> Cqe64 {
+fn failed(syndrome: CqeSyndrome, tag: u32) -> Cqe64 {
     let mut cqe = CqeError::zeroed();
-    cqe.set().srqn(Srqn(0)).syndrome(syndrome).opcode(CqeOpcode::RespErr);
+    cqe.set().srqn(Srqn(0)).syndrome(syndrome).qpn(Qpn(tag)).opcode(CqeOpcode::RespErr);
     Cqe64::from_bytes(*cqe.as_bytes())
 }
 

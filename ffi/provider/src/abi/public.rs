@@ -37,6 +37,17 @@ pub const IBV_MIG_MIGRATED: u32 = 0;
 pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
+pub const IBV_FLOW_ATTR_NORMAL: u32 = 0;
+pub const IBV_FLOW_ATTR_ALL_DEFAULT: u32 = 1;
+pub const IBV_FLOW_ATTR_MC_DEFAULT: u32 = 2;
+pub const IBV_FLOW_SPEC_ETH: u32 = 0x20;
+pub const IBV_FLOW_SPEC_IPV4: u32 = 0x30;
+pub const IBV_FLOW_SPEC_IPV6: u32 = 0x31;
+pub const IBV_FLOW_SPEC_IPV4_EXT: u32 = 0x32;
+pub const IBV_FLOW_SPEC_TCP: u32 = 0x40;
+pub const IBV_FLOW_SPEC_UDP: u32 = 0x41;
+pub const IBV_FLOW_SPEC_ACTION_DROP: u32 = 0x1001;
+
 pub const IBV_QPT_RC: u32 = 2;
 pub const IBV_QPT_UC: u32 = 3;
 pub const IBV_QPT_UD: u32 = 4;
@@ -284,6 +295,26 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
+}
+
+#[repr(C)]
+pub struct ibv_flow {
+    pub comp_mask: u32,
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+/// The parts of the flow follow it.
+#[repr(C)]
+pub struct ibv_flow_attr {
+    pub comp_mask: u32,
+    /// `type`
+    pub kind: c_uint,
+    pub size: u16,
+    pub priority: u16,
+    pub num_of_specs: u8,
+    pub port: u8,
+    pub flags: u32,
 }
 
 #[repr(C)]

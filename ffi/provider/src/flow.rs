@@ -1,0 +1,191 @@
+//! Flows: which frames a raw packet QP gets.
+
+use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
+use crate::context::Context;
+use crate::guard::{guard_int, guard_ptr};
+use crate::qp::IronQp;
+use driver::{FlowAttr, FlowKind, FlowSpec};
+use libc::c_int;
+
+/// Parts of one flow at most, and bytes of one.
+const MAX_SPECS: u8 = 16;
+const MAX_SPEC: usize = 256;
+/// What every part begins with: its type and its size.
+const HEAD: usize = 6;
+
+/// Our flow; the program knows its first member.
+#[repr(C)]
+struct IronFlow {
+    public: ibv_flow,
+    qp: *mut ibv_qp,
+    inner: driver::Flow,
+}
+
+/// `ibv_create_flow`.
+///
+/// # Safety
+/// Called by programs with a QP of ours and an attribute structure that its parts follow.
+pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
+        ours.check_birth()?;
+        // SAFETY: by contract.
+        let attr = unsafe { read(attr) }?;
+        let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;
+        ours.flows.add();
+        let public = ibv_flow { comp_mask: 0, context, handle: 0 };
+        Ok(Box::into_raw(Box::new(IronFlow { public, qp, inner })).cast())
+    })
+}
+
+/// `ibv_destroy_flow`.
+///
+/// # Safety
+/// Called by programs with a flow of ours, for the last time.
+pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; the QP cannot have gone before it.
+        unsafe {
+            if !Context::of((*flow).context).birth.is_here() {
+                return Ok(());
+            }
+            let ours = Box::from_raw(flow.cast::<IronFlow>());
+            debug_assert_eq!(ours.public.handle, 0);
+            let qp = ours.qp;
+            drop(ours.inner);
+            IronQp::of(qp).flows.remove();
+        }
+        Ok(())
+    })
+}
+
+/// The flow a program describes. EINVAL: sizes that cannot be; EOPNOTSUPP: kinds, flags and parts there are none of.
+///
+/// # Safety
+/// The parts follow the structure, as their number and sizes say.
+unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
+    // SAFETY: by contract.
+    let head = unsafe { attr.as_ref() }.ok_or(libc::EINVAL)?;
+    let kind = match head.kind {
+        abi::IBV_FLOW_ATTR_NORMAL => FlowKind::Normal,
+        abi::IBV_FLOW_ATTR_ALL_DEFAULT => FlowKind::AllDefault,
+        abi::IBV_FLOW_ATTR_MC_DEFAULT => FlowKind::McDefault,
+        _ => return Err(libc::EOPNOTSUPP),
+    };
+    if head.comp_mask != 0 || head.port != 1 || head.num_of_specs > MAX_SPECS {
+        return Err(libc::EINVAL);
+    }
+    if head.flags != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let mut specs = Vec::with_capacity(head.num_of_specs.into());
+    let mut at = size_of::<ibv_flow_attr>();
+    for _ in 0..head.num_of_specs {
+        // SAFETY: by contract a part begins here with its type and size; it is as long as its size says.
+        let bytes = unsafe {
+            let start = attr.cast::<u8>().add(at);
+            let size = usize::from(start.add(4).cast::<u16>().read_unaligned());
+            if !(HEAD..=MAX_SPEC).contains(&size) {
+                return Err(libc::EINVAL);
+            }
+            std::slice::from_raw_parts(start, size)
+        };
+        part(bytes, &mut specs)?;
+        at += bytes.len();
+    }
+    Ok(FlowAttr { kind, priority: head.priority, specs })
+}
+
+/// `N` bytes at `at` of a part.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], c_int> {
+    let found = bytes.get(at..at + N).and_then(|found| found.try_into().ok());
+    found.ok_or(libc::EINVAL)
+}
+
+/// Value and mask, `step` bytes from each other.
+fn both<const N: usize>(bytes: &[u8], at: usize, step: usize) -> Result<[[u8; N]; 2], c_int> {
+    Ok([field(bytes, at)?, field(bytes, at + step)?])
+}
+
+/// As [`both`], of a number in network order.
+fn number(bytes: &[u8], at: usize, step: usize) -> Result<[u16; 2], c_int> {
+    Ok(both::<2>(bytes, at, step)?.map(u16::from_be_bytes))
+}
+
+/// One part: type, size, values, masks.
+fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
+    specs.push(match u32::from_ne_bytes(field(bytes, 0)?) {
+        abi::IBV_FLOW_SPEC_ETH => FlowSpec::Eth {
+            dst: both(bytes, HEAD, 16)?,
+            src: both(bytes, HEAD + 6, 16)?,
+            ether_type: number(bytes, HEAD + 12, 16)?,
+            vlan: number(bytes, HEAD + 14, 16)?,
+        },
+        abi::IBV_FLOW_SPEC_IPV4 => FlowSpec::Ipv4 { src: both(bytes, 8, 8)?, dst: both(bytes, 12, 8)? },
+        abi::IBV_FLOW_SPEC_IPV4_EXT => {
+            let [proto, tos, ttl, flags] = std::array::from_fn(|i| both::<1>(bytes, 16 + i, 12));
+            if flags?[1] != [0] {
+                return Err(libc::EOPNOTSUPP);
+            }
+            let byte = |pair: [[u8; 1]; 2]| pair.map(|[byte]| byte);
+            specs.push(FlowSpec::Ipv4More { proto: byte(proto?), tos: byte(tos?), ttl: byte(ttl?) });
+            FlowSpec::Ipv4 { src: both(bytes, 8, 12)?, dst: both(bytes, 12, 12)? }
+        }
+        abi::IBV_FLOW_SPEC_IPV6 => {
+            // Flow label, next header, traffic class and hop limit are not compared.
+            let masks: [u8; 8] = field(bytes, 8 + 40 + 32)?;
+            if masks[..7] != [0; 7] {
+                return Err(libc::EOPNOTSUPP);
+            }
+            FlowSpec::Ipv6 { src: both(bytes, 8, 40)?, dst: both(bytes, 24, 40)? }
+        }
+        abi::IBV_FLOW_SPEC_TCP => {
+            FlowSpec::Tcp { dst_port: number(bytes, HEAD, 4)?, src_port: number(bytes, HEAD + 2, 4)? }
+        }
+        abi::IBV_FLOW_SPEC_UDP => {
+            FlowSpec::Udp { dst_port: number(bytes, HEAD, 4)?, src_port: number(bytes, HEAD + 2, 4)? }
+        }
+        abi::IBV_FLOW_SPEC_ACTION_DROP => FlowSpec::Drop,
+        _ => return Err(libc::EOPNOTSUPP),
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part_of(kind: u32, size: usize, fill: impl FnOnce(&mut [u8])) -> Result<Vec<FlowSpec>, c_int> {
+        let mut bytes = vec![0; size];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&(size as u16).to_ne_bytes());
+        fill(&mut bytes);
+        let mut specs = Vec::new();
+        part(&bytes, &mut specs).map(|()| specs)
+    }
+
+    #[test]
+    fn a_part_shorter_than_its_kind_is_invalid() {
+        for (kind, size) in [(0x20, 38), (0x30, 24), (0x31, 88), (0x32, 32), (0x40, 14), (0x41, 14)] {
+            assert!(part_of(kind, size, |_| {}).is_ok(), "{kind:#x}");
+            assert_eq!(part_of(kind, size - 8, |_| {}).err(), Some(libc::EINVAL), "{kind:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_compared_is_refused_and_not_left_out() {
+        assert_eq!(part_of(0x31, 88, |bytes| bytes[8 + 40 + 35] = 1).err(), Some(libc::EOPNOTSUPP));
+        assert_eq!(part_of(0x32, 32, |bytes| bytes[31] = 1).err(), Some(libc::EOPNOTSUPP));
+        assert_eq!(part_of(0x50, 16, |_| {}).err(), Some(libc::EOPNOTSUPP));
+        assert_eq!(part_of(0x1001, 8, |_| {}), Ok(vec![FlowSpec::Drop]));
+    }
+
+    #[test]
+    fn numbers_are_in_network_order() {
+        let found =
+            part_of(0x41, 16, |bytes| bytes[6..14].copy_from_slice(&[0x12, 0x34, 0, 0, 0xff, 0xff, 0, 0]));
+        let udp = FlowSpec::Udp { dst_port: [0x1234, 0xffff], src_port: [0, 0] };
+        assert_eq!(found, Ok(vec![udp]));
+    }
+}

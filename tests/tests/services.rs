@@ -1,0 +1,332 @@
+//! The driver's unreliable and raw services over a node: what UD, UC, multicast groups and raw packets do for a program,
+//! and what is refused.
+
+use driver::{
+    AddressHandle, Ah, Completion, Cq, Device, Flow, FlowAttr, FlowKind, FlowSpec, Mr, Pd, Qp, QpAttr,
+    QpAttrMask as Mask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcFlags,
+    WcOpcode, WcStatus,
+};
+use ironverbs_tests::{
+    end::{Words, all_rights, register},
+    program::Scratch,
+};
+use node::runtime::{Node, open_device_of};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const QKEY: u32 = 0x1111_1111;
+const ROOM: usize = 8192;
+const SOON: Duration = Duration::from_secs(5);
+const GRH: usize = 40;
+
+struct End {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    mr: Mr,
+    pd: Arc<Pd>,
+    device: Arc<Device>,
+    words: Words,
+}
+
+fn node() -> (Scratch, Arc<Node>) {
+    let scratch = Scratch::new();
+    let node = scratch.node(3).expect("a node");
+    (scratch, node)
+}
+
+impl End {
+    fn new(node: &Arc<Node>, fid: u8, service: Service) -> Self {
+        let device = open_device_of(node, fid).expect("a function");
+        let pd = Pd::alloc(&device).expect("a PD");
+        let cq = Cq::create(&device, 64, 0).expect("a CQ");
+        let words = Words::new(2 * ROOM);
+        let mr = register(&pd, &words, all_rights()).expect("a region");
+        let init = QpInit {
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline: 64,
+            ..QpInit::new(service, &cq, &cq)
+        };
+        let qp = Qp::create(&pd, &init).expect("a QP");
+        Self { qp, cq, mr, pd, device, words }
+    }
+
+    /// To RTS, as services without a peer go.
+    fn run(&self) {
+        let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        let (init, rts) = match self.qp.service() {
+            Service::RawPacket => (Mask::PORT, Mask::empty()),
+            _ => (Mask::PORT | Mask::PKEY_INDEX | Mask::QKEY, Mask::SQ_PSN),
+        };
+        self.qp.modify(&attr(QpState::Init), Mask::STATE | init).expect("INIT");
+        self.qp.modify(&attr(QpState::Rtr), Mask::STATE).expect("RTR");
+        self.qp.modify(&attr(QpState::Rts), Mask::STATE | rts).expect("RTS");
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.words.addr() + at as u64, length: len as u32, lkey: self.mr.lkey() }
+    }
+
+    fn receive(&self, wr_id: u64, len: usize) {
+        self.qp.post_recv([RecvWr { wr_id, sge: &[self.sge(ROOM, len)] }]).expect("a receive");
+    }
+
+    fn received(&self, len: usize) -> Vec<u8> {
+        self.words.bytes(ROOM, len)
+    }
+
+    fn ah(&self, gid: [u8; 16]) -> Arc<Ah> {
+        let attr = AddressHandle {
+            dgid: gid,
+            sgid_index: 1,
+            hop_limit: 64,
+            is_global: true,
+            port_num: 1,
+            ..AddressHandle::default()
+        };
+        Ah::create(&self.pd, &attr).expect("an address handle")
+    }
+
+    fn send(&self, len: usize, target: &Target<'_>) -> Result<(), i32> {
+        let wr = SendWr { wr_id: 9, op: SendOp::Send, sge: &[self.sge(0, len)], flags: SendFlags::SIGNALED };
+        self.qp.post_send_to([(wr, *target)]).map_err(|error| error.errno)
+    }
+
+    fn next(&self, limit: Duration) -> Option<Completion> {
+        let begin = Instant::now();
+        let mut out = [Completion::default()];
+        while self.cq.poll(&mut out) == 0 {
+            if begin.elapsed() > limit {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some(out[0])
+    }
+
+    #[track_caller]
+    fn good(&self, opcode: WcOpcode) -> Completion {
+        let wc = self.next(SOON).expect("a completion");
+        assert_eq!((wc.status, wc.opcode, wc.qpn), (WcStatus::Success, opcode, self.qp.qpn()), "{wc:?}");
+        wc
+    }
+
+    #[track_caller]
+    fn nothing(&self) {
+        assert_eq!(self.next(Duration::from_millis(30)), None);
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.device.port().expect("the port").mac
+    }
+
+    /// Puts a frame from `self` to `to` into its memory; its length.
+    fn frame(&self, to: [u8; 6], ether_type: u16, len: usize) -> usize {
+        let mut bytes = [&to[..], &self.mac(), &ether_type.to_be_bytes()].concat();
+        bytes.extend((bytes.len()..len).map(|i| i as u8));
+        self.words.put(0, &bytes);
+        len
+    }
+}
+
+fn to<'a>(ah: &'a Ah, end: &End, qkey: u32) -> Target<'a> {
+    Target::Datagram { ah, qpn: end.qp.qpn(), qkey }
+}
+
+#[test]
+fn a_datagram_says_whom_it_is_from_and_wrong_keys_are_dropped() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::Ud), End::new(&node, 2, Service::Ud));
+    a.run();
+    b.run();
+    let ah = a.ah(b.device.gid(1).expect("a GID"));
+    let data: Vec<u8> = (0..1000).map(|i| i as u8).collect();
+    a.words.put(0, &data);
+    b.receive(1, ROOM);
+    // A wrong Q_Key leaves the receive where it is.
+    a.send(1000, &to(&ah, &b, QKEY + 1)).expect("a post");
+    a.good(WcOpcode::Send);
+    b.nothing();
+    // With its top bit set it is the sender's own.
+    for qkey in [QKEY, 0x8000_0000] {
+        a.send(1000, &to(&ah, &b, qkey)).expect("a post");
+        a.good(WcOpcode::Send);
+        let wc = b.good(WcOpcode::Recv);
+        assert_eq!((wc.byte_len as usize, wc.src_qp), (GRH + 1000, a.qp.qpn()));
+        assert!(wc.flags.contains(WcFlags::GRH));
+        assert_eq!(b.received(GRH + 1000)[GRH..], data);
+        b.receive(2, ROOM);
+    }
+}
+
+#[test]
+fn a_datagram_is_one_packet_and_no_more() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::Ud), End::new(&node, 2, Service::Ud));
+    a.run();
+    b.run();
+    let ah = a.ah(b.device.gid(1).expect("a GID"));
+    let mtu = a.device.port().expect("the port").active_mtu as usize;
+    b.receive(1, ROOM);
+    a.send(mtu, &to(&ah, &b, QKEY)).expect("a post");
+    a.good(WcOpcode::Send);
+    assert_eq!(b.good(WcOpcode::Recv).byte_len as usize, GRH + mtu);
+    a.send(mtu + 1, &to(&ah, &b, QKEY)).expect("a post");
+    assert_eq!(a.next(SOON).expect("a completion").status, WcStatus::LocLenErr);
+}
+
+#[test]
+fn operations_a_service_has_not_are_refused_before_the_queue_changes() {
+    let (_scratch, node) = node();
+    let (ud, uc) = (End::new(&node, 1, Service::Ud), End::new(&node, 1, Service::Uc));
+    ud.run();
+    let ah = ud.ah(ud.device.gid(1).expect("a GID"));
+    let target = to(&ah, &ud, QKEY);
+    let wr = |op| SendWr { wr_id: 1, op, sge: &[], flags: SendFlags::SIGNALED };
+    let write = SendOp::Write { raddr: 0, rkey: 0 };
+    for op in [write, SendOp::Read { raddr: 0, rkey: 0 }, SendOp::SendInv(1), SendOp::LocalInv(1)] {
+        let error = ud.qp.post_send_to([(wr(op), target)]).expect_err("not a datagram's");
+        assert_eq!(error.errno, libc::EINVAL, "{op:?}");
+    }
+    let error = ud.qp.post_send([wr(SendOp::Send)]).expect_err("to nobody");
+    assert_eq!(error.errno, libc::EINVAL);
+    let error = uc.qp.post_send_to([(wr(SendOp::Send), target)]).expect_err("it has a peer, and is in RESET");
+    assert_eq!(error.errno, libc::EINVAL);
+    ud.receive(1, ROOM);
+    ud.send(0, &target).expect("the queue is as it was");
+    ud.good(WcOpcode::Send);
+    assert_eq!(ud.good(WcOpcode::Recv).byte_len as usize, GRH);
+}
+
+#[test]
+fn address_handles_are_of_this_port_and_its_table() {
+    let (_scratch, node) = node();
+    let a = End::new(&node, 1, Service::Ud);
+    let good = AddressHandle {
+        dgid: a.device.gid(1).expect("a GID"),
+        sgid_index: 1,
+        is_global: true,
+        port_num: 1,
+        ..AddressHandle::default()
+    };
+    Ah::create(&a.pd, &good).expect("an address handle");
+    let bad = [
+        AddressHandle { port_num: 0, ..good },
+        AddressHandle { port_num: 2, ..good },
+        AddressHandle { is_global: false, ..good },
+        AddressHandle { sgid_index: 255, ..good },
+        AddressHandle { flow_label: 1 << 20, ..good },
+        AddressHandle { sl: 16, ..good },
+    ];
+    for attr in bad {
+        assert_eq!(Ah::create(&a.pd, &attr).err().expect("refused").errno(), libc::EINVAL, "{attr:?}");
+    }
+    let ah = Ah::create(&a.pd, &good).expect("an address handle");
+    assert_eq!(a.pd.clone().dealloc().expect_err("it is in use").errno(), libc::EBUSY);
+    drop(ah);
+}
+
+#[test]
+fn members_get_what_is_sent_to_their_group() {
+    let (_scratch, node) = node();
+    let ends: Vec<End> = [1, 2, 2, 3].map(|fid| End::new(&node, fid, Service::Ud)).into();
+    ends.iter().for_each(End::run);
+    ends.iter().for_each(|end| end.receive(1, ROOM));
+    let group = "::ffff:239.1.2.3".parse::<std::net::Ipv6Addr>().expect("an address").octets();
+    let [sender, one, two, stranger] = &ends[..] else { unreachable!() };
+    for end in [one, two] {
+        end.qp.attach_mcast(&group, 0).expect("joined");
+        end.qp.attach_mcast(&group, 0).expect("joining twice changes nothing");
+    }
+    let host = sender.device.gid(1).expect("a GID");
+    assert_eq!(one.qp.attach_mcast(&host, 0).expect_err("not a group").errno(), libc::EINVAL);
+    assert_eq!(sender.qp.detach_mcast(&group, 0).expect_err("not a member").errno(), libc::EINVAL);
+    let ah = sender.ah(group);
+    let target = Target::Datagram { ah: &ah, qpn: 0xff_ffff, qkey: QKEY };
+    sender.send(100, &target).expect("a post");
+    sender.good(WcOpcode::Send);
+    for end in [one, two] {
+        assert_eq!(end.good(WcOpcode::Recv).src_qp, sender.qp.qpn());
+        assert!(end.qp.is_member());
+    }
+    one.qp.detach_mcast(&group, 0).expect("left");
+    assert!(!one.qp.is_member());
+    one.receive(2, ROOM);
+    two.receive(2, ROOM);
+    sender.send(100, &target).expect("a post");
+    two.good(WcOpcode::Recv);
+    [one, stranger].iter().for_each(|end| end.nothing());
+}
+
+/// A flow that takes frames to a MAC.
+fn frames_to(mac: [u8; 6]) -> FlowAttr {
+    let none = [[0; 6]; 2];
+    let spec = FlowSpec::Eth { dst: [mac, [0xff; 6]], src: none, ether_type: [0; 2], vlan: [0; 2] };
+    FlowAttr { specs: vec![spec], ..FlowAttr::default() }
+}
+
+#[test]
+fn raw_packets_reach_the_queue_their_flow_names() {
+    let (_scratch, node) = node();
+    let ends: Vec<End> = [1, 2, 2].map(|fid| End::new(&node, fid, Service::RawPacket)).into();
+    ends.iter().for_each(End::run);
+    let [a, b, c] = &ends[..] else { unreachable!() };
+    b.receive(1, ROOM);
+    c.receive(1, ROOM);
+    let len = a.frame(b.mac(), 0x88b5, 200);
+    a.send(len, &Target::Peer).expect("a post");
+    a.good(WcOpcode::Send);
+    b.nothing();
+    let flow = Flow::create(&b.qp, &frames_to(b.mac())).expect("a flow");
+    let rest =
+        Flow::create(&c.qp, &FlowAttr { kind: FlowKind::AllDefault, ..FlowAttr::default() }).expect("a flow");
+    a.send(len, &Target::Peer).expect("a post");
+    a.good(WcOpcode::Send);
+    assert_eq!(b.good(WcOpcode::Recv).byte_len as usize, len);
+    assert_eq!(b.received(len), a.words.bytes(0, len));
+    // Without its flow, frames go where all the rest does.
+    drop(flow);
+    b.receive(2, ROOM);
+    a.send(len, &Target::Peer).expect("a post");
+    a.good(WcOpcode::Send);
+    assert_eq!(c.good(WcOpcode::Recv).byte_len as usize, len);
+    b.nothing();
+    drop(rest);
+    // RDMA goes on as before.
+    let (ud, peer) = (End::new(&node, 1, Service::Ud), End::new(&node, 2, Service::Ud));
+    ud.run();
+    peer.run();
+    peer.receive(1, ROOM);
+    let ah = ud.ah(peer.device.gid(1).expect("a GID"));
+    ud.send(8, &to(&ah, &peer, QKEY)).expect("a post");
+    peer.good(WcOpcode::Recv);
+}
+
+#[test]
+fn flows_of_those_who_are_gone_take_no_frames() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::RawPacket), End::new(&node, 2, Service::RawPacket));
+    a.run();
+    b.run();
+    for _ in 0..100 {
+        // More than there is room for at a time.
+        let gone = End::new(&node, 2, Service::RawPacket);
+        gone.run();
+        let flow = Flow::create(&gone.qp, &frames_to(b.mac())).expect("a flow");
+        drop(flow);
+    }
+    let flow = Flow::create(&b.qp, &frames_to(b.mac())).expect("a flow");
+    b.receive(1, ROOM);
+    let len = a.frame(b.mac(), 0x88b5, 64);
+    a.send(len, &Target::Peer).expect("a post");
+    b.good(WcOpcode::Recv);
+    drop(flow);
+    let ud = End::new(&node, 2, Service::Ud);
+    assert_eq!(Flow::create(&ud.qp, &frames_to(b.mac())).err().expect("refused").errno(), libc::EINVAL);
+    let high = FlowAttr { priority: driver::FLOW_PRIORITIES, ..frames_to(b.mac()) };
+    assert_eq!(Flow::create(&b.qp, &high).err().expect("refused").errno(), libc::EINVAL);
+}
