@@ -77,6 +77,30 @@ fn multicast_groups_carry_perftest() {
 }
 
 #[test]
+fn raw_packets_are_counted_by_perftest() {
+    let node = Node::new("raw", 2);
+    node.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    let end = |role, dev, from, to| {
+        let words =
+            ["--", "raw_ethernet_bw", role, "-d", dev, "-B", from, "-E", to, "-n", "200", "-s", "1024"];
+        node.ironverbs(&["run"], &words)
+    };
+    let (one, two) = ("02:1b:56:00:00:01", "02:1b:56:00:00:02");
+    let mut server = end("--server", "iron1", one, two);
+    // The two do not talk to each other: the client sends until the server has what it waits for.
+    for _ in 0..20 {
+        let said = end("--client", "iron2", two, one).finish();
+        assert!(said.contains("MsgRate"), "{said}");
+        if server.ended() {
+            let said = server.finish();
+            assert!(said.contains("MsgRate"), "{said}");
+            return;
+        }
+    }
+    panic!("the server did not get 200 of 4000 frames");
+}
+
+#[test]
 fn on_infiniband_lids_are_enough() {
     let node = Node::new("unreliable-ib", 2).on_infiniband();
     for (server, client) in PEERS {

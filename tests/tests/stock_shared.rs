@@ -29,8 +29,12 @@ fn figures(pair: &Pair, what: &str) {
 fn pingpongs_on_shared_queues_check_their_data() {
     let node = Node::new("shared", 2);
     for (server, client) in PEERS {
-        for options in [&["-c"][..], &["-c", "-e"], &["-c", "-q", "4", "-n", "100"], &["-c", "-s", "262144", "-n", "100"]]
-        {
+        for options in [
+            &["-c"][..],
+            &["-c", "-e"],
+            &["-c", "-q", "4", "-n", "100"],
+            &["-c", "-s", "262144", "-n", "100"],
+        ] {
             whole(&Pair::pingpong(&node, "ibv_srq_pingpong", server, client, options));
         }
         for options in [&[][..], &["-e"], &["-n", "200", "-s", "65536"]] {

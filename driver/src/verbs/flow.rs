@@ -57,6 +57,12 @@ pub enum FlowSpec {
         src: [[u8; 4]; 2],
         dst: [[u8; 4]; 2],
     },
+    /// Of IPv4: protocol, type of service, time to live.
+    Ipv4More {
+        proto: [u8; 2],
+        tos: [u8; 2],
+        ttl: [u8; 2],
+    },
     Ipv6 {
         src: [[u8; 16]; 2],
         dst: [[u8; 16]; 2],

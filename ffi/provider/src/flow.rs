@@ -115,7 +115,7 @@ fn number(bytes: &[u8], at: usize, step: usize) -> Result<[u16; 2], c_int> {
 
 /// One part: type, size, values, masks.
 fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
-    specs.push(match u32::from_ne_bytes(field(bytes, 0)?) {
+    let spec = match u32::from_ne_bytes(field(bytes, 0)?) {
         abi::IBV_FLOW_SPEC_ETH => FlowSpec::Eth {
             dst: both(bytes, HEAD, 16)?,
             src: both(bytes, HEAD + 6, 16)?,
@@ -148,7 +148,8 @@ fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
         }
         abi::IBV_FLOW_SPEC_ACTION_DROP => FlowSpec::Drop,
         _ => return Err(libc::EOPNOTSUPP),
-    });
+    };
+    specs.push(spec);
     Ok(())
 }
 

@@ -157,7 +157,8 @@ impl Running {
         Self { child: Held(child), what, output, errors }
     }
 
-    fn ended(&mut self) -> bool {
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
         self.child.0.try_wait().expect("wait").is_some()
     }
 
