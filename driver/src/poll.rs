@@ -341,11 +341,11 @@ fn by_target(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// Where a datagram came from. On RoCE the place of the service level says which IP version it was.
+/// Where a datagram came from. On RoCE the place of the service level says which IP version it was, and it is handed on
+/// as it stands: UCX, used to rdma-core's mlx5, looks there to know which header lies before the payload.
 #[inline]
 fn from_whom(cqe: &Cqe64, wc: &mut Completion) {
-    (wc.slid, wc.path_bits) = (cqe.slid(), cqe.ml_path());
-    wc.sl = if cqe.slid() == 0 { 0 } else { cqe.sl() };
+    (wc.slid, wc.path_bits, wc.sl) = (cqe.slid(), cqe.ml_path(), cqe.sl());
 }
 
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.

@@ -31,7 +31,7 @@ impl Ah {
             .hop_limit(attr.hop_limit)
             .grh(attr.is_global)
             .src_addr_index(attr.sgid_index)
-            .flow_label(attr.flow_label)
+            .flow_label(attr.flow_label & 0xf_ffff)
             .rgid_rip(attr.dgid);
         if function.is_ethernet() {
             let mac = modify::destination_mac(function, &attr)?;

@@ -196,7 +196,6 @@ pub(super) fn check_address(function: &Function, ah: &super::AddressHandle) -> R
     if ah.is_global || function.is_ethernet() {
         let table = function.gid_table_len().saturating_sub(1);
         within("sgid_index", ah.sgid_index.into(), table.into())?;
-        within("flow_label", ah.flow_label, 0xf_ffff)?;
     }
     if function.is_ethernet() && !ah.is_global {
         return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
@@ -277,7 +276,7 @@ fn path(qp: &Qp, function: &Function, attr: &QpAttr) -> AddressPath {
         .stat_rate(ah.static_rate & 0xf)
         .hop_limit(ah.hop_limit)
         .tclass(ah.traffic_class)
-        .flow_label(ah.flow_label)
+        .flow_label(ah.flow_label & 0xf_ffff)
         .src_addr_index(ah.sgid_index)
         .grh(ah.is_global)
         .rgid_rip(ah.dgid)

@@ -341,6 +341,18 @@ impl Pair {
         Self { server: first.finish(), client }
     }
 
+    /// A server and, when it listens on the port both are told, its client; each `words` make a command of that port.
+    pub fn listening(
+        node: &Node,
+        server: impl Fn(&str) -> Vec<String>,
+        client: impl Fn(&str) -> Vec<String>,
+    ) -> Self {
+        let port = port();
+        let (server, client) = (server(&port), client(&port));
+        let words = [&server, &client].map(|of| of.iter().map(String::as_str).collect::<Vec<_>>());
+        Self::run(node, &words[0], &words[1], &port)
+    }
+
     /// A pair of a libibverbs example program.
     pub fn pingpong(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         let port = port();

@@ -1,0 +1,198 @@
+//! What other people build on verbs, as Debian ships it: UCX, libfabric, Open MPI, and rdma-core's own tools.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
+//! libopenmpi-dev, ibverbs-utils, rdmacm-utils and infiniband-diags.
+
+#[path = "tools/pair.rs"]
+mod pair;
+
+use pair::{Node, Pair};
+use std::{path::Path, process::Command};
+
+/// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
+const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
+
+/// ucx_perftest between two VFs, with one transport and nothing beside it.
+fn ucx(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
+    let tls = format!("UCX_TLS={transport},self");
+    let common = |dev: &str, port: &str| {
+        let words =
+            ["env", &tls, dev, "ucx_perftest", "-p", port, "-t", test, "-s", size, "-n", "500", "-w", "50"];
+        words.map(String::from).to_vec()
+    };
+    Pair::listening(
+        node,
+        |port| common("UCX_NET_DEVICES=iron1:1", port),
+        |port| [common("UCX_NET_DEVICES=iron2:1", port), vec!["127.0.0.1".into()]].concat(),
+    )
+}
+
+#[test]
+fn ucx_lists_what_it_can_do_with_every_device() {
+    let node = Node::new("ucx-info", 2);
+    let out = node.run(&["ucx_info", "-d"]);
+    for transport in ["rc_verbs", "ud_verbs"] {
+        for dev in ["iron0:1", "iron1:1", "iron2:1"] {
+            let found =
+                out.split("Transport: ").any(|part| part.starts_with(transport) && part.contains(dev));
+            assert!(found, "{transport} on {dev} is missing in\n{out}");
+        }
+    }
+    assert!(!out.contains("< failed to open interface >"), "{out}");
+}
+
+#[test]
+fn ucx_sends_tagged_messages() {
+    let node = Node::new("ucx-tag", 2);
+    for transport in TRANSPORTS {
+        for (test, size) in
+            [("tag_lat", "8"), ("tag_lat", "100000"), ("tag_bw", "4096"), ("tag_bw", "1048576")]
+        {
+            let pair = ucx(&node, transport, test, size);
+            assert!(pair.client.contains("Final:"), "{transport} {test} {size}: {}", pair.client);
+        }
+    }
+}
+
+#[test]
+fn ucx_puts_gets_and_adds() {
+    let node = Node::new("ucx-rma", 2);
+    for transport in TRANSPORTS {
+        for test in ["ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"] {
+            let pair = ucx(&node, transport, test, "8");
+            assert!(pair.client.contains("Final:"), "{transport} {test}: {}", pair.client);
+        }
+    }
+}
+
+#[test]
+fn libfabric_finds_every_device() {
+    let node = Node::new("fi-info", 2);
+    let out = node.run(&["fi_info", "-p", "verbs"]);
+    for dev in ["iron0", "iron1", "iron2"] {
+        for kind in ["FI_EP_MSG", "FI_EP_DGRAM"] {
+            let found = out.split("provider: ").any(|part| part.contains(dev) && part.contains(kind));
+            assert!(found, "{kind} on {dev} is missing in\n{out}");
+        }
+    }
+}
+
+/// fi_pingpong between two VFs.
+fn fabric(node: &Node, provider: &str, endpoint: &str) {
+    let common = |dev: &str, port: &str| {
+        ["fi_pingpong", "-p", provider, "-e", endpoint, "-d", dev, "-I", "200", "-B", port]
+            .map(String::from)
+            .to_vec()
+    };
+    let pair = Pair::listening(
+        node,
+        |port| common("iron1", port),
+        |port| {
+            let mut words = common("iron2", port);
+            // The port of the other side is named differently.
+            words.iter_mut().filter(|word| *word == "-B").for_each(|word| *word = "-P".into());
+            [words, vec!["127.0.0.2".into()]].concat()
+        },
+    );
+    let rows = pair.client.lines().filter(|line| line.contains("200") && line.contains('x')).count();
+    assert!(rows > 0 || pair.client.contains("usec/xfer"), "{provider} {endpoint}: {}", pair.client);
+}
+
+#[test]
+fn libfabric_talks_over_connections() {
+    fabric(&Node::new("fi-msg", 2), "verbs", "msg");
+}
+
+#[test]
+fn libfabric_talks_reliably_without_connections() {
+    fabric(&Node::new("fi-rdm", 2), "verbs;ofi_rxm", "rdm");
+}
+
+/// Two ranks of our own MPI program.
+fn ranks(node: &Node, transport: &str, what: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/ranks.c");
+    let program = std::env::temp_dir().join(format!("ironverbs-ranks-{}", std::process::id()));
+    if !program.exists() {
+        let made = Command::new("mpicc").args(["-O1", "-o"]).arg(&program).arg(&source).status();
+        assert!(made.expect("mpicc, of openmpi-bin and libopenmpi-dev").success());
+    }
+    let (tls, path) = (format!("UCX_TLS={transport},self"), program.display().to_string());
+    let words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "pml", "ucx"];
+    let more = ["-x", &tls, "-x", "UCX_NET_DEVICES=iron1:1", "--mca", "btl", "^openib", &path, what];
+    let out = node.run(&[&words[..], &more].concat());
+    let _ = std::fs::remove_file(&program);
+    out
+}
+
+#[test]
+fn open_mpi_says_hello_over_ucx() {
+    let node = Node::new("mpi-hello", 2);
+    for transport in TRANSPORTS {
+        let out = ranks(&node, transport, "hello");
+        for rank in ["hello from 0 of 2, together 3", "hello from 1 of 2, together 3"] {
+            assert!(out.contains(rank), "{transport}: {rank:?} is missing in\n{out}");
+        }
+    }
+}
+
+#[test]
+fn open_mpi_sends_and_checks_messages_of_every_size() {
+    let node = Node::new("mpi-pingpong", 2);
+    for transport in TRANSPORTS {
+        let out = ranks(&node, transport, "pingpong");
+        let rows = out.lines().filter(|line| line.split_whitespace().count() == 2).count();
+        assert!(rows >= 11 && out.contains("1048576"), "{transport}:\n{out}");
+    }
+}
+
+#[test]
+fn asyncwatch_listens_to_a_device() {
+    let node = Node::new("asyncwatch", 2);
+    // It never ends by itself; what it says first is that it has an open device and waits.
+    let out = node.run(&["sh", "-c", "timeout 2 stdbuf -o0 ibv_asyncwatch -d iron1; [ $? = 124 ]"]);
+    assert!(out.contains("iron1: async event FD"), "{out}");
+}
+
+/// Pairs of rdma-core's own examples beyond RC.
+#[test]
+fn pingpong_over_every_service() {
+    let node = Node::new("pingpong-all", 2);
+    for (tool, options) in [
+        ("ibv_uc_pingpong", &["-c", "-n", "500"][..]),
+        ("ibv_uc_pingpong", &["-c", "-e", "-n", "500"]),
+        ("ibv_ud_pingpong", &["-c", "-n", "500"]),
+        ("ibv_ud_pingpong", &["-e", "-n", "500"]),
+        ("ibv_srq_pingpong", &["-c", "-n", "500"]),
+        ("ibv_srq_pingpong", &["-c", "-e", "-q", "8", "-n", "500"]),
+        ("ibv_xsrq_pingpong", &["-n", "500"]),
+        ("ibv_xsrq_pingpong", &["-e", "-n", "500"]),
+    ] {
+        let pair = Pair::pingpong(&node, tool, "iron1", "iron2", options);
+        assert!(pair.client.contains("iters in") || pair.client.contains("usec"), "{tool}: {}", pair.client);
+        assert!(
+            !pair.client.contains("invalid data") && !pair.server.contains("invalid data"),
+            "{tool}: {}",
+            pair.client
+        );
+    }
+}
+
+#[test]
+fn perftest_over_every_service() {
+    let node = Node::new("perftest-all", 2);
+    for (tool, options) in [
+        ("ib_send_bw", &["-c", "UD"][..]),
+        ("ib_send_lat", &["-c", "UD"]),
+        ("ib_send_bw", &["-c", "UC"]),
+        ("ib_write_bw", &["-c", "UC"]),
+        ("ib_send_lat", &["-c", "UC"]),
+        ("ib_send_bw", &["-c", "XRC"]),
+        ("ib_write_bw", &["-c", "XRC"]),
+        ("ib_send_bw", &["--use-srq"]),
+        ("ib_send_bw", &["--use-srq", "-q", "8"]),
+    ] {
+        let options = [options, &["-n", "500"]].concat();
+        let rows = Pair::perftest(&node, tool, "iron1", "iron2", &options).rows();
+        assert!(rows.iter().any(|row| row[1..].iter().any(|v| *v > 0.0)), "{tool} {options:?}: {rows:?}");
+    }
+}
