@@ -129,6 +129,16 @@ static void create(int ctx)
     if (!extended && type != IBV_QPT_XRC_RECV) {
         struct ibv_qp_init_attr attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2) };
         made = ibv_create_qp(pd->p, &attr);
+        if (made && one_in(4)) {
+            // What was given can be asked for.
+            int before = errno;
+            struct ibv_qp *again = ibv_create_qp(pd->p, &attr);
+            if (!again && errno != ENOMEM)
+                finding("a QP was given sizes that ibv_create_qp then refuses with %d", errno);
+            if (again)
+                judge(CLOSE, ibv_destroy_qp(again));
+            errno = before;
+        }
     } else {
         struct ibv_qp_init_attr_ex attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2),
             .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd->p };

@@ -233,6 +233,37 @@ fn a_queue_pair_may_have_one_queue_only() {
     }
 }
 
+/// libfabric creates a queue pair with the sizes that an earlier one was given.
+#[test]
+fn sizes_that_were_given_can_be_asked_for() {
+    let scratch = Scratch::new();
+    let _node = scratch.node(1).expect("node");
+    let device = open_device(scratch.dir(), 1).expect("open");
+    let (pd, cq) = (Pd::alloc(&device).expect("PD"), Cq::create(&device, 16, 0).expect("CQ"));
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        for inline in [0, 1, 100, 500, 900] {
+            let mut init = QpInit {
+                max_send_wr: 100,
+                max_recv_wr: 100,
+                max_send_sge: 3,
+                max_recv_sge: 3,
+                max_inline: inline,
+                ..QpInit::new(service, &cq, &cq)
+            };
+            for _ in 0..3 {
+                let qp =
+                    Qp::create(&pd, &init).unwrap_or_else(|e| panic!("{service:?}, inline {inline}: {e}"));
+                let cap = qp.cap();
+                assert!(cap.max_inline >= init.max_inline && cap.max_send_sge >= init.max_send_sge);
+                (init.max_send_wr, init.max_recv_wr) = (cap.max_send_wr, cap.max_recv_wr);
+                (init.max_send_sge, init.max_recv_sge) = (cap.max_send_sge, cap.max_recv_sge);
+                init.max_inline = cap.max_inline;
+                qp.destroy().expect("destroy");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_second_program_attaches_and_talks() {
     let scratch = Scratch::new();

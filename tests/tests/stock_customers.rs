@@ -77,35 +77,44 @@ fn libfabric_finds_every_device() {
     }
 }
 
-/// fi_pingpong between two VFs.
-fn fabric(node: &Node, provider: &str, endpoint: &str) {
-    let common = |dev: &str, port: &str| {
-        ["fi_pingpong", "-p", provider, "-e", endpoint, "-d", dev, "-I", "200", "-B", port]
-            .map(String::from)
-            .to_vec()
+/// What fi_pingpong sends.
+const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
+
+/// fi_pingpong with a server on the first VF.
+fn fabric(node: &Node, provider: &str, endpoint: &str, sizes: &[&str]) {
+    let words = |port: &str, more: &[&str]| {
+        let words = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", "200"];
+        [&words[..], more, &[port]].concat().into_iter().map(String::from).collect::<Vec<_>>()
     };
     let pair = Pair::listening(
         node,
-        |port| common("iron1", port),
-        |port| {
-            let mut words = common("iron2", port);
-            // The port of the other side is named differently.
-            words.iter_mut().filter(|word| *word == "-B").for_each(|word| *word = "-P".into());
-            [words, vec!["127.0.0.2".into()]].concat()
-        },
+        |port| words(port, &["-B"]),
+        |port| [words(port, &["-P"]), vec!["127.0.0.2".into()]].concat(),
     );
-    let rows = pair.client.lines().filter(|line| line.contains("200") && line.contains('x')).count();
-    assert!(rows > 0 || pair.client.contains("usec/xfer"), "{provider} {endpoint}: {}", pair.client);
+    for size in sizes {
+        let row = pair
+            .client
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some(size) && line.contains("=200"));
+        assert!(row, "{provider} {endpoint}: {size} is missing in\n{}", pair.client);
+    }
 }
 
 #[test]
 fn libfabric_talks_over_connections() {
-    fabric(&Node::new("fi-msg", 2), "verbs", "msg");
+    fabric(&Node::new("fi-msg", 2), "verbs", "msg", &SIZES);
 }
 
 #[test]
 fn libfabric_talks_reliably_without_connections() {
-    fabric(&Node::new("fi-rdm", 2), "verbs;ofi_rxm", "rdm");
+    fabric(&Node::new("fi-rdm", 2), "verbs;ofi_rxm", "rdm", &SIZES);
+}
+
+#[test]
+fn libfabric_sends_datagrams() {
+    let node = Node::new("fi-dgram", 2);
+    fabric(&node, "verbs", "dgram", &["64", "256", "1k", "4k"]);
+    fabric(&node, "verbs;ofi_rxd", "rdm", &["64", "256", "1k", "4k"]);
 }
 
 /// Two ranks of our own MPI program.

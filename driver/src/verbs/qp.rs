@@ -114,16 +114,13 @@ pub(super) struct Geometry {
 impl Geometry {
     fn of(init: &QpInit, attr: &super::DeviceAttr) -> Result<Self, Error> {
         let overhead = overhead(init.service);
+        let most_inline = attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32);
         let limits = [
             ("max_send_wr", init.max_send_wr, attr.max_qp_wr),
             ("max_recv_wr", init.max_recv_wr, attr.max_qp_wr),
             ("max_send_sge", init.max_send_sge, attr.max_sge),
             ("max_recv_sge", init.max_recv_sge, attr.max_sge),
-            (
-                "max_inline",
-                init.max_inline,
-                attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32),
-            ),
+            ("max_inline", init.max_inline, most_inline),
         ];
         if let Some((name, asked, most)) = limits.into_iter().find(|(_, asked, most)| asked > most) {
             return Err(Error::invalid(format!("{name} {asked} was asked for, {most} can be had")));
@@ -170,7 +167,7 @@ impl Geometry {
             max_recv_wr: rq_entries,
             max_send_sge: if sq_blocks == 0 { 0 } else { ((data / WQE_DS) as u32).min(attr.max_sge) },
             max_recv_sge: if rq_entries == 0 { 0 } else { ((rq_stride / WQE_DS) as u32).min(attr.max_sge) },
-            max_inline: if sq_blocks == 0 { 0 } else { ((data - INLINE_HEAD) as u32).min(attr.max_inline) },
+            max_inline: if sq_blocks == 0 { 0 } else { ((data - INLINE_HEAD) as u32).min(most_inline) },
         };
         Ok(Self { rq_entries, rq_stride, sq_blocks: sq_blocks as u32, sq_offset: rq_bytes, cap })
     }
