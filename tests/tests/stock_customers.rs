@@ -65,16 +65,18 @@ fn ucx_puts_gets_and_adds() {
     }
 }
 
+/// It lists the devices of the addresses that the host's interfaces have, and finds the others when asked for theirs.
 #[test]
 fn libfabric_finds_every_device() {
     let node = Node::new("fi-info", 2);
-    let out = node.run(&["fi_info", "-p", "verbs"]);
-    for dev in ["iron0", "iron1", "iron2"] {
-        for kind in ["FI_EP_MSG", "FI_EP_DGRAM"] {
-            let found = out.split("provider: ").any(|part| part.contains(dev) && part.contains(kind));
-            assert!(found, "{kind} on {dev} is missing in\n{out}");
-        }
+    for (address, dev) in [("127.0.0.1", "iron0"), ("127.0.0.2", "iron1"), ("127.0.0.3", "iron2")] {
+        let out = node.run(&["fi_info", "-p", "verbs", "-t", "FI_EP_MSG", "-s", address]);
+        assert!(out.contains(&format!("domain: {dev}\n")), "{dev} is missing in\n{out}");
+        let out = node.run(&["fi_info", "-p", "verbs", "-d", &format!("{dev}-dgram")]);
+        assert!(out.contains("FI_EP_DGRAM") || out.contains("FI_PROTO_RXD"), "{dev}: {out}");
     }
+    let out = node.run(&["fi_info", "-p", "verbs"]);
+    assert!(out.contains("FI_EP_MSG") && out.contains("FI_EP_DGRAM"), "{out}");
 }
 
 /// What fi_pingpong sends.
@@ -177,7 +179,11 @@ fn pingpong_over_every_service() {
         ("ibv_xsrq_pingpong", &["-e", "-n", "500"]),
     ] {
         let pair = Pair::pingpong(&node, tool, "iron1", "iron2", options);
-        assert!(pair.client.contains("iters in") || pair.client.contains("usec"), "{tool}: {}", pair.client);
+        assert!(
+            pair.client.contains("iters in") || pair.client.contains("success"),
+            "{tool}: {}",
+            pair.client
+        );
         assert!(
             !pair.client.contains("invalid data") && !pair.server.contains("invalid data"),
             "{tool}: {}",
