@@ -44,9 +44,8 @@ pub unsafe extern "C" fn create_cq_ex(
             false => std::ptr::null_mut(),
         };
         // SAFETY: by contract; a domain that is named is one of this context.
-        if has(abi::IBV_CQ_INIT_ATTR_MASK_PD)
-            && (domain.is_null() || !unsafe { IronPd::of(domain) }.is_parent_domain())
-        {
+        let is_parent = !domain.is_null() && unsafe { IronPd::of(domain) }.is_parent_domain();
+        if has(abi::IBV_CQ_INIT_ATTR_MASK_PD) && !is_parent {
             return Err(libc::EINVAL);
         }
         let wanted = Wanted {

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
             unsafe { IronTd::of(attr.td) }.users.add();
         }
         ours.users.add();
-        let made = IronPd::new(context, inner, Some(Parents { pd: attr.pd, td: attr.td }));
+        let made = IronPd::publish(context, inner, Some(Parents { pd: attr.pd, td: attr.td }));
         if let Some(allocators) = allocators {
             allocators.domain.store(made, Ordering::Release);
         }

@@ -51,7 +51,11 @@ pub struct Parents {
 
 impl IronPd {
     /// What the program gets to know.
-    pub fn new(context: *mut ibv_context, inner: Arc<driver::Pd>, parents: Option<Parents>) -> *mut ibv_pd {
+    pub fn publish(
+        context: *mut ibv_context,
+        inner: Arc<driver::Pd>,
+        parents: Option<Parents>,
+    ) -> *mut ibv_pd {
         let public = ibv_pd { context, handle: inner.pdn() };
         Box::into_raw(Box::new(Self { public, inner, users: Users::default(), parents })).cast()
     }
@@ -82,7 +86,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         ours.check_birth()?;
         let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
         ours.users.add();
-        Ok(IronPd::new(context, inner, None))
+        Ok(IronPd::publish(context, inner, None))
     })
 }
 

@@ -78,7 +78,10 @@ pub struct Opened {
 
 /// Groups of which this process has a device: all of one group share the address space, and a group is opened once.
 /// What a parent opened is not there in its child: they are known by generation too.
-static GROUPS: Mutex<Option<HashMap<(u32, u32), Weak<Iommu>>>> = Mutex::new(None);
+static GROUPS: Mutex<Option<Groups>> = Mutex::new(None);
+
+/// Address spaces by generation and group.
+type Groups = HashMap<(u32, u32), Weak<Iommu>>;
 
 /// Opens `device`.
 pub fn open(device: &PciDevice) -> Result<Opened, VfioError> {
