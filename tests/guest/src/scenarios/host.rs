@@ -13,7 +13,8 @@ use crate::{Outcome, bound_to_us, built, failed};
 const LIMIT: u64 = 90;
 /// The guest's address, and the device's on the host.
 pub const GUEST: &str = "10.7.0.2";
-const HOST: &str = "10.7.0.1";
+/// See [`GUEST`].
+pub const HOST: &str = "10.7.0.1";
 
 /// Tools, each run twice: the client on the host, the client in the guest. Of outstanding READs perftest takes the peer's
 /// number for its own, and the two differ.
@@ -95,6 +96,11 @@ impl Host {
         address.args([ours, &format!("{HOST}/24")]);
         ends_well(address)?;
         Ok(host)
+    }
+
+    /// The node's directory.
+    pub fn node(&self) -> &Path {
+        &self.node
     }
 
     /// Serves the node until [`part`](Self::part): `words` say what, and `socket` is there when it does.

@@ -2,6 +2,7 @@
 
 mod boot;
 mod bringup;
+mod connect;
 mod fabric;
 mod figures;
 mod garbage;
@@ -59,6 +60,12 @@ pub fn all() -> Vec<Scenario> {
         scenario("garbage", "a guest that writes garbage leaves others alone", garbage::run),
         scenario("wire", "rxe in the guest, our provider on the host", wire::plain),
         scenario("wire-drops", "the same while 1 % of the frames are lost", wire::with_drops),
+        scenario("connect-rxe", "rdma_cm: ours on the host, the kernel's on rxe in the guest", connect::rxe),
+        scenario(
+            "connect-mlx5",
+            "the same, the guest on the stock driver and the host's node",
+            connect::mlx5,
+        ),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),

@@ -26,9 +26,11 @@ const TOOLS: [(&str, &str); 7] = [
 ];
 
 /// The bed: a node whose wire is a guest's network card.
-struct Wire {
-    guest: Guest,
-    server: Server,
+pub(super) struct Wire {
+    /// With [`GUEST`] on `rxe0`.
+    pub guest: Guest,
+    /// Of the node, whose device `iron1` has [`HOST`].
+    pub server: Server,
     ports: Vec<u16>,
     gid: String,
     scratch: super::Scratch,
@@ -42,7 +44,8 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
 }
 
 impl Wire {
-    fn boot(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome<Self> {
+    /// Boots the guest; `faults` are the link's.
+    pub fn boot(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome<Self> {
         let scratch = super::scratch(name)?;
         let (near, far) = (scratch.join("near"), scratch.join("far"));
         let mut arguments = vec!["--link".into(), format!("dgram:{},{}", near.display(), far.display())];

@@ -1,0 +1,141 @@
+//! Connections by the stock librdmacm: a program of the host, where our connection manager is in the process, and one of a
+//! guest, where the kernel's is; each as client and as server.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::host::{GUEST, HOST, Host, way_to_host};
+use super::wire::Wire;
+use crate::images::{Images, KERNELS};
+use crate::machine::{Guest, Plan};
+use crate::{Outcome, bound_to_us, built, failed, log};
+
+/// What a program may take, seconds.
+const LIMIT: u64 = 60;
+/// How often a client asks, half a second apart, whether its server listens: until then it is rejected at once.
+const TRIES: usize = 30;
+
+/// Server and client; ME, PEER and PORT stand for what they are.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("rping -s -a ME -p PORT -C 100 -V", "rping -c -I ME -a PEER -p PORT -C 100 -V"),
+    ("ucmatose -b ME -p PORT -C 20 -S 1000 -c 4", "ucmatose -b ME -s PEER -p PORT -C 20 -S 1000 -c 4"),
+    ("udaddy -b ME -C 5 -S 512 -c 2", "udaddy -b ME -s PEER -C 5 -S 512 -c 2"),
+];
+
+fn words(program: &str, me: &str, peer: &str, port: u16) -> String {
+    program.replace("ME", me).replace("PEER", peer).replace("PORT", &port.to_string())
+}
+
+/// A program of the host on the node, that ends by itself.
+fn on_host(node: &Path, words: &str) -> Outcome<Child> {
+    let mut command = bound_to_us("timeout");
+    command.arg(LIMIT.to_string()).arg(built().join("ironverbs")).args(["run", "--node"]).arg(node).arg("--");
+    command.args(words.split_whitespace());
+    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+}
+
+/// Its end: what it said, and whether it ended with 0.
+fn end(child: Child) -> Outcome<(bool, String)> {
+    let Output { status, stdout, stderr } = child.wait_with_output()?;
+    let said = format!("{}{}{status}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    Ok((status.success(), said))
+}
+
+/// All programs between the host and a guest that has [`GUEST`] as its address, both ways.
+fn between(node: &Path, guest: &mut Guest) -> Outcome {
+    let mut port = 7600;
+    for (server, client) in PROGRAMS {
+        port += 2;
+        host_serves(node, guest, &words(server, HOST, GUEST, port), &words(client, GUEST, HOST, port))?;
+        let port = port + 1;
+        guest_serves(node, guest, &words(server, GUEST, HOST, port), &words(client, HOST, GUEST, port))?;
+    }
+    // Of the kernel's messages and ours, how many were sent again: none need be, but a slow guest may take its time.
+    let sums = "cd /sys/class/infiniband/*/ports/1 || exit 1
+for counter in cm_tx_msgs cm_tx_retries cm_rx_duplicates; do
+    cat $counter/* | awk -v name=$counter '{ sum += $1 } END { printf \" %s %d\", name, sum }'
+done";
+    println!("   {}", guest.run(20, sums)?.trim_end());
+    Ok(())
+}
+
+fn host_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Outcome {
+    let begin = Instant::now();
+    let serving = on_host(node, server)?;
+    let asked = guest.run(
+        LIMIT,
+        &format!(
+            "for try in $(seq {TRIES}); do timeout 40 {client} > /tmp/said 2>&1 && exit 0; sleep 0.5; done; cat /tmp/said; exit 1"
+        ),
+    );
+    if asked.is_err() {
+        // Its end is not ours to wait for.
+        let _ = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status();
+    }
+    let (ok, said) = end(serving)?;
+    match (asked, ok) {
+        (Ok(_), true) => {
+            println!("    {:5.1} s  guest: {client}", begin.elapsed().as_secs_f32());
+            Ok(())
+        }
+        (Ok(_), false) => failed(format!("{server} on the host: {said}")),
+        (Err(error), _) => failed(format!("{client} in the guest: {error}\n--- the host's {server}: {said}")),
+    }
+}
+
+fn guest_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Outcome {
+    let begin = Instant::now();
+    let serving = guest.start_script(LIMIT, &format!("timeout {LIMIT} {server}"))?;
+    let mut said = String::new();
+    let mut ok = false;
+    for _ in 0..TRIES {
+        (ok, said) = end(on_host(node, client)?)?;
+        if ok || begin.elapsed() > Duration::from_secs(LIMIT) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let served = guest.wait(&serving)?;
+    if ok && served.status == 0 {
+        println!("    {:5.1} s  host:  {client}", begin.elapsed().as_secs_f32());
+        return Ok(());
+    }
+    failed(format!(
+        "{client} on the host: {said}\n--- the guest's {server}: {} {}",
+        served.status, served.text
+    ))
+}
+
+/// rxe in the guest, and its kernel's rdma_cm, over a wire.
+pub fn rxe(images: &Images) -> Outcome {
+    let mut wire = Wire::boot(images, "connect", KERNELS[0], None)?;
+    wire.guest.run(20, "modprobe -a rdma_cm rdma_ucm")?;
+    between(&wire.server.node(), &mut wire.guest)?;
+    log::clean(&mut wire.guest)?;
+    wire.server.check()?;
+    wire.guest.power_off()
+}
+
+/// The stock mlx5 driver in the guest, on a function of the node the host's programs are on.
+pub fn mlx5(images: &Images) -> Outcome {
+    let mut host = Host::new("connect", "iron2", "mlx5_0")?;
+    let socket = host.dir.join("iron1");
+    host.serve(&["--plug", &format!("1={}", socket.display())], &socket)?;
+    let (_, world) = way_to_host()?;
+    let mut guest = Guest::boot(images, Plan::new("connect").plug(&socket).qemu(world))?;
+    guest.run(
+        90,
+        &format!(
+            "modprobe -a mlx5_core mlx5_ib ib_uverbs rdma_cm rdma_ucm
+until [ -d /sys/bus/pci/devices/0000:00:10.0/net ]; do sleep 0.05; done
+dev=$(ls /sys/bus/pci/devices/0000:00:10.0/net)
+ip addr add {GUEST}/24 dev $dev && ip link set $dev up
+until ibv_devinfo -v -d mlx5_0 | grep -q 'GID.*1]:.*::ffff:{GUEST}'; do sleep 0.1; done"
+        ),
+    )?;
+    between(host.node(), &mut guest)?;
+    log::clean(&mut guest)?;
+    guest.power_off()?;
+    host.part().map(drop)
+}
