@@ -79,6 +79,9 @@ static void register_memory(int ctx, struct object *pd)
 static void call_windows(int ctx, struct object *pd)
 {
     struct object *mw = some(MW, ctx), *qp = some(QP, ctx), *mr = some(MR, ctx);
+    // Mostly of one domain, or nothing could be bound.
+    for (int tries = 0; mw && qp && mr && tries < 8 && (mr->of[0] != qp->of[0] || mw->of[0] != qp->of[0]); tries++)
+        mw = some(MW, ctx), qp = some(QP, ctx), mr = some(MR, ctx);
     if (!mw || one_in(3)) {
         errno = 0;
         struct ibv_mw *made = ibv_alloc_mw(pd->p, odd(1 + below(2)));
@@ -86,7 +89,8 @@ static void call_windows(int ctx, struct object *pd)
             keep(MW, made, ctx, pd, NULL, NULL, NULL);
     } else if (qp && mr) {
         struct ibv_mw_bind bind = { .wr_id = ++posted, .send_flags = bits(IBV_SEND_SIGNALED | IBV_SEND_FENCE),
-            .bind_info = { .mr = mr->p, .addr = odd((uintptr_t)buffer), .length = odd(4096), .mw_access_flags = access_flags() } };
+            .bind_info = { .mr = mr->p, .addr = odd((uintptr_t)buffer), .length = odd(4096),
+                           .mw_access_flags = one_in(4) ? access_flags() : (int)(draw() & 0xe) } };
         mr->maybe_held = true;
         judge(BIND_MW, ibv_bind_mw(qp->p, mw->p, &bind));
     }
@@ -112,7 +116,7 @@ void call_memory(void)
 {
     int ctx = below(DEVICES);
     struct object *pd = some_pd(ctx), *mr = some(MR, ctx);
-    switch (pd ? below(12) : 0) {
+    switch (pd ? below(24) : 0) {
     case 0: call_domains(ctx); break;
     case 1: call_device_memory(ctx); break;
     case 2:

@@ -47,13 +47,27 @@ static const struct { const char *name; int may[8]; } table[CALLS] = {
     [POST_RECV] = { "ibv_post_recv, ibv_post_srq_recv", { EINVAL, ENOMEM } },
     [WR_COMPLETE] = { "ibv_wr_complete", { USUAL } },
     [GET_EVENT] = { "ibv_get_*_event", { EAGAIN } },
+    [POLLED] = { "ibv_poll_cq, with something found", { 0 } },
+    [SUCCEEDED] = { "work that succeeded", { 0 } },
     [CLOSE] = { "ibv_destroy_*", { EBUSY } },
 };
 
+// How often each call succeeded, and did not.
+static long done[CALLS], refused[CALLS];
+
+void tell_counts(void)
+{
+    for (int call = 0; call < CALLS; call++)
+        fprintf(stderr, "%-40s %6ld done %6ld refused\n", table[call].name, done[call], refused[call]);
+}
+
 void judge(enum call call, int error)
 {
-    if (error == 0)
+    if (error == 0) {
+        done[call]++;
         return;
+    }
+    refused[call]++;
     for (int i = 0; i < 8 && table[call].may[i]; i++)
         if (table[call].may[i] == error)
             return;
@@ -62,8 +76,10 @@ void judge(enum call call, int error)
 
 bool judge_pointer(enum call call, const void *p)
 {
-    if (p)
+    if (p) {
+        done[call]++;
         return true;
+    }
     if (errno == 0)
         finding("%s failed without an errno", table[call].name);
     judge(call, errno);

@@ -22,6 +22,7 @@ struct object {
     // Windows may have been bound to it, and nobody here knows which still are: closing may give EBUSY or not.
     bool maybe_held;
     int ctx;       // which device
+    struct object *peer; // of a QP: which it was last connected to
     int groups;    // of a QP: multicast groups it is attached to
     bool extended; // of a CQ or QP: made by the _ex call, so that the extended way is open
     bool pinned;   // of an MR: on the buffer, with room for every scatter entry
@@ -35,6 +36,8 @@ struct object *keep(enum kind kind, void *p, int ctx, struct object *a, struct o
 struct object *some(enum kind kind, int ctx);
 // A PD or a parent domain, as a PD.
 struct object *some_pd(int ctx);
+// Memory for work on `of`: mostly a pinned region of the same domain.
+struct ibv_mr *memory_for(struct object *of);
 // Closes it, and checks that the answer is the right one.
 void close_object(struct object *o);
 void close_all(void);
@@ -55,13 +58,15 @@ enum call {
     QUERY, ALLOC_PD, ALLOC_TD, ALLOC_PARENT, REG_MR, REREG_MR, ADVISE_MR, NULL_MR, DMABUF_MR, DM_MR, ALLOC_MW, BIND_MW,
     ALLOC_DM, COPY_DM, CREATE_CHANNEL, CREATE_CQ, CREATE_CQ_EX, RESIZE_CQ, MODIFY_CQ, REQ_NOTIFY, START_POLL,
     CREATE_SRQ, MODIFY_SRQ, SRQ_NUM, OPEN_XRCD, CREATE_QP, OPEN_QP, MODIFY_QP, QUERY_QP, RATE_LIMIT, ATTACH, DETACH, CREATE_AH,
-    CREATE_FLOW, CREATE_WQ, CREATE_COUNTERS, ECE, POST_SEND, POST_RECV, WR_COMPLETE, GET_EVENT, CLOSE, CALLS
+    CREATE_FLOW, CREATE_WQ, CREATE_COUNTERS, ECE, POST_SEND, POST_RECV, WR_COMPLETE, GET_EVENT, POLLED, SUCCEEDED, CLOSE, CALLS
 };
 
 // Ends the program if the call's documentation does not know `error`; 0 is success.
 void judge(enum call call, int error);
 // The same for a call that gives a pointer; errno must be 0 before.
 bool judge_pointer(enum call call, const void *p);
+// What was called, and how often it succeeded.
+void tell_counts(void);
 // Something that must not be: says what, seed and step, and ends the program.
 _Noreturn void finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -41,7 +41,7 @@ uint64_t draw(void)
 uint64_t odd(uint64_t usual)
 {
     static const uint64_t extremes[] = { 0, 1, 2, 7, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX };
-    if (!one_in(16))
+    if (!one_in(40))
         return usual;
     return one_in(3) ? draw() : one_in(2) ? usual + 1 : extremes[below(sizeof(extremes) / sizeof(*extremes))];
 }
@@ -49,7 +49,7 @@ uint64_t odd(uint64_t usual)
 uint64_t bits(uint64_t mask)
 {
     uint64_t some = one_in(2) ? mask : mask & draw();
-    return one_in(24) ? some ^ 1ull << below(32) : some;
+    return one_in(40) ? some ^ 1ull << below(32) : some;
 }
 
 void finding(const char *format, ...)
@@ -173,7 +173,9 @@ int main(int argc, char **argv)
     }
     if (!seconds) {
         talkative = true;
-        return episode(argv + at);
+        int status = episode(argv + at);
+        tell_counts();
+        return status;
     }
     time_t end = time(NULL) + seconds;
     uint64_t first = seed;

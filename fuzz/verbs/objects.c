@@ -34,6 +34,15 @@ struct object *some_pd(int ctx)
     return o ? o : some(PD, ctx);
 }
 
+struct ibv_mr *memory_for(struct object *of)
+{
+    struct object *mr = some(MR, of->ctx);
+    for (int i = 0; i < number_of_objects && !one_in(16); i++)
+        if (objects[i]->kind == MR && objects[i]->pinned && objects[i]->of[0] == of->of[0])
+            mr = objects[i];
+    return mr ? mr->p : NULL;
+}
+
 static int close_by_kind(struct object *o)
 {
     switch (o->kind) {
@@ -72,9 +81,12 @@ void close_object(struct object *o)
     for (int i = 0; i < 4; i++)
         if (o->of[i])
             o->of[i]->users--;
-    for (int i = 0; i < number_of_objects; i++)
+    for (int i = 0; i < number_of_objects; i++) {
         if (objects[i] == o)
             objects[i] = objects[--number_of_objects];
+        if (i < number_of_objects && objects[i]->peer == o)
+            objects[i]->peer = NULL;
+    }
     free(o);
 }
 

@@ -33,7 +33,7 @@ void call_cq(void)
     case 5: {
         struct object *parent = one_in(4) ? some(PARENT, ctx) : NULL;
         struct ibv_cq_init_attr_ex attr = { .cqe = odd(1 + below(256)), .channel = channel ? channel->p : NULL, .comp_vector = odd(0),
-            .wc_flags = bits(IBV_CREATE_CQ_SUP_WC_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP), .comp_mask = bits(parent ? 3 : 1),
+            .wc_flags = one_in(8) ? bits(IBV_CREATE_CQ_SUP_WC_FLAGS) : draw() & (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP), .comp_mask = bits(parent ? 3 : 1),
             .flags = bits(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN),
             .parent_domain = parent ? parent->p : NULL };
         if (!parent)
@@ -112,53 +112,6 @@ void call_srq(void)
 static const uint8_t types[] = { IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV,
                                  IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER };
 
-static void create(int ctx)
-{
-    struct object *pd = some_pd(ctx), *send = some(CQ, ctx), *recv = some(CQ, ctx), *srq = one_in(3) ? some(SRQ, ctx) : NULL,
-                  *xrcd = some(XRCD, ctx);
-    if (!pd || !send)
-        return;
-    int type = one_in(16) ? (int)below(0x110) : types[below(sizeof(types))];
-    if (type == IBV_QPT_XRC_RECV && !xrcd)
-        return;
-    struct ibv_qp_cap cap = { .max_send_wr = odd(1 + below(64)), .max_recv_wr = odd(1 + below(64)), .max_send_sge = odd(1 + below(4)),
-                              .max_recv_sge = odd(1 + below(4)), .max_inline_data = odd(below(128)) };
-    struct ibv_qp *made;
-    bool extended = one_in(2);
-    errno = 0;
-    if (!extended && type != IBV_QPT_XRC_RECV) {
-        struct ibv_qp_init_attr attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2) };
-        made = ibv_create_qp(pd->p, &attr);
-        if (made && one_in(4)) {
-            // What was given can be asked for.
-            int before = errno;
-            struct ibv_qp *again = ibv_create_qp(pd->p, &attr);
-            if (!again && errno != ENOMEM)
-                finding("a QP was given sizes that ibv_create_qp then refuses with %d", errno);
-            if (again)
-                judge(CLOSE, ibv_destroy_qp(again));
-            errno = before;
-        }
-    } else {
-        struct ibv_qp_init_attr_ex attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2),
-            .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd->p };
-        if (type == IBV_QPT_XRC_RECV)
-            attr.comp_mask = IBV_QP_INIT_ATTR_XRCD, attr.xrcd = xrcd->p, attr.send_cq = attr.recv_cq = NULL, attr.srq = NULL;
-        else if (extended && one_in(2))
-            attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, attr.send_ops_flags = bits(type == IBV_QPT_UD ? 0xc : 0x3ff);
-        if (one_in(8))
-            attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS, attr.create_flags = bits(0x1f02);
-        extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        made = ibv_create_qp_ex(context(ctx), &attr);
-    }
-    if (!judge_pointer(CREATE_QP, made))
-        return;
-    if (type == IBV_QPT_XRC_RECV)
-        keep(QP, made, ctx, xrcd, NULL, NULL, NULL);
-    else
-        keep(QP, made, ctx, pd, send, type == IBV_QPT_XRC_SEND ? NULL : recv, type == IBV_QPT_XRC_SEND ? NULL : srq)->extended = extended;
-}
-
 static struct ibv_qp_attr attributes(enum ibv_qp_state state, struct object *peer)
 {
     return (struct ibv_qp_attr){ .qp_state = state, .cur_qp_state = below(7), .path_mtu = one_in(8) ? below(9) : 1 + below(5), .qkey = odd(0x11),
@@ -202,6 +155,7 @@ static int mask_of(int type, enum ibv_qp_state to)
 static void connect_pair(struct object *a, struct object *b)
 {
     struct object *both[2] = { a, b };
+    a->peer = b, b->peer = a;
     for (enum ibv_qp_state to = IBV_QPS_INIT; to <= IBV_QPS_RTS; to++)
         for (int i = 0; i < 2; i++) {
             struct ibv_qp *qp = both[i]->p;
@@ -212,6 +166,65 @@ static void connect_pair(struct object *a, struct object *b)
             if (a == b)
                 break;
         }
+}
+
+static void create(int ctx)
+{
+    struct object *pd = some_pd(ctx), *send = some(CQ, ctx), *recv = some(CQ, ctx), *srq = one_in(3) ? some(SRQ, ctx) : NULL,
+                  *xrcd = some(XRCD, ctx);
+    if (!pd || !send)
+        return;
+    int type = one_in(16) ? (int)below(0x110) : types[below(sizeof(types))];
+    if (type == IBV_QPT_XRC_RECV && !xrcd)
+        return;
+    struct ibv_qp_cap cap = { .max_send_wr = odd(1 + below(64)), .max_recv_wr = odd(1 + below(64)), .max_send_sge = odd(1 + below(4)),
+                              .max_recv_sge = odd(1 + below(4)), .max_inline_data = odd(below(128)) };
+    struct ibv_qp *made;
+    bool extended = one_in(2);
+    errno = 0;
+    if (!extended && type != IBV_QPT_XRC_RECV) {
+        struct ibv_qp_init_attr attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2) };
+        made = ibv_create_qp(pd->p, &attr);
+        if (made && one_in(4)) {
+            // What was given can be asked for.
+            int before = errno;
+            struct ibv_qp *again = ibv_create_qp(pd->p, &attr);
+            if (!again && errno != ENOMEM)
+                finding("a QP was given sizes that ibv_create_qp then refuses with %d", errno);
+            if (again)
+                judge(CLOSE, ibv_destroy_qp(again));
+            errno = before;
+        }
+    } else {
+        struct ibv_qp_init_attr_ex attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2),
+            .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd->p };
+        if (type == IBV_QPT_XRC_RECV)
+            attr.comp_mask = IBV_QP_INIT_ATTR_XRCD, attr.xrcd = xrcd->p, attr.send_cq = attr.recv_cq = NULL, attr.srq = NULL;
+        else if (extended && one_in(2))
+            attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, attr.send_ops_flags = bits(type == IBV_QPT_UD ? 0xc : 0x3ff);
+        if (one_in(8))
+            attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS, attr.create_flags = bits(0x1f02);
+        extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        made = ibv_create_qp_ex(context(ctx), &attr);
+    }
+    if (!judge_pointer(CREATE_QP, made))
+        return;
+    struct object *qp;
+    if (type == IBV_QPT_XRC_RECV)
+        qp = keep(QP, made, ctx, xrcd, NULL, NULL, NULL);
+    else
+        qp = keep(QP, made, ctx, pd, send, type == IBV_QPT_XRC_SEND ? NULL : recv, type == IBV_QPT_XRC_SEND ? NULL : srq);
+    qp->extended = extended && type != IBV_QPT_XRC_RECV;
+    if (one_in(3))
+        return;
+    for (int tries = 0; tries < 4; tries++) {
+        struct object *peer = some(QP, -1);
+        if (((struct ibv_qp *)peer->p)->qp_type == (unsigned)type && tries < 3) {
+            connect_pair(qp, peer);
+            return;
+        }
+    }
+    connect_pair(qp, qp);
 }
 
 void call_qp(void)

@@ -3,17 +3,18 @@
 
 uint64_t posted;
 
-static struct ibv_sge piece(int ctx)
+static struct ibv_sge piece(struct object *of)
 {
-    struct object *mr = some(MR, ctx);
-    struct ibv_mr *p = mr ? mr->p : NULL;
+    struct ibv_mr *p = memory_for(of);
     return (struct ibv_sge){ .addr = odd((uintptr_t)buffer + below(BUFFER / 2)), .length = odd(below(one_in(8) ? 8192 : 64)), .lkey = odd(p ? p->lkey : 0) };
 }
 
-static uint32_t some_rkey(void)
+// A key that the peer of `of` may let it use.
+static uint32_t some_rkey(struct object *of)
 {
-    struct object *mw = one_in(4) ? some(MW, -1) : NULL, *mr = some(MR, -1);
-    return odd(mw ? ((struct ibv_mw *)mw->p)->rkey : mr ? ((struct ibv_mr *)mr->p)->rkey : 0);
+    struct object *mw = one_in(4) ? some(MW, -1) : NULL, *peer = of->peer ? of->peer : of;
+    struct ibv_mr *mr = one_in(8) ? NULL : memory_for(peer);
+    return odd(mw ? ((struct ibv_mw *)mw->p)->rkey : mr ? mr->rkey : 0);
 }
 
 // Inline data are read by the call itself, so they must be there.
@@ -34,7 +35,7 @@ void call_post_send(void)
     struct ibv_sge sges[MOST][5];
     int number = 1 + below(one_in(4) ? MOST : 2);
     for (int i = 0; i < number; i++) {
-        struct object *ah = some(AH, qp->ctx), *mw = some(MW, qp->ctx), *mr = some(MR, qp->ctx), *peer = some(QP, -1);
+        struct object *ah = some(AH, qp->ctx), *mw = some(MW, qp->ctx), *mr = NULL, *peer = some(QP, -1);
         struct ibv_send_wr *wr = &list[i];
         *wr = (struct ibv_send_wr){ .wr_id = ++posted, .next = i + 1 < number ? &list[i + 1] : NULL, .sg_list = sges[i], .num_sge = below(5),
             .opcode = one_in(16) ? below(20) : below(7), .send_flags = bits(IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED) };
@@ -43,7 +44,7 @@ void call_post_send(void)
         if (one_in(8))
             wr->send_flags |= IBV_SEND_INLINE;
         for (int s = 0; s < 5; s++)
-            sges[i][s] = piece(qp->ctx);
+            sges[i][s] = piece(qp);
         if (wr->send_flags & IBV_SEND_INLINE)
             make_readable(sges[i], 5);
         if (wr->opcode == IBV_WR_TSO)
@@ -54,18 +55,19 @@ void call_post_send(void)
                 return;
             wr->wr.ud.ah = ah->p, wr->wr.ud.remote_qpn = odd(peer ? ((struct ibv_qp *)peer->p)->qp_num : 0), wr->wr.ud.remote_qkey = odd(0x11);
         } else if (wr->opcode == IBV_WR_BIND_MW) {
+            mr = some(MR, qp->ctx);
             if (!mw || !mr)
                 return;
             mr->maybe_held = true;
             wr->bind_mw.mw = mw->p, wr->bind_mw.rkey = odd(((struct ibv_mw *)mw->p)->rkey);
             wr->bind_mw.bind_info = (struct ibv_mw_bind_info){ .mr = mr->p, .addr = odd((uintptr_t)buffer), .length = odd(64), .mw_access_flags = bits(0xf) };
         } else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-            wr->wr.atomic.remote_addr = odd((uintptr_t)buffer + 8 * below(64)), wr->wr.atomic.rkey = some_rkey();
+            wr->wr.atomic.remote_addr = odd((uintptr_t)buffer + 8 * below(64)), wr->wr.atomic.rkey = some_rkey(qp);
         } else {
-            wr->wr.rdma.remote_addr = odd((uintptr_t)buffer + below(64)), wr->wr.rdma.rkey = some_rkey();
+            wr->wr.rdma.remote_addr = odd((uintptr_t)buffer + below(64)), wr->wr.rdma.rkey = some_rkey(qp);
         }
         if (wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV)
-            wr->invalidate_rkey = some_rkey();
+            wr->invalidate_rkey = some_rkey(qp);
         if (p->qp_type == IBV_QPT_XRC_SEND)
             wr->qp_type.xrc.remote_srqn = odd(below(64));
     }
@@ -87,7 +89,7 @@ void call_post_recv(void)
     for (int i = 0; i < number; i++) {
         list[i] = (struct ibv_recv_wr){ .wr_id = ++posted, .next = i + 1 < number ? &list[i + 1] : NULL, .sg_list = sges[i], .num_sge = below(one_in(8) ? 6 : 3) };
         for (int s = 0; s < 5; s++)
-            sges[i][s] = piece(o->ctx);
+            sges[i][s] = piece(o);
     }
     int error = o->kind == SRQ ? ibv_post_srq_recv(o->p, list, &bad) : ibv_post_recv(o->p, list, &bad);
     // What has no receive queue has no function for it either.
@@ -111,7 +113,7 @@ void call_wr(void)
         finding("a QP made with send_ops_flags is no extended one");
     ibv_wr_start(qp);
     for (int i = below(4); i >= 0; i--) {
-        struct ibv_sge sges[4] = { piece(o->ctx), piece(o->ctx), piece(o->ctx), piece(o->ctx) };
+        struct ibv_sge sges[4] = { piece(o), piece(o), piece(o), piece(o) };
         uint64_t to = odd((uintptr_t)buffer);
         qp->wr_id = ++posted;
         qp->wr_flags = bits(IBV_SEND_SIGNALED | IBV_SEND_FENCE);
@@ -119,9 +121,9 @@ void call_wr(void)
         switch (below(5)) {
         case 0: if (!qp->wr_send) continue; ibv_wr_send(qp); break;
         case 1: if (!qp->wr_send_imm) continue; ibv_wr_send_imm(qp, 7); break;
-        case 2: if (!qp->wr_rdma_write) continue; ibv_wr_rdma_write(qp, some_rkey(), to); break;
-        case 3: if (!qp->wr_rdma_read) continue; ibv_wr_rdma_read(qp, some_rkey(), to); break;
-        default: if (!qp->wr_atomic_fetch_add) continue; ibv_wr_atomic_fetch_add(qp, some_rkey(), to & ~7ull, 1);
+        case 2: if (!qp->wr_rdma_write) continue; ibv_wr_rdma_write(qp, some_rkey(o), to); break;
+        case 3: if (!qp->wr_rdma_read) continue; ibv_wr_rdma_read(qp, some_rkey(o), to); break;
+        default: if (!qp->wr_atomic_fetch_add) continue; ibv_wr_atomic_fetch_add(qp, some_rkey(o), to & ~7ull, 1);
         }
         if (p->qp_type == IBV_QPT_UD) {
             struct object *ah = some(AH, o->ctx);
@@ -150,6 +152,8 @@ static void check(uint64_t wr_id, int status)
 {
     if (status < 0 || status > IBV_WC_TM_RNDV_INCOMPLETE)
         finding("a completion has status %d", status);
+    if (status == IBV_WC_SUCCESS)
+        judge(SUCCEEDED, 0);
     // Failed completions are found by wr_id too, so it always is one of ours.
     if (wr_id == 0 || wr_id > posted)
         finding("a completion has wr_id %llu, and %llu were posted", (unsigned long long)wr_id, (unsigned long long)posted);
@@ -177,7 +181,9 @@ void call_poll(void)
         return;
     }
     struct ibv_wc wc[16];
-    int found = ibv_poll_cq(cq->p, below(17), wc);
+    int found = ibv_poll_cq(cq->p, 1 + below(16), wc);
+    if (found > 0)
+        judge(POLLED, 0);
     // A CQ that has overrun answers with an error from then on.
     for (int i = 0; i < found; i++)
         check(wc[i].wr_id, wc[i].status);
