@@ -102,6 +102,11 @@ impl Shared {
         Ok(FunctionLock(self))
     }
 
+    /// Takes that lock if it is free at once.
+    pub fn try_lock(&self) -> Option<FunctionLock<'_>> {
+        self.try_claim(LOCK).then_some(FunctionLock(self))
+    }
+
     /// State of the function.
     pub fn state(&self) -> FunctionState {
         match self.word(STATE).load(Acquire) {

@@ -1,13 +1,13 @@
 //! Events a function reports of its own accord.
 
-use crate::{eq::EventQueue, function::Function, transport::Interrupt};
+use crate::{claims::FunctionState, eq::EventQueue, function::Function, transport::Interrupt};
 use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -125,6 +125,8 @@ pub struct Events {
     pub(crate) registry: Arc<Registry>,
     /// Of an event that concerns several, those not given out yet.
     pub(crate) further: Mutex<VecDeque<Event>>,
+    /// There was an event since they last ran out.
+    pub(crate) taken: AtomicBool,
 }
 
 /// The objects events are about: number to cookie.
@@ -201,10 +203,28 @@ impl Events {
             if let Some(event) = locked(&self.further).pop_front() {
                 return Some(event);
             }
-            let eqe = self.take()?;
+            let Some(eqe) = self.take() else {
+                self.look_after_the_dead();
+                return None;
+            };
+            self.taken.store(true, Relaxed);
             if let Some(event) = self.translate(&eqe) {
                 return Some(event);
             }
+        }
+    }
+
+    /// An interrupt without an event may tell that another opener has died: what only it held goes now.
+    fn look_after_the_dead(&self) {
+        if self.taken.swap(false, Relaxed) {
+            return;
+        }
+        let shared = &self.function.shared;
+        if shared.state() != FunctionState::Up || crate::cmd::is_gone(&self.function.bar) {
+            return;
+        }
+        if let Some(lock) = shared.try_lock() {
+            crate::verbs::sweep(&self.function, &lock);
         }
     }
 

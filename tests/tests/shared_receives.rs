@@ -10,7 +10,7 @@ use ironverbs_tests::{
     end::{Card, Patience, Words, all_rights, connect, register},
     program::{Program, Scratch},
 };
-use node::runtime::{Node, open_device_of};
+use node::runtime::{Node, NodeOptions, open_device_of};
 use std::{
     os::unix::fs::MetadataExt,
     path::Path,
@@ -302,8 +302,19 @@ fn send_to(side: &Side, qp: &Qp, srqn: u32, len: usize) -> WcStatus {
 
 #[test]
 fn processes_share_a_domain_and_a_target_until_the_last_is_gone() {
+    shared_by_processes(false);
+}
+
+/// A message then waits for the process whose SRQ it names, whoever made the target.
+#[test]
+fn they_do_where_no_process_reaches_the_memory_of_another() {
+    shared_by_processes(true);
+}
+
+fn shared_by_processes(no_direct_copies: bool) {
     let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let options = NodeOptions { vfs: Some(2), no_direct_copies, ..NodeOptions::default() };
+    let node = scratch.node_with(&options).expect("a node");
     // Holds the function, as any other program would; its books are the baseline.
     let device = open_device_of(&node, 2).expect("a device");
     let (path, file) = file(&scratch);
@@ -362,17 +373,24 @@ fn a_killed_program_leaves_no_domain_and_no_target_behind() {
     let (path, file) = file(&scratch);
     let warm = XrcDomain::open(&device, XrcOpen::default()).expect("XRC is there");
     warm.close().expect("closed");
+    assert_eq!(device.events().next(), None);
     let before = node.status().expect("status").functions[2].objects.clone();
     let dir = scratch.dir().to_string_lossy().into_owned();
-    for _ in 0..3 {
+    for asked in [true, false, true] {
         let mut other =
             Program::start(Path::new(env!("CARGO_BIN_EXE_xrc")), &[&dir, "2", &path]).expect("started");
         other.expect("target", SOON).expect("its numbers");
         assert_ne!(node.status().expect("status").functions[2].objects, before);
         other.kill();
-        let how = XrcOpen { create: false, ..named(file) };
         node.status().expect("cleaned up");
-        assert_eq!(errno(XrcDomain::open(&device, how)), libc::EAGAIN, "the domain went with its holder");
+        if asked {
+            let how = XrcOpen { create: false, ..named(file) };
+            assert_eq!(errno(XrcDomain::open(&device, how)), libc::EAGAIN, "the domain went with its holder");
+        } else {
+            // Who only waits for events is woken, and cleans up.
+            assert!(device.events().wait(Some(SOON)).expect("the interrupt's descriptor"));
+            assert_eq!(device.events().next(), None);
+        }
         assert_eq!(node.status().expect("status").functions[2].objects, before);
     }
 }

@@ -67,6 +67,18 @@ fn pingpong_checks_its_data() {
 }
 
 #[test]
+fn shared_queues_and_extended_connections_work() {
+    let served = Served::new("vu-shared");
+    for (tool, options) in
+        [("ibv_srq_pingpong", &["-c", "-n", "200"][..]), ("ibv_xsrq_pingpong", &["-n", "50"])]
+    {
+        let pair = Pair::served(&served.node, &served.sockets, tool, options);
+        let good = pair.client.contains("iters in") || pair.client.contains("success");
+        assert!(good && !pair.client.contains("invalid data"), "{}", pair.client);
+    }
+}
+
+#[test]
 fn perftest_prints_its_figures() {
     let served = Served::new("vu-perftest");
     for tool in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"] {

@@ -8,7 +8,12 @@
 mod pair;
 
 use pair::{Node, Pair};
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::PathBuf,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 /// Where the client finds the server: two VFs, or a VF and itself.
 const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
@@ -95,6 +100,46 @@ fn on_infiniband_they_are_the_same() {
             let options = [options, &["-F", "-n", "300"]].concat();
             figures(&Pair::plain(&node, "ib_send_bw", server, client, &options), &format!("{options:?}"));
         }
+    }
+}
+
+/// What `ironverbs node status` says of the objects on `iron1`.
+fn objects(node: &Node) -> String {
+    let said = node.ironverbs(&["node", "status"], &[]).finish();
+    let line = said.lines().find(|line| line.starts_with("iron1:")).unwrap_or("nobody has it");
+    // What follows are counters.
+    line.split("; tx_").next().unwrap_or(line).to_owned()
+}
+
+#[test]
+fn killed_programs_leave_nothing_to_one_that_only_watches() {
+    let node = Node::new("shared-kill", 2);
+    node.run(&["true"]);
+    let _watch = node.start(&["ibv_asyncwatch", "-d", "iron1"]);
+    let within = |limit: u64, what: &str, reached: &dyn Fn(&str) -> bool| {
+        let begin = Instant::now();
+        loop {
+            let now = objects(&node);
+            if reached(&now) {
+                return now;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(limit), "{what}: {now}");
+            sleep(Duration::from_millis(20));
+        }
+    };
+    within(20, "nobody watches", &|now| now.contains("uctx 1"));
+    // What XRC needs is made once.
+    figures(&Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]), "XRC");
+    let before = objects(&node);
+    for options in [&["--use-srq"][..], &["-c", "XRC"], &["-c", "XRC", "-b"]] {
+        let options = [options, &["-D", "30"]].concat();
+        let (mut server, mut client) =
+            Pair::perftest_under_way(&node, "ib_send_bw", "iron1", "iron1", &options);
+        within(20, "no flow", &|now| now.contains("uctx 3") && now.contains("srq"));
+        sleep(Duration::from_millis(300));
+        server.kill();
+        client.kill();
+        within(20, "something is left", &|now| now == before);
     }
 }
 

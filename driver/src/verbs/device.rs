@@ -17,7 +17,10 @@ use hwspec::{
     wqe::{MAX_DS, MAX_SGE_READ, WQE_BB, WQE_DS},
 };
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicU8},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8},
+    },
     time::Duration,
 };
 
@@ -201,6 +204,7 @@ impl Device {
             queue: Mutex::new(Some(queue)),
             registry: registry.clone(),
             further: Mutex::default(),
+            taken: AtomicBool::new(false),
         };
         let attr = attributes(&function);
         Ok(Arc::new(Device {

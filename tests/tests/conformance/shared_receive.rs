@@ -76,3 +76,20 @@ fn row_50_limit_event_comes_once_per_arming() {
         }
     }
 }
+
+/// Row 50: what the QP took from the SRQ and is still receiving comes back, and is told of before the event.
+#[test]
+fn row_50_a_receive_half_filled_is_flushed_before_the_event() {
+    let (mut bed, srq, pairs) = shared(1, 4);
+    let (a, b) = pairs[0];
+    let (from, to) = (bed.mr(1, 8192, Access::LOCAL), bed.mr(2, 8192, Access::LOCAL));
+    bed.post_srq(srq, &[to.sge()]);
+    bed.wire().plan(Filter::opcode(RcSendLast), 0, 9, Fault::Drop);
+    bed.post(a, &Wr::send(from.sge()));
+    bed.to_err(b).expect("2ERR_QP");
+    bed.run();
+    let wc = bed.one(b.recv_cq);
+    assert_eq!(wc.error, Some(CqeSyndrome::WrFlushErr));
+    let events = bed.events(2);
+    assert_eq!(Bed::qp_events(&events, b, EventType::SrqLastWqe), 1, "{events:?}");
+}

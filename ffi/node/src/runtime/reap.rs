@@ -55,6 +55,7 @@ impl Core {
         for fid in 0..FUNCTIONS as u8 {
             if self.has_open(slot, fid) {
                 self.strike(slot, fid, lock);
+                self.tell(fid, slot);
             }
         }
         self.reap_outlets(slot, lock);
@@ -90,6 +91,20 @@ impl Core {
         let used = (0..FUNCTIONS as u8).any(|fid| self.openers(fid).next().is_some());
         if !used && self.map.functions()[0].shared.load(Acquire) != 0 {
             self.clear(0, lock);
+        }
+    }
+
+    /// Interrupts the other openers of `fid`: a driver that finds no event looks at what the dead held.
+    fn tell(&self, fid: u8, dead: u8) {
+        let function = &self.map.functions()[usize::from(fid)];
+        for (vector, owner) in function.vectors.iter().enumerate() {
+            let owner = owner.load(Acquire);
+            if owner == self.me.opener() {
+                self.signal(fid, vector as u16);
+            } else if owner != 0 && owner as u8 != dead {
+                function.pending.fetch_or(1 << vector, AcqRel);
+                self.wake(owner as u8);
+            }
         }
     }
 
