@@ -10,8 +10,9 @@ use hwspec::context::{QpState, ServiceType};
 const TABLE: usize = 3584;
 /// Who has what no program has.
 const DRIVER: &str = "ironverbs";
-/// `MkeyRow::access`: local and remote rights, and "not in use".
-const MKEY_FREE: u8 = 32;
+/// `MkeyRow::access`: may be read locally, as every memory region and no memory window; not in use.
+const LOCAL_READ: u8 = 1;
+const FREE: u8 = 32;
 
 /// One kind of objects.
 #[derive(Clone, Copy)]
@@ -281,7 +282,7 @@ fn cqs(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
 }
 
 fn mrs(observer: &Observer, fid: u8, admin: bool) -> Vec<(u32, Attributes)> {
-    let live = observer.mkeys(fid).filter(|seen| seen.row.access & MKEY_FREE == 0);
+    let live = observer.mkeys(fid).filter(|seen| seen.row.access & (LOCAL_READ | FREE) == LOCAL_READ);
     let entry = |Seen { number, owner: whose, row }: Seen<MkeyRow>| {
         let key = number << 8 | u32::from(row.variant);
         let mut out = Attributes::default();

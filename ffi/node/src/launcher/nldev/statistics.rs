@@ -3,6 +3,9 @@
 use super::{Attributes, Call, Done, PORT, Refused, attr, handle};
 use super::{counters::HARDWARE, resources};
 
+/// What the kernel says of a device that counts nothing.
+const NOT_ON_NODE: Refused = Refused(libc::EINVAL, Some("only functions of a node have statistics here"));
+
 /// `RDMA_COUNTER_MODE_NONE`.
 const MODE_NONE: u32 = 0;
 
@@ -30,7 +33,7 @@ pub fn dump(call: &mut Call<'_>) -> Done {
 
 fn of_port(call: &mut Call<'_>) -> Done {
     let (index, device) = call.port()?;
-    let (observer, fid) = call.world.on_node(device).ok_or(Refused::UNSUPPORTED)?;
+    let (observer, fid) = call.world.on_node(device).ok_or(NOT_ON_NODE)?;
     let values = observer.counters(fid);
     let mut out = Attributes::default();
     handle(&mut out, index, device);
