@@ -86,6 +86,10 @@ fn raw_packets_are_counted_by_perftest() {
         node.ironverbs(&["run"], &words)
     };
     let (one, two) = ("02:1b:56:00:00:01", "02:1b:56:00:00:02");
+    // The flow of a program that was killed takes nothing from the next.
+    let mut killed = end("--server", "iron1", one, two);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    killed.kill();
     let mut server = end("--server", "iron1", one, two);
     // The two do not talk to each other: the client sends until the server has what it waits for.
     for _ in 0..20 {

@@ -3,9 +3,9 @@
 use crate::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
-    cmd::{Opcode, Status, flow::*},
+    cmd::{Opcode, Status, flow::*, uctx::*},
     context::{
-        flow::{FlowContext, FlowDestination, MatchHeaders},
+        flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders},
         vport::TrafficCounter,
     },
     layout::{Layout, prefix},
@@ -231,4 +231,37 @@ fn tables_that_lead_in_circles_drop_their_packets() {
     bed.delete_flow_entry(1, second, 0).unwrap();
     bed.flow_entry(1, (second, g2), 0, all, &[(TO_TIR, tir)], &[]).unwrap();
     assert_eq!(where_to(&mut bed, &mut nic, &f), [0]);
+}
+
+#[test]
+fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
+    /// Resources of the driver that all user contexts may use.
+    const ALL: u16 = 0xffff;
+    let mut bed = Bed::cx5();
+    two(&mut bed);
+    let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
+    let uid = out.uid();
+    // Commands for flow tables have no field for the user context, which comes in its place all the same.
+    let of = |input: &[u8], uid: u16| {
+        let mut bytes = input.to_vec();
+        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        bytes
+    };
+    let mut table = CreateFlowTableIn::zeroed();
+    let mut context = FlowTableContext::zeroed();
+    context.set().log_size(4);
+    table.set().flow_table_context(context);
+    for (owner, good) in [(0, false), (ALL, true)] {
+        let mut input = of(table.as_bytes(), owner);
+        input[..2].copy_from_slice(&Opcode::CreateFlowTable.raw().to_be_bytes());
+        let out = bed.raw_command(1, &input, CreateFlowTableOut::SIZE).unwrap();
+        assert_eq!(out[0], 0, "a table of {owner:#x}");
+        let id = CreateFlowTableOut::read(&out).table_id();
+        let mut group = CreateFlowGroupIn::zeroed();
+        group.set().table_id(id);
+        let mut input = of(group.as_bytes(), uid);
+        input[..2].copy_from_slice(&Opcode::CreateFlowGroup.raw().to_be_bytes());
+        let made = bed.raw_command(1, &input, CreateFlowGroupOut::SIZE);
+        assert_eq!(made.is_ok(), good, "a group in a table of {owner:#x}: {made:?}");
+    }
 }
