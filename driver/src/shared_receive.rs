@@ -106,3 +106,75 @@ impl SharedReceives {
         Some((wr_id, fits))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dma::{DmaMem, DmaRing},
+        transport::{Scope, Transport, fake::Chip},
+    };
+    use hwspec::wqe::{DataSeg, INVALID_LKEY};
+    use std::sync::Arc;
+
+    /// Four entries of 64 bytes.
+    fn receives() -> SharedReceives {
+        let transport: Arc<dyn Transport> = Chip::new().opener(1);
+        let mem = Arc::new(DmaMem::alloc(&transport, 256, Scope::Opener).unwrap());
+        let ring = DmaRing::new(mem, 0, 4, 64);
+        SharedReceives::new(Inbox { ring, first: 1, segments: 3, shifted: Arc::default() }, 4).numbered(9)
+    }
+
+    fn post(receives: &SharedReceives, wr_id: u64) -> Option<u32> {
+        let mut free = receives.lock();
+        let at = free.next()?;
+        free.post(wr_id);
+        Some(at)
+    }
+
+    /// Which entry the device goes to behind `at`.
+    fn next(receives: &SharedReceives, at: u32) -> u32 {
+        NextSeg::from_bytes(receives.inbox().ring.get_segment(at, 0)).next_wqe_index().into()
+    }
+
+    #[test]
+    fn one_entry_is_kept_back() {
+        let receives = receives();
+        assert_eq!([0, 1, 2, 3].map(|wr_id| post(&receives, wr_id)), [Some(0), Some(1), Some(2), None]);
+        assert_eq!(receives.lock().posted(), 3);
+    }
+
+    #[test]
+    fn the_device_finds_every_entry_posted_whatever_the_order_of_completions() {
+        let receives = receives();
+        let mut device = 0;
+        let mut under_way = Vec::new();
+        for step in 0..1000u64 {
+            while let Some(at) = post(&receives, step << 8 | under_way.len() as u64) {
+                assert_eq!(at, device, "step {step}");
+                device = next(&receives, at);
+                under_way.push(at);
+            }
+            let done = under_way.swap_remove((step * 7 % under_way.len() as u64) as usize);
+            assert!(
+                receives.complete(done as u16, None).is_some_and(|(wr_id, fits)| wr_id >> 8 <= step && fits)
+            );
+            assert_eq!(receives.complete(done as u16, None), None, "once");
+        }
+    }
+
+    #[test]
+    fn entries_nobody_posted_do_not_complete() {
+        let receives = receives();
+        post(&receives, 1);
+        for counter in [1, 2, 3, 4, 0x7fff, 0xffff] {
+            assert_eq!(receives.complete(counter, None), None);
+        }
+        assert_eq!(receives.complete(0, Some(&[])), Some((1, true)));
+        let mut end = DataSeg::zeroed();
+        end.set().lkey(INVALID_LKEY);
+        receives.inbox().ring.put_segment(1, 1, end.as_bytes());
+        post(&receives, 2);
+        assert_eq!(receives.complete(1, Some(&[1, 2, 3])), Some((2, false)), "its list ends at once");
+    }
+}

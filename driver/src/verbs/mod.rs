@@ -6,6 +6,7 @@ mod attr;
 mod cq;
 mod device;
 mod flow;
+mod geometry;
 mod gsi;
 mod mcast;
 mod modify;

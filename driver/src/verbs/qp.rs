@@ -2,13 +2,10 @@
 
 use super::{
     AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service, Srq, XrcDomain,
-    device::{INLINE_HEAD, SEND_OVERHEAD},
-    modify,
-    raw::RawQueues,
-    xrc,
+    geometry::Geometry, modify, raw::RawQueues, xrc,
 };
 use crate::{
-    dma::{DmaMem, DmaRing, PAGE_SIZE, Spin, page_list},
+    dma::{DmaMem, DmaRing, Spin, page_list},
     error::Error,
     inline::Inbox,
     poll::{QpQueues, RecvTracker, SendTracker},
@@ -21,7 +18,7 @@ use hwspec::{
     cmd::{Opcode, qp::*},
     context::{self, PathMigState, qp::QpContext},
     doorbell::{BF_OFFSET, RCV_DBR, SND_DBR},
-    wqe::{AvSeg, WQE_BB, WQE_DS},
+    wqe::{WQE_BB, WQE_DS},
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -38,11 +35,6 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 const SCATTER_32: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
-
-/// Basic blocks of the work request that binds a memory window.
-const KEY_BLOCKS: usize = 3;
-/// Basic blocks up to which a queue is made larger for them.
-const KEY_ROOM: usize = 64 * KEY_BLOCKS;
 
 /// A queue pair.
 pub struct Qp {
@@ -90,97 +82,6 @@ impl Links {
 pub(crate) struct Control {
     pub state: QpState,
     pub attr: QpAttr,
-}
-
-/// What a send WQE has before its data: a control segment, and what the service puts behind it.
-fn overhead(service: Service) -> usize {
-    match service {
-        Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
-        Service::XrcIni | Service::XrcTgt => SEND_OVERHEAD + WQE_DS,
-        Service::Rc | Service::Uc | Service::RawPacket | Service::Keys => SEND_OVERHEAD,
-    }
-}
-
-/// Sizes of the queues in memory: receive queue first, send queue behind it.
-#[derive(Default)]
-pub(super) struct Geometry {
-    pub rq_entries: u32,
-    pub rq_stride: usize,
-    pub sq_blocks: u32,
-    pub sq_offset: usize,
-    cap: QpCap,
-}
-
-impl Geometry {
-    fn of(init: &QpInit, attr: &super::DeviceAttr) -> Result<Self, Error> {
-        let overhead = overhead(init.service);
-        let most_inline = attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32);
-        let limits = [
-            ("max_send_wr", init.max_send_wr, attr.max_qp_wr),
-            ("max_recv_wr", init.max_recv_wr, attr.max_qp_wr),
-            ("max_send_sge", init.max_send_sge, attr.max_sge),
-            ("max_recv_sge", init.max_recv_sge, attr.max_sge),
-            ("max_inline", init.max_inline, most_inline),
-        ];
-        if let Some((name, asked, most)) = limits.into_iter().find(|(_, asked, most)| asked > most) {
-            return Err(Error::invalid(format!("{name} {asked} was asked for, {most} can be had")));
-        }
-        let (mut rq_entries, mut rq_stride, mut rq_bytes) = (0, WQE_DS, 0);
-        if init.max_recv_wr > 0 {
-            rq_stride = (init.max_recv_sge.max(1) as usize * WQE_DS).next_power_of_two();
-            // The send queue behind it begins at a basic block.
-            rq_bytes = (init.max_recv_wr.next_power_of_two() as usize * rq_stride).max(WQE_BB);
-            rq_entries = (rq_bytes / rq_stride) as u32;
-        }
-        if init.service == Service::RawPacket {
-            // Each queue has pages of its own.
-            rq_bytes = rq_bytes.next_multiple_of(PAGE_SIZE);
-        }
-        let with_inline = match init.max_inline {
-            0 => 0,
-            bytes => (INLINE_HEAD + bytes as usize).next_multiple_of(WQE_DS),
-        };
-        // An atomic has a segment of operands and one of data.
-        let atomic = if init.service.has_atomics() { 2 * WQE_DS } else { 0 };
-        let wqe = overhead + with_inline.max(init.max_send_sge as usize * WQE_DS).max(atomic);
-        let blocks_each = wqe.div_ceil(WQE_BB);
-        let sq_blocks = match init.max_send_wr {
-            0 => 0,
-            wrs => {
-                // A bind or an invalidation of a key takes more: small queues have room for as many of them.
-                let of_keys = match init.service.is_connected() || init.service == Service::Keys {
-                    true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
-                    false => 0,
-                };
-                (wrs as usize * blocks_each).max(of_keys).next_power_of_two()
-            }
-        };
-        if sq_blocks > attr.max_qp_wr as usize {
-            return Err(Error::invalid(format!(
-                "{} send work requests of {wqe} bytes take {sq_blocks} basic blocks, {} can be had",
-                init.max_send_wr, attr.max_qp_wr
-            )));
-        }
-        let data = blocks_each * WQE_BB - overhead;
-        let cap = QpCap {
-            max_send_wr: (sq_blocks / blocks_each) as u32,
-            max_recv_wr: rq_entries,
-            max_send_sge: if sq_blocks == 0 { 0 } else { ((data / WQE_DS) as u32).min(attr.max_sge) },
-            max_recv_sge: if rq_entries == 0 { 0 } else { ((rq_stride / WQE_DS) as u32).min(attr.max_sge) },
-            max_inline: if sq_blocks == 0 { 0 } else { ((data - INLINE_HEAD) as u32).min(most_inline) },
-        };
-        Ok(Self { rq_entries, rq_stride, sq_blocks: sq_blocks as u32, sq_offset: rq_bytes, cap })
-    }
-
-    fn bytes(&self) -> usize {
-        self.sq_offset + self.sq_blocks as usize * WQE_BB
-    }
-
-    /// The memory behind both rings: one that is not there has an entry all the same, which is never used.
-    fn room(&self) -> usize {
-        let rq = self.rq_entries.max(1) as usize * self.rq_stride;
-        rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)
-    }
 }
 
 impl Qp {

@@ -1,7 +1,7 @@
 //! Raw packet queue pairs: on this hardware a send queue, a receive queue, and the transport interfaces of both
 //! (PRM: SQ, RQ, TIS, TIR).
 
-use super::{Pd, QpInit, QpState, qp::Geometry};
+use super::{Pd, QpInit, QpState, geometry::Geometry};
 use crate::{
     dma::{DmaMem, page_list},
     error::Error,

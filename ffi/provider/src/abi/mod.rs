@@ -1,5 +1,6 @@
 //! The binary interface: public types, private types, and finding out which layout the loaded libibverbs has.
 
+pub mod codes;
 pub mod got;
 pub mod memory;
 pub mod ops;
