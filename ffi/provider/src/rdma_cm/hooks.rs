@@ -183,9 +183,11 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size
                 }
                 // Another thread has closed the channel. In the kernel this one would wait for ever, and programs count on
                 // that: their event thread ends with the process.
-                while got == 0 {
-                    // SAFETY: takes nothing.
-                    unsafe { pause() };
+                if got == 0 {
+                    loop {
+                        // SAFETY: takes nothing.
+                        unsafe { pause() };
+                    }
                 }
             }
         }

@@ -54,7 +54,10 @@ impl Manager {
             return Err(libc::EOPNOTSUPP);
         }
         let group = self.groups.insert(Group { id: number, reported: 0 });
-        answer.put(&group.to_ne_bytes()).inspect_err(|_| drop(self.groups.remove(group)))?;
+        if let Err(errno) = answer.put(&group.to_ne_bytes()) {
+            self.groups.remove(group);
+            return Err(errno);
+        }
         if let Some(id) = self.ids.get_mut(number) {
             id.groups.push(group);
         }
