@@ -31,12 +31,12 @@ fn sockets_have_ports_as_the_kernel_gives_them() {
 
 #[test]
 fn sockets_can_be_waited_for_peeked_into_and_interrupted() {
-    speak("nl-wait", &["waiting", "blocking", "peeked"]);
+    speak("nl-wait", &["waiting", "blocking", "peeked", "backlog"]);
 }
 
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_errno() {
-    speak("nl-errors", &["errors"]);
+    speak("nl-errors", &["errors", "bad_addresses"]);
 }
 
 #[test]

@@ -178,6 +178,21 @@ def blocking():
     assert ask(s, message(SYS_GET))[1] == 0
 
 
+def backlog():
+    """More answers than the socket holds wait their turn, and none is lost."""
+    s = open_socket()
+    s.bind((0, 0))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    for i in range(500):
+        s.sendto(message(GET, DUMP, seq=i + 1), (0, 0))
+    ends, poll = [], select.poll()
+    poll.register(s, select.POLLIN)
+    while len(ends) < 500:
+        assert poll.poll(5000), len(ends)
+        ends += [seq for kind, _, seq, _, _ in split(s.recv(65536)) if kind == DONE]
+    assert ends == list(range(1, 501)) and not poll.poll(0)
+
+
 def peeked():
     s = open_socket()
     s.bind((0, 0))
@@ -286,6 +301,59 @@ def few_descriptors():
         raise SystemExit("a socket")
     except OSError as e:
         assert e.errno == errno.EPROTONOSUPPORT, e
+
+
+def bad_addresses():
+    """Addresses that are not there, lengths that cannot be, threads that are gone while they wait."""
+    import ctypes, random
+    libc = ctypes.CDLL(None, use_errno=True)
+    s = open_socket()
+    s.bind((0, 0))
+    fd, wrong = s.fileno(), ctypes.c_void_p(8)
+
+    def fails(code, call, *arguments):
+        ctypes.set_errno(0)
+        got = call(fd, *arguments)
+        assert got == -1 and ctypes.get_errno() == code, (call, got, errno.errorcode.get(ctypes.get_errno()))
+
+    fails(errno.EFAULT, libc.sendto, wrong, 100, 0, None, 0)
+    fails(errno.EMSGSIZE, libc.sendto, wrong, ctypes.c_size_t(1 << 40), 0, None, 0)
+    fails(errno.EFAULT, libc.sendto, b"x" * 16, 16, 0, wrong, 12)
+    fails(errno.EINVAL, libc.sendto, b"x" * 16, 16, 0, b"y" * 12, 4)
+    fails(errno.EINVAL, libc.sendto, b"x" * 16, 16, 0, b"\2\0" + b"y" * 10, 12)
+    fails(errno.EFAULT, libc.sendmsg, wrong, 0)
+    fails(errno.EFAULT, libc.recvmsg, wrong, 0)
+    fails(errno.EINVAL, libc.connect, wrong, 1)
+    fails(errno.EFAULT, libc.connect, wrong, 12)
+    s.sendto(message(SYS_GET), (0, 0))
+    fails(errno.EFAULT, libc.recvfrom, wrong, 100, 0, None, None)
+    s.setblocking(False)
+    dice = random.Random(7)
+    for _ in range(2000):
+        header = (ctypes.c_uint64 * 7)(*(dice.choice([0, 8, 1 << 20, 1 << 63, ctypes.addressof(ctypes.create_string_buffer(64))])
+                                         for _ in range(7)))
+        dice.choice([libc.sendmsg, libc.recvmsg])(fd, header, dice.choice([0, 0x40, 0x20, 2]))
+        libc.sendto(fd, bytes(dice.randrange(256) for _ in range(64)), dice.randrange(64), 0, None, 0)
+        libc.recvfrom(fd, ctypes.create_string_buffer(64), dice.randrange(64), 0x40, None, None)
+    while True:
+        try:
+            s.recv(65536)
+        except BlockingIOError:
+            break
+    s.setblocking(True)
+    # Children that are killed while they wait leave the socket to the others.
+    children = []
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            s.recv(100)
+            os._exit(0)
+        children.append(child)
+    time.sleep(0.3)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert "iron1" in names(s)
 
 
 if __name__ == "__main__":
