@@ -219,7 +219,6 @@ fn address_handles_are_of_this_port_and_its_table() {
         AddressHandle { port_num: 2, ..good },
         AddressHandle { is_global: false, ..good },
         AddressHandle { sgid_index: 255, ..good },
-        AddressHandle { flow_label: 1 << 20, ..good },
         AddressHandle { sl: 16, ..good },
     ];
     for attr in bad {
@@ -260,6 +259,37 @@ fn members_get_what_is_sent_to_their_group() {
     sender.send(100, &target).expect("a post");
     two.good(WcOpcode::Recv);
     [one, stranger].iter().for_each(|end| end.nothing());
+}
+
+#[test]
+fn attributes_are_those_of_the_service() {
+    let (_scratch, node) = node();
+    let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
+    let place = Mask::STATE | Mask::PORT | Mask::PKEY_INDEX;
+    let init = [
+        (Service::Uc, place | Mask::ACCESS_FLAGS, place | Mask::QKEY),
+        (Service::Ud, place | Mask::QKEY, place | Mask::ACCESS_FLAGS),
+        (Service::RawPacket, Mask::STATE | Mask::PORT, place),
+    ];
+    for (service, good, bad) in init {
+        let end = End::new(&node, 1, service);
+        let refused = end.qp.modify(&attr(QpState::Init), bad).expect_err("not this service's");
+        assert_eq!((refused.errno(), end.qp.state()), (libc::EINVAL, QpState::Reset), "{service:?}");
+        end.qp.modify(&attr(QpState::Init), good).expect("INIT");
+        assert_eq!(end.qp.query().expect("a query").qp_state, QpState::Init, "{service:?}");
+    }
+    let raw = End::new(&node, 1, Service::RawPacket);
+    raw.run();
+    let refused = raw.qp.modify(&attr(QpState::Rts), Mask::STATE | Mask::RATE_LIMIT).expect_err("none here");
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP);
+    raw.qp.modify(&attr(QpState::Err), Mask::STATE).expect("ERR");
+    raw.qp.modify(&attr(QpState::Reset), Mask::STATE).expect("RESET");
+    raw.run();
+    let ud = End::new(&node, 1, Service::Ud);
+    ud.run();
+    let qkey = QpAttr { qkey: 7, ..attr(QpState::Rts) };
+    ud.qp.modify(&qkey, Mask::QKEY).expect("another Q_Key");
+    assert_eq!(ud.qp.query().expect("a query").qkey, 7);
 }
 
 /// A flow that takes frames to a MAC.

@@ -1,7 +1,7 @@
 //! Modify QP: the values of attributes, and the context they become. Which moves there are is in `transitions`.
 
 use super::{
-    AccessFlags, QpAttr, QpAttrMask as Mask, QpState,
+    AccessFlags, QpAttr, QpAttrMask as Mask, QpState, Service,
     qp::{Control, LOG_ACK_REQ_FREQ, Qp},
     transitions::transition,
 };
@@ -49,6 +49,12 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         return Err(Error::invalid(format!("the QP is in {:?}, the request says {from:?}", now.state)));
     }
     let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
+    if qp.service() == Service::RawPacket && mask.contains(Mask::RATE_LIMIT) {
+        return Err(Error::Invalid {
+            what: "rates of raw packets are not limited here".into(),
+            errno: libc::EOPNOTSUPP,
+        });
+    }
     let row = transition(qp.service(), from, to)
         .ok_or_else(|| Error::invalid(format!("a QP cannot be moved from {from:?} to {to:?}")))?;
     let given = mask - Mask::STATE;
