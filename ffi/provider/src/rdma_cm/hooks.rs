@@ -160,7 +160,7 @@ unsafe extern "C-unwind" {
 ///
 /// # Safety
 /// As write(2); a command for one of our descriptors is one librdmacm built.
-unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     if !open_files::holds(fd) {
         // SAFETY: the caller's own arguments.
         return unsafe { real_write(fd, buffer, length) };

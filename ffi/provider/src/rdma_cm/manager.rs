@@ -15,7 +15,7 @@ use libc::c_int;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// The connection manager of a process. A forked child has its own: the parent's may be in the middle of something.
@@ -58,6 +58,18 @@ impl Shared {
     /// Alone with it.
     pub fn lock(&self) -> MutexGuard<'_, Manager> {
         self.manager.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same within 10 ms, or not at all.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Manager>> {
+        match self.manager.try_lock() {
+            Ok(manager) => Some(manager),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                None
+            }
+        }
     }
 }
 

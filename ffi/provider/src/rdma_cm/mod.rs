@@ -22,6 +22,8 @@ mod resolve;
 mod route;
 mod slab;
 mod sockaddr;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod told;
 mod uapi;

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// How often it is looked whether peers on this node still live.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How often an exiting process tries to get hold of the manager, 10 ms apart.
+const PATIENCE: u32 = 100;
+
 /// See above.
 pub struct Thread {
     handle: JoinHandle<()>,
@@ -161,7 +164,11 @@ extern "C" fn at_exit() {
     guard((), || {
         let Some(shared) = Shared::if_any() else { return };
         STOP.store(true, Release);
-        let thread = shared.lock().finish();
+        // Whoever exits in the middle of a call, from a signal's handler, would wait for itself: then peers notice as they do
+        // when a process is killed.
+        let Some(mut manager) = (0..PATIENCE).find_map(|_| shared.try_lock()) else { return };
+        let thread = manager.finish();
+        drop(manager);
         if let Some(Thread { handle, wake, .. }) = thread {
             let _ = handle.join();
             drop(wake);

@@ -283,3 +283,86 @@ pub const EVENT_RESP_MIN: usize = 324;
 pub const CONNECT_MIN: usize = 280;
 /// See [`CONNECT_MIN`].
 pub const ACCEPT_MIN: usize = 288;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::mem::offset_of;
+
+    /// Offsets as the C compiler sees them in the installed headers, and ours.
+    macro_rules! offsets {
+        ($($kind:literal $name:ident { $($field:ident $c:literal),* })*) => {
+            vec![$($((format!("offsetof(struct {}, {})", $kind, $c), offset_of!($name, $field)),)*)*]
+        };
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_kernels_header() {
+        let claims = offsets! {
+            "rdma_ucm_cmd_hdr" Header { command "cmd", in_len "in", out_len "out" }
+            "rdma_ucm_create_id" CreateId { uid "uid", response "response", ps "ps", qp_type "qp_type" }
+            "rdma_ucm_destroy_id" DestroyId { response "response", id "id" }
+            "rdma_ucm_bind_ip" BindIp { response "response", addr "addr", id "id" }
+            "rdma_ucm_bind" Bind { id "id", addr_size "addr_size", addr "addr" }
+            "rdma_ucm_resolve_ip" ResolveIp { src "src_addr", dst "dst_addr", id "id" }
+            "rdma_ucm_resolve_addr" ResolveAddr { id "id", src_size "src_size", dst_size "dst_size", src "src_addr",
+                dst "dst_addr" }
+            "rdma_ucm_resolve_route" ResolveRoute { id "id", timeout_ms "timeout_ms" }
+            "rdma_ucm_query" Query { response "response", id "id", option "option" }
+            "ib_user_path_rec" UserPath { dgid "dgid", dlid "dlid", flow_label "flow_label", mtu "mtu", pkey "pkey",
+                hop_limit "hop_limit", sl "sl", rate "rate", packet_life_time "packet_life_time" }
+            "rdma_ucm_query_route_resp" QueryRouteResp { route "ib_route", src "src_addr", dst "dst_addr",
+                num_paths "num_paths", port_num "port_num" }
+            "rdma_ucm_query_addr_resp" QueryAddrResp { port_num "port_num", pkey "pkey", src_size "src_size",
+                dst_size "dst_size", src "src_addr", dst "dst_addr" }
+            "ib_path_rec_data" PathData { flags "flags", record "path_rec" }
+            "rdma_ucm_conn_param" ConnParam { qp_num "qp_num", private_data "private_data",
+                private_data_len "private_data_len", srq "srq", retry_count "retry_count", valid "valid" }
+            "ib_uverbs_ah_attr" AhAttr { dgid "grh.dgid", flow_label "grh.flow_label", sgid_index "grh.sgid_index",
+                hop_limit "grh.hop_limit", dlid "dlid", sl "sl", is_global "is_global", port_num "port_num" }
+            "rdma_ucm_ud_param" UdParam { qp_num "qp_num", qkey "qkey", ah_attr "ah_attr",
+                private_data "private_data", private_data_len "private_data_len" }
+            "rdma_ucm_connect" Connect { param "conn_param", id "id", ece "ece" }
+            "rdma_ucm_listen" Listen { id "id", backlog "backlog" }
+            "rdma_ucm_accept" Accept { uid "uid", param "conn_param", id "id", ece "ece" }
+            "rdma_ucm_reject" Reject { private_data_len "private_data_len", reason "reason",
+                private_data "private_data" }
+            "rdma_ucm_init_qp_attr" InitQpAttr { response "response", id "id", qp_state "qp_state" }
+            "ib_uverbs_qp_attr" QpAttr { qp_attr_mask "qp_attr_mask", path_mtu "path_mtu", qkey "qkey", rq_psn "rq_psn",
+                sq_psn "sq_psn", dest_qp_num "dest_qp_num", qp_access_flags "qp_access_flags", ah_attr "ah_attr",
+                alt_ah_attr "alt_ah_attr", cap "max_send_wr", pkey_index "pkey_index",
+                max_rd_atomic "max_rd_atomic", min_rnr_timer "min_rnr_timer", port_num "port_num",
+                timeout "timeout", rnr_retry "rnr_retry", alt_timeout "alt_timeout" }
+            "rdma_ucm_notify" Notify { id "id", event "event" }
+            "rdma_ucm_join_ip_mcast" JoinIp { response "response", uid "uid", addr "addr", id "id" }
+            "rdma_ucm_join_mcast" Join { response "response", uid "uid", id "id", addr_size "addr_size",
+                join_flags "join_flags", addr "addr" }
+            "rdma_ucm_event_resp" EventResp { uid "uid", id "id", event "event", status "status", param "param",
+                reserved "reserved", ece "ece" }
+            "rdma_ucm_set_option" SetOption { optval "optval", id "id", level "level", optname "optname",
+                optlen "optlen" }
+            "rdma_ucm_migrate_id" MigrateId { response "response", id "id", fd "fd" }
+        };
+        let mut program = String::from(
+            "#include <stddef.h>\n#include <stdio.h>\n#include <netinet/in.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
+        );
+        for (c, _) in &claims {
+            let _ = writeln!(program, "printf(\"%zu\\n\", (size_t){c});");
+        }
+        program.push_str("return 0; }\n");
+        let stem = std::env::temp_dir().join(format!("ironverbs-ucm-{}", std::process::id()));
+        let source = stem.with_extension("c");
+        std::fs::write(&source, program).expect("write");
+        let built = std::process::Command::new("cc").arg("-o").arg(&stem).arg(&source).status();
+        assert!(built.expect("a C compiler").success(), "the kernel's headers lack something");
+        let said = std::process::Command::new(&stem).output().expect("run");
+        let theirs: Vec<usize> =
+            String::from_utf8_lossy(&said.stdout).lines().filter_map(|line| line.parse().ok()).collect();
+        let _ = (std::fs::remove_file(source), std::fs::remove_file(stem));
+        assert_eq!(theirs.len(), claims.len());
+        for ((c, ours), theirs) in claims.iter().zip(theirs) {
+            assert_eq!(*ours, theirs, "{c}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Commands as librdmacm writes them, in a process without any device.
+
+use super::commands::{Step, run};
+use super::hooks;
+use super::manager::Shared;
+use super::open_files;
+use super::sockaddr::SockAddr;
+use super::uapi::{self, Plain, command, port_space};
+use libc::{c_int, c_void};
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+
+struct Channel(RawFd);
+
+impl Channel {
+    fn open(nonblock: bool) -> Self {
+        let fd = Shared::here().lock().open(nonblock).expect("a channel");
+        open_files::enter(fd);
+        Self(fd)
+    }
+
+    fn write(&self, number: u32, room: u16, body: &[u8]) -> Step {
+        let head = uapi::Header { command: number, in_len: body.len() as u16, out_len: room };
+        let bytes = [head.bytes(), body].concat();
+        // SAFETY: a whole command; the addresses in it are those of locals that outlive the call.
+        unsafe { run(self.0, bytes.as_ptr(), bytes.len()) }
+    }
+
+    fn create(&self, ps: u16) -> u32 {
+        let mut id = u32::MAX;
+        let response = &raw mut id as u64;
+        let input = uapi::CreateId { uid: 7, response, ps, ..Plain::zero() };
+        assert_eq!(self.write(command::CREATE_ID, 4, input.bytes()), Step::Done);
+        id
+    }
+
+    fn destroy(&self, id: u32) -> (Step, u32) {
+        let mut reported = u32::MAX;
+        let input = uapi::DestroyId { response: &raw mut reported as u64, id, reserved: 0 };
+        (self.write(command::DESTROY_ID, 4, input.bytes()), reported)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        open_files::leave(self.0);
+        Shared::here().lock().close(self.0);
+        // SAFETY: our own descriptor.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+#[test]
+fn what_is_no_command_is_refused() {
+    let channel = Channel::open(true);
+    // SAFETY: readable bytes, shorter than a command.
+    assert_eq!(unsafe { run(channel.0, [0u8; 7].as_ptr(), 7) }, Step::Failed(libc::EINVAL));
+    let head = uapi::Header { command: 0, in_len: 9, out_len: 0 };
+    // SAFETY: the header says more than there is.
+    assert_eq!(unsafe { run(channel.0, head.bytes().as_ptr(), 8) }, Step::Failed(libc::EINVAL));
+    assert_eq!(channel.write(25, 0, &[]), Step::Failed(libc::EINVAL));
+    assert_eq!(channel.write(command::GET_OPTION, 0, &[]), Step::Failed(libc::ENOSYS));
+    assert_eq!(channel.write(command::CREATE_ID, 3, &[0; 24]), Step::Failed(libc::ENOSPC));
+    assert_eq!(channel.write(command::CREATE_ID, 4, &[0; 24]), Step::Failed(libc::EINVAL), "port space 0");
+    // SAFETY: as above; the descriptor is no channel.
+    assert_eq!(unsafe { run(-1, head.bytes().as_ptr(), 8) }, Step::Failed(libc::EINVAL));
+}
+
+#[test]
+fn commands_on_an_id_that_is_not_there_or_anothers_change_nothing() {
+    let (channel, other) = (Channel::open(true), Channel::open(true));
+    let id = other.create(port_space::TCP);
+    let address = SockAddr::V4 { ip: Ipv4Addr::UNSPECIFIED, port: 0 }.storage();
+    let mut room = [0u8; 512];
+    let response = room.as_mut_ptr() as u64;
+    for (number, errno) in [(9999, libc::ENOENT), (id, libc::EINVAL)] {
+        let valid = uapi::ConnParam { valid: 1, ..Plain::zero() };
+        let tries: [(u32, Vec<u8>); 12] = [
+            (
+                command::BIND,
+                uapi::Bind { id: number, addr_size: 16, reserved: 0, addr: address }.bytes().to_vec(),
+            ),
+            (command::RESOLVE_ROUTE, uapi::ResolveRoute { id: number, timeout_ms: 1 }.bytes().to_vec()),
+            (command::QUERY, uapi::Query { response, id: number, option: 0 }.bytes().to_vec()),
+            (command::QUERY_ROUTE, uapi::Query { response, id: number, option: 0 }.bytes().to_vec()),
+            (command::CONNECT, uapi::Connect { id: number, param: valid, ..Plain::zero() }.bytes().to_vec()),
+            (command::LISTEN, uapi::Listen { id: number, backlog: 1 }.bytes().to_vec()),
+            (command::ACCEPT, uapi::Accept { id: number, param: valid, ..Plain::zero() }.bytes().to_vec()),
+            (command::REJECT, uapi::Reject { id: number, ..Plain::zero() }.bytes().to_vec()),
+            (command::DISCONNECT, uapi::JustId { id: number }.bytes().to_vec()),
+            (command::INIT_QP_ATTR, uapi::InitQpAttr { response, id: number, qp_state: 1 }.bytes().to_vec()),
+            (command::NOTIFY, uapi::Notify { id: number, event: 4 }.bytes().to_vec()),
+            (command::SET_OPTION, uapi::SetOption { id: number, ..Plain::zero() }.bytes().to_vec()),
+        ];
+        for (what, body) in tries {
+            assert_eq!(channel.write(what, 512, &body), Step::Failed(errno), "command {what} on id {number}");
+        }
+    }
+    assert_eq!(channel.destroy(id), (Step::Failed(libc::EINVAL), u32::MAX));
+    assert_eq!(other.destroy(id), (Step::Done, 0));
+    assert_eq!(other.destroy(id), (Step::Failed(libc::ENOENT), u32::MAX));
+}
+
+#[test]
+fn an_id_goes_its_way_in_order_only() {
+    let channel = Channel::open(true);
+    let id = channel.create(port_space::TCP);
+    let bind = |ip, port| {
+        let addr = SockAddr::V4 { ip, port }.storage();
+        channel.write(command::BIND, 0, uapi::Bind { id, addr_size: 16, reserved: 0, addr }.bytes())
+    };
+    assert_eq!(bind(Ipv4Addr::new(192, 0, 2, 1), 0), Step::Failed(libc::EADDRNOTAVAIL));
+    let wrong = uapi::Bind { id, addr_size: 28, reserved: 0, addr: [0; 128] };
+    assert_eq!(channel.write(command::BIND, 0, wrong.bytes()), Step::Failed(libc::EINVAL));
+    assert_eq!(bind(Ipv4Addr::UNSPECIFIED, 0), Step::Done);
+    assert_eq!(bind(Ipv4Addr::UNSPECIFIED, 0), Step::Failed(libc::EINVAL), "bound already");
+    // There is no device to listen at, so it stays bound.
+    let listen = uapi::Listen { id, backlog: 0 };
+    assert_eq!(channel.write(command::LISTEN, 0, listen.bytes()), Step::Failed(libc::ENODEV));
+    let mut resp = uapi::QueryAddrResp::zero();
+    let query = uapi::Query { response: &raw mut resp as u64, id, option: 0 };
+    assert_eq!(channel.write(command::QUERY, 271, query.bytes()), Step::Failed(libc::ENOSPC));
+    assert_eq!(channel.write(command::QUERY, 288, query.bytes()), Step::Done);
+    assert!(resp.src_size == 16 && SockAddr::read(&resp.src).is_some_and(|src| src.port() >= 32768));
+}
+
+#[test]
+fn a_channel_without_events_says_so_or_waits_and_the_thread_that_waits_can_be_cancelled() {
+    let (quick, slow) = (Channel::open(true), Channel::open(false));
+    let mut event = uapi::EventResp::zero();
+    let get = uapi::GetEvent { response: &raw mut event as u64 };
+    assert_eq!(quick.write(command::GET_EVENT, 336, get.bytes()), Step::Failed(libc::EAGAIN));
+    assert_eq!(quick.write(command::GET_EVENT, 323, get.bytes()), Step::Failed(libc::ENOSPC));
+    assert_eq!(slow.write(command::GET_EVENT, 336, get.bytes()), Step::Wait);
+
+    // An event of the program's own making.
+    let id = quick.create(port_space::UDP);
+    let own = uapi::WriteEvent { id, event: uapi::event::USER, status: 3, ..Plain::zero() };
+    assert_eq!(quick.write(command::WRITE_CM_EVENT, 0, own.bytes()), Step::Done);
+    assert_eq!(quick.write(command::GET_EVENT, 336, get.bytes()), Step::Done);
+    assert_eq!(
+        (event.id, event.event, event.status, event.uid),
+        (id, uapi::event::USER, 3, 7u64.to_ne_bytes())
+    );
+    assert_eq!(quick.destroy(id), (Step::Done, 1));
+
+    extern "C-unwind" fn wait(channel: *mut c_void) -> *mut c_void {
+        let head = uapi::Header { command: command::GET_EVENT, in_len: 8, out_len: 336 };
+        let mut bytes = [0u8; 16];
+        bytes[..8].copy_from_slice(head.bytes());
+        // SAFETY: a whole command; there will be no event to write.
+        unsafe { hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16) };
+        std::ptr::null_mut()
+    }
+    // SAFETY: the C library's own threads; nothing in the cancelled frames needs to be dropped.
+    unsafe {
+        unsafe extern "C" {
+            fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+        }
+        let mut thread = 0;
+        let start = std::mem::transmute::<
+            extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+            extern "C" fn(*mut c_void) -> *mut c_void,
+        >(wait);
+        assert_eq!(
+            libc::pthread_create(&raw mut thread, std::ptr::null(), start, slow.0 as usize as *mut c_void),
+            0
+        );
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(pthread_cancel(thread), 0);
+        let mut answer = std::ptr::null_mut();
+        assert_eq!(libc::pthread_join(thread, &raw mut answer), 0);
+        assert_eq!(answer as isize, -1, "PTHREAD_CANCELED");
+    }
+}
