@@ -137,7 +137,7 @@ fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'static>, c_int> 
                 return Err(libc::EINVAL);
             }
             // SAFETY: an address handle of ours, which the program keeps until the call returns.
-            let ah = unsafe { &*(&raw const *IronAh::of(ud.ah).inner) };
+            let ah: &'static driver::Ah = unsafe { &IronAh::of(ud.ah).inner };
             Ok(Target::Datagram { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
         }
         Service::XrcIni => Ok(Target::Srq(wr.remote_srqn)),

@@ -280,7 +280,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
             if ah.is_null() {
                 return posting.fail(libc::EINVAL);
             }
-            let ah = &*(&raw const *IronAh::of(ah).inner);
+            let ah: &'static driver::Ah = &IronAh::of(ah).inner;
             posting.aim(Target::Datagram { ah, qpn, qkey });
         });
     }
