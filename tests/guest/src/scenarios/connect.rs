@@ -11,8 +11,8 @@ use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, bound_to_us, built, failed, log};
 
-/// What a program may take, seconds.
-const LIMIT: u64 = 60;
+/// What a program may take, seconds: longer than a kernel repeats its DREQ when the DREP is lost of a program that has ended.
+const LIMIT: u64 = 110;
 /// How often a client asks, half a second apart, whether its server listens: until then it is rejected at once.
 const TRIES: usize = 30;
 
@@ -21,6 +21,12 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("rping -s -a ME -p PORT -C 100 -V", "rping -c -I ME -a PEER -p PORT -C 100 -V"),
     ("ucmatose -b ME -p PORT -C 20 -S 1000 -c 4", "ucmatose -b ME -s PEER -p PORT -C 20 -S 1000 -c 4"),
     ("udaddy -b ME -C 5 -S 512 -c 2", "udaddy -b ME -s PEER -C 5 -S 512 -c 2"),
+];
+
+/// Where messages are lost. Of datagrams nobody would notice.
+const PATIENT: [(&str, &str); 2] = [
+    ("rping -s -a ME -p PORT -C 2 -V", "rping -c -I ME -a PEER -p PORT -C 2 -V"),
+    ("ucmatose -b ME -p PORT -C 2 -S 100 -c 6", "ucmatose -b ME -s PEER -p PORT -C 2 -S 100 -c 6"),
 ];
 
 fn words(program: &str, me: &str, peer: &str, port: u16) -> String {
@@ -42,10 +48,10 @@ fn end(child: Child) -> Outcome<(bool, String)> {
     Ok((status.success(), said))
 }
 
-/// All programs between the host and a guest that has [`GUEST`] as its address, both ways.
-fn between(node: &Path, guest: &mut Guest) -> Outcome {
+/// Programs between the host and a guest that has [`GUEST`] as its address, both ways.
+fn between(node: &Path, guest: &mut Guest, programs: &[(&str, &str)]) -> Outcome {
     let mut port = 7600;
-    for (server, client) in PROGRAMS {
+    for (server, client) in programs {
         port += 2;
         host_serves(node, guest, &words(server, HOST, GUEST, port), &words(client, GUEST, HOST, port))?;
         let port = port + 1;
@@ -66,7 +72,7 @@ fn host_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Ou
     let asked = guest.run(
         LIMIT,
         &format!(
-            "for try in $(seq {TRIES}); do timeout 40 {client} > /tmp/said 2>&1 && exit 0; sleep 0.5; done; cat /tmp/said; exit 1"
+            "for try in $(seq {TRIES}); do timeout 80 {client} > /tmp/said 2>&1 && exit 0; sleep 0.5; done; cat /tmp/said; exit 1"
         ),
     );
     if asked.is_err() {
@@ -109,9 +115,18 @@ fn guest_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> O
 
 /// rxe in the guest, and its kernel's rdma_cm, over a wire.
 pub fn rxe(images: &Images) -> Outcome {
-    let mut wire = Wire::boot(images, "connect", KERNELS[0], None)?;
+    over_wire(images, "connect", None, &PROGRAMS)
+}
+
+/// The same on a wire that loses one frame of ten: messages are sent again, by us and by the kernel.
+pub fn with_drops(images: &Images) -> Outcome {
+    over_wire(images, "connect-drops", Some("drop=10%,seed=11"), &PATIENT)
+}
+
+fn over_wire(images: &Images, name: &str, faults: Option<&str>, programs: &[(&str, &str)]) -> Outcome {
+    let mut wire = Wire::boot(images, name, KERNELS[0], faults)?;
     wire.guest.run(20, "modprobe -a rdma_cm rdma_ucm")?;
-    between(&wire.server.node(), &mut wire.guest)?;
+    between(&wire.server.node(), &mut wire.guest, programs)?;
     log::clean(&mut wire.guest)?;
     wire.server.check()?;
     wire.guest.power_off()
@@ -134,7 +149,7 @@ ip addr add {GUEST}/24 dev $dev && ip link set $dev up
 until ibv_devinfo -v -d mlx5_0 | grep -q 'GID.*1]:.*::ffff:{GUEST}'; do sleep 0.1; done"
         ),
     )?;
-    between(host.node(), &mut guest)?;
+    between(host.node(), &mut guest, &PROGRAMS)?;
     log::clean(&mut guest)?;
     guest.power_off()?;
     host.part().map(drop)

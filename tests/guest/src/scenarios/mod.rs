@@ -61,6 +61,7 @@ pub fn all() -> Vec<Scenario> {
         scenario("wire", "rxe in the guest, our provider on the host", wire::plain),
         scenario("wire-drops", "the same while 1 % of the frames are lost", wire::with_drops),
         scenario("connect-rxe", "rdma_cm: ours on the host, the kernel's on rxe in the guest", connect::rxe),
+        scenario("connect-drops", "the same while 10 % of the frames are lost", connect::with_drops),
         scenario(
             "connect-mlx5",
             "the same, the guest on the stock driver and the host's node",
