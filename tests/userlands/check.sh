@@ -93,6 +93,58 @@ pair ib_send_lat perftest -n 1000
 pair ib_atomic_lat perftest -n 1000
 pair ib_send_lat perftest -n 1000 -e
 
+# --- what others build on verbs -----------------------------------------------------------------------------------
+# sid's UCX is built without verbs.
+# libfabric looks up the machine's own name.
+echo "127.0.0.1 localhost $(uname -n)" >"$folder/etc/hosts"
+meet() { # NAME PATTERN SERVER.. -- CLIENT..
+    name=$1 pattern=$2
+    shift 2
+    server=
+    while [ "$1" != -- ]; do server="$server $1" && shift; done
+    shift
+    # shellcheck disable=SC2086 # words of our own
+    run $server >"$node/server" 2>&1 &
+    server=$!
+    client=1
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.3
+        if run "$@" >"$node/client" 2>&1; then client=0 && break; fi
+        kill -0 $server 2>/dev/null || break
+    done
+    if [ $client = 0 ] && wait $server && grep -q -- "$pattern" "$node/client"; then say "$name" ok; else
+        kill $server 2>/dev/null || true
+        say "$name" FAILED
+        sed 's/^/    server: /' "$node/server" >&2
+        sed 's/^/    client: /' "$node/client" >&2
+        failed=1
+    fi
+}
+ranks() { # TRANSPORTS PATTERN PROGRAM..
+    transports=$1 pattern=$2
+    shift 2
+    check "mpirun over $transports: ${*##*/}" "$pattern" mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx \
+        -x "UCX_TLS=$transports,self" -x UCX_NET_DEVICES=iron1:1 "$@"
+}
+for endpoint in "verbs msg" "verbs;ofi_rxm rdm"; do
+    fi="fi_pingpong -p ${endpoint% *} -e ${endpoint##* } -c -I 100"
+    port=$((port + 1))
+    # shellcheck disable=SC2086
+    meet "$fi" "^1m" $fi -B $port -- $fi -P $port 127.0.0.2
+done
+if [ "$suite" != sid ]; then
+    check "ucx_info -d" "Transport: rc_verbs" ucx_info -d
+    if mpicc -O1 -o "$folder/ironverbs/ranks" "$here/tests/programs/ranks.c"; then
+        for transports in rc_v ud_v; do
+            ranks $transports "together 3" /ironverbs/ranks hello
+            ranks $transports "^1048576" /ironverbs/ranks pingpong
+        done
+    else
+        say mpicc FAILED
+        failed=1
+    fi
+fi
+
 # --- rdma-core's own tests ----------------------------------------------------------------------------------------
 # Every file, held to the counts in docs/pyverbs.md.
 if sh "$here/tests/userlands/pyverbs.sh" "$folder" "$node/rows" &&
