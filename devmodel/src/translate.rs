@@ -2,7 +2,7 @@
 
 use crate::{
     host::Iova,
-    region::{Func, Piece},
+    region::{Func, Piece, memic},
     state::{MkeyRow, WqMemory},
 };
 use hwspec::context::AccessMode;
@@ -29,6 +29,8 @@ pub mod access {
 
 /// The key that stands for physical memory on queue pairs that may use it (`rlky`).
 pub const RESERVED_LKEY: u32 = 0x200;
+/// The null key: any of its addresses may be read, as zeros, and written, for nothing (`null_mkey`).
+pub const NULL_KEY: u32 = 0x300;
 
 /// Bits of a translation entry that says where a page is: readable, writable.
 pub(crate) const PRESENT: u64 = 3;
@@ -93,7 +95,21 @@ fn offset(row: &MkeyRow, va: u64, len: u64) -> Result<u64, Fault> {
 /// Whether `len` bytes at `va` may be accessed with `need`.
 #[inline]
 pub fn check(func: &Func<'_>, user: User, lkey: u32, va: u64, len: u64, need: u8) -> Result<(), Fault> {
-    key(func, user, lkey, need).and_then(|row| offset(row, va, len)).map(drop)
+    match key(func, user, lkey, need) {
+        Ok(row) => offset(row, va, len).map(drop),
+        Err(fault) => special(lkey, va, len as u32, need, &mut Vec::new()).ok_or(fault),
+    }
+}
+
+/// The pieces of a key that no row stands for: the null key, for local use.
+#[cold]
+fn special(key: u32, va: u64, len: u32, need: u8, out: &mut Vec<Piece>) -> Option<()> {
+    let local = need & !(access::LOCAL_READ | access::LOCAL_WRITE) == 0;
+    if key != NULL_KEY || !local {
+        return None;
+    }
+    push(out, memic::NOTHING | va & 0xffff, len);
+    Some(())
 }
 
 /// Appends the bus addresses of `len` bytes at `va` to `out`.
@@ -110,7 +126,10 @@ pub fn pieces(
     if len == 0 {
         return Ok(());
     }
-    let row = key(func, user, rkey, need)?;
+    let row = match key(func, user, rkey, need) {
+        Ok(row) => row,
+        Err(fault) => return special(rkey, va, len, need, out).ok_or(fault),
+    };
     let offset = offset(row, va, len.into())?;
     if row.mode == AccessMode::Pa.raw() {
         push(out, va, len);
@@ -153,6 +172,10 @@ fn indirect(
     need: u8,
     out: &mut Vec<Piece>,
 ) -> Result<(), Fault> {
+    if row.mode == AccessMode::Memic.raw() {
+        push(out, memic::WITHIN + u64::from(row.log_page) + offset, len);
+        return Ok(());
+    }
     if row.mode != AccessMode::Klm.raw() || row.mtt == 0 {
         return Err(Fault::Key);
     }

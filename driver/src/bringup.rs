@@ -15,7 +15,7 @@ use hwspec::{
     cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
     context::{
         CapType,
-        caps::{AtomicCaps, HcaCap, RoceCap},
+        caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
         vport::RoceAddr,
     },
     layout::{Layout, prefix},
@@ -157,7 +157,12 @@ pub fn open(
         own_blocks: Default::default(),
         options,
         identity,
-        caps: Caps { general: HcaCap::zeroed(), atomic: AtomicCaps::zeroed(), roce: RoceCap::zeroed() },
+        caps: Caps {
+            general: HcaCap::zeroed(),
+            atomic: AtomicCaps::zeroed(),
+            roce: RoceCap::zeroed(),
+            device_mem: DeviceMemCap::zeroed(),
+        },
         vport: Vport::default(),
         outcome: Arc::default(),
     };
@@ -290,6 +295,9 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
     }
     if function.caps.general.roce() {
         function.caps.roce = RoceCap::read(&query_caps(function, CapType::Roce, CURRENT)?);
+    }
+    if function.caps.general.device_memory() {
+        function.caps.device_mem = DeviceMemCap::read(&query_caps(function, CapType::DeviceMem, CURRENT)?);
     }
 
     // QUERY_ADAPTER

@@ -11,7 +11,7 @@ use crate::{
 use hwspec::{
     cmd::{Opcode, vport::*},
     context::{
-        caps::{AtomicCaps, HcaCap, RoceCap},
+        caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
         vport::HcaVportContext,
     },
     layout::{Layout, prefix},
@@ -36,6 +36,7 @@ pub struct Caps {
     pub general: HcaCap,
     pub atomic: AtomicCaps,
     pub roce: RoceCap,
+    pub device_mem: DeviceMemCap,
 }
 
 /// What the vport context says.

@@ -1,6 +1,8 @@
 //! Memory as programs register it, lend parts of it, change what it is and give it up: the driver's verbs over a node.
 
-use driver::{AccessFlags, Mr, Mw, MwBind, MwType, Pd, SendFlags, SendOp, WcOpcode, WcStatus, next_variant};
+use driver::{
+    AccessFlags, Dm, Mr, Mw, MwBind, MwType, Pd, SendFlags, SendOp, WcOpcode, WcStatus, next_variant,
+};
 use ironverbs_tests::{
     end::{End, Words, pair, register},
     program::Scratch,
@@ -201,4 +203,146 @@ fn a_zero_based_region_is_addressed_from_zero_wherever_it_begins() {
     #[allow(unsafe_code)]
     let mr = unsafe { Mr::register(&s.b.pd, (words.addr() + 8) as *mut u8, 100, 0, access) }.expect("MR");
     assert_eq!(s.write(100 - 7, mr.rkey()), WcStatus::RemAccessErr, "behind its end");
+}
+
+#[test]
+fn peers_reach_device_memory_and_its_owner_sees_it_through_registers() {
+    let s = stage();
+    let dm = Dm::alloc(&s.b.device, 8192, 3).expect("device memory");
+    let mut words = [0; 16];
+    dm.read(4096, &mut words).expect("read");
+    assert_eq!(words, [0; 16], "nothing of who had it before");
+    let rights = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC
+        | AccessFlags::ZERO_BASED;
+    let mr = Mr::of_device(&s.b.pd, &dm, 4096, 4096, rights).expect("MR");
+    // WRITE, READ and an atomic of the peer; keys begin at 0.
+    s.a.words.set_word(0, 0x0102_0304_0506_0708);
+    assert_eq!(s.write(8, mr.rkey()), WcStatus::Success);
+    dm.read(4096, &mut words).expect("read");
+    assert_eq!(words[8..], 0x0102_0304_0506_0708u64.to_ne_bytes());
+    s.a.post(1, SendOp::FetchAdd { raddr: 8, rkey: mr.rkey(), add: 1 }, &[s.a.sge(64, 8)]).expect("post");
+    assert_eq!(status(&s.a), (WcStatus::Success, WcOpcode::FetchAdd));
+    assert_eq!(s.a.words.word(64), 0x0102_0304_0506_0708, "what it was");
+    s.a.post(1, SendOp::Read { raddr: 8, rkey: mr.rkey() }, &[s.a.sge(128, 8)]).expect("post");
+    assert_eq!(status(&s.a), (WcStatus::Success, WcOpcode::RdmaRead));
+    assert_eq!(s.a.words.word(128), 0x0102_0304_0506_0709);
+    // Sent from there and received there, in the completion and by the device, of any length.
+    for len in [4, 31, 64, 4000] {
+        let sge = driver::Sge { addr: 4, length: len, lkey: mr.lkey() };
+        s.b.qp.post_recv([driver::RecvWr { wr_id: 0, sge: &[sge] }]).expect("post");
+        let sent: Vec<u8> = (0..len).map(|i| (i + len) as u8).collect();
+        s.a.words.put(0, &sent);
+        s.a.post(1, SendOp::Send, &[s.a.sge(0, len as usize)]).expect("post");
+        assert_eq!((status(&s.a).0, status(&s.b).0), (WcStatus::Success, WcStatus::Success));
+        let mut found = vec![0; (len as usize).next_multiple_of(4)];
+        dm.read(4100, &mut found).expect("read");
+        assert_eq!(found[..len as usize], sent, "{len} bytes received");
+        s.a.receive(2, 8192, 4096).expect("post");
+        s.b.post(3, SendOp::Send, &[sge]).expect("post");
+        assert_eq!((status(&s.b).0, status(&s.a).0), (WcStatus::Success, WcStatus::Success));
+        assert_eq!(s.a.words.bytes(8192, len as usize), sent, "{len} bytes sent");
+    }
+    assert_eq!(dm.clone().free().map_err(|e| e.errno()), Err(libc::EBUSY), "a region lies on it");
+    assert_eq!(s.write(4096 - 7, mr.rkey()), WcStatus::RemAccessErr, "behind the region");
+    mr.deregister().expect("deregister");
+    dm.free().expect("free");
+}
+
+#[test]
+fn device_memory_keeps_to_words_and_bounds() {
+    let s = stage();
+    let most = s.b.device.attr().max_dm_size;
+    assert!(most > 0);
+    let errno = |result: Result<std::sync::Arc<Dm>, driver::Error>| result.map_err(|e| e.errno()).err();
+    assert_eq!(errno(Dm::alloc(&s.b.device, most + 1, 0)), Some(libc::EINVAL));
+    assert_eq!(errno(Dm::alloc(&s.b.device, 0, 0)), Some(libc::EINVAL));
+    assert_eq!(errno(Dm::alloc(&s.b.device, 8, 40)), Some(libc::EINVAL));
+    let all = Dm::alloc(&s.b.device, most, 0).expect("all of it");
+    assert_eq!(errno(Dm::alloc(&s.b.device, 4, 0)), Some(libc::ENOMEM));
+    drop(all);
+    let dm = Dm::alloc(&s.b.device, 100, 0).expect("some of it");
+    let mut four = [0; 4];
+    assert_eq!(dm.read(1, &mut four), Err(libc::EINVAL));
+    assert_eq!(dm.write(0, &four[..3]), Err(libc::EINVAL));
+    assert_eq!(dm.read(100, &mut four), Err(libc::EFAULT));
+    assert_eq!(dm.write(u64::MAX - 3, &four), Err(libc::EFAULT));
+    let rights = AccessFlags::LOCAL_WRITE | AccessFlags::ZERO_BASED;
+    let register = |offset, len, access| {
+        Mr::of_device(&s.b.pd, &dm, offset, len, access).map(drop).map_err(|e| e.errno())
+    };
+    assert_eq!(register(0, 100, rights), Ok(()));
+    assert_eq!(register(0, 104, rights), Err(libc::EINVAL));
+    assert_eq!(register(u64::MAX, 4, rights), Err(libc::EINVAL));
+    assert_eq!(register(0, 100, AccessFlags::LOCAL_WRITE), Err(libc::EINVAL), "not zero-based");
+    assert_eq!(register(0, 100, rights | AccessFlags::MW_BIND), Err(libc::EOPNOTSUPP));
+    let pd = Pd::alloc(&s.a.device).expect("PD");
+    assert!(Mr::of_device(&pd, &dm, 0, 100, rights).is_err(), "another device's domain");
+}
+
+#[test]
+fn the_null_key_takes_everything_and_gives_zeros() {
+    let s = stage();
+    let lkey = s.b.device.null_key().expect("a null key");
+    for len in [8, 64, 5000] {
+        let sge = driver::Sge { addr: 0x1234, length: len, lkey };
+        s.a.words.put(0, &vec![7; len as usize]);
+        s.b.qp.post_recv([driver::RecvWr { wr_id: 0, sge: &[sge] }]).expect("post");
+        s.a.post(1, SendOp::Send, &[s.a.sge(0, len as usize)]).expect("post");
+        assert_eq!((status(&s.a).0, status(&s.b).0), (WcStatus::Success, WcStatus::Success));
+        s.a.receive(2, 0, 8192).expect("post");
+        s.b.post(3, SendOp::Send, &[sge]).expect("post");
+        assert_eq!((status(&s.b).0, status(&s.a).0), (WcStatus::Success, WcStatus::Success));
+        assert_eq!(s.a.words.bytes(0, len as usize), vec![0; len as usize]);
+    }
+    assert_eq!(s.write(0, lkey), WcStatus::RemAccessErr, "it is no peer's");
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn pages_come_when_they_are_touched_and_missing_ones_are_an_error() {
+    const PAGE: usize = 4096;
+    let s = stage();
+    assert!(s.b.device.attr().on_demand, "a node resolves page faults");
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    let paged = access | AccessFlags::ON_DEMAND;
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping of our own, of which the last page is taken away again.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    let (at, base) = (at as u64, at.cast::<u8>());
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::munmap(base.wrapping_add(3 * PAGE).cast(), PAGE) }, 0);
+    // SAFETY: what is not there is an error of the work request, as this test is about.
+    let register = |base, len, access| unsafe { Mr::register(&s.b.pd, base, len, base as u64, access) };
+    assert!(register(base, 4 * PAGE, access).is_err(), "not all of it is there to be pinned");
+    let part = register(base, 4 * PAGE, paged).expect("a part of memory");
+    let whole = register(std::ptr::null_mut(), usize::MAX, paged).expect("all of memory");
+    s.a.words.set_word(0, 77);
+    for mr in [&part, &whole] {
+        assert_eq!(
+            s.write(at + 2 * PAGE as u64 - 4, mr.rkey()),
+            WcStatus::Success,
+            "two pages nobody touched"
+        );
+        // SAFETY: the mapping's own memory.
+        let found = unsafe { base.add(2 * PAGE - 4).cast::<u64>().read_unaligned() };
+        assert_eq!(found, 77);
+        s.a.words.set_word(0, 77);
+    }
+    assert_eq!(part.prefetch(at, 2 * PAGE as u32, true, true), Ok(()));
+    assert_eq!(
+        part.prefetch(at + 2 * PAGE as u64, 2 * PAGE as u32, false, true),
+        Err(libc::EFAULT),
+        "not there"
+    );
+    assert_eq!(part.prefetch(at + 3 * PAGE as u64, 8, false, false), Ok(()), "nothing is brought in");
+    assert_eq!(part.prefetch(at, 4 * PAGE as u32 + 1, false, true), Err(libc::EFAULT), "too long");
+    assert_eq!(s.mr.prefetch(s.words.addr(), 8, false, true), Err(libc::EINVAL), "pinned");
+    assert_eq!(s.write(at + 3 * PAGE as u64, whole.rkey()), WcStatus::RemAccessErr, "nothing is there");
+    drop((part, whole));
+    // SAFETY: nothing uses it any more.
+    unsafe { libc::munmap(base.cast(), 3 * PAGE) };
 }

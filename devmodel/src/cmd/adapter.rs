@@ -6,7 +6,7 @@ use super::{
     pages,
     refusal::{Done, Syndrome},
 };
-use crate::translate::RESERVED_LKEY;
+use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use hwspec::cmd::{adapter::*, adapter_id::*};
 
 /// Interface step sequences supported: 0 and 1.
@@ -100,6 +100,6 @@ pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn special_contexts(call: &mut Call<'_, '_, '_>) -> Done {
     let mut out = QuerySpecialContextsOut::zeroed();
-    out.set().resd_lkey(RESERVED_LKEY);
+    out.set().resd_lkey(RESERVED_LKEY).null_mkey(NULL_KEY);
     call.answer(&out)
 }

@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    caps_ethernet, caps_infiniband, cq, eq, mcg, mkey, qp, qp_context,
+    caps_ethernet, caps_infiniband, cq, eq, mcg, memic, mkey, qp, qp_context,
     refusal::{Done, Refused, Syndrome},
     srq,
 };
@@ -92,6 +92,12 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .compact_address_vector(true)
         .umr_extended_translation_offset(true)
         .umr_ptr_rlky(true)
+        .null_mkey(true)
+        .relaxed_ordering_write(true)
+        .relaxed_ordering_read(true)
+        .relaxed_ordering_write_umr(true)
+        .relaxed_ordering_read_umr(true)
+        .device_memory(true)
         .log_max_klm_list_size(mkey::LOG_MAX_LIST)
         .max_indirection(1)
         .cq_resize(true)
@@ -152,10 +158,11 @@ fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> Done<
         CapType::General => whole(general(func, link, current).as_bytes()),
         CapType::Atomic => whole(atomic(func, current).as_bytes()),
         CapType::Roce if link == LinkLayer::Ethernet => whole(roce(func, current).as_bytes()),
+        CapType::DeviceMem => whole(memic::caps().as_bytes()),
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
         // Known, and nothing of it is there.
-        CapType::Roce | CapType::Odp | CapType::Qos | CapType::DeviceMem | CapType::General2 => [0; PAGE],
+        CapType::Roce | CapType::Odp | CapType::Qos | CapType::General2 => [0; PAGE],
         _ => return Syndrome::CapType.refuse(),
     })
 }

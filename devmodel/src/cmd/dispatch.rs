@@ -3,8 +3,8 @@
 use super::{
     adapter,
     call::Call,
-    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memory, mkey, nic_vport, pages, port_counters,
-    qp, qp_modify,
+    caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memic, memory, mkey, nic_vport, pages,
+    port_counters, qp, qp_modify,
     refusal::{Done, Syndrome},
     registers, resource, rq, sq, srq, tir, uctx, vport,
 };
@@ -131,6 +131,8 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         CreateMkey => mkey::create(call),
         QueryMkey => mkey::query(call),
         DestroyMkey => mkey::destroy(call),
+        AllocMemic => memic::alloc(call),
+        DeallocMemic => memic::dealloc(call),
 
         CreateQp => qp::create(call),
         QueryQp => qp::query(call),

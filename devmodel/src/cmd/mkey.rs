@@ -2,26 +2,28 @@
 
 use super::{
     call::{Call, let_go},
+    memic,
     memory::LOG_PAGE,
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
     region::{Func, MttRange},
-    state::{MkeyRow, PdRow},
-    translate::{self, PRESENT, RESERVED_LKEY},
+    state::{MemicRow, MkeyRow, PdRow},
+    translate::{self, NULL_KEY, PRESENT, RESERVED_LKEY},
 };
 use hwspec::{
     cmd::mkey::*,
     context::{AccessMode, mkey::MkeyContext},
     layout::Bits,
+    pcie::MEMIC_BAR,
 };
 
 /// log2 of the largest region with a length.
-pub(super) const LOG_MAX_LEN: u8 = 40;
+pub(super) const LOG_MAX_LEN: u8 = 47;
 /// log2 of the most entries that a work request gives a key.
 pub(super) const LOG_MAX_LIST: u8 = 16;
-/// The first index given out: those before are the reserved lkey's.
-const FIRST: u32 = (RESERVED_LKEY >> 8) + 1;
+/// The first index given out: those before are the reserved lkey's and the null key's.
+const FIRST: u32 = (NULL_KEY >> 8) + 1;
 /// Bits of `MkeyRow::access`.
 const LOCAL_READ: u8 = 1;
 const LOCAL_WRITE: u8 = 2;
@@ -31,8 +33,10 @@ const ATOMIC: u8 = 16;
 const FREE: u8 = 32;
 const LENGTH64: u8 = 64;
 const UMR: u8 = 128;
-/// `MkeyRow::flags`: remote invalidation allowed.
+/// `MkeyRow::flags`: remote invalidation allowed, relaxed ordering of writes, of reads.
 const REMOTE_INVALIDATE: u8 = 1;
+const RELAXED_WRITE: u8 = 2;
+const RELAXED_READ: u8 = 4;
 /// `mkc.qpn` of a key that any QP may use.
 const ANY_QP: u32 = 0xff_ffff;
 
@@ -46,6 +50,16 @@ fn access(context: &MkeyContext) -> u8 {
         (context.free(), FREE),
         (context.length64(), LENGTH64),
         (context.umr_en(), UMR),
+    ]
+    .iter()
+    .fold(0, |all, (on, bit)| if *on { all | bit } else { all })
+}
+
+fn flags(context: &MkeyContext) -> u8 {
+    [
+        (context.en_rinval(), REMOTE_INVALIDATE),
+        (context.relaxed_ordering_write(), RELAXED_WRITE),
+        (context.relaxed_ordering_read(), RELAXED_READ),
     ]
     .iter()
     .fold(0, |all, (on, bit)| if *on { all | bit } else { all })
@@ -71,7 +85,13 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let bounded = !context.length64() && context.len() <= 1 << LOG_MAX_LEN && end.is_some();
     Syndrome::MkeyLength.unless(whole || bounded)?;
     Syndrome::MkeyAccess.unless(!context.bsf_en() && context.bsf_octword_size() == 0)?;
+    let mut device_memory = None;
     let (range, log_page) = match mode {
+        AccessMode::Memic => {
+            let (number, first) = memic::place(call, context.start_addr(), context.len())?;
+            device_memory = Some(number);
+            (MttRange { first: 0, len: number }, first)
+        }
         AccessMode::Pa => (MttRange::default(), 0),
         AccessMode::Mtt => translations(call, &input, &context)?,
         AccessMode::Klm => (klms(call, &input, &context)?, 0),
@@ -79,8 +99,12 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     };
     let index = call.alloc::<MkeyRow>(FIRST)?;
     call.hold::<PdRow>(pd);
+    if let Some(index) = device_memory.and_then(|number| call.func.index::<MemicRow>(number)) {
+        call.hold::<MemicRow>(index);
+    }
     if let Some(row) = call.func.row_mut::<MkeyRow>(index) {
-        row.start = context.start_addr();
+        // Device memory is addressed from 0.
+        row.start = if device_memory.is_some() { 0 } else { context.start_addr() };
         row.len = context.len();
         (row.mtt, row.pages) = (range.first, range.len);
         row.log_page = log_page;
@@ -88,7 +112,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.variant = context.mkey_7_0();
         row.mode = mode.into_bits() as u8;
         row.access = access(&context);
-        row.flags = if context.en_rinval() { REMOTE_INVALIDATE } else { 0 };
+        row.flags = flags(&context);
         row.qpn = context.qpn();
     }
     let mut out = CreateMkeyOut::zeroed();
@@ -154,6 +178,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<MkeyRow>(input.mkey_index(), Syndrome::NoSuchMkey)?;
     let Some(row) = call.func.row::<MkeyRow>(index) else { return Syndrome::NoSuchMkey.refuse() };
     let has = |bit| row.access & bit != 0;
+    let in_device = row.mode == AccessMode::Memic.raw();
     let mut context = MkeyContext::zeroed();
     context
         .set()
@@ -170,12 +195,14 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .mkey_7_0(row.variant)
         .length64(has(LENGTH64))
         .en_rinval(row.flags & REMOTE_INVALIDATE != 0)
+        .relaxed_ordering_write(row.flags & RELAXED_WRITE != 0)
+        .relaxed_ordering_read(row.flags & RELAXED_READ != 0)
         .pd(row.pd)
-        .start_addr(row.start)
+        .start_addr(if in_device { MEMIC_BAR + u64::from(row.log_page) } else { row.start })
         .len(row.len)
-        .translations_octword_size(row.pages.div_ceil(2))
-        .log_page_size(row.log_page as u8);
-    let (mtt, pages) = (row.mtt, row.pages);
+        .translations_octword_size(if in_device { 0 } else { row.pages.div_ceil(2) })
+        .log_page_size(if in_device { 0 } else { row.log_page as u8 });
+    let (mtt, pages) = (row.mtt, if row.mtt == 0 { 0 } else { row.pages });
     let mut out = QueryMkeyOut::zeroed();
     out.set().memory_key_mkey_entry(context);
     if input.pg_access() {
@@ -209,7 +236,10 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     translate::unbind(func, number);
     let Some(row) = func.row::<MkeyRow>(index) else { return };
     let (range, pd) = (MttRange { first: row.mtt, len: row.pages }, row.pd);
-    func.free_mtt(range);
+    match row.mode == AccessMode::Memic.raw() {
+        true => let_go::<MemicRow>(func, range.len),
+        false => func.free_mtt(range),
+    }
     let_go::<PdRow>(func, pd);
     func.free::<MkeyRow>(index);
 }

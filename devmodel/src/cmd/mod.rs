@@ -16,6 +16,7 @@ pub(crate) mod flow_entry;
 mod hca_vport;
 mod mad_ifc;
 mod mcg;
+mod memic;
 mod memory;
 mod mkey;
 mod nic_vport;

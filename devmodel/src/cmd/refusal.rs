@@ -92,6 +92,8 @@ syndromes! {
     DoorbellRecord = 0x43, BadParam, "a doorbell record aligned to 8 bytes";
     Vector = 0x44, BadIndex, "an interrupt vector the function has";
     Umem = 0x45, BadParam, "a page list: only CQs and QPs take user memory objects";
+    Memic = 0x4e, BadParam, "a range of the caller's device memory, or of that which can be had";
+    NoMemic = 0x4f, NoResources, "free device memory within the range asked for";
     NoSuchUmem = 0x48, BadResource, "a user memory object of this user context";
     CqFlags = 0x46, BadParam, "CQ options this device supports";
     ModifyField = 0x47, BadParam, "a field that can be modified";

@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    cq, eq, flow, flow_entry, memory, mkey, qp,
+    cq, eq, flow, flow_entry, memic, memory, mkey, qp,
     refusal::{Done, Syndrome},
     rq, sq, srq, tir,
 };
@@ -12,8 +12,9 @@ use crate::{
     pcie,
     region::{Func, Row},
     state::{
-        CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MkeyRow,
-        PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+        CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MemicRow,
+        MkeyRow, PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
+        XrcdRow,
     },
 };
 use hwspec::cmd::uctx::*;
@@ -65,6 +66,7 @@ pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl F
     each::<TisRow>(func, host, &pick, tir::end_tis);
     each::<QpRow>(func, host, &pick, qp::end);
     each::<MkeyRow>(func, host, &pick, mkey::end);
+    each::<MemicRow>(func, host, &pick, memic::end);
     each::<SrqRow>(func, host, &pick, srq::end);
     each::<CqRow>(func, host, &pick, cq::end);
     each::<EqRow>(func, host, &pick, eq::end);

@@ -242,7 +242,8 @@ impl Runner {
             let mut budget = adapter.config().budget;
             let mut kept = first;
             loop {
-                let mut step = Step::new(host, now, adapter.config(), careful, &mut self.buffers);
+                let mut step =
+                    Step::new(host, now, (adapter.region(), adapter.config()), careful, &mut self.buffers);
                 // A job and all that follows from it within the function is the least that commits.
                 if let Some(frame) = self.hand.frames.get(self.hand.next) {
                     self.hand.next += 1;

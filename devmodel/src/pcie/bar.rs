@@ -2,12 +2,18 @@
 
 use super::{answers, bar_answers, init_segment, msix};
 use crate::{
-    Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, pipe::Job, region::Func, state::Counters,
+    Adapter,
+    engine::Runner,
+    host::Host,
+    identity::BAR0_SIZE,
+    pipe::Job,
+    region::{Func, Memic, memic},
+    state::Counters,
 };
 use hwspec::{
     doorbell::{UAR_SHIFT, UarRegister},
     init_segment::InitSegment,
-    pcie::{FIRST_UAR, MSIX_PBA, MSIX_TABLE, MSIX_VECTORS},
+    pcie::{FIRST_UAR, MEMIC_BAR, MSIX_PBA, MSIX_TABLE, MSIX_VECTORS},
 };
 
 /// What lies at an offset of BAR0.
@@ -16,6 +22,8 @@ enum Place {
     MsixTable(usize),
     MsixPending(usize),
     Uar(u32, usize),
+    /// Device memory: its bus address.
+    Memic(u64),
     Nothing,
 }
 
@@ -28,6 +36,9 @@ fn place(offset: u64) -> Place {
         _ if at < InitSegment::SIZE => Place::InitSegment(at),
         _ if (MSIX_TABLE..MSIX_TABLE + 16 * MSIX_VECTORS).contains(&at) => Place::MsixTable(at - MSIX_TABLE),
         _ if (MSIX_PBA..MSIX_PBA + 8).contains(&at) => Place::MsixPending(at - MSIX_PBA),
+        _ if (MEMIC_BAR..MEMIC_BAR + u64::from(memic::SIZE)).contains(&offset) => {
+            Place::Memic(memic::WITHIN + (offset - MEMIC_BAR))
+        }
         _ if at >> UAR_SHIFT >= FIRST_UAR as usize => {
             Place::Uar((at >> UAR_SHIFT) as u32, at & ((1 << UAR_SHIFT) - 1))
         }
@@ -50,6 +61,11 @@ impl Adapter {
             // PCI's structures are little-endian.
             Place::MsixTable(at) => msix::read_table(&func, at).swap_bytes(),
             Place::MsixPending(at) => msix::read_pending(&func, at).swap_bytes(),
+            Place::Memic(at) => {
+                let mut word = [0; 4];
+                let read = Memic::of(self.region(), fid).read(at, &mut word);
+                read.map_or(u32::MAX, |()| u32::from_be_bytes(word))
+            }
             Place::Uar(..) | Place::Nothing => 0,
         }
     }
@@ -78,6 +94,9 @@ impl Adapter {
                     match other {
                         Place::InitSegment(at) => init_segment::write(&mut func, at, value),
                         Place::MsixTable(at) => msix::write_table(&mut func, at, value.swap_bytes()),
+                        Place::Memic(at) => {
+                            let _ = Memic::of(self.region(), fid).write(at, &value.to_be_bytes());
+                        }
                         _ => {}
                     }
                     func.commit(host);

@@ -4,7 +4,7 @@ use super::{Payload, Step};
 use crate::{
     host::{Abort, Rid, Source},
     pipe::work::Failure,
-    region::{Func, Piece, SlotPayload},
+    region::{Func, Piece, SlotPayload, memic},
     translate::{self, Fault, RESERVED_LKEY, User, access},
 };
 use hwspec::{
@@ -120,7 +120,8 @@ pub(crate) fn payload(
     if len == 0 {
         return Ok(Payload::Empty);
     }
-    if pieces.len() > 4 || value && len <= BY_VALUE {
+    let inside = pieces.iter().any(|piece| memic::is_within(piece.at));
+    if pieces.len() > 4 || value && len <= BY_VALUE || inside {
         return by_value(step, rid, pieces);
     }
     let mut four = [Piece::default(); 4];

@@ -484,7 +484,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -
     if !w.step.flush() {
         return Err(Lost);
     }
-    w.step.host.read(rid, place.at, &mut word).map_err(|abort| match abort {
+    w.step.read(rid, place.at, &mut word).map_err(|abort| match abort {
         crate::host::Abort::Gone => Lost,
         _ => ACCESS,
     })?;

@@ -5,7 +5,7 @@ use crate::{
     cmd::Completion,
     config::Config,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
-    region::Piece,
+    region::{Memic, Piece, Region, memic},
 };
 use hwspec::wqe::{MAX_WQE_BBS, WQE_BB};
 use std::collections::VecDeque;
@@ -114,6 +114,8 @@ pub struct Step<'a> {
     pub host: &'a mut dyn Host,
     /// The time, in picoseconds of the runner's clock.
     pub now: u64,
+    /// The adapter's memory.
+    pub(crate) region: &'a Region,
     /// The adapter's behaviour.
     pub config: &'a Config,
     /// Carry out each copy at once, so that a refusal is known where it happens. Else copies are gathered and made
@@ -140,13 +142,14 @@ impl<'a> Step<'a> {
     pub(crate) fn new(
         host: &'a mut dyn Host,
         now: u64,
-        config: &'a Config,
+        (region, config): (&'a Region, &'a Config),
         careful: bool,
         buffers: &'a mut Buffers,
     ) -> Self {
         Self {
             host,
             now,
+            region,
             config,
             careful,
             refused: false,
@@ -208,8 +211,41 @@ impl Step<'_> {
         let start = self.buffers.staged.len();
         self.buffers.staged.resize(start + len, 0);
         self.reads = true;
-        self.host.read(rid, at, &mut self.buffers.staged[start..])?;
+        if memic::is_within(at) {
+            Memic::of(self.region, rid.0).read(at, &mut self.buffers.staged[start..])?;
+        } else {
+            self.host.read(rid, at, &mut self.buffers.staged[start..])?;
+        }
         Ok(start as u32)
+    }
+
+    /// Reads `into.len()` bytes at `at`, of the host's memory or the adapter's.
+    pub(crate) fn read(&mut self, rid: Rid, at: Iova, into: &mut [u8]) -> Result<(), Abort> {
+        match memic::is_within(at) {
+            true => Memic::of(self.region, rid.0).read(at, into),
+            false => self.host.read(rid, at, into),
+        }
+    }
+
+    /// A copy to or from the adapter's own memory: made at once.
+    #[cold]
+    fn move_within(&mut self, one: Move) -> Result<(), Abort> {
+        let len = one.len as usize;
+        let at = match one.src {
+            Source::Staged(at) => at,
+            Source::Bus(rid, at) => {
+                // What was gathered for there comes first.
+                if !self.flush() {
+                    return Err(Abort::Source);
+                }
+                self.stage_from(rid, at, len)?
+            }
+        };
+        if !memic::is_within(one.dst) {
+            return self.write_staged((one.dst_rid, one.dst), at, one.len);
+        }
+        let bytes = self.buffers.staged.get(at as usize..).and_then(|bytes| bytes.get(..len));
+        Memic::of(self.region, one.dst_rid.0).write(one.dst, bytes.ok_or(Abort::Source)?)
     }
 
     /// Bytes staged at `at`.
@@ -234,6 +270,9 @@ impl Step<'_> {
     fn moving(&mut self, one: Move) -> Result<(), Abort> {
         if one.len == 0 {
             return Ok(());
+        }
+        if memic::is_within(one.dst) || matches!(one.src, Source::Bus(_, at) if memic::is_within(at)) {
+            return self.move_within(one);
         }
         if self.careful {
             return self.host.copy(&self.buffers.staged, &[one]);

@@ -140,6 +140,11 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
 /// The fields of the context that `mask` names.
 fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result<(), Failure> {
     let has = |bit| mask.contains(bit);
+    // Where device memory begins and ends is for its owner's commands to say.
+    let bounds = MkeyMask::LEN | MkeyMask::START_ADDR;
+    if row.mode == AccessMode::Memic.raw() && mask.intersects(bounds) {
+        return Err(REFUSED);
+    }
     let signature = has(MkeyMask::BSF_EN) && context.bsf_en();
     if signature || mask.bits() & !MkeyMask::all().bits() != 0 {
         return Err(REFUSED);
@@ -170,7 +175,7 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
         row.pd = context.pd();
     }
     if has(MkeyMask::EN_RINVAL) {
-        row.flags = if context.en_rinval() { REMOTE_INVALIDATE } else { 0 };
+        row.flags = row.flags & !REMOTE_INVALIDATE | u8::from(context.en_rinval());
     }
     if has(MkeyMask::KEY) {
         row.variant = context.mkey_7_0();
@@ -273,7 +278,7 @@ fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Resu
             break;
         }
         let (here, after) = rest.split_at_mut((piece.len as usize).min(rest.len()));
-        result = w.step.host.read(rid, piece.at, here).map_err(|_| bad);
+        result = w.step.read(rid, piece.at, here).map_err(|_| bad);
         rest = after;
     }
     w.step.buffers.pieces = pieces;

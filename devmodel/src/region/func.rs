@@ -5,8 +5,8 @@ use crate::{
     host::{Host, Party, Rid},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
-        FunctionRow, GroupRow, Head, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SendRecord, SqRow,
-        SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+        FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
+        SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
     },
 };
 use std::{
@@ -35,7 +35,7 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
         fn head_mut(&mut self) -> &mut Head { &mut self.head }
     }
 )* } }
-impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, CounterRow => Counter, GroupRow => Group,
+impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, MemicRow => Memic, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
     FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);
@@ -323,7 +323,7 @@ impl<'r> Func<'r> {
     /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been made before.
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
-        self.journal.commit(host, self.fid);
+        self.journal.commit(self.region, host, self.fid);
         let (next, head) = (self.function().rx_next, self.region.sync(self.fid, Sync::RxHead));
         if head.load(Relaxed) != next {
             head.store(next, Release);

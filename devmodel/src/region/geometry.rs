@@ -1,10 +1,10 @@
 //! What lies where in the region.
 
-use super::{Outlet, outlet, ring};
+use super::{Outlet, memic, outlet, ring};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
-    GroupRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow, SrqRow,
-    SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+    GroupRow, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow,
+    SrqRow, SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -142,6 +142,9 @@ pub enum Table {
     Counter,
     Uctx,
     Umem,
+    Memic,
+    /// Device memory itself.
+    MemicPage,
     /// Memberships of QPs in multicast groups.
     Group,
     Sq,
@@ -172,7 +175,7 @@ pub enum Table {
 
 impl Table {
     /// All tables, in order.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -184,6 +187,8 @@ impl Table {
         Self::Counter,
         Self::Uctx,
         Self::Umem,
+        Self::Memic,
+        Self::MemicPage,
         Self::Group,
         Self::Sq,
         Self::Rq,
@@ -219,6 +224,7 @@ impl Table {
             Self::Counter => 256,
             Self::Uctx => 1024,
             Self::Umem => 4096,
+            Self::Memic | Self::MemicPage => memic::PAGES,
             Self::Group | Self::Srq => 1 << g.log_srq,
             Self::Sq | Self::Rq => 1 << g.log_cq.min(10),
             Self::Tis | Self::Tir | Self::FlowTable | Self::FlowCounter => 256,
@@ -254,6 +260,8 @@ impl Table {
             Self::Counter => size_of::<CounterRow>(),
             Self::Uctx => size_of::<UctxRow>(),
             Self::Umem => size_of::<UmemRow>(),
+            Self::Memic => size_of::<MemicRow>(),
+            Self::MemicPage => PAGE,
             Self::Group => size_of::<GroupRow>(),
             Self::Srq => size_of::<SrqRow>(),
             Self::Cq => size_of::<CqRow>(),

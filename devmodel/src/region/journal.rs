@@ -12,7 +12,7 @@
 //! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
 //! with compiler fences through release atomics do.
 
-use super::{Region, Table};
+use super::{Memic, Region, Table, memic};
 use crate::host::{Host, Iova, Party, Rid};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -181,16 +181,16 @@ impl Journal {
 
     /// Makes the changes final and carries out the effects.
     #[inline]
-    pub(super) fn commit(&self, host: &mut dyn Host, fid: u8) {
+    pub(super) fn commit(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         let words = self.words();
         if words.effects.load(Relaxed) != 0 {
             words.committed.store(1, Release);
-            self.carry_out(host, fid);
+            self.carry_out(region, host, fid);
         }
         self.clear();
     }
 
-    fn carry_out(&self, host: &mut dyn Host, fid: u8) {
+    fn carry_out(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         let n = (self.words().effects.load(Acquire) as usize).min(EFFECTS / EFFECT);
         for i in 0..n {
             // SAFETY: bounded; the caller holds the lock.
@@ -201,7 +201,14 @@ impl Journal {
             let wide = u64::from_ne_bytes(hwspec::layout::prefix(&slot[8..]));
             match word(0) {
                 // A queue whose memory is gone loses its entry, as on a bus.
-                0 => drop(host.write(Rid(fid), wide, &slot[24..24 + (word(4) as usize).min(EFFECT_DATA)])),
+                0 => {
+                    let data = &slot[24..24 + (word(4) as usize).min(EFFECT_DATA)];
+                    match memic::is_within(wide) {
+                        true => Memic::of(region, fid).write(wide, data),
+                        false => host.write(Rid(fid), wide, data),
+                    }
+                    .unwrap_or_default();
+                }
                 _ => host.msix(Rid(fid), word(4) as u16, wide, word(16)),
             }
         }
@@ -240,7 +247,7 @@ impl Journal {
     /// Finishes or takes back what a dead holder left.
     pub(super) fn recover(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         if self.words().committed.load(Acquire) == 1 {
-            self.carry_out(host, fid);
+            self.carry_out(region, host, fid);
             self.clear();
         } else {
             self.take_back(region);

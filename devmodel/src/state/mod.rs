@@ -19,8 +19,8 @@ pub use function::{
 };
 pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
 pub use objects::{
-    CounterRow, CqRow, EqRow, GroupRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow, UmemRow,
-    WqMemory, XrcdRow,
+    CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow,
+    UmemRow, WqMemory, XrcdRow,
 };
 pub use qp::{QpFlags, QpRow, ReadResource, RxMessage, SendRecord};
 

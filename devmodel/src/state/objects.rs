@@ -41,6 +41,13 @@ rows! {
         /// Its page list.
         memory: WqMemory,
     }
+    /// Device memory that was given out: whole pages of the function's.
+    MemicRow {
+        /// First byte.
+        first: u32,
+        /// Bytes.
+        len: u32,
+    }
     /// User access region: one doorbell page of BAR0. Its index is the page's number.
     UarRow {}
     /// User context.
@@ -175,7 +182,7 @@ rows! {
         mode: u8,
         /// Bits: local read 1, local write 2, remote read 4, remote write 8, atomic 16, free 32, length64 64, umr 128.
         access: u8,
-        /// Bit 0: remote invalidation allowed.
+        /// Bits: remote invalidation allowed 1, relaxed ordering of writes 2, of reads 4 (kept, the model needs none).
         flags: u8,
         /// QPN the key is bound to; 0xffffff is any.
         qpn: u32,

@@ -5,6 +5,7 @@ mod bed;
 mod bring_up;
 mod functions;
 mod mailboxes;
+mod memic;
 mod objects;
 mod ownership;
 mod pci;

@@ -199,11 +199,23 @@ pub fn page_list(iova: Iova, len: usize) -> (u8, Vec<u64>) {
     ((shift - 12) as u8, (0..pages).map(|page| iova + (page << shift)).collect())
 }
 
+/// First byte and bytes of the pages that hold `len` bytes at `addr`.
+fn whole_pages(addr: *mut u8, len: usize) -> Result<(*mut u8, usize), Error> {
+    let lead = addr as usize % PAGE_SIZE;
+    let whole = lead
+        .checked_add(len)
+        .and_then(|end| end.checked_next_multiple_of(PAGE_SIZE))
+        .filter(|whole| (addr as usize - lead).checked_add(*whole).is_some())
+        .ok_or_else(|| Error::invalid(format!("{len} bytes at {addr:p} run past the end of memory")))?;
+    Ok((addr.wrapping_sub(lead), whole))
+}
+
 /// Memory of the caller that the device may reach, until [`UserMapping::unmap`] or drop.
 pub struct UserMapping {
     transport: Arc<dyn Transport>,
     base: Iova,
     len: usize,
+    paged: bool,
     /// IOVA of the first byte asked for.
     pub iova: Iova,
 }
@@ -218,23 +230,35 @@ impl UserMapping {
         len: usize,
         access: crate::transport::Access,
     ) -> Result<Self, Error> {
-        let lead = addr as usize % PAGE_SIZE;
-        let whole = lead
-            .checked_add(len)
-            .and_then(|end| end.checked_next_multiple_of(PAGE_SIZE))
-            .filter(|whole| (addr as usize - lead).checked_add(*whole).is_some())
-            .ok_or_else(|| Error::invalid(format!("{len} bytes at {addr:p} run past the end of memory")))?;
-        let first = addr.wrapping_sub(lead);
+        let (first, whole) = whole_pages(addr, len)?;
+        let lead = addr as usize - first as usize;
         // SAFETY: the caller's promise; pages are whole.
         let base = unsafe { transport.dma_map(first, whole, access) }
             .map_err(Error::io("cannot let the device reach the memory"))?;
-        Ok(Self { transport: transport.clone(), base, len: whole, iova: base + lead as u64 })
+        Ok(Self { transport: transport.clone(), base, len: whole, paged: false, iova: base + lead as u64 })
+    }
+
+    /// As [`UserMapping::map`], of memory whose pages may come and go.
+    pub fn map_paged(transport: &Arc<dyn Transport>, addr: *mut u8, len: usize) -> Result<Self, Error> {
+        let (first, whole) = whole_pages(addr, len)?;
+        let lead = addr as usize - first as usize;
+        let base = transport
+            .dma_map_paged(first, whole)
+            .map_err(Error::io("cannot let the device reach memory on demand"))?;
+        Ok(Self { transport: transport.clone(), base, len: whole, paged: true, iova: base + lead as u64 })
+    }
+
+    fn end(&self) -> std::io::Result<()> {
+        match self.paged {
+            true => self.transport.dma_unmap_paged(self.base, self.len),
+            false => self.transport.dma_unmap(self.base, self.len),
+        }
     }
 
     /// Ends the mapping and says whether that worked.
     pub fn unmap(self) -> Result<(), Error> {
         let this = std::mem::ManuallyDrop::new(self);
-        let result = this.transport.dma_unmap(this.base, this.len);
+        let result = this.end();
         // SAFETY: `this` is never used again and its destructor does not run.
         drop(unsafe { std::ptr::read(&this.transport) });
         result.map_err(Error::io("cannot end the device's access to memory"))
@@ -248,7 +272,7 @@ impl UserMapping {
 
 impl Drop for UserMapping {
     fn drop(&mut self) {
-        if let Err(error) = self.transport.dma_unmap(self.base, self.len) {
+        if let Err(error) = self.end() {
             tracing::warn!(iova = self.base, len = self.len, %error, "a mapping for the device could not be ended");
         }
     }

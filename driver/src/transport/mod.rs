@@ -93,6 +93,27 @@ pub trait Transport: Send + Sync {
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;
     /// Ends what one `dma_map` began. When it returns the device no longer reaches the range.
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
+    /// Whether memory can be mapped page by page as the device comes to touch it ([`Transport::dma_map_paged`]): the way to
+    /// the device resolves page faults, as with address translation services and page requests on PCIe.
+    fn pages_on_demand(&self) -> bool {
+        false
+    }
+    /// As `dma_map`, of memory that need not be there yet, all of it or ever: what is not there when the device comes to
+    /// touch it aborts. Nothing is pinned.
+    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        let _ = (base, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Ends what one `dma_map_paged` began.
+    fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let _ = (iova, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Brings in the pages of a range of a paged mapping, writable if `write`. EFAULT: they cannot be had.
+    fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
+        let _ = (base, len, write);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Zeroed, page-aligned memory for the driver's own structures (rings, doorbell records, command queue, pages for
     /// the chip).
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;

@@ -141,6 +141,10 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
+    /// Whether regions may be of memory that comes and goes, page by page, or of all of memory.
+    pub on_demand: bool,
+    /// Bytes of device memory; 0 is none.
+    pub max_dm_size: u64,
     pub max_pd: u32,
     /// Incoming READs and atomics per QP.
     pub max_qp_rd_atom: u32,

@@ -7,18 +7,23 @@ use crate::{
     error::Error,
     events::{Events, Registry},
     function::Function,
-    inline::Shifted,
+    inline::{Home, Shifted},
     records::RecordPool,
     transport::{Interrupt, Transport},
 };
 use hwspec::{
-    cmd::{Opcode, resource::*, uctx::*},
+    cmd::{
+        Opcode,
+        adapter::{QuerySpecialContextsIn, QuerySpecialContextsOut},
+        resource::*,
+        uctx::*,
+    },
     doorbell::UAR_SIZE,
     wqe::{MAX_DS, MAX_SGE_READ, WQE_BB, WQE_DS},
 };
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8},
     },
     time::Duration,
@@ -65,6 +70,7 @@ pub struct Device {
     pub(crate) records: RecordPool,
     pub(crate) mkey_variant: AtomicU8,
     pub(crate) shifted: Arc<Shifted>,
+    null_key: OnceLock<u32>,
     attr: DeviceAttr,
     events: Events,
 }
@@ -214,6 +220,7 @@ impl Device {
             records: RecordPool::default(),
             mkey_variant: AtomicU8::new(0),
             shifted: Arc::default(),
+            null_key: OnceLock::new(),
             attr,
             events,
         }))
@@ -304,6 +311,26 @@ impl Device {
         Err(Error::device("a clock that runs forward", "one whose upper half changes at every look"))
     }
 
+    /// The key of no memory, for local use: what is written with it is gone, what is read is zeros (`ibv_alloc_null_mr`).
+    /// EOPNOTSUPP if the device has none.
+    pub fn null_key(&self) -> Result<u32, Error> {
+        if let Some(key) = self.null_key.get() {
+            return Ok(*key);
+        }
+        if !self.function.caps.general.null_mkey() {
+            return Err(Error::Invalid {
+                what: "the device has no null key".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
+        let input = QuerySpecialContextsIn::zeroed();
+        let out: QuerySpecialContextsOut = self.function.call(Opcode::QuerySpecialContexts, 0, &input)?;
+        Ok(*self.null_key.get_or_init(|| {
+            self.shifted.insert(out.null_mkey(), 0, u64::MAX, Home::Nowhere);
+            out.null_mkey()
+        }))
+    }
+
     /// This opener's events.
     pub fn events(&self) -> &Events {
         &self.events
@@ -353,6 +380,7 @@ impl Drop for Device {
 
 fn attributes(function: &Function) -> DeviceAttr {
     let (caps, atomic) = (&function.caps.general, &function.caps.atomic);
+    let memic = &function.caps.device_mem;
     let pow = |log: u8| 1u32 << log.min(31);
     let send_wqe = usize::from(caps.max_wqe_sz_sq()).clamp(WQE_BB, MAX_DS * WQE_DS);
     let recv_sge = u32::from(caps.max_wqe_sz_rq()) / WQE_DS as u32;
@@ -381,6 +409,8 @@ fn attributes(function: &Function) -> DeviceAttr {
         max_cq: pow(caps.log_max_cq()),
         max_cqe: pow(caps.log_max_cq_sz()) - 1,
         max_mr: pow(caps.log_max_mkey()),
+        on_demand: function.transport.pages_on_demand(),
+        max_dm_size: if memic.memic() { memic.max_memic_size().into() } else { 0 },
         max_pd: pow(caps.log_max_pd()),
         max_qp_rd_atom: pow(caps.log_max_ra_req_qp()),
         max_res_rd_atom: pow(caps.log_max_ra_req_qp()).saturating_mul(pow(caps.log_max_qp())),

@@ -5,6 +5,7 @@ mod ah;
 mod attr;
 mod cq;
 mod device;
+mod dm;
 mod flow;
 mod geometry;
 mod gsi;
@@ -30,6 +31,7 @@ pub use attr::{
 };
 pub use cq::{Cq, CqInit};
 pub use device::{Device, OpenOptions};
+pub use dm::Dm;
 pub use flow::{FLOW_PRIORITIES, Flow, FlowAttr, FlowKind, FlowSpec};
 pub use gsi::{Gsi, Mad};
 pub use hwspec::cqe::Cqe64 as RawCompletion;

@@ -1,9 +1,10 @@
 //! Memory regions.
 
-use super::{AccessFlags, Device, Pd};
+use super::{AccessFlags, Device, Dm, Pd};
 use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
+    inline::Home,
     transport::Access,
     umr::Change,
 };
@@ -19,6 +20,8 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 const ANY_QP: u32 = 0xff_ffff;
 /// log2 of the largest page an mkey can have (5 bits).
 const MAX_LOG_PAGE: u32 = 31;
+/// Bytes of a program's address space.
+const ALL_OF_MEMORY: usize = 1 << 47;
 /// log2 of the smallest.
 const MIN_LOG_PAGE: u32 = 12;
 
@@ -27,6 +30,10 @@ pub struct Mr {
     pd: Arc<Pd>,
     key: Mkey,
     access: AccessFlags,
+    /// Where it lies in the program, what keys address that by, and bytes.
+    addr: u64,
+    hca_va: u64,
+    len: usize,
     backing: Option<Backing>,
 }
 
@@ -38,6 +45,8 @@ enum Backing {
     Driver(Arc<DmaMem>),
     /// Another region, of which this key is another view.
     Under(Box<Mr>),
+    /// Memory of the device.
+    Device(Arc<Dm>),
 }
 
 impl Backing {
@@ -45,7 +54,7 @@ impl Backing {
     fn unmap(self) -> Result<(), Error> {
         match self {
             Self::User(mapping) => mapping.unmap(),
-            Self::Driver(_) => Ok(()),
+            Self::Driver(_) | Self::Device(_) => Ok(()),
             Self::Under(mut mr) => mr.release(),
         }
     }
@@ -56,6 +65,7 @@ impl Backing {
             Self::User(mapping) => mapping.leak(),
             Self::Driver(mem) => std::mem::forget(mem),
             Self::Under(mr) => std::mem::forget(mr),
+            Self::Device(dm) => std::mem::forget(dm),
         }
     }
 }
@@ -66,6 +76,8 @@ enum Translation {
     Pages { log_page: u32, list: Vec<u64> },
     /// Parts of other keys: bytes and key, address.
     Parts(Vec<u64>),
+    /// Device memory at this offset in BAR0.
+    Device(u64),
 }
 
 impl Mr {
@@ -81,30 +93,53 @@ impl Mr {
         hca_va: u64,
         access: AccessFlags,
     ) -> Result<Mr, Error> {
+        let paged = access.contains(AccessFlags::ON_DEMAND);
+        if paged && !pd.device.attr().on_demand {
+            return Err(Error::Invalid {
+                what: "the way to the device takes no page faults".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
         let zero_based = access.contains(AccessFlags::ZERO_BASED);
-        let hca_va = if zero_based { 0 } else { hca_va };
+        // All of the program's memory, what there is now and what comes later.
+        let implicit = paged && addr.is_null() && len == usize::MAX;
+        if implicit && zero_based {
+            return Err(Error::invalid("all of memory begins where it begins"));
+        }
+        let (len, hca_va) = match (implicit, zero_based) {
+            (true, _) => (ALL_OF_MEMORY, 0),
+            (_, true) => (len, 0),
+            _ => (len, hca_va),
+        };
         check(len, hca_va, access)?;
         if zero_based && addr as usize % PAGE_SIZE != 0 {
             // Pages begin where pages of the keys' addresses begin: a view on top shifts them.
-            let local = access & (AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING);
+            let local =
+                access & (AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING | AccessFlags::ON_DEMAND);
             // SAFETY: the caller's promise.
             let under = unsafe { Self::register(pd, addr, len, addr as u64, local)? };
             let parts = parts(under.key.0, addr as u64, len);
-            let mr =
+            let mut mr =
                 Self::create(pd, Backing::Under(Box::new(under)), Translation::Parts(parts), len, 0, access)?;
-            pd.device.shifted.insert(mr.key.0, 0, len, addr as u64);
+            pd.device.shifted.insert(mr.key.0, 0, len as u64, Home::Here(addr as u64));
+            mr.addr = addr as u64;
             return Ok(mr);
         }
         let writable = access.contains(AccessFlags::LOCAL_WRITE);
         let device = &pd.device;
-        // SAFETY: the caller's promise.
-        let mapping = unsafe {
-            UserMapping::map(&device.function.transport, addr, len, Access { read: true, write: writable })?
+        let transport = &device.function.transport;
+        let mapping = match paged {
+            true => UserMapping::map_paged(transport, addr, len)?,
+            // SAFETY: the caller's promise.
+            false => unsafe {
+                UserMapping::map(transport, addr, len, Access { read: true, write: writable })?
+            },
         };
         let pages = translation(mapping.iova, hca_va, len)?;
-        let mr = Self::create(pd, Backing::User(mapping), pages, len, hca_va, access)?;
+        let mut mr = Self::create(pd, Backing::User(mapping), pages, len, hca_va, access)?;
+        mr.addr = addr as u64;
         if hca_va != addr as u64 {
-            device.shifted.insert(mr.key.0, hca_va, len, addr as u64);
+            device.shifted.insert(mr.key.0, hca_va, len as u64, Home::Here(addr as u64));
         }
         Ok(mr)
     }
@@ -117,8 +152,45 @@ impl Mr {
         let mr = Self::create(pd, Backing::Driver(mem.clone()), pages, len, iova, access)?;
         let at = mem.words().as_ptr() as u64;
         if at != iova {
-            pd.device.shifted.insert(mr.key.0, iova, len, at);
+            pd.device.shifted.insert(mr.key.0, iova, len as u64, Home::Here(at));
         }
+        Ok(mr)
+    }
+
+    /// Registers `len` bytes from `offset` of device memory; keys address them from 0 (`ibv_reg_dm_mr`). EINVAL: not
+    /// within it, not of the domain's device, or not zero-based; EOPNOTSUPP: rights that device memory cannot give.
+    pub fn of_device(
+        pd: &Arc<Pd>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Mr, Error> {
+        /// What device memory can be used for.
+        const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
+            .union(AccessFlags::REMOTE_WRITE)
+            .union(AccessFlags::REMOTE_READ)
+            .union(AccessFlags::REMOTE_ATOMIC)
+            .union(AccessFlags::ZERO_BASED)
+            .union(AccessFlags::RELAXED_ORDERING);
+        check(1, 0, access)?;
+        if !RIGHTS.contains(access) {
+            return Err(Error::Invalid {
+                what: format!("device memory cannot have {access:?}"),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= dm.len());
+        if !fits || !access.contains(AccessFlags::ZERO_BASED) || !Arc::ptr_eq(dm.device(), &pd.device) {
+            return Err(Error::invalid(format!(
+                "{len} bytes from {offset} of {} bytes cannot be a region",
+                dm.len()
+            )));
+        }
+        let at = dm.place() + offset;
+        let mr = Self::create(pd, Backing::Device(dm.clone()), Translation::Device(at), len, 0, access)?;
+        let home = Home::Device(pd.device.function.bar.clone(), at as u32);
+        pd.device.shifted.insert(mr.key.0, 0, len as u64, home);
         Ok(mr)
     }
 
@@ -133,19 +205,21 @@ impl Mr {
     ) -> Result<Mr, Error> {
         let device = &pd.device;
         let variant = device.mkey_variant.fetch_add(1, Relaxed);
-        let (mode, log_page, mut list) = match translation {
-            Translation::Pages { log_page, list } => (AccessMode::Mtt, log_page, list),
-            Translation::Parts(list) => (AccessMode::Klm, 0, list),
+        let (mode, start, log_page, mut list) = match translation {
+            Translation::Pages { log_page, list } => (AccessMode::Mtt, hca_va, log_page, list),
+            Translation::Parts(list) => (AccessMode::Klm, hca_va, 0, list),
+            Translation::Device(at) => (AccessMode::Memic, at, 0, Vec::new()),
         };
         let octwords = (list.len() as u32).div_ceil(2);
         let mut context = rights(device, pd, access);
         context
             .set()
             .umr_en(true)
-            .access_mode_1_0(mode.raw())
+            .access_mode_1_0(mode.raw() & 3)
+            .access_mode_4_2(mode.raw() >> 2)
             .qpn(ANY_QP)
             .mkey_7_0(variant)
-            .start_addr(hca_va)
+            .start_addr(start)
             .len(len as u64)
             .translations_octword_size(octwords)
             .log_page_size(log_page as u8);
@@ -158,7 +232,7 @@ impl Mr {
         match created {
             Ok(out) => {
                 let key = Mkey::new(out.mkey_index(), variant);
-                Ok(Mr { pd: pd.clone(), key, access, backing: Some(backing) })
+                Ok(Mr { pd: pd.clone(), key, access, addr: hca_va, hca_va, len, backing: Some(backing) })
             }
             Err(error) => {
                 if error.is_uncertain() {
@@ -219,6 +293,29 @@ impl Mr {
         Change::context(mask, &context).carry_out(&pd.device, self.key.0)?;
         (self.pd, self.access) = (pd, access);
         Ok(())
+    }
+
+    /// Brings pages in before the device asks for them (`ibv_advise_mr`): `len` bytes at `addr`, as its keys address them,
+    /// writable if `write`. With `fault` unset nothing is brought in, and only what was asked is looked at. EFAULT: not
+    /// within it, not writable, or no memory there; EINVAL: its pages do not come on demand.
+    pub fn prefetch(&self, addr: u64, len: u32, write: bool, fault: bool) -> Result<(), i32> {
+        if !self.access.contains(AccessFlags::ON_DEMAND) {
+            return Err(libc::EINVAL);
+        }
+        let Some(offset) = addr.checked_sub(self.hca_va) else { return Err(libc::EFAULT) };
+        let within = offset.checked_add(len.into()).is_some_and(|end| end <= self.len as u64);
+        if !within || write && !self.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(libc::EFAULT);
+        }
+        if !fault || len == 0 {
+            return Ok(());
+        }
+        let begin = self.addr + offset;
+        let first = begin & !(PAGE_SIZE as u64 - 1);
+        let whole = (begin - first + u64::from(len)).next_multiple_of(PAGE_SIZE as u64);
+        let transport = &self.pd.device.function.transport;
+        let result = transport.populate(first as *mut u8, whole as usize, write);
+        result.map_err(|error| error.raw_os_error().unwrap_or(libc::EFAULT))
     }
 
     /// Deregisters: when it returns the device touches the memory no more. Dropping does the same silently. EBUSY while
@@ -300,12 +397,6 @@ fn parts(under: u32, va: u64, len: usize) -> Vec<u64> {
 fn check(len: usize, hca_va: u64, access: AccessFlags) -> Result<(), Error> {
     if len == 0 || hca_va.checked_add(len as u64).is_none() {
         return Err(Error::invalid(format!("a memory region of {len} bytes from {hca_va:#x} on cannot be")));
-    }
-    if access.contains(AccessFlags::ON_DEMAND) {
-        return Err(Error::Invalid {
-            what: "on-demand paging is not offered".into(),
-            errno: libc::EOPNOTSUPP,
-        });
     }
     let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     if access.intersects(remote) && !access.contains(AccessFlags::LOCAL_WRITE) {

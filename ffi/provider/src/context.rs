@@ -9,6 +9,7 @@ use crate::clock::WallClock;
 use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
+use crate::import::{self, Exports};
 use crate::pd::Users;
 use crate::register::layout;
 use crate::table;
@@ -31,7 +32,9 @@ pub struct Context {
     pub users: Users,
     /// The device's clock as the time of day.
     pub wall: WallClock,
-    pump: Pump,
+    /// What others can import, of all contexts that share the device.
+    pub exports: Arc<Exports>,
+    pump: Arc<Pump>,
 }
 
 impl Context {
@@ -65,13 +68,31 @@ impl Context {
             targets,
             users: Users::default(),
             wall: WallClock::default(),
-            pump,
+            exports: Arc::default(),
+            pump: Arc::new(pump),
+        }))
+    }
+
+    /// A second context on the device of this one, whose events it shares.
+    fn again(&self) -> Result<Box<Self>, c_int> {
+        self.check_birth()?;
+        Ok(Box::new(Self {
+            device: Arc::clone(&self.device),
+            birth: Birth::here(),
+            channels: Arc::default(),
+            targets: Arc::clone(&self.targets),
+            users: Users::default(),
+            wall: WallClock::default(),
+            exports: Arc::clone(&self.exports),
+            pump: Arc::clone(&self.pump),
         }))
     }
 
     fn close(self) {
         channel::leave(&self.channels);
-        self.pump.stop();
+        // The last of those that share it closes the device.
+        let Some(pump) = Arc::into_inner(self.pump) else { return };
+        pump.stop();
         if let Err(error) = self.device.close() {
             eprintln!("ironverbs: closing the device: {error}");
         }
@@ -99,34 +120,70 @@ pub unsafe extern "C" fn alloc_context(
         let (place, base) = unsafe {
             (&(*device.cast::<IronDevice>()).place, layout.library.init_context(device, cmd_fd, CONTEXT_ROOM))
         };
-        if base.is_null() {
-            return Err(libc::ENOMEM);
-        }
-        // SAFETY: a context the library just initialised.
-        unsafe { finish(layout, base, place, cmd_fd, &operations) }.inspect_err(|_| {
-            // SAFETY: nobody else has seen it yet.
-            unsafe { discard(layout, base) }
-        })
+        let open = |async_file| Context::open(place, async_file);
+        // SAFETY: a context the library just initialised, known to nobody else.
+        let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
+        // SAFETY: laid out as the library does.
+        import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
+        Ok(made)
     })
 }
 
-/// Joins the library's part and ours.
+/// Opens the device of another context of this process a second time (`ibv_import_device`). The library takes the first
+/// device with the file's number, which is any of ours: whose file it is tells which. EOPNOTSUPP: no context's.
 ///
 /// # Safety
-/// `base` is a fresh context.
+/// Called by libibverbs with a device of ours.
+pub unsafe extern "C" fn import_context(_device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
+    guard_ptr(|| {
+        let layout = layout().ok_or(libc::ENOSYS)?;
+        let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
+        let other = import::context_behind(cmd_fd)?;
+        // SAFETY: an open context of ours; the room exceeds the library's part and our pointer behind it.
+        let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
+        // SAFETY: as above.
+        let open = |_| unsafe { Context::of(other) }.again();
+        // SAFETY: a context the library just initialised, known to nobody else.
+        let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
+        // SAFETY: laid out as the library does.
+        import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
+        Ok(made)
+    })
+}
+
+/// Joins the library's part and ours, or gives the library's part back.
+///
+/// # Safety
+/// `base` is null or a fresh context that nobody knows.
 unsafe fn finish(
     layout: &Layout,
     base: *mut u8,
-    place: &Place,
     cmd_fd: RawFd,
     operations: &[*const c_void; MAX_OPS],
+    open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
+) -> Result<*mut verbs_context, c_int> {
+    if base.is_null() {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: by contract.
+    unsafe { join(layout, base, cmd_fd, operations, open).inspect_err(|_| discard(layout, base)) }
+}
+
+/// # Safety
+/// `base` is a fresh context.
+unsafe fn join(
+    layout: &Layout,
+    base: *mut u8,
+    cmd_fd: RawFd,
+    operations: &[*const c_void; MAX_OPS],
+    open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
 ) -> Result<*mut verbs_context, c_int> {
     let async_file = AsyncFile::new().map_err(io_errno)?;
     // SAFETY: by contract. The event descriptor is set before the library would ask the kernel for one, and closed by it.
     unsafe {
         let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
         context.async_fd = async_file.reader();
-        let ours = Context::open(place, async_file)?;
+        let ours = open(async_file)?;
         context.num_comp_vectors = ours.device.attr().num_comp_vectors.max(1) as c_int;
         channel::enter(cmd_fd, &ours.channels);
         base.add(layout.context_size).cast::<*mut Context>().write(Box::into_raw(ours));
@@ -156,7 +213,8 @@ pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
         if unsafe { Context::of(context) }.users.none().is_err() {
             return;
         }
-        // SAFETY: from Box::into_raw in `finish`; the last use.
+        import::leave_context(context);
+        // SAFETY: from Box::into_raw in `join`; the last use.
         let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };
         if ours.birth.is_here() {
             ours.close();

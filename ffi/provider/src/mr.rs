@@ -1,12 +1,17 @@
 //! Memory regions.
 
-use crate::abi::public::{self as abi, ibv_mr, ibv_pd};
+use crate::abi::memory::{
+    IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH,
+};
+use crate::abi::public::{self as abi, ibv_mr, ibv_pd, ibv_sge};
 use crate::abi::verbs_types::verbs_mr;
 use crate::context::Context;
 use crate::guard::{guard_int, guard_ptr};
 use crate::pd::IronPd;
 use driver::AccessFlags;
 use libc::{c_int, c_uint, c_void, size_t};
+use std::sync::Arc;
 
 /// Our MR; libibverbs knows its first member.
 #[repr(C)]
@@ -34,7 +39,7 @@ impl IronMr {
     }
 
     /// Hands it to the program.
-    fn hand_out(
+    pub fn hand_out(
         pd: *mut ibv_pd,
         (addr, length): (*mut c_void, size_t),
         keys: (u32, u32),
@@ -48,12 +53,20 @@ impl IronMr {
         let (lkey, rkey) = keys;
         let mr = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
         let public = verbs_mr { mr, mr_type: kind, access };
-        Box::into_raw(Box::new(Self { public, inner, hca_va: addr as u64 })).cast()
+        let made = Box::into_raw(Box::new(Self { public, inner, hca_va: addr as u64 })).cast();
+        if kind != TYPE_IMPORTED {
+            // SAFETY: as above.
+            unsafe { Context::of(context) }.exports.enter_mr(made, lkey >> 8);
+        }
+        made
     }
 }
 
-/// `ibv_mr_type` of memory.
+/// `ibv_mr_type`, which the library looks at: memory of the program, or none of which it has to keep book.
 const TYPE_MR: c_int = 0;
+pub const TYPE_NONE: c_int = 1;
+/// A region of another context.
+pub const TYPE_IMPORTED: c_int = 2;
 
 /// `ibv_reg_mr`, `ibv_reg_mr_iova`.
 ///
@@ -85,7 +98,7 @@ pub unsafe extern "C" fn reg_mr(
 }
 
 /// The driver's flags. Optional bits nobody knows are dropped, others refused.
-fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
+pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
     let mandatory =
         AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EOPNOTSUPP)?;
     Ok(mandatory | AccessFlags::from_bits_truncate(access & abi::IBV_ACCESS_OPTIONAL_RANGE))
@@ -152,6 +165,10 @@ pub unsafe extern "C" fn rereg_mr(
         (ours.hca_va, ours.public.access) = (hca_va, access);
         let public = &mut ours.public.mr;
         (public.lkey, public.rkey, public.handle) = (keys.0, keys.1, keys.0 >> 8);
+        // SAFETY: as above.
+        let exports = unsafe { &Context::of(public.context).exports };
+        exports.leave_mr(&raw mut *public);
+        exports.enter_mr(&raw mut *public, keys.0 >> 8);
         Ok(())
     })
 }
@@ -176,8 +193,51 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
             return result;
         }
         // SAFETY: the last use of it.
-        drop(unsafe { Box::from_raw(mr.cast::<IronMr>()) });
+        unsafe {
+            Context::of((*mr).mr.context).exports.leave_mr(mr.cast());
+            drop(Box::from_raw(mr.cast::<IronMr>()));
+        }
         pd.users.remove();
         result
+    })
+}
+
+/// `ibv_advise_mr`: pages are brought in at once, whether the program wants to wait for that or not. EOPNOTSUPP: another
+/// advice; EINVAL: flags nobody knows, or a region whose pages do not come on demand; ENOENT: no region of this domain has
+/// that key; EFAULT: not within the region, not writable, or no memory there.
+///
+/// # Safety
+/// Called by programs with a PD of ours and a list of `count` pieces.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    list: *const ibv_sge,
+    count: u32,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let context = unsafe { Context::of((*pd).context) };
+        context.check_birth()?;
+        let (write, fault) = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => (false, true),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => (true, true),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => (false, false),
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 || list.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by contract.
+        for piece in unsafe { std::slice::from_raw_parts(list, count as usize) } {
+            let found = context.exports.with_key(piece.lkey, |public, ours| {
+                // SAFETY: PDs of ours.
+                let same = unsafe { Arc::ptr_eq(&IronPd::of(public.pd).inner, &IronPd::of(pd).inner) };
+                let mr = ours.memory().filter(|_| same).ok_or(libc::ENOENT)?;
+                mr.prefetch(piece.addr, piece.length, write, fault)
+            });
+            found.ok_or(libc::ENOENT)??;
+        }
+        Ok(())
     })
 }

@@ -38,6 +38,8 @@ pub struct IronPd {
     /// MRs and QPs in it.
     pub users: Users,
     parents: Option<Parents>,
+    /// Null, or the domain it was imported from.
+    pub origin: *mut ibv_pd,
 }
 
 /// What a parent domain consists of.
@@ -57,7 +59,16 @@ impl IronPd {
         parents: Option<Parents>,
     ) -> *mut ibv_pd {
         let public = ibv_pd { context, handle: inner.pdn() };
-        Box::into_raw(Box::new(Self { public, inner, users: Users::default(), parents })).cast()
+        let origin = std::ptr::null_mut();
+        Box::into_raw(Box::new(Self { public, inner, users: Users::default(), parents, origin })).cast()
+    }
+
+    /// As [`IronPd::publish`], of a domain that another context has.
+    pub fn imported(context: *mut ibv_context, inner: Arc<driver::Pd>, origin: *mut ibv_pd) -> *mut ibv_pd {
+        let pd = Self::publish(context, inner, None);
+        // SAFETY: just made, known to nobody else.
+        unsafe { (*pd.cast::<Self>()).origin = origin };
+        pd
     }
 
     /// Whether it was made by `ibv_alloc_parent_domain`.
@@ -86,7 +97,10 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         ours.check_birth()?;
         let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
         ours.users.add();
-        Ok(IronPd::publish(context, inner, None))
+        let pd = IronPd::publish(context, inner, None);
+        // SAFETY: just made.
+        ours.exports.enter_pd(pd, unsafe { (*pd).handle });
+        Ok(pd)
     })
 }
 
@@ -103,6 +117,11 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 return Ok(());
             }
             IronPd::of(pd).users.none()?;
+            if !IronPd::of(pd).origin.is_null() {
+                // Whoever made it has it still.
+                return Err(libc::EBUSY);
+            }
+            context.exports.leave_pd(pd);
             (context, Box::from_raw(pd.cast::<IronPd>()))
         };
         let parents = ours.parents;

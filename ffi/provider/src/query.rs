@@ -1,7 +1,9 @@
 //! What the device and its port are.
 
 use crate::abi::memory::{
-    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_ODP_SUPPORT,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
 };
 use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
 use crate::context::Context;
@@ -10,7 +12,8 @@ use crate::guard::guard_int;
 use driver::{DeviceAttr, LinkLayer};
 use libc::{c_int, c_void, size_t};
 
-/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go.
+/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go. What a device is was
+/// found out when it was opened; a forked child may know it too.
 ///
 /// # Safety
 /// Called by libibverbs with an open context of ours and `size` writable bytes.
@@ -23,7 +26,6 @@ pub unsafe extern "C" fn query_device_ex(
     guard_int(|| {
         // SAFETY: by contract; the input begins with its mask of extensions, of which there are none.
         let (ours, mask) = unsafe { (Context::of(context), if input.is_null() { 0 } else { *input }) };
-        ours.check_birth()?;
         if mask != 0 || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
@@ -44,6 +46,16 @@ pub unsafe extern "C" fn query_device_ex(
 /// Counts are signed in C.
 fn int(value: u32) -> c_int {
     value.min(c_int::MAX as u32) as c_int
+}
+
+/// What each service can do with memory that comes on demand: RC, UC and UD, and XRC. All they can do at all, as it is
+/// the way to the memory that brings pages in and not the device.
+fn odp() -> [[u32; 3]; 2] {
+    const UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    const UC: u32 = UD | IBV_ODP_SUPPORT_WRITE;
+    const RC: u32 = UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    const XRC: u32 = RC & !IBV_ODP_SUPPORT_RECV;
+    [[RC, UC, UD], [XRC; 3]]
 }
 
 fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
@@ -77,6 +89,13 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.max_cqe = int(attr.max_cqe);
     out.max_mr = int(attr.max_mr);
     out.max_mw = int(attr.max_mr);
+    all.max_dm_size = attr.max_dm_size;
+    if attr.on_demand {
+        let [all_services, xrc] = odp();
+        all.odp_general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+        all.odp_transport_caps = all_services;
+        all.xrc_odp_caps = xrc[0];
+    }
     out.max_pd = int(attr.max_pd);
     out.max_qp_rd_atom = int(attr.max_qp_rd_atom);
     out.max_res_rd_atom = int(attr.max_res_rd_atom);

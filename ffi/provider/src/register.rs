@@ -3,7 +3,7 @@
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
 use crate::abi::verbs_types::{verbs_device_ops, verbs_match_ent};
-use crate::{channel, context, device, guard, mlx5dv, rdma_cm};
+use crate::{channel, context, device, guard, import, mlx5dv, rdma_cm};
 use std::ptr::null;
 use std::sync::OnceLock;
 
@@ -26,7 +26,7 @@ static DEVICE_OPS: verbs_device_ops = verbs_device_ops {
     static_providers: null(),
     match_device: Some(device::match_device),
     alloc_context: Some(context::alloc_context),
-    import_context: None,
+    import_context: Some(context::import_context),
     alloc_device: Some(device::alloc_device),
     uninit_device: Some(device::uninit_device),
 };
@@ -51,6 +51,11 @@ fn join(library: Library) -> Result<(), String> {
     let layout = Layout::probe(library)?;
     // SAFETY: the function has the type of write(2).
     unsafe { got::replace_import(library.inside, c"write", channel::write_command as *const _) }?;
+    // SAFETY: the library calls ioctl(2) with one argument, a pointer.
+    let imports = unsafe { got::replace_import(library.inside, c"ioctl", import::ioctl as *const _) };
+    if imports.is_err() {
+        // Without it contexts cannot be imported, and all else works.
+    }
     guard::watch_forks();
     mlx5dv::answer_program();
     rdma_cm::hooks::watch(library.inside);

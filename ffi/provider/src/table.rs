@@ -1,9 +1,9 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): device memory, RSS.
+//! (EOPNOTSUPP): RSS.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
-    ah, clock, context, cq, cq_ex, flow, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc,
+    ah, clock, context, cq, cq_ex, dm, flow, import, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc,
 };
 use libc::c_void;
 
@@ -23,9 +23,20 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("reg_mr", mr::reg_mr as Op),
         ("rereg_mr", mr::rereg_mr as Op),
         ("dereg_mr", mr::dereg_mr as Op),
+        ("advise_mr", mr::advise_mr as Op),
         ("alloc_mw", mw::alloc_mw as Op),
         ("bind_mw", mw::bind_mw as Op),
         ("dealloc_mw", mw::dealloc_mw as Op),
+        ("alloc_dm", dm::alloc_dm as Op),
+        ("free_dm", dm::free_dm as Op),
+        ("reg_dm_mr", dm::reg_dm_mr as Op),
+        ("alloc_null_mr", dm::alloc_null_mr as Op),
+        ("import_pd", import::import_pd as Op),
+        ("unimport_pd", import::unimport_pd as Op),
+        ("import_mr", import::import_mr as Op),
+        ("unimport_mr", import::unimport_mr as Op),
+        ("import_dm", import::import_dm as Op),
+        ("unimport_dm", import::unimport_dm as Op),
         ("create_ah", ah::create_ah as Op),
         ("destroy_ah", ah::destroy_ah as Op),
         ("attach_mcast", mcast::attach_mcast as Op),

@@ -9,6 +9,7 @@ pub mod cq;
 pub mod eq;
 pub mod flow;
 pub mod mcg;
+pub mod memic;
 pub mod mkey;
 pub mod qp;
 pub mod queue;
@@ -41,6 +42,8 @@ hw_enum! {
         QueryMkey = 0x201,
         DestroyMkey = 0x202,
         QuerySpecialContexts = 0x203,
+        AllocMemic = 0x205,
+        DeallocMemic = 0x206,
         CreateEq = 0x301,
         DestroyEq = 0x302,
         QueryEq = 0x303,

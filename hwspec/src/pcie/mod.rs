@@ -54,6 +54,8 @@ pub const MSIX_PBA: usize = 0x3000;
 pub const MSIX_VECTORS: usize = 64;
 /// The lowest UAR index: pages before it hold the initialization segment and the MSI-X structures.
 pub const FIRST_UAR: u32 = 4;
+/// Device memory in BAR0 (`memic_bar_start_addr`): behind the doorbell pages.
+pub const MEMIC_BAR: u64 = 16 << 20;
 /// A memory BAR that is 64 bits wide and prefetchable: the low bits of its first register.
 pub const BAR_MEM64_PREFETCH: u32 = 0xc;
 

@@ -237,6 +237,12 @@ cases! {
         detach_from_mcg_in DetachFromMcgIn,
         detach_from_mcg_out DetachFromMcgOut,
     }
+    hwspec::cmd::memic {
+        alloc_memic_in AllocMemicIn,
+        alloc_memic_out AllocMemicOut,
+        dealloc_memic_in DeallocMemicIn,
+        dealloc_memic_out DeallocMemicOut,
+    }
     hwspec::cmd::mkey {
         create_mkey_in CreateMkeyIn,
         create_mkey_out CreateMkeyOut,

@@ -46,6 +46,8 @@ pub struct Core {
     pub me: Me,
     /// What of our memory drivers mapped.
     pub maps: Maps,
+    /// Ranges of our memory whose pages may come and go.
+    pub paged: Maps,
     engines: Engines,
     /// Copies to other parties are not tried.
     no_direct: bool,
@@ -89,6 +91,7 @@ impl Core {
             locks,
             me,
             maps: Maps::default(),
+            paged: Maps::default(),
             reach: zeros(256),
             eventfds: RwLock::default(),
             opens: zeros(FUNCTIONS),

@@ -101,8 +101,18 @@ impl Memory<'_> {
         if slot != self.core.me.slot {
             return Some(Place::There(slot, low));
         }
-        let mapped = self.core.maps.covers(low, end, &mut self.scratch.found);
-        mapped.then_some(Place::Here(low as usize as *mut u8))
+        if self.core.maps.covers(low, end, &mut self.scratch.found) {
+            return Some(Place::Here(low as usize as *mut u8));
+        }
+        self.paged(slot, low, end)
+    }
+
+    /// Memory of ours whose pages may not be there: the kernel copies, as it does for another program's. It brings pages in
+    /// as they are touched, and tells of those that it cannot.
+    #[cold]
+    fn paged(&self, slot: u8, low: u64, end: u64) -> Option<Place> {
+        let mapped = self.core.paged.covers(low, end, &mut Found::default());
+        mapped.then_some(Place::There(slot, low))
     }
 
     /// See `Host::read`.

@@ -258,6 +258,30 @@ impl Transport for NodeTransport {
         Ok(())
     }
 
+    fn pages_on_demand(&self) -> bool {
+        true
+    }
+
+    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        let core = self.ours()?;
+        let at = base as u64;
+        let iova = memory::own_iova(core.me.slot, at, len).ok_or_else(|| errno(libc::EFAULT))?;
+        core.paged.add(at, at + len as u64);
+        Ok(iova)
+    }
+
+    fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let core = self.ours()?;
+        let at = memory::own_address(core.me.slot, iova).ok_or_else(|| errno(libc::EINVAL))?;
+        core.paged.remove(at, at + len as u64);
+        Ok(())
+    }
+
+    fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
+        self.ours()?;
+        memory::check_user_range(base, len, write)
+    }
+
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
         let core = self.ours()?;
         let owner = match scope {

@@ -13,6 +13,20 @@ pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 /// Extended capability: local invalidation, invalidation by peers, and the rest of IBTA 10.6's extensions.
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 
+pub const IBV_ODP_SUPPORT: u64 = 1;
+pub const IBV_ODP_SUPPORT_IMPLICIT: u64 = 2;
+pub const IBV_ODP_SUPPORT_SEND: u32 = 1;
+pub const IBV_ODP_SUPPORT_RECV: u32 = 1 << 1;
+pub const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
+pub const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
+pub const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
+
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
+pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+
 #[repr(C)]
 pub struct ibv_mw {
     pub context: *mut ibv_context,

@@ -1,0 +1,104 @@
+//! Device memory: pages within the adapter, given out by address in BAR0.
+
+use super::{
+    call::Call,
+    refusal::{Done, Refused, Syndrome},
+};
+use crate::{
+    region::{
+        Func, Memic,
+        memic::{PAGE, SIZE, WITHIN},
+    },
+    state::MemicRow,
+};
+use hwspec::{cmd::memic::*, context::caps::DeviceMemCap, pcie::MEMIC_BAR};
+
+/// log2 of the least that is given out.
+const LOG_UNIT: u8 = 12;
+
+/// What is advertised.
+pub(super) fn caps() -> DeviceMemCap {
+    let mut c = DeviceMemCap::zeroed();
+    c.set()
+        .memic(true)
+        .log_min_memic_alloc_size(LOG_UNIT)
+        .log_max_memic_addr_alignment(LOG_UNIT)
+        .memic_bar_start_addr(MEMIC_BAR)
+        .memic_bar_size(SIZE)
+        .max_memic_size(SIZE);
+    c
+}
+
+/// Offset in the function's device memory of an address in BAR0.
+fn offset(at: u64) -> Option<u32> {
+    at.checked_sub(MEMIC_BAR).filter(|at| *at <= SIZE.into()).map(|at| at as u32)
+}
+
+/// `ALLOC_MEMIC`: the first place within the range asked for that is free.
+pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: AllocMemicIn = call.input()?;
+    let start = offset(input.range_start_addr()).ok_or(Refused(Syndrome::Memic))?;
+    let end = start.saturating_add(input.range_size()).min(SIZE);
+    let len = input.memic_size().checked_next_multiple_of(PAGE as u32).ok_or(Refused(Syndrome::Memic))?;
+    Syndrome::Memic.unless(len > 0 && len <= SIZE && input.log_memic_addr_alignment() <= LOG_UNIT)?;
+    let mut taken: Vec<(u32, u32)> = call
+        .func
+        .live::<MemicRow>()
+        .into_iter()
+        .filter_map(|i| call.func.row::<MemicRow>(i).map(|row| (row.first, row.len)))
+        .collect();
+    taken.sort_unstable();
+    let mut first = start.next_multiple_of(PAGE as u32);
+    for (at, bytes) in taken {
+        if first + len <= at {
+            break;
+        }
+        first = first.max(at + bytes);
+    }
+    Syndrome::NoMemic.unless(first.checked_add(len).is_some_and(|behind| behind <= end))?;
+    let index = call.alloc::<MemicRow>(0)?;
+    if let Some(row) = call.func.row_mut::<MemicRow>(index) {
+        (row.first, row.len) = (first, len);
+    }
+    // Nobody finds what another left there.
+    let memic = Memic::of(call.func.region(), call.func.fid());
+    for page in (first..first + len).step_by(PAGE) {
+        memic.write(WITHIN + u64::from(page), &[0; PAGE]).or(Err(Refused(Syndrome::Memic)))?;
+    }
+    let mut out = AllocMemicOut::zeroed();
+    out.set().memic_start_addr(MEMIC_BAR + u64::from(first));
+    call.answer(&out)
+}
+
+/// `DEALLOC_MEMIC`, of what one `ALLOC_MEMIC` gave.
+pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DeallocMemicIn = call.input()?;
+    let first = offset(input.memic_start_addr()).ok_or(Refused(Syndrome::Memic))?;
+    let (number, row) = holding(call, first, 1).ok_or(Refused(Syndrome::Memic))?;
+    let len = input.memic_size().checked_next_multiple_of(PAGE as u32);
+    Syndrome::Memic.unless(row.first == first && len == Some(row.len))?;
+    call.release::<MemicRow>(number, Syndrome::Memic)?;
+    call.answer(&DeallocMemicOut::zeroed())
+}
+
+/// The caller's allocation that holds `len` bytes from `first` on.
+fn holding(call: &Call<'_, '_, '_>, first: u32, len: u64) -> Option<(u32, MemicRow)> {
+    call.func.live::<MemicRow>().into_iter().find_map(|index| {
+        let row = *call.func.row::<MemicRow>(index)?;
+        let within =
+            first >= row.first && u64::from(first) + len <= u64::from(row.first) + u64::from(row.len);
+        (within && call.may_use(row.head.uid)).then(|| (call.func.number::<MemicRow>(index), row))
+    })
+}
+
+/// The allocation that a key over `len` bytes at `at` of BAR0 is of, and the offset in the function's device memory.
+pub(super) fn place(call: &mut Call<'_, '_, '_>, at: u64, len: u64) -> Done<(u32, u32)> {
+    let first = offset(at).ok_or(Refused(Syndrome::Memic))?;
+    let (number, _) = holding(call, first, len).ok_or(Refused(Syndrome::Memic))?;
+    Ok((number, first))
+}
+
+/// Ends an allocation.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    func.free::<MemicRow>(index);
+}

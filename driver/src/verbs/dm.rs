@@ -1,0 +1,136 @@
+//! Device memory: memory within the adapter, which programs see through BAR0 (`ibv_alloc_dm`).
+
+use super::Device;
+use crate::{error::Error, inline::put_in_device};
+use hwspec::cmd::{Opcode, memic::*};
+use std::sync::Arc;
+
+/// Bytes at a time in which the device's memory is read and written.
+const WORD: u64 = 4;
+/// What an allocation takes up at least.
+const PAGE: u32 = 4096;
+
+/// Memory within the adapter.
+pub struct Dm {
+    device: Arc<Device>,
+    /// Where in BAR0.
+    at: u64,
+    len: u64,
+    live: bool,
+}
+
+impl Dm {
+    /// Allocates `len` bytes of zeros, aligned to `1 << log_align`. EOPNOTSUPP: the device has none; EINVAL: nothing, more
+    /// than the device has, or an alignment it cannot; ENOMEM: taken by others.
+    pub fn alloc(device: &Arc<Device>, len: u64, log_align: u32) -> Result<Arc<Dm>, Error> {
+        let caps = &device.function.caps.device_mem;
+        if !caps.memic() {
+            return Err(Error::Invalid { what: "no device memory".into(), errno: libc::EOPNOTSUPP });
+        }
+        if len == 0 || len > caps.max_memic_size().into() {
+            return Err(Error::invalid(format!(
+                "{len} bytes of device memory, of {}",
+                caps.max_memic_size()
+            )));
+        }
+        if log_align > caps.log_max_memic_addr_alignment().into() {
+            return Err(Error::invalid(format!("device memory cannot be aligned to 2^{log_align}")));
+        }
+        let mut input = AllocMemicIn::zeroed();
+        input
+            .set()
+            .log_memic_addr_alignment(log_align as u8)
+            .range_start_addr(caps.memic_bar_start_addr())
+            .range_size(caps.memic_bar_size())
+            .memic_size(whole(len));
+        let answer = device.function.call(Opcode::AllocMemic, device.opener.uid(), &input);
+        let out: AllocMemicOut = answer.map_err(|error| match error.errno() {
+            libc::EAGAIN => Error::no_memory("the device memory is taken"),
+            _ => error,
+        })?;
+        let at = out.memic_start_addr();
+        Ok(Arc::new(Dm { device: device.clone(), at, len, live: true }))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: it has at least a byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device it is in.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// A number that no other device memory of the function has.
+    pub fn handle(&self) -> u32 {
+        (self.at / u64::from(PAGE)) as u32
+    }
+
+    /// Where it lies in BAR0.
+    pub(crate) fn place(&self) -> u64 {
+        self.at
+    }
+
+    /// The offset in BAR0 of `len` bytes from `offset`. EFAULT: not within it; EINVAL: not whole words.
+    fn words(&self, offset: u64, len: usize) -> Result<u32, i32> {
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(libc::EFAULT);
+        }
+        if offset % WORD != 0 || len as u64 % WORD != 0 {
+            return Err(libc::EINVAL);
+        }
+        Ok((self.at + offset) as u32)
+    }
+
+    /// Copies `bytes` to `offset`; both are in words of 4 bytes. EFAULT: not within it; EINVAL: not whole words.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), i32> {
+        let at = self.words(offset, bytes.len())?;
+        put_in_device(&self.device.function.bar, at, bytes);
+        Ok(())
+    }
+
+    /// Copies from `offset`; as [`Dm::write`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), i32> {
+        let at = self.words(offset, into.len())?;
+        for (word, four) in (at..).step_by(WORD as usize).zip(into.chunks_mut(WORD as usize)) {
+            four.copy_from_slice(&self.device.function.bar.read32(word).to_be_bytes()[..four.len()]);
+        }
+        Ok(())
+    }
+
+    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same silently.
+    pub fn free(self: Arc<Self>) -> Result<(), Error> {
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the device memory is in use".into(), errno: libc::EBUSY }),
+            Some(mut dm) => dm.release(),
+        }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        let mut input = DeallocMemicIn::zeroed();
+        input.set().memic_start_addr(self.at).memic_size(whole(self.len));
+        self.device.function.order(Opcode::DeallocMemic, self.device.opener.uid(), &input)
+    }
+}
+
+/// What is asked of the device for `len` bytes: pages of registers, so that no two allocations share one.
+fn whole(len: u64) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX - PAGE).next_multiple_of(PAGE)
+}
+
+impl Drop for Dm {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(%error, "device memory could not be given back");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Device memory, and memory that is none.
+
+use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
+use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
+use crate::context::Context;
+use crate::device::IronDevice;
+use crate::guard::{Birth, guard_int, guard_ptr};
+use crate::mr::{IronMr, TYPE_NONE, access_flags};
+use crate::pd::IronPd;
+use libc::{c_int, c_uint, c_void, size_t};
+use node::place::Place;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// `ibv_dm.comp_mask`: the handle is told.
+const HANDLE: u32 = 1;
+
+/// What a forked child opened for itself.
+static IN_CHILD: Mutex<Vec<(Birth, String, Arc<driver::Device>)>> = Mutex::new(Vec::new());
+
+/// The device at `place` for a forked child: what its parent opened is the parent's, so the child opens it itself. Only
+/// device memory is to be had that way: it asks for nothing else that the parent made.
+#[cold]
+fn in_child(place: &Place) -> Result<Arc<driver::Device>, c_int> {
+    let mut opened = IN_CHILD.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = place.to_string();
+    if let Some((.., device)) = opened.iter().find(|(birth, at, _)| birth.is_here() && *at == name) {
+        return Ok(device.clone());
+    }
+    let device = place.open().map_err(|error| error.errno())?;
+    opened.push((Birth::here(), name, device.clone()));
+    Ok(device)
+}
+
+/// Our device memory; the program knows its first member.
+#[repr(C)]
+pub struct IronDm {
+    public: ibv_dm,
+    /// The driver's.
+    pub inner: Arc<driver::Dm>,
+    /// Where it was allocated, which may be in a forked child.
+    birth: Birth,
+}
+
+impl IronDm {
+    /// The device memory behind what the program holds.
+    ///
+    /// # Safety
+    /// `dm` is one of ours, not yet freed.
+    pub unsafe fn of<'a>(dm: *const ibv_dm) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*dm.cast::<Self>() }
+    }
+
+    /// What the program gets to know.
+    pub fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
+        let public = ibv_dm {
+            context,
+            memcpy_to_dm: Some(to_dm),
+            memcpy_from_dm: Some(from_dm),
+            comp_mask: HANDLE,
+            handle: inner.handle(),
+        };
+        Box::into_raw(Box::new(Self { public, inner, birth: Birth::here() })).cast()
+    }
+
+    /// Refuses work in a forked child, but for what it allocated itself.
+    fn check_birth(&self) -> Result<(), c_int> {
+        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
+}
+
+/// `ibv_alloc_dm`.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
+        if attr.comp_mask != 0 {
+            return Err(libc::EINVAL);
+        }
+        let device = match ours.birth.is_here() {
+            true => ours.device.clone(),
+            // SAFETY: a context's device is ours.
+            false => in_child(unsafe { &(*(*context).device.cast::<IronDevice>()).place })?,
+        };
+        let inner = driver::Dm::alloc(&device, attr.length as u64, attr.log_align_req);
+        let inner = inner.map_err(|e| e.errno())?;
+        ours.users.add();
+        let (dm, handle) = (IronDm::hand_out(context, inner.clone()), inner.handle());
+        ours.exports.enter_dm(dm, handle);
+        Ok(dm)
+    })
+}
+
+/// `ibv_free_dm`; EBUSY while regions lie on it.
+///
+/// # Safety
+/// Called by programs with device memory of ours; unless refused, for the last time.
+pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let context = unsafe {
+            let context = Context::of((*dm).context);
+            if IronDm::of(dm).check_birth().is_err() {
+                return Ok(());
+            }
+            if Arc::strong_count(&IronDm::of(dm).inner) > 1 {
+                return Err(libc::EBUSY);
+            }
+            context
+        };
+        context.exports.leave_dm(dm);
+        // SAFETY: the last use of it.
+        let ours = unsafe { Box::from_raw(dm.cast::<IronDm>()) };
+        let result = ours.inner.free().map_err(|e| e.errno());
+        context.users.remove();
+        result
+    })
+}
+
+/// `ibv_memcpy_to_dm`.
+unsafe extern "C" fn to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: size_t) -> c_int {
+    guard_int(|| {
+        // SAFETY: called by programs with device memory of ours and `length` bytes to read.
+        unsafe {
+            IronDm::of(dm).check_birth()?;
+            let bytes: &[u8] =
+                if length == 0 { &[] } else { std::slice::from_raw_parts(from.cast(), length) };
+            IronDm::of(dm).inner.write(offset, bytes)
+        }
+    })
+}
+
+/// `ibv_memcpy_from_dm`.
+unsafe extern "C" fn from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: size_t) -> c_int {
+    guard_int(|| {
+        // SAFETY: called by programs with device memory of ours and room for `length` bytes.
+        unsafe {
+            IronDm::of(dm).check_birth()?;
+            let inner = &IronDm::of(dm).inner;
+            let bytes: &mut [u8] =
+                if length == 0 { &mut [] } else { std::slice::from_raw_parts_mut(to.cast(), length) };
+            inner.read(offset, bytes)
+        }
+    })
+}
+
+/// `ibv_reg_dm_mr`.
+///
+/// # Safety
+/// Called by programs with a PD and device memory of one context of ours.
+pub unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: size_t,
+    access: c_uint,
+) -> *mut ibv_mr {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, memory) = unsafe {
+            Context::of((*pd).context).check_birth()?;
+            (IronPd::of(pd), IronDm::of(dm))
+        };
+        let rights = access_flags(access)?;
+        let inner = driver::Mr::of_device(&ours.inner, &memory.inner, offset, length, rights);
+        let inner = inner.map_err(|e| e.errno())?;
+        let keys = (inner.lkey(), inner.rkey());
+        Ok(IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_NONE, access as c_int, Some(inner)))
+    })
+}
+
+/// `ibv_alloc_null_mr`.
+///
+/// # Safety
+/// Called by programs with a PD of ours.
+pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let context = unsafe { Context::of((*pd).context) };
+        context.check_birth()?;
+        let key = context.device.null_key().map_err(|e| e.errno())?;
+        Ok(IronMr::hand_out(pd, (null_mut(), 0), (key, 0), TYPE_NONE, 0, None))
+    })
+}

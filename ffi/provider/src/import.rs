@@ -1,0 +1,299 @@
+//! Objects that one context of a program made and another uses (`ibv_import_device`, `ibv_import_pd` and their like).
+//!
+//! A context is imported by its command descriptor, or a duplicate: the file behind both is the same. The device file of a
+//! simulated function says nothing to another process, so what is imported must have been opened in this one.
+
+use crate::abi::memory::ibv_dm;
+use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
+use crate::context::Context;
+use crate::dm::IronDm;
+use crate::guard::{guard, guard_ptr};
+use crate::mr::{IronMr, TYPE_IMPORTED};
+use crate::pd::IronPd;
+use libc::{c_int, c_ulong, c_void};
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An object of the program, as an address: it is looked at only while it is on a list.
+type At = usize;
+
+/// Contexts of this process by command descriptor.
+static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
+
+/// What can be imported from the contexts that share a device, by handle.
+#[derive(Default)]
+pub struct Exports {
+    pds: Mutex<Vec<(u32, At)>>,
+    mrs: Mutex<Vec<(u32, At)>>,
+    dms: Mutex<Vec<(u32, At)>>,
+}
+
+fn hold<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn enter<T>(list: &Mutex<Vec<(u32, At)>>, handle: u32, object: *mut T) {
+    hold(list).push((handle, object as At));
+}
+
+fn leave<T>(list: &Mutex<Vec<(u32, At)>>, object: *mut T) {
+    hold(list).retain(|(_, at)| *at != object as At);
+}
+
+impl Exports {
+    /// A domain that can be imported from now on.
+    pub fn enter_pd(&self, pd: *mut ibv_pd, handle: u32) {
+        enter(&self.pds, handle, pd);
+    }
+
+    /// It is about to go.
+    pub fn leave_pd(&self, pd: *mut ibv_pd) {
+        leave(&self.pds, pd);
+    }
+
+    /// A region that can be imported from now on.
+    pub fn enter_mr(&self, mr: *mut ibv_mr, handle: u32) {
+        enter(&self.mrs, handle, mr);
+    }
+
+    /// It is about to go.
+    pub fn leave_mr(&self, mr: *mut ibv_mr) {
+        leave(&self.mrs, mr);
+    }
+
+    /// Device memory that can be imported from now on.
+    pub fn enter_dm(&self, dm: *mut ibv_dm, handle: u32) {
+        enter(&self.dms, handle, dm);
+    }
+
+    /// It is about to go.
+    pub fn leave_dm(&self, dm: *mut ibv_dm) {
+        leave(&self.dms, dm);
+    }
+}
+
+impl Exports {
+    /// Calls `then` with the region of this key among those of contexts that share the device.
+    pub fn with_key<T>(&self, key: u32, then: impl FnOnce(&ibv_mr, &IronMr) -> T) -> Option<T> {
+        let mrs = hold(&self.mrs);
+        let (_, at) = mrs.iter().find(|(handle, _)| *handle == key >> 8)?;
+        // SAFETY: on the list, so not deregistered while that is held.
+        let (public, ours) = unsafe { (&*(*at as *const ibv_mr), IronMr::of(*at as *const ibv_mr)) };
+        (public.lkey == key).then(|| then(public, ours))
+    }
+}
+
+/// A context that can be imported by `fd` from now on.
+pub fn enter_context(fd: RawFd, context: *mut ibv_context) {
+    hold(&CONTEXTS).push((fd, context as At));
+}
+
+/// It is about to go.
+pub fn leave_context(context: *mut ibv_context) {
+    hold(&CONTEXTS).retain(|(_, at)| *at != context as At);
+}
+
+/// The context whose descriptor `fd` is, or is a duplicate of; the program keeps it open until the import is done.
+/// EOPNOTSUPP: it is none of this process.
+pub fn context_behind(fd: RawFd) -> Result<*mut ibv_context, c_int> {
+    let found = hold(&CONTEXTS).iter().find(|(other, _)| is_same_file(fd, *other)).map(|(_, at)| *at);
+    Ok(found.ok_or(libc::EOPNOTSUPP)? as *mut ibv_context)
+}
+
+/// Whether two descriptors of this process stand for one open file.
+fn is_same_file(a: RawFd, b: RawFd) -> bool {
+    /// `KCMP_FILE`.
+    const FILE: c_int = 0;
+    let pid = std::process::id();
+    // SAFETY: compares, and touches nothing.
+    a == b || unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, FILE, a, b) } == 0
+}
+
+/// Head of a command of the kernel's ioctl interface; its attributes follow.
+#[repr(C)]
+struct Command {
+    length: u16,
+    object: u16,
+    method: u16,
+    attributes: u16,
+    reserved: [u64; 2],
+}
+
+/// An attribute of such a command.
+#[repr(C)]
+struct Attribute {
+    id: u16,
+    len: u16,
+    flags: u16,
+    reserved: u16,
+    data: i64,
+}
+
+/// `RDMA_VERBS_IOCTL`.
+const VERBS_IOCTL: c_ulong = 0xc018_1b01;
+/// `UVERBS_OBJECT_ASYNC_EVENT`, whose method 0 makes a file of events.
+const ASYNC_EVENT: u16 = 16;
+
+/// What libibverbs calls instead of ioctl(2). An imported context is one whose file of events the library asks the kernel
+/// for, whether it has one or not: it is given the one it has.
+///
+/// # Safety
+/// As ioctl(2) with one argument; a command for one of our descriptors is one libibverbs built.
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let answered = guard(false, || {
+        let context = || hold(&CONTEXTS).iter().find(|(other, _)| *other == fd).map(|(_, at)| *at);
+        if request != VERBS_IOCTL || argument.is_null() {
+            return false;
+        }
+        let Some(context) = context() else { return false };
+        // SAFETY: a whole command with as many attributes as it says, and an open context of ours.
+        unsafe {
+            let command = argument.cast::<Command>();
+            if ((*command).object, (*command).method, (*command).attributes) != (ASYNC_EVENT, 0, 1) {
+                return false;
+            }
+            (*command.add(1).cast::<Attribute>()).data = (*(context as *const ibv_context)).async_fd.into();
+        }
+        true
+    });
+    match answered {
+        true => 0,
+        // SAFETY: the caller's own arguments.
+        false => unsafe { libc::ioctl(fd, request, argument) },
+    }
+}
+
+/// `ibv_import_pd`; ENOENT if no context of the device has a domain of this handle.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of(context) };
+        ours.check_birth()?;
+        let pds = hold(&ours.exports.pds);
+        let (_, at) = pds.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
+        let origin = *at as *mut ibv_pd;
+        // SAFETY: on the list, so not deallocated; it cannot go while it is in use.
+        let theirs = unsafe { IronPd::of(origin) };
+        theirs.users.add();
+        ours.users.add();
+        Ok(IronPd::imported(context, theirs.inner.clone(), origin))
+    })
+}
+
+/// `ibv_unimport_pd`. Programs do this before they destroy what they made in it.
+///
+/// # Safety
+/// Called by programs with a domain [`import_pd`] made, for the last time.
+pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    guard((), || {
+        // SAFETY: by contract; what it was made of is still there.
+        unsafe {
+            let (context, ours) = (Context::of((*pd).context), IronPd::of(pd));
+            if !context.birth.is_here() {
+                return;
+            }
+            if !ours.origin.is_null() {
+                IronPd::of(ours.origin).users.remove();
+            }
+            context.users.remove();
+            match ours.users.none() {
+                Ok(()) => drop(Box::from_raw(pd.cast::<IronPd>())),
+                // Those that are in it still count on it, and on nothing else of it: that stays.
+                Err(_) => drop(std::ptr::read(&raw const ours.inner)),
+            }
+        }
+    });
+}
+
+/// `ibv_import_mr`: its address is not told. ENOENT if no context of the device has a region of this handle.
+///
+/// # Safety
+/// Called by programs with a domain of ours.
+pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of((*pd).context) };
+        ours.check_birth()?;
+        let mrs = hold(&ours.exports.mrs);
+        let (_, at) = mrs.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
+        // SAFETY: on the list, so not deregistered.
+        let (length, keys) = unsafe {
+            let theirs = *at as *const ibv_mr;
+            ((*theirs).length, ((*theirs).lkey, (*theirs).rkey))
+        };
+        drop(mrs);
+        Ok(IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_IMPORTED, 0, None))
+    })
+}
+
+/// `ibv_unimport_mr`.
+///
+/// # Safety
+/// Called by programs with a region [`import_mr`] made, for the last time.
+pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    guard((), || {
+        // SAFETY: by contract.
+        unsafe {
+            if Context::of((*mr).context).birth.is_here() {
+                let pd = IronPd::of((*mr).pd);
+                drop(Box::from_raw(mr.cast::<IronMr>()));
+                pd.users.remove();
+            }
+        }
+    });
+}
+
+/// `ibv_import_dm`; ENOENT if no context of the device has device memory of this handle.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { Context::of(context) };
+        ours.check_birth()?;
+        let dms = hold(&ours.exports.dms);
+        let (_, at) = dms.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
+        // SAFETY: on the list, so not freed.
+        let inner = unsafe { IronDm::of(*at as *const ibv_dm) }.inner.clone();
+        ours.users.add();
+        Ok(IronDm::hand_out(context, inner))
+    })
+}
+
+/// `ibv_unimport_dm`.
+///
+/// # Safety
+/// Called by programs with device memory [`import_dm`] made, for the last time.
+pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    guard((), || {
+        // SAFETY: by contract.
+        unsafe {
+            let context = Context::of((*dm).context);
+            if context.birth.is_here() {
+                drop(Box::from_raw(dm.cast::<IronDm>()));
+                context.users.remove();
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duplicate_is_the_same_file_and_another_opening_is_not() {
+        let open = || std::fs::File::open("/dev/null").expect("/dev/null");
+        use std::os::fd::AsRawFd;
+        let (one, two) = (open(), open());
+        let copy = one.try_clone().expect("a duplicate");
+        assert!(is_same_file(one.as_raw_fd(), copy.as_raw_fd()));
+        assert!(!is_same_file(one.as_raw_fd(), two.as_raw_fd()));
+        assert!(!is_same_file(one.as_raw_fd(), -1));
+    }
+}
