@@ -276,7 +276,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     );
     assert_eq!(
         refused(&two, &|c| {
-            c.set().len(1 << 41);
+            c.set().len(1 << 48);
         }),
         Some(Syndrome::MkeyLength)
     );

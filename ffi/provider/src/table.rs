@@ -3,7 +3,8 @@
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
-    ah, clock, context, cq, cq_ex, dm, flow, import, mcast, mr, mw, parent_domain, pd, post, qp, query, srq, xrc,
+    ah, clock, context, cq, cq_ex, dm, flow, import, mcast, mr, mw, parent_domain, pd, post, qp, query, srq,
+    xrc,
 };
 use libc::c_void;
 
