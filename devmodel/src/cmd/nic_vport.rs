@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     identity,
-    region::{Func, GROUP_STRANGERS},
+    region::{Func, GROUP_NOT_OWN, GROUP_STRANGERS},
     state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST},
 };
 use hwspec::{
@@ -170,4 +170,5 @@ fn takes(func: &Func<'_>, node_id: u16) {
         || f.mac != own
         || f.unicast_list.iter().take(f.list_len[0] as usize).any(strange);
     func.takes_frames(GROUP_STRANGERS, strangers);
+    func.takes_frames(GROUP_NOT_OWN, f.local_block & BLOCK_MULTICAST != 0);
 }

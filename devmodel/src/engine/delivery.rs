@@ -152,6 +152,9 @@ impl Runner {
             whole.clear();
             whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
             trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
+            if matches!(adapter.destination(&whole), Destination::Group) && adapter.loops_back(from) {
+                self.hand_in(adapter, host, from, &whole);
+            }
             self.transmit(adapter, host, now, from, &mut whole);
         }
         self.sealed = whole;

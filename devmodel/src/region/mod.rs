@@ -72,7 +72,8 @@ pub enum Sync {
     RxTail = 128,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 192,
-    /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`].
+    /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`];
+    /// and [`GROUP_NOT_OWN`], which says something of them.
     Group = 196,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
@@ -86,6 +87,8 @@ pub const GROUP_QP: u32 = 1;
 pub const GROUP_ETHERNET: u32 = 2;
 /// [`Sync::Group`]: takes unicast frames to other addresses than its own.
 pub const GROUP_STRANGERS: u32 = 4;
+/// [`Sync::Group`]: the net device's own frames to groups do not come back to it.
+pub const GROUP_NOT_OWN: u32 = 8;
 
 // SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.
 unsafe impl Send for Region {}

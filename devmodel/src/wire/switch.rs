@@ -6,7 +6,7 @@
 
 use crate::{
     Adapter, LinkLayer, identity,
-    region::{GROUP_STRANGERS, Sync},
+    region::{GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_STRANGERS, Sync},
 };
 use hwspec::wire::lrh::{PERMISSIVE_LID, dlid, is_multicast};
 use std::sync::atomic::Ordering::Relaxed;
@@ -76,14 +76,20 @@ impl Adapter {
 
     /// The functions that take unicast frames for others than themselves, but `from`.
     pub(crate) fn strangers(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
-        self.functions().filter(move |fid| {
-            Some(*fid) != from && self.region().sync(*fid, Sync::Group).load(Relaxed) & GROUP_STRANGERS != 0
-        })
+        self.functions().filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & GROUP_STRANGERS != 0)
     }
 
     /// The functions that take a frame `from` sent to a group.
     pub(crate) fn group(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
-        self.functions()
-            .filter(move |fid| Some(*fid) != from && self.region().sync(*fid, Sync::Group).load(Relaxed) != 0)
+        self.functions().filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & !GROUP_NOT_OWN != 0)
+    }
+
+    /// Whether a frame that the net device of `fid` sent to a group comes back to it.
+    pub(crate) fn loops_back(&self, fid: u8) -> bool {
+        self.group_bits(fid) & (GROUP_ETHERNET | GROUP_NOT_OWN) == GROUP_ETHERNET
+    }
+
+    fn group_bits(&self, fid: u8) -> u32 {
+        self.region().sync(fid, Sync::Group).load(Relaxed)
     }
 }

@@ -157,12 +157,25 @@ impl Bed {
         Ok(())
     }
 
+    /// Lets frames to groups come back to the net device that sent them, or not.
+    pub fn local_loopback(&mut self, fid: u8, on: bool) -> Result<(), CommandError> {
+        /// `field_select`: unicast and multicast loopback.
+        const SELECT: u32 = 0xc00;
+        let mut input = ModifyNicVportContextIn::zeroed();
+        let mut context = input.nic_vport_context();
+        context.set().disable_mc_local_lb(!on).disable_uc_local_lb(!on);
+        input.set().field_select(SELECT.to_be_bytes()).nic_vport_context(context);
+        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &input).map(drop)
+    }
+
     fn set_roce(&mut self, fid: u8) -> Result<(), CommandError> {
         let mut roce = ModifyNicVportContextIn::zeroed();
         let mut context = roce.nic_vport_context();
         context.set().roce_en(true);
         roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
         self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
+        // As Linux does.
+        self.local_loopback(fid, false)?;
         self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
         self.set_gid(fid, GID_IPV4, gid_v4(fid))
     }

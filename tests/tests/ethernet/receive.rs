@@ -125,6 +125,19 @@ fn a_jumbo_frame_arrives_and_one_longer_than_the_mtu_does_not() {
 }
 
 #[test]
+fn frames_to_groups_come_back_where_the_vport_lets_them() {
+    let mut bed = Bed::cx5();
+    let mut a = bed.open_nic(1);
+    let sent = frame(BROADCAST, mac(1), 0x88b5, &[7; 100]);
+    for on in [true, false] {
+        bed.local_loopback(1, on).expect("a vport context");
+        bed.send_frame(&mut a, &sent, Send::default());
+        let back = bed.received(&mut a, 0);
+        assert_eq!(back.is_some(), on);
+    }
+}
+
+#[test]
 fn without_a_receive_wqe_frames_are_dropped_and_counted() {
     let mut bed = Bed::cx5();
     let mut b = bed.open_nic(2);
