@@ -38,6 +38,15 @@ fn node() -> (Scratch, Arc<Node>) {
 
 impl End {
     fn new(node: &Arc<Node>, fid: u8, service: Service) -> Self {
+        Self::made(node, fid, service, false)
+    }
+
+    /// One to which multicasts do not come back.
+    fn blocking(node: &Arc<Node>, fid: u8, service: Service) -> Self {
+        Self::made(node, fid, service, true)
+    }
+
+    fn made(node: &Arc<Node>, fid: u8, service: Service, block_multicast_loopback: bool) -> Self {
         let device = open_device_of(node, fid).expect("a function");
         let pd = Pd::alloc(&device).expect("a PD");
         let cq = Cq::create(&device, 64, 0).expect("a CQ");
@@ -49,6 +58,7 @@ impl End {
             max_send_sge: 2,
             max_recv_sge: 2,
             max_inline: 64,
+            block_multicast_loopback,
             ..QpInit::new(service, &cq, &cq)
         };
         let qp = Qp::create(&pd, &init).expect("a QP");
@@ -334,6 +344,27 @@ fn raw_packets_reach_the_queue_their_flow_names() {
     let ah = ud.ah(peer.device.gid(1).expect("a GID"));
     ud.send(8, &to(&ah, &peer, QKEY)).expect("a post");
     peer.good(WcOpcode::Recv);
+}
+
+#[test]
+fn frames_to_groups_come_back_unless_the_queue_blocks_them() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::RawPacket), End::blocking(&node, 1, Service::RawPacket));
+    let group = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
+    for end in [&a, &b] {
+        end.run();
+        end.receive(1, ROOM);
+        let flow = Flow::create(&end.qp, &frames_to(group)).expect("a flow");
+        let len = end.frame(group, 0x88b5, 100);
+        end.send(len, &Target::Peer).expect("a post");
+        end.good(WcOpcode::Send);
+        if std::ptr::eq(end, &a) {
+            assert_eq!(end.good(WcOpcode::Recv).byte_len as usize, len);
+        } else {
+            end.nothing();
+        }
+        drop(flow);
+    }
 }
 
 #[test]

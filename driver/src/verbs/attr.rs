@@ -273,7 +273,7 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send work request is signaled.
     pub sq_sig_all: bool,
-    /// Multicasts it sends do not come back to it.
+    /// Multicasts do not come back to it: its own, or of raw packets the function's.
     pub block_multicast_loopback: bool,
     /// Receives come from here instead of a queue of its own.
     pub srq: Option<Arc<Srq>>,

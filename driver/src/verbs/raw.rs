@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// `wq.wq_type`: a ring.
 const CYCLIC: u8 = 1;
+/// `tirc.self_lb_block`: the function's own frames to groups are not for this queue.
+const BLOCK_MULTICAST: u8 = 2;
 /// States of both queues.
 const RESET: u8 = 0;
 const READY: u8 = 1;
@@ -100,7 +102,8 @@ impl RawQueues {
         this.made.push((Opcode::DestroyRq, out.rqn()));
         this.rqn = Some(out.rqn());
         let mut context = TirContext::zeroed();
-        context.set().inline_rqn(out.rqn()).transport_domain(domain);
+        let block = if init.block_multicast_loopback { BLOCK_MULTICAST } else { 0 };
+        context.set().inline_rqn(out.rqn()).transport_domain(domain).self_lb_block(block);
         let mut input = CreateTirIn::zeroed();
         input.set().ctx(context);
         let out: CreateTirOut = this.function.call(Opcode::CreateTir, uid, &input)?;

@@ -169,7 +169,7 @@ unsafe fn create(
     let layout = layout().ok_or(libc::ENOSYS)?;
     let service = convert::service_from_c(attr.qp_type)?;
     let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
-    if blocks && service != Service::Ud {
+    if blocks && !matches!(service, Service::Ud | Service::RawPacket) {
         return Err(libc::EOPNOTSUPP);
     }
     if service.is_xrc() {
