@@ -131,7 +131,8 @@ fn a_window_grants_a_part_of_a_region_to_peers() {
 /// IBTA 10.6.7.2.4: what cannot be bound is refused, and the window is as it was.
 #[test]
 fn a_bind_keeps_to_its_region() {
-    let cases: [(&str, Access, fn(&mut Stage, &mut Part)); 5] = [
+    type Change = fn(&mut Stage, &mut Part);
+    let cases: [(&str, Access, Change); 5] = [
         ("behind the region", Access::LOCAL, |_, p| p.at = (REGION as u64 - 255, 256)),
         ("peers may write what its owner may not", Access::LOCAL_READ, |_, _| ()),
         ("peers may do atomics where its owner may not write", Access::LOCAL_READ, |_, p| {
