@@ -12,6 +12,7 @@ A test that crashes its process or does not end within LIMIT is an error, and th
 """
 import collections
 import importlib
+import multiprocessing
 import os
 import queue
 import random
@@ -89,6 +90,8 @@ def cases(suite):
 
 def one(device, file, done):
     global OUT
+    # Some tests hand what cannot be packed to processes of their own, as only a fork can; newer Python does not by itself.
+    multiprocessing.set_start_method('fork', force=True)
     # What the tests print must not mix with our lines.
     OUT = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
