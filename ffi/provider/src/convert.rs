@@ -4,6 +4,15 @@ use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp
 use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use libc::{c_int, c_uint};
 
+/// The errno of an object that could not be made. What the device has run out of, its commands call EAGAIN; to programs it
+/// is ENOMEM.
+pub fn not_made(error: driver::Error) -> c_int {
+    match error.errno() {
+        libc::EAGAIN => libc::ENOMEM,
+        errno => errno,
+    }
+}
+
 /// Path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.
 pub fn mtu_bytes(code: c_uint) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)

@@ -3,6 +3,7 @@
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
+use crate::convert;
 use crate::device::IronDevice;
 use crate::guard::{Birth, guard_int, guard_ptr};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
             false => in_child(unsafe { &(*(*context).device.cast::<IronDevice>()).place })?,
         };
         let inner = driver::Dm::alloc(&device, attr.length as u64, attr.log_align_req);
-        let inner = inner.map_err(|e| e.errno())?;
+        let inner = inner.map_err(convert::not_made)?;
         ours.users.add();
         let (dm, handle) = (IronDm::hand_out(context, inner.clone()), inner.handle());
         ours.exports.enter_dm(dm, handle);
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn reg_dm_mr(
         };
         let rights = access_flags(access)?;
         let inner = driver::Mr::of_device(&ours.inner, &memory.inner, offset, length, rights);
-        let inner = inner.map_err(|e| e.errno())?;
+        let inner = inner.map_err(convert::not_made)?;
         let keys = (inner.lkey(), inner.rkey());
         Ok(IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_NONE, access as c_int, Some(inner)))
     })

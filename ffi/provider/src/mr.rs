@@ -7,6 +7,7 @@ use crate::abi::memory::{
 use crate::abi::public::{self as abi, ibv_mr, ibv_pd, ibv_sge};
 use crate::abi::verbs_types::verbs_mr;
 use crate::context::Context;
+use crate::convert;
 use crate::guard::{guard_int, guard_ptr};
 use crate::pd::IronPd;
 use driver::AccessFlags;
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn reg_mr(
         let inner = unsafe {
             driver::Mr::register(&ours.inner, addr.cast(), length, hca_va, access_flags(access as c_uint)?)
         };
-        let inner = inner.map_err(|e| e.errno())?;
+        let inner = inner.map_err(convert::not_made)?;
         let keys = (inner.lkey(), inner.rkey());
         let mr = IronMr::hand_out(pd, (addr, length), keys, TYPE_MR, access, Some(inner));
         // SAFETY: just made, known to nobody else.
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn rereg_mr(
             if moves { (addr, length, addr as u64) } else { (old_addr, old_length, ours.hca_va) };
         // SAFETY: the program's promise to keep the memory.
         let fresh = unsafe { driver::Mr::register(&new.inner, addr.cast(), length, hca_va, rights) };
-        let fresh = fresh.map_err(|e| e.errno())?;
+        let fresh = fresh.map_err(convert::not_made)?;
         // Windows may be bound to the old one: then it stays, and the new one goes.
         inner.try_deregister().map_err(|e| e.errno())?;
         let keys = (fresh.lkey(), fresh.rkey());
