@@ -137,7 +137,8 @@ fn umr(stage: &Stage, input: &mut Bytes<'_>) -> Umr {
     } else {
         MkeyMask::from_bits_retain(input.u64())
     };
-    Umr { key, check: input.u8() % 4, mask, context, inline, list, offset }
+    let (check, tied) = (input.u8() % 4, input.u8() % 4 == 0);
+    Umr { key, check, mask, context, inline, list, offset, tied }
 }
 
 fn request(stage: &Stage, input: &mut Bytes<'_>) -> Wr {
