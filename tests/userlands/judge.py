@@ -97,8 +97,6 @@ def one(device, file, done):
     os.dup2(2, 1)
     sys.path[:0] = [HERE, os.path.join(HERE, 'tests')]
     sys.argv[1:] = ['--dev', device, '--gid', '1', '--port', '1']
-    # What the tests hand to other processes goes by fork alone, which from Python 3.14 on is no longer the default.
-    multiprocessing.set_start_method('fork')
     from args_parser import parser
     parser.parse_args()
     # The package's own start imports every file; only this one is wanted, and modules it shares with others.
