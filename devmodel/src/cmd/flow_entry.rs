@@ -146,6 +146,8 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         }
         MODIFY => {
             let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
+            // A table may be all user contexts'; an entry is its maker's.
+            call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
             modify(call, index, input.modify_enable_mask(), act)?;
         }
         _ => return Syndrome::OpMod.refuse(),

@@ -237,10 +237,17 @@ fn tables_that_lead_in_circles_drop_their_packets() {
 fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
     /// Resources of the driver that all user contexts may use.
     const ALL: u16 = 0xffff;
+    /// Action: the packet goes nowhere.
+    const DROP: u16 = 1 << 1;
+    const MODIFY: u16 = 1;
+    /// Bit of `modify_enable_mask`: the action is changed.
+    const ACTION: u8 = 1;
     let mut bed = Bed::cx5();
     two(&mut bed);
     let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
     let uid = out.uid();
+    let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
+    let other = out.uid();
     // Commands for flow tables have no field for the user context, which comes in its place all the same.
     let of = |input: &[u8], uid: u16| {
         let mut bytes = input.to_vec();
@@ -263,5 +270,15 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
         input[..2].copy_from_slice(&Opcode::CreateFlowGroup.raw().to_be_bytes());
         let made = bed.raw_command(1, &input, CreateFlowGroupOut::SIZE);
         assert_eq!(made.is_ok(), good, "a group in a table of {owner:#x}: {made:?}");
+        let Ok(made) = made else { continue };
+        let mut context = FlowContext::zeroed();
+        context.set().group_id(CreateFlowGroupOut::read(&made).group_id()).action(DROP);
+        let mut entry = SetFteIn::zeroed();
+        entry.set().opcode(Opcode::SetFlowTableEntry.raw()).table_id(id).flow_context(context);
+        bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("an entry");
+        entry.set().op_mod(MODIFY).modify_enable_mask(ACTION);
+        let theirs = bed.raw_command(1, &of(entry.as_bytes(), other), SetFteOut::SIZE);
+        assert!(theirs.is_err(), "another's entry was changed");
+        bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("one's own entry");
     }
 }

@@ -110,9 +110,7 @@ impl Manager {
             return false;
         }
         // A guest that has the function listens in its own way.
-        let port = &self.ports[there.port];
-        let status = port.node.status();
-        !status.is_ok_and(|status| status.functions.iter().any(|f| f.fid == port.info.fid && f.served))
+        !self.ports[there.port].is_served()
     }
 
     /// What the peer would answer.

@@ -19,6 +19,8 @@ pub struct Line {
     pub agent: Agent,
     gsi: Gsi,
     tag: u16,
+    /// Its outputs are being seen to: what comes of that is seen to by the same loop.
+    pumping: bool,
 }
 
 impl Line {
@@ -52,7 +54,7 @@ fn open(port: &Port, tag: u16, first: u16) -> Result<Line, c_int> {
     let attr = device.attr();
     let ca_guid = u64::from_be_bytes(attr.node_guid);
     let config = Config { tag, first, ca_guid, ack_delay: attr.local_ca_ack_delay };
-    Ok(Line { agent: Agent::new(config), gsi, tag })
+    Ok(Line { agent: Agent::new(config), gsi, tag, pumping: false })
 }
 
 impl Manager {
@@ -62,6 +64,8 @@ impl Manager {
     /// Those of opening the function; ENODEV; EBUSY: all tags are taken.
     pub fn line(&mut self, number: usize) -> Result<&mut Line, c_int> {
         if !self.lines.contains_key(&number) {
+            // First: a line without a thread would hear nothing.
+            self.start_thread()?;
             let random = self.random();
             let (low, high) = (random as u16, (random >> 16) as u16);
             let port = self.ports.get(number).ok_or(libc::ENODEV)?;
@@ -69,7 +73,6 @@ impl Manager {
             let line =
                 open(port, tag, low).inspect_err(|_| port.ports.release(Matter::Agent, port.whole(tag)))?;
             self.lines.insert(number, line);
-            self.start_thread()?;
         }
         self.lines.get_mut(&number).ok_or(libc::ENODEV)
     }
@@ -106,6 +109,17 @@ impl Manager {
 
     /// Does what the protocol wants done at a port.
     pub fn pump(&mut self, number: usize) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        if std::mem::replace(&mut line.pumping, true) {
+            return;
+        }
+        self.see_to(number);
+        if let Some(line) = self.lines.get_mut(&number) {
+            line.pumping = false;
+        }
+    }
+
+    fn see_to(&mut self, number: usize) {
         while let Some(output) = self.lines.get_mut(&number).and_then(|line| line.agent.poll()) {
             match output {
                 Output::Send { to, mad } => {
@@ -147,6 +161,8 @@ impl Manager {
         let tag = (self.lines.get(&conn.0)?.agent.remote_id(conn.1)? >> 16) as u16;
         let port = &self.ports[there.port];
         let ours = self.lines.get(&there.port).is_some_and(|line| line.tag == tag);
-        Some(ours || port.ports.held_elsewhere(Matter::Agent, port.whole(tag)))
+        let lives = ours || port.ports.held_elsewhere(Matter::Agent, port.whole(tag));
+        // A guest's manager holds no tag of ours.
+        (lives || !port.is_served()).then_some(lives)
     }
 }

@@ -123,7 +123,10 @@ impl Manager {
         let uid = self.ids.get(number).map(|id| id.uid);
         let ask = move || {
             guard((), || {
-                let found = device.transport().resolve(&gid).ok_or(libc::ETIMEDOUT).map(|_| (at, gid));
+                // A link-local address is made of the MAC.
+                let link_local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
+                let found = link_local || device.transport().resolve(&gid).is_some();
+                let found = if found { Ok((at, gid)) } else { Err(libc::ETIMEDOUT) };
                 drop(device);
                 let mut manager = Shared::here().lock();
                 let same = |id: &&super::id::Id| Some(id.uid) == uid && id.state == State::AddrQuery;

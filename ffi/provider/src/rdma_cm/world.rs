@@ -37,6 +37,13 @@ impl Port {
         self.info.link_layer == devmodel::LinkLayer::Ethernet
     }
 
+    /// Whether a guest has the function: its own manager listens there.
+    pub fn is_served(&self) -> bool {
+        let of_ours =
+            |function: &node::runtime::FunctionStatus| function.fid == self.info.fid && function.served;
+        self.node.status().is_ok_and(|status| status.functions.iter().any(of_ours))
+    }
+
     /// Index of the GID that `ip` of this port goes by. On InfiniBand all go by the port's own.
     fn gid_of(&self, ip: IpAddr) -> Option<u8> {
         if !self.is_ethernet() {
