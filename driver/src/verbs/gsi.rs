@@ -18,7 +18,7 @@ use hwspec::{
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Receives that are posted at any time, and sends under way at most.
@@ -27,6 +27,10 @@ const DEPTH: u32 = 128;
 const STRIDE: usize = 512;
 /// Address handles kept: those of the last peers.
 const HANDLES: usize = 256;
+/// A peer's MAC is asked for again when it has been known for this long.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
+/// So long nobody is asked again who gave no answer: the asking holds up what is for others.
+const SILENT_FOR: Duration = Duration::from_secs(3);
 /// MADs received and not yet taken. What comes when all are there is lost, as on a receive queue that is empty.
 const INBOX: usize = 4096;
 /// Hop limit of answers over Ethernet: what a MAD arrived with says how far it came, not how far one may go.
@@ -52,9 +56,15 @@ pub struct Gsi {
     device: Arc<Device>,
 }
 
+/// The way to a peer, if there is one, as it was found then.
+struct Handle {
+    ah: Option<Arc<Ah>>,
+    since: Instant,
+}
+
 #[derive(Default)]
 struct Inner {
-    handles: HashMap<MadAddress, Arc<Ah>>,
+    handles: HashMap<MadAddress, Handle>,
     gids: Vec<Gid>,
     inbox: VecDeque<(MadAddress, Box<Mad>)>,
     /// Sends under way.
@@ -148,7 +158,7 @@ impl Gsi {
     /// Waits until a MAD is there (true) or `timeout` has passed. Only where nobody else takes the device's events: others
     /// [`arm`](Self::arm), and learn of the event from whoever does.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
-        let end = std::time::Instant::now() + timeout;
+        let end = Instant::now() + timeout;
         let events = self.device.events();
         loop {
             self.arm();
@@ -158,7 +168,7 @@ impl Gsi {
                 return Ok(true);
             }
             drop(inner);
-            let left = end.saturating_duration_since(std::time::Instant::now());
+            let left = end.saturating_duration_since(Instant::now());
             let came = events.wait(Some(left)).map_err(Error::io("cannot wait for an event"))?;
             while events.next().is_some() {}
             if !came && left.is_zero() {
@@ -239,8 +249,13 @@ impl Gsi {
 
     /// The address handle to a peer: the one there is, or a new one.
     fn handle(&self, inner: &mut Inner, to: &MadAddress) -> Result<Arc<Ah>, Error> {
-        if let Some(ah) = inner.handles.get(to) {
-            return Ok(ah.clone());
+        match inner.handles.get(to) {
+            Some(Handle { ah: Some(ah), since }) if since.elapsed() < KNOWN_FOR => return Ok(ah.clone()),
+            Some(Handle { ah: None, since }) if since.elapsed() < SILENT_FOR => {
+                let what = format!("nobody answers for {} yet", std::net::Ipv6Addr::from(to.remote_gid));
+                return Err(Error::Invalid { what, errno: libc::EHOSTUNREACH });
+            }
+            _ => {}
         }
         let sgid_index = if to.grh { self.index_of(inner, &to.local_gid)? } else { 0 };
         let lid = self.lid(inner);
@@ -259,12 +274,13 @@ impl Gsi {
                 port_num: PORT,
                 ..AddressHandle::default()
             },
-        )?;
+        );
         if inner.handles.len() >= HANDLES {
             inner.handles.clear();
         }
-        inner.handles.insert(*to, ah.clone());
-        Ok(ah)
+        let found = ah.as_ref().ok().cloned();
+        inner.handles.insert(*to, Handle { ah: found, since: Instant::now() });
+        ah
     }
 
     /// The port's LID. Until it has one the port is asked each time.

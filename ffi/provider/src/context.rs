@@ -35,6 +35,8 @@ pub struct Context {
     /// What others can import, of all contexts that share the device.
     pub exports: Arc<Exports>,
     pump: Arc<Pump>,
+    /// Of a second context: who waits for its events waits, for they come to the first.
+    _silent: Option<AsyncFile>,
 }
 
 impl Context {
@@ -70,11 +72,12 @@ impl Context {
             wall: WallClock::default(),
             exports: Arc::default(),
             pump: Arc::new(pump),
+            _silent: None,
         }))
     }
 
     /// A second context on the device of this one, whose events it shares.
-    fn again(&self) -> Result<Box<Self>, c_int> {
+    fn again(&self, silent: AsyncFile) -> Result<Box<Self>, c_int> {
         self.check_birth()?;
         Ok(Box::new(Self {
             device: Arc::clone(&self.device),
@@ -85,6 +88,7 @@ impl Context {
             wall: WallClock::default(),
             exports: Arc::clone(&self.exports),
             pump: Arc::clone(&self.pump),
+            _silent: Some(silent),
         }))
     }
 
@@ -142,7 +146,7 @@ pub unsafe extern "C" fn import_context(_device: *mut ibv_device, cmd_fd: c_int)
         // SAFETY: an open context of ours; the room exceeds the library's part and our pointer behind it.
         let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
         // SAFETY: as above.
-        let open = |_| unsafe { Context::of(other) }.again();
+        let open = |silent| unsafe { Context::of(other) }.again(silent);
         // SAFETY: a context the library just initialised, known to nobody else.
         let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
         // SAFETY: laid out as the library does.

@@ -121,6 +121,10 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 // Whoever made it has it still.
                 return Err(libc::EBUSY);
             }
+            if Arc::strong_count(&IronPd::of(pd).inner) > 1 {
+                // What was made in an import of it, which is gone.
+                return Err(libc::EBUSY);
+            }
             context.exports.leave_pd(pd);
             (context, Box::from_raw(pd.cast::<IronPd>()))
         };

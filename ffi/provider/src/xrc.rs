@@ -7,6 +7,7 @@ use crate::pd::Users;
 use crate::qp;
 use driver::{FileId, XrcOpen};
 use libc::c_int;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Our XRC domain; the program knows its first member.
@@ -17,6 +18,8 @@ pub struct IronXrcd {
     pub inner: Arc<driver::XrcDomain>,
     /// SRQs and target QPs in it.
     pub users: Users,
+    /// The file that names it: while it is open no other has its number.
+    _file: Option<OwnedFd>,
 }
 
 impl IronXrcd {
@@ -30,8 +33,15 @@ impl IronXrcd {
     }
 }
 
-/// The file behind a descriptor.
-fn file_of(fd: c_int) -> Result<FileId, c_int> {
+/// The file behind a descriptor, kept open.
+fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
+    // SAFETY: any number will do; what comes back is a fresh descriptor of ours.
+    let kept = unsafe {
+        match libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
+            -1 => return Err(io_errno(std::io::Error::last_os_error())),
+            kept => OwnedFd::from_raw_fd(kept),
+        }
+    };
     // SAFETY: a structure of integers to fill; any descriptor will do.
     let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
@@ -40,7 +50,7 @@ fn file_of(fd: c_int) -> Result<FileId, c_int> {
         }
         stat
     };
-    Ok(FileId { dev: stat.st_dev, ino: stat.st_ino })
+    Ok((FileId { dev: stat.st_dev, ino: stat.st_ino }, kept))
 }
 
 /// `ibv_open_xrcd`.
@@ -62,15 +72,16 @@ pub unsafe extern "C" fn open_xrcd(
         if init.comp_mask != KNOWN {
             return Err(libc::EINVAL);
         }
+        let (file, kept) = if init.fd == -1 { None } else { Some(file_of(init.fd)?) }.unzip();
         let how = XrcOpen {
-            file: if init.fd == -1 { None } else { Some(file_of(init.fd)?) },
+            file,
             create: init.oflags & libc::O_CREAT != 0,
             exclusive: init.oflags & libc::O_EXCL != 0,
         };
         let inner = driver::XrcDomain::open(&ours.device, how).map_err(|e| e.errno())?;
         ours.users.add();
         let public = ibv_xrcd { context };
-        Ok(Box::into_raw(Box::new(IronXrcd { public, inner, users: Users::default() })).cast())
+        Ok(Box::into_raw(Box::new(IronXrcd { public, inner, users: Users::default(), _file: kept })).cast())
     })
 }
 

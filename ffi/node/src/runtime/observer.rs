@@ -45,6 +45,10 @@ pub struct Seen<R> {
     pub row: R,
 }
 
+fn ids(meta: std::io::Result<Metadata>) -> Option<(u64, u64)> {
+    meta.ok().map(|m| (m.dev(), m.ino()))
+}
+
 impl Observer {
     /// Looks at the node in `dir`.
     ///
@@ -70,8 +74,12 @@ impl Observer {
 
     /// Whether the node in `dir` is still the one that is looked at.
     pub fn is_of(&self, dir: &Path) -> bool {
-        let ids = |meta: std::io::Result<Metadata>| meta.ok().map(|m| (m.dev(), m.ino()));
-        ids(self.map.file.metadata()) == ids(std::fs::metadata(dir.join("adapter")))
+        ids(self.map.file.metadata()) == Self::identity(dir)
+    }
+
+    /// Device and inode number of the node in `dir`, if there is one.
+    pub fn identity(dir: &Path) -> Option<(u64, u64)> {
+        ids(std::fs::metadata(dir.join("adapter")))
     }
 
     /// What the port of `fid` has counted, by `devmodel::state::Counters`.

@@ -156,18 +156,21 @@ impl Manager {
 
     /// Gives back what an id that is no longer there held.
     pub fn release_claim(&self, claim: &Claim, listened: bool) {
-        for matter in [Matter::Bound, Matter::Listening] {
-            if matter == Matter::Listening && !listened {
-                continue;
-            }
-            self.places(claim).into_iter().for_each(|(ports, at)| ports.release(matter, at));
-            // The locks of a process are one: what its other ids hold of them is taken again.
-            for (_, id) in self.ids.iter() {
-                let Some(other) = id.claim.filter(|other| other.overlaps(claim)) else { continue };
-                if matter == Matter::Bound || id.state == State::Listen {
-                    let shared = id.reuse || matter == Matter::Listening;
-                    self.take(matter, &other, if shared { Hold::Shared } else { Hold::Alone });
-                }
+        self.give_back(Matter::Bound, claim);
+        if listened {
+            self.give_back(Matter::Listening, claim);
+        }
+    }
+
+    /// Gives back one of the locks of a claim.
+    pub fn give_back(&self, matter: Matter, claim: &Claim) {
+        self.places(claim).into_iter().for_each(|(ports, at)| ports.release(matter, at));
+        // The locks of a process are one: what its other ids hold of them is taken again.
+        for (_, id) in self.ids.iter() {
+            let Some(other) = id.claim.filter(|other| other.overlaps(claim)) else { continue };
+            if matter == Matter::Bound || id.state == State::Listen {
+                let shared = id.reuse || matter == Matter::Listening;
+                self.take(matter, &other, if shared { Hold::Shared } else { Hold::Alone });
             }
         }
     }

@@ -10,6 +10,7 @@ use super::world::{self, At};
 use crate::guard::guard;
 use cm::Path;
 use libc::c_int;
+use node::runtime::Matter;
 
 /// `IB_RATE_PORT_CURRENT`: as fast as the port is.
 const RATE_OF_PORT: u8 = 0;
@@ -263,9 +264,12 @@ impl Manager {
         }
         if listened.is_err() {
             self.stop_listening(number);
-            if let Some(id) = self.ids.get_mut(number) {
+            let claim = self.ids.get_mut(number).and_then(|id| {
                 id.state = State::Bound;
-            }
+                id.claim
+            });
+            // Who asks for the service hears that nobody has it.
+            claim.iter().for_each(|claim| self.give_back(Matter::Listening, claim));
         }
         listened
     }

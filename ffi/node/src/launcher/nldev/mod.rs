@@ -31,6 +31,8 @@ pub struct World {
     devices: Vec<DeviceInfo>,
     /// The node they are on; none if they are no node's.
     observer: Option<Observer>,
+    /// The node that could not be looked at.
+    refused: Option<(u64, u64)>,
     /// The kernel, if it has devices of its own.
     host: Option<Host>,
 }
@@ -64,14 +66,21 @@ struct Call<'a> {
 impl World {
     /// A world of these devices, and of the kernel's if it has any.
     pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
-        Self { devices, observer: None, host }
+        Self { devices, observer: None, refused: None, host }
     }
 
     /// Looks at the node in `dir`, if there is one: also when another has come into its place.
     pub fn look_at(&mut self, dir: &Path) {
-        if self.observer.as_ref().is_none_or(|observer| !observer.is_of(dir)) {
-            self.observer = Observer::open(dir).ok();
+        if self.observer.as_ref().is_some_and(|observer| observer.is_of(dir)) {
+            return;
         }
+        let there = Observer::identity(dir);
+        if there.is_some() && there == self.refused {
+            // Opening it again would be one more visit to look after.
+            return;
+        }
+        self.observer = Observer::open(dir).ok();
+        self.refused = there.filter(|_| self.observer.is_none());
     }
 
     /// Our devices.
