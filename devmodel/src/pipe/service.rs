@@ -108,6 +108,8 @@ pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
     // What was sent counts as done; the command that starts sending again finds nothing in its way.
     w.q.una_psn = w.q.max_psn;
     w.q.set(QpFlags::SQ_FAILED, false);
+    // What was to be waited for has ended.
+    w.q.set(QpFlags::DRAINING, false);
     flush_sends(w);
 }
 

@@ -107,7 +107,7 @@ impl Mw {
                 let changes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
                 let short =
                     bind.access.intersects(changes) && !mr.access().contains(AccessFlags::LOCAL_WRITE);
-                let other = !Arc::ptr_eq(mr.pd(), &self.pd);
+                let other = !mr.pd().is_same(&self.pd);
                 if other || short || !mr.access().contains(AccessFlags::MW_BIND) {
                     return Err(libc::EINVAL);
                 }
@@ -134,7 +134,7 @@ impl Mw {
     /// [`Mw::binding`] says: a window of type 2, zero-based, another domain's QP.
     pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<(), i32> {
         let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
-        if self.kind != MwType::One || zero_based || !Arc::ptr_eq(qp.pd(), &self.pd) {
+        if self.kind != MwType::One || zero_based || !qp.pd().is_same(&self.pd) {
             return Err(libc::EINVAL);
         }
         let rkey = next_variant(self.rkey());

@@ -65,6 +65,11 @@ impl Pd {
         &self.device
     }
 
+    /// Whether objects of both may be used together: one domain, if under several names.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device, &other.device) && self.pdn == other.pdn
+    }
+
     /// Its number.
     pub fn pdn(&self) -> u32 {
         self.pdn

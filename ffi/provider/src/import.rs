@@ -11,6 +11,7 @@ use crate::guard::{guard, guard_ptr};
 use crate::mr::{IronMr, TYPE_IMPORTED};
 use crate::pd::IronPd;
 use libc::{c_int, c_ulong, c_void};
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,24 +22,31 @@ type At = usize;
 /// Contexts of this process by command descriptor.
 static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
 
-/// What can be imported from the contexts that share a device, by handle.
+/// Objects and the handle of each. They come and go by the thousand, and are looked for rarely.
+type List = Mutex<BTreeMap<At, u32>>;
+
+/// What can be imported from the contexts that share a device.
 #[derive(Default)]
 pub struct Exports {
-    pds: Mutex<Vec<(u32, At)>>,
-    mrs: Mutex<Vec<(u32, At)>>,
-    dms: Mutex<Vec<(u32, At)>>,
+    pds: List,
+    mrs: List,
+    dms: List,
 }
 
 fn hold<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn enter<T>(list: &Mutex<Vec<(u32, At)>>, handle: u32, object: *mut T) {
-    hold(list).push((handle, object as At));
+fn enter<T>(list: &List, handle: u32, object: *mut T) {
+    hold(list).insert(object as At, handle);
 }
 
-fn leave<T>(list: &Mutex<Vec<(u32, At)>>, object: *mut T) {
-    hold(list).retain(|(_, at)| *at != object as At);
+fn leave<T>(list: &List, object: *mut T) {
+    hold(list).remove(&(object as At));
+}
+
+fn find(list: &BTreeMap<At, u32>, wanted: u32) -> Option<At> {
+    list.iter().find(|(_, handle)| **handle == wanted).map(|(at, _)| *at)
 }
 
 impl Exports {
@@ -77,9 +85,9 @@ impl Exports {
     /// Calls `then` with the region of this key among those of contexts that share the device.
     pub fn with_key<T>(&self, key: u32, then: impl FnOnce(&ibv_mr, &IronMr) -> T) -> Option<T> {
         let mrs = hold(&self.mrs);
-        let (_, at) = mrs.iter().find(|(handle, _)| *handle == key >> 8)?;
+        let at = find(&mrs, key >> 8)? as *const ibv_mr;
         // SAFETY: on the list, so not deregistered while that is held.
-        let (public, ours) = unsafe { (&*(*at as *const ibv_mr), IronMr::of(*at as *const ibv_mr)) };
+        let (public, ours) = unsafe { (&*at, IronMr::of(at)) };
         (public.lkey == key).then(|| then(public, ours))
     }
 }
@@ -174,8 +182,8 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let pds = hold(&ours.exports.pds);
-        let (_, at) = pds.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
-        let origin = *at as *mut ibv_pd;
+        let at = find(&pds, handle).ok_or(libc::ENOENT)?;
+        let origin = at as *mut ibv_pd;
         // SAFETY: on the list, so not deallocated; it cannot go while it is in use.
         let theirs = unsafe { IronPd::of(origin) };
         theirs.users.add();
@@ -219,10 +227,10 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
         let ours = unsafe { Context::of((*pd).context) };
         ours.check_birth()?;
         let mrs = hold(&ours.exports.mrs);
-        let (_, at) = mrs.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
+        let at = find(&mrs, handle).ok_or(libc::ENOENT)?;
         // SAFETY: on the list, so not deregistered.
         let (length, keys) = unsafe {
-            let theirs = *at as *const ibv_mr;
+            let theirs = at as *const ibv_mr;
             ((*theirs).length, ((*theirs).lkey, (*theirs).rkey))
         };
         drop(mrs);
@@ -257,9 +265,9 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let dms = hold(&ours.exports.dms);
-        let (_, at) = dms.iter().find(|(known, _)| *known == handle).ok_or(libc::ENOENT)?;
+        let at = find(&dms, handle).ok_or(libc::ENOENT)?;
         // SAFETY: on the list, so not freed.
-        let inner = unsafe { IronDm::of(*at as *const ibv_dm) }.inner.clone();
+        let inner = unsafe { IronDm::of(at as *const ibv_dm) }.inner.clone();
         ours.users.add();
         Ok(IronDm::hand_out(context, inner))
     })

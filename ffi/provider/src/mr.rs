@@ -12,7 +12,6 @@ use crate::guard::{guard_int, guard_ptr};
 use crate::pd::IronPd;
 use driver::AccessFlags;
 use libc::{c_int, c_uint, c_void, size_t};
-use std::sync::Arc;
 
 /// Our MR; libibverbs knows its first member.
 #[repr(C)]
@@ -233,7 +232,7 @@ pub unsafe extern "C" fn advise_mr(
         for piece in unsafe { std::slice::from_raw_parts(list, count as usize) } {
             let found = context.exports.with_key(piece.lkey, |public, ours| {
                 // SAFETY: PDs of ours.
-                let same = unsafe { Arc::ptr_eq(&IronPd::of(public.pd).inner, &IronPd::of(pd).inner) };
+                let same = unsafe { IronPd::of(public.pd).inner.is_same(&IronPd::of(pd).inner) };
                 let mr = ours.memory().filter(|_| same).ok_or(libc::ENOENT)?;
                 mr.prefetch(piece.addr, piece.length, write, fault)
             });
