@@ -92,8 +92,17 @@ pair ib_send_bw perftest -n 1000 -e
 pair ib_send_lat perftest -n 1000
 pair ib_atomic_lat perftest -n 1000
 pair ib_send_lat perftest -n 1000 -e
+pair ibv_uc_pingpong pingpong
+pair ibv_ud_pingpong pingpong -c
+pair ibv_srq_pingpong pingpong -c
+pair ibv_xsrq_pingpong pingpong
+# Fewer messages than receives are posted: these services lose what finds none.
+for service in UC UD; do pair ib_send_bw perftest -n 400 -c $service; done
+pair ib_send_bw perftest -n 1000 -c XRC
+pair ib_write_bw perftest -n 1000 -c UC
+pair ib_send_bw perftest -n 1000 --use-srq
 
-# --- what others build on verbs -----------------------------------------------------------------------------------
+# --- connections, and what others build on verbs -----------------------------------------------------------------------------------
 # sid's UCX is built without verbs.
 # libfabric looks up the machine's own name.
 echo "127.0.0.1 localhost $(uname -n)" >"$folder/etc/hosts"
@@ -112,6 +121,7 @@ meet() { # NAME PATTERN SERVER.. -- CLIENT..
         if run "$@" >"$node/client" 2>&1; then client=0 && break; fi
         kill -0 $server 2>/dev/null || break
     done
+    [ -n "$pattern" ] || echo >>"$node/client"
     if [ $client = 0 ] && wait $server && grep -q -- "$pattern" "$node/client"; then say "$name" ok; else
         kill $server 2>/dev/null || true
         say "$name" FAILED
@@ -126,6 +136,16 @@ ranks() { # TRANSPORTS PATTERN PROGRAM..
     check "mpirun over $transports: ${*##*/}" "$pattern" mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx \
         -x "UCX_TLS=$transports,self" -x UCX_NET_DEVICES=iron1:1 "$@"
 }
+# Connections by librdmacm.
+meet "rping -C 10000" "" rping -s -C 10000 -- rping -c -a 127.0.0.2 -C 10000
+meet "ucmatose -c 10" "return status 0" ucmatose -c 10 -- ucmatose -s 127.0.0.2 -c 10
+meet "udaddy" "return status 0" udaddy -- udaddy -s 127.0.0.2
+meet "rstream" "" rstream -S 4096 -I 100 -- rstream -s 127.0.0.2 -S 4096 -I 100
+for how in "ib_send_bw" "ib_write_bw" "ib_send_bw -c UD"; do
+    port=$((port + 1))
+    # shellcheck disable=SC2086 # words of our own
+    meet "$how -R" "^ [0-9]" $how -R -F -n 400 -d iron1 -p $port -- $how -R -F -n 400 -d iron2 -p $port 127.0.0.2
+done
 for endpoint in "verbs msg" "verbs;ofi_rxm rdm"; do
     fi="fi_pingpong -p ${endpoint% *} -e ${endpoint##* } -c -I 100"
     port=$((port + 1))
