@@ -4,25 +4,16 @@
 //! Needs `ironverbs` and the provider built (`make build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
+#[path = "tools/compile.rs"]
+mod compile;
 #[path = "tools/pair.rs"]
 mod pair;
 
+use compile::compiled;
 use pair::{Node, Pair};
-use std::{path::PathBuf, process::Command};
 
 /// Where the client finds the server: two VFs, or a VF and itself.
 const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
-
-fn whole(pair: &Pair) {
-    let said = format!("{}{}", pair.client, pair.server);
-    assert!(pair.client.contains("iters in") && !said.contains("invalid data"), "{said}");
-}
-
-fn figures(pair: &Pair, what: &str) {
-    let rows = pair.rows();
-    assert!(!rows.is_empty(), "{what} printed no figures: {}", pair.client);
-    assert!(rows.iter().all(|row| row[1..].iter().any(|v| *v > 0.0)), "{what}: {rows:?}");
-}
 
 #[test]
 fn unreliable_pingpongs_check_their_data() {
@@ -30,16 +21,11 @@ fn unreliable_pingpongs_check_their_data() {
     for (server, client) in PEERS {
         for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
             for options in [&["-c"][..], &["-c", "-e"], &["-c", "-s", "1024", "-n", "300"]] {
-                whole(&Pair::pingpong(&node, tool, server, client, options));
+                Pair::pingpong(&node, tool, server, client, options).is_whole();
             }
         }
-        whole(&Pair::pingpong(
-            &node,
-            "ibv_uc_pingpong",
-            server,
-            client,
-            &["-c", "-s", "1048576", "-n", "50"],
-        ));
+        Pair::pingpong(&node, "ibv_uc_pingpong", server, client, &["-c", "-s", "1048576", "-n", "50"])
+            .is_whole();
     }
 }
 
@@ -59,7 +45,7 @@ fn perftest_runs_on_unreliable_services() {
     ];
     for (server, client) in PEERS {
         for (tool, options) in set {
-            figures(&Pair::perftest(&node, tool, server, client, options), &format!("{tool} {options:?}"));
+            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
         }
     }
 }
@@ -71,7 +57,7 @@ fn multicast_groups_carry_perftest() {
         // perftest's group is an IPv6 one: the source has to be one too.
         for tool in ["ib_send_lat", "ib_send_bw"] {
             let options = ["-c", "UD", "-g", "-x", "0", "-F", "-n", "500"];
-            figures(&Pair::plain(&node, tool, server, client, &options), tool);
+            Pair::plain(&node, tool, server, client, &options).has_figures(tool);
         }
     }
 }
@@ -109,25 +95,13 @@ fn on_infiniband_lids_are_enough() {
     let node = Node::new("unreliable-ib", 2).on_infiniband();
     for (server, client) in PEERS {
         for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
-            whole(&Pair::plain(&node, tool, server, client, &["-c"]));
+            Pair::plain(&node, tool, server, client, &["-c"]).is_whole();
         }
         for service in ["UC", "UD"] {
             let options = ["-c", service, "-F", "-n", "500"];
-            figures(&Pair::plain(&node, "ib_send_bw", server, client, &options), service);
+            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(service);
         }
     }
-}
-
-/// The program `tools/reply.c`, built against the installed libibverbs.
-fn reply() -> PathBuf {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("reply-{}", std::process::id()));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/reply.c");
-    let mut cc = Command::new("cc");
-    let built = cc.args(["-Wall", "-Werror", "-o"]).arg(&program).args([source, "-libverbs"]).output();
-    let built = built.expect("a C compiler (apt-get install gcc)");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "needs libibverbs-dev: {said}");
-    program
 }
 
 /// The 40 bytes before the payload, as the first receiver printed them.
@@ -139,7 +113,7 @@ fn header(said: &str) -> Vec<u8> {
 
 #[test]
 fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
-    let program = reply();
+    let program = compiled("reply");
     let program = program.to_str().expect("a path in UTF-8");
     let node = Node::new("reply", 2);
     for (from, to) in PEERS {
@@ -159,5 +133,4 @@ fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
     let node = node.beside(7).on_infiniband();
     let said = node.run(&[program, "iron1", "iron2", "0"]);
     assert!(said.contains("answered") && header(&said)[6] == 0x1b, "{said}");
-    let _ = std::fs::remove_file(program);
 }

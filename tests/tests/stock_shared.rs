@@ -4,31 +4,20 @@
 //! Needs `ironverbs` and the provider built (`make build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
+#[path = "tools/compile.rs"]
+mod compile;
 #[path = "tools/pair.rs"]
 mod pair;
 
+use compile::compiled;
 use pair::{Node, Pair};
 use std::{
-    path::PathBuf,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 /// Where the client finds the server: two VFs, or a VF and itself.
 const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
-
-fn whole(pair: &Pair) {
-    let said = format!("{}{}", pair.client, pair.server);
-    let good = pair.client.contains("iters in") || pair.client.contains("success");
-    assert!(good && !said.contains("invalid data"), "{said}");
-}
-
-fn figures(pair: &Pair, what: &str) {
-    let rows = pair.rows();
-    assert!(!rows.is_empty(), "{what} printed no figures: {}", pair.client);
-    assert!(rows.iter().all(|row| row[1..].iter().any(|v| *v > 0.0)), "{what}: {rows:?}");
-}
 
 #[test]
 fn pingpongs_on_shared_queues_check_their_data() {
@@ -40,10 +29,10 @@ fn pingpongs_on_shared_queues_check_their_data() {
             &["-c", "-q", "4", "-n", "100"],
             &["-c", "-s", "262144", "-n", "100"],
         ] {
-            whole(&Pair::pingpong(&node, "ibv_srq_pingpong", server, client, options));
+            Pair::pingpong(&node, "ibv_srq_pingpong", server, client, options).is_whole();
         }
         for options in [&[][..], &["-e"], &["-n", "200", "-s", "65536"]] {
-            whole(&Pair::pingpong(&node, "ibv_xsrq_pingpong", server, client, options));
+            Pair::pingpong(&node, "ibv_xsrq_pingpong", server, client, options).is_whole();
         }
     }
 }
@@ -61,7 +50,7 @@ fn perftest_runs_on_shared_queues() {
     ];
     for (server, client) in PEERS {
         for (tool, options) in set {
-            figures(&Pair::perftest(&node, tool, server, client, options), &format!("{tool} {options:?}"));
+            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
         }
     }
 }
@@ -85,7 +74,7 @@ fn perftest_runs_on_extended_reliable_connections() {
     for (server, client) in PEERS {
         for (tool, options) in set {
             let options = [&["-c", "XRC", "-n", "200"], options].concat();
-            figures(&Pair::perftest(&node, tool, server, client, &options), &format!("{tool} {options:?}"));
+            Pair::perftest(&node, tool, server, client, &options).has_figures(&format!("{tool} {options:?}"));
         }
     }
 }
@@ -94,11 +83,11 @@ fn perftest_runs_on_extended_reliable_connections() {
 fn on_infiniband_they_are_the_same() {
     let node = Node::new("shared-ib", 2).on_infiniband();
     for (server, client) in PEERS {
-        whole(&Pair::plain(&node, "ibv_srq_pingpong", server, client, &["-c"]));
-        whole(&Pair::plain(&node, "ibv_xsrq_pingpong", server, client, &[]));
+        Pair::plain(&node, "ibv_srq_pingpong", server, client, &["-c"]).is_whole();
+        Pair::plain(&node, "ibv_xsrq_pingpong", server, client, &[]).is_whole();
         for options in [&["--use-srq"][..], &["-c", "XRC"]] {
             let options = [options, &["-F", "-n", "300"]].concat();
-            figures(&Pair::plain(&node, "ib_send_bw", server, client, &options), &format!("{options:?}"));
+            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(&format!("{options:?}"));
         }
     }
 }
@@ -129,7 +118,7 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
     };
     within(20, "nobody watches", &|now| now.contains("uctx 1"));
     // What XRC needs is made once.
-    figures(&Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]), "XRC");
+    Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]).has_figures("XRC");
     let before = objects(&node);
     for options in [&["--use-srq"][..], &["-c", "XRC"], &["-c", "XRC", "-b"]] {
         let options = [options, &["-D", "30"]].concat();
@@ -143,21 +132,9 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
     }
 }
 
-/// The program `tools/shared.c`, built against the installed libibverbs.
-fn shared() -> PathBuf {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shared-{}", std::process::id()));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/shared.c");
-    let mut cc = Command::new("cc");
-    let built = cc.args(["-Wall", "-Werror", "-o"]).arg(&program).args([source, "-libverbs"]).output();
-    let built = built.expect("a C compiler (apt-get install gcc)");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "needs libibverbs-dev: {said}");
-    program
-}
-
 #[test]
 fn answers_events_and_what_processes_share_are_as_the_manual_pages_say() {
-    let program = shared();
+    let program = compiled("shared");
     let path = program.to_str().expect("a path in UTF-8");
     let node = Node::new("shared-c", 2);
     // A program alone on its function, and one beside another.
@@ -168,5 +145,4 @@ fn answers_events_and_what_processes_share_are_as_the_manual_pages_say() {
     let infiniband = node.beside(7).on_infiniband();
     let said = infiniband.run(&[path, "iron1", "0"]);
     assert!(said.contains("all as it should be"), "{said}");
-    let _ = std::fs::remove_file(program);
 }

@@ -396,4 +396,18 @@ impl Pair {
             |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
         self.client.lines().filter_map(numbers).filter(|row| row.len() >= 3).collect()
     }
+
+    /// Fails unless a pingpong ran to its end and its data were right.
+    pub fn is_whole(&self) {
+        let said = format!("{}{}", self.client, self.server);
+        let ended = self.client.contains("iters in") || self.client.contains("success");
+        assert!(ended && !said.contains("invalid data"), "{said}");
+    }
+
+    /// Fails unless perftest printed figures, in every row one that is not zero.
+    pub fn has_figures(&self, what: &str) {
+        let rows = self.rows();
+        assert!(!rows.is_empty(), "{what} printed no figures: {}", self.client);
+        assert!(rows.iter().all(|row| row[1..].iter().any(|v| *v > 0.0)), "{what}: {rows:?}");
+    }
 }
