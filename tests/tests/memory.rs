@@ -88,6 +88,15 @@ fn a_window_of_type_1_moves_and_ends() {
 }
 
 #[test]
+fn a_window_of_a_parent_domain_is_bound_with_what_its_domain_has() {
+    let s = stage();
+    let mw = Mw::alloc(&Pd::face(&s.b.pd, None), MwType::One).expect("a window");
+    mw.bind(&s.b.qp, 5, SendFlags::SIGNALED, &s.part(64, 8)).expect("bind");
+    assert_eq!(status(&s.b), (WcStatus::Success, WcOpcode::BindMw));
+    assert_eq!(s.write(s.words.addr() + 64, mw.rkey()), WcStatus::Success);
+}
+
+#[test]
 fn a_window_of_type_2_ends_by_an_invalidation_here_or_there() {
     for remote in [false, true] {
         let s = stage();
