@@ -8,6 +8,7 @@ use std::time::Duration;
 use node::launcher::dir;
 
 use crate::options::Bench;
+use crate::say::say_line;
 use crate::{fail, pair, perftest};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -129,7 +130,7 @@ fn try_bench(bench: &Bench) -> Result<bool, String> {
         }
     }
     let medians: Vec<f64> = samples.iter_mut().map(|s| median(s)).collect();
-    println!("{} rounds in turn, each side on a CPU of its own; medians (min to max)\n", bench.rounds);
+    say_line!("{} rounds in turn, each side on a CPU of its own; medians (min to max)\n", bench.rounds);
     let mut good = true;
     for ((row, samples), value) in ROWS.iter().zip(&samples).zip(&medians) {
         let (low, high) = (samples.first().copied().unwrap_or(0.0), samples.last().copied().unwrap_or(0.0));
@@ -137,11 +138,11 @@ fn try_bench(bench: &Bench) -> Result<bool, String> {
         let ratio = reference.map_or_else(String::new, |r| format!("x{:.2} of UCX", value / r));
         let (met, floor) = judge(row, *value, reference);
         good &= met;
-        println!("{:22} {value:>10.3} {:4} ({low:.3} to {high:.3})  {ratio:14} {floor}", row.name, row.unit);
+        say_line!("{:22} {value:>10.3} {:4} ({low:.3} to {high:.3})  {ratio:14} {floor}", row.name, row.unit);
     }
     let mib = resident_kib >> 10;
     good &= mib <= RESIDENT_MIB;
-    println!(
+    say_line!(
         "{:22} {mib:>10} MiB  of an ib_send_lat process; floor: at most {RESIDENT_MIB}",
         "resident memory"
     );

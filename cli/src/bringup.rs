@@ -13,6 +13,7 @@ use driver::transport::{VfioUserTransport, vfio::VfioTransport};
 use node::runtime::{Node, NodeTransport};
 use serde_json::{Value, json};
 
+use crate::say::{say, say_line};
 use crate::{fail, options};
 
 pub fn bringup(command: &options::Bringup) -> ExitCode {
@@ -20,7 +21,7 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
         Ok(opened) => opened,
         Err(why) => return fail(1, why),
     };
-    println!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
+    say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
     let plan = Plan { write: command.write, timeout: Duration::from_secs(command.timeout) };
     let report = harness::run(&transport, &plan, &mut show);
     if let Err(why) = write_reports(command, &target, &report) {
@@ -28,7 +29,7 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
     }
     let skipped = report.steps.iter().filter(|step| matches!(step.outcome, Outcome::Skipped(_))).count();
     if skipped != 0 {
-        println!("{skipped} steps not tried{}", if command.write { "" } else { "; most need --write" });
+        say_line!("{skipped} steps not tried{}", if command.write { "" } else { "; most need --write" });
     }
     match report.failure() {
         Some(StepReport { name, outcome: Outcome::Failed(why), .. }) => {
@@ -36,7 +37,7 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
         }
         _ => {
             let passed = report.steps.iter().filter(|step| step.outcome == Outcome::Passed).count();
-            println!("{passed} of {} steps passed, none failed", report.steps.len());
+            say_line!("{passed} of {} steps passed, none failed", report.steps.len());
             ExitCode::SUCCESS
         }
     }
@@ -63,7 +64,7 @@ fn show(progress: Progress<'_>) {
     let live = stdout().is_terminal();
     match progress {
         Progress::Begins(step) if live => {
-            print!("   ..   {} ({})", step.name, step.source);
+            say!("   ..   {} ({})", step.name, step.source);
             // A screen that cannot be written to does not change what was found.
             let _ = stdout().flush();
         }
@@ -72,9 +73,9 @@ fn show(progress: Progress<'_>) {
         Progress::Ended(StepReport { outcome: Outcome::Skipped(_), .. }) => {}
         Progress::Ended(step) => {
             if live {
-                print!("\r\x1b[K");
+                say!("\r\x1b[K");
             }
-            print!("{step}");
+            say!("{step}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use node::runtime::NodeOptions;
 
 use crate::options::Demo;
+use crate::say::say_line;
 use crate::{fail, pair, perftest, place};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,8 +30,8 @@ fn try_demo(demo: &Demo) -> Result<(), String> {
     let server = common("iron1");
     let mut client = common("iron2");
     client.push("127.0.0.2".into());
-    println!("ironverbs run -- ib_read_lat {} &", server.join(" "));
-    println!("ironverbs run -- ib_read_lat {}", client.join(" "));
+    say_line!("ironverbs run -- ib_read_lat {} &", server.join(" "));
+    say_line!("ironverbs run -- ib_read_lat {}", client.join(" "));
     let mut server = perftest::on_node(&node, "ib_read_lat", &server)?;
     let mut client = perftest::on_node(&node, "ib_read_lat", &client)?;
     pair::run(&mut server, &mut client, port, false, LIMIT).map(|_| ())

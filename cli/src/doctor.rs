@@ -9,6 +9,7 @@ use node::launcher::probe::{self, Answer};
 use node::launcher::{dir, provider};
 
 use crate::options::NodeDir;
+use crate::say::say_line;
 
 /// rdma-core releases whose private provider interface is known; the provider probes again when it is loaded.
 const KNOWN_RDMA_CORE: std::ops::RangeInclusive<u32> = 39..=65;
@@ -63,7 +64,7 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
             State::Limited => "limited",
             State::Missing => "missing",
         };
-        println!("{word:8} {:15} {}", f.what, f.text);
+        say_line!("{word:8} {:15} {}", f.what, f.text);
     }
     let bad = findings.iter().filter(|f| matches!(f.state, State::Missing)).count();
     if bad == 0 {

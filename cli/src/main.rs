@@ -10,6 +10,7 @@ mod pair;
 mod perftest;
 mod place;
 mod run;
+mod say;
 mod serve;
 mod sim;
 mod vf;

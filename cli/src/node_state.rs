@@ -9,6 +9,7 @@ use node::runtime::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Signals,
 };
 
+use crate::say::say;
 use crate::{fail, options, place};
 
 /// How often a capture is looked after.
@@ -49,7 +50,7 @@ const COUNTERS: [(Counters, &str); 28] = [
 pub fn node(command: &options::Node) -> ExitCode {
     match run(command) {
         Ok(text) => {
-            print!("{text}");
+            say!("{text}");
             ExitCode::SUCCESS
         }
         Err(e) => fail(1, e),

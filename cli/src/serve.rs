@@ -9,6 +9,7 @@ use node::runtime::link::Uplink;
 use node::runtime::{Node, NodeError, NodeOptions, ServedFunction, Signals};
 
 use crate::options::{PlugAt, Serve};
+use crate::say::say_line;
 use crate::{fail, place};
 
 pub fn serve(serve: &Serve) -> ExitCode {
@@ -36,15 +37,15 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Err(e) => return fail(1, e),
     };
     for (at, plug) in serve.plugs.iter().zip(&plugs) {
-        println!("iron{} at {}", at.function, plug.path().display());
+        say_line!("iron{} at {}", at.function, plug.path().display());
     }
     for link in &serve.links {
-        println!("linked by {link}");
+        say_line!("linked by {link}");
     }
     let _ = std::io::stdout().flush();
     signals.wait();
     for link in uplink.iter().flat_map(Uplink::status) {
-        println!("{link}");
+        say_line!("{link}");
     }
     ExitCode::SUCCESS
 }

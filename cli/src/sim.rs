@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::options::{Sim, SimTest};
+use crate::say::say_line;
 use devmodel::engine::sim::{self, Figures, Test};
 
 const DEFAULT_LAT: u32 = 2;
@@ -21,20 +22,32 @@ pub fn sim(options: &Sim) -> ExitCode {
     };
     match report.figures {
         Figures::Latency(l) => {
-            println!(
+            say_line!(
                 " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
                  t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
             );
-            println!(
+            say_line!(
                 " {:<7} {:<10} {:<14.2} {:<14.2} {:<14.2} {:<14.2} {:<14.2} {:<14.2} {:<14.2}",
-                report.bytes, report.iters, l.min, l.max, l.typical, l.avg, l.stdev, l.p99, l.p99_9
+                report.bytes,
+                report.iters,
+                l.min,
+                l.max,
+                l.typical,
+                l.avg,
+                l.stdev,
+                l.p99,
+                l.p99_9
             );
         }
         Figures::Bandwidth(b) => {
-            println!(" #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]");
-            println!(
+            say_line!(" #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]");
+            say_line!(
                 " {:<10} {:<14} {:<19.2} {:<21.2} {:<.6}",
-                report.bytes, report.iters, b.peak, b.average, b.mpps
+                report.bytes,
+                report.iters,
+                b.peak,
+                b.average,
+                b.mpps
             );
         }
     }

@@ -7,6 +7,7 @@ use driver::pci::{PciDevice, PciError, Summary, Sysfs};
 
 use crate::fail;
 use crate::options::Vf;
+use crate::say::say;
 
 /// Network controllers (class 0x02) and InfiniBand controllers (class 0x0c, subclass 0x06).
 const NETWORK: u32 = 0x02;
@@ -16,7 +17,7 @@ const MELLANOX: u16 = 0x15b3;
 pub fn vf(command: &Vf) -> ExitCode {
     match run(&Sysfs::default(), command) {
         Ok(text) => {
-            print!("{text}");
+            say!("{text}");
             ExitCode::SUCCESS
         }
         Err(e) => fail(1, e),

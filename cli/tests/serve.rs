@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -276,7 +277,7 @@ fn nobody_asks_nothing_runs() {
 fn a_silent_client_holds_nobody_up() {
     let served = Served::with(&["--plug", &format!("3=/dev/shm/ironverbs-silent-{}", std::process::id())]);
     let silent = PathBuf::from(format!("/dev/shm/ironverbs-silent-{}", std::process::id()));
-    let mut stream = std::os::unix::net::UnixStream::connect(&silent).unwrap();
+    let mut stream = UnixStream::connect(&silent).unwrap();
     // Half a header, and no more.
     std::io::Write::write_all(&mut stream, &[1, 0, 1]).unwrap();
     let (guest, program) = served.pair();
@@ -297,6 +298,27 @@ fn a_silent_client_holds_nobody_up() {
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
     drop(served);
     let _ = fs::remove_file(silent);
+}
+
+#[test]
+fn a_server_goes_on_when_nobody_reads_what_it_says() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.dir()).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(ours);
+    let process = command(&scratch, &[]).stdout(OwnedFd::from(theirs)).spawn().unwrap();
+    let mut served = Served { scratch, process };
+    let begun = Instant::now();
+    while !served.socket().exists() {
+        assert!(begun.elapsed() < SOON, "expected a socket within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    served.guest();
+    served.signal("TERM");
+    let status = served.process.wait().unwrap();
+    let mut why = String::new();
+    served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+    assert!(status.success() && why.is_empty(), "{status}: {why}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ struct Joined {
     nodes: [Node; 2],
     links: Vec<Running>,
     sockets: PathBuf,
+    /// Whether frames are lost on the way, on purpose.
+    loses: bool,
     /// Keeps the tests apart.
     _turn: Node,
 }
@@ -58,7 +60,7 @@ impl Joined {
             let faults = if i == 0 && !faults.is_empty() { vec!["--link-faults", faults] } else { vec![] };
             links.push(node.ironverbs(&["serve"], &[&["--link", end][..], &faults].concat()));
         }
-        let joined = Self { nodes, links, sockets, _turn: turn };
+        let joined = Self { nodes, links, sockets, loses: faults.contains("drop"), _turn: turn };
         until("both uplinks to be held", || {
             joined.nodes.iter().all(|node| status(node).contains("uplink held"))
         });
@@ -67,7 +69,12 @@ impl Joined {
 
     fn pair(&self, tool: &str, options: &[&str]) -> Pair {
         let [server, client] = &self.nodes;
-        let pair = Pair::across(server, client, tool, options);
+        let run = || Pair::across(server, client, tool, options);
+        let pair = if self.loses && tool == "ibv_rc_pingpong" {
+            Pair::where_frames_are_lost(run)
+        } else {
+            run().unwrap_or_else(|said| panic!("{said}"))
+        };
         let said = format!("{}{}", pair.server, pair.client);
         assert!(!said.contains("invalid data") && !said.contains("Failed status"), "{tool}: {said}");
         pair
@@ -205,7 +212,9 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     let turn = Node::new("link-own", 2);
     turn.ironverbs(&["node", "create"], &["--vfs", "2", "--wire-faults", "drop=1%,corrupt=1%,seed=3"])
         .finish();
-    let pair = Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "1000"]);
+    let pair = Pair::where_frames_are_lost(|| {
+        Pair::try_pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "1000"])
+    });
     assert!(!format!("{}{}", pair.server, pair.client).contains("invalid data"));
     let (mut server, mut client) =
         Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "20", "-s", "65536"]);

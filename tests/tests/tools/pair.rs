@@ -279,15 +279,39 @@ fn address(dev: &str) -> String {
 }
 
 impl Pair {
-    /// A pair of programs on two nodes, joined by some link: `iron1` of each.
-    pub fn across(server: &Node, client: &Node, tool: &str, options: &[&str]) -> Self {
+    /// A pair of programs on two nodes, joined by some link: `iron1` of each. Or what was printed, if one failed.
+    pub fn across(server: &Node, client: &Node, tool: &str, options: &[&str]) -> Result<Self, String> {
         let port = port();
         let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
         let words = [&[tool, "-d", "iron1", gid, "1", "-p", &port], options].concat();
         let mut first = server.start(&words);
         listening(&port, &mut first);
-        let client = client.start(&[&words[..], &["127.0.0.1"]].concat()).finish();
-        Self { server: first.finish(), client }
+        let second = client.start(&[&words[..], &["127.0.0.1"]].concat());
+        Self::ends(first, second)
+    }
+
+    /// The end of both, or what was printed by a pair of which one failed.
+    fn ends(server: Running, client: Running) -> Result<Self, String> {
+        let what = client.what.clone();
+        let ((client_succeeded, client), (server_succeeded, server)) = (client.ends(), server.ends());
+        if client_succeeded && server_succeeded {
+            return Ok(Self { server, client });
+        }
+        Err(format!("{what} failed; the server printed\n{server}\nthe client printed\n{client}"))
+    }
+
+    /// A pair of `ibv_rc_pingpong` where frames are lost. It has no last word: who has all it waits for goes, and if its
+    /// last acknowledgement is lost nobody is there to repeat it. Its peer then runs out of retries, as IBTA 9.7.5.1.3
+    /// wants it; a run that ended so is made again, twice at most.
+    pub fn where_frames_are_lost(run: impl Fn() -> Result<Self, String>) -> Self {
+        let unanswered = |said: &String| said.contains("transport retry counter exceeded");
+        let mut ran = run();
+        for _ in 0..2 {
+            if ran.as_ref().err().is_some_and(unanswered) {
+                ran = run();
+            }
+        }
+        ran.unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// A pair of programs on functions that are served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches
@@ -337,8 +361,7 @@ impl Pair {
 
     fn run(node: &Node, server: &[&str], client: &[&str], port: &str) -> Self {
         let (first, second) = Self::start(node, server, client, port);
-        let client = second.finish();
-        Self { server: first.finish(), client }
+        Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// A server and, when it listens on the port both are told, its client; each `words` make a command of that port.
@@ -355,10 +378,23 @@ impl Pair {
 
     /// A pair of a libibverbs example program.
     pub fn pingpong(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
+        Self::try_pingpong(node, tool, server, client, options).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// The same, or what was printed by a pair of which one failed.
+    pub fn try_pingpong(
+        node: &Node,
+        tool: &str,
+        server: &str,
+        client: &str,
+        options: &[&str],
+    ) -> Result<Self, String> {
         let port = port();
         let common = |dev| [&[tool, "-d", dev, "-g", "1", "-p", &port], options].concat();
         let to = address(server);
-        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+        let (first, second) =
+            Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port);
+        Self::ends(first, second)
     }
 
     /// A pair of programs that find each other by what they tell each other over TCP: no GID index is given.

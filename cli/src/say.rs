@@ -1,0 +1,26 @@
+//! What a command prints. A reader that has read enough, such as `head`, or a log that is full stops nobody's work.
+
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+
+/// Like `print!`; a closed standard output is passed over, any other trouble told on standard error.
+macro_rules! say {
+    ($($what:tt)*) => { $crate::say::out(format_args!($($what)*)) };
+}
+
+/// Like `println!`, as [`say!`].
+macro_rules! say_line {
+    () => { $crate::say::out(format_args!("\n")) };
+    ($($what:tt)*) => { $crate::say::out(format_args!("{}\n", format_args!($($what)*))) };
+}
+
+pub(crate) use {say, say_line};
+
+pub(crate) fn out(what: Arguments<'_>) {
+    match std::io::stdout().write_fmt(what) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "ironverbs: cannot write to standard output: {e}");
+        }
+        _ => {}
+    }
+}
