@@ -35,10 +35,15 @@ build_one() { # SUITE
     mkdir -p "$ROOM"
     find "$ROOM" -maxdepth 1 -name "$1-*" -exec rm -rf {} +
     work=$dir.part
-    if ! debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then
+    # A mirror may be out of breath for a moment.
+    for try in 1 2 3; do
+        if debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then break; fi
         tail -n 5 "$ROOM/$1.log" >&2
-        die "debootstrap of $1 failed, see $ROOM/$1.log"
-    fi
+        [ $try -lt 3 ] || die "debootstrap of $1 failed, see $ROOM/$1.log"
+        for dir in proc sys; do if mountpoint -q "$work/$dir"; then umount -l "$work/$dir"; fi; done
+        rm -rf "$work"
+        sleep 5
+    done
     # Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
     for dir in proc sys; do if mountpoint -q "$work/$dir"; then umount -l "$work/$dir"; fi; done
     rm -rf "$work/var/cache/apt/archives" "$work/var/lib/apt/lists"
