@@ -15,7 +15,7 @@ die() { echo "install-deps: $*" >&2; exit 1; }
 
 case ${1:-demo} in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
-test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev debootstrap procps e2fsprogs xz-utils util-linux python3" ;;
+test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3" ;;
 *) die "unknown set '$1': demo or test" ;;
 esac
 

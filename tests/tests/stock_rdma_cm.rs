@@ -2,9 +2,12 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages rdmacm-utils and perftest.
 
+#[path = "tools/compile.rs"]
+mod compile;
 #[path = "tools/pair.rs"]
 mod pair;
 
+use compile::compiled_cpp;
 use pair::{Node, Pair, locks};
 use std::time::{Duration, Instant};
 
@@ -171,6 +174,16 @@ fn who_loses_its_peer_is_told() {
     let text = server.end();
     assert!(text.contains("server DISCONNECT EVENT"), "{}", tail(&text));
     assert_eq!(locks(&node, ALL), 0);
+}
+
+#[test]
+fn a_connection_can_be_ended_by_what_a_program_does_at_its_exit() {
+    let program = compiled_cpp("farewell").display().to_string();
+    for more in ["", "atexit"] {
+        let pair = pair("cm-farewell", &program, &format!("{program} {SERVER} {more}"));
+        assert_eq!(pair.client, "disconnected\nparted\n", "{more}");
+        assert_eq!(pair.server, "disconnected\n", "{more}");
+    }
 }
 
 fn tail(text: &str) -> String {

@@ -1,4 +1,5 @@
-//! Programs in C, compiled against the installed libibverbs.
+//! Programs in C and C++, compiled against the installed libibverbs and librdmacm.
+#![allow(dead_code)] // each test program uses its part
 
 use std::{
     path::{Path, PathBuf},
@@ -7,11 +8,20 @@ use std::{
 
 /// Compiles `tests/programs/NAME.c`.
 pub fn compiled(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(&source).arg("-libverbs");
-    let said = cc.output().expect("a C compiler (apt-get install gcc)");
+    built("cc", &format!("{name}.c"), &["-libverbs"])
+}
+
+fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().expect("a name"));
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(&source).args(libraries);
+    let said = command.output().expect("a compiler (apt-get install gcc g++)");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     program
+}
+
+/// Compiles `tests/programs/NAME.cpp`, which connects by librdmacm.
+pub fn compiled_cpp(name: &str) -> PathBuf {
+    built("c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
 }

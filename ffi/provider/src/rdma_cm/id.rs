@@ -49,6 +49,8 @@ pub struct Id {
     pub src: Option<SockAddr>,
     /// Destination.
     pub dst: Option<SockAddr>,
+    /// The search for its destination, of all there were in this process; 0: none.
+    pub search: u64,
     /// Its port and the GID of it.
     pub at: Option<At>,
     /// GID of the destination.
@@ -93,6 +95,7 @@ impl Id {
             reported: 0,
             src: None,
             dst: None,
+            search: 0,
             at: None,
             remote_gid: [0; 16],
             path: None,

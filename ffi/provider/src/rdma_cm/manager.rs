@@ -95,6 +95,8 @@ pub struct Manager {
     pub conns: HashMap<Conn, u32>,
     /// Listeners by port of the fabric and service id.
     pub listening: BTreeMap<(usize, u64), Listening>,
+    /// Searches for destinations so far.
+    pub searches: u64,
     /// The thread that waits for messages and times.
     pub thread: Option<Thread>,
     files: HashMap<RawFd, EventFile>,
@@ -110,6 +112,7 @@ impl Manager {
             lines: BTreeMap::new(),
             conns: HashMap::new(),
             listening: BTreeMap::new(),
+            searches: 0,
             thread: None,
             files: HashMap::new(),
             start: Instant::now(),

@@ -121,7 +121,7 @@ impl Manager {
         let Ok(device) = self.line(at.port).map(|line| line.device().clone()) else {
             return self.resolved(number, Err(libc::ENODEV));
         };
-        let uid = self.ids.get(number).map(|id| id.uid);
+        let search = self.search_begins(number);
         let ask = move || {
             guard((), || {
                 // A link-local address is made of the MAC.
@@ -129,15 +129,28 @@ impl Manager {
                 let found = link_local || device.transport().resolve(&gid).is_some();
                 let found = if found { Ok((at, gid)) } else { Err(libc::ETIMEDOUT) };
                 drop(device);
-                let mut manager = Shared::here().lock();
-                let same = |id: &&super::id::Id| Some(id.uid) == uid && id.state == State::AddrQuery;
-                if manager.ids.get(number).as_ref().is_some_and(same) {
-                    manager.resolved(number, found);
-                }
+                Shared::here().lock().search_ends(number, search, found);
             });
         };
         if super::thread::spawn("rdma_cm resolve", ask).is_err() {
             self.resolved(number, Err(libc::EAGAIN));
+        }
+    }
+
+    /// Numbers a search for the destination of `number`, which others may be looked for under later.
+    pub fn search_begins(&mut self, number: u32) -> u64 {
+        self.searches += 1;
+        if let Some(id) = self.ids.get_mut(number) {
+            id.search = self.searches;
+        }
+        self.searches
+    }
+
+    /// A search has ended: what it found is for the id it was for, if that still waits.
+    pub fn search_ends(&mut self, number: u32, search: u64, found: Result<(At, [u8; 16]), c_int>) {
+        let waits = |id: &super::id::Id| id.search == search && id.state == State::AddrQuery;
+        if self.ids.get(number).is_some_and(waits) {
+            self.resolved(number, found);
         }
     }
 

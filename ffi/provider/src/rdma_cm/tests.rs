@@ -2,6 +2,7 @@
 
 use super::commands::{Step, run};
 use super::hooks;
+use super::id::State;
 use super::manager::Shared;
 use super::open_files;
 use super::sockaddr::SockAddr;
@@ -122,6 +123,41 @@ fn an_id_goes_its_way_in_order_only() {
     assert_eq!(channel.write(command::QUERY, 271, query.bytes()), Step::Failed(libc::ENOSPC));
     assert_eq!(channel.write(command::QUERY, 288, query.bytes()), Step::Done);
     assert!(resp.src_size == 16 && SockAddr::read(&resp.src).is_some_and(|src| src.port() >= 32768));
+}
+
+#[test]
+fn a_search_answers_the_id_it_was_for_and_no_later_one_of_the_same_number() {
+    let channel = Channel::open(true);
+    let waiting = |id| {
+        let mut manager = Shared::here().lock();
+        let search = manager.search_begins(id);
+        manager.ids.get_mut(id).expect("the id").state = State::AddrQuery;
+        search
+    };
+    let state = |id| Shared::here().lock().ids.get(id).map(|id| id.state);
+    let mut event = uapi::EventResp::zero();
+    let get = uapi::GetEvent { response: &raw mut event as u64 };
+    // Numbers are used again, the lowest first; other tests take some, too.
+    let (id, before) = loop {
+        let first = channel.create(port_space::TCP);
+        let search = waiting(first);
+        assert_eq!(channel.destroy(first), (Step::Done, 0));
+        let second = channel.create(port_space::TCP);
+        if second == first {
+            break (second, search);
+        }
+    };
+    let search = waiting(id);
+    Shared::here().lock().search_ends(id, before, Err(libc::ETIMEDOUT));
+    assert_eq!(state(id), Some(State::AddrQuery), "its own search is under way");
+    assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Failed(libc::EAGAIN));
+    Shared::here().lock().search_ends(id, search, Err(libc::ETIMEDOUT));
+    assert_eq!(state(id), Some(State::Bound));
+    assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Done);
+    assert_eq!((event.id, event.event, event.status), (id, uapi::event::ADDR_ERROR, -libc::ETIMEDOUT));
+    // One that is told already is told nothing more.
+    Shared::here().lock().search_ends(id, search, Err(libc::ETIMEDOUT));
+    assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Failed(libc::EAGAIN));
 }
 
 #[test]

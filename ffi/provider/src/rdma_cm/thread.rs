@@ -8,7 +8,6 @@ use cm::Time;
 use libc::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -64,11 +63,6 @@ impl Manager {
         let wake = unsafe { OwnedFd::from_raw_fd(fd) };
         let handle = spawn("rdma_cm", move || guard((), || run(fd))).map_err(|_| libc::EAGAIN)?;
         self.thread = Some(Thread { handle, wake, until: None });
-        static ONCE: Once = Once::new();
-        // SAFETY: this object is never unloaded.
-        ONCE.call_once(|| unsafe {
-            libc::atexit(at_exit);
-        });
         Ok(())
     }
 
@@ -159,6 +153,13 @@ fn run(wake: RawFd) {
         }
     }
 }
+
+/// Run by the loader after all that the program wants done at its exit: handlers of atexit(3) and destructors of C++ objects may
+/// still end connections, and wait for that.
+#[used]
+// SAFETY: functions without arguments are what stands in this section.
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
     guard((), || {
