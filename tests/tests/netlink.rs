@@ -88,6 +88,54 @@ fn rdma_shows_the_objects_of_programs_and_whose_they_are() {
 }
 
 #[test]
+fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are() {
+    let node = Node::new("nl-cm-ids", 2);
+    let script = "rping -s -a 127.0.0.2 >/dev/null 2>&1 & s=$!; udaddy >/dev/null 2>&1 & u=$!; \
+        for i in $(seq 60); do [ $(rdma resource show cm_id | wc -l) = 4 ] && break; sleep 0.1; done; \
+        rping -c -a 127.0.0.2 -C 100000000 >/dev/null 2>&1 & c=$!; \
+        for i in $(seq 60); do [ $(rdma resource show cm_id | grep -c CONNECT) = 2 ] && break; sleep 0.1; done; \
+        rdma resource show cm_id; rdma resource show qp; rdma resource show iron1; \
+        echo $s $u $c; kill -9 $s $u $c; wait; rdma resource show cm_id; echo end; rdma resource show iron1";
+    let out = node.run(&["sh", "-c", script]);
+    let programs =
+        out.lines().find(|l| l.split(' ').all(|w| w.parse::<u32>().is_ok())).expect("their numbers");
+    let [server, datagrams, client] = programs.split(' ').collect::<Vec<_>>()[..] else { panic!("{out}") };
+    let value = |line: &str, name: &str| -> String {
+        let mut words = line.split_whitespace().skip_while(|w| *w != name);
+        words.nth(1).unwrap_or_else(|| panic!("no {name} in {line}: {out}")).into()
+    };
+    let rows = |state: &str, pid: &str| -> Vec<&str> {
+        let wanted = |l: &&str| l.contains(&format!("state {state} ")) && l.contains(&format!(" pid {pid} "));
+        out.lines().filter(wanted).collect()
+    };
+    // Who listens at every address does so at every device.
+    let everywhere = rows("LISTEN", datagrams);
+    let devices: Vec<&str> = everywhere.iter().map(|l| l.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(devices, ["iron0/1", "iron1/1", "iron2/1"], "{out}");
+    assert!(everywhere.iter().all(|l| l.contains("ps UDP") && l.contains("src-addr 0.0.0.0:7174")), "{out}");
+    let [listens] = rows("LISTEN", server)[..] else { panic!("{out}") };
+    assert!(listens.starts_with("link iron1/1 ") && listens.contains("comm rping"), "{out}");
+    assert_eq!((value(listens, "ps"), value(listens, "src-addr")), ("TCP".into(), "127.0.0.2:7174".into()));
+    // Both ends of the connection name each other, and queue pairs there are.
+    let ends = [rows("CONNECT", server), rows("CONNECT", client)].concat();
+    let [of_server, of_client] = ends[..] else { panic!("{out}") };
+    assert_eq!(value(of_server, "src-addr"), "127.0.0.2:7174");
+    assert_eq!(value(of_server, "src-addr"), value(of_client, "dst-addr"));
+    assert_eq!(value(of_server, "dst-addr"), value(of_client, "src-addr"));
+    for end in ends {
+        let qp = format!("lqpn {} ", value(end, "lqpn"));
+        let same = |l: &&str| l.contains(&qp) && l.contains("state RTS") && !l.contains("cm-idn");
+        assert!(out.lines().any(|l| same(&l)), "{qp}: {out}");
+        assert_eq!(value(end, "qp-type"), "RC");
+    }
+    let summary = out.lines().find(|l| l.contains("iron1: pd")).expect("a summary");
+    assert!(summary.contains("cm_id 4 "), "{out}");
+    // What programs had goes with them, however they end.
+    let after = out.split(programs).last().unwrap();
+    assert!(!after.contains("cm-idn") && after.contains("cm_id 0"), "{out}");
+}
+
+#[test]
 fn counters_count_in_the_kernels_units_and_stay_when_programs_go() {
     let node = Node::new("nl-counters", 2);
     // 100 messages of 65536 bytes in packets of 4096 (the path MTU is given), written to iron2.

@@ -9,6 +9,7 @@
 
 mod address;
 mod arena;
+mod board;
 mod capture;
 mod clock;
 mod core;
@@ -43,6 +44,7 @@ mod vfs;
 mod tests;
 
 pub use address::FunctionAddress;
+pub use board::{Board, CmId};
 pub use capture::{CaptureThread, Captured};
 pub use error::NodeError;
 pub use node::{Node, NodeOptions, open_device, open_device_of};

@@ -2,6 +2,7 @@
 
 use super::{
     NodeError,
+    board::{self, CmId},
     file::{MAGIC, Mapped, PARTIES, file_len},
     locks::LockFile,
     node::attach_region,
@@ -14,7 +15,7 @@ use hwspec::wire::mad::MAD_SIZE;
 use std::{
     fs::{Metadata, OpenOptions},
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering::*},
 };
 
@@ -23,6 +24,7 @@ pub struct Observer {
     map: Arc<Mapped>,
     region: Region,
     locks: &'static LockFile,
+    dir: PathBuf,
 }
 
 /// Whose an object is.
@@ -69,7 +71,12 @@ impl Observer {
             return Err(wrong(format!("layout {magic:#x}")));
         }
         let (base, len) = map.region();
-        Ok(Self { region: attach_region(base, len, &map)?, map, locks: LockFile::open(dir)? })
+        Ok(Self {
+            region: attach_region(base, len, &map)?,
+            map,
+            locks: LockFile::open(dir)?,
+            dir: dir.into(),
+        })
     }
 
     /// Whether the node in `dir` is still the one that is looked at.
@@ -131,6 +138,16 @@ impl Observer {
     /// The user contexts of `fid`: one for each time it is open. The context's own number is the row's index.
     pub fn contexts(&self, fid: u8) -> impl Iterator<Item = Seen<UctxRow>> + '_ {
         self.seen(fid, |row: &UctxRow| (row.head.uid, row.head.party))
+    }
+
+    /// The connection identifiers of `fid`. Their context is not known.
+    pub fn cm_ids(&self, fid: u8) -> impl Iterator<Item = Seen<CmId>> {
+        // Without the file nobody has used any.
+        let all = board::cm_ids(&self.dir).unwrap_or_default().into_iter();
+        all.filter(move |(_, _, row)| row.fid == fid).map(|(number, pid, row)| {
+            let owner = Owner { context: 0, pid };
+            Seen { number, owner, row }
+        })
     }
 
     /// Objects of programs that live: what the dead left goes when the next program comes.

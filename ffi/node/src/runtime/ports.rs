@@ -24,6 +24,8 @@ pub enum Matter {
     Elder,
     /// Somebody speaks at the function under the tag `port`.
     Agent,
+    /// Somebody shows its connection identifiers in the block `port` of the file (see `board`).
+    Board,
 }
 
 /// How it is held.
@@ -105,7 +107,17 @@ impl Ports {
 
     /// Whether another process holds any of `at`.
     pub fn held_elsewhere(&self, matter: Matter, at: PortAt) -> bool {
-        sys::range_holder(&self.file, at.range(matter))
+        Self::holder(&self.file, matter, at).is_some()
+    }
+
+    /// The process that holds any of `at` in a node's file, if another one than this does; 0 if its number is not to be seen.
+    pub fn holder(file: &File, matter: Matter, at: PortAt) -> Option<u32> {
+        sys::range_holder(file, at.range(matter))
+    }
+
+    /// The file, in which connection identifiers lie.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 }
 

@@ -134,12 +134,13 @@ pub fn unlock_range(file: &File, range: (i64, i64)) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
 }
 
-/// Whether another process holds any of `(start, length)`.
-pub fn range_holder(file: &File, range: (i64, i64)) -> bool {
+/// The process that holds any of `(start, length)`, if another one does; 0 for one whose number is not to be seen.
+pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
     let mut lock = range_lock(libc::F_WRLCK, range);
     // SAFETY: the structure lives across the call.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+    let held = asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short;
+    held.then(|| u32::try_from(lock.l_pid).unwrap_or(0))
 }
 
 /// What `body` says in a forked child, which must do little more than a system call.

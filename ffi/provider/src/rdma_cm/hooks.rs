@@ -105,6 +105,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
         // SAFETY: the caller's own arguments.
         return unsafe { libc::open(path, flags, mode) };
     }
+    let _whole = Uncancelled::new();
     let opened = guard(Err(libc::EIO), || Shared::here().lock().open(flags & libc::O_NONBLOCK != 0));
     match opened {
         Ok(fd) => {
@@ -122,6 +123,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
 /// As close(2).
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if open_files::leave(fd) {
+        let _whole = Uncancelled::new();
         guard((), || Shared::here().lock().close(fd));
     }
     // SAFETY: the caller's own argument.
@@ -146,12 +148,48 @@ unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -
     unsafe { fstat(fd, stat) }
 }
 
+/// While it lives this thread is not cancelled: system calls of ours are no points at which the caller expects that, and
+/// unwinding would end in our frames.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn new() -> Self {
+        const DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: an int to fill.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: as it was.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
 // A thread may be cancelled in these, which unwinds through the caller.
 unsafe extern "C-unwind" {
+    fn pthread_testcancel();
     fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
     fn pause() -> c_int;
     #[link_name = "write"]
     fn real_write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t;
+}
+
+/// Does a command, whole.
+///
+/// # Safety
+/// As [`commands::run`].
+pub unsafe fn command(fd: c_int, buffer: *const c_void, length: size_t) -> Step {
+    let _whole = Uncancelled::new();
+    // SAFETY: by contract.
+    guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) })
 }
 
 /// What librdmacm calls instead of write(2).
@@ -165,31 +203,50 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: 
         // SAFETY: the caller's own arguments.
         return unsafe { real_write(fd, buffer, length) };
     }
+    let mut waited = false;
     loop {
+        // SAFETY: takes nothing.
+        unsafe { pthread_testcancel() };
         // SAFETY: by contract.
-        let step = guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) });
-        match step {
+        match unsafe { command(fd, buffer, length) } {
             Step::Done => return length as ssize_t,
             Step::Failed(errno) => {
+                if waited && !open_files::holds(fd) {
+                    // SAFETY: nothing here needs to be dropped.
+                    unsafe { wait_for_ever() };
+                }
                 set_errno(errno);
                 return -1;
             }
-            Step::Wait => {
-                let mut byte = 0u8;
-                // SAFETY: one byte to fill; it stays where it is.
-                let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-                if got < 0 {
-                    return -1;
-                }
-                // Another thread has closed the channel. In the kernel this one would wait for ever, and programs count on
-                // that: their event thread ends with the process.
-                if got == 0 {
-                    loop {
-                        // SAFETY: takes nothing.
-                        unsafe { pause() };
-                    }
-                }
-            }
+            // SAFETY: nothing here needs to be dropped.
+            Step::Wait if unsafe { wait_for_event(fd) } => waited = true,
+            Step::Wait => return -1,
         }
+    }
+}
+
+/// Waits until an event may have come at a channel. False: errno says why not.
+///
+/// # Safety
+/// The thread may be cancelled there.
+pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one byte to fill; it stays where it is.
+    let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    // Another thread has closed the channel, now or a moment ago. In the kernel this one would wait for ever, and programs
+    // count on that: their event thread ends with the process.
+    if got == 0 || (got < 0 && !open_files::holds(fd)) {
+        // SAFETY: by contract.
+        unsafe { wait_for_ever() };
+    }
+    got > 0
+}
+
+/// # Safety
+/// As [`wait_for_event`].
+unsafe extern "C-unwind" fn wait_for_ever() {
+    loop {
+        // SAFETY: takes nothing.
+        unsafe { pause() };
     }
 }

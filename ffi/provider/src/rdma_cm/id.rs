@@ -28,6 +28,22 @@ pub enum State {
     Listen,
 }
 
+impl State {
+    /// Its number there.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Idle => 0,
+            Self::AddrQuery => 1,
+            Self::AddrResolved => 2,
+            Self::RouteResolved => 4,
+            Self::Connect => 5,
+            Self::Disconnect => 6,
+            Self::Bound => 7,
+            Self::Listen => 8,
+        }
+    }
+}
+
 /// A connection or listener of the protocol: number of the port, and the id there.
 pub type Conn = (usize, ConnId);
 

@@ -5,6 +5,7 @@ use super::id::{Conn, Id};
 use super::line::Line;
 use super::multicast::Group;
 use super::open_files;
+use super::shown::{Ids, Shown};
 use super::slab::Slab;
 use super::thread::Thread;
 use super::uapi::{Ece, EventResp, Plain};
@@ -13,6 +14,7 @@ use crate::guard::Birth;
 use cm::{ConnId, Time};
 use libc::c_int;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -56,19 +58,44 @@ impl Shared {
     }
 
     /// Alone with it.
-    pub fn lock(&self) -> MutexGuard<'_, Manager> {
-        self.manager.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> Turn<'_> {
+        Turn(self.manager.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The same within 10 ms, or not at all.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Manager>> {
+    pub fn try_lock(&self) -> Option<Turn<'_>> {
         match self.manager.try_lock() {
-            Ok(manager) => Some(manager),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Ok(manager) => Some(Turn(manager)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Turn(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 None
             }
+        }
+    }
+}
+
+/// Alone with the manager; what has changed is shown when that ends.
+pub struct Turn<'a>(MutexGuard<'a, Manager>);
+
+impl Deref for Turn<'_> {
+    type Target = Manager;
+
+    fn deref(&self) -> &Manager {
+        &self.0
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut Manager {
+        &mut self.0
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.0.show();
         }
     }
 }
@@ -84,7 +111,9 @@ pub struct Listening {
 /// See [`Shared`].
 pub struct Manager {
     /// Ids by their handles.
-    pub ids: Slab<Id>,
+    pub ids: Ids,
+    /// What others see of them.
+    pub shown: Shown,
     /// Memberships by their handles.
     pub groups: Slab<Group>,
     /// The ports of the fabric.
@@ -106,7 +135,8 @@ pub struct Manager {
 impl Manager {
     fn new() -> Self {
         Self {
-            ids: Slab::default(),
+            ids: Ids::default(),
+            shown: Shown::default(),
             groups: Slab::default(),
             ports: Vec::new(),
             lines: BTreeMap::new(),

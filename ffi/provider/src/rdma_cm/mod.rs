@@ -20,6 +20,7 @@ mod open_files;
 mod qp_attr;
 mod resolve;
 mod route;
+mod shown;
 mod slab;
 mod sockaddr;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::uapi::{self, Plain, command, port_space};
 use libc::{c_int, c_void};
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 struct Channel(RawFd);
 
@@ -188,24 +189,71 @@ fn a_channel_without_events_says_so_or_waits_and_the_thread_that_waits_can_be_ca
         unsafe { hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16) };
         std::ptr::null_mut()
     }
-    // SAFETY: the C library's own threads; nothing in the cancelled frames needs to be dropped.
+    assert_eq!(cancelled(wait, slow.0), -1, "PTHREAD_CANCELED");
+}
+
+/// What a thread of the C library ends with that is cancelled after a while. Nothing in its frames may need to be dropped.
+fn cancelled(body: extern "C-unwind" fn(*mut c_void) -> *mut c_void, channel: RawFd) -> isize {
+    // SAFETY: the C library's own threads; unwinding ends in its frames.
     unsafe {
-        unsafe extern "C" {
-            fn pthread_cancel(thread: libc::pthread_t) -> c_int;
-        }
-        let mut thread = 0;
         let start = std::mem::transmute::<
             extern "C-unwind" fn(*mut c_void) -> *mut c_void,
             extern "C" fn(*mut c_void) -> *mut c_void,
-        >(wait);
+        >(body);
+        let mut thread = 0;
         assert_eq!(
-            libc::pthread_create(&raw mut thread, std::ptr::null(), start, slow.0 as usize as *mut c_void),
+            libc::pthread_create(&raw mut thread, std::ptr::null(), start, channel as usize as *mut c_void),
             0
         );
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert_eq!(pthread_cancel(thread), 0);
+        pthread_cancel(thread);
         let mut answer = std::ptr::null_mut();
         assert_eq!(libc::pthread_join(thread, &raw mut answer), 0);
-        assert_eq!(answer as isize, -1, "PTHREAD_CANCELED");
+        answer as isize
     }
+}
+
+unsafe extern "C" {
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_a_command_does_it_to_its_end() {
+    static ID: AtomicU32 = AtomicU32::new(0);
+    let channel = Channel::open(true);
+    ID.store(channel.create(port_space::UDP), SeqCst);
+
+    extern "C-unwind" fn write(channel: *mut c_void) -> *mut c_void {
+        let own = uapi::WriteEvent { id: ID.load(SeqCst), event: uapi::event::USER, ..Plain::zero() };
+        let body = own.bytes();
+        let head = uapi::Header { command: command::WRITE_CM_EVENT, in_len: body.len() as u16, out_len: 0 };
+        let mut bytes = [0u8; 512];
+        bytes[..8].copy_from_slice(head.bytes());
+        bytes[8..8 + body.len()].copy_from_slice(body);
+        // SAFETY: a whole command. The cancellation is due at once, and what wakes the program is a system call.
+        unsafe {
+            pthread_cancel(libc::pthread_self());
+            hooks::command(channel as usize as c_int, bytes.as_ptr().cast(), 8 + body.len());
+            hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 8 + body.len());
+        }
+        std::ptr::null_mut()
+    }
+    assert_eq!(cancelled(write, channel.0), -1, "PTHREAD_CANCELED at the next call");
+    let mut event = uapi::EventResp::zero();
+    let get = uapi::GetEvent { response: &raw mut event as u64 };
+    assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Done);
+    assert_eq!(event.event, uapi::event::USER);
+    assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Failed(libc::EAGAIN), "once");
+}
+
+#[test]
+fn a_thread_whose_channel_is_closed_before_it_sleeps_is_told_nothing() {
+    extern "C-unwind" fn wait(channel: *mut c_void) -> *mut c_void {
+        // SAFETY: nothing in this frame needs to be dropped.
+        unsafe { hooks::wait_for_event(channel as usize as c_int) };
+        std::ptr::null_mut()
+    }
+    // A number that no descriptor has.
+    let gone = RawFd::MAX;
+    assert_eq!(cancelled(wait, gone), -1, "PTHREAD_CANCELED");
 }

@@ -83,6 +83,9 @@ pub mod attr {
     pub const RES_KERN_NAME: u16 = 29;
     pub const RES_CM_ID: u16 = 30;
     pub const RES_CM_ID_ENTRY: u16 = 31;
+    pub const RES_PS: u16 = 32;
+    pub const RES_SRC_ADDR: u16 = 33;
+    pub const RES_DST_ADDR: u16 = 34;
     pub const RES_CQ: u16 = 35;
     pub const RES_CQ_ENTRY: u16 = 36;
     pub const RES_CQE: u16 = 37;

@@ -2,7 +2,7 @@
 
 use super::{Attributes, Call, Done, PORT, Refused, attr, cmd, handle};
 use crate::devices::DeviceInfo;
-use crate::runtime::{Observer, Owner, Seen};
+use crate::runtime::{CmId, Observer, Owner, Seen};
 use devmodel::state::{CqRow, MkeyRow, PdRow, QpFlags, QpRow, SrqRow};
 use hwspec::context::{QpState, ServiceType};
 
@@ -34,8 +34,7 @@ const CM_ID: Kind = Kind {
     entry: attr::RES_CM_ID_ENTRY,
     id: attr::RES_CM_IDN,
     per_port: true,
-    // Connection identifiers are the programs' own here.
-    list: |_, _, _| Vec::new(),
+    list: cm_ids,
 };
 const CQ: Kind =
     Kind { table: attr::RES_CQ, entry: attr::RES_CQ_ENTRY, id: attr::RES_CQN, per_port: false, list: cqs };
@@ -263,6 +262,30 @@ fn qps(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         all.push((number, out));
     }
     all
+}
+
+fn cm_ids(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
+    /// Bytes of `struct __kernel_sockaddr_storage`.
+    const STORAGE: usize = 128;
+    let entry = |Seen { number, owner: whose, row }: Seen<CmId>| {
+        let mut out = Attributes::default();
+        out.u32(attr::PORT_INDEX, PORT);
+        if row.qpn != 0 {
+            out.u32(attr::RES_LQPN, row.qpn).u8(attr::RES_TYPE, row.qp_type);
+        }
+        out.u32(attr::RES_PS, row.port_space.into()).u8(attr::RES_STATE, row.state);
+        for (kind, address) in [attr::RES_SRC_ADDR, attr::RES_DST_ADDR].into_iter().zip(row.addresses) {
+            if address[..2] != [0; 2] {
+                let mut storage = [0; STORAGE];
+                storage[..address.len()].copy_from_slice(&address);
+                out.bytes(kind, &storage);
+            }
+        }
+        out.u32(attr::RES_CM_IDN, number);
+        owner(&mut out, Owner { context: 1, ..whose });
+        (number, out)
+    };
+    observer.cm_ids(fid).map(entry).collect()
 }
 
 fn cqs(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
