@@ -82,6 +82,9 @@ pair() {
 
 check "ibv_devices" iron2 ibv_devices
 check "ibv_devinfo -v" PORT_ACTIVE ibv_devinfo -v -d iron1
+# It waits for events for ever; what it says first is that it does.
+check "ibv_asyncwatch" "iron1: async event FD" \
+    sh -c 'timeout 1 stdbuf -o0 ibv_asyncwatch -d iron1; [ $? = 124 ]'
 pair ibv_rc_pingpong pingpong -c -n 1000
 pair ibv_rc_pingpong pingpong -c -e -n 1000
 pair ib_write_bw perftest -n 1000
@@ -141,6 +144,28 @@ meet "rping -C 10000" "" rping -s -C 10000 -- rping -c -a 127.0.0.2 -C 10000
 meet "ucmatose -c 10" "return status 0" ucmatose -c 10 -- ucmatose -s 127.0.0.2 -c 10
 meet "udaddy" "return status 0" udaddy -- udaddy -s 127.0.0.2
 meet "rstream" "" rstream -S 4096 -I 100 -- rstream -s 127.0.0.2 -S 4096 -I 100
+meet "mckey" "return status 0" mckey -m 224.1.1.1 -b 127.0.0.2 -C 3 -- mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 3
+# A server of copies does not end by itself.
+head -c 1000003 /dev/urandom >"$folder/ironverbs/from"
+rm -f "$folder/ironverbs/to"
+run rcopy >"$node/server" 2>&1 &
+server=$!
+copied=FAILED
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    sleep 0.3
+    if run rcopy /ironverbs/from 127.0.0.2:/ironverbs/to >"$node/client" 2>&1; then copied=ok && break; fi
+    kill -0 $server 2>/dev/null || break
+done
+cmp "$folder/ironverbs/from" "$folder/ironverbs/to" >>"$node/client" 2>&1 || copied=FAILED
+kill $server 2>/dev/null || true
+wait $server 2>/dev/null || true
+say rcopy $copied
+if [ $copied = FAILED ]; then
+    sed 's/^/    server: /' "$node/server" >&2
+    sed 's/^/    client: /' "$node/client" >&2
+    failed=1
+fi
+rm -f "$folder/ironverbs/from" "$folder/ironverbs/to"
 for how in "ib_send_bw" "ib_write_bw" "ib_send_bw -c UD"; do
     port=$((port + 1))
     # shellcheck disable=SC2086 # words of our own
