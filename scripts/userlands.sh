@@ -40,16 +40,16 @@ build_one() { # SUITE
         if debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then break; fi
         tail -n 5 "$ROOM/$1.log" >&2
         [ $try -lt 3 ] || die "debootstrap of $1 failed, see $ROOM/$1.log"
-        for dir in proc sys; do if mountpoint -q "$work/$dir"; then umount -l "$work/$dir"; fi; done
+        for busy in proc sys; do if mountpoint -q "$work/$busy"; then umount -l "$work/$busy"; fi; done
         rm -rf "$work"
         sleep 5
     done
     # Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
-    for dir in proc sys; do if mountpoint -q "$work/$dir"; then umount -l "$work/$dir"; fi; done
+    for busy in proc sys; do if mountpoint -q "$work/$busy"; then umount -l "$work/$busy"; fi; done
     rm -rf "$work/var/cache/apt/archives" "$work/var/lib/apt/lists"
     mkdir -p "$work/ironverbs"
     touch "$work/.made"
-    mv "$work" "$dir"
+    mv -T "$work" "$dir"
 }
 
 case ${1:-check} in
