@@ -23,6 +23,8 @@ pub struct QpQueues {
     pub qpn: u32,
     /// Whether messages come from whoever knows its number: then completions say from whom.
     pub datagram: bool,
+    /// Whether it is of raw packets, two queues on the device.
+    pub raw: bool,
     pub sq: SendTracker,
     pub rq: RecvTracker,
     /// Where the receives point, for messages that come in the CQE.
@@ -245,7 +247,7 @@ impl QpTable {
 /// The work completion a CQE means. `None`: it names a QP that is not there (any more), or is none.
 #[inline(always)]
 pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
-    let Some(qp) = table.get(cqe.qpn().0) else { return by_target(table, cqe) };
+    let Some(qp) = table.get(cqe.qpn().0) else { return by_index(table, cqe) };
     let counter = cqe.wqe_counter();
     let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
     match cqe.opcode() {
@@ -321,10 +323,15 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, mut wc: Completion) ->
     wc
 }
 
-/// A receive that came by a target QP of XRC, which is not this queue's to know; the CQE names the SRQ.
+/// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; or one
+/// that a receive queue of raw packets flushed, whose CQE has the QP's number as user index.
 #[cold]
-fn by_target(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
-    let srq = table.srq(cqe.srqn_uidx() & 0xff_ffff)?;
+fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+    let index = cqe.srqn_uidx() & 0xff_ffff;
+    let Some(srq) = table.srq(index) else {
+        let qp = table.get(index).filter(|qp| qp.raw && cqe.opcode() == CqeOpcode::RespErr)?;
+        return Some(Completion { qpn: qp.qpn, ..failed(cqe, qp.rq.complete(cqe.wqe_counter())) });
+    };
     let qpn = cqe.qpn().0;
     match cqe.opcode() {
         CqeOpcode::RespErr => {
@@ -427,6 +434,7 @@ mod tests {
         Arc::new(QpQueues {
             qpn,
             datagram: false,
+            raw: false,
             sq: SendTracker::new(8),
             rq: RecvTracker::new(4),
             inbox: None,

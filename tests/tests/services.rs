@@ -347,6 +347,45 @@ fn raw_packets_reach_the_queue_their_flow_names() {
 }
 
 #[test]
+fn raw_packets_posted_in_error_are_flushed_in_order() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::RawPacket), End::new(&node, 2, Service::RawPacket));
+    a.run();
+    b.run();
+    let state = |qp_state| QpAttr { qp_state, ..QpAttr::default() };
+    let flushed = |wanted: std::ops::Range<u64>| {
+        for wr_id in wanted {
+            let wc = b.next(SOON).expect("a completion");
+            assert_eq!((wc.wr_id, wc.status, wc.qpn), (wr_id, WcStatus::WrFlushErr, b.qp.qpn()));
+        }
+        b.nothing();
+    };
+    for _ in 0..2 {
+        (0..8).for_each(|wr_id| b.receive(wr_id, 1000));
+        b.nothing();
+        b.qp.modify(&state(QpState::Err), Mask::STATE).expect("ERR");
+        flushed(0..8);
+        // There is a doorbell for sends, and none for receives.
+        (9..12).for_each(|_| b.send(100, &Target::Peer).expect("a post"));
+        assert!(
+            (0..3).all(|_| b.next(SOON).is_some_and(|wc| wc.status == WcStatus::WrFlushErr && wc.wr_id == 9))
+        );
+        (20..26).for_each(|wr_id| b.receive(wr_id, 1000));
+        flushed(20..26);
+        // And it can be used again.
+        b.qp.modify(&state(QpState::Reset), Mask::STATE).expect("RESET");
+        b.run();
+        b.receive(30, ROOM);
+        let flow = Flow::create(&b.qp, &frames_to(b.mac())).expect("a flow");
+        let len = a.frame(b.mac(), 0x88b5, 200);
+        a.send(len, &Target::Peer).expect("a post");
+        assert_eq!(b.good(WcOpcode::Recv).wr_id, 30);
+        drop(flow);
+        a.good(WcOpcode::Send);
+    }
+}
+
+#[test]
 fn frames_to_groups_come_back_unless_the_queue_blocks_them() {
     let (_scratch, node) = node();
     let (a, b) = (End::new(&node, 1, Service::RawPacket), End::blocking(&node, 1, Service::RawPacket));

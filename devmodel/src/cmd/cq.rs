@@ -6,7 +6,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    region::{Effect, Func},
+    region::{Effect, Func, TimerKind},
     state::{CqRow, EqRow, UarRow},
     translate,
 };
@@ -60,8 +60,11 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<CqRow>(0)?;
     call.hold::<UarRow>(uar);
     call.hold::<EqRow>(eqn);
+    let ring = input.cq_umem_valid().then_some(input.cq_umem_id());
+    let umems = memory::hold(call, [ring, umem]);
     if let Some(row) = call.func.row_mut::<CqRow>(index) {
         row.memory = memory;
+        row.umems = umems;
         row.dbr = dbr;
         row.log_size = log_size.into();
         row.eqn = eqn;
@@ -160,8 +163,10 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
         call.func.effect(Effect::Write { at, data: cqe.as_bytes() });
     }
     memory::unmap(call.func, row.memory);
+    memory::release(call.func, [row.umems[0], 0]);
     if let Some(row) = call.func.row_mut::<CqRow>(index) {
         row.memory = memory;
+        row.umems[0] = 0;
         row.log_size = log_size.into();
         row.pi = row.pi.wrapping_add(1);
         row.ci = ci;
@@ -181,9 +186,10 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 /// Ends the completion queue, whoever refers to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<CqRow>(index) else { return };
-    let (memory, uar, eqn) = (row.memory, row.uar, row.eqn);
+    let (memory, umems, uar, eqn) = (row.memory, row.umems, row.uar, row.eqn);
     memory::unmap(func, memory);
-    func.forget_cq_timer(index);
+    memory::release(func, umems);
+    func.forget_timer(index, TimerKind::Cq);
     let_go::<UarRow>(func, uar);
     let_go::<EqRow>(func, eqn);
     func.free::<CqRow>(index);

@@ -1,7 +1,7 @@
 //! Page lists of queues, and user memory objects, which are page lists by themselves.
 
 use super::{
-    call::Call,
+    call::{Call, let_go},
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
@@ -45,9 +45,35 @@ pub(super) fn map(call: &mut Call<'_, '_, '_>, offset: usize, layout: Layout) ->
     Ok(WqMemory { mtt: range.first, pages: range.len, log_page, offset: first as u32 })
 }
 
+/// The index of a user memory object that queues of the caller may lie in. Not even the function's driver uses those of
+/// other contexts: they end with their context, whoever uses them.
+fn find(call: &Call<'_, '_, '_>, umem: u32) -> Done<u32> {
+    let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
+    let own = call.func.row::<UmemRow>(index).is_some_and(|row| row.head.uid == call.uid);
+    Syndrome::NoSuchUmem.unless(own)?;
+    Ok(index)
+}
+
+/// A queue whose ring and doorbell record lie in these objects holds them: what its row keeps of them.
+pub(super) fn hold(call: &mut Call<'_, '_, '_>, umems: [Option<u32>; 2]) -> [u16; 2] {
+    umems.map(|umem| {
+        let Some(index) = umem.and_then(|umem| call.func.index::<UmemRow>(umem)) else { return 0 };
+        call.hold::<UmemRow>(index);
+        index as u16 + 1
+    })
+}
+
+/// A queue is gone, and holds its objects no more.
+pub(super) fn release(func: &mut Func<'_>, umems: [u16; 2]) {
+    for index in umems.iter().filter_map(|umem| umem.checked_sub(1)) {
+        let number = func.number::<UmemRow>(index.into());
+        let_go::<UmemRow>(func, number);
+    }
+}
+
 /// Takes the pages from byte `at` of a user memory object on. The queue has its own list of them from now on.
 pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64) -> Done<WqMemory> {
-    let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
+    let index = find(call, umem)?;
     let Some(whole) = call.func.row::<UmemRow>(index).map(|row| row.memory) else {
         return Syndrome::NoSuchUmem.refuse();
     };
@@ -67,7 +93,7 @@ pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64
 /// A doorbell record's address: `at` itself, or that byte of a user memory object.
 pub(super) fn record_in(call: &Call<'_, '_, '_>, umem: Option<u32>, at: u64) -> Done<u64> {
     let Some(umem) = umem else { return record(at) };
-    let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
+    let index = find(call, umem)?;
     let row = call.func.row::<UmemRow>(index);
     let found = row.and_then(|row| translate::queue(call.func, &row.memory, u32::try_from(at).ok()?));
     record(found.ok_or(Refused(Syndrome::PageList))?)
@@ -99,10 +125,13 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&out)
 }
 
-/// `DESTROY_UMEM`. Queues keep the pages they were made with.
+/// `DESTROY_UMEM`. As every other object it is refused with BAD_RES_STATE while something lies in it (PRM: command
+/// status 0x9, "object is referenced by another").
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyUmemIn = call.input()?;
     let index = call.own::<UmemRow>(input.umem_id(), Syndrome::NoSuchUmem)?;
+    let refs = call.func.row::<UmemRow>(index).map_or(0, |row| row.head.refs);
+    Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
     call.answer(&DestroyUmemOut::zeroed())
 }

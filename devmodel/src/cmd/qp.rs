@@ -117,6 +117,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.hold::<CqRow>(send_cq);
     call.hold::<CqRow>(receive_cq);
     srq.iter().for_each(|srq| call.hold::<SrqRow>(*srq));
+    let ring = input.wq_umem_valid().then_some(input.wq_umem_id());
+    let umems = memory::hold(call, [ring, umem]);
     if let Some(row) = call.func.row_mut::<QpRow>(index) {
         row.state = QpState::Reset.raw();
         row.service = service.raw();
@@ -128,6 +130,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.user_index = context.user_index();
         row.dbr = dbr;
         row.memory = memory;
+        row.umems = umems;
         row.sq_offset = rq_bytes as u32;
         row.log_sq = context.log_sq_size();
         row.log_rq = context.log_rq_size();
@@ -176,6 +179,7 @@ pub(super) fn reset(row: &mut QpRow) {
         srqn: row.srqn,
         dbr: row.dbr,
         memory: row.memory,
+        umems: row.umems,
         sq_offset: row.sq_offset,
         log_sq: row.log_sq,
         log_rq: row.log_rq,
@@ -219,12 +223,14 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
+    let umems = row.umems;
     let srq = row.has(QpFlags::HAS_SRQ).then_some(row.srqn);
     let xrcd = (row.service == ServiceType::Xrc.raw()).then_some(row.xrcd);
     special_qps::leave(func, index);
     super::mcg::leave_all(func, index);
     func.forget_timers(index);
     memory::unmap(func, memory);
+    memory::release(func, umems);
     let_go::<PdRow>(func, pd);
     let_go::<UarRow>(func, uar);
     let_go::<CqRow>(func, send_cq);

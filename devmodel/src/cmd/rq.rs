@@ -5,10 +5,11 @@ use super::{
     memory::{self, Layout as Memory},
     qp::LOG_MAX_RQ_STRIDE,
     refusal::{Done, Syndrome},
-    sq::{CYCLIC, LOG_MAX_SIZE, RESET, STATE, may_go},
+    sq::{CYCLIC, ERROR, LOG_MAX_SIZE, RESET, STATE, may_go},
 };
 use crate::{
-    region::Func,
+    pipe,
+    region::{Func, TimerKind},
     state::{CounterRow, CqRow, PdRow, RqRow},
 };
 use hwspec::{
@@ -62,6 +63,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.log_stride = wq.log_wq_stride().into();
         row.flags |= if c.rlky() { RqRow::RLKY } else { 0 };
         row.flags |= if c.vsd() { RqRow::KEEP_VLAN } else { 0 };
+        row.flags |= if c.flush_in_error_en() { RqRow::FLUSH } else { 0 };
         row.flags |= if pd.is_some() { RqRow::HAS_PD } else { 0 };
         row.counter_set = c.counter_set_id().into();
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;
@@ -88,8 +90,9 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let Some(row) = call.func.row_mut::<RqRow>(index) else { return Syndrome::NoSuchRq.refuse() };
     let state = row.state as u8;
     Syndrome::QueueState.unless(input.rq_state() == state && may_go(state, c.state()))?;
-    row.state = c.state().into();
-    if c.state() == RESET {
+    let to = c.state();
+    row.state = to.into();
+    if to == RESET {
         (row.pi, row.ci) = (0, 0);
     }
     if fields & VSD != 0 {
@@ -97,6 +100,10 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     }
     if fields & COUNTER_SET != 0 {
         row.counter_set = c.counter_set_id().into();
+    }
+    match to {
+        ERROR => pipe::flush_receives(call.func, call.step.now, index),
+        _ => call.func.forget_timer(index, TimerKind::Rq),
     }
     call.answer(&ModifyRqOut::zeroed())
 }
@@ -143,6 +150,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<RqRow>(index) else { return };
     let (memory, cqn) = (row.memory, row.cqn);
     let pd = (row.flags & RqRow::HAS_PD != 0).then_some(row.pd);
+    func.forget_timer(index, TimerKind::Rq);
     memory::unmap(func, memory);
     pd.iter().for_each(|pd| let_go::<PdRow>(func, *pd));
     let_go::<CqRow>(func, cqn);

@@ -18,13 +18,18 @@ const ETHERNET_MTU: u16 = 9000;
 /// `vport_state`: up; `admin_state`: up.
 const VPORT_UP: u32 = 1;
 
+/// Tables whose numbers peers know. They come back late also over resets: a queue pair with a number that a peer still
+/// thinks connected is refused as a stale connection (IBTA 12.9.8.3.1), and what is written to a key of before must not
+/// hit memory of now.
+const KNOWN_TO_PEERS: [Table; 3] = [Table::Qp, Table::Srq, Table::Mkey];
+
 /// Registers and books after reset, with no objects. Counts the reset.
 pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
     // The subnet's groups are not the function's alone.
-    let groups = func.function().free[Table::SubnetGroup as usize];
+    let before_reset = func.function().free;
     let (before, last) = (func.function().before, func.function().counters);
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
@@ -40,7 +45,12 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         rx_next: rx_tail,
         ..FunctionRow::new_zeroed()
     };
-    *func.function_mut(|f| &mut f.free[Table::SubnetGroup as usize]) = groups;
+    let groups = Table::SubnetGroup as usize;
+    func.function_mut(|f| &mut f.free)[groups] = before_reset[groups];
+    for table in KNOWN_TO_PEERS {
+        let next = before_reset[table as usize].over_reset(func.rows(table));
+        func.function_mut(|f| &mut f.free)[table as usize] = next;
+    }
     func.region().sync(fid, Sync::Ready).store(0, Release);
     func.region().sync(fid, Sync::Timer).store(0, Release);
     func.region().sync(fid, Sync::Group).store(0, Release);

@@ -18,9 +18,9 @@ const FLUSHED: Failure = Failure::new(CqeSyndrome::WrFlushErr, vendor_err::FLUSH
 pub(crate) const BATCH: usize = 64;
 /// The first look at the receive counter of a QP in error, and the wait behind which there is no further one.
 /// Receives are posted without a doorbell; each look doubles the wait.
-const FIRST_LOOK_US: u32 = 32;
-const LAST_LOOK_US: u32 = 4 << 20;
-const PS_PER_US: u64 = 1_000_000;
+pub(crate) const FIRST_LOOK_US: u32 = 32;
+pub(crate) const LAST_LOOK_US: u32 = 4 << 20;
+pub(crate) const PS_PER_US: u64 = 1_000_000;
 
 /// The QP goes to ERR, or is there by command and begins to flush.
 pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {

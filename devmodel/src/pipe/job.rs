@@ -45,9 +45,9 @@ pub enum Job {
         /// Index of the queue, which belongs to no QP.
         sq: u32,
     },
-    /// A timer of the QP, or of a CQ whose events are moderated, ran out.
+    /// A timer of the QP, of a CQ whose events are moderated, or of a receive queue in error ran out.
     Timeout {
-        /// Index of the QP, or of the CQ.
+        /// Index of the QP, CQ or RQ.
         qp: u32,
         /// Which.
         kind: TimerKind,

@@ -36,6 +36,7 @@ mod tests;
 
 pub(crate) use arrive::Packet;
 pub(crate) use datagram::is_datagram;
+pub(crate) use ethernet::flush_receives;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};
@@ -66,6 +67,7 @@ pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::Transmit { sq } => ethernet::run(func, step, sq),
         Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
+        Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
         Job::Timeout { qp, kind } => with(func, step, qp, |w| timers::expire(w, kind)),
         Job::Flush { qp } => with(func, step, qp, |w| {
             if w.state() == QpState::Err {

@@ -1,5 +1,6 @@
 //! The pipeline from doorbell to completion, between two functions.
 
+use super::{Step, service, step, work::Work};
 use crate::{
     Config,
     engine::{
@@ -7,9 +8,10 @@ use crate::{
         rig::{Link, Rig},
     },
     region::Func,
-    state::Counters,
+    state::{Counters, QpFlags, QpRow},
 };
 use hwspec::{
+    context::{QpState, ServiceType},
     cqe::{CqeOpcode, CqeSyndrome},
     wqe::WqeOpcode,
 };
@@ -217,4 +219,23 @@ fn cost_of_the_pipeline() {
             println!("{name} {len} B, {depth} deep: {best} ns each");
         }
     }
+}
+
+#[test]
+fn sending_that_stops_is_not_waited_for_any_more() {
+    let (mut rig, _) = rig();
+    let (fid, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
+    let region = rig.adapter.region();
+    let mut func = Func::lock(region, fid, &mut rig.machine);
+    let qp = func.index::<QpRow>(qpn).expect("a QP");
+    let row = func.row_mut::<QpRow>(qp).expect("a QP");
+    row.service = ServiceType::Uc.raw();
+    row.state = QpState::SqDrained.raw();
+    row.set(QpFlags::DRAINING, true);
+    let mut buffers = step::Buffers::default();
+    let context = (region, rig.adapter.config());
+    let mut step = Step::new(&mut rig.machine, 1, context, true, &mut buffers);
+    Work::on(&mut func, &mut step, qp, service::stop).expect("a QP");
+    let row = func.row::<QpRow>(qp).expect("a QP");
+    assert_eq!((row.state, row.has(QpFlags::DRAINING)), (QpState::SqErr.raw(), false));
 }

@@ -34,7 +34,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7208;
+const MAGIC: u64 = 0x6972_6f6e_7665_7209;
 
 /// Memory that holds an adapter.
 pub struct Region {

@@ -1,7 +1,7 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Sync, Table, func::Row};
-use crate::state::{CqRow, QpFlags, QpRow, SqRow, TimerRow};
+use crate::state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What a timer of a QP is for.
@@ -14,6 +14,8 @@ pub enum TimerKind {
     Rnr = 1,
     /// The event of a CQ was held back long enough (`cq_period`).
     Cq = 2,
+    /// A receive queue in error, which belongs to no QP, is looked at for receives to flush.
+    Rq = 3,
 }
 
 /// `CqRow::flags`: an entry of the CQ lies in the timer heap.
@@ -91,12 +93,13 @@ impl Func<'_> {
         }
     }
 
-    /// Whether an entry of this kind lies in the heap; `None` if there is no such QP or CQ.
+    /// Whether an entry of this kind lies in the heap; `None` if there is no such queue.
     fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
         let flag = match kind {
             TimerKind::Ack => QpFlags::TIMER_ACK,
             TimerKind::Rnr => QpFlags::TIMER_RNR,
             TimerKind::Cq => return Some(self.row::<CqRow>(index)?.flags & CQ_TIMED != 0),
+            TimerKind::Rq => return Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
         };
         Some(self.row::<QpRow>(index)?.has(flag))
     }
@@ -111,13 +114,19 @@ impl Func<'_> {
                 }
                 return;
             }
+            TimerKind::Rq => {
+                if let Some(rq) = self.row_mut::<RqRow>(index) {
+                    rq.flags = if on { rq.flags | RqRow::TIMED } else { rq.flags & !RqRow::TIMED };
+                }
+                return;
+            }
         };
         if let Some(qp) = self.row_mut::<QpRow>(index) {
             qp.set(flag, on);
         }
     }
 
-    /// Sees to it that QP or CQ `index` is looked at by `at` (ps). It has one entry of each kind; an earlier one is kept
+    /// Sees to it that queue `index` is looked at by `at` (ps). It has one entry of each kind; an earlier one is kept
     /// and finds the later deadline when it fires. False: there is no room for it.
     pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) -> bool {
         match self.is_timed(index, kind) {
@@ -140,17 +149,18 @@ impl Func<'_> {
     pub fn forget_timers(&mut self, index: u32) {
         let flags = QpFlags::TIMER_ACK | QpFlags::TIMER_RNR;
         if self.row::<QpRow>(index).is_some_and(|qp| qp.flags().intersects(flags)) {
-            self.drop_timers(|timer| timer.qp == index && timer.kind != TimerKind::Cq as u32);
+            let kinds = [TimerKind::Ack as u32, TimerKind::Rnr as u32];
+            self.drop_timers(|timer| timer.qp == index && kinds.contains(&timer.kind));
             self.set_timed(index, TimerKind::Ack, false);
             self.set_timed(index, TimerKind::Rnr, false);
         }
     }
 
-    /// Drops the timer of CQ `index`.
-    pub fn forget_cq_timer(&mut self, index: u32) {
-        if self.is_timed(index, TimerKind::Cq) == Some(true) {
-            self.drop_timers(|timer| timer.qp == index && timer.kind == TimerKind::Cq as u32);
-            self.set_timed(index, TimerKind::Cq, false);
+    /// Drops the timer of CQ or RQ `index`.
+    pub fn forget_timer(&mut self, index: u32, kind: TimerKind) {
+        if self.is_timed(index, kind) == Some(true) {
+            self.drop_timers(|timer| timer.qp == index && timer.kind == kind as u32);
+            self.set_timed(index, kind, false);
         }
     }
 
@@ -225,7 +235,7 @@ impl Func<'_> {
         (self.function().timers > 0).then(|| self.plain::<TimerRow>(Table::Timer, 0).at)
     }
 
-    /// Takes a timer that is due at `now` (ps): the index of the QP or CQ and what for. It may want to be armed again.
+    /// Takes a timer that is due at `now` (ps): the index of the queue and what for. It may want to be armed again.
     #[inline]
     pub fn take_timer(&mut self, now: u64) -> Option<(u32, TimerKind)> {
         if self.next_timer()? > now {
@@ -241,7 +251,8 @@ impl Func<'_> {
         let kind = match top.kind {
             0 => TimerKind::Ack,
             1 => TimerKind::Rnr,
-            _ => TimerKind::Cq,
+            2 => TimerKind::Cq,
+            _ => TimerKind::Rq,
         };
         self.set_timed(top.qp, kind, false);
         Some((top.qp, kind))

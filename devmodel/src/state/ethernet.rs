@@ -62,7 +62,7 @@ rows! {
         log_stride: u32,
         /// State of the context: 0 reset, 1 ready, 3 error.
         state: u32,
-        /// Bit 0: reserved lkey usable; bit 1: VLAN tags stay in the frame.
+        /// See the constants.
         flags: u32,
         /// Counter set.
         counter_set: u32,
@@ -72,8 +72,8 @@ rows! {
         ci: u32,
         /// What `rqc` carries beyond this, shown again by a query: its first dword.
         context: u32,
-        /// Padding.
-        reserved: u32,
+        /// In error: the wait behind the last look for receives to flush, us.
+        flush_wait: u32,
     }
     /// Transport interface send.
     TisRow {
@@ -196,4 +196,8 @@ impl RqRow {
     pub const HAS_PD: u32 = 4;
     /// In `flags`: VLAN tags are not stripped.
     pub const KEEP_VLAN: u32 = 2;
+    /// In `flags`: WQEs are completed with an error while the queue is in error.
+    pub const FLUSH: u32 = 8;
+    /// In `flags`: an entry of the queue lies in the timer heap.
+    pub const TIMED: u32 = 16;
 }

@@ -54,4 +54,23 @@ pub struct FreeList {
     pub fresh: u32,
     /// Rows in use.
     pub used: u32,
+    /// `fresh` after the last reset of the function.
+    pub base: u32,
+    /// Padding.
+    pub reserved: u32,
+}
+
+impl FreeList {
+    /// Numbers that are used before a function that is reset again and again begins anew: rows once touched cost memory.
+    const WINDOW: u32 = 64;
+
+    /// The list of a table of `rows` behind a reset, when all rows are free: numbers go on where they were. When the time
+    /// that ends now left a part of the table before it, they begin anew there.
+    pub fn over_reset(&self, rows: u32) -> Self {
+        let window = (rows / Self::WINDOW).max(Self::WINDOW);
+        match self.base >= window && self.fresh < rows {
+            true => Self::default(),
+            false => Self { used: 0, base: self.fresh, ..*self },
+        }
+    }
 }

@@ -128,8 +128,8 @@ rows! {
         since_event: u32,
         /// `pi` behind the last completion that was solicited or an error.
         solicited: u32,
-        /// Padding.
-        reserved: u32,
+        /// User memory objects of ring and doorbell record, index plus one; 0 is none.
+        umems: [u16; 2],
     }
     /// Shared receive queue, RMP or XRC SRQ.
     SrqRow {

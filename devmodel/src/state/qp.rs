@@ -235,8 +235,10 @@ pub struct QpRow {
     pub xrc_srqn: u32,
     /// QP1 of several user contexts: the next of them, index plus one; 0 is the last.
     pub special_next: u32,
+    /// User memory objects of ring and doorbell record, index plus one; 0 is none.
+    pub umems: [u16; 2],
     /// Padding to whole cache lines.
-    pub reserved: [u8; 36],
+    pub reserved: [u8; 32],
 }
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.

@@ -89,6 +89,58 @@ fn a_qp_lists_the_pages_of_its_object() {
 }
 
 #[test]
+fn an_object_that_something_lies_in_cannot_be_destroyed() {
+    let (mut bed, base) = ready();
+    let (ring, records) = (umem(&mut bed, 0, &[0x30_0000], 0), umem(&mut bed, 0, &[0x50_0000], 0));
+    let cqs: Vec<u32> = [0, 0x80]
+        .map(|dbr| cq_over(&mut bed, 0, &base, (ring, 0), (records, dbr)))
+        .map(|reply| CreateCqOut::read(&reply.output).cqn())
+        .into();
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqs[0]).cqn_rcv(cqs[0]);
+    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(records);
+    let mut input = CreateQpIn::zeroed();
+    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(ring);
+    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let qpn = CreateQpOut::read(&reply.output).qpn();
+    let users = [(Opcode::DestroyQp, qpn), (Opcode::DestroyCq, cqs[0]), (Opcode::DestroyCq, cqs[1])];
+    for (op, number) in users {
+        for object in [ring, records] {
+            let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+            assert_eq!((refused.status(), refused.syndrome()), (Status::BadResState, Syndrome::InUse.code()));
+        }
+        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::Ok);
+    }
+    for object in [ring, records] {
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+    }
+}
+
+#[test]
+fn a_move_of_a_qp_to_reset_does_not_let_go_of_its_objects() {
+    let (mut bed, base) = ready();
+    let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
+    let cqn = bed.cq(0, 0, &base);
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
+    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(object);
+    context.set().dbr_addr(0x1000);
+    let mut input = CreateQpIn::zeroed();
+    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object);
+    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let qpn = CreateQpOut::read(&reply.output).qpn();
+    for op in [Opcode::Qp2Err, Opcode::Qp2Rst] {
+        assert_eq!(name(&mut bed, 0, op, 0, qpn).status(), Status::Ok);
+        let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+        assert_eq!(refused.syndrome(), Syndrome::InUse.code());
+    }
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyQp, 0, qpn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+}
+
+#[test]
 fn what_is_not_in_the_object_is_refused() {
     let (mut bed, base) = ready();
     let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
@@ -162,8 +214,10 @@ fn an_object_is_its_user_contexts_own_and_ends_with_it() {
         let uid = bed.uid(0);
         let object = umem(&mut bed, uid, &[0x30_0000; 256], 0);
         let other = bed.uid(0);
-        let reply = cq_over(&mut bed, other, &base, (object, 0), (object, 0x1000));
-        assert_eq!(reply.syndrome(), Syndrome::NoSuchUmem.code());
+        for uid in [other, 0] {
+            let reply = cq_over(&mut bed, uid, &base, (object, 0), (object, 0x1000));
+            assert_eq!(reply.syndrome(), Syndrome::NoSuchUmem.code());
+        }
         assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, other, object).status(), Status::BadResource);
         for uid in [uid, other] {
             let mut input = DestroyUctxIn::zeroed();

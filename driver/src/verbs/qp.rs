@@ -253,6 +253,7 @@ impl Qp {
         let queues = Arc::new(QpQueues {
             qpn,
             datagram: service.is_datagram(),
+            raw: service == Service::RawPacket,
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
             inbox: (geometry.rq_entries > 0).then(|| Inbox {

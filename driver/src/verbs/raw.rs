@@ -95,7 +95,9 @@ impl RawQueues {
         let (wq, pages) = ring(0, geometry.rq_entries as usize * stride, stride);
         let mut context = RqContext::zeroed();
         // Tags stay in the frame: what is received is what was sent.
-        context.set().vsd(true).user_index(this.sqn).cqn(init.recv_cq.cqn()).wq(wq);
+        context.set().flush_in_error_en(true).vsd(true).cqn(init.recv_cq.cqn()).wq(wq);
+        // By it a flushed receive finds its queue pair: no flow led it here.
+        context.set().user_index(this.sqn);
         let mut input = CreateRqIn::zeroed();
         input.set().ctx(context);
         let out: CreateRqOut = this.function.call_with(Opcode::CreateRq, uid, &input, &pages)?;

@@ -25,9 +25,14 @@ const FIRST: usize = 512;
 const SECOND: usize = 9 << 10;
 /// `wq.wq_type`: a ring.
 const CYCLIC: u8 = 1;
+/// `user_index` of receive queues.
+pub const USER_INDEX: u32 = 0x12_3456;
 /// States of the queues.
-const RESET: u8 = 0;
-const READY: u8 = 1;
+pub const RESET: u8 = 0;
+/// See [`RESET`].
+pub const READY: u8 = 1;
+/// See [`RESET`].
+pub const ERROR: u8 = 3;
 /// `flow_context.action`.
 pub const DROP: u16 = 2;
 /// See [`DROP`].
@@ -47,6 +52,7 @@ pub struct RxQueue {
     /// Where its completions go.
     pub cq: Cq,
     buffers: Mr,
+    ring: u64,
     record: u64,
     posted: u16,
 }
@@ -106,11 +112,16 @@ impl Bed {
         nic.sqn = self.create_sq(&nic, |_| {}).expect("an SQ");
         self.modify_sq(&nic, RESET, READY).expect("a ready SQ");
         for _ in 0..queues {
-            let rq = self.receive_queue(fid);
-            nic.rx.push(rq);
-            self.fill_last(&mut nic, 1 << LOG_SIZE);
+            self.add_queue(&mut nic, 1 << LOG_SIZE, |_| {});
         }
         nic
+    }
+
+    /// One receive queue more, as the context is `change`d, with `n` WQEs posted.
+    pub fn add_queue(&mut self, nic: &mut Nic, n: u16, change: impl FnOnce(&mut RqContext)) {
+        let rq = self.receive_queue(nic.fid, change);
+        nic.rx.push(rq);
+        self.fill_last(nic, n);
     }
 
     /// CREATE_SQ over the device's ring.
@@ -152,7 +163,7 @@ impl Bed {
         self.command::<_, ModifyRqOut>(fid, Opcode::ModifyRq, &input).map(drop)
     }
 
-    fn receive_queue(&mut self, fid: u8) -> RxQueue {
+    fn receive_queue(&mut self, fid: u8, change: impl FnOnce(&mut RqContext)) -> RxQueue {
         let pd = self.state(fid).pd;
         let cq = self.cq(fid);
         let len = 1usize << (LOG_SIZE + LOG_STRIDE);
@@ -171,7 +182,8 @@ impl Bed {
         let mut wq = WorkQueue::zeroed();
         wq.set().wq_type(CYCLIC).pd(pd).dbr_addr(record).log_wq_stride(LOG_STRIDE).log_wq_sz(LOG_SIZE);
         let mut c = RqContext::zeroed();
-        c.set().cqn(cq.cqn).wq(wq);
+        c.set().flush_in_error_en(true).cqn(cq.cqn).user_index(USER_INDEX).wq(wq);
+        change(&mut c);
         let mut input = CreateRqIn::zeroed();
         input.set().ctx(c);
         let out = self
@@ -179,16 +191,23 @@ impl Bed {
             .expect("an RQ");
         let rqn = CreateRqOut::read(&out).rqn();
         self.modify_rq(fid, rqn, RESET, READY).expect("a ready RQ");
-        RxQueue { rqn, cq, buffers, record, posted: 0 }
+        RxQueue { rqn, cq, buffers, ring, record, posted: 0 }
     }
 
     /// Posts `n` receive WQEs more to the queue made last.
-    fn fill_last(&mut self, nic: &mut Nic, n: u16) {
+    pub fn fill_last(&mut self, nic: &mut Nic, n: u16) {
         if let Some(rq) = nic.rx.last_mut() {
             rq.posted = rq.posted.wrapping_add(n);
             let record = rq.record + 4 * RCV_DBR as u64;
             self.memory.put(record, &u32::from(rq.posted).to_be_bytes());
         }
+    }
+
+    /// The oldest receive WQE of the first queue names a key that is not there.
+    pub fn spoil(&mut self, nic: &Nic) {
+        let mut seg = DataSeg::zeroed();
+        seg.set().byte_count(FIRST as u32).lkey(!0).addr(nic.rx[0].buffers.va);
+        self.memory.put(nic.rx[0].ring, seg.as_bytes());
     }
 
     /// CREATE_TIR.

@@ -21,7 +21,9 @@ mod wire;
 
 pub use command::{CommandError, Cqe};
 pub use datagram::{Av, Umr};
-pub use ethernet::{COUNT, DROP, FORWARD, Nic, RxQueue, Send, TO_TABLE, TO_TIR};
+pub use ethernet::{
+    COUNT, DROP, ERROR, FORWARD, Nic, READY, RESET, RxQueue, Send, TO_TABLE, TO_TIR, USER_INDEX,
+};
 pub use function::{FunctionState, GID_IPV4, GID_LINK_LOCAL, gid_v4};
 pub use memory::{Interrupt, Memory};
 pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};

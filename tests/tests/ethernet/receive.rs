@@ -4,9 +4,9 @@ use crate::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
     context::tir::{HashFields, TirContext},
-    cqe::{Cqe64, eth},
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome, eth},
 };
-use ironverbs_tests::bed::{Bed, Nic, Send};
+use ironverbs_tests::bed::{Bed, ERROR, Nic, READY, RESET, Send, USER_INDEX};
 
 const A: ([u8; 4], u16) = ([10, 0, 0, 1], 4000);
 const B: ([u8; 4], u16) = ([10, 0, 0, 2], 5000);
@@ -147,6 +147,67 @@ fn without_a_receive_wqe_frames_are_dropped_and_counted() {
     assert_eq!(bed.all_received(&mut b).len(), 64);
     bed.inject(&sent);
     assert_eq!(bed.all_received(&mut b).len(), 1, "and it goes on");
+}
+
+/// Flushed receives of the first queue: their WQEs.
+fn flushed(bed: &mut Bed, nic: &Nic) -> Vec<u16> {
+    let mut all = Vec::new();
+    while let Some(cqe) = bed.poll_raw(nic.rx[0].cq) {
+        let error = cqe.as_error();
+        assert_eq!((cqe.opcode(), error.syndrome()), (CqeOpcode::RespErr, CqeSyndrome::WrFlushErr));
+        assert_eq!((error.srqn().0, error.qpn().0), (USER_INDEX, nic.rx[0].rqn), "user index, and the queue");
+        all.push(cqe.wqe_counter());
+    }
+    all
+}
+
+#[test]
+fn receives_in_error_are_flushed_in_order_also_those_posted_later() {
+    let mut bed = Bed::cx5();
+    let mut nic = bed.nic(1, 1);
+    let rqn = nic.rx[0].rqn;
+    bed.modify_rq(1, rqn, READY, ERROR).expect("ERR");
+    bed.run();
+    assert_eq!(flushed(&mut bed, &nic), (0..64).collect::<Vec<_>>());
+    assert_eq!(bed.counter(1, Counters::RespCqeFlushError), 64);
+    // Nobody rings a doorbell for receives.
+    for first in [64, 80, 96] {
+        bed.fill_last(&mut nic, 16);
+        bed.advance(100_000_000_000);
+        assert_eq!(flushed(&mut bed, &nic), (first..first + 16).collect::<Vec<_>>());
+    }
+    bed.modify_rq(1, rqn, ERROR, RESET).expect("RESET");
+    assert_eq!(bed.next_timer(), None, "nothing is looked for any more");
+}
+
+#[test]
+fn a_queue_in_error_that_nobody_posts_to_is_left_alone_some_day() {
+    let mut bed = Bed::cx5();
+    let nic = bed.nic(1, 1);
+    bed.modify_rq(1, nic.rx[0].rqn, READY, ERROR).expect("ERR");
+    let looks = (0..100).take_while(|_| bed.advance_to_timer()).count();
+    assert!((10..40).contains(&looks), "{looks} looks");
+    assert_eq!(flushed(&mut bed, &nic).len(), 64);
+}
+
+#[test]
+fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
+    for flush in [true, false] {
+        let mut bed = Bed::cx5();
+        let mut nic = bed.nic(2, 0);
+        bed.add_queue(&mut nic, 64, |c| {
+            c.set().flush_in_error_en(flush);
+        });
+        let tir = bed.direct_tir(&nic, 0);
+        bed.steer_all(&nic, tir);
+        // The buffers of the first WQE are nobody's any more.
+        bed.spoil(&nic);
+        bed.inject(&frame(mac(2), mac(1), 0x88b5, &[7; 100]));
+        let failed = bed.poll(nic.rx[0].cq).expect("a completion");
+        assert_eq!((failed.error, failed.wqe), (Some(CqeSyndrome::LocalProtErr), 0));
+        bed.advance(1_000_000_000);
+        assert_eq!(flushed(&mut bed, &nic).len(), if flush { 63 } else { 0 });
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! receive queues.
 
 mod checksum;
+mod flush;
 mod frame;
 mod hash;
 mod receive;
@@ -9,5 +10,6 @@ mod segment;
 mod steer;
 mod transmit;
 
+pub(crate) use flush::{begin as flush_receives, flush};
 pub(crate) use receive::arrive;
 pub(crate) use transmit::{ring, run};

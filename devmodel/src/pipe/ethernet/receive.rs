@@ -2,7 +2,7 @@
 //! that says what was found on the way.
 
 use super::{
-    checksum,
+    checksum, flush,
     frame::{Parts, TAG, TCP, UDP},
     hash, steer,
 };
@@ -30,7 +30,7 @@ const HEAD: usize = 256;
 const FCS: usize = 4;
 /// States of the queue's context.
 const READY: u32 = 1;
-const ERROR: u32 = 3;
+pub(super) const ERROR: u32 = 3;
 /// `TirRow::disp`: all packets to one queue.
 const DIRECT: u32 = 0;
 
@@ -147,16 +147,15 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
         Ok(cqe) => {
             let mut cqe = cqe;
             cqe.set().rx_hash_result(hash).rx_hash_type(hash_type);
+            cqe.set().srqn_uidx(rq.user_index).wqe_counter(rq.ci as u16);
             cqe
         }
         Err(syndrome) => {
             rq.state = ERROR;
             func.count(Counters::RespCqeError, 1);
-            failed(syndrome, frame.tag)
+            failed(func, index, &rq, (syndrome, 0))
         }
     };
-    let mut cqe = cqe;
-    cqe.set().wqe_counter(rq.ci as u16);
     rq.ci = (rq.ci + 1) & 0xffff;
     if !completion::append(func, step, rq.cqn, cqe, false) {
         rq.state = ERROR;
@@ -164,21 +163,41 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     if let Some(row) = func.row_mut::<RqRow>(index) {
         (row.pi, row.ci, row.state) = (rq.pi, rq.ci, rq.state);
     }
+    if rq.state == ERROR {
+        flush::begin(func, step.now, index);
+    }
 }
 
-fn failed(syndrome: CqeSyndrome, tag: u32) -> Cqe64 {
+/// The CQE of the oldest WQE, which failed: syndrome and vendor error.
+pub(super) fn failed(
+    func: &Func<'_>,
+    index: u32,
+    rq: &RqRow,
+    (syndrome, vendor): (CqeSyndrome, u8),
+) -> Cqe64 {
     let mut cqe = CqeError::zeroed();
-    cqe.set().srqn(Srqn(0)).syndrome(syndrome).qpn(Qpn(tag)).opcode(CqeOpcode::RespErr);
+    cqe.set()
+        .srqn(Srqn(rq.user_index))
+        .vendor_err_synd(vendor)
+        .syndrome(syndrome)
+        .qpn(Qpn(func.number::<RqRow>(index)))
+        .wqe_counter(rq.ci as u16)
+        .opcode(CqeOpcode::RespErr);
     Cqe64::from_bytes(*cqe.as_bytes())
+}
+
+/// Reads the receive counter of the doorbell record.
+pub(super) fn refresh(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) {
+    let mut word = [0; 4];
+    if step.host.read(func.rid(), rq.dbr + 4 * RCV_DBR as u64, &mut word).is_ok() {
+        rq.pi = u32::from_be_bytes(word) & 0xffff;
+    }
 }
 
 /// Whether a WQE is there.
 fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
     if rq.pi == rq.ci {
-        let mut word = [0; 4];
-        if step.host.read(func.rid(), rq.dbr + 4 * RCV_DBR as u64, &mut word).is_ok() {
-            rq.pi = u32::from_be_bytes(word) & 0xffff;
-        }
+        refresh(func, step, rq);
     }
     rq.pi != rq.ci
 }

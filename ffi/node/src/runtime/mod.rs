@@ -41,7 +41,7 @@ mod transport;
 mod vfs;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use address::FunctionAddress;
 pub use board::{Board, CmId};

@@ -147,3 +147,29 @@ fn a_world_turns_to_the_node_that_came_into_the_place_of_another() {
     assert!(world.observer().is_some_and(|o| o.is_of(&dir)));
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A refused node is looked at once: opening it at every question would be a visit each time. Here it becomes one that
+/// would not be refused, in the same file, which is what tells whether it is looked at.
+#[test]
+fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
+    let scratch = crate::runtime::tests::bed::Scratch::new();
+    let dir = &scratch.0;
+    drop(scratch.node());
+    let (adapter, good) = (dir.join("adapter"), dir.join("good"));
+    std::fs::rename(&adapter, &good).unwrap();
+    std::fs::write(&adapter, "of another layout").unwrap();
+    let mut world = world(LinkLayer::Ethernet);
+    world.look_at(dir);
+    assert!(world.observer().is_none());
+    let len = std::fs::metadata(&good).unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(&adapter).unwrap();
+    file.set_len(len).unwrap();
+    let mut head = vec![0; 4096];
+    std::io::Read::read_exact(&mut std::fs::File::open(&good).unwrap(), &mut head).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
+    world.look_at(dir);
+    assert!(world.observer().is_none(), "the same file");
+    std::fs::rename(&good, &adapter).unwrap();
+    world.look_at(dir);
+    assert!(world.observer().is_some_and(|o| o.is_of(dir)));
+}

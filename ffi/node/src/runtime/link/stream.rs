@@ -163,3 +163,41 @@ impl Bearer for Stream {
         self.state().stream.as_ref().map(|stream| stream.as_raw_fd())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::tests::bed::Scratch;
+
+    #[test]
+    fn the_rest_of_a_frame_that_was_cut_short_goes_without_another() {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(&scratch.0).unwrap();
+        let path = scratch.0.join("link");
+        let there = Stream::new(&path, true).unwrap();
+        let here = Stream::new(&path, false).unwrap();
+        let mut sent = 0u32;
+        // Until the socket takes a part only.
+        while here.state().unsent.is_empty() {
+            let mut frame = [7; 9001];
+            frame[..4].copy_from_slice(&sent.to_be_bytes());
+            here.send(&frame).unwrap();
+            sent += 1;
+            assert!(sent < 100_000, "the socket takes everything");
+        }
+        let mut frame = Vec::new();
+        let mut got = 0u32;
+        let end = Instant::now() + Duration::from_secs(10);
+        while got < sent && Instant::now() < end {
+            match there.receive(&mut frame) {
+                Ok(()) => {
+                    assert_eq!((frame.len(), &frame[..4]), (9001, &got.to_be_bytes()[..]));
+                    got += 1;
+                }
+                // Whoever sent listens meanwhile, and sends nothing.
+                Err(_) => assert!(here.receive(&mut Vec::new()).is_err()),
+            }
+        }
+        assert_eq!(got, sent);
+    }
+}

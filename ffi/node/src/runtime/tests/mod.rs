@@ -1,7 +1,7 @@
 //! The runtime, in one process and in several.
 
 mod arena;
-mod bed;
+pub(crate) mod bed;
 mod copies;
 mod death;
 mod link;
