@@ -1,11 +1,14 @@
 // Connections that a static object holds and ends in its destructor, as libraries written in C++ do: it asks for the end and waits for
-// the thread that waits for it to be told. Usage: farewell, which listens for one peer; farewell ADDRESS [atexit]
+// the thread that waits for it to be told. Usage: farewell, which listens for one peer; farewell ADDRESS [atexit]; farewell ADDRESS
+// SOURCE, which stays connected for ever.
+#include <arpa/inet.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
 #include <thread>
+#include <unistd.h>
 
 static void must(bool good, const char *what)
 {
@@ -90,15 +93,26 @@ int main(int argc, char **argv)
 		end.events.join();
 		return 0;
 	}
-	if (argc > 2)
+	bool stays = argc > 2 && strcmp(argv[2], "atexit");
+	sockaddr_in source = {};
+	source.sin_family = AF_INET;
+	if (stays)
+		must(inet_pton(AF_INET, argv[2], &source.sin_addr) == 1, "source");
+	else if (argc > 2)
 		must(!atexit([] { end.part(); }), "atexit");
-	must(!rdma_resolve_addr(end.id, nullptr, info->ai_dst_addr, 2000), "resolve");
+	must(!rdma_resolve_addr(end.id, stays ? (sockaddr *)&source : nullptr, info->ai_dst_addr, 2000), "resolve");
 	end.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
 	must(!rdma_resolve_route(end.id, 2000), "route");
 	end.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
 	end.queue_pair();
 	must(!rdma_connect(end.id, &param), "connect");
 	end.expect(RDMA_CM_EVENT_ESTABLISHED);
+	if (stays) {
+		puts("established");
+		fflush(stdout);
+	}
 	end.wait_for_the_end();
+	while (stays)
+		sleep(1);
 	return 0;
 }

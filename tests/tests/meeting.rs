@@ -185,3 +185,31 @@ fn more_mads_than_fit_at_once_all_arrive() {
         assert_eq!(*receiver.next().unwrap().expect("a MAD").1, mad(&number.to_be_bytes()));
     }
 }
+
+#[test]
+fn a_peer_that_nobody_answers_for_holds_up_nobody_twice() {
+    let scratch = Scratch::new();
+    let node = scratch.node_with(&options(LinkLayer::Ethernet, 1)).expect("a node");
+    let at = |name| scratch.dir().join(name).display().to_string();
+    let _link = hold(&node, &format!("dgram:{},{}", at("a"), at("b")));
+    let gsi = Gsi::open(&open_device_of(&node, 1).expect("a device"), 0).expect("a QP1");
+    let remote_gid = hwspec::wire::ip::gid_of_v4([10, 9, 9, 9]);
+    let local_gid = gsi.device().gid(1).unwrap();
+    let nobody = MadAddress {
+        local_gid,
+        remote_gid,
+        grh: true,
+        hop_limit: 64,
+        remote_qpn: 1,
+        ..MadAddress::default()
+    };
+    let took = || {
+        let begin = std::time::Instant::now();
+        assert!(gsi.send(&nobody, &mad(b"hello?")).is_err());
+        begin.elapsed()
+    };
+    let first = took();
+    assert!(first > Duration::from_millis(500), "it was not asked for: {first:?}");
+    let more: Duration = (0..20).map(|_| took()).sum();
+    assert!(more < Duration::from_millis(300), "{more:?}");
+}

@@ -8,7 +8,8 @@ mod compile;
 #[path = "tools/pair.rs"]
 mod pair;
 
-use compile::compiled;
+use compile::{compiled, compiled_cpp};
+use ironverbs_tests::program::Program;
 use pair::{Node, Pair, Running};
 use std::{
     fs,
@@ -122,4 +123,27 @@ fn a_program_hears_that_its_device_is_gone() {
     }
     served.server.kill();
     waiting.finish();
+}
+
+/// A guest's manager is not one of ours: nothing of it can be seen on the node but what it says.
+#[test]
+fn a_connection_to_a_guest_lasts_although_nothing_shows_that_its_manager_lives() {
+    const SOON: Duration = Duration::from_secs(20);
+    let program = compiled_cpp("farewell").display().to_string();
+    let served = Served::new("vu-meets");
+    let place = format!(
+        "vfio-user={};address=127.0.0.2;neighbour=127.0.0.1=02:1b:56:00:00:00",
+        served.sockets[0].display()
+    );
+    let meet = std::path::Path::new(env!("CARGO_BIN_EXE_meet"));
+    let mut guest = Program::start(meet, &[&place, "0", "listen", "anything"]).expect("a program");
+    guest.expect("port", SOON).expect("its port");
+    guest.tell("7471").unwrap();
+    guest.expect("listening", SOON).unwrap();
+    let mut host = served.node.start(&[&program, "127.0.0.2", "127.0.0.1"]);
+    guest.expect("connected", SOON).unwrap();
+    // Whether peers live is looked at every half second.
+    sleep(Duration::from_secs(2));
+    host.kill();
+    assert_eq!(host.end(), "established\n");
 }

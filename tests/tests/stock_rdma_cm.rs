@@ -186,6 +186,45 @@ fn a_connection_can_be_ended_by_what_a_program_does_at_its_exit() {
     }
 }
 
+#[test]
+fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
+    let node = Node::new("cm-burst", 2);
+    let server = Pair::listener(&node, &words("ucmatose -c 100"));
+    server.signal("STOP");
+    let client = node.start(&words(&format!("ucmatose -s {SERVER} -c 100")));
+    // All of them wait in its queue when it wakes.
+    let start = Instant::now();
+    while !node.run(&words("rdma resource show iron1")).contains("cm_id 101 ") {
+        assert!(start.elapsed() < Duration::from_secs(30), "they do not ask");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.signal("CONT");
+    assert!(client.finish().contains("return status 0") && server.finish().contains("return status 0"));
+}
+
+#[test]
+fn what_comes_at_once_is_told_in_its_order() {
+    let program = compiled_cpp("fickle").display().to_string();
+    let node = Node::new("cm-order", 2);
+    let asked = |what: &str| {
+        let start = Instant::now();
+        while !node.run(&words("rdma resource show cm_id")).contains(what) {
+            assert!(start.elapsed() < Duration::from_secs(30), "not {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let server = Pair::listener(&node, &[&program]);
+    server.signal("STOP");
+    let client = node.start(&[&program, SERVER]);
+    asked("state CONNECT");
+    client.signal("STOP");
+    server.signal("CONT");
+    assert_eq!(server.finish(), "taken back\n");
+    // Both the answer and its end wait for the client.
+    client.signal("CONT");
+    assert_eq!(client.finish(), "asked\nRDMA_CM_EVENT_CONNECT_RESPONSE\nRDMA_CM_EVENT_REJECTED\n");
+}
+
 fn tail(text: &str) -> String {
     text.lines().rev().take(5).collect::<Vec<_>>().join("\n")
 }

@@ -1,5 +1,6 @@
 //! General services: queue pair 1 of a port, by which managers talk to each other in MADs (IBTA 13.5.1).
 
+use super::peers::{Known, Peers};
 use super::{
     AccessFlags, AddressHandle, Ah, Completion, Cq, Device, LinkLayer, Mr, Pd, Qp, QpAttr, QpAttrMask,
     QpInit, QpState, RawCompletion, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcFlags,
@@ -16,7 +17,7 @@ use hwspec::{
     },
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -25,12 +26,6 @@ use std::{
 const DEPTH: u32 = 128;
 /// Bytes from one receive buffer to the next.
 const STRIDE: usize = 512;
-/// Address handles kept: those of the last peers.
-const HANDLES: usize = 256;
-/// A peer's MAC is asked for again when it has been known for this long.
-const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// So long nobody is asked again who gave no answer: the asking holds up what is for others.
-const SILENT_FOR: Duration = Duration::from_secs(3);
 /// MADs received and not yet taken. What comes when all are there is lost, as on a receive queue that is empty.
 const INBOX: usize = 4096;
 /// Hop limit of answers over Ethernet: what a MAD arrived with says how far it came, not how far one may go.
@@ -56,15 +51,9 @@ pub struct Gsi {
     device: Arc<Device>,
 }
 
-/// The way to a peer, if there is one, as it was found then.
-struct Handle {
-    ah: Option<Arc<Ah>>,
-    since: Instant,
-}
-
 #[derive(Default)]
 struct Inner {
-    handles: HashMap<MadAddress, Handle>,
+    peers: Peers<Arc<Ah>>,
     gids: Vec<Gid>,
     inbox: VecDeque<(MadAddress, Box<Mad>)>,
     /// Sends under way.
@@ -249,13 +238,13 @@ impl Gsi {
 
     /// The address handle to a peer: the one there is, or a new one.
     fn handle(&self, inner: &mut Inner, to: &MadAddress) -> Result<Arc<Ah>, Error> {
-        match inner.handles.get(to) {
-            Some(Handle { ah: Some(ah), since }) if since.elapsed() < KNOWN_FOR => return Ok(ah.clone()),
-            Some(Handle { ah: None, since }) if since.elapsed() < SILENT_FOR => {
+        match inner.peers.known(to, Instant::now()) {
+            Known::Way(ah) => return Ok(ah),
+            Known::Silent => {
                 let what = format!("nobody answers for {} yet", std::net::Ipv6Addr::from(to.remote_gid));
                 return Err(Error::Invalid { what, errno: libc::EHOSTUNREACH });
             }
-            _ => {}
+            Known::Nothing => {}
         }
         let sgid_index = if to.grh { self.index_of(inner, &to.local_gid)? } else { 0 };
         let lid = self.lid(inner);
@@ -275,11 +264,7 @@ impl Gsi {
                 ..AddressHandle::default()
             },
         );
-        if inner.handles.len() >= HANDLES {
-            inner.handles.clear();
-        }
-        let found = ah.as_ref().ok().cloned();
-        inner.handles.insert(*to, Handle { ah: found, since: Instant::now() });
+        inner.peers.note(*to, ah.as_ref().ok().cloned(), Instant::now());
         ah
     }
 
@@ -302,7 +287,7 @@ impl Gsi {
         }
         let length = self.device.port()?.gid_tbl_len.min(256) as u16;
         inner.gids = (0..length).map(|index| self.device.gid(index)).collect::<Result<_, _>>()?;
-        inner.handles.clear();
+        inner.peers = Peers::default();
         find(&inner.gids).ok_or_else(|| {
             Error::invalid(format!("{} is no GID of this port", std::net::Ipv6Addr::from(*gid)))
         })

@@ -14,6 +14,7 @@ mod modify;
 mod mr;
 mod mw;
 mod pd;
+mod peers;
 mod qp;
 mod raw;
 mod resize;

@@ -3,7 +3,8 @@
 //! Both say `port GID LID`. The one that connects is told that line of the other and the number of a service, the one that
 //! listens the service. Once connected they say `connected`, exchange a message, say `heard`, and the active side
 //! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`. With `anything` behind it the other's
-//! message may be any: for peers that are other programs.
+//! message may be any: for peers that are other programs. DIR may also be a place that is no node's, as `node::place` has it
+//! with semicolons between its lines; FID then says nothing.
 
 use cm::{Accept, Command, ConnId, Connect, Event, Service};
 use driver::{SendOp, WcStatus};
@@ -15,6 +16,7 @@ use ironverbs_tests::{
     end::{End, queue_pair},
     manager::{Manager, start},
 };
+use node::place::Place;
 use std::{error::Error, io::Write, path::PathBuf, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -43,10 +45,15 @@ fn main() -> Done<()> {
     let fid: u8 = args.next().ok_or(usage)?.parse()?;
     let role = args.next().ok_or(usage)?;
     let anything = args.next().is_some();
-    // A device of its own for QP1: its events are the manager's alone.
-    let device = node::runtime::open_device(&dir, fid)?;
+    let place = match dir.to_str().filter(|dir| dir.contains('=')) {
+        Some(place) => Place::parse(place.replace(';', "\n").as_bytes())?,
+        None => Place::Node { dir, fid },
+    };
+    let device = place.open()?;
     let mut manager = Manager::open(&device, std::process::id() as u16)?;
-    let mut end = End::new(node::runtime::open_device(&dir, fid)?, 4096)?;
+    // The manager waits for events, the other end polls; where there may be two openers each has its own device.
+    let device = if matches!(place, Place::Node { .. }) { place.open()? } else { device };
+    let mut end = End::new(device.clone(), 4096)?;
     let port = device.port()?;
     say(format!("port {:032x} {}", u128::from_be_bytes(device.gid((port.lid == 0).into())?), port.lid))?;
     match role.as_str() {
