@@ -15,7 +15,7 @@ use hwspec::{
     cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
     context::{
         CapType,
-        caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
+        caps::{AtomicCaps, DeviceMemCap, EthernetOffloadCaps, HcaCap, RoceCap},
         vport::RoceAddr,
     },
     layout::{Layout, prefix},
@@ -162,6 +162,7 @@ pub fn open(
             atomic: AtomicCaps::zeroed(),
             roce: RoceCap::zeroed(),
             device_mem: DeviceMemCap::zeroed(),
+            ethernet: EthernetOffloadCaps::zeroed(),
         },
         vport: Vport::default(),
         outcome: Arc::default(),
@@ -298,6 +299,10 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
     }
     if function.caps.general.device_memory() {
         function.caps.device_mem = DeviceMemCap::read(&query_caps(function, CapType::DeviceMem, CURRENT)?);
+    }
+    if function.is_ethernet() && function.caps.general.eth_net_offloads() {
+        let page = query_caps(function, CapType::EthernetOffloads, CURRENT)?;
+        function.caps.ethernet = EthernetOffloadCaps::read(&page);
     }
 
     // QUERY_ADAPTER

@@ -11,7 +11,7 @@ use crate::{
 use hwspec::{
     cmd::{Opcode, vport::*},
     context::{
-        caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
+        caps::{AtomicCaps, DeviceMemCap, EthernetOffloadCaps, HcaCap, RoceCap},
         vport::HcaVportContext,
     },
     layout::{Layout, prefix},
@@ -37,6 +37,7 @@ pub struct Caps {
     pub atomic: AtomicCaps,
     pub roce: RoceCap,
     pub device_mem: DeviceMemCap,
+    pub ethernet: EthernetOffloadCaps,
 }
 
 /// What the vport context says.

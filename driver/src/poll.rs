@@ -6,7 +6,7 @@ use crate::{
     verbs::{Completion, WcFlags, WcOpcode, WcStatus},
 };
 use hwspec::{
-    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
+    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32, eth},
     wqe::WqeOpcode,
 };
 use std::sync::{
@@ -21,8 +21,9 @@ use std::sync::{
 /// doorbell, read by polls (under the CQ's lock) after the CQE.
 pub struct QpQueues {
     pub qpn: u32,
-    /// Whether messages come from whoever knows its number: then completions say from whom.
-    pub datagram: bool,
+    /// Whether completions say more than what came: from whom, as messages come from whoever knows the number; or of raw
+    /// packets, what was found right.
+    pub tells_more: bool,
     /// Whether it is of raw packets, two queues on the device.
     pub raw: bool,
     pub sq: SendTracker,
@@ -270,8 +271,11 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             if cqe.grh() != 0 {
                 wc.flags |= WcFlags::GRH;
             }
-            if qp.datagram {
-                from_whom(cqe, &mut wc);
+            if qp.tells_more {
+                match qp.raw {
+                    false => from_whom(cqe, &mut wc),
+                    true => checked(cqe, &mut wc),
+                }
             }
             match qp.rq.complete(counter) {
                 Some(wr_id) => wc.wr_id = wr_id,
@@ -355,6 +359,15 @@ fn from_whom(cqe: &Cqe64, wc: &mut Completion) {
     (wc.slid, wc.path_bits, wc.sl) = (cqe.slid(), cqe.ml_path(), cqe.sl());
 }
 
+/// What the device says of the checksums of a frame: the flag means IPv4, and TCP or UDP in it.
+#[inline]
+fn checked(cqe: &Cqe64, wc: &mut Completion) {
+    const BOTH: u8 = eth::L3_OK | eth::L4_OK;
+    if cqe.hds_ip_ext() & BOTH == BOTH && cqe.l3_hdr_type() == eth::L3_IPV4 {
+        wc.flags |= WcFlags::IP_CSUM;
+    }
+}
+
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
 #[inline]
 fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion {
@@ -433,7 +446,7 @@ mod tests {
     fn queues(qpn: u32) -> Arc<QpQueues> {
         Arc::new(QpQueues {
             qpn,
-            datagram: false,
+            tells_more: false,
             raw: false,
             sq: SendTracker::new(8),
             rq: RecvTracker::new(4),

@@ -152,6 +152,10 @@ impl<'a> SendBatch<'a> {
         if plan.opcode == WqeOpcode::Umr {
             return self.change_of(wr, plan);
         }
+        let checksums = wr.flags.contains(SendFlags::IP_CSUM);
+        if checksums && !(service == Service::RawPacket && self.qp.pd.device().attr().raw_checksums) {
+            return Err(libc::EINVAL);
+        }
         match (service, *target) {
             (Service::Rc | Service::Uc, Target::Peer) => self.build(wr, plan, &[]),
             (Service::Ud | Service::Gsi, Target::Datagram { ah, qpn, qkey }) => {
@@ -159,8 +163,12 @@ impl<'a> SendBatch<'a> {
                 let [a, b, c] = [0, 16, 32].map(|at| hwspec::layout::prefix(&vector.as_bytes()[at..]));
                 self.build(wr, plan, &[a, b, c])
             }
-            // Headers are not inline, and nothing is filled in.
-            (Service::RawPacket, Target::Peer) => self.build(wr, plan, &[[0; EthSeg::SIZE]]),
+            // Headers are not inline.
+            (Service::RawPacket, Target::Peer) => {
+                let mut segment = EthSeg::zeroed();
+                segment.set().l3_csum(checksums).l4_csum(checksums);
+                self.build(wr, plan, &[*segment.as_bytes()])
+            }
             (Service::XrcIni, Target::Srq(srqn)) => {
                 let mut segment = XrcSeg::zeroed();
                 segment.set().xrc_srqn(Srqn(srqn & 0xff_ffff));

@@ -10,20 +10,28 @@ mod pair;
 use compile::compiled;
 use pair::Node;
 
+/// Runs a program, which prints a line for each of its `promises` that is kept.
+fn keeps(name: &str, devices: &[&str], promises: usize) {
+    let program = compiled(name);
+    let node = Node::new(&format!("c-{name}"), 2);
+    let mut command = vec![program.to_str().expect("a path in UTF-8")];
+    command.extend(devices);
+    let out = node.run(&command);
+    let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
+    assert_eq!(kept, promises, "{out}");
+}
+
 #[test]
 fn queues_and_domains_answer_as_their_manual_pages_say() {
-    let program = compiled("queues");
-    let node = Node::new("c-queues", 1);
-    let out = node.run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
-    let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
-    assert_eq!(kept, 4, "{out}");
+    keeps("queues", &["iron1"], 4);
 }
 
 #[test]
 fn what_a_program_imports_and_what_a_file_names_stays_as_long_as_it_is_used() {
-    let program = compiled("imports");
-    let node = Node::new("c-imports", 1);
-    let out = node.run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
-    let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
-    assert_eq!(kept, 3, "{out}");
+    keeps("imports", &["iron1"], 3);
+}
+
+#[test]
+fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() {
+    keeps("raw", &["iron1", "iron2"], 3);
 }

@@ -3,8 +3,8 @@
 
 use driver::{
     AddressHandle, Ah, Completion, Cq, Device, Flow, FlowAttr, FlowKind, FlowSpec, Mr, Pd, Qp, QpAttr,
-    QpAttrMask as Mask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcFlags,
-    WcOpcode, WcStatus,
+    QpAttrMask as Mask, QpInit, QpState, RawCompletion, RecvWr, SendFlags, SendOp, SendWr, Service, Sge,
+    Target, WcFlags, WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
     end::{Words, all_rights, register},
@@ -38,29 +38,29 @@ fn node() -> (Scratch, Arc<Node>) {
 
 impl End {
     fn new(node: &Arc<Node>, fid: u8, service: Service) -> Self {
-        Self::made(node, fid, service, false)
+        Self::made(node, fid, service, |_| {})
     }
 
     /// One to which multicasts do not come back.
     fn blocking(node: &Arc<Node>, fid: u8, service: Service) -> Self {
-        Self::made(node, fid, service, true)
+        Self::made(node, fid, service, |init| init.block_multicast_loopback = true)
     }
 
-    fn made(node: &Arc<Node>, fid: u8, service: Service, block_multicast_loopback: bool) -> Self {
+    fn made(node: &Arc<Node>, fid: u8, service: Service, change: impl FnOnce(&mut QpInit)) -> Self {
         let device = open_device_of(node, fid).expect("a function");
         let pd = Pd::alloc(&device).expect("a PD");
         let cq = Cq::create(&device, 64, 0).expect("a CQ");
         let words = Words::new(2 * ROOM);
         let mr = register(&pd, &words, all_rights()).expect("a region");
-        let init = QpInit {
+        let mut init = QpInit {
             max_send_wr: 8,
             max_recv_wr: 8,
             max_send_sge: 2,
             max_recv_sge: 2,
             max_inline: 64,
-            block_multicast_loopback,
             ..QpInit::new(service, &cq, &cq)
         };
+        change(&mut init);
         let qp = Qp::create(&pd, &init).expect("a QP");
         Self { qp, cq, mr, pd, device, words }
     }
@@ -344,6 +344,120 @@ fn raw_packets_reach_the_queue_their_flow_names() {
     let ah = ud.ah(peer.device.gid(1).expect("a GID"));
     ud.send(8, &to(&ah, &peer, QKEY)).expect("a post");
     peer.good(WcOpcode::Recv);
+}
+
+/// A frame from `a` to `b` with a UDP packet whose checksums are 0; its length.
+fn unsummed(a: &End, b: &End, tag: Option<u16>) -> usize {
+    let tag = tag.map(|tci| [[0x81, 0].as_slice(), &tci.to_be_bytes()].concat()).unwrap_or_default();
+    let ip = [0x45, 0, 0, 58, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let udp = [0x0f, 0xa0, 0x13, 0x88, 0, 38, 0, 0];
+    let frame = [&b.mac()[..], &a.mac(), &tag, &[8, 0], &ip, &udp, &[0x5a; 30]].concat();
+    a.words.put(0, &frame);
+    frame.len()
+}
+
+/// Ones' complement sum of big-endian words (RFC 1071).
+fn sum(bytes: &[u8]) -> u16 {
+    let all: u32 = bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let once = (all >> 16) + (all & 0xffff);
+    ((once >> 16) + once) as u16
+}
+
+#[test]
+fn checksums_of_raw_packets_are_filled_in_and_judged() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::RawPacket), End::new(&node, 2, Service::RawPacket));
+    a.run();
+    b.run();
+    let _flow = Flow::create(&b.qp, &frames_to(b.mac())).expect("a flow");
+    assert!(a.device.attr().raw_checksums);
+    let len = unsummed(&a, &b, None);
+    for flags in [SendFlags::SIGNALED, SendFlags::SIGNALED | SendFlags::IP_CSUM] {
+        b.receive(1, ROOM);
+        let wr = SendWr { wr_id: 9, op: SendOp::Send, sge: &[a.sge(0, len)], flags };
+        a.qp.post_send([wr]).expect("a post");
+        a.good(WcOpcode::Send);
+        let filled = flags.contains(SendFlags::IP_CSUM);
+        assert_eq!(b.good(WcOpcode::Recv).flags.contains(WcFlags::IP_CSUM), filled);
+        let got = b.received(len);
+        let (ip, udp) = (&got[14..34], &got[34..]);
+        let pseudo = [&ip[12..], &[0, 17], &udp[4..6], udp].concat();
+        assert_eq!((sum(ip) == 0xffff, sum(&pseudo) == 0xffff), (filled, filled));
+    }
+    // On other services there is nothing to fill in.
+    let ud = End::new(&node, 1, Service::Ud);
+    ud.run();
+    let ah = ud.ah(ud.device.gid(1).expect("a GID"));
+    let wr = SendWr { wr_id: 9, op: SendOp::Send, sge: &[], flags: SendFlags::IP_CSUM };
+    let refused = ud.qp.post_send_to([(wr, to(&ah, &ud, QKEY))]).expect_err("no raw packet");
+    assert_eq!(refused.errno, libc::EINVAL);
+}
+
+#[test]
+fn vlan_tags_come_in_the_frame_or_beside_it() {
+    let (_scratch, node) = node();
+    let a = End::new(&node, 1, Service::RawPacket);
+    a.run();
+    for strip in [false, true] {
+        let b = End::made(&node, 2, Service::RawPacket, |init| init.strip_vlan = strip);
+        b.run();
+        let _flow = Flow::create(&b.qp, &frames_to(b.mac())).expect("a flow");
+        b.receive(1, ROOM);
+        let len = unsummed(&a, &b, Some(0x6123));
+        let sent = a.words.bytes(0, len);
+        a.send(len, &Target::Peer).expect("a post");
+        a.good(WcOpcode::Send);
+        let (mut wc, mut cqe) = (Completion::default(), RawCompletion::zeroed());
+        let end = Instant::now() + SOON;
+        while !b.cq.poll_raw(&mut wc, &mut cqe) {
+            assert!(Instant::now() < end, "no completion");
+        }
+        let (wanted, tag) = match strip {
+            false => (sent, 0),
+            true => ([&sent[..12], &sent[16..]].concat(), 0x6123),
+        };
+        assert_eq!((b.received(wc.byte_len as usize), cqe.vlan_info()), (wanted, tag));
+    }
+    let device = open_device_of(&node, 1).expect("a function");
+    let (pd, cq) = (Pd::alloc(&device).expect("a PD"), Cq::create(&device, 8, 0).expect("a CQ"));
+    let init = QpInit { strip_vlan: true, ..QpInit::new(Service::Ud, &cq, &cq) };
+    assert_eq!(Qp::create(&pd, &init).err().expect("refused").errno(), libc::EOPNOTSUPP);
+}
+
+/// A flow of IPv6 frames whose header has this next header, traffic class and hop limit.
+fn v6_like(proto: [u8; 2], class: [u8; 2], ttl: [u8; 2]) -> FlowAttr {
+    let specs = vec![FlowSpec::IpMore { version: 6, proto, class, ttl }];
+    FlowAttr { specs, ..FlowAttr::default() }
+}
+
+#[test]
+fn flows_look_at_the_whole_ip_header() {
+    let (_scratch, node) = node();
+    let (a, b) = (End::new(&node, 1, Service::RawPacket), End::new(&node, 2, Service::RawPacket));
+    a.run();
+    b.run();
+    let mut ip = [0; 40];
+    // Class 0xb8, 10 bytes of no known protocol, hop limit 9.
+    (ip[0], ip[1], ip[5], ip[6], ip[7]) = (0x6b, 0x80, 10, 99, 9);
+    let frame = [&b.mac()[..], &a.mac(), &[0x86, 0xdd], &ip, &[1; 10]].concat();
+    a.words.put(0, &frame);
+    for (attr, fits) in [
+        (v6_like([99, 0xff], [0xb8, 0xff], [9, 0xff]), true),
+        (v6_like([98, 0xff], [0, 0], [0, 0]), false),
+        (v6_like([0, 0], [0xb4, 0xfc], [0, 0]), false),
+        (v6_like([0, 0], [0, 0], [8, 0xff]), false),
+        (v6_like([0, 0], [0xb8, 0xfc], [8, 0xfe]), true),
+    ] {
+        let flow = Flow::create(&b.qp, &attr).expect("a flow");
+        b.receive(1, ROOM);
+        a.send(frame.len(), &Target::Peer).expect("a post");
+        a.good(WcOpcode::Send);
+        match fits {
+            true => assert_eq!(b.good(WcOpcode::Recv).byte_len as usize, frame.len(), "{attr:?}"),
+            false => b.nothing(),
+        }
+        drop(flow);
+    }
 }
 
 #[test]

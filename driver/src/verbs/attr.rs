@@ -160,6 +160,10 @@ pub struct DeviceAttr {
     pub max_mcast_qp_attach: u32,
     /// Whether there are extended reliable connections.
     pub xrc: bool,
+    /// Whether checksums of raw packets are filled in and judged.
+    pub raw_checksums: bool,
+    /// Whether VLAN tags of raw packets can be taken out of the frame.
+    pub raw_vlan_stripping: bool,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
@@ -275,6 +279,8 @@ pub struct QpInit {
     pub sq_sig_all: bool,
     /// Multicasts do not come back to it: its own, or of raw packets the function's.
     pub block_multicast_loopback: bool,
+    /// VLAN tags of raw packets come beside the frame, not in it (`vlan_info` of the CQE).
+    pub strip_vlan: bool,
     /// Receives come from here instead of a queue of its own.
     pub srq: Option<Arc<Srq>>,
     /// Comes back in this QP's events.
@@ -295,6 +301,7 @@ impl QpInit {
             max_inline: 0,
             sq_sig_all: false,
             block_multicast_loopback: false,
+            strip_vlan: false,
             srq: None,
             cookie: 0,
         }

@@ -410,6 +410,8 @@ fn attributes(function: &Function) -> DeviceAttr {
         max_cqe: pow(caps.log_max_cq_sz()) - 1,
         max_mr: pow(caps.log_max_mkey()),
         on_demand: function.transport.pages_on_demand(),
+        raw_checksums: function.caps.ethernet.csum_cap(),
+        raw_vlan_stripping: function.caps.ethernet.vlan_cap(),
         max_dm_size: if memic.memic() { memic.max_memic_size().into() } else { 0 },
         max_pd: pow(caps.log_max_pd()),
         max_qp_rd_atom: pow(caps.log_max_ra_req_qp()),

@@ -57,10 +57,11 @@ pub enum FlowSpec {
         src: [[u8; 4]; 2],
         dst: [[u8; 4]; 2],
     },
-    /// Of IPv4: protocol, type of service, time to live.
-    Ipv4More {
+    /// Of IP of this version: protocol or next header, type of service or traffic class, time to live or hop limit.
+    IpMore {
+        version: u8,
         proto: [u8; 2],
-        tos: [u8; 2],
+        class: [u8; 2],
         ttl: [u8; 2],
     },
     Ipv6 {
@@ -162,9 +163,9 @@ fn fill(headers: &mut MatchHeaders, spec: &FlowSpec, pick: usize, is_mask: bool)
             headers.set().ip_version(exact(4, VERSION_BITS));
             headers.set().src_ipv4_src_ipv6(wide(src[pick])).dst_ipv4_dst_ipv6(wide(dst[pick]));
         }
-        FlowSpec::Ipv4More { proto, tos, ttl } => {
-            headers.set().ip_version(exact(4, VERSION_BITS)).ttl_hoplimit(ttl[pick]);
-            headers.set().ip_dscp(tos[pick] >> 2).ip_ecn(tos[pick] & 3);
+        FlowSpec::IpMore { version, proto, class, ttl } => {
+            headers.set().ip_version(exact(version, VERSION_BITS)).ttl_hoplimit(ttl[pick]);
+            headers.set().ip_dscp(class[pick] >> 2).ip_ecn(class[pick] & 3);
             if proto[1] != 0 {
                 headers.set().ip_protocol(proto[pick]);
             }

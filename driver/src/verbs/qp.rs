@@ -102,6 +102,12 @@ impl Qp {
                 errno: libc::EOPNOTSUPP,
             });
         }
+        if init.strip_vlan && !(frames && device.attr().raw_vlan_stripping) {
+            return Err(Error::Invalid {
+                what: "VLAN tags are taken out of raw packets, where the device can".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
         if let Some(srq) = &init.srq {
             if srq.is_xrc() || !init.service.receives() || !Arc::ptr_eq(srq.pd().device(), device) {
                 return Err(Error::invalid("the QP cannot take receives from this SRQ"));
@@ -252,7 +258,7 @@ impl Qp {
         let device = &pd.device;
         let queues = Arc::new(QpQueues {
             qpn,
-            datagram: service.is_datagram(),
+            tells_more: service.is_datagram() || service == Service::RawPacket,
             raw: service == Service::RawPacket,
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),

@@ -94,8 +94,7 @@ impl RawQueues {
         let stride = geometry.rq_stride.max(WQE_DS);
         let (wq, pages) = ring(0, geometry.rq_entries as usize * stride, stride);
         let mut context = RqContext::zeroed();
-        // Tags stay in the frame: what is received is what was sent.
-        context.set().flush_in_error_en(true).vsd(true).cqn(init.recv_cq.cqn()).wq(wq);
+        context.set().flush_in_error_en(true).vsd(!init.strip_vlan).cqn(init.recv_cq.cqn()).wq(wq);
         // By it a flushed receive finds its queue pair: no flow led it here.
         context.set().user_index(this.sqn);
         let mut input = CreateRqIn::zeroed();

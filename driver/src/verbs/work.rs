@@ -14,7 +14,14 @@ bitflags::bitflags! {
         const SOLICITED = 1 << 2;
         /// Data is taken from the buffers at once; lkeys are not used.
         const INLINE = 1 << 3;
+        /// Fill in the checksums of IPv4, and of TCP or UDP: raw packets only.
+        const IP_CSUM = 1 << 4;
     }
+}
+
+impl SendFlags {
+    /// Those of all services.
+    pub const COMMON: Self = Self::IP_CSUM.complement();
 }
 
 bitflags::bitflags! {
@@ -25,6 +32,8 @@ bitflags::bitflags! {
         const GRH = 1;
         /// `imm_or_inv` is immediate data.
         const WITH_IMM = 1 << 1;
+        /// The checksums of IPv4, and of TCP or UDP, are right (raw packets).
+        const IP_CSUM = 1 << 2;
         /// `imm_or_inv` is the rkey the peer invalidated.
         const WITH_INV = 1 << 3;
     }

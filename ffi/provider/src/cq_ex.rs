@@ -12,7 +12,7 @@ use libc::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
 /// The fields a completion here can have.
-const FIELDS: u64 = abi::IBV_WC_STANDARD_FLAGS | STAMPS;
+const FIELDS: u64 = abi::IBV_WC_STANDARD_FLAGS | STAMPS | abi::IBV_WC_EX_WITH_CVLAN;
 const STAMPS: u64 =
     abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 const MASK: u32 = abi::IBV_CQ_INIT_ATTR_MASK_FLAGS | abi::IBV_CQ_INIT_ATTR_MASK_PD;
@@ -32,8 +32,10 @@ pub unsafe extern "C" fn create_cq_ex(
         let has = |bit| attr.comp_mask & bit != 0;
         let flags = if has(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
         let stamped = attr.wc_flags & STAMPS != 0;
-        if attr.wc_flags & !FIELDS != 0 || flags & !FLAGS != 0 || stamped && ours.device.attr().clock_khz == 0
-        {
+        let tagged = attr.wc_flags & abi::IBV_WC_EX_WITH_CVLAN != 0;
+        let device = ours.device.attr();
+        let missing = stamped && device.clock_khz == 0 || tagged && !device.raw_vlan_stripping;
+        if attr.wc_flags & !FIELDS != 0 || flags & !FLAGS != 0 || missing {
             return Err(libc::EOPNOTSUPP);
         }
         if attr.comp_mask & !MASK != 0 {
@@ -77,6 +79,9 @@ fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
     public.read_slid = Some(read_slid);
     public.read_sl = Some(read_sl);
     public.read_dlid_path_bits = Some(read_path_bits);
+    if fields & abi::IBV_WC_EX_WITH_CVLAN != 0 {
+        public.read_cvlan = Some(read_cvlan);
+    }
     if fields & abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0 {
         public.read_completion_ts = Some(read_completion_ts);
     }
@@ -178,6 +183,8 @@ readers! {
     read_sl: u8 = |c| c.completion.sl;
     read_path_bits: u8 = |c| c.completion.path_bits;
     read_completion_ts: u64 = stamp;
+    /// Of a raw packet whose tag was taken out of the frame: its control information.
+    read_cvlan: u16 = |c| if c.completion.status == WcStatus::Success { c.raw.vlan_info() } else { 0 };
 }
 
 /// Entries that report an error bear no time.

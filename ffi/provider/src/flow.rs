@@ -113,6 +113,12 @@ fn number(bytes: &[u8], at: usize, step: usize) -> Result<[u16; 2], c_int> {
     Ok(both::<2>(bytes, at, step)?.map(u16::from_be_bytes))
 }
 
+/// What of an IP header is neither version nor address.
+fn more(version: u8, fields: [[[u8; 1]; 2]; 3]) -> FlowSpec {
+    let [proto, class, ttl] = fields.map(|pair| pair.map(|[byte]| byte));
+    FlowSpec::IpMore { version, proto, class, ttl }
+}
+
 /// One part: type, size, values, masks.
 fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
     let spec = match u32::from_ne_bytes(field(bytes, 0)?) {
@@ -128,16 +134,16 @@ fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
             if flags?[1] != [0] {
                 return Err(libc::EOPNOTSUPP);
             }
-            let byte = |pair: [[u8; 1]; 2]| pair.map(|[byte]| byte);
-            specs.push(FlowSpec::Ipv4More { proto: byte(proto?), tos: byte(tos?), ttl: byte(ttl?) });
+            specs.push(more(4, [proto?, tos?, ttl?]));
             FlowSpec::Ipv4 { src: both(bytes, 8, 12)?, dst: both(bytes, 12, 12)? }
         }
         abi::IBV_FLOW_SPEC_IPV6 => {
-            // Flow label, next header, traffic class and hop limit are not compared.
-            let masks: [u8; 8] = field(bytes, 8 + 40 + 32)?;
-            if masks[..7] != [0; 7] {
+            // Flow labels are not compared.
+            if field::<4>(bytes, 8 + 40 + 32)? != [0; 4] {
                 return Err(libc::EOPNOTSUPP);
             }
+            let [next, class, hops] = std::array::from_fn(|i| both::<1>(bytes, 8 + 36 + i, 40));
+            specs.push(more(6, [next?, class?, hops?]));
             FlowSpec::Ipv6 { src: both(bytes, 8, 40)?, dst: both(bytes, 24, 40)? }
         }
         abi::IBV_FLOW_SPEC_TCP => {
@@ -176,10 +182,21 @@ mod tests {
 
     #[test]
     fn what_is_not_compared_is_refused_and_not_left_out() {
-        assert_eq!(part_of(0x31, 88, |bytes| bytes[8 + 40 + 35] = 1).err(), Some(libc::EOPNOTSUPP));
+        assert_eq!(part_of(0x31, 88, |bytes| bytes[8 + 40 + 33] = 1).err(), Some(libc::EOPNOTSUPP));
         assert_eq!(part_of(0x32, 32, |bytes| bytes[31] = 1).err(), Some(libc::EOPNOTSUPP));
         assert_eq!(part_of(0x50, 16, |_| {}).err(), Some(libc::EOPNOTSUPP));
         assert_eq!(part_of(0x1001, 8, |_| {}), Ok(vec![FlowSpec::Drop]));
+    }
+
+    #[test]
+    fn next_header_traffic_class_and_hop_limit_are_where_the_header_has_them() {
+        // struct ibv_flow_ipv6_filter: addresses, flow_label, next_hdr, traffic_class, hop_limit; value, then mask.
+        let found = part_of(0x31, 88, |bytes| {
+            bytes[8 + 36..8 + 39].copy_from_slice(&[17, 0xb8, 64]);
+            bytes[48 + 36..48 + 39].copy_from_slice(&[0xff, 0xfc, 0x7f]);
+        });
+        let more = FlowSpec::IpMore { version: 6, proto: [17, 0xff], class: [0xb8, 0xfc], ttl: [64, 0x7f] };
+        assert_eq!(found, Ok(vec![more, FlowSpec::Ipv6 { src: [[0; 16]; 2], dst: [[0; 16]; 2] }]));
     }
 
     #[test]

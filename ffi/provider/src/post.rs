@@ -104,10 +104,16 @@ impl Iterator for &mut Walk<ibv_send_wr> {
     }
 }
 
+/// Flags that all services have.
+#[inline]
+pub fn common_flags(flags: u32) -> Option<SendFlags> {
+    (flags & !SendFlags::COMMON.bits() == 0).then_some(SendFlags::from_bits_truncate(flags))
+}
+
 #[inline]
 fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     let op = send_op(wr)?;
-    let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
+    let flags = common_flags(wr.send_flags).ok_or(libc::EINVAL)?;
     // SAFETY: the program keeps its list until the call returns.
     Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }
@@ -123,8 +129,18 @@ impl Iterator for Addressed<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let service = self.service;
-        self.walk.step(|wr| Ok((send_wr(wr)?, target(wr, service)?)))
+        self.walk.step(|wr| match service {
+            Service::RawPacket => Ok((raw_packet(wr)?, Target::Peer)),
+            _ => Ok((send_wr(wr)?, target(wr, service)?)),
+        })
     }
+}
+
+/// A work request that may ask for checksums.
+fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
+    let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
+    // SAFETY: the program keeps its list until the call returns.
+    Ok(SendWr { wr_id: wr.wr_id, op: send_op(wr)?, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }
 
 /// Whom a work request is for.

@@ -151,7 +151,7 @@ struct Extras {
 }
 
 /// `create_flags` there are.
-const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | abi::IBV_QP_CREATE_CVLAN_STRIPPING;
 
 /// Makes a QP. The sizes given are written back.
 ///
@@ -169,6 +169,7 @@ unsafe fn create(
     let layout = layout().ok_or(libc::ENOSYS)?;
     let service = convert::service_from_c(attr.qp_type)?;
     let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
+    let strip_vlan = extras.flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0;
     if blocks && !matches!(service, Service::Ud | Service::RawPacket) {
         return Err(libc::EOPNOTSUPP);
     }
@@ -194,6 +195,7 @@ unsafe fn create(
         cookie,
         srq: srq.map(|srq| Arc::clone(&srq.inner)),
         block_multicast_loopback: blocks,
+        strip_vlan,
         ..QpInit::new(service, &send_cq.inner, &recv_cq.inner)
     };
     let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;

@@ -8,6 +8,7 @@ use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
 use crate::mw;
+use crate::post::common_flags;
 use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
@@ -38,6 +39,8 @@ pub struct Posting {
     batch: SendBatch<'static>,
     /// Whether work requests say whom they are for: then both setters must come before one is closed.
     addressed: bool,
+    /// Whether they are raw packets.
+    raw: bool,
     open: Option<(u64, SendOp, SendFlags)>,
     /// Whom the open work request is for.
     target: Option<Target<'static>>,
@@ -58,10 +61,16 @@ impl Posting {
         if self.addressed {
             (self.target, self.early) = (None, None);
         }
-        match SendFlags::from_bits(flags) {
+        match common_flags(flags).or_else(|| self.rare_flags(flags)) {
             Some(flags) => self.open = Some((wr_id, op, flags - SendFlags::INLINE)),
             None => self.fail(libc::EINVAL),
         }
+    }
+
+    /// Flags that raw packets alone have.
+    #[cold]
+    fn rare_flags(&self, flags: u32) -> Option<SendFlags> {
+        SendFlags::from_bits(flags).filter(|_| self.raw)
     }
 
     /// The data of the open work request.
@@ -193,8 +202,9 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
             }
             let addressed = matches!(ours.service, Service::Ud | Service::XrcIni);
             let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());
+            let raw = ours.service == Service::RawPacket;
             *ours.posting.get() =
-                Some(Posting { batch, addressed, open: None, target: None, early: None, failed: None });
+                Some(Posting { batch, addressed, raw, open: None, target: None, early: None, failed: None });
         }
     });
 }

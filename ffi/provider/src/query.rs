@@ -112,6 +112,13 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     if attr.xrc {
         out.device_cap_flags |= abi::IBV_DEVICE_XRC;
     }
+    if attr.raw_checksums {
+        out.device_cap_flags |= abi::IBV_DEVICE_RAW_IP_CSUM;
+        all.raw_packet_caps |= abi::IBV_RAW_PACKET_CAP_IP_CSUM;
+    }
+    if attr.raw_vlan_stripping {
+        all.raw_packet_caps |= abi::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING;
+    }
     out.max_pkeys = attr.max_pkeys;
     out.local_ca_ack_delay = attr.local_ca_ack_delay;
     out.phys_port_cnt = attr.phys_port_cnt;

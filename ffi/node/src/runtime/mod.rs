@@ -41,6 +41,8 @@ mod transport;
 mod vfs;
 
 #[cfg(test)]
+pub(crate) use file::HEAD_LEN;
+#[cfg(test)]
 pub(crate) mod tests;
 
 pub use address::FunctionAddress;

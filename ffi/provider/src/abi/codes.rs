@@ -17,6 +17,9 @@ pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
 pub const IBV_DEVICE_XRC: u32 = 1 << 20;
+pub const IBV_DEVICE_RAW_IP_CSUM: u32 = 1 << 26;
+pub const IBV_RAW_PACKET_CAP_CVLAN_STRIPPING: u32 = 1;
+pub const IBV_RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
 
 pub const IBV_PORT_DOWN: u32 = 1;
 pub const IBV_PORT_ACTIVE: u32 = 4;
@@ -52,6 +55,7 @@ pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
+pub const IBV_QP_CREATE_CVLAN_STRIPPING: u32 = 1 << 9;
 
 pub const IBV_QP_EX_WITH_RDMA_WRITE: u64 = 1;
 pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
@@ -78,6 +82,7 @@ pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 /// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_CVLAN: u64 = 1 << 8;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
 pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
