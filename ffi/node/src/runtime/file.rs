@@ -151,7 +151,8 @@ const PARTIES_AT: usize = PAGE;
 const FUNCTIONS_AT: usize = PARTIES_AT + PARTIES * size_of::<PartySlot>();
 const NEIGHBOURS_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
 const BLOCKS_AT: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
-const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
+/// First byte of the adapter's region.
+pub const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
 /// Bytes at the start of the file that are given memory when it is made.
 pub const HEAD_LEN: usize = BLOCKS_AT;
 /// Bytes of the arena.

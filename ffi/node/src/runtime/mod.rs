@@ -41,7 +41,7 @@ mod transport;
 mod vfs;
 
 #[cfg(test)]
-pub(crate) use file::HEAD_LEN;
+pub(crate) use file::REGION_AT;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -3,7 +3,7 @@
 use super::message::{Attributes, request};
 use super::*;
 use crate::devices::devices;
-use crate::runtime::{HEAD_LEN, Node, NodeOptions};
+use crate::runtime::{Node, NodeOptions, REGION_AT};
 use devmodel::{Config, LinkLayer};
 
 const ADMIN: Asker = Asker { port: 9, admin: true, ext_ack: false, cap_ack: false };
@@ -165,7 +165,7 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let file = std::fs::OpenOptions::new().write(true).open(&adapter).unwrap();
     file.set_len(len).unwrap();
     // Of the node's head and the region's, which say what they are.
-    let mut head = vec![0; HEAD_LEN + 4096];
+    let mut head = vec![0; REGION_AT + 4096];
     std::io::Read::read_exact(&mut std::fs::File::open(&good).unwrap(), &mut head).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
     world.look_at(dir);
