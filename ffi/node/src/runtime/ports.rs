@@ -26,6 +26,8 @@ pub enum Matter {
     Agent,
     /// Somebody shows its connection identifiers in the block `port` of the file (see `board`).
     Board,
+    /// Somebody is in a multicast group of InfiniBand at the function `address`; port space and port are made of the group.
+    Group,
 }
 
 /// How it is held.

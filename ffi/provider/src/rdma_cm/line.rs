@@ -7,7 +7,8 @@ use super::id::Conn;
 use super::manager::Manager;
 use super::world::Port;
 use cm::{Agent, Config, Input, Output, Unclaimed, Wanted};
-use driver::{Device, Gsi};
+use driver::{Device, Gsi, Mad};
+use hwspec::wire::mad::{MadAddress, MgmtClass};
 use libc::c_int;
 use node::runtime::{Hold, Matter};
 use std::os::fd::{AsRawFd, RawFd};
@@ -27,6 +28,14 @@ impl Line {
     /// Its opening of the function.
     pub fn device(&self) -> &Arc<Device> {
         self.gsi.device()
+    }
+
+    /// Sends a MAD.
+    ///
+    /// # Errors
+    /// Those of [`Gsi::send`].
+    pub fn send(&self, to: &MadAddress, mad: &Mad) -> Result<(), driver::Error> {
+        self.gsi.send(to, mad)
     }
 
     /// Readable when something may have come.
@@ -84,6 +93,7 @@ impl Manager {
             self.receive(number);
             self.pump(number);
         }
+        self.ask_again();
     }
 
     fn receive(&mut self, number: usize) {
@@ -92,8 +102,10 @@ impl Manager {
         while line.device().events().next().is_some() {}
         // What comes after the look makes the descriptor readable.
         line.gsi.arm();
+        let mut administered = Vec::new();
         loop {
             match line.gsi.next() {
+                Ok(Some((_, mad))) if mad[1] == MgmtClass::SubnAdm.raw() => administered.push(mad),
                 Ok(Some((from, mad))) => {
                     let _ = line.agent.handle(now, Input::Mad { from, bytes: &mad[..] });
                 }
@@ -105,6 +117,7 @@ impl Manager {
             }
         }
         let _ = line.agent.handle(now, Input::Tick);
+        administered.iter().for_each(|mad| self.administrator_says(number, mad));
     }
 
     /// Does what the protocol wants done at a port.

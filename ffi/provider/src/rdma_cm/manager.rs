@@ -7,6 +7,7 @@ use super::multicast::Group;
 use super::open_files;
 use super::shown::{Ids, Shown};
 use super::slab::Slab;
+use super::subnet::Question;
 use super::thread::Thread;
 use super::uapi::{Ece, EventResp, Plain};
 use super::world::{self, Port};
@@ -116,6 +117,8 @@ pub struct Manager {
     pub shown: Shown,
     /// Memberships by their handles.
     pub groups: Slab<Group>,
+    /// What a subnet's administrator was asked and has not answered.
+    pub questions: Vec<Question>,
     /// The ports of the fabric.
     pub ports: Vec<Port>,
     /// Those that speak, by their number among `ports`.
@@ -138,6 +141,7 @@ impl Manager {
             ids: Ids::default(),
             shown: Shown::default(),
             groups: Slab::default(),
+            questions: Vec::new(),
             ports: Vec::new(),
             lines: BTreeMap::new(),
             conns: HashMap::new(),

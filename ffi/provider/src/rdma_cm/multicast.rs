@@ -1,6 +1,7 @@
 //! Memberships in multicast groups.
 //!
-//! On Ethernet a group is there when somebody is in it: joining tells the program by which GID its datagrams go, and the
+//! On Ethernet a group is there when somebody is in it: joining tells the program by which GID its datagrams go. On InfiniBand
+//! the subnet's administrator takes the port into the group and says what it is like ([`super::subnet`]). Either way the
 //! QP becomes a member by `ibv_attach_mcast`, which librdmacm calls.
 
 use super::commands::{Answer, Step};
@@ -8,8 +9,10 @@ use super::file::Pending;
 use super::id::State;
 use super::manager::{Manager, response};
 use super::sockaddr::SockAddr;
+use super::subnet::{Membership, group_of};
 use super::uapi::{AhAttr, Plain, UdParam, event};
 use super::world::PORT;
+use hwspec::wire::mad::sa::McMemberRecord;
 use libc::c_int;
 use std::os::fd::RawFd;
 
@@ -24,6 +27,12 @@ const SEND_ONLY: u16 = 1;
 pub struct Group {
     /// Whose.
     id: u32,
+    /// What the program calls it.
+    uid: u64,
+    /// Index of the GID its datagrams come from.
+    gid: u8,
+    /// On InfiniBand, what the administrator knows of.
+    pub membership: Option<Membership>,
     /// Events of it that the program has fetched.
     pub reported: u32,
 }
@@ -32,8 +41,8 @@ impl Manager {
     /// Joins a group; that it has come about is an event.
     ///
     /// # Errors
-    /// EINVAL: the id is none for datagrams or not in this state, or the address is no group's; EOPNOTSUPP: on InfiniBand,
-    /// where groups are the subnet administrator's.
+    /// EINVAL: the id is none for datagrams or not in this state, or the address is no group's; on InfiniBand those of opening the
+    /// function.
     pub fn join(
         &mut self,
         number: u32,
@@ -49,17 +58,29 @@ impl Manager {
         if address.is_any() {
             return Err(libc::EINVAL);
         }
-        let (qkey, file) = (id.q_key(), id.file);
-        if !self.ports.get(at.port).is_some_and(|port| port.is_ethernet()) {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let group = self.groups.insert(Group { id: number, reported: 0 });
+        let (qkey, id_ps) = (id.q_key(), id.ps);
+        let ethernet = self.ports.get(at.port).is_some_and(|port| port.is_ethernet());
+        let membership = (!ethernet).then(|| Membership {
+            port: at.port,
+            mgid: group_of(&address, id_ps),
+            send_only: flags == SEND_ONLY,
+        });
+        let group = self.groups.insert(Group { id: number, uid, gid: at.gid, membership, reported: 0 });
         if let Err(errno) = answer.put(&group.to_ne_bytes()) {
             self.groups.remove(group);
             return Err(errno);
         }
+        if let Some(membership) = membership {
+            if let Err(errno) = self.ask_to_join(group, membership, qkey) {
+                self.groups.remove(group);
+                return Err(errno);
+            }
+        }
         if let Some(id) = self.ids.get_mut(number) {
             id.groups.push(group);
+        }
+        if !ethernet {
+            return Ok(Step::Done);
         }
         let ah_attr = AhAttr {
             dgid: address.gid(),
@@ -70,9 +91,40 @@ impl Manager {
             ..AhAttr::zero()
         };
         let param = UdParam { qp_num: MULTICAST_QP, qkey, ah_attr, ..UdParam::zero() };
-        let response = response(uid, group, event::MULTICAST_JOIN, 0, param.bytes(), (0, 0));
-        self.deliver(file, Pending { about: number, child: None, group: Some(group), response });
+        self.group_event(group, event::MULTICAST_JOIN, 0, &param);
         Ok(Step::Done)
+    }
+
+    /// The administrator has taken the port into the group, or not.
+    pub fn joined(&mut self, group: u32, said: Result<McMemberRecord, c_int>) {
+        let Some(sgid_index) = self.groups.get(group).map(|group| group.gid) else { return };
+        match said {
+            Ok(record) => {
+                let ah_attr = AhAttr {
+                    dgid: record.mgid(),
+                    flow_label: record.flow_label(),
+                    sgid_index,
+                    hop_limit: record.hop_limit(),
+                    traffic_class: record.traffic_class(),
+                    dlid: record.mlid(),
+                    sl: record.sl(),
+                    static_rate: record.rate(),
+                    is_global: 1,
+                    port_num: PORT,
+                    ..AhAttr::zero()
+                };
+                let param = UdParam { qp_num: MULTICAST_QP, qkey: record.qkey(), ah_attr, ..UdParam::zero() };
+                self.group_event(group, event::MULTICAST_JOIN, 0, &param);
+            }
+            Err(errno) => self.group_event(group, event::MULTICAST_ERROR, -errno, &UdParam::zero()),
+        }
+    }
+
+    fn group_event(&mut self, group: u32, event: u32, status: i32, param: &UdParam) {
+        let Some((number, uid)) = self.groups.get(group).map(|group| (group.id, group.uid)) else { return };
+        let Some(file) = self.ids.get(number).map(|id| id.file) else { return };
+        let response = response(uid, group, event, status, param.bytes(), (0, 0));
+        self.deliver(file, Pending { about: number, child: None, group: Some(group), response });
     }
 
     /// Leaves a group. Returns how many of its events the program has fetched.
@@ -83,14 +135,23 @@ impl Manager {
         let number = self.groups.get(group).ok_or(libc::ENOENT)?.id;
         self.id(fd, number)?.groups.retain(|other| *other != group);
         self.file(fd)?.withdraw(|event| event.group == Some(group));
-        Ok(self.groups.remove(group).map_or(0, |group| group.reported))
+        Ok(self.end_group(group).map_or(0, |group| group.reported))
+    }
+
+    fn end_group(&mut self, group: u32) -> Option<Group> {
+        self.questions.retain(|question| question.group != group);
+        let ended = self.groups.remove(group)?;
+        if let Some(membership) = ended.membership {
+            self.ask_to_leave(membership);
+        }
+        Some(ended)
     }
 
     /// An id leaves all its groups: it goes.
     pub fn leave_all(&mut self, number: u32) {
         let groups = self.ids.get_mut(number).map(|id| std::mem::take(&mut id.groups)).unwrap_or_default();
         for group in groups {
-            self.groups.remove(group);
+            self.end_group(group);
         }
     }
 }

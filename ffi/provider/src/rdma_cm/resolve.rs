@@ -105,6 +105,10 @@ impl Manager {
             None => bound.or_else(|| (!self.ports.is_empty()).then_some(At { port: 0, gid: 0 })),
         };
         let from = from.ok_or(libc::ENETUNREACH)?;
+        if dst.is_multicast() && !self.ports[from.port].is_ethernet() {
+            let ps = self.ids.get(number).map_or(0, |id| id.ps);
+            return Ok(Found::Here(from, super::subnet::group_of(&dst, ps)));
+        }
         // Beyond the node InfiniBand's LIDs are the subnet administrator's to tell, and IP addresses IPoIB's.
         if !self.ports[from.port].is_ethernet() {
             return Err(libc::ENETUNREACH);

@@ -85,7 +85,8 @@ impl Manager {
 
     /// When something is due.
     fn due(&self) -> Option<Time> {
-        self.lines.values().filter_map(|line| line.agent.deadline()).min()
+        let protocol = self.lines.values().filter_map(|line| line.agent.deadline());
+        protocol.chain(self.questions.iter().map(|question| question.again)).min()
     }
 
     /// Notes until when the thread sleeps, and tells it what it waits for.

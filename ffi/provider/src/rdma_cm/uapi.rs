@@ -52,6 +52,7 @@ pub mod event {
     pub const ESTABLISHED: u32 = 9;
     pub const DISCONNECTED: u32 = 10;
     pub const MULTICAST_JOIN: u32 = 12;
+    pub const MULTICAST_ERROR: u32 = 13;
     pub const TIMEWAIT_EXIT: u32 = 15;
     pub const USER: u32 = 18;
     pub const INTERNAL: u32 = 19;
