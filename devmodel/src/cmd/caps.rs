@@ -7,6 +7,7 @@ use super::{
     srq,
 };
 use crate::LinkLayer;
+use crate::pipe::LOG_MAX_MESSAGE;
 use crate::region::{Func, Table};
 use crate::state::ROCE_ADDRESSES;
 use hwspec::{
@@ -77,7 +78,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .uctx_cap(INTERNAL_DEV_RES)
         .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
         .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
-        .log_max_msg(qp_context::LOG_MAX_MESSAGE)
+        .log_max_msg(LOG_MAX_MESSAGE)
         .log_max_wq_sz(srq::LOG_MAX_SIZE)
         .max_wqe_sz_sq(1024)
         .max_wqe_sz_rq(1 << qp::LOG_MAX_RQ_STRIDE)

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     LinkLayer,
-    pipe::is_datagram,
+    pipe::{LOG_MAX_MESSAGE, is_datagram},
     region::Func,
     state::{PKEYS, QpFlags, QpRow},
 };
@@ -19,8 +19,6 @@ use hwspec::{
     layout::{Bits, prefix},
 };
 
-/// log2 of the largest message.
-pub(super) const LOG_MAX_MESSAGE: u8 = 30;
 /// log2 of the most READs and atomics under way, in either role.
 pub(super) const LOG_MAX_READS: u8 = 4;
 /// First UDP source port of RoCE v2 (A17.9.2).

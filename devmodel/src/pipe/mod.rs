@@ -37,6 +37,7 @@ mod tests;
 pub(crate) use arrive::Packet;
 pub(crate) use datagram::is_datagram;
 pub(crate) use ethernet::flush_receives;
+pub(crate) use fetch::LOG_MAX_MESSAGE;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
 pub use step::{Frame, Payload, Step};

@@ -213,3 +213,16 @@ fn row_44_read_consumes_a_psn_per_response() {
         assert_eq!(frame.headers().aeth().is_some(), frame.opcode() != RcReadRespMiddle);
     }
 }
+
+/// Beyond the rows: a message longer than the device advertises is not begun: LOC_LEN_ERR. One of 2^31 bytes would take half
+/// of all PSNs at an MTU of 256, and what is under way could not be told from what was acknowledged.
+#[test]
+fn a_message_longer_than_advertised_is_not_begun() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let half = from.part(0, 1 << 30);
+    bed.post(peer.qp, &Wr::new(Op::Send, &[half, half]));
+    assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalLengthErr);
+    assert_eq!(brief(&bed.answers()), []);
+}
