@@ -220,7 +220,7 @@ fn perfquery_reads_the_counters_of_every_port_on_infiniband_and_says_so_where_it
     let script = "ib_write_bw -d iron2 -n 100 >/dev/null 2>&1 & sleep 1; \
         ib_write_bw -d iron1 -n 100 127.0.0.1 >/dev/null 2>&1; wait; sleep 0.2; \
         perfquery -C iron1 -x 2>&1; perfquery -C iron1 -x 3 1 2>&1; cat /sys/class/infiniband/iron1/ports/1/counters/port_xmit_data; \
-        perfquery -C iron1 -R 2>&1; sminfo -C iron1 -t 100 2>&1; true";
+        perfquery -C iron1 -R 2>&1; true";
     let out = node.run(&["sh", "-c", script]);
     let values = |name: &str| -> Vec<u64> {
         let rows =
@@ -230,11 +230,43 @@ fn perfquery_reads_the_counters_of_every_port_on_infiniband_and_says_so_where_it
     let (sent, received) = (values("PortXmitData"), values("PortRcvData"));
     assert!(sent.len() == 2 && sent[0] > 100 * 65536 / 4 && received[1] >= sent[0], "{out}");
     assert!(out.lines().any(|l| l == sent[0].to_string()), "{out}");
-    assert!(out.contains("failed: perf reset") && out.contains("query"), "{out}");
+    assert!(out.contains("failed: perf reset"), "{out}");
     drop(node);
     let ethernet = Node::new("nl-perf-eth", 1);
     let out = ethernet.run(&["sh", "-c", "perfquery -C iron1 2>&1 || true; ibstat iron1; ibstatus iron1"]);
     for part in ["Failed to open 'iron1'", "State: Active", "Link layer: Ethernet", "state:\t\t 4: ACTIVE"] {
         assert!(out.contains(part), "{part:?} is missing in\n{out}");
     }
+}
+
+#[test]
+fn infiniband_diags_find_the_subnet_as_it_is() {
+    let node = Node::new("nl-diags", 2).on_infiniband();
+    let script = "cat /sys/class/infiniband/iron1/node_guid; smpquery -C iron1 nodeinfo -D 0; \
+        smpquery -C iron1 nodedesc -D 0,1,3; smpquery -C iron1 portinfo -D 0 | grep -E '^(Lid|SMLid|LinkState|GidPrefix)'; \
+        sminfo -C iron2; ibnetdiscover -C iron1; ibhosts -C iron2; ibtracert -C iron1 2 3; ibroute -C iron1 512; \
+        smpquery -C iron1 -t 100 nodeinfo -D 0,1,9; saquery -C iron1 -t 100; ibv_devinfo -d iron2 | grep state";
+    let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1")]);
+    // The node's GUID as sysfs has it, written as these tools do.
+    let guid = out.lines().next().expect("a GUID").replace(':', "");
+    let short = guid.trim_start_matches('0');
+    for part in [
+        &format!("Guid:............................0x{guid}\nPortGuid:........................0x{guid}"),
+        "Node Description:.................ironverbs iron2",
+        "GidPrefix:.......................0xfe80000000000000\nLid:.............................2\n",
+        "SMLid:...........................512\nLinkState:.......................Active",
+        "sminfo: sm lid 512",
+        "SMINFO_MASTER",
+        &format!("[2]\t\"H-{guid}\"[1]({short}) \t\t# \"ironverbs iron1\" lid 2 4xEDR"),
+        &format!("Ca\t: 0x{guid} ports 1 \"ironverbs iron1\""),
+        "[2] lid 512-512 \"ironverbs switch\"\n[3] -> ca port",
+        "3 valid lids dumped",
+        // Nobody is at a port without a function, and the administrator is not asked this way.
+        "failed: operation nodeinfo: node info query failed",
+        "Query SA failed: Connection timed out",
+        "state:\t\t\tPORT_ACTIVE",
+    ] {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}");
+    }
+    assert_eq!(out.matches("Ca\t1 \"H-").count(), 3, "{out}");
 }

@@ -4,6 +4,7 @@
 //! held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
+use crate::Config;
 use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort};
 use hwspec::{
     layout::prefix,
@@ -43,6 +44,24 @@ impl Region {
         }
         let downs = self.look(fid, offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed))?;
         crate::subnet::performance(request, &self.counters(fid), downs)
+    }
+
+    /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),
+    /// of a region that behaves as `config` says. Who wants to change something is told that nobody does so here. `None`: no
+    /// answer, or it is no such packet.
+    pub fn management(
+        &self,
+        config: &Config,
+        from: u8,
+        dlid: u16,
+        request: &[u8; MAD_SIZE],
+    ) -> Option<[u8; MAD_SIZE]> {
+        let port = |fid| {
+            let ib =
+                self.look::<IbPort>(fid, offset_of!(FunctionRow, ib)).filter(|_| self.is_present(fid))?;
+            Some((ib, self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0))
+        };
+        crate::subnet::management(self, config, from, dlid, request, port)
     }
 
     /// The port of `fid`, if there is such a function.

@@ -59,7 +59,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
     match qpn {
         0 if to_switch => {
             let Some(from) = identity::fid_of_lid(lrh.slid()) else { return true };
-            match switch::handle(func, &config, from, &mad) {
+            match switch::handle(func.region(), &config, from, &mad) {
                 switch::Way::Back(answer) => back.send(func, step, &answer, packet),
                 switch::Way::Out(fid, mad) => {
                     let mut on = back;

@@ -13,10 +13,12 @@ mod records;
 mod sa;
 mod smp;
 mod switch;
+mod view;
 
 pub(crate) use agent::{arrive, group_port_gone};
 pub(crate) use pma::{port_counters, reply as performance};
 pub(crate) use smp::set_link;
+pub(crate) use view::management;
 
 use crate::{
     Config, identity,

@@ -65,7 +65,7 @@ pub(super) fn nodes(func: &Func<'_>, config: &Config, mask: u64, wanted: &NodeRe
             let mut record = NodeRecord::zeroed();
             let (info, description) = match end.fid {
                 Some(fid) => (smp::node_info(config, fid), super::description(fid)),
-                None => (switch::node_info(func, config), switch::description()),
+                None => (switch::node_info(func.region(), config), switch::description()),
             };
             record.set().lid(end.lid).node_info(info).node_description(description);
             record.bytes().to_vec()
@@ -84,7 +84,7 @@ pub(super) fn ports(func: &Func<'_>, config: &Config, mask: u64, wanted: &PortIn
         for number in numbers.filter(|n| mask & PORT_NUM == 0 || *n == wanted.port_num()) {
             let info = match end.fid {
                 Some(fid) => smp::described(fid, &super::port(config, fid), true),
-                None => switch::port_info(func, number),
+                None => switch::port_info(func.region(), number),
             };
             let mut record = PortInfoRecord::zeroed();
             record.set().endport_lid(end.lid).port_num(number).port_info(info);

@@ -59,7 +59,9 @@ pub(super) fn answer(
     if method == Method::Set {
         status = set(func, header.attribute_id(), modifier, &packet.data()).err().unwrap_or(0);
     }
-    match get(func, config, header.attribute_id(), modifier) {
+    let f = func.function();
+    let seen = Seen { fid: func.fid(), ib: &f.ib, up: f.vport_state != 0 };
+    match seen.get(config, header.attribute_id(), modifier) {
         Ok(data) => {
             let mut answer = Smp::from_bytes(turned(request, status));
             answer.set().data(data);
@@ -74,40 +76,78 @@ fn block<T: Layout>(attribute: &T) -> [u8; 64] {
     prefix(attribute.bytes())
 }
 
-fn get(func: &Func<'_>, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {
-    let port = &func.function().ib;
-    // Attributes of a node, not of a port, have no modifier.
-    let bad = |bad: bool| if bad { Err(status::BAD_FIELD) } else { Ok(()) };
-    match id {
-        attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
-        attribute::NODE_INFO => bad(modifier != 0).map(|()| block(&node_info(config, func.fid()))),
-        attribute::PORT_INFO => bad(modifier & 0x7fff_ffff > 1).map(|()| block(&port_info(func))),
-        attribute::GUID_INFO => {
-            bad(modifier >= GUID_BLOCKS)?;
-            let mut data = [0; 64];
-            for (at, guid) in data.chunks_exact_mut(8).zip(&port.guids) {
-                at.copy_from_slice(guid);
-            }
-            Ok(data)
+/// A port, as its agent shows it.
+pub(super) struct Seen<'a> {
+    /// Its function.
+    pub fid: u8,
+    /// What managers set of it.
+    pub ib: &'a IbPort,
+    /// The link is up.
+    pub up: bool,
+}
+
+impl Seen<'_> {
+    /// Answers a packet of somebody who only looks; who wants to change something is told that nobody does so.
+    pub fn answer(&self, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        let packet = Smp::read(request);
+        let header = packet.header();
+        header.method().answer()?;
+        if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+            return Some(refuse(request, status));
         }
-        attribute::PKEY_TABLE => {
-            let first = pkey_block(modifier)?;
-            let mut data = [0; 64];
-            for (at, pkey) in data.chunks_exact_mut(2).zip(&port.pkeys[first..]) {
-                at.copy_from_slice(&pkey.to_be_bytes());
-            }
-            Ok(data)
+        if header.method() != Method::Get {
+            return Some(refuse(request, status::BAD_METHOD));
         }
-        attribute::SL_TO_VL => Ok(prefix(&port.sl_to_vl)),
-        attribute::VL_ARBITRATION => {
-            let table = arbitration_table(modifier)?;
-            let mut data = [0; 64];
-            for (at, entry) in data.chunks_exact_mut(2).zip(&port.arbitration[table]) {
-                at.copy_from_slice(entry);
-            }
-            Ok(data)
+        if self.ib.m_key != 0 && packet.m_key() != self.ib.m_key && self.ib.m_key_protect >= 2 {
+            return None;
         }
-        _ => Err(status::BAD_ATTRIBUTE),
+        match self.get(config, header.attribute_id(), header.attribute_modifier()) {
+            Ok(data) => {
+                let mut answer = Smp::from_bytes(turned(request, 0));
+                answer.set().data(data);
+                Some(*answer.as_bytes())
+            }
+            Err(status) => Some(refuse(request, status)),
+        }
+    }
+
+    fn get(&self, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {
+        let port = self.ib;
+        // Attributes of a node, not of a port, have no modifier.
+        let bad = |bad: bool| if bad { Err(status::BAD_FIELD) } else { Ok(()) };
+        match id {
+            attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
+            attribute::NODE_INFO => bad(modifier != 0).map(|()| block(&node_info(config, self.fid))),
+            attribute::PORT_INFO => {
+                bad(modifier & 0x7fff_ffff > 1).map(|()| block(&described(self.fid, port, self.up)))
+            }
+            attribute::GUID_INFO => {
+                bad(modifier >= GUID_BLOCKS)?;
+                let mut data = [0; 64];
+                for (at, guid) in data.chunks_exact_mut(8).zip(&port.guids) {
+                    at.copy_from_slice(guid);
+                }
+                Ok(data)
+            }
+            attribute::PKEY_TABLE => {
+                let first = pkey_block(modifier)?;
+                let mut data = [0; 64];
+                for (at, pkey) in data.chunks_exact_mut(2).zip(&port.pkeys[first..]) {
+                    at.copy_from_slice(&pkey.to_be_bytes());
+                }
+                Ok(data)
+            }
+            attribute::SL_TO_VL => Ok(prefix(&port.sl_to_vl)),
+            attribute::VL_ARBITRATION => {
+                let table = arbitration_table(modifier)?;
+                let mut data = [0; 64];
+                for (at, entry) in data.chunks_exact_mut(2).zip(&port.arbitration[table]) {
+                    at.copy_from_slice(entry);
+                }
+                Ok(data)
+            }
+            _ => Err(status::BAD_ATTRIBUTE),
+        }
     }
 }
 
@@ -199,12 +239,6 @@ pub(super) fn node_info(config: &Config, fid: u8) -> NodeInfo {
 
 /// IEEE vendor id (OUI).
 pub(super) const VENDOR: u32 = 0x02c9;
-
-/// `PortInfo` of a function's port.
-pub(super) fn port_info(func: &Func<'_>) -> PortInfo {
-    let f = func.function();
-    described(func.fid(), &f.ib, f.vport_state != 0)
-}
 
 /// `PortInfo` of the port of `fid` with what a manager set.
 pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {

@@ -2,7 +2,7 @@
 //! 14.2.5.4).
 
 use super::{Answer, refuse, smp, turned};
-use crate::{Config, identity, region::Func, state::SUBNET_GROUPS};
+use crate::{Config, identity, region::Region, state::SUBNET_GROUPS};
 use hwspec::{
     layout::{Layout, prefix},
     wire::{
@@ -43,11 +43,11 @@ fn port_of(fid: u8) -> u8 {
 }
 
 /// A subnet management packet from function `from`.
-pub(super) fn handle(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) -> Way {
+pub(super) fn handle(region: &Region, config: &Config, from: u8, request: &[u8; MAD_SIZE]) -> Way {
     let mut packet = Smp::read(request);
     let mut header = packet.header();
     if header.mgmt_class() != MgmtClass::SubnDirected {
-        return answer(func, config, from, request).map_or(Way::Lost, Way::Back);
+        return answer(region, config, from, request).map_or(Way::Lost, Way::Back);
     }
     let (pointer, count) = (header.hop_pointer(), header.hop_count());
     // The directed part begins and ends here: no LID-routed parts around it.
@@ -63,13 +63,13 @@ pub(super) fn handle(func: &Func<'_>, config: &Config, from: u8, request: &[u8; 
         let port = packet.return_path()[usize::from(pointer) - 1];
         header.set().hop_pointer(pointer - 1);
         packet.set().header(header);
-        return out(func, port, &packet);
+        return out(region, port, &packet);
     }
     let mut path = packet.return_path();
     path[usize::from(pointer)] = port_of(from);
     packet.set().return_path(path);
     if pointer == count {
-        return answer(func, config, from, packet.as_bytes()).map_or(Way::Lost, Way::Back);
+        return answer(region, config, from, packet.as_bytes()).map_or(Way::Lost, Way::Back);
     }
     // C14-9: one hop on along the initial path.
     header.set().hop_pointer(pointer + 1);
@@ -78,7 +78,7 @@ pub(super) fn handle(func: &Func<'_>, config: &Config, from: u8, request: &[u8; 
     if header.method() == Method::Set && !may_set(from, port_fid(port)) {
         return Way::Lost;
     }
-    out(func, port, &packet)
+    out(region, port, &packet)
 }
 
 /// The function that hangs on `port`.
@@ -92,18 +92,24 @@ pub(super) fn may_set(from: u8, to: Option<u8>) -> bool {
     from == 0 || Some(from) == to
 }
 
-fn out(func: &Func<'_>, port: u8, packet: &Smp) -> Way {
+fn out(region: &Region, port: u8, packet: &Smp) -> Way {
     match port_fid(port) {
-        Some(fid) if is_up(func, fid) => Way::Out(fid, *packet.as_bytes()),
+        Some(fid) if is_up(region, fid) => Way::Out(fid, *packet.as_bytes()),
         _ => Way::Lost,
     }
 }
 
-fn is_up(func: &Func<'_>, fid: u8) -> bool {
-    fid < func.region().functions() && func.region().is_present(fid)
+fn is_up(region: &Region, fid: u8) -> bool {
+    fid < region.functions() && region.is_present(fid)
 }
 
-fn answer(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+/// What the switch says itself to a packet from function `from`.
+pub(super) fn answer(
+    region: &Region,
+    config: &Config,
+    from: u8,
+    request: &[u8; MAD_SIZE],
+) -> Option<[u8; MAD_SIZE]> {
     let packet = Smp::read(request);
     let header = packet.header();
     header.method().answer()?;
@@ -114,7 +120,7 @@ fn answer(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) 
     if header.method() != Method::Get {
         return Some(refuse(request, status::BAD_METHOD));
     }
-    match get(func, config, from, header.attribute_id(), header.attribute_modifier()) {
+    match get(region, config, from, header.attribute_id(), header.attribute_modifier()) {
         Ok(data) => {
             let mut answer = Smp::from_bytes(turned(request, 0));
             answer.set().data(data);
@@ -124,21 +130,21 @@ fn answer(func: &Func<'_>, config: &Config, from: u8, request: &[u8; MAD_SIZE]) 
     }
 }
 
-fn get(func: &Func<'_>, config: &Config, from: u8, id: u16, modifier: u32) -> Answer<[u8; 64]> {
+fn get(region: &Region, config: &Config, from: u8, id: u16, modifier: u32) -> Answer<[u8; 64]> {
     Ok(match id {
         attribute::NODE_DESCRIPTION => description(),
         attribute::NODE_INFO => {
-            let mut info = node_info(func, config);
+            let mut info = node_info(region, config);
             info.set().local_port_num(port_of(from));
             prefix(info.bytes())
         }
         attribute::SWITCH_INFO => prefix(switch_info().bytes()),
         attribute::PORT_INFO => {
             let port = u8::try_from(modifier & 0x7fff_ffff).or(Err(status::BAD_FIELD))?;
-            if port > func.region().functions() {
+            if port > region.functions() {
                 return Err(status::BAD_FIELD);
             }
-            let mut info = port_info(func, port);
+            let mut info = port_info(region, port);
             info.set().local_port_num(port_of(from));
             prefix(info.bytes())
         }
@@ -155,7 +161,7 @@ fn get(func: &Func<'_>, config: &Config, from: u8, id: u16, modifier: u32) -> An
             for (i, port) in ports.iter_mut().enumerate() {
                 let lid = modifier.saturating_mul(64).saturating_add(i as u32);
                 let lid = u16::try_from(lid).or(Err(status::BAD_FIELD))?;
-                match identity::fid_of_lid(lid).filter(|fid| is_up(func, *fid)) {
+                match identity::fid_of_lid(lid).filter(|fid| is_up(region, *fid)) {
                     Some(fid) => *port = port_of(fid),
                     None if lid == identity::SWITCH_LID => *port = 0,
                     None => {}
@@ -173,14 +179,14 @@ pub(super) fn description() -> [u8; 64] {
 }
 
 /// `NodeInfo` of the switch.
-pub(super) fn node_info(func: &Func<'_>, config: &Config) -> NodeInfo {
+pub(super) fn node_info(region: &Region, config: &Config) -> NodeInfo {
     let guid = identity::switch_guid(config.node_id);
     let mut info = NodeInfo::zeroed();
     info.set()
         .base_version(mad::BASE_VERSION)
         .class_version(CLASS_VERSION)
         .node_type(SWITCH)
-        .num_ports(func.region().functions())
+        .num_ports(region.functions())
         .system_image_guid(guid)
         .node_guid(guid)
         .port_guid(guid)
@@ -201,8 +207,8 @@ fn switch_info() -> SwitchInfo {
 }
 
 /// `PortInfo` of a port of the switch: 0 is its own.
-pub(super) fn port_info(func: &Func<'_>, port: u8) -> PortInfo {
-    let up = port.checked_sub(1).is_none_or(|fid| is_up(func, fid));
+pub(super) fn port_info(region: &Region, port: u8) -> PortInfo {
+    let up = port.checked_sub(1).is_none_or(|fid| is_up(region, fid));
     let mut info = smp::link_of(up);
     if port == 0 {
         info.set()

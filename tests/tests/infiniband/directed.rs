@@ -70,3 +70,49 @@ fn two_hops_away_are_the_functions() {
     assert!(ask(&mut bed, &[1, 9], attribute::NODE_INFO, 0).is_none(), "no such port");
     assert!(ask(&mut bed, &[1, 3, 1], attribute::NODE_INFO, 0).is_none(), "a function is no switch");
 }
+
+/// What a packet from function 1 along `path` would bring back, for who only looks.
+fn look(bed: &Bed, path: &[u8], method: Method, attribute: u16, modifier: u32) -> Option<Smp> {
+    let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
+    h.set().hop_count(path.len() as u8);
+    let mut initial = [0; 64];
+    initial[1..=path.len()].copy_from_slice(path);
+    let mut request = Smp::zeroed();
+    request.set().header(h).dr_slid(PERMISSIVE_LID).dr_dlid(PERMISSIVE_LID).initial_path(initial);
+    let (region, config) = (bed.adapter.region(), bed.adapter.config());
+    region.management(config, 1, PERMISSIVE_LID, request.as_bytes()).map(|answer| Smp::read(&answer))
+}
+
+#[test]
+fn who_only_looks_is_told_what_the_agents_tell_and_changes_nothing() {
+    let mut bed = Bed::infiniband();
+    for path in [&[1][..], &[1, 1], &[1, 4]] {
+        for (attribute, modifier) in [
+            (attribute::NODE_INFO, 0),
+            (attribute::NODE_DESCRIPTION, 0),
+            (attribute::PORT_INFO, 1),
+            (attribute::PORT_INFO, 99),
+            (attribute::PKEY_TABLE, 0),
+            (attribute::SWITCH_INFO, 0),
+        ] {
+            let told = ask(&mut bed, path, attribute, modifier).expect("an answer");
+            let seen = look(&bed, path, Method::Get, attribute, modifier).expect("an answer");
+            assert_eq!(seen.data(), told.data(), "{path:?} {attribute:#x}");
+            assert_eq!(seen.header().status(), told.header().status(), "{path:?} {attribute:#x}");
+            assert_eq!(seen.return_path(), told.return_path(), "{path:?} {attribute:#x}");
+        }
+    }
+    let own = look(&bed, &[], Method::Get, attribute::NODE_INFO, 0).expect("the port's own");
+    assert_eq!(NodeInfo::read(&own.data()).node_guid(), identity::guid(0, 1));
+    for path in [&[1, 9][..], &[1, 3, 1], &[2]] {
+        assert!(look(&bed, path, Method::Get, attribute::NODE_INFO, 0).is_none(), "{path:?} leads nowhere");
+    }
+    let refused = look(&bed, &[], Method::Set, attribute::PORT_INFO, 1).expect("an answer");
+    assert_eq!(refused.header().status(), status::DIRECTION | status::BAD_METHOD);
+    // Who protects its port from being read protects it from lookers, too.
+    let own = look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).expect("an answer");
+    let mut info = PortInfo::read(&own.data());
+    info.set().m_key(0x5ec2e7).m_key_protect_bits(2).port_state(0).port_physical_state(0);
+    super::common::ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
+    assert!(look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).is_none());
+}

@@ -325,7 +325,8 @@ fn write_behaviour(map: &Mapped, config: &Config) {
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
-fn read_behaviour(map: &Mapped) -> Config {
+/// How the adapter behaves, as whoever made the node noted it.
+pub(super) fn read_behaviour(map: &Mapped) -> Config {
     let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, faults @ ..] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
     let [drop, duplicate, reorder, corrupt, delay, seed] = faults;

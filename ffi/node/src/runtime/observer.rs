@@ -5,7 +5,7 @@ use super::{
     board::{self, CmId},
     file::{MAGIC, Mapped, PARTIES, file_len},
     locks::LockFile,
-    node::attach_region,
+    node::{attach_region, read_behaviour},
 };
 use devmodel::{
     region::{PortGlimpse, Region},
@@ -97,6 +97,11 @@ impl Observer {
     /// What the port of `fid` says to a performance management MAD; `None` to what is no question.
     pub fn performance(&self, fid: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
         self.region.performance(fid, request)
+    }
+
+    /// What comes back to function `from` when a subnet management MAD that asks leaves its port for `dlid`; `None`: nothing.
+    pub fn management(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        self.region.management(&read_behaviour(&self.map), from, dlid, request)
     }
 
     /// The port of `fid`.

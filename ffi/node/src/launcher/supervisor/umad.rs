@@ -2,7 +2,7 @@
 //!
 //! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
 //! number. What a program writes are packets to the subnet, what it reads are those that come back. Performance
-//! management of the node's ports is answered here; whatever else is asked finds nobody, as on a port whose packets are lost.
+//! and subnet management of the node is answered here; whatever else is asked finds nobody, as on a port whose packets are lost.
 
 use super::process::{Piece, Process};
 use super::sys;
@@ -32,6 +32,8 @@ const BURST: usize = 64;
 /// A file that was opened and asked something.
 struct File {
     ours: OwnedFd,
+    /// The function it is of.
+    fid: u8,
     agents: [bool; AGENTS],
     /// Its packets have a P_Key index.
     wide: bool,
@@ -60,11 +62,13 @@ impl Umads {
         let known = process.socket(number).filter(|inode| self.0.contains_key(inode));
         let inode = match known {
             Some(inode) => inode,
-            None if is_ours(world, process, number) => match self.open(listener, notice, process, number) {
-                Ok(inode) => inode,
-                Err(e) => return listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO))),
-            },
-            None => return listener.pass(notice),
+            None => {
+                let Some(fid) = function(world, process, number) else { return listener.pass(notice) };
+                match self.open(listener, notice, process, number, fid) {
+                    Ok(inode) => inode,
+                    Err(e) => return listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO))),
+                }
+            }
         };
         let Some(file) = self.0.get_mut(&inode) else { return };
         listener.answer(notice, file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0));
@@ -77,12 +81,13 @@ impl Umads {
         notice: &Notice,
         process: Process,
         number: u32,
+        fid: u8,
     ) -> io::Result<u64> {
         let flags = process.file_flags(number).unwrap_or(0);
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
         let inode = sys::inode(its.as_fd())?;
         listener.replace(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
-        let file = File { ours, agents: [false; AGENTS], wide: false, used: false, lost: Vec::new() };
+        let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false, lost: Vec::new() };
         self.0.insert(inode, file);
         Ok(inode)
     }
@@ -103,12 +108,13 @@ impl Umads {
     }
 }
 
-/// Whether a descriptor is the stand-in of one of our devices.
-fn is_ours(world: &World, process: Process, number: u32) -> bool {
+/// The function whose stand-in a descriptor is, if it is one of ours.
+fn function(world: &World, process: Process, number: u32) -> Option<u8> {
     let path = process.file(number);
     let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
     let id: Option<u32> = name.and_then(|id| id.parse().ok());
-    id.is_some_and(|id| world.devices().iter().any(|d| d.has_umad() && d.uverbs == id))
+    let device = |id| world.devices().iter().find(|d| d.has_umad() && d.uverbs == id);
+    id.and_then(device).map(|device| device.fid)
 }
 
 impl File {
@@ -193,8 +199,12 @@ impl File {
         let len = (packet.len() - header).min(MAD_SIZE);
         mad[..len].copy_from_slice(&packet[header..header + len]);
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
-        let port = (qpn == 1).then(|| port(world, lid)).flatten();
-        if let Some(answer) = port.and_then(|(observer, fid)| observer.performance(fid, &mad)) {
+        let answer = match qpn {
+            0 => world.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
+            1 => port(world, lid).and_then(|(observer, fid)| observer.performance(fid, &mad)),
+            _ => None,
+        };
+        if let Some(answer) = answer {
             let mut back = packet[..header].to_vec();
             back[4..16].fill(0);
             back[16..20].copy_from_slice(&((header + MAD_SIZE) as u32).to_ne_bytes());

@@ -1,0 +1,70 @@
+//! The subnet's management for those who only look: what its ports and its switch would answer.
+
+use super::{smp::Seen, switch};
+use crate::{Config, identity, region::Region, state::IbPort};
+use hwspec::{
+    layout::Layout,
+    wire::{
+        lrh::PERMISSIVE_LID,
+        mad::{MAD_SIZE, MgmtClass, Smp, status},
+    },
+};
+
+/// What comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of the port
+/// of a function, and whether its link is up. `None`: nothing, or it is no such packet.
+pub(crate) fn management(
+    region: &Region,
+    config: &Config,
+    from: u8,
+    dlid: u16,
+    request: &[u8; MAD_SIZE],
+    port: impl Fn(u8) -> Option<(IbPort, bool)>,
+) -> Option<[u8; MAD_SIZE]> {
+    let of_port = |fid: u8, request: &[u8; MAD_SIZE]| {
+        let (ib, up) = port(fid)?;
+        Seen { fid, ib: &ib, up }.answer(config, request)
+    };
+    let mut packet = Smp::read(request);
+    let mut header = packet.header();
+    match header.mgmt_class() {
+        MgmtClass::SubnLid if dlid == identity::SWITCH_LID => switch::answer(region, config, from, request),
+        MgmtClass::SubnLid => of_port(identity::fid_of_lid(dlid)?, request),
+        MgmtClass::SubnDirected => {
+            let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
+            if !whole || header.status() & status::DIRECTION != 0 || header.hop_pointer() != 0 {
+                return None;
+            }
+            // Without hops the own port is meant (IBTA 14.2.2.2).
+            let answer = if header.hop_count() == 0 {
+                of_port(from, request)
+            } else {
+                // The only way out of a channel adapter here is its port 1.
+                (packet.initial_path()[1] == 1).then_some(())?;
+                header.set().hop_pointer(1);
+                packet.set().header(header);
+                match switch::handle(region, config, from, packet.as_bytes()) {
+                    switch::Way::Back(answer) => Some(answer),
+                    switch::Way::Out(fid, mad) => at_the_end(&mad).and_then(|mad| of_port(fid, &mad)),
+                    switch::Way::Lost => None,
+                }
+            };
+            // It comes back along the return path.
+            let mut answer = Smp::from_bytes(answer?);
+            let mut header = answer.header();
+            header.set().hop_pointer(0);
+            answer.set().header(header);
+            Some(*answer.as_bytes())
+        }
+        _ => None,
+    }
+}
+
+/// A directed packet that has come to a port where its path ends: channel adapters send none on.
+fn at_the_end(mad: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+    let mut packet = Smp::read(mad);
+    let (pointer, count) = (packet.header().hop_pointer(), packet.header().hop_count());
+    let mut path = packet.return_path();
+    *path.get_mut(usize::from(pointer)).filter(|_| pointer == count)? = 1;
+    packet.set().return_path(path);
+    Some(*packet.as_bytes())
+}
