@@ -8,6 +8,7 @@ use hwspec::{
         flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders},
         vport::TrafficCounter,
     },
+    cqe::eth,
     layout::{Layout, prefix},
 };
 use ironverbs_tests::bed::{Bed, CommandError, Nic, TO_TABLE, TO_TIR};
@@ -280,5 +281,31 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
         let theirs = bed.raw_command(1, &of(entry.as_bytes(), other), SetFteOut::SIZE);
         assert!(theirs.is_err(), "another's entry was changed");
         bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("one's own entry");
+    }
+}
+
+#[test]
+fn a_packet_that_claims_more_than_there_is_is_steered_and_not_good() {
+    let mut bed = Bed::cx5();
+    let (mut nic, tir, _) = two(&mut bed);
+    let version = |value: u8| {
+        let mut m = MatchHeaders::zeroed();
+        m.set().ip_version(value);
+        m
+    };
+    let table = bed.flow_table(1, 1, None).unwrap();
+    let group = bed.flow_group(1, table, 0..=1, version(15)).unwrap();
+    bed.flow_entry(1, (table, group), 0, version(4), &[(TO_TIR, tir)], &[]).unwrap();
+    bed.flow_entry(1, (table, group), 1, version(6), &[(TO_TIR, tir)], &[]).unwrap();
+    bed.flow_root(1, Some(table)).unwrap();
+    let v4 = udp4(([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 5000), &[1; 50]);
+    let v6 = ipv6([1; 16], [2; 16], 17, &v4[20..]);
+    // Where the length is, of the whole packet or of what is behind the header.
+    for (ethertype, packet, at) in [(0x0800, v4, 2), (0x86dd, v6, 4)] {
+        let mut f = frame(mac(1), mac(2), ethertype, &packet);
+        f[14 + at] = 4;
+        bed.inject(&f);
+        let (cqe, got) = bed.received(&mut nic, 0).expect("steered");
+        assert_eq!((cqe.hds_ip_ext(), got), (eth::L2_OK, f));
     }
 }

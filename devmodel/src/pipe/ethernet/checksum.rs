@@ -75,6 +75,7 @@ pub(super) struct Verified {
 /// Verifies the checksums of a received frame.
 pub(super) fn verify(frame: &[u8], parts: &Parts) -> Verified {
     let l3 = match parts.version {
+        _ if !parts.whole => false,
         4 => frame.get(parts.l3..parts.l4).is_some_and(|header| add(0, header) == 0xffff),
         6 => true,
         _ => false,

@@ -48,8 +48,10 @@ pub(super) struct Parts {
     pub fragment: bool,
     /// Transport header; meaningless if `version` is 0.
     pub l4: usize,
-    /// Behind the IP packet, as its header says; the frame may have padding there.
+    /// Behind the IP packet, as its header says, or the end of a frame that is shorter; there may be padding there.
     pub end: usize,
+    /// The IP packet is as long as its header says. What is not can be steered all the same, but is not good.
+    pub whole: bool,
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
@@ -84,10 +86,12 @@ impl Parts {
         let header = usize::from(ip.ihl()) * 4;
         let total = usize::from(ip.total_len());
         // A large send has no length yet.
-        let end = if total == 0 { len } else { self.l3 + total };
-        if ip.version() != 4 || header < Ipv4::SIZE || self.l3 + header > end || end > len {
+        let said = if total == 0 { len } else { self.l3 + total };
+        let end = said.min(len);
+        if ip.version() != 4 || header < Ipv4::SIZE || self.l3 + header > end {
             return None;
         }
+        self.whole = said <= len;
         self.version = 4;
         self.protocol = ip.protocol();
         self.fragment = ip.more_fragments() || ip.fragment_offset() != 0;
@@ -99,10 +103,12 @@ impl Parts {
         let ip = bytes.get(self.l3..self.l3 + Ipv6::SIZE)?;
         let payload = usize::from(word(ip, 4)?);
         let mut at = self.l3 + Ipv6::SIZE;
-        let end = if payload == 0 { len } else { at + payload };
-        if ip[0] >> 4 != 6 || end > len {
+        let said = if payload == 0 { len } else { at + payload };
+        let end = said.min(len);
+        if ip[0] >> 4 != 6 || at > end {
             return None;
         }
+        self.whole = said <= len;
         let mut next = ip[6];
         let mut fragment = false;
         while matches!(next, HOP_BY_HOP | ROUTING | DESTINATION | FRAGMENT) {

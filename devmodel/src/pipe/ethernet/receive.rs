@@ -64,7 +64,9 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
 /// Whether the queue pairs get the frame: RoCE v2, where the function speaks it.
 fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
     let f = func.function();
-    let to_roce = parts.protocol == UDP && parts.ports(head).is_some_and(|(_, dport)| dport == ROCE_PORT);
+    let to_roce = parts.whole
+        && parts.protocol == UDP
+        && parts.ports(head).is_some_and(|(_, dport)| dport == ROCE_PORT);
     to_roce && (f.roce_enabled != 0 || f.flow_root[0] == 0)
 }
 
