@@ -2,16 +2,19 @@
 //! the poll copies the bytes to where the receive's segments point.
 
 use crate::{
-    dma::{DmaRing, copy_to_caller},
+    dma::{DmaRing, copy_to_caller, copy_where_mapped},
     transport::Bar,
 };
 use hwspec::{
     layout::Layout,
     wqe::{DataSeg, INVALID_LKEY, ZERO_BYTE_COUNT},
 };
-use std::sync::{
-    Arc, PoisonError, RwLock,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// Where a region lies.
@@ -19,6 +22,8 @@ use std::sync::{
 pub enum Home {
     /// In this process, from this address on.
     Here(u64),
+    /// The same, where pages are there or not: of keys that are filled on demand.
+    Paged(u64),
     /// In the device, from this offset in BAR0 on.
     Device(Bar, u32),
     /// Nowhere: what is written there is gone.
@@ -26,13 +31,15 @@ pub enum Home {
 }
 
 impl Home {
-    /// Copies `bytes` to byte `offset` of the region.
-    fn put(&self, offset: u64, bytes: &[u8]) {
+    /// Copies `bytes` to byte `offset` of the region. False if there is no memory.
+    fn put(&self, offset: u64, bytes: &[u8]) -> bool {
         match self {
             Self::Here(addr) => copy_to_caller(addr + offset, bytes),
+            Self::Paged(addr) => return copy_where_mapped(addr.wrapping_add(offset), bytes),
             Self::Device(bar, at) => put_in_device(bar, at + offset as u32, bytes),
             Self::Nowhere => {}
         }
+        true
     }
 }
 
@@ -53,15 +60,14 @@ pub fn put_in_device(bar: &Bar, at: u32, bytes: &[u8]) {
     }
 }
 
-/// Memory regions whose keys address them from somewhere else than where they lie.
+/// Memory regions whose keys address them from somewhere else than where they lie, or where pages may be missing, by key.
 #[derive(Default)]
 pub struct Shifted {
     any: AtomicBool,
-    regions: RwLock<Vec<Region>>,
+    regions: RwLock<HashMap<u32, Region>>,
 }
 
 struct Region {
-    lkey: u32,
     hca_va: u64,
     len: u64,
     home: Home,
@@ -71,15 +77,26 @@ impl Shifted {
     /// Notes a region.
     pub fn insert(&self, lkey: u32, hca_va: u64, len: u64, home: Home) {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.push(Region { lkey, hca_va, len, home });
+        regions.insert(lkey, Region { hca_va, len, home });
         self.any.store(true, Relaxed);
     }
 
-    /// Forgets the region of `lkey`, if it was one.
-    pub fn remove(&self, lkey: u32) {
+    /// The region of `lkey` is gone. What the device took for it before, and nobody polled yet, goes nowhere: its addresses
+    /// mean nothing by themselves.
+    pub fn retire(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-            regions.retain(|r| r.lkey != lkey);
+            if let Some(region) = regions.get_mut(&lkey) {
+                region.home = Home::Nowhere;
+            }
+        }
+    }
+
+    /// `lkey` names a new region: what it named before is forgotten.
+    pub fn forget(&self, lkey: u32) {
+        if self.any.load(Relaxed) {
+            let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+            regions.remove(&lkey);
             self.any.store(!regions.is_empty(), Relaxed);
         }
     }
@@ -91,7 +108,7 @@ impl Shifted {
             return Some((Home::Here(addr), 0));
         }
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(region) = regions.iter().find(|r| r.lkey == lkey) else {
+        let Some(region) = regions.get(&lkey) else {
             return Some((Home::Here(addr), 0));
         };
         let offset = addr.checked_sub(region.hca_va)?;
@@ -128,7 +145,9 @@ impl Inbox {
             let Some((home, offset)) = self.shifted.locate(data.lkey(), data.addr(), now.len()) else {
                 return false;
             };
-            home.put(offset, now);
+            if !home.put(offset, now) {
+                return false;
+            }
             bytes = rest;
         }
         bytes.is_empty()
@@ -156,7 +175,33 @@ mod tests {
         assert_eq!(at(1, 0xfff), None);
         assert_eq!(at(2, 0x5000), Some(0x5000));
         assert_eq!(at(3, 0x50), Some(0));
-        shifted.remove(1);
+        shifted.forget(1);
         assert_eq!(at(1, 0x5000), Some(0x5000));
+    }
+
+    #[test]
+    fn what_came_for_a_region_that_is_gone_goes_nowhere() {
+        let shifted = Shifted::default();
+        let mut memory = [0_u8; 16];
+        shifted.insert(1, 0, 16, Home::Here(memory.as_mut_ptr() as u64));
+        let (home, offset) = shifted.locate(1, 8, 4).unwrap();
+        assert!(home.put(offset, &[7; 4]));
+        shifted.retire(1);
+        let (home, offset) = shifted.locate(1, 8, 4).unwrap();
+        assert!(home.put(offset, &[9; 4]), "and the completion is a good one");
+        assert_eq!(memory[8..], [7, 7, 7, 7, 0, 0, 0, 0]);
+        shifted.forget(1);
+        assert!(
+            matches!(shifted.locate(1, 0x5000, 8), Some((Home::Here(0x5000), 0))),
+            "the key is another's now"
+        );
+    }
+
+    #[test]
+    fn pages_that_are_missing_are_told() {
+        let mut memory = [0_u8; 8];
+        assert!(Home::Paged(memory.as_mut_ptr() as u64).put(4, &[5; 4]));
+        assert_eq!(memory, [0, 0, 0, 0, 5, 5, 5, 5]);
+        assert!(!Home::Paged(0).put(0x1007, &[5; 4]));
     }
 }

@@ -298,6 +298,23 @@ pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     }
 }
 
+/// The same where pages may be missing and are brought in by the kernel, as a device with page faults would have it done.
+/// False if there is no memory that may be written.
+#[cold]
+pub(crate) fn copy_where_mapped(addr: u64, bytes: &[u8]) -> bool {
+    let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: both vectors live through the call; the kernel looks for itself whether `remote` may be written.
+    let done =
+        unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    if done < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+    {
+        copy_to_caller(addr, bytes);
+        return true;
+    }
+    done == bytes.len() as isize
+}
+
 #[cfg(test)]
 mod tests {
     use super::page_list;

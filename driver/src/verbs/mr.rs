@@ -121,7 +121,7 @@ impl Mr {
             let parts = parts(under.key.0, addr as u64, len);
             let mut mr =
                 Self::create(pd, Backing::Under(Box::new(under)), Translation::Parts(parts), len, 0, access)?;
-            pd.device.shifted.insert(mr.key.0, 0, len as u64, Home::Here(addr as u64));
+            pd.device.shifted.insert(mr.key.0, 0, len as u64, home(addr as u64, paged));
             mr.addr = addr as u64;
             return Ok(mr);
         }
@@ -138,8 +138,8 @@ impl Mr {
         let pages = translation(mapping.iova, hca_va, len)?;
         let mut mr = Self::create(pd, Backing::User(mapping), pages, len, hca_va, access)?;
         mr.addr = addr as u64;
-        if hca_va != addr as u64 {
-            device.shifted.insert(mr.key.0, hca_va, len as u64, Home::Here(addr as u64));
+        if paged || hca_va != addr as u64 {
+            device.shifted.insert(mr.key.0, hca_va, len as u64, home(addr as u64, paged));
         }
         Ok(mr)
     }
@@ -232,6 +232,7 @@ impl Mr {
         match created {
             Ok(out) => {
                 let key = Mkey::new(out.mkey_index(), variant);
+                device.shifted.forget(key.0);
                 Ok(Mr { pd: pd.clone(), key, access, addr: hca_va, hca_va, len, backing: Some(backing) })
             }
             Err(error) => {
@@ -336,7 +337,7 @@ impl Mr {
         let device = &self.pd.device;
         match device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input) {
             Ok(()) => {
-                device.shifted.remove(self.key.0);
+                device.shifted.retire(self.key.0);
                 backing.unmap()
             }
             Err(Error::Command { status: Status::BadResState | Status::ResBusy, .. }) => {
@@ -360,6 +361,11 @@ impl Drop for Mr {
             }
         }
     }
+}
+
+/// Where a region of the program at `addr` lies; `paged`: some of its pages may not be there.
+fn home(addr: u64, paged: bool) -> Home {
+    if paged { Home::Paged(addr) } else { Home::Here(addr) }
 }
 
 /// The part of a key's context that says who may do what.
