@@ -19,6 +19,7 @@ pub mod translate;
 pub mod wire;
 
 pub use config::{Config, LinkLayer, Profile};
+pub use subnet::PORT_CAPABILITIES;
 
 use region::{Func, Region, Sync};
 

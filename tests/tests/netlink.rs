@@ -243,7 +243,8 @@ fn perfquery_reads_the_counters_of_every_port_on_infiniband_and_says_so_where_it
 fn infiniband_diags_find_the_subnet_as_it_is() {
     let node = Node::new("nl-diags", 2).on_infiniband();
     let script = "cat /sys/class/infiniband/iron1/node_guid; smpquery -C iron1 nodeinfo -D 0; \
-        smpquery -C iron1 nodedesc -D 0,1,3; smpquery -C iron1 portinfo -D 0 | grep -E '^(Lid|SMLid|LinkState|GidPrefix)'; \
+        smpquery -C iron1 nodedesc -D 0,1,3; smpquery -C iron1 portinfo -D 0 | grep -E '^(Lid|SMLid|LinkState|GidPrefix|CapMask)'; \
+        ibstat iron1 | grep Capab; ibv_devinfo -v -d iron1 | grep port_cap_flags:; rdma -d link show iron1/1; \
         sminfo -C iron2; ibnetdiscover -C iron1; ibhosts -C iron2; ibtracert -C iron1 2 3; ibroute -C iron1 512; \
         smpquery -C iron1 -t 100 nodeinfo -D 0,1,9; saquery -C iron1 -t 100; ibv_devinfo -d iron2 | grep state";
     let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1")]);
@@ -254,7 +255,11 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         &format!("Guid:............................0x{guid}\nPortGuid:........................0x{guid}"),
         "Node Description:.................ironverbs iron2",
         "GidPrefix:.......................0xfe80000000000000\nLid:.............................2\n",
-        "SMLid:...........................512\nLinkState:.......................Active",
+        "SMLid:...........................512\nCapMask:.........................0xc800\nLinkState:.......................Active",
+        // With communication management, which is the programs'.
+        "Capability mask: 0x0001c800",
+        "port_cap_flags:\t\t0x0001c800",
+        "caps: <SYS_IMAGE_GUID, EXTENDED_SPEEDS, CAP_MASK2, CM>",
         "sminfo: sm lid 512",
         "SMINFO_MASTER",
         &format!("[2]\t\"H-{guid}\"[1]({short}) \t\t# \"ironverbs iron1\" lid 2 4xEDR"),

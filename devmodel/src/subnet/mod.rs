@@ -39,7 +39,7 @@ const LIFE_TIME: u8 = 14;
 /// Time an agent may take to answer, as an exponent: 67 ms.
 const RESPONSE_TIME: u8 = 14;
 /// Capability mask of a port: an extended speed, system image GUID, more capability bits.
-pub(crate) const CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
+pub const PORT_CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
 /// `capability_mask`: bits that software sets to tell what runs on the port: subnet manager, SNMP, device management,
 /// vendor class, communication management.
 pub(crate) const SOFT_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 16;
@@ -50,7 +50,7 @@ pub(crate) fn port(config: &Config, fid: u8) -> IbPort {
         node_description: [0; 64],
         pkeys: [0; PKEYS],
         gid_prefix: DEFAULT_PREFIX,
-        capability_mask: CAPABILITIES,
+        capability_mask: PORT_CAPABILITIES,
         subnet_timeout: 18,
         ..IbPort::new_zeroed()
     };

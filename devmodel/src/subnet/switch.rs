@@ -215,7 +215,7 @@ pub(super) fn port_info(region: &Region, port: u8) -> PortInfo {
             .gid_prefix(super::DEFAULT_PREFIX)
             .lid(identity::SWITCH_LID)
             .master_sm_lid(identity::SWITCH_LID)
-            .capability_mask(super::CAPABILITIES | IS_SM)
+            .capability_mask(super::PORT_CAPABILITIES | IS_SM)
             .guid_cap(1);
     }
     info

@@ -245,13 +245,16 @@ impl Device {
     pub fn port(&self) -> Result<PortAttr, Error> {
         /// Port state 4: active (IBTA 14.2.5.6).
         const ACTIVE: u8 = 4;
+        /// Bits of the capability mask: communication management, and GIDs made of IP addresses.
+        const COMMUNICATION: u32 = 1 << 16;
+        const IP_GIDS: u32 = 1 << 26;
         let caps = &self.function.caps;
         let ethernet = self.function.is_ethernet();
-        let (active, lid, sm_lid) = match ethernet {
-            true => (self.function.link_up()?, 0, 0),
+        let (active, lid, sm_lid, mask) = match ethernet {
+            true => (self.function.link_up()?, 0, 0, IP_GIDS),
             false => {
                 let port = self.function.hca_vport()?;
-                (port.port_state() == ACTIVE, port.lid(), port.sm_lid())
+                (port.port_state() == ACTIVE, port.lid(), port.sm_lid(), port.cap_mask1())
             }
         };
         Ok(PortAttr {
@@ -267,8 +270,7 @@ impl Device {
             mac: self.function.vport.mac,
             lid,
             sm_lid,
-            // Communication management; on Ethernet, GIDs made of IP addresses.
-            port_cap_flags: if ethernet { 1 << 26 | 1 << 16 } else { 1 << 16 },
+            port_cap_flags: mask | COMMUNICATION,
             max_vl_num: 1,
         })
     }

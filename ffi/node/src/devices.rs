@@ -107,11 +107,12 @@ impl DeviceInfo {
         self
     }
 
-    /// Capability mask of its port (IBTA 14.2.5.6): communication management; on Ethernet, GIDs made of IP addresses.
+    /// Capability mask of its port (IBTA 14.2.5.6): the port's own on InfiniBand, GIDs made of IP addresses on Ethernet; and
+    /// communication management, which programs do.
     pub fn port_capabilities(&self) -> u32 {
         match self.link_layer {
             LinkLayer::Ethernet => 1 << 26 | 1 << 16,
-            LinkLayer::Infiniband => 1 << 16,
+            LinkLayer::Infiniband => devmodel::PORT_CAPABILITIES | 1 << 16,
         }
     }
 
