@@ -109,6 +109,8 @@ proptest! {
         let frame = build(&envelope, &packet, &payload);
         let h = Headers::parse(&frame).unwrap();
         prop_assert!(h.icrc_ok());
+        let taken_on_trust = Headers::of_built(&frame, frame.len()).unwrap();
+        prop_assert_eq!(read_all(&taken_on_trust), read_all(&h));
         prop_assert_eq!(h.payload(), Some(&payload[..]));
         prop_assert_eq!(h.frame_len(), frame.len());
         prop_assert_eq!((h.ethernet().src(), h.ethernet().dst()), (envelope.src_mac, envelope.dst_mac));
@@ -303,6 +305,24 @@ proptest! {
     #[test]
     fn any_header_bytes_make_an_icrc(bytes in prop::collection::vec(any::<u8>(), 0..100), more in any::<[u8; 8]>()) {
         Icrc::new(&bytes).update(&more).clone().finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn bytes_taken_on_trust_are_never_read_behind_their_end(
+        bytes in prop::collection::vec(any::<u8>(), 0..140), kind in 0usize..4, len in 0usize..300,
+    ) {
+        let mut bytes = bytes;
+        if let (Some(at), Some(kind)) = (bytes.get_mut(12..14), [0x0800u16, 0x86dd, 0x8100].get(kind)) {
+            at.copy_from_slice(&kind.to_be_bytes());
+        }
+        if let Ok(h) = Headers::of_built(&bytes, len) {
+            read_all(&h);
+            prop_assert!(h.payload_start() <= bytes.len() && h.payload_start() + 4 <= len);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::runner::{Runner, Traced, trace};
 use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
-    pipe::{Frame, Payload},
+    pipe::{Frame, Payload, step::Outbox},
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Destination,
 };
@@ -40,7 +40,7 @@ pub trait Link: Send {
 /// locked before the sender was let go, so nobody can come in between.
 #[derive(Default)]
 pub(super) struct Hand {
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Outbox,
     pub(super) staged: Vec<u8>,
     pub(super) from: u8,
     /// Taken, and taken by jobs that committed.
@@ -62,7 +62,7 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
 impl Runner {
     /// Takes the frames of `from`, still locked, in hand for the one function they all go to, and locks it. `None`: they
     /// must take the ring, for somebody watches the wire, tends or holds that function, or frames wait there already.
-    #[inline]
+    #[inline(never)]
     pub(super) fn hand_over<'r>(
         &mut self,
         adapter: &'r Adapter,
@@ -89,7 +89,7 @@ impl Runner {
         std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
         std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);
         (self.hand.from, self.hand.next, self.hand.committed) = (from, 0, 0);
-        for frame in &self.hand.frames {
+        for frame in self.hand.frames.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
             trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
         }
@@ -107,12 +107,10 @@ impl Runner {
     }
 
     /// Brings the frames of a step to their destinations.
+    #[inline(never)]
     pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
-        if self.buffers.out.is_empty() {
-            return self.buffers.delivered();
-        }
         let mut out = std::mem::take(&mut self.buffers.out);
-        for frame in &out {
+        for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
             trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
             self.put(adapter, host, now, from, frame);
@@ -122,24 +120,29 @@ impl Runner {
         self.buffers.delivered();
     }
 
+    #[inline]
     fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, frame: &Frame) {
         let headers = &frame.headers[..frame.header_len as usize];
-        let to = adapter.owner(headers);
-        if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
-            let mut whole = std::mem::take(&mut self.sealed);
-            whole.clear();
-            let link_layer = adapter.config().link_layer;
-            if seal(host, link_layer, from, frame, &self.buffers.staged, &mut whole).is_ok() {
-                self.transmit(adapter, host, now, from, &mut whole);
+        match adapter.owner(headers) {
+            Some(to) if !(self.link.is_some() || adapter.config().sealed || adapter.is_captured()) => {
+                let staged = std::mem::take(&mut self.buffers.staged);
+                self.enter(adapter, host, to, from, frame, &staged);
+                self.buffers.staged = staged;
             }
-            self.sealed = whole;
-            return;
+            _ => self.put_whole(adapter, host, now, from, frame),
         }
-        if let Some(to) = to {
-            let staged = std::mem::take(&mut self.buffers.staged);
-            self.enter(adapter, host, to, from, frame, &staged);
-            self.buffers.staged = staged;
+    }
+
+    /// Puts a frame that is watched, or leaves the region, on the wire as it is on a real one.
+    #[inline(never)]
+    fn put_whole(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, frame: &Frame) {
+        let mut whole = std::mem::take(&mut self.sealed);
+        whole.clear();
+        let link_layer = adapter.config().link_layer;
+        if seal(host, link_layer, from, frame, &self.buffers.staged, &mut whole).is_ok() {
+            self.transmit(adapter, host, now, from, &mut whole);
         }
+        self.sealed = whole;
     }
 
     /// Brings the raw frames of a step to their destinations.
@@ -174,16 +177,40 @@ impl Runner {
         staged: &[u8],
     ) {
         let headers = &frame.headers[..frame.header_len as usize];
-        let mut payload = payload_of(frame, from, staged);
+        let payload = payload_of(frame, from, staged);
         if matches!(payload, SlotPayload::Pieces(..)) && !host.by_reference() {
-            self.sealed.clear();
-            // What can't be read is lost on the way; the sender's retries find out.
-            if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
-                return;
-            }
-            payload = SlotPayload::Bytes(&self.sealed);
+            return self.enter_by_value(adapter, host, to, from, frame, staged);
         }
-        if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
+        let room = WireRing::of(adapter.region(), to).push(host, headers, payload, false);
+        self.entered(adapter, host, to, room);
+    }
+
+    /// [`enter`](Self::enter), where memory is not read from afar.
+    #[inline(never)]
+    fn enter_by_value(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        to: u8,
+        from: u8,
+        frame: &Frame,
+        staged: &[u8],
+    ) {
+        self.sealed.clear();
+        // What can't be read is lost on the way; the sender's retries find out.
+        if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
+            return;
+        }
+        let headers = &frame.headers[..frame.header_len as usize];
+        let payload = SlotPayload::Bytes(&self.sealed);
+        let room = WireRing::of(adapter.region(), to).push(host, headers, payload, false);
+        self.entered(adapter, host, to, room);
+    }
+
+    /// A frame went into the ring of `to`, if there was room.
+    #[inline]
+    fn entered(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, room: bool) {
+        if room {
             self.arrived(host, to);
         } else {
             adapter.count_ring_full(to);
@@ -263,11 +290,8 @@ impl Runner {
         };
         let cut = parsed.map_or(64, |h| h.payload_start()).min(whole.len());
         let (headers, rest) = whole.split_at(cut);
-        if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
-            self.arrived(host, to);
-        } else {
-            adapter.count_ring_full(to);
-        }
+        let room = WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true);
+        self.entered(adapter, host, to, room);
     }
 }
 

@@ -112,7 +112,7 @@ impl Timed {
     fn transmit(&mut self, adapter: &Adapter, fid: u8, reads: bool) {
         let now = self.schedule.now();
         let mut out = std::mem::take(&mut self.buffers.out);
-        for frame in out.drain(..) {
+        for frame in out.iter().copied() {
             let headers = &frame.headers[..frame.header_len as usize];
             if let Some(watch) = &mut self.trace {
                 let what = Traced::Frame(headers, frame.payload.len());
@@ -142,6 +142,7 @@ impl Timed {
             let there = self.occupy(to, Unit::Receiver, sent + timing::ACROSS, busy);
             self.schedule.at(there, What::Frame(to, Box::new(Flight { frame, bytes: staged, from: fid })));
         }
+        out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
     }

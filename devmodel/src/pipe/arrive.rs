@@ -97,21 +97,24 @@ fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     qp
 }
 
-/// Headers and payload of a frame, with its ICRC checked if it came with one (IBTA 7.8.1).
+/// Headers and payload of a frame. What did not come whole was built in this region.
+#[inline]
 fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<Packet<'p>, Counters> {
     let len = match payload {
-        SlotPayload::Bytes(bytes) => bytes.len(),
+        SlotPayload::Bytes(body) if sealed => return open_whole(bytes, body),
+        SlotPayload::Bytes(body) => body.len(),
         SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
     };
-    let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE };
-    let headers = Headers::parse_head(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
+    let whole = bytes.len() + len + pad(len) + ICRC_SIZE;
+    let headers = Headers::of_built(bytes, whole).map_err(|_| Counters::RxMalformed)?;
+    Ok(Packet { headers, data: payload, len: len as u32, padded: true })
+}
+
+/// A whole frame: its headers make sense and its ICRC is right (IBTA 7.8.1).
+#[inline(never)]
+fn open_whole<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
+    let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
-    let SlotPayload::Bytes(body) = payload else {
-        return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
-    };
-    if !sealed {
-        return Ok(Packet { headers, data: payload, len: len as u32, padded: true });
-    }
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
     let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
     let sum = Icrc::new(bytes.get(ip_offset(bytes)..).unwrap_or_default());

@@ -1,12 +1,12 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
-use super::{Frame, Payload, service, work::Work};
-use crate::state::Counters;
+use super::{Payload, service, work::Work};
+use crate::state::{Counters, QpRow, RoceAddress};
 use hwspec::{
-    handle::{Psn, Qpn},
+    handle::Psn,
     wire::{
-        Aeth, Bth, BthOpcode, Envelope, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan, pad,
-        write_headers,
+        Aeth, Bth, BthOpcode, Envelope, Head, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan,
+        pad,
     },
 };
 
@@ -17,25 +17,80 @@ fn is_same_partition(pkey: u16) -> bool {
     pkey & 0x7fff == PKEY & 0x7fff
 }
 
+/// `mig_req` in the first word of a BTH.
+const MIG_REQ: u32 = 1 << 22;
+
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
 const ECT0: u8 = 2;
+
+/// Flows of a runner whose heads are kept.
+pub(crate) const FLOWS: usize = 16;
+
+/// The bytes of our own address.
+type Source = [u8; size_of::<RoceAddress>()];
+
+/// How the packets of a queue pair begin, kept as long as all it was made of is the same.
+pub(crate) struct Flow {
+    path: [u8; QpRow::PATH],
+    source: Source,
+    mac: [u8; 6],
+    src_port: u16,
+    traffic_class: u8,
+    head: Head,
+}
+
+impl Flow {
+    #[inline(always)]
+    fn is(&self, q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, traffic_class: u8) -> bool {
+        let source: &Source = zerocopy::transmute_ref!(source);
+        self.path == *q.path()
+            && self.source == *source
+            && self.mac == mac
+            && self.src_port == src_port
+            && self.traffic_class == traffic_class
+    }
+
+    #[inline(never)]
+    fn new(q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, traffic_class: u8) -> Self {
+        let envelope = Envelope {
+            src_mac: if source.mac == [0; 6] { mac } else { source.mac },
+            dst_mac: q.dmac,
+            vlan: source.vlan().map(|vid| {
+                let mut tag = Vlan::zeroed();
+                tag.set().vid(vid);
+                tag
+            }),
+            addresses: IpPair::from_gids(source.gid, q.dgid),
+            traffic_class,
+            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
+            flow_label: q.flow_label,
+            identification: 0,
+            src_port,
+        };
+        let source: Source = zerocopy::transmute!(*source);
+        Self { path: *q.path(), source, mac, src_port, traffic_class, head: Head::new(&envelope) }
+    }
+}
 
 impl Work<'_, '_, '_> {
     /// A BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
     #[inline]
     pub(crate) fn bth(&self, opcode: BthOpcode, psn: u32) -> Bth {
-        let opcode = match opcode.transport() {
-            Transport::Rc => opcode.on(service::transport(self.q.service)),
-            _ => opcode,
+        self.bth_with(opcode, psn, false, false)
+    }
+
+    /// As [`bth`](Self::bth), with the solicited event and the acknowledgement asked for.
+    #[inline(always)]
+    pub(crate) fn bth_with(&self, opcode: BthOpcode, psn: u32, ack_req: bool, se: bool) -> Bth {
+        let transport = match opcode.raw() >> 5 == Transport::Rc.raw() {
+            true => service::transport(self.q.service).raw() << 5,
+            false => 0,
         };
-        let mut bth = Bth::zeroed();
-        bth.set()
-            .opcode(opcode)
-            .mig_req(true)
-            .pkey(if self.is_infiniband() { self.port_pkey() } else { PKEY })
-            .dest_qp(Qpn(self.q.remote_qpn & 0xff_ffff))
-            .psn(Psn::new(psn));
-        bth
+        let pkey = if self.is_infiniband() { self.port_pkey() } else { PKEY };
+        let opcode = u32::from(opcode.raw() | transport);
+        let first = opcode << 24 | u32::from(se) << 23 | MIG_REQ | u32::from(pkey);
+        let psn = u32::from(ack_req) << 31 | Psn::new(psn).get();
+        Bth::from_words(first, u64::from(self.q.remote_qpn & 0xff_ffff) << 32 | u64::from(psn))
     }
 
     /// Whether the QP takes packets with P_Key `pkey`.
@@ -59,39 +114,24 @@ impl Work<'_, '_, '_> {
         let q = &self.q;
         let f = self.func.function();
         let Some(source) = f.roce.get(q.sgid_index as usize) else { return false };
-        let envelope = Envelope {
-            src_mac: if source.mac == [0; 6] { f.mac } else { source.mac },
-            dst_mac: q.dmac,
-            vlan: source.vlan().map(|vid| {
-                let mut tag = Vlan::zeroed();
-                tag.set().vid(vid);
-                tag
-            }),
-            addresses: IpPair::from_gids(source.gid, q.dgid),
-            traffic_class,
-            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
-            flow_label: q.flow_label,
-            identification: 0,
-            // Annex A17: any port from 0xc000 up; the same for all packets of a flow.
-            src_port: if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport },
+        // Annex A17: any port from 0xc000 up; the same for all packets of a flow.
+        let src_port = if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport };
+        let bytes = &mut self.step.buffers;
+        let place = &mut bytes.flows[(self.qp as usize + usize::from(self.func.fid())) % FLOWS];
+        let flow = match place {
+            Some(flow) if flow.is(q, source, f.mac, src_port, traffic_class) => flow,
+            _ => place.insert(Flow::new(q, source, f.mac, src_port, traffic_class)),
         };
         // Written where it will stay: a frame is large.
-        let out = &mut self.step.buffers.out;
-        out.push(Frame { header_len: 0, headers: [0; 128], payload });
-        let Some(frame) = out.last_mut() else { return false };
-        match write_headers(&mut frame.headers, &envelope, packet, payload.len()) {
-            Some(len) => {
-                frame.header_len = len as u16;
-                let bytes = len + payload.len() + pad(payload.len()) + ICRC_SIZE;
-                self.func.count(Counters::TxPackets, 1);
-                self.func.count(Counters::TxBytes, bytes as u64);
-                true
-            }
-            None => {
-                out.pop();
-                false
-            }
-        }
+        let frame = bytes.out.room();
+        let len = payload.len();
+        let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
+        (frame.header_len, frame.payload) = (written as u16, payload);
+        bytes.out.add();
+        let bytes = written + len + pad(len) + ICRC_SIZE;
+        self.func.count(Counters::TxPackets, 1);
+        self.func.count(Counters::TxBytes, bytes as u64);
+        true
     }
 
     /// Sends a packet that differs from the one sent last, a full MIDDLE of the same message, in PSN, AckReq and payload

@@ -34,19 +34,23 @@ pub(crate) fn is_answered(opcode: u8) -> bool {
 
 /// Sends up to `budget` packets: first what must be sent again, then new requests.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    let mut cached: Option<(u32, Wqe)> = None;
+    // The request at hand: which, and as it was taken or fetched again.
+    let mut cached: Option<(u32, SendRecord, Wqe)> = None;
     loop {
         if w.q.has(QpFlags::RNR_WAIT) || !matches!(w.state(), QpState::Rts | QpState::SqDrained) {
             return;
         }
         if w.q.sr_send == w.q.sr_tail {
             match admit(w) {
-                Some(wqe) => cached = Some((w.q.sr_send, wqe)),
+                Some((record, wqe)) => cached = Some((w.q.sr_send, record, wqe)),
                 None => return,
             }
         }
         let at = w.q.sr_send;
-        let record = *w.func.send_record(w.qp, at);
+        let record = match &cached {
+            Some((of, record, _)) if *of == at => *record,
+            _ => *w.func.send_record(w.qp, at),
+        };
         if record.status != 0 {
             // Nothing goes past a request that failed here.
             return;
@@ -60,15 +64,14 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         }
-        let wqe = match cached {
-            Some((of, wqe)) if of == at => wqe,
-            _ => match again(w, &record) {
-                Ok(wqe) => wqe,
+        let wqe = match &mut cached {
+            Some((of, _, wqe)) if *of == at => wqe,
+            other => match again(w, &record) {
+                Ok(wqe) => &mut other.insert((at, record, wqe)).2,
                 Err(failure) => return condemn(w, at, failure),
             },
         };
-        cached = Some((at, wqe));
-        if let Err(failure) = transmit(w, &record, &wqe, budget) {
+        if let Err(failure) = transmit(w, &record, wqe, budget) {
             return condemn(w, at, failure);
         }
     }
@@ -96,7 +99,8 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
 }
 
 /// Takes the next WQE into a send record. `None` if there is none or it has to wait.
-fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
+#[inline]
+fn admit(w: &mut Work<'_, '_, '_>) -> Option<(SendRecord, Wqe)> {
     let q = &*w.q;
     let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
     if q.sq_next == q.sq_pi || full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
@@ -156,7 +160,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         failure = lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure);
     }
     let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
-    *w.func.send_record_mut(w.qp, at) = SendRecord {
+    let record = SendRecord {
         wqe_index: index,
         wqebbs: fetch::blocks(wqe.ds) as u8,
         opcode: wqe.opcode.raw(),
@@ -170,6 +174,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
         rkey: wqe.rkey,
         ..Default::default()
     };
+    *w.func.send_record_mut(w.qp, at) = record;
     w.q.sq_next = index.wrapping_add(fetch::blocks(wqe.ds));
     w.q.sr_tail = at.wrapping_add(1);
     if let Some(failure) = failure {
@@ -178,7 +183,7 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<Wqe> {
     }
     w.q.sq_reads += u16::from(answered);
     w.q.snd_psn = Psn::new(psn).add(packets).get();
-    Some(wqe)
+    Some((record, wqe))
 }
 
 pub(crate) fn domain(w: &Work<'_, '_, '_>) -> Domain {
@@ -225,8 +230,8 @@ fn transmit(
         if middle && alike {
             w.send_alike(psn, ask, payload);
         } else {
-            let mut bth = w.bth(opcode(record.opcode, i == 0, last), psn);
-            bth.set().ack_req(ask).se(last && record.flags & 2 != 0);
+            let solicits = last && record.flags & 2 != 0;
+            let bth = w.bth_with(opcode(record.opcode, i == 0, last), psn, ask, solicits);
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
             packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
             packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
@@ -251,8 +256,7 @@ fn question(w: &Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, psn: u32, skip
         WqeOpcode::AtomicFa => BthOpcode::RcFetchAdd,
         _ => BthOpcode::RcReadRequest,
     };
-    let mut bth = w.bth(opcode, psn);
-    bth.set().ack_req(true);
+    let bth = w.bth_with(opcode, psn, true, false);
     let (mut reth, mut atomic) = (Reth::zeroed(), AtomicEth::zeroed());
     reth.set().va(record.raddr.wrapping_add(skip.into())).rkey(record.rkey).dma_len(record.length - skip);
     atomic.set().va(record.raddr).rkey(record.rkey).swap_add(wqe.operands[0]).compare(wqe.operands[1]);

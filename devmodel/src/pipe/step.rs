@@ -1,6 +1,9 @@
 //! What a stage has in its hands: the host, the time, and where to put what comes out.
 
-use super::{Job, lists};
+use super::{
+    Job, lists,
+    packet::{FLOWS, Flow},
+};
 use crate::{
     cmd::Completion,
     config::Config,
@@ -19,6 +22,63 @@ pub struct Frame {
     pub headers: [u8; 128],
     /// What follows them.
     pub payload: Payload,
+}
+
+/// Frames of a step. Their places are kept from one to the next, for a frame is large.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    places: Vec<Frame>,
+    len: usize,
+}
+
+impl Outbox {
+    fn with_capacity(frames: usize) -> Self {
+        Self { places: Vec::with_capacity(frames), len: 0 }
+    }
+
+    /// Room for one more; what it holds is of a frame before.
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut Frame {
+        if self.len == self.places.len() {
+            self.grow();
+        }
+        &mut self.places[self.len]
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.places.push(Frame { header_len: 0, headers: [0; 128], payload: Payload::Empty });
+    }
+
+    /// What was put in [`room`](Self::room) is a frame.
+    #[inline]
+    pub(crate) fn add(&mut self) {
+        self.len = (self.len + 1).min(self.places.len());
+    }
+
+    pub(crate) fn push(&mut self, frame: Frame) {
+        *self.room() = frame;
+        self.add();
+    }
+
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl std::ops::Deref for Outbox {
+    type Target = [Frame];
+
+    #[inline]
+    fn deref(&self) -> &[Frame] {
+        &self.places[..self.len]
+    }
 }
 
 /// Payload of a frame that is being sent.
@@ -50,7 +110,9 @@ impl Payload {
 /// Buffers of a step, kept from one to the next so that the data path allocates nothing.
 pub(crate) struct Buffers {
     pub(crate) jobs: VecDeque<Job>,
-    pub(crate) out: Vec<Frame>,
+    pub(crate) out: Outbox,
+    /// How the packets of the queue pairs at hand begin.
+    pub(crate) flows: [Option<Flow>; FLOWS],
     pub(crate) moves: Vec<Move>,
     pub(crate) staged: Vec<u8>,
     /// The send WQE at hand.
@@ -71,7 +133,8 @@ impl Default for Buffers {
     fn default() -> Self {
         Self {
             jobs: VecDeque::with_capacity(256),
-            out: Vec::with_capacity(256),
+            out: Outbox::with_capacity(256),
+            flows: [const { None }; FLOWS],
             moves: Vec::with_capacity(1024),
             staged: Vec::with_capacity(64 << 10),
             wqe: [0; MAX_WQE_BBS * WQE_BB],

@@ -4,17 +4,19 @@ use super::{Step, service, step, work::Work};
 use crate::{
     Config,
     engine::{
-        Runner,
+        Runner, Traced,
         rig::{Link, Rig},
     },
     region::Func,
-    state::{Counters, QpFlags, QpRow},
+    state::{Counters, FunctionRow, QpFlags, QpRow},
 };
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::{CqeOpcode, CqeSyndrome},
+    wire::{Headers, IpPair, ip::gid_of_v4},
     wqe::WqeOpcode,
 };
+use std::sync::{Arc, Mutex};
 
 fn rig() -> (Rig, Runner) {
     (Rig::new(Config::default(), Link::default()), Runner::new())
@@ -58,6 +60,60 @@ fn frames_left_to_who_only_reads_a_register_are_taken_when_it_looks_again() {
     runner.look_again(&rig.adapter, &mut rig.machine, 1, far);
     assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
     assert_eq!(rig.data(1, 0, 64), bytes);
+}
+
+/// The head of the first packet of a small WRITE.
+fn head_of_a_packet(rig: &mut Rig, runner: &mut Runner) -> Vec<u8> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let keep = seen.clone();
+    runner.set_trace(Some(Box::new(move |event| {
+        if let Traced::Frame(headers, _) = event.what {
+            keep.lock().expect("alone").push(headers.to_vec());
+        }
+    })));
+    rig.post_send(0, WqeOpcode::RdmaWrite, 4, 0, true);
+    go(rig, runner, 1);
+    let first = seen.lock().expect("alone").first().cloned();
+    first.expect("a packet")
+}
+
+#[test]
+fn what_a_queue_pair_or_its_function_is_given_anew_the_next_packet_says() {
+    let (mut rig, mut runner) = rig();
+    let qpn = rig.sides[0].qpn;
+    let (src, dst) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    type Change = (&'static str, fn(&mut QpRow), fn(&mut FunctionRow), fn(&Headers<'_>) -> bool);
+    let changes: [Change; 7] = [
+        ("nothing", |_| {}, |_| {}, |h| h.ipv4().is_some() && h.vlan().is_none()),
+        ("hop limit", |q| q.hop_limit = 9, |_| {}, |h| h.ipv4().map(|ip| ip.ttl()) == Some(9)),
+        ("port", |q| q.udp_sport = 0xd00d, |_| {}, |h| h.udp().src_port() == 0xd00d),
+        ("class", |q| q.tclass = 0x40, |_| {}, |h| h.traffic_class() == 0x42),
+        ("MAC", |_| {}, |f| f.roce.iter_mut().for_each(|r| r.mac = [2; 6]), |h| h.ethernet().src() == [2; 6]),
+        (
+            "VLAN",
+            |_| {},
+            |f| f.roce.iter_mut().for_each(|r| r.vlan = [0x10, 5]),
+            |h| h.vlan().map(|v| v.vid()) == Some(5),
+        ),
+        (
+            "addresses",
+            |q| q.dgid = gid_of_v4([192, 0, 2, 2]),
+            |f| f.roce.iter_mut().for_each(|r| r.gid = gid_of_v4([192, 0, 2, 1])),
+            |h| h.vlan().is_some() && h.ipv4().is_some_and(|ip| ip.src() == [192, 0, 2, 1]),
+        ),
+    ];
+    for (what, of_queue_pair, of_function, shows) in changes {
+        rig.with(0, |func| {
+            of_queue_pair(func.get_mut::<QpRow>(qpn).expect("the queue pair"));
+            of_function(func.function_mut(|f| f));
+        });
+        let head = head_of_a_packet(&mut rig, &mut runner);
+        let headers = Headers::parse_head(&head, head.len() + 4 + 4).expect("right lengths and checksums");
+        assert!(shows(&headers), "{what}: {headers:?}");
+    }
+    let head = head_of_a_packet(&mut rig, &mut runner);
+    let headers = Headers::parse_head(&head, head.len() + 8).expect("lengths");
+    assert_eq!(headers.addresses(), IpPair::V4 { src, dst });
 }
 
 #[test]

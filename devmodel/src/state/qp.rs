@@ -1,6 +1,7 @@
 //! The queue pair: context, requester and responder.
 
 use super::{Head, WqMemory};
+use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 bitflags::bitflags! {
@@ -244,8 +245,24 @@ pub struct QpRow {
 // The context fills two lines, what requests change one, what responses change another and part of the last.
 const _: () = assert!(size_of::<QpRow>() == 320 && std::mem::offset_of!(QpRow, retry_count) == 128);
 const _: () = assert!(std::mem::offset_of!(QpRow, rnr_deadline) == 192);
+// What the packets of a queue pair begin with lies in one piece.
+const _: () = assert!(QpRow::PATH == 32);
 
 impl QpRow {
+    /// Bytes of [`path`](Self::path).
+    pub const PATH: usize = offset_of!(Self, flow_label) + 4 - offset_of!(Self, sgid_index);
+
+    /// The way to the peer: what its packets say before the BTH, from `sgid_index` to `flow_label`.
+    #[inline(always)]
+    pub fn path(&self) -> &[u8; Self::PATH] {
+        const AT: usize = offset_of!(QpRow, sgid_index);
+        let bytes: &[u8; size_of::<Self>()] = zerocopy::transmute_ref!(self);
+        match bytes[AT..].first_chunk() {
+            Some(path) => path,
+            None => &[0; Self::PATH],
+        }
+    }
+
     /// The flags as such.
     pub fn flags(&self) -> QpFlags {
         QpFlags::from_bits_retain(self.flags)

@@ -1,5 +1,6 @@
 //! Base transport header and its opcodes (IBTA 9.2.1, table 38).
 use crate::handle::{Psn, Qpn};
+use crate::layout::prefix;
 use crate::{hw_enum, hw_layout};
 
 hw_layout! {
@@ -19,6 +20,25 @@ hw_layout! {
         0x04 [23: 0] dest_qp: Qpn,
         0x08 [31:31] ack_req: bool,
         0x08 [23: 0] psn: Psn,
+    }
+}
+
+impl Bth {
+    /// The first word, and the second and third as one. They are stored and loaded that way throughout: a processor waits
+    /// with a load that takes parts of several stores.
+    #[inline(always)]
+    pub fn words(&self) -> (u32, u64) {
+        let bytes = self.as_bytes();
+        (u32::from_be_bytes(prefix(bytes)), u64::from_be_bytes(prefix(&bytes[4..])))
+    }
+
+    /// A BTH of these [`words`](Self::words).
+    #[inline(always)]
+    pub fn from_words(first: u32, rest: u64) -> Self {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..4].copy_from_slice(&first.to_be_bytes());
+        bytes[4..].copy_from_slice(&rest.to_be_bytes());
+        Self::from_bytes(bytes)
     }
 }
 

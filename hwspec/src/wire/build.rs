@@ -1,7 +1,7 @@
 //! From headers to a frame.
 use super::ip::PROTO_UDP;
 use super::*;
-use crate::layout::Layout;
+use crate::layout::{self, Layout};
 
 /// What carries a packet: everything before the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,106 @@ pub fn frame_len(envelope: &Envelope, opcode: BthOpcode, payload_len: usize) -> 
     headers_len(envelope, opcode) + payload_len + pad(payload_len) + ICRC_SIZE
 }
 
+/// Ethernet, IPv4 and UDP without a tag: what nearly every packet of a simulation begins with.
+const PLAIN: usize = Ethernet::SIZE + Ipv4::SIZE + Udp::SIZE;
+
+/// Everything before the BTH, as the packets of one flow have it: they differ in lengths and the checksum over them only.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    bytes: [u8; Ethernet::SIZE + Vlan::SIZE + Ipv6::SIZE + Udp::SIZE],
+    len: u8,
+    /// Where the IP header begins.
+    ip: u8,
+    v6: bool,
+    /// Sum of the IPv4 header's words without length and checksum.
+    sum: u64,
+}
+
+impl Head {
+    /// What `envelope` says, without lengths.
+    pub fn new(envelope: &Envelope) -> Self {
+        let v6 = matches!(envelope.addresses, IpPair::V6 { .. });
+        let mut head = Self {
+            bytes: [0; Ethernet::SIZE + Vlan::SIZE + Ipv6::SIZE + Udp::SIZE],
+            len: 0,
+            ip: 0,
+            v6,
+            sum: 0,
+        };
+        let mut w = Writer::new(&mut head.bytes);
+        let ethertype = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let mut eth = Ethernet::zeroed();
+        eth.set().dst(envelope.dst_mac).src(envelope.src_mac);
+        eth.set().ethertype(if envelope.vlan.is_some() { EtherType::VLAN } else { ethertype });
+        w.put(&eth);
+        if let Some(mut vlan) = envelope.vlan {
+            vlan.set().ethertype(ethertype.raw());
+            w.put(&vlan);
+        }
+        head.ip = w.at as u8;
+        let (dscp, ecn) = (envelope.traffic_class >> 2, envelope.traffic_class & 3);
+        match envelope.addresses {
+            IpPair::V4 { src, dst } => {
+                let mut ip = Ipv4::zeroed();
+                ip.set().version(4).ihl(5).dscp(dscp).ecn(ecn);
+                ip.set().identification(envelope.identification).dont_fragment(true);
+                ip.set().ttl(envelope.hop_limit).protocol(PROTO_UDP).src(src).dst(dst);
+                head.sum = ip.sum();
+                w.put(&ip);
+            }
+            IpPair::V6 { src, dst } => {
+                let mut ip = Ipv6::zeroed();
+                ip.set().version(6).dscp(dscp).ecn(ecn).flow_label(envelope.flow_label & 0xf_ffff);
+                ip.set().next_header(PROTO_UDP).hop_limit(envelope.hop_limit);
+                ip.set().src(src).dst(dst);
+                w.put(&ip);
+            }
+        }
+        let mut udp = Udp::zeroed();
+        udp.set().src_port(envelope.src_port).dst_port(ROCE_PORT);
+        w.put(&udp);
+        head.len = w.at as u8;
+        head
+    }
+
+    /// As [`write_headers`], of the envelope this was made of.
+    #[inline]
+    pub fn write(&self, out: &mut [u8], packet: &Packet, payload_len: usize) -> Option<usize> {
+        let ext = packet.bth.opcode().ext_len();
+        let at = usize::from(self.len);
+        let pad = pad(payload_len);
+        let datagram = (Udp::SIZE + Bth::SIZE + ext + ICRC_SIZE + pad).checked_add(payload_len)?;
+        let ip_len = u16::try_from(datagram + if self.v6 { 0 } else { Ipv4::SIZE }).ok()?;
+        let len = at + Bth::SIZE + ext;
+        let out = out.get_mut(..len)?;
+        let checksum = if self.v6 { 0 } else { ip::folded(self.sum + u64::from(ip_len)) };
+        match out.first_chunk_mut::<PLAIN>() {
+            Some(plain) if at == PLAIN => {
+                *plain = layout::prefix(&self.bytes);
+                const IP: usize = Ethernet::SIZE;
+                plain[IP + 2..IP + 4].copy_from_slice(&ip_len.to_be_bytes());
+                plain[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
+                plain[PLAIN - 4..PLAIN - 2].copy_from_slice(&(datagram as u16).to_be_bytes());
+            }
+            _ => self.write_any(out, [ip_len, checksum, datagram as u16]),
+        }
+        Writer { out, at }.put_transport(packet, pad);
+        Some(len)
+    }
+
+    fn write_any(&self, out: &mut [u8], [ip_len, checksum, datagram]: [u16; 3]) {
+        let (at, ip) = (usize::from(self.len), usize::from(self.ip));
+        out[..at].copy_from_slice(&self.bytes[..at]);
+        if self.v6 {
+            out[ip + 4..ip + 6].copy_from_slice(&ip_len.to_be_bytes());
+        } else {
+            out[ip + 2..ip + 4].copy_from_slice(&ip_len.to_be_bytes());
+            out[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        out[at - 4..at - 2].copy_from_slice(&datagram.to_be_bytes());
+    }
+}
+
 /// Writes everything up to the payload and returns its length; payload, pad and ICRC are the caller's. Returns `None`
 /// and writes nothing if `out` is too short or the packet longer than IP can say.
 pub fn write_headers(
@@ -84,52 +184,7 @@ pub fn write_headers(
     packet: &Packet,
     payload_len: usize,
 ) -> Option<usize> {
-    let opcode = packet.bth.opcode();
-    let len = headers_len(envelope, opcode);
-    let pad = pad(payload_len);
-    let v6 = matches!(envelope.addresses, IpPair::V6 { .. });
-    let datagram = (Udp::SIZE + Bth::SIZE + opcode.ext_len() + ICRC_SIZE + pad).checked_add(payload_len)?;
-    let ip_len = u16::try_from(datagram + if v6 { 0 } else { Ipv4::SIZE }).ok()?;
-    let mut w = Writer::new(out.get_mut(..len)?);
-
-    if let (IpPair::V4 { src, dst }, None) = (envelope.addresses, envelope.vlan) {
-        w.put_plain_v4(envelope, src, dst, [ip_len, datagram as u16]);
-        w.put_transport(packet, pad);
-        return Some(len);
-    }
-    let ethertype = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
-    let mut eth = Ethernet::zeroed();
-    eth.set().dst(envelope.dst_mac).src(envelope.src_mac);
-    eth.set().ethertype(if envelope.vlan.is_some() { EtherType::VLAN } else { ethertype });
-    w.put(&eth);
-    if let Some(mut vlan) = envelope.vlan {
-        vlan.set().ethertype(ethertype.raw());
-        w.put(&vlan);
-    }
-    let (dscp, ecn) = (envelope.traffic_class >> 2, envelope.traffic_class & 3);
-    match envelope.addresses {
-        IpPair::V4 { src, dst } => {
-            let mut ip = Ipv4::zeroed();
-            ip.set().version(4).ihl(5).dscp(dscp).ecn(ecn).total_len(ip_len);
-            ip.set().identification(envelope.identification).dont_fragment(true);
-            ip.set().ttl(envelope.hop_limit).protocol(PROTO_UDP).src(src).dst(dst);
-            let checksum = ip.expected_checksum();
-            ip.set().checksum(checksum);
-            w.put(&ip);
-        }
-        IpPair::V6 { src, dst } => {
-            let mut ip = Ipv6::zeroed();
-            ip.set().version(6).dscp(dscp).ecn(ecn).flow_label(envelope.flow_label & 0xf_ffff);
-            ip.set().payload_len(ip_len).next_header(PROTO_UDP).hop_limit(envelope.hop_limit);
-            ip.set().src(src).dst(dst);
-            w.put(&ip);
-        }
-    }
-    let mut udp = Udp::zeroed();
-    udp.set().src_port(envelope.src_port).dst_port(ROCE_PORT).length(datagram as u16);
-    w.put(&udp);
-    w.put_transport(packet, pad);
-    Some(len)
+    Head::new(envelope).write(out, packet, payload_len)
 }
 
 /// Writes a whole frame, payload, pad and ICRC included, and returns its length. Returns `None` if `out` is too short or
@@ -157,45 +212,15 @@ impl<'a> Writer<'a> {
         Self { out, at: 0 }
     }
 
-    /// Ethernet, IPv4 and UDP without a tag, in one go: what nearly every packet of a simulation has.
-    #[inline]
-    fn put_plain_v4(&mut self, envelope: &Envelope, src: [u8; 4], dst: [u8; 4], lens: [u16; 2]) {
-        const IP: usize = Ethernet::SIZE;
-        const UDP: usize = IP + Ipv4::SIZE;
-        let mut all = [0; UDP + Udp::SIZE];
-        all[..6].copy_from_slice(&envelope.dst_mac);
-        all[6..12].copy_from_slice(&envelope.src_mac);
-        all[12..IP].copy_from_slice(&EtherType::IPV4.raw().to_be_bytes());
-        // Version 4, five words; do not fragment.
-        let first = 0x4500_0000 | u32::from(envelope.traffic_class) << 16 | u32::from(lens[0]);
-        let second = u32::from(envelope.identification) << 16 | 0x4000;
-        let third = u32::from(envelope.hop_limit) << 24 | u32::from(PROTO_UDP) << 16;
-        let checksum = ip::checksum([first, second, third, u32::from_be_bytes(src), u32::from_be_bytes(dst)]);
-        let third = third | u32::from(checksum);
-        let words = [first, second, third].map(u32::to_be_bytes);
-        for (at, word) in [words[0], words[1], words[2], src, dst].iter().enumerate() {
-            all[IP + 4 * at..IP + 4 * at + 4].copy_from_slice(word);
-        }
-        all[UDP..UDP + 2].copy_from_slice(&envelope.src_port.to_be_bytes());
-        all[UDP + 2..UDP + 4].copy_from_slice(&ROCE_PORT.to_be_bytes());
-        all[UDP + 4..UDP + 6].copy_from_slice(&lens[1].to_be_bytes());
-        self.put_bytes(&all);
-    }
-
-    #[inline(always)]
-    fn put_bytes<const N: usize>(&mut self, bytes: &[u8; N]) {
-        self.out[self.at..self.at + N].copy_from_slice(bytes);
-        self.at += N;
-    }
-
     /// BTH and extended headers of a packet with `pad` bytes of pad.
     #[inline]
     pub(super) fn put_transport(&mut self, packet: &Packet, pad: usize) {
-        let mut bth = packet.bth;
-        bth.set().pad_count(pad as u8);
-        self.put(&bth);
+        let (first, rest) = packet.bth.words();
+        let first = first & !(3 << 20) | (pad as u32 & 3) << 20;
+        self.put(&first.to_be_bytes());
+        self.put(&rest.to_be_bytes());
         // Most packets have none, or are acknowledgements.
-        match bth.opcode() {
+        match packet.bth.opcode() {
             opcode if opcode.ext_len() == 0 => {}
             BthOpcode::RcAck => self.put(&packet.aeth),
             opcode => self.put_extended(opcode, packet),

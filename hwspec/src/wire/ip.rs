@@ -28,11 +28,10 @@ hw_layout! {
     }
 }
 
-/// The checksum of a header whose own checksum field is 0 (RFC 791).
+/// The checksum of a header (RFC 791) whose words, its checksum counted as 0, add up to `sum`.
 #[inline]
-pub(super) fn checksum(words: [u32; 5]) -> u16 {
+pub(super) fn folded(mut sum: u64) -> u16 {
     // Words of 32 bits: ones' complement sums of halves and of wholes fold to the same 16 bits.
-    let mut sum: u64 = words.iter().map(|word| u64::from(*word)).sum();
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
@@ -44,8 +43,13 @@ impl Ipv4 {
     /// The header checksum these bytes should carry; the `checksum` field counts as 0 (RFC 791).
     #[inline]
     pub fn expected_checksum(&self) -> u16 {
+        folded(self.sum())
+    }
+    /// The words added up; the `checksum` field counts as 0.
+    #[inline]
+    pub(super) fn sum(&self) -> u64 {
         let word = |at: usize| u32::from_be_bytes(crate::layout::prefix(&self.as_bytes()[at..]));
-        checksum([word(0), word(4), word(8) & 0xffff_0000, word(12), word(16)])
+        [word(0), word(4), word(8) & 0xffff_0000, word(12), word(16)].into_iter().map(u64::from).sum()
     }
     /// Whether the checksum is right.
     #[inline]

@@ -19,7 +19,7 @@ pub mod udp;
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::{Bth, BthOpcode, Operation};
-pub use build::{Envelope, Packet, write_frame, write_headers};
+pub use build::{Envelope, Head, Packet, write_frame, write_headers};
 pub use deth::{Deth, XrcEth};
 pub use eth::{EtherType, Ethernet, Vlan};
 pub use icrc::Icrc;
