@@ -60,25 +60,29 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
 }
 
 impl Runner {
-    /// Takes the frames of `from`, still locked, in hand for the one function they all go to, and locks it. `None`: they
-    /// must take the ring, for somebody watches the wire, tends or holds that function, or frames wait there already.
-    #[inline(never)]
+    /// The function that all frames of a step go to, without leaving the region and with nobody who watches the wire.
+    #[inline]
+    pub(super) fn addressee(&self, adapter: &Adapter) -> Option<u8> {
+        let (first, rest) = self.buffers.out.split_first()?;
+        let to = adapter.owner(&first.headers)?;
+        let at = adapter.address_in_frame();
+        let others = rest.iter().any(|frame| frame.headers[at.clone()] != first.headers[at.clone()]);
+        let watched = self.link.is_some() || adapter.config().sealed || adapter.is_captured();
+        (!others && !watched).then_some(to)
+    }
+
+    /// Takes the frames of `from`, still locked, in hand for `to`, to which they all go, and locks it. `None`: they must take
+    /// the ring, for somebody tends or holds that function, or frames wait there already.
+    #[inline]
     pub(super) fn hand_over<'r>(
         &mut self,
         adapter: &'r Adapter,
         host: &mut dyn Host,
         now: u64,
         from: u8,
+        to: u8,
     ) -> Option<Func<'r>> {
-        let first = self.buffers.out.first()?;
-        let at = adapter.address_in_frame();
-        let address = &first.headers[at.clone()];
-        let to = adapter.owner(&first.headers)?;
         if to == from
-            || self.link.is_some()
-            || adapter.config().sealed
-            || adapter.is_captured()
-            || self.buffers.out.iter().any(|frame| frame.headers[at.clone()] != *address)
             || host.is_tended(Rid(to))
             || host.keeper(Rid(to)).is_some()
             || WireRing::of(adapter.region(), to).waits()
@@ -106,43 +110,58 @@ impl Runner {
         }
     }
 
-    /// Brings the frames of a step to their destinations.
+    /// Brings the frames of a step to their destinations: all to `to` (see [`addressee`](Self::addressee)), or each to its own.
     #[inline(never)]
-    pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+    pub(super) fn deliver(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+        to: Option<u8>,
+    ) {
         let mut out = std::mem::take(&mut self.buffers.out);
+        let staged = std::mem::take(&mut self.buffers.staged);
         for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
-            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
-            self.put(adapter, host, now, from, frame);
+            if self.trace.is_some() {
+                trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+            }
+            match to {
+                Some(to) => self.enter(adapter, host, to, from, frame, &staged),
+                None => self.put(adapter, host, now, from, frame, &staged),
+            }
         }
         out.clear();
-        self.buffers.out = out;
+        (self.buffers.out, self.buffers.staged) = (out, staged);
         self.buffers.delivered();
     }
 
-    #[inline]
-    fn put(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, frame: &Frame) {
-        let headers = &frame.headers[..frame.header_len as usize];
-        match adapter.owner(headers) {
-            Some(to) if !(self.link.is_some() || adapter.config().sealed || adapter.is_captured()) => {
-                let staged = std::mem::take(&mut self.buffers.staged);
-                self.enter(adapter, host, to, from, frame, &staged);
-                self.buffers.staged = staged;
-            }
-            _ => self.put_whole(adapter, host, now, from, frame),
-        }
-    }
-
-    /// Puts a frame that is watched, or leaves the region, on the wire as it is on a real one.
     #[inline(never)]
-    fn put_whole(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, frame: &Frame) {
-        let mut whole = std::mem::take(&mut self.sealed);
-        whole.clear();
-        let link_layer = adapter.config().link_layer;
-        if seal(host, link_layer, from, frame, &self.buffers.staged, &mut whole).is_ok() {
-            self.transmit(adapter, host, now, from, &mut whole);
+    fn put(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+        frame: &Frame,
+        staged: &[u8],
+    ) {
+        let headers = &frame.headers[..frame.header_len as usize];
+        let to = adapter.owner(headers);
+        if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
+            let mut whole = std::mem::take(&mut self.sealed);
+            whole.clear();
+            let link_layer = adapter.config().link_layer;
+            if seal(host, link_layer, from, frame, staged, &mut whole).is_ok() {
+                self.transmit(adapter, host, now, from, &mut whole);
+            }
+            self.sealed = whole;
+            return;
         }
-        self.sealed = whole;
+        if let Some(to) = to {
+            self.enter(adapter, host, to, from, frame, staged);
+        }
     }
 
     /// Brings the raw frames of a step to their destinations.

@@ -6,7 +6,7 @@
 
 use super::delivery::{Hand, Link, payload_of};
 use crate::{
-    Adapter, LinkLayer, cmd,
+    Adapter, Config, LinkLayer, cmd,
     host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
@@ -199,12 +199,17 @@ impl Runner {
             if !self.buffers.raw.is_empty() {
                 self.deliver_raw(adapter, host, now, fid);
             }
-            if hands < HANDS {
-                handed = self.hand_over(adapter, host, now, fid);
-                hands += 1;
-            }
-            if handed.is_none() {
-                self.deliver(adapter, host, now, fid);
+            if self.buffers.out.is_empty() {
+                self.buffers.delivered();
+            } else {
+                let to = self.addressee(adapter);
+                if let Some(to) = to.filter(|_| hands < HANDS) {
+                    handed = self.hand_over(adapter, host, now, fid, to);
+                    hands += 1;
+                }
+                if handed.is_none() {
+                    self.deliver(adapter, host, now, fid, to);
+                }
             }
             let waits = if host.tends(Rid(fid)) {
                 // What we overlook now we come back to.
@@ -228,6 +233,7 @@ impl Runner {
     }
 
     /// Works on a locked function.
+    #[inline(never)]
     fn locked(
         &mut self,
         adapter: &Adapter,
@@ -242,23 +248,32 @@ impl Runner {
             let mut budget = adapter.config().budget;
             let mut kept = first;
             loop {
+                let in_hand = self.hand.frames.get(self.hand.next);
+                let job = match in_hand {
+                    Some(_) => Job::Arrive,
+                    None => match kept.take().or_else(|| next(func, now, adapter.config())) {
+                        Some(job) => job,
+                        None => break,
+                    },
+                };
                 let mut step =
                     Step::new(host, now, (adapter.region(), adapter.config()), careful, &mut self.buffers);
                 // A job and all that follows from it within the function is the least that commits.
-                if let Some(frame) = self.hand.frames.get(self.hand.next) {
-                    self.hand.next += 1;
-                    step.more_in_hand = self.hand.next < self.hand.frames.len();
-                    if pcie::may_dma(func) || has_agents(&step) {
-                        trace(&mut self.trace, now, func.fid(), Traced::Job(Job::Arrive));
-                        let headers = &frame.headers[..frame.header_len as usize];
-                        let payload = payload_of(frame, self.hand.from, &self.hand.staged);
-                        arrive_in_hand(func, &mut step, headers, payload);
+                match in_hand {
+                    Some(frame) => {
+                        self.hand.next += 1;
+                        step.more_in_hand = self.hand.next < self.hand.frames.len();
+                        if pcie::may_dma(func) || has_agents(step.config) {
+                            trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                            let headers = &frame.headers[..frame.header_len as usize];
+                            let payload = payload_of(frame, self.hand.from, &self.hand.staged);
+                            arrive_in_hand(func, &mut step, headers, payload);
+                        }
                     }
-                } else {
-                    let source = kept.take().or_else(|| next(func, &mut step));
-                    let Some(job) = source else { break };
-                    trace(&mut self.trace, now, func.fid(), Traced::Job(job));
-                    dispatch(job, func, &mut step);
+                    None => {
+                        trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                        dispatch(job, func, &mut step);
+                    }
                 }
                 while let Some(job) = step.buffers.jobs.pop_front() {
                     trace(&mut self.trace, now, func.fid(), Traced::Job(job));
@@ -342,16 +357,17 @@ pub(super) fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'
 
 /// Whether frames may be for agents within the chip, which are there without a driver: on InfiniBand.
 #[cold]
-fn has_agents(step: &Step<'_>) -> bool {
-    step.config.link_layer == LinkLayer::Infiniband
+fn has_agents(config: &Config) -> bool {
+    config.link_layer == LinkLayer::Infiniband
 }
 
 /// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
-fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
+#[inline]
+fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     if !pcie::may_dma(func) {
         // Without bus mastering nothing can be received, and nothing goes out.
         while func.has_frame() {
-            if has_agents(step) {
+            if has_agents(config) {
                 return Some(Job::Arrive);
             }
             func.take_front();
@@ -361,7 +377,7 @@ fn next(func: &mut Func<'_>, step: &mut Step<'_>) -> Option<Job> {
     if func.has_frame() {
         return Some(Job::Arrive);
     }
-    if let Some((qp, kind)) = func.take_timer(step.now) {
+    if let Some((qp, kind)) = func.take_timer(now) {
         return Some(Job::Timeout { qp, kind });
     }
     func.take_ready().map(|entry| match entry & READY_SQ {

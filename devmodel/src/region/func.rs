@@ -11,7 +11,10 @@ use crate::{
 };
 use std::{
     marker::PhantomData,
-    sync::atomic::Ordering::{Relaxed, Release},
+    sync::atomic::{
+        AtomicU32,
+        Ordering::{Relaxed, Release},
+    },
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -103,9 +106,15 @@ impl<'r> Func<'r> {
         self.region.row_pointer(self.base, table, index, size_of::<R>()).cast()
     }
 
+    /// A word of ours that parties touch without the lock.
+    #[inline(always)]
+    pub(super) fn sync(&self, word: Sync) -> &'r AtomicU32 {
+        self.region.sync_at(self.base, word)
+    }
+
     /// Tells the switch whether frames of a kind, a bit of [`Sync::Group`], are taken here.
     pub fn takes_frames(&self, kind: u32, on: bool) {
-        let word = self.region.sync(self.fid, Sync::Group);
+        let word = self.sync(Sync::Group);
         match on {
             true => word.fetch_or(kind, Release),
             false => word.fetch_and(!kind, Release),
@@ -324,7 +333,7 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
         self.journal.commit(self.region, host, self.fid);
-        let (next, head) = (self.function().rx_next, self.region.sync(self.fid, Sync::RxHead));
+        let (next, head) = (self.function().rx_next, self.sync(Sync::RxHead));
         if head.load(Relaxed) != next {
             head.store(next, Release);
         }
@@ -364,6 +373,6 @@ impl<'r> Func<'r> {
 impl Drop for Func<'_> {
     fn drop(&mut self) {
         self.rollback();
-        lock::release(self.region.sync(self.fid, Sync::Lock));
+        lock::release(self.sync(Sync::Lock));
     }
 }

@@ -34,7 +34,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7209;
+const MAGIC: u64 = 0x6972_6f6e_7665_720a;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -46,6 +46,8 @@ pub struct Region {
     offsets: [usize; Table::ALL.len()],
     counts: [usize; Table::ALL.len()],
     sizes: [usize; Table::ALL.len()],
+    /// First bytes of the outlets.
+    outlets: [usize; 2],
     _memory: Box<dyn Any + Send + std::marker::Sync>,
 }
 
@@ -53,28 +55,28 @@ pub struct Region {
 const SYNC: usize = 4096;
 const PAGE: usize = 4096;
 
-/// Words of a function that parties touch without holding its lock, by cache line: what the holder
-/// writes, what senders write, what both look at.
+/// Words of a function that parties touch without holding its lock, by cache line: what the holder writes, what senders write,
+/// what both look at. Processors fetch lines in pairs and the next ones ahead, so those lie well apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Sync {
     /// Who holds the function: a party, or 0; above it, while it repairs what a dead one left, that one.
     Lock = 0,
     /// Receive ring: who is filling it: a party, or 0.
-    RxLock = 64,
+    RxLock = 512,
     /// Receive ring: frames that found no room.
-    RxFull = 72,
+    RxFull = 520,
     /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.
-    RxSeen = 76,
+    RxSeen = 524,
     /// Receive ring: slots given back to the senders, free-running.
     RxHead = 4,
     /// Receive ring: slots filled, free-running. Alone on its line: the taker looks at it all the time.
-    RxTail = 128,
+    RxTail = 1024,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
-    Present = 192,
+    Present = 1536,
     /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`];
     /// and [`GROUP_NOT_OWN`], which says something of them.
-    Group = 196,
+    Group = 1540,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
@@ -261,13 +263,15 @@ impl Region {
     /// First byte of an outlet.
     #[inline(always)]
     fn outlet_base(&self, which: Outlet) -> usize {
-        self.geometry.outlet_base(which)
+        self.outlets[which as usize]
     }
 
     /// Pointer to row `index` of `table`, of `size` bytes, in the block that starts at `base` (see `checked_base`).
     #[inline(always)]
     fn row_pointer(&self, base: usize, table: Table, index: usize, size: usize) -> *mut u8 {
-        assert!(index < self.counts[table as usize], "row {index} of {table:?}");
+        if index >= self.counts[table as usize] {
+            no_row(index, table);
+        }
         let offset = base + self.offsets[table as usize] + index * size;
         debug_assert!(offset + size <= self.len && size == self.sizes[table as usize]);
         // SAFETY: the memory holds all blocks of the geometry (checked when the region is made), a block holds all rows
@@ -277,7 +281,9 @@ impl Region {
 
     #[inline(always)]
     fn checked_base(&self, fid: u8) -> usize {
-        assert!(fid < self.geometry.functions, "function {fid} of {}", self.geometry.functions);
+        if fid >= self.geometry.functions {
+            no_function(fid);
+        }
         self.first + fid as usize * self.block
     }
 
@@ -295,9 +301,16 @@ impl Region {
     /// A word of `fid` that parties touch without its lock.
     #[inline(always)]
     pub fn sync(&self, fid: u8, word: Sync) -> &AtomicU32 {
-        let at = self.row_pointer(self.checked_base(fid), Table::Sync, 0, SYNC);
-        // SAFETY: `Sync` lies within the row; aligned by `Sync`; only ever used as an atomic.
-        unsafe { &*at.add(word as usize).cast::<AtomicU32>() }
+        self.sync_at(self.checked_base(fid), word)
+    }
+
+    /// [`sync`](Self::sync), of the function whose block starts at `base` (see `checked_base`).
+    #[inline(always)]
+    fn sync_at(&self, base: usize, word: Sync) -> &AtomicU32 {
+        let offset = base + self.offsets[Table::Sync as usize] + word as usize;
+        // SAFETY: the memory holds all blocks of the geometry, a block holds these words; aligned by `Sync`; only ever used
+        // as an atomic.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
     fn new(
@@ -316,9 +329,23 @@ impl Region {
             offsets: each(&|t| geometry.table_offset(t)),
             counts: each(&|t| t.rows(&geometry)),
             sizes: each(&|t| t.row_size()),
+            outlets: [Outlet::Uplink, Outlet::Capture].map(|which| geometry.outlet_base(which)),
             _memory: memory,
         }
     }
+}
+
+// Out of line, so that where rows are looked up nothing is kept for these messages.
+#[cold]
+#[inline(never)]
+fn no_row(index: usize, table: Table) -> ! {
+    panic!("no row {index} of {table:?}")
+}
+
+#[cold]
+#[inline(never)]
+fn no_function(fid: u8) -> ! {
+    panic!("no function {fid}")
 }
 
 /// Asks the processor to bring the cache line at `at` near, if it can be asked.

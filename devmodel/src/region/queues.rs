@@ -53,7 +53,7 @@ impl Func<'_> {
         let rows = self.rows(Table::Ready);
         *self.plain_mut::<u32>(Table::Ready, tail % rows) = entry;
         self.function_mut(|f| &mut f.ready)[1] = tail.wrapping_add(1);
-        self.region().sync(self.fid(), Sync::Ready).store(1, Relaxed);
+        self.sync(Sync::Ready).store(1, Relaxed);
     }
 
     /// Takes the QP that waits longest, or send queue: then with [`READY_SQ`].
@@ -61,7 +61,7 @@ impl Func<'_> {
     pub fn take_ready(&mut self) -> Option<u32> {
         let [head, tail] = self.function().ready;
         if head == tail {
-            let word = self.region().sync(self.fid(), Sync::Ready);
+            let word = self.sync(Sync::Ready);
             if word.load(Relaxed) != 0 {
                 word.store(0, Relaxed);
             }
@@ -74,7 +74,7 @@ impl Func<'_> {
         loop {
             let [head, tail] = self.function().ready;
             if head == tail {
-                self.region().sync(self.fid(), Sync::Ready).store(0, Relaxed);
+                self.sync(Sync::Ready).store(0, Relaxed);
                 return None;
             }
             let rows = self.rows(Table::Ready);
@@ -260,12 +260,12 @@ impl Func<'_> {
 
     pub(super) fn publish_timer(&self) {
         let coarse = self.next_timer().map_or(0, |at| ((at >> COARSE) as u32).max(1));
-        self.region().sync(self.fid(), Sync::Timer).store(coarse, Release);
+        self.sync(Sync::Timer).store(coarse, Release);
     }
 
     pub(super) fn publish_ready(&self) {
         let [head, tail] = self.function().ready;
-        self.region().sync(self.fid(), Sync::Ready).store((head != tail).into(), Relaxed);
+        self.sync(Sync::Ready).store((head != tail).into(), Relaxed);
     }
 
     /// Whether index `index` of `R` was ever allocated.

@@ -83,6 +83,7 @@ impl<'r> WireRing<'r> {
     }
 
     /// Free slots, about: at least so many.
+    #[inline]
     pub fn free(&self) -> usize {
         let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
         let left = |head: u32| SLOTS - (tail.wrapping_sub(head) as usize).min(SLOTS);
@@ -100,7 +101,8 @@ impl<'r> WireRing<'r> {
             != self.region.sync(self.fid, Sync::RxHead).load(Relaxed)
     }
 
-    /// Has the processor bring the oldest frame near while its taker is still busy with locks.
+    /// Has the processor bring the place of the next frame near. Asked for with every look whether there is one, the frame
+    /// comes along with the word that tells of it, and not behind it.
     #[inline]
     pub fn foresee(&self) {
         let next = self.region.sync(self.fid, Sync::RxHead).load(Relaxed);
@@ -183,7 +185,7 @@ impl<'r> Func<'r> {
     /// Whether a frame is there to be taken.
     #[inline]
     pub fn has_frame(&self) -> bool {
-        self.region().sync(self.fid(), Sync::RxTail).load(Acquire) != self.function().rx_next
+        self.sync(Sync::RxTail).load(Acquire) != self.function().rx_next
     }
 
     /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
@@ -191,7 +193,7 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn front(&self) -> Option<(&'r Slot, SlotPayload<'r>)> {
         let next = self.function().rx_next;
-        if self.region().sync(self.fid(), Sync::RxTail).load(Acquire) == next {
+        if self.sync(Sync::RxTail).load(Acquire) == next {
             return None;
         }
         let region = self.region();

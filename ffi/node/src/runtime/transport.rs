@@ -382,9 +382,9 @@ impl Transport for NodeTransport {
         let streak = core.polling.count(fid);
         core.release(fid);
         let ring = WireRing::of(region, fid);
+        ring.foresee();
         let waits = ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
         if waits && core.is_ours() {
-            ring.foresee();
             core.run(core.now(), fid);
         }
         if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
