@@ -126,7 +126,13 @@ impl Work<'_, '_, '_> {
         let frame = bytes.out.room();
         let len = payload.len();
         let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
-        (frame.header_len, frame.payload) = (written as u16, payload);
+        frame.header_len = written as u16;
+        // Only what is there: a copy of the whole would wait until its parts have been stored.
+        frame.payload = match payload {
+            Payload::Empty => Payload::Empty,
+            Payload::Staged(at, len) => Payload::Staged(at, len),
+            pieces => pieces,
+        };
         bytes.out.add();
         let bytes = written + len + pad(len) + ICRC_SIZE;
         self.func.count(Counters::TxPackets, 1);

@@ -64,6 +64,9 @@ pub enum Sync {
     Lock = 0,
     /// Receive ring: who is filling it: a party, or 0.
     RxLock = 512,
+    /// Receive ring: `RxTail` as its fillers know it. They do not read that one: whoever looks at it all the time would have to
+    /// give it back first.
+    RxNext = 516,
     /// Receive ring: frames that found no room.
     RxFull = 520,
     /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.

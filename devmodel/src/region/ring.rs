@@ -85,7 +85,7 @@ impl<'r> WireRing<'r> {
     /// Free slots, about: at least so many.
     #[inline]
     pub fn free(&self) -> usize {
-        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
+        let tail = self.region.sync(self.fid, Sync::RxNext).load(Relaxed);
         let left = |head: u32| SLOTS - (tail.wrapping_sub(head) as usize).min(SLOTS);
         // The taker writes its head all the time; what we saw last will do while it says there is plenty.
         match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {
@@ -125,8 +125,12 @@ impl<'r> WireRing<'r> {
             return false;
         }
         let word = self.region.sync(self.fid, Sync::RxLock);
-        lock::acquire(word, host);
-        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
+        let next = self.region.sync(self.fid, Sync::RxNext);
+        if let lock::Acquired::FromDead(_) = lock::acquire(word, host) {
+            // What a dead filler did not publish is no frame, and what it did is one.
+            next.store(self.region.sync(self.fid, Sync::RxTail).load(Acquire), Release);
+        }
+        let tail = next.load(Relaxed);
         let seen = self.region.sync(self.fid, Sync::RxSeen);
         let full = |head: u32| tail.wrapping_sub(head) as usize >= SLOTS;
         if tail.wrapping_sub(seen.load(Acquire)) as usize > SLOTS / 2 {
@@ -175,6 +179,7 @@ impl<'r> WireRing<'r> {
                 }
             }
             self.region.sync(self.fid, Sync::RxTail).store(tail.wrapping_add(1), Release);
+            next.store(tail.wrapping_add(1), Release);
         }
         lock::release(word);
         room
