@@ -172,64 +172,74 @@ impl Runner {
         first: Option<Job>,
         wait: bool,
     ) {
-        let region = adapter.region();
-        let mut first = first;
-        let mut fid = fid;
-        let mut handed = None;
-        let mut hands = 0;
         // A stage that panicked may have left some.
         self.hand.frames.clear();
         (self.hand.next, self.hand.committed) = (0, 0);
-        loop {
-            let mut func = match handed.take() {
-                Some(func) => func,
-                None if wait || first.is_some() => Func::lock(region, fid, host),
-                None => {
-                    if let Some(keeper) = host.keeper(Rid(fid)) {
-                        return host.wake(keeper);
-                    }
-                    match Func::try_lock(region, fid, host) {
-                        Some(func) => func,
-                        None => return,
-                    }
+        let mut course = Course { fid, first, wait, handed: None, hands: 0 };
+        while self.turn(adapter, host, now, &mut course) {}
+    }
+
+    /// One function's turn. True if the course goes on, to that function again or to the one frames were handed to.
+    // Not part of the loop: what a compiler takes out of a loop is done at every call, and nearly every call is one turn.
+    #[inline(never)]
+    fn turn<'r>(
+        &mut self,
+        adapter: &'r Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        course: &mut Course<'r>,
+    ) -> bool {
+        let (region, fid) = (adapter.region(), course.fid);
+        let mut func = match course.handed.take() {
+            Some(func) => func,
+            None if course.wait || course.first.is_some() => Func::lock(region, fid, host),
+            None => {
+                if let Some(keeper) = host.keeper(Rid(fid)) {
+                    host.wake(keeper);
+                    return false;
                 }
-            };
-            let outcome = self.locked(adapter, host, now, &mut func, first.take());
-            // Frames of a function enter the wire in the order it made them, so before another can run it.
-            if !self.buffers.raw.is_empty() {
-                self.deliver_raw(adapter, host, now, fid);
-            }
-            if self.buffers.out.is_empty() {
-                self.buffers.delivered();
-            } else {
-                let to = self.addressee(adapter);
-                if let Some(to) = to.filter(|_| hands < HANDS) {
-                    handed = self.hand_over(adapter, host, now, fid, to);
-                    hands += 1;
-                }
-                if handed.is_none() {
-                    self.deliver(adapter, host, now, fid, to);
+                match Func::try_lock(region, fid, host) {
+                    Some(func) => func,
+                    None => return false,
                 }
             }
-            let waits = if host.tends(Rid(fid)) {
-                // What we overlook now we come back to.
-                drop(func);
-                WireRing::of(region, fid).waits()
-            } else {
-                func.unlock_and_look()
-            };
-            match outcome {
-                Outcome::More => self.due |= 1 << fid,
-                Outcome::Blocked(party) => host.wake(party),
-                Outcome::Idle if !waits => {}
-                Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
-                Outcome::Idle => continue,
+        };
+        let outcome = self.locked(adapter, host, now, &mut func, course.first.take());
+        // Frames of a function enter the wire in the order it made them, so before another can run it.
+        if !self.buffers.raw.is_empty() {
+            self.deliver_raw(adapter, host, now, fid);
+        }
+        if self.buffers.out.is_empty() {
+            self.buffers.delivered();
+        } else {
+            let to = self.addressee(adapter);
+            if let Some(to) = to.filter(|_| course.hands < HANDS) {
+                course.handed = self.hand_over(adapter, host, now, fid, to);
+                course.hands += 1;
             }
-            match &handed {
-                Some(next) => fid = next.fid(),
-                None => return,
+            if course.handed.is_none() {
+                self.deliver(adapter, host, now, fid, to);
             }
         }
+        let waits = if host.tends(Rid(fid)) {
+            // What we overlook now we come back to.
+            drop(func);
+            WireRing::of(region, fid).waits()
+        } else {
+            func.unlock_and_look()
+        };
+        match outcome {
+            Outcome::More => self.due |= 1 << fid,
+            Outcome::Blocked(party) => host.wake(party),
+            Outcome::Idle if !waits => {}
+            Outcome::Idle if course.handed.is_some() => self.due |= 1 << fid,
+            Outcome::Idle => return true,
+        }
+        match &course.handed {
+            Some(next) => course.fid = next.fid(),
+            None => return false,
+        }
+        true
     }
 
     /// Works on a locked function.
@@ -336,6 +346,18 @@ impl Runner {
         self.buffers.rollback();
         self.hand.next = self.hand.committed;
     }
+}
+
+/// Where a call of [`Runner::work`] is.
+struct Course<'r> {
+    fid: u8,
+    first: Option<Job>,
+    /// The lock is waited for.
+    wait: bool,
+    /// The function, locked already, that frames were handed to.
+    handed: Option<Func<'r>>,
+    /// How often that was done.
+    hands: usize,
 }
 
 /// What came of working on a function.

@@ -83,16 +83,23 @@ pub struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    #[inline]
+    #[inline(always)]
     fn place(&mut self, rid: Rid, at: Iova, len: usize) -> Option<Place> {
         let server = self.core.server(rid.0);
+        if server == 0 && at >> 48 == ARENA_TAG {
+            // Rings, doorbell records and completions.
+            return self.core.map.arena(at & LOW, len).map(|p| Place::Here(p.as_ptr()));
+        }
+        self.place_outside(server, rid, at, len)
+    }
+
+    /// [`place`](Self::place), of what is not in the arena or of a function that `server` serves.
+    #[inline(never)]
+    fn place_outside(&mut self, server: u32, rid: Rid, at: Iova, len: usize) -> Option<Place> {
         if server != 0 {
             return (server == u32::from(self.core.me.slot)).then_some(Place::Guest(rid.0, at));
         }
         let (tag, low) = (at >> 48, at & LOW);
-        if tag == ARENA_TAG {
-            return self.core.map.arena(low, len).map(|p| Place::Here(p.as_ptr()));
-        }
         let slot = u8::try_from(tag).ok().filter(|s| *s != 0)?;
         let end = low.checked_add(len as u64)?;
         if end > LOW || !self.core.has_open(slot, rid.0) {
