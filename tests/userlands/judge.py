@@ -25,7 +25,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # The core, and below it what belongs to other kinds of devices too.
-FILES = ('addr atomic cq cq_events cqex device fork mr odp parent_domain pd qp qpex relaxed_ordering shared_pd srq'
+FILES = ('addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering shared_pd srq'
          ' rdmacm').split()
 LIMIT = 40
 OUTCOMES = ('passed', 'skipped', 'failed', 'errors')
