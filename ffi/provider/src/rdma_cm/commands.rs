@@ -254,8 +254,10 @@ impl Manager {
         answer.holds(uapi::EVENT_RESP_MIN)?;
         let file = self.file(fd)?;
         let Some(Pending { about, child, group, response }) = file.pop() else {
+            file.asked(true);
             return if file.is_nonblocking() { Err(libc::EAGAIN) } else { Ok(Step::Wait) };
         };
+        file.asked(false);
         answer.put(response.bytes())?;
         if let Some(id) = self.ids.get_mut(about) {
             id.reported += 1;

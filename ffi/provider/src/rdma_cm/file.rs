@@ -27,6 +27,8 @@ pub struct EventFile {
     reader: RawFd,
     writer: OwnedFd,
     events: VecDeque<Pending>,
+    /// The thread that asked for an event last, and whether it waits for one.
+    asker: Option<(libc::pid_t, bool)>,
 }
 
 impl EventFile {
@@ -47,7 +49,7 @@ impl EventFile {
             // SAFETY: a descriptor of ours.
             unsafe { libc::fcntl(ends[0], libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        Ok(Self { reader: ends[0], writer, events: VecDeque::new() })
+        Ok(Self { reader: ends[0], writer, events: VecDeque::new(), asker: None })
     }
 
     /// The program's end.
@@ -59,6 +61,19 @@ impl EventFile {
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: a descriptor the program holds.
         unsafe { libc::fcntl(self.reader, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
+
+    /// This thread asks for an event; it `waits` if there is none.
+    pub fn asked(&mut self, waits: bool) {
+        // SAFETY: takes nothing.
+        self.asker = Some((unsafe { libc::gettid() }, waits));
+    }
+
+    /// Another thread has got an event, and has neither asked for the next nor ended.
+    pub fn is_to_be_asked(&self) -> bool {
+        let Some((asker, false)) = self.asker else { return false };
+        // SAFETY: takes no memory, and sends nothing.
+        unsafe { asker != libc::gettid() && libc::syscall(libc::SYS_tgkill, libc::getpid(), asker, 0) == 0 }
     }
 
     /// Appends an event.

@@ -121,13 +121,29 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
 
 /// # Safety
 /// As close(2).
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if open_files::leave(fd) {
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if open_files::holds(fd) {
         let _whole = Uncancelled::new();
+        guard((), || let_in(fd));
+        open_files::leave(fd);
         guard((), || Shared::here().lock().close(fd));
     }
     // SAFETY: the caller's own argument.
     unsafe { libc::close(fd) }
+}
+
+/// A program's event thread that has acknowledged the last event is about to ask for the next, and then waits for ever. If the
+/// channel were closed before that it would hear of a bad descriptor instead: with the kernel, which takes its time to end
+/// ids, that does not happen, and programs exit by it.
+fn let_in(fd: c_int) {
+    const TRIES: u32 = 20;
+    let outside = || Shared::here().lock().file(fd).is_ok_and(|file| file.is_to_be_asked());
+    for _ in 0..TRIES {
+        if !outside() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// librdmacm wants its device to be a character device.

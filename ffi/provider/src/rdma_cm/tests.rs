@@ -257,3 +257,36 @@ fn a_thread_whose_channel_is_closed_before_it_sleeps_is_told_nothing() {
     let gone = RawFd::MAX;
     assert_eq!(cancelled(wait, gone), -1, "PTHREAD_CANCELED");
 }
+
+#[test]
+fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_is_told_nothing() {
+    extern "C-unwind" fn events(channel: *mut c_void) -> *mut c_void {
+        let mut event = uapi::EventResp::zero();
+        let head = uapi::Header { command: command::GET_EVENT, in_len: 8, out_len: 336 };
+        let mut bytes = [0u8; 16];
+        bytes[..8].copy_from_slice(head.bytes());
+        bytes[8..].copy_from_slice(&(&raw mut event as u64).to_ne_bytes());
+        // SAFETY: a whole command and room for one event, of which there is one. Nothing here needs to be dropped.
+        unsafe {
+            hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16);
+            libc::usleep(3000);
+            hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16);
+        }
+        std::ptr::null_mut()
+    }
+    let fd = Shared::here().lock().open(false).expect("a channel");
+    open_files::enter(fd);
+    let channel = std::mem::ManuallyDrop::new(Channel(fd));
+    let id = channel.create(port_space::UDP);
+    let own = uapi::WriteEvent { id, event: uapi::event::USER, ..Plain::zero() };
+    assert_eq!(channel.write(command::WRITE_CM_EVENT, 0, own.bytes()), Step::Done);
+    let closer = std::thread::spawn(move || {
+        while !Shared::here().lock().file(fd).is_ok_and(|file| file.is_to_be_asked()) {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        // SAFETY: the only close of it.
+        unsafe { hooks::close(fd) }
+    });
+    assert_eq!(cancelled(events, fd), -1, "PTHREAD_CANCELED");
+    assert_eq!(closer.join().expect("a thread"), 0);
+}
