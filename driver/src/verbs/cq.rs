@@ -291,7 +291,10 @@ impl Cq {
     /// Removes the completions of `qpn` that nobody has taken, closing the gaps. Receives that came from a shared queue are
     /// free again.
     pub(crate) fn remove_completions(&self, qpn: u32) {
-        self.remove(|cqe| cqe.qpn().0 == qpn);
+        // A receive queue of raw packets has a number of its own, and names the QP by the index it was given.
+        let raw = self.consumer.lock().qps.get(qpn).is_some_and(|qp| qp.raw);
+        let failed = |cqe: &Cqe64| cqe.opcode() == CqeOpcode::RespErr && cqe.srqn_uidx() & 0xff_ffff == qpn;
+        self.remove(|cqe| cqe.qpn().0 == qpn || raw && failed(cqe));
     }
 
     /// The receives of an SRQ of XRC complete here from now on.
