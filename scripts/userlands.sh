@@ -26,6 +26,19 @@ folder() { # SUITE
     echo "$ROOM/$1-$key"
 }
 
+# Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
+unmount() { # FOLDER
+    for busy in proc sys; do if mountpoint -q "$1/$busy"; then umount -l "$1/$busy"; fi; done
+}
+
+# What is mounted below stays as it is.
+remove() { # FOLDER..
+    for old; do
+        [ ! -e "$old" ] || unmount "$old"
+        rm -rf --one-file-system "$old"
+    done
+}
+
 build_one() { # SUITE
     dir=$(folder "$1")
     if [ "$1" = sid ] && [ -n "$(find "$dir/.made" -mtime +30 2>/dev/null)" ]; then rm -rf "$dir"; fi
@@ -33,19 +46,17 @@ build_one() { # SUITE
     [ "$(id -u)" = 0 ] || die "the folder of $1 is missing and debootstrap needs root"
     command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
     mkdir -p "$ROOM"
-    find "$ROOM" -maxdepth 1 -name "$1-*" -exec rm -rf {} +
+    remove "$ROOM/$1"-*
     work=$dir.part
     # A mirror may be out of breath for a moment.
     for try in 1 2 3; do
         if debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then break; fi
         tail -n 5 "$ROOM/$1.log" >&2
+        remove "$work"
         [ $try -lt 3 ] || die "debootstrap of $1 failed, see $ROOM/$1.log"
-        for busy in proc sys; do if mountpoint -q "$work/$busy"; then umount -l "$work/$busy"; fi; done
-        rm -rf "$work"
         sleep 5
     done
-    # Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
-    for busy in proc sys; do if mountpoint -q "$work/$busy"; then umount -l "$work/$busy"; fi; done
+    unmount "$work"
     rm -rf "$work/var/cache/apt/archives" "$work/var/lib/apt/lists"
     mkdir -p "$work/ironverbs"
     touch "$work/.made"

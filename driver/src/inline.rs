@@ -60,7 +60,8 @@ pub fn put_in_device(bar: &Bar, at: u32, bytes: &[u8]) {
     }
 }
 
-/// Memory regions whose keys address them from somewhere else than where they lie, or where pages may be missing, by key.
+/// Memory regions whose keys address them from somewhere else than where they lie, or where pages may be missing, by the index
+/// of the key.
 #[derive(Default)]
 pub struct Shifted {
     any: AtomicBool,
@@ -68,6 +69,8 @@ pub struct Shifted {
 }
 
 struct Region {
+    /// The key's variant.
+    variant: u8,
     hca_va: u64,
     len: u64,
     home: Home,
@@ -77,26 +80,26 @@ impl Shifted {
     /// Notes a region.
     pub fn insert(&self, lkey: u32, hca_va: u64, len: u64, home: Home) {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(lkey, Region { hca_va, len, home });
+        regions.insert(lkey >> 8, Region { variant: lkey as u8, hca_va, len, home });
         self.any.store(true, Relaxed);
     }
 
     /// The region of `lkey` is gone. What the device took for it before, and nobody polled yet, goes nowhere: its addresses
-    /// mean nothing by themselves.
+    /// mean nothing by themselves. That is kept until the key's index is another's.
     pub fn retire(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-            if let Some(region) = regions.get_mut(&lkey) {
+            if let Some(region) = regions.get_mut(&(lkey >> 8)) {
                 region.home = Home::Nowhere;
             }
         }
     }
 
-    /// `lkey` names a new region: what it named before is forgotten.
+    /// The index of `lkey` names a new region: what it named before is forgotten.
     pub fn forget(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-            regions.remove(&lkey);
+            regions.remove(&(lkey >> 8));
             self.any.store(!regions.is_empty(), Relaxed);
         }
     }
@@ -108,9 +111,13 @@ impl Shifted {
             return Some((Home::Here(addr), 0));
         }
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(region) = regions.get(&lkey) else {
+        let Some(region) = regions.get(&(lkey >> 8)) else {
             return Some((Home::Here(addr), 0));
         };
+        if region.variant != lkey as u8 {
+            // A key of before.
+            return Some((Home::Nowhere, 0));
+        }
         let offset = addr.checked_sub(region.hca_va)?;
         (offset.checked_add(len as u64)? <= region.len).then(|| (region.home.clone(), offset))
     }
@@ -167,32 +174,37 @@ mod tests {
                 _ => 0,
             })
         };
-        assert_eq!(at(1, 0x5000), Some(0x5000));
-        shifted.insert(1, 0x1000, 0x100, Home::Here(0x9_0000));
-        shifted.insert(3, 0, 0x100, Home::Nowhere);
-        assert_eq!(at(1, 0x1010), Some(0x9_0010));
-        assert_eq!(at(1, 0x10f9), None, "one byte too far");
-        assert_eq!(at(1, 0xfff), None);
-        assert_eq!(at(2, 0x5000), Some(0x5000));
-        assert_eq!(at(3, 0x50), Some(0));
-        shifted.forget(1);
-        assert_eq!(at(1, 0x5000), Some(0x5000));
+        assert_eq!(at(0x100, 0x5000), Some(0x5000));
+        shifted.insert(0x100, 0x1000, 0x100, Home::Here(0x9_0000));
+        shifted.insert(0x300, 0, 0x100, Home::Nowhere);
+        assert_eq!(at(0x100, 0x1010), Some(0x9_0010));
+        assert_eq!(at(0x100, 0x10f9), None, "one byte too far");
+        assert_eq!(at(0x100, 0xfff), None);
+        assert_eq!(at(0x200, 0x5000), Some(0x5000));
+        assert_eq!(at(0x300, 0x50), Some(0));
+        shifted.forget(0x100);
+        assert_eq!(at(0x100, 0x5000), Some(0x5000));
     }
 
     #[test]
     fn what_came_for_a_region_that_is_gone_goes_nowhere() {
         let shifted = Shifted::default();
         let mut memory = [0_u8; 16];
-        shifted.insert(1, 0, 16, Home::Here(memory.as_mut_ptr() as u64));
-        let (home, offset) = shifted.locate(1, 8, 4).unwrap();
+        shifted.insert(0x100, 0, 16, Home::Here(memory.as_mut_ptr() as u64));
+        let (home, offset) = shifted.locate(0x100, 8, 4).unwrap();
         assert!(home.put(offset, &[7; 4]));
-        shifted.retire(1);
-        let (home, offset) = shifted.locate(1, 8, 4).unwrap();
+        shifted.retire(0x100);
+        let (home, offset) = shifted.locate(0x100, 8, 4).unwrap();
         assert!(home.put(offset, &[9; 4]), "and the completion is a good one");
         assert_eq!(memory[8..], [7, 7, 7, 7, 0, 0, 0, 0]);
-        shifted.forget(1);
+        shifted.insert(0x101, 0, 16, Home::Here(memory.as_mut_ptr() as u64));
         assert!(
-            matches!(shifted.locate(1, 0x5000, 8), Some((Home::Here(0x5000), 0))),
+            matches!(shifted.locate(0x100, 8, 8), Some((Home::Nowhere, _))),
+            "the index has another key now"
+        );
+        shifted.forget(0x102);
+        assert!(
+            matches!(shifted.locate(0x102, 0x5000, 8), Some((Home::Here(0x5000), 0))),
             "the key is another's now"
         );
     }

@@ -15,8 +15,10 @@ use hwspec::{
     wqe::*,
 };
 
-/// Largest message (IBTA 9.7.6.1.4.1).
-const MAX_MESSAGE: u64 = 1 << 31;
+/// Largest message that is sent, as `max_msg_sz` says.
+const MAX_MESSAGE: u64 = 1 << 30;
+/// Most that one segment of a receive takes (IBTA 9.7.6.1.4.1).
+const MAX_RECEIVE: u64 = 1 << 31;
 
 /// Producer side of a send queue.
 pub struct SendQueue {
@@ -456,7 +458,7 @@ impl Qp {
         }
         let mut segment = 0;
         for sge in wr.sge.iter().filter(|sge| sge.length != 0) {
-            if u64::from(sge.length) > MAX_MESSAGE {
+            if u64::from(sge.length) > MAX_RECEIVE {
                 return Err(libc::EINVAL);
             }
             queue.ring.put_segment(queue.number, segment, data_segment(sge).as_bytes());

@@ -126,11 +126,8 @@ impl<'r> WireRing<'r> {
         }
         let word = self.region.sync(self.fid, Sync::RxLock);
         let next = self.region.sync(self.fid, Sync::RxNext);
-        if let lock::Acquired::FromDead(_) = lock::acquire(word, host) {
-            // What a dead filler did not publish is no frame, and what it did is one.
-            next.store(self.region.sync(self.fid, Sync::RxTail).load(Acquire), Release);
-        }
-        let tail = next.load(Relaxed);
+        lock::acquire(word, host);
+        let tail = next.load(Acquire);
         let seen = self.region.sync(self.fid, Sync::RxSeen);
         let full = |head: u32| tail.wrapping_sub(head) as usize >= SLOTS;
         if tail.wrapping_sub(seen.load(Acquire)) as usize > SLOTS / 2 {
@@ -178,8 +175,10 @@ impl<'r> WireRing<'r> {
                     }
                 }
             }
-            self.region.sync(self.fid, Sync::RxTail).store(tail.wrapping_add(1), Release);
+            // In this order: who dies in between leaves a whole frame, which comes with the next one. Whoever lets go of the
+            // lock of the dead has nothing to repair.
             next.store(tail.wrapping_add(1), Release);
+            self.region.sync(self.fid, Sync::RxTail).store(tail.wrapping_add(1), Release);
         }
         lock::release(word);
         room

@@ -218,11 +218,19 @@ fn row_44_read_consumes_a_psn_per_response() {
 /// of all PSNs at an MTU of 256, and what is under way could not be told from what was acknowledged.
 #[test]
 fn a_message_longer_than_advertised_is_not_begun() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let half = from.part(0, 1 << 30);
-    bed.post(peer.qp, &Wr::new(Op::Send, &[half, half]));
-    assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalLengthErr);
-    assert_eq!(brief(&bed.answers()), []);
+    let advertised: u32 = 1 << 30;
+    for (more, error) in [
+        (0, CqeSyndrome::LocalProtErr),
+        (1, CqeSyndrome::LocalLengthErr),
+        (advertised, CqeSyndrome::LocalLengthErr),
+    ] {
+        let mut bed = Bed::cx5();
+        let peer = bed.foreign(1, path());
+        // Far longer than the region; but that is looked at later.
+        let from = bed.mr(1, 64, Access::LOCAL);
+        let half = |more: u32| from.part(0, advertised / 2 + more);
+        bed.post(peer.qp, &Wr::new(Op::Send, &[half(0), half(more)]));
+        assert_requester_failed(&mut bed, peer.qp, error);
+        assert_eq!(brief(&bed.answers()), []);
+    }
 }

@@ -43,7 +43,7 @@ impl Core {
                 if region.sync(fid, Sync::Lock).load(Acquire) as u8 == slot {
                     drop(Func::lock(region, fid, host));
                 }
-                // Nothing a dead filler left can be seen: its lock is all there is.
+                // What a dead filler left is whole or cannot be seen: its lock is all there is.
                 let ring = region.sync(fid, Sync::RxLock);
                 let held = ring.load(Acquire);
                 if held as u8 == slot {

@@ -146,12 +146,14 @@ impl Manager {
         }
         let Some(port) = self.ports.get(membership.port) else { return };
         let (ports, at) = (port.ports, membership.place(port.info.fid));
+        // Let go of first: of two that leave at once, the one who lets go last gets it.
+        ports.release(Matter::Group, at);
         if ports.claim(Matter::Group, at, Hold::Alone).unwrap_or(false) {
             let transaction = u64::from(self.random()) << 32;
             let mad = membership.mad(Method::Delete, WHICH, port.gid(0), 0, transaction);
             self.tell_administrator(membership.port, &mad);
+            ports.release(Matter::Group, at);
         }
-        ports.release(Matter::Group, at);
     }
 
     fn tell_administrator(&self, port: usize, mad: &Mad) {

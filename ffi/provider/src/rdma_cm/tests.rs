@@ -10,7 +10,7 @@ use super::uapi::{self, Plain, command, port_space};
 use libc::{c_int, c_void};
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 struct Channel(RawFd);
 
@@ -260,6 +260,7 @@ fn a_thread_whose_channel_is_closed_before_it_sleeps_is_told_nothing() {
 
 #[test]
 fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_is_told_nothing() {
+    static CLOSING: AtomicBool = AtomicBool::new(false);
     extern "C-unwind" fn events(channel: *mut c_void) -> *mut c_void {
         let mut event = uapi::EventResp::zero();
         let head = uapi::Header { command: command::GET_EVENT, in_len: 8, out_len: 336 };
@@ -269,6 +270,9 @@ fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_is_told_noth
         // SAFETY: a whole command and room for one event, of which there is one. Nothing here needs to be dropped.
         unsafe {
             hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16);
+            for _ in (0..200_000).take_while(|_| !CLOSING.load(Acquire)) {
+                libc::usleep(100);
+            }
             libc::usleep(3000);
             hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16);
         }
@@ -281,9 +285,12 @@ fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_is_told_noth
     let own = uapi::WriteEvent { id, event: uapi::event::USER, ..Plain::zero() };
     assert_eq!(channel.write(command::WRITE_CM_EVENT, 0, own.bytes()), Step::Done);
     let closer = std::thread::spawn(move || {
+        let begun = std::time::Instant::now();
         while !Shared::here().lock().file(fd).is_ok_and(|file| file.is_to_be_asked()) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "expected an event to be taken");
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
+        CLOSING.store(true, Release);
         // SAFETY: the only close of it.
         unsafe { hooks::close(fd) }
     });

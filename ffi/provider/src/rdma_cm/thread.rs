@@ -10,13 +10,17 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it is looked whether peers on this node still live.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often an exiting process tries to get hold of the manager, 10 ms apart.
-const PATIENCE: u32 = 100;
+/// How often an exiting process tries to get hold of the manager, 10 ms apart: longer than it takes to learn that a neighbour
+/// does not answer.
+const PATIENCE: u32 = 300;
+
+/// How long an exiting process goes on telling its peers. Each whose machine is gone may cost a second and more.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// See above.
 pub struct Thread {
@@ -119,10 +123,11 @@ impl Manager {
         watched
     }
 
-    /// The process exits: peers are told, and nobody wakes any more.
+    /// The process exits: peers are told, for as long as [`FAREWELL`], and nobody wakes any more.
     fn finish(&mut self) -> Option<Thread> {
         let numbers: Vec<u32> = self.ids.iter().map(|(number, _)| number).collect();
-        for number in numbers {
+        let begun = Instant::now();
+        for number in numbers.into_iter().take_while(|_| begun.elapsed() < FAREWELL) {
             let _ = self.destroy(number);
         }
         self.rouse();
