@@ -1,23 +1,14 @@
 /* Objects that one context makes and another uses, and domains that a file names, through the stock libibverbs.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HOLD(what) \
-	do { \
-		if (!(what)) { \
-			printf("%s:%d: not so: %s (errno %d)\n", __func__, __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "hold.h"
 
 static struct ibv_context *context, *second;
 

@@ -1,20 +1,11 @@
 /* Queues and domains through the stock libibverbs, as a program in C uses them: what each call answers, right or wrong.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
-#include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define HOLD(what) \
-	do { \
-		if (!(what)) { \
-			printf("%s:%d: not so: %s (errno %d)\n", __func__, __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "hold.h"
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;

@@ -2,20 +2,11 @@
  *
  * Checksums that are filled in and judged, VLAN tags beside the frame, receives flushed in error; what others are refused.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
-#include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define HOLD(what) \
-	do { \
-		if (!(what)) { \
-			printf("%s:%d: not so: %s (errno %d)\n", __func__, __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "hold.h"
 
 #define FIELDS (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_CVLAN)
 

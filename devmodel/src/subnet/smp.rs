@@ -86,29 +86,37 @@ pub(super) struct Seen<'a> {
     pub up: bool,
 }
 
+/// Answers a packet where nothing can be set: `get` says what an attribute, by number and modifier, is; `None`: nothing at all.
+pub(super) fn answer_get(
+    request: &[u8; MAD_SIZE],
+    get: impl FnOnce(&Smp, u16, u32) -> Option<Answer<[u8; 64]>>,
+) -> Option<[u8; MAD_SIZE]> {
+    let packet = Smp::read(request);
+    let header = packet.header();
+    header.method().answer()?;
+    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+        return Some(refuse(request, status));
+    }
+    if header.method() != Method::Get {
+        return Some(refuse(request, status::BAD_METHOD));
+    }
+    match get(&packet, header.attribute_id(), header.attribute_modifier())? {
+        Ok(data) => {
+            let mut answer = Smp::from_bytes(turned(request, 0));
+            answer.set().data(data);
+            Some(*answer.as_bytes())
+        }
+        Err(status) => Some(refuse(request, status)),
+    }
+}
+
 impl Seen<'_> {
     /// Answers a packet of somebody who only looks; who wants to change something is told that nobody does so.
     pub fn answer(&self, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-        let packet = Smp::read(request);
-        let header = packet.header();
-        header.method().answer()?;
-        if let Err(status) = super::check_version(&header, CLASS_VERSION) {
-            return Some(refuse(request, status));
-        }
-        if header.method() != Method::Get {
-            return Some(refuse(request, status::BAD_METHOD));
-        }
-        if self.ib.m_key != 0 && packet.m_key() != self.ib.m_key && self.ib.m_key_protect >= 2 {
-            return None;
-        }
-        match self.get(config, header.attribute_id(), header.attribute_modifier()) {
-            Ok(data) => {
-                let mut answer = Smp::from_bytes(turned(request, 0));
-                answer.set().data(data);
-                Some(*answer.as_bytes())
-            }
-            Err(status) => Some(refuse(request, status)),
-        }
+        answer_get(request, |packet, id, modifier| {
+            let locked = self.ib.m_key != 0 && self.ib.m_key_protect >= 2;
+            (!locked || packet.m_key() == self.ib.m_key).then(|| self.get(config, id, modifier))
+        })
     }
 
     fn get(&self, config: &Config, id: u16, modifier: u32) -> Answer<[u8; 64]> {

@@ -1,7 +1,7 @@
 //! The switch all ports hang on: its own management port, and the way of directed-route packets through it (IBTA 14.2.2,
 //! 14.2.5.4).
 
-use super::{Answer, refuse, smp, turned};
+use super::{Answer, smp};
 use crate::{Config, identity, region::Region, state::SUBNET_GROUPS};
 use hwspec::{
     layout::{Layout, prefix},
@@ -110,24 +110,8 @@ pub(super) fn answer(
     from: u8,
     request: &[u8; MAD_SIZE],
 ) -> Option<[u8; MAD_SIZE]> {
-    let packet = Smp::read(request);
-    let header = packet.header();
-    header.method().answer()?;
-    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
-        return Some(refuse(request, status));
-    }
     // What the switch is like follows from the adapter: nothing can be set.
-    if header.method() != Method::Get {
-        return Some(refuse(request, status::BAD_METHOD));
-    }
-    match get(region, config, from, header.attribute_id(), header.attribute_modifier()) {
-        Ok(data) => {
-            let mut answer = Smp::from_bytes(turned(request, 0));
-            answer.set().data(data);
-            Some(*answer.as_bytes())
-        }
-        Err(status) => Some(refuse(request, status)),
-    }
+    smp::answer_get(request, |_, id, modifier| Some(get(region, config, from, id, modifier)))
 }
 
 fn get(region: &Region, config: &Config, from: u8, id: u16, modifier: u32) -> Answer<[u8; 64]> {
