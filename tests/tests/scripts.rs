@@ -19,9 +19,9 @@ fn programs(scratch: &Scratch, texts: &[(&str, &str)]) -> PathBuf {
     bin
 }
 
-/// `scripts/userlands.sh` with `bin` before the system's programs; whether it succeeded, and what it printed.
-fn userlands(scratch: &Scratch, bin: &Path, words: &[&str]) -> (bool, String) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/userlands.sh");
+/// A script of the tree, run with `bin` before the system's programs: how it ended, and what it printed.
+fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i32>, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(script);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
         .args(["60", "sh"])
@@ -33,7 +33,12 @@ fn userlands(scratch: &Scratch, bin: &Path, words: &[&str]) -> (bool, String) {
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn userlands(scratch: &Scratch, bin: &Path, words: &[&str]) -> (bool, String) {
+    let (code, said) = run(scratch, bin, "scripts/userlands.sh", words);
+    (code == Some(0), said)
 }
 
 fn entries(dir: &Path) -> Vec<String> {
@@ -74,4 +79,20 @@ fn a_mirror_that_fails_is_asked_three_times() {
     let (succeeded, said) = userlands(&scratch, &bin, &["build"]);
     assert!(!succeeded && said.contains("debootstrap of bookworm failed"), "{said}");
     assert_eq!(fs::read_to_string(scratch.dir().join("cache/made")).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn the_whole_run_says_at_its_end_why_it_failed_and_waits_for_nobody() {
+    let scratch = Scratch::new();
+    let fails = "echo begun; echo '        FAIL [   1.0s] a test'; echo 'test result: ok. 3 passed; 0 failed'; exit 2";
+    let (code, said) = run(&scratch, &programs(&scratch, &[("make", fails)]), ".ci/run", &[]);
+    let (all, why) = said.split_once("ci: make test ended with 2").expect(&said);
+    assert!(code == Some(2) && all.contains("begun"), "{code:?}: {said}");
+    assert!(why.contains("FAIL [   1.0s] a test") && !why.contains("0 failed"), "{said}");
+    // Something stays behind with the run's output open.
+    let stays = "sleep 30 & echo done";
+    let begun = std::time::Instant::now();
+    let (code, said) = run(&scratch, &programs(&scratch, &[("make", stays)]), ".ci/run", &[]);
+    assert_eq!((code, said.as_str()), (Some(0), "done\n"));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
 }

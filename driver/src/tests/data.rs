@@ -189,6 +189,15 @@ fn inline_data_lie_in_the_wqe_padded_with_zeros() {
 }
 
 #[test]
+fn a_message_is_no_longer_than_the_device_says() {
+    let bed = bed();
+    let half = |more: u32| Sge { addr: 0, length: (1 << 29) + more, lkey: 1 };
+    let post = |more| bed.qp.post_send([write(1, &[half(0), half(more)], SendFlags::empty())]);
+    assert_eq!(post(1).unwrap_err().errno, libc::EINVAL);
+    post(0).unwrap();
+}
+
+#[test]
 fn atomics_take_eight_bytes_and_nothing_else() {
     let bed = bed();
     let op = SendOp::CmpSwap { raddr: 8, rkey: 1, compare: 2, swap: 3 };
