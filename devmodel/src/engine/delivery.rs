@@ -48,7 +48,17 @@ pub(super) struct Hand {
     pub(super) committed: usize,
 }
 
+impl Hand {
+    /// Nothing is in hand.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.frames.clear();
+        (self.next, self.committed) = (0, 0);
+    }
+}
+
 /// Payload of a frame, as its receiver sees it.
+#[inline]
 pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> SlotPayload<'p> {
     match &frame.payload {
         Payload::Empty => SlotPayload::Bytes(&[]),
@@ -57,6 +67,12 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
         }
         Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(from), &pieces[..*n as usize]),
     }
+}
+
+/// Whether a frame's payload still lies in its sender's memory.
+#[inline]
+fn is_by_reference(frame: &Frame) -> bool {
+    matches!(frame.payload, Payload::Pieces(..))
 }
 
 impl Runner {
@@ -110,27 +126,37 @@ impl Runner {
         }
     }
 
-    /// Brings the frames of a step to their destinations: all to `to` (see [`addressee`](Self::addressee)), or each to its own.
+    /// Brings the frames of a step to `to`, to which they all go (see [`addressee`](Self::addressee)).
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, to: u8) {
+        if self.trace.is_some() || self.buffers.out.iter().any(is_by_reference) && !host.by_reference() {
+            return self.scatter(adapter, host, now, from);
+        }
+        let mut room = false;
+        let mut ring = WireRing::of(adapter.region(), to).fill(host);
+        for frame in self.buffers.out.iter() {
+            let headers = &frame.headers[..frame.header_len as usize];
+            match ring.push(headers, payload_of(frame, from, &self.buffers.staged), false) {
+                true => room = true,
+                false => adapter.count_ring_full(to),
+            }
+        }
+        drop(ring);
+        self.buffers.delivered();
+        if room {
+            self.arrived(host, to);
+        }
+    }
+
+    /// Brings the frames of a step to their destinations, each to its own.
     #[inline(never)]
-    pub(super) fn deliver(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        now: u64,
-        from: u8,
-        to: Option<u8>,
-    ) {
+    pub(super) fn scatter(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
         let mut out = std::mem::take(&mut self.buffers.out);
         let staged = std::mem::take(&mut self.buffers.staged);
         for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
-            if self.trace.is_some() {
-                trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
-            }
-            match to {
-                Some(to) => self.enter(adapter, host, to, from, frame, &staged),
-                None => self.put(adapter, host, now, from, frame, &staged),
-            }
+            trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+            self.put(adapter, host, now, from, frame, &staged);
         }
         out.clear();
         (self.buffers.out, self.buffers.staged) = (out, staged);

@@ -10,7 +10,7 @@ use crate::{
     host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
-    region::{Func, READY_SQ, Sync, WireRing},
+    region::{Func, READY_SQ, Region, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -81,12 +81,14 @@ impl Runner {
 
     /// Hands `job` to function `fid` and runs.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
-        self.work(adapter, host, now, fid, Some(job), true);
+        self.work(adapter, host, now, fid, Some(job));
         if !self.buffers.held.is_empty() {
             self.complete_held(adapter, host, fid);
             self.run_waiting(adapter, host, now);
         }
-        self.run_due(adapter, host, now);
+        if self.due != 0 {
+            self.run_due(adapter, host, now);
+        }
     }
 
     /// Completes commands that took memory away, when nothing under way refers to it any more.
@@ -100,8 +102,16 @@ impl Runner {
 
     /// Runs function `fid` and whatever follows, if it has anything to do.
     pub fn run(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        if adapter.has_work(fid, now) {
+        if !adapter.has_work(fid, now) {
+            return;
+        }
+        if self.due != 0 {
             self.due |= 1 << fid;
+        } else {
+            self.last = fid;
+            self.work(adapter, host, now, fid, None);
+        }
+        if self.due != 0 {
             self.run_due(adapter, host, now);
         }
     }
@@ -140,6 +150,7 @@ impl Runner {
         self.run_due(adapter, host, now);
     }
 
+    #[inline(never)]
     fn run_due(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
         for _ in 0..ROUNDS {
             if self.due == 0 {
@@ -151,7 +162,7 @@ impl Runner {
                     & 127;
             self.due &= !(1 << fid);
             self.last = fid;
-            self.work(adapter, host, now, fid, None, false);
+            self.work(adapter, host, now, fid, None);
         }
     }
 
@@ -162,24 +173,30 @@ impl Runner {
         std::mem::take(&mut self.due)
     }
 
-    /// Works on `fid` for one bound. With a job in hand the lock is waited for; else a busy holder will see the work.
-    fn work(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        now: u64,
-        fid: u8,
-        first: Option<Job>,
-        wait: bool,
-    ) {
+    /// Works on `fid` for one bound, and then on those its frames are handed to. With a job in hand the lock is waited for;
+    /// else a busy holder will see the work.
+    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, first: Option<Job>) {
         // A stage that panicked may have left some.
-        self.hand.frames.clear();
-        (self.hand.next, self.hand.committed) = (0, 0);
-        let mut course = Course { fid, first, wait, handed: None, hands: 0 };
-        while self.turn(adapter, host, now, &mut course) {}
+        self.hand.forget();
+        let region = adapter.region();
+        let wait = first.is_some();
+        let mut func = if wait { Some(Func::lock(region, fid, host)) } else { try_lock(region, fid, host) };
+        let (mut first, mut hands) = (first, HANDS);
+        while let Some(locked) = func.take() {
+            let fid = locked.fid();
+            func = match self.turn(adapter, host, now, locked, first.take(), hands) {
+                Next::Nothing => return,
+                Next::Handed(next) => {
+                    hands -= 1;
+                    Some(next)
+                }
+                Next::Again if wait => Some(Func::lock(region, fid, host)),
+                Next::Again => try_lock(region, fid, host),
+            };
+        }
     }
 
-    /// One function's turn. True if the course goes on, to that function again or to the one frames were handed to.
+    /// One function's turn. `hands`: how often frames may still be handed on.
     // Not part of the loop: what a compiler takes out of a loop is done at every call, and nearly every call is one turn.
     #[inline(never)]
     fn turn<'r>(
@@ -187,63 +204,56 @@ impl Runner {
         adapter: &'r Adapter,
         host: &mut dyn Host,
         now: u64,
-        course: &mut Course<'r>,
-    ) -> bool {
-        let (region, fid) = (adapter.region(), course.fid);
-        let mut func = match course.handed.take() {
-            Some(func) => func,
-            None if course.wait || course.first.is_some() => Func::lock(region, fid, host),
-            None => {
-                if let Some(keeper) = host.keeper(Rid(fid)) {
-                    host.wake(keeper);
-                    return false;
-                }
-                match Func::try_lock(region, fid, host) {
-                    Some(func) => func,
-                    None => return false,
-                }
-            }
-        };
-        let outcome = self.locked(adapter, host, now, &mut func, course.first.take());
+        mut func: Func<'r>,
+        first: Option<Job>,
+        hands: usize,
+    ) -> Next<'r> {
+        let fid = func.fid();
+        let outcome = self.locked(adapter, host, now, &mut func, first);
+        if matches!(outcome, Outcome::Blocked(_)) {
+            self.lay_down(adapter, host, fid);
+        }
         // Frames of a function enter the wire in the order it made them, so before another can run it.
         if !self.buffers.raw.is_empty() {
             self.deliver_raw(adapter, host, now, fid);
         }
+        let mut handed = None;
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
         } else {
-            let to = self.addressee(adapter);
-            if let Some(to) = to.filter(|_| course.hands < HANDS) {
-                course.handed = self.hand_over(adapter, host, now, fid, to);
-                course.hands += 1;
-            }
-            if course.handed.is_none() {
-                self.deliver(adapter, host, now, fid, to);
+            match self.addressee(adapter) {
+                Some(to) => {
+                    if hands > 0 {
+                        handed = self.hand_over(adapter, host, now, fid, to);
+                    }
+                    if handed.is_none() {
+                        self.deliver(adapter, host, now, fid, to);
+                    }
+                }
+                None => self.scatter(adapter, host, now, fid),
             }
         }
         let waits = if host.tends(Rid(fid)) {
             // What we overlook now we come back to.
-            drop(func);
-            WireRing::of(region, fid).waits()
+            func.unlock();
+            WireRing::of(adapter.region(), fid).waits()
         } else {
             func.unlock_and_look()
         };
         match outcome {
             Outcome::More => self.due |= 1 << fid,
-            Outcome::Blocked(party) => host.wake(party),
+            Outcome::Blocked(party) => {
+                host.wake(party);
+            }
             Outcome::Idle if !waits => {}
-            Outcome::Idle if course.handed.is_some() => self.due |= 1 << fid,
-            Outcome::Idle => return true,
+            Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
+            Outcome::Idle => return Next::Again,
         }
-        match &course.handed {
-            Some(next) => course.fid = next.fid(),
-            None => return false,
-        }
-        true
+        handed.map_or(Next::Nothing, Next::Handed)
     }
 
     /// Works on a locked function.
-    #[inline(never)]
+    #[inline(always)]
     fn locked(
         &mut self,
         adapter: &Adapter,
@@ -252,112 +262,118 @@ impl Runner {
         func: &mut Func<'_>,
         first: Option<Job>,
     ) -> Outcome {
-        let mut careful = false;
+        let Self { buffers, hand, trace: watch, .. } = self;
+        let config = adapter.config();
+        let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         let mut first = first;
-        'again: loop {
-            let mut budget = adapter.config().budget;
-            let mut kept = first;
-            loop {
-                let in_hand = self.hand.frames.get(self.hand.next);
-                let job = match in_hand {
-                    Some(_) => Job::Arrive,
-                    None => match kept.take().or_else(|| next(func, now, adapter.config())) {
-                        Some(job) => job,
-                        None => break,
-                    },
-                };
-                let mut step =
-                    Step::new(host, now, (adapter.region(), adapter.config()), careful, &mut self.buffers);
-                // A job and all that follows from it within the function is the least that commits.
-                match in_hand {
-                    Some(frame) => {
-                        self.hand.next += 1;
-                        step.more_in_hand = self.hand.next < self.hand.frames.len();
-                        if pcie::may_dma(func) || has_agents(step.config) {
-                            trace(&mut self.trace, now, func.fid(), Traced::Job(job));
-                            let headers = &frame.headers[..frame.header_len as usize];
-                            let payload = payload_of(frame, self.hand.from, &self.hand.staged);
-                            arrive_in_hand(func, &mut step, headers, payload);
+        let (mut kept, mut budget) = (first, config.budget);
+        loop {
+            let in_hand = hand.frames.get(hand.next);
+            let job = match in_hand {
+                Some(_) => Job::Arrive,
+                None => match kept.take().or_else(|| next(func, now, config)) {
+                    Some(job) => job,
+                    None => match commit(func, &mut step, hand) {
+                        Ok(()) => return Outcome::Idle,
+                        Err(_) => {
+                            (step.careful, kept, budget) = (true, first, config.budget);
+                            continue;
                         }
-                    }
-                    None => {
-                        trace(&mut self.trace, now, func.fid(), Traced::Job(job));
-                        dispatch(job, func, &mut step);
+                    },
+                },
+            };
+            step.begin();
+            // A job and all that follows from it within the function is the least that commits.
+            match in_hand {
+                Some(frame) => {
+                    hand.next += 1;
+                    step.more_in_hand = hand.next < hand.frames.len();
+                    if pcie::may_dma(func) || has_agents(config) {
+                        trace(watch, now, func.fid(), Traced::Job(job));
+                        let headers = &frame.headers[..frame.header_len as usize];
+                        let payload = payload_of(frame, hand.from, &hand.staged);
+                        arrive_in_hand(func, &mut step, headers, payload);
                     }
                 }
-                while let Some(job) = step.buffers.jobs.pop_front() {
-                    trace(&mut self.trace, now, func.fid(), Traced::Job(job));
+                None => {
+                    trace(watch, now, func.fid(), Traced::Job(job));
                     dispatch(job, func, &mut step);
                 }
-                let Step { yielded, refused, settle, blocked, more_in_hand, .. } = step;
-                if refused || blocked.is_some() {
-                    self.take_back(func);
-                    match blocked {
-                        // Only the one job was taken back: it waits for the party that can do it.
-                        Some(party) if careful => {
-                            self.lay_down(adapter, host, func.fid());
-                            return Outcome::Blocked(party);
-                        }
-                        _ => {
-                            careful = true;
-                            continue 'again;
-                        }
-                    }
-                }
-                budget = budget.saturating_sub(1);
-                let full = !more_in_hand && (yielded || budget == 0 || self.buffers.out.len() >= OUT);
-                if careful || full || settle || !func.has_room() {
-                    if self.commit(func, host).is_err() {
-                        careful = true;
-                        continue 'again;
-                    }
-                    first = None;
-                    if full {
-                        return Outcome::More;
+            }
+            while let Some(job) = step.buffers.jobs.pop_front() {
+                trace(watch, now, func.fid(), Traced::Job(job));
+                dispatch(job, func, &mut step);
+            }
+            if step.refused || step.blocked.is_some() {
+                take_back(func, &mut step, hand);
+                match step.blocked {
+                    // Only the one job was taken back: it waits for the party that can do it.
+                    Some(party) if step.careful => return Outcome::Blocked(party),
+                    _ => {
+                        (step.careful, kept, budget) = (true, first, config.budget);
+                        continue;
                     }
                 }
             }
-            if self.commit(func, host).is_err() {
-                careful = true;
-                continue 'again;
-            }
-            return Outcome::Idle;
-        }
-    }
-
-    fn commit(&mut self, func: &mut Func<'_>, host: &mut dyn Host) -> Result<(), Abort> {
-        if !self.buffers.moves.is_empty() {
-            let done = host.copy(&self.buffers.staged, &self.buffers.moves);
-            self.buffers.moves.clear();
-            if let Err(abort) = done {
-                self.take_back(func);
-                return Err(abort);
+            budget = budget.saturating_sub(1);
+            let full = !step.more_in_hand && (step.yielded || budget == 0 || step.buffers.out.len() >= OUT);
+            if step.careful || full || step.settle || !func.has_room() {
+                if commit(func, &mut step, hand).is_err() {
+                    (step.careful, kept, budget) = (true, first, config.budget);
+                    continue;
+                }
+                first = None;
+                if full {
+                    return Outcome::More;
+                }
             }
         }
-        func.commit(host);
-        self.buffers.committed();
-        self.hand.committed = self.hand.next;
-        Ok(())
-    }
-
-    /// Takes the jobs since the last commit back.
-    fn take_back(&mut self, func: &mut Func<'_>) {
-        func.rollback();
-        self.buffers.rollback();
-        self.hand.next = self.hand.committed;
     }
 }
 
-/// Where a call of [`Runner::work`] is.
-struct Course<'r> {
-    fid: u8,
-    first: Option<Job>,
-    /// The lock is waited for.
-    wait: bool,
+/// Locks `fid` if nobody else has or keeps it.
+#[inline]
+fn try_lock<'r>(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Func<'r>> {
+    if let Some(keeper) = host.keeper(Rid(fid)) {
+        host.wake(keeper);
+        return None;
+    }
+    Func::try_lock(region, fid, host)
+}
+
+/// Makes what the jobs since the last commit did final. An abort takes them back.
+#[inline(always)]
+fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> Result<(), Abort> {
+    if !step.buffers.moves.is_empty() {
+        let done = step.host.copy(&step.buffers.staged, &step.buffers.moves);
+        step.buffers.moves.clear();
+        if let Err(abort) = done {
+            take_back(func, step, hand);
+            return Err(abort);
+        }
+    }
+    func.commit(step.host);
+    step.buffers.committed();
+    hand.committed = hand.next;
+    Ok(())
+}
+
+/// Takes the jobs since the last commit back.
+#[cold]
+fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
+    func.rollback();
+    step.buffers.rollback();
+    hand.next = hand.committed;
+}
+
+/// What [`Runner::work`] does behind a turn.
+enum Next<'r> {
+    /// Nothing more.
+    Nothing,
+    /// The same function once more: a frame was left to us while we held it.
+    Again,
     /// The function, locked already, that frames were handed to.
-    handed: Option<Func<'r>>,
-    /// How often that was done.
-    hands: usize,
+    Handed(Func<'r>),
 }
 
 /// What came of working on a function.

@@ -80,7 +80,8 @@ impl Timed {
         let now = self.schedule.now();
         let mut func = Func::lock(adapter.region(), fid, host);
         runner::trace(&mut self.trace, now, fid, Traced::Job(job));
-        let mut step = Step::new(host, now, (adapter.region(), adapter.config()), true, &mut self.buffers);
+        let mut step = Step::new(host, now, (adapter.region(), adapter.config()), &mut self.buffers);
+        step.careful = true;
         if let Job::Timeout { .. } = job {
             while let Some((qp, kind)) = func.take_timer(now) {
                 step.push(Job::Timeout { qp, kind });

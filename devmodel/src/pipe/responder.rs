@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Profile,
     region::{Effect, Piece},
-    state::{Counters, QpFlags, QpRow, ReadResource, RxMessage, SrqRow},
+    state::{Counters, QpFlags, ReadResource, RxMessage, SrqRow},
     translate::{self, Fault, access},
 };
 use hwspec::{
@@ -57,6 +57,7 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         w.count(Counters::DuplicateRequest);
         return duplicate::answer(w, packet);
     }
+    let before = (w.q.rx, w.q.flags);
     w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
     let shared = match w.q.has(QpFlags::HAS_SRQ) {
         true => w.func.get::<SrqRow>(w.q.srqn).copied(),
@@ -73,11 +74,7 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     match result {
         Ok(()) => {}
         // As if it had never come.
-        Err(Lost) => {
-            if let Some(row) = w.func.row::<QpRow>(w.qp) {
-                *w.q = *row;
-            }
-        }
+        Err(Lost) => (w.q.rx, w.q.flags) = before,
         Err(NotReady) => {
             w.count(Counters::OutOfBuffer);
             w.q.set(QpFlags::RNR_SENT, true);

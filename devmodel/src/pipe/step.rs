@@ -200,13 +200,12 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// A step whose copies are gathered, or made at once if `careful`.
-    #[inline]
+    /// A step whose copies are gathered.
+    #[inline(always)]
     pub(crate) fn new(
         host: &'a mut dyn Host,
         now: u64,
         (region, config): (&'a Region, &'a Config),
-        careful: bool,
         buffers: &'a mut Buffers,
     ) -> Self {
         Self {
@@ -214,7 +213,7 @@ impl<'a> Step<'a> {
             now,
             region,
             config,
-            careful,
+            careful: false,
             refused: false,
             yielded: false,
             settle: false,
@@ -227,6 +226,13 @@ impl<'a> Step<'a> {
 }
 
 impl Step<'_> {
+    /// Another job begins: what stages say of one does not hold for the next.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        (self.refused, self.yielded, self.settle) = (false, false, false);
+        (self.blocked, self.more_in_hand, self.reads) = (None, false, false);
+    }
+
     /// Adds a job to this function's queue.
     #[inline]
     pub fn push(&mut self, job: Job) {

@@ -290,7 +290,8 @@ fn sending_that_stops_is_not_waited_for_any_more() {
     row.set(QpFlags::DRAINING, true);
     let mut buffers = step::Buffers::default();
     let context = (region, rig.adapter.config());
-    let mut step = Step::new(&mut rig.machine, 1, context, true, &mut buffers);
+    let mut step = Step::new(&mut rig.machine, 1, context, &mut buffers);
+    step.careful = true;
     Work::on(&mut func, &mut step, qp, service::stop).expect("a QP");
     let row = func.row::<QpRow>(qp).expect("a QP");
     assert_eq!((row.state, row.has(QpFlags::DRAINING)), (QpState::SqErr.raw(), false));

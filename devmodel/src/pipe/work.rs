@@ -3,7 +3,7 @@
 use super::Step;
 use crate::{
     Profile,
-    region::{Func, Outlet, OutletRing, TimerKind, WireRing},
+    region::{Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
 };
@@ -22,57 +22,55 @@ impl Failure {
     }
 }
 
-/// A queue pair in the hands of a stage: its row, copied out once and put back once.
+/// A queue pair in the hands of a stage: its row where it lies, noted in the journal before the stage began.
 pub(crate) struct Work<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
     pub step: &'a mut Step<'h>,
     /// Index.
     pub qp: u32,
-    pub q: &'a mut QpRow,
+    pub q: Held<'r, QpRow>,
     /// Put the QP into the ready ring when done.
     pub ready: bool,
     /// Give the QP its turn to send when done.
     pub execute: bool,
 }
 
-/// Flags that the ready ring and the timer heap own; a stage does not touch them.
-const FOREIGN: QpFlags = QpFlags::READY.union(QpFlags::TIMER_ACK).union(QpFlags::TIMER_RNR);
-
 impl<'r, 'h> Work<'_, 'r, 'h> {
-    /// Runs `stage` on QP `qp`, puts the row back, starts the timers its deadlines call for, and queues the QP if it has
-    /// more to do. `None` if there is no such QP.
-    #[inline]
+    /// Runs `stage` on QP `qp`, starts the timers its deadlines call for, and queues the QP if it has more to do. `None` if
+    /// there is no such QP.
+    #[inline(always)]
     pub(crate) fn on<T>(
         func: &mut Func<'r>,
         step: &mut Step<'h>,
         qp: u32,
         stage: impl FnOnce(&mut Work<'_, 'r, 'h>) -> T,
     ) -> Option<T> {
-        let mut q = *func.row::<QpRow>(qp)?;
-        let mut w = Work { func, step, qp, q: &mut q, ready: false, execute: false };
+        let q = func.hold::<QpRow>(qp)?;
+        let mut w = Work { func, step, qp, q, ready: false, execute: false };
         let out = stage(&mut w);
         w.close();
         Some(out)
     }
 
-    #[inline]
-    fn close(self) {
-        let Work { func, step, qp, q, ready, .. } = self;
+    #[inline(always)]
+    fn close(mut self) {
+        let (ack, rnr) = (self.q.ack_deadline, self.q.rnr_deadline);
+        if ack != 0 && !self.q.has(QpFlags::TIMER_ACK) {
+            self.arm(TimerKind::Ack, ack);
+        }
+        if rnr != 0 && !self.q.has(QpFlags::TIMER_RNR) {
+            self.arm(TimerKind::Rnr, rnr);
+        }
+        if self.ready {
+            self.func.make_ready(self.qp);
+        }
+    }
+
+    #[inline(never)]
+    fn arm(&mut self, kind: TimerKind, at: u64) {
         // Not further than the hint for those without the lock reaches; who wakes too early is armed again.
-        let far = step.now + (1 << 50);
-        let Some(row) = func.row::<QpRow>(qp) else { return };
-        let foreign = row.flags & FOREIGN.bits();
-        q.flags = q.flags & !FOREIGN.bits() | foreign;
-        func.put(qp, q);
-        if q.ack_deadline != 0 && foreign & QpFlags::TIMER_ACK.bits() == 0 {
-            func.arm_timer(qp, TimerKind::Ack, q.ack_deadline.min(far));
-        }
-        if q.rnr_deadline != 0 && foreign & QpFlags::TIMER_RNR.bits() == 0 {
-            func.arm_timer(qp, TimerKind::Rnr, q.rnr_deadline.min(far));
-        }
-        if ready {
-            func.make_ready(qp);
-        }
+        let far = self.step.now + (1 << 50);
+        self.func.arm_timer(self.qp, kind, at.min(far));
     }
 
     /// The QP's number.

@@ -16,10 +16,6 @@ use std::{
         Ordering::{Relaxed, Release},
     },
 };
-use zerocopy::{Immutable, IntoBytes};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// A row of an object table.
 pub trait Row: Copy {
@@ -42,6 +38,34 @@ impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => U
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
     FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);
+
+/// A row in hand, noted in the journal: what a job looks at all the time need not be looked up again and again.
+///
+/// Whoever has one asks the function for no other reference to the same row while a part of this one is borrowed; the
+/// function stays locked meanwhile.
+pub struct Held<'r, R> {
+    row: *mut R,
+    _region: PhantomData<&'r Region>,
+}
+
+impl<R> std::ops::Deref for Held<'_, R> {
+    type Target = R;
+
+    #[inline(always)]
+    fn deref(&self) -> &R {
+        // SAFETY: `hold` checked that the row is there, rows are plain data, and the region outlives us; by the promise above
+        // the function is locked, and nobody changes the row under this reference.
+        unsafe { &*self.row }
+    }
+}
+
+impl<R> std::ops::DerefMut for Held<'_, R> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut R {
+        // SAFETY: as for `deref`.
+        unsafe { &mut *self.row }
+    }
+}
 
 /// A locked function.
 ///
@@ -89,14 +113,17 @@ impl<'r> Func<'r> {
     }
 
     /// The function's number.
+    #[inline(always)]
     pub fn fid(&self) -> u8 {
         self.fid
     }
     /// Its requester id.
+    #[inline(always)]
     pub fn rid(&self) -> Rid {
         Rid(self.fid)
     }
     /// The region it lies in.
+    #[inline(always)]
     pub fn region(&self) -> &'r Region {
         self.region
     }
@@ -184,26 +211,10 @@ impl<'r> Func<'r> {
         Some(row)
     }
 
-    /// Makes row `index` equal to `new`, if it is allocated. Only the cache lines that differ are noted and written, so
-    /// that those that never change stay shared among all who run this function.
-    #[inline]
-    pub fn put<R: Row + IntoBytes + Immutable>(&mut self, index: u32, new: &R) {
-        if self.row::<R>(index).is_none() {
-            return;
-        }
-        const { assert!(size_of::<R>() % LINE == 0 && align_of::<R>() == align_of::<u64>()) };
-        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<[u64; LINE / 8]>();
-        let new = std::ptr::from_ref(new).cast::<[u64; LINE / 8]>();
-        for line in 0..size_of::<R>() / LINE {
-            // SAFETY: within the rows, which are plain data, aligned as words and whole lines; we hold the lock and
-            // `&mut self`.
-            let (old, new) = unsafe { (&mut *at.add(line), &*new.add(line)) };
-            let differ = old.iter().zip(new).fold(0, |differ, (old, new)| differ | (old ^ new));
-            if differ != 0 {
-                self.journal.save(self.region, old.as_mut_ptr().cast(), LINE);
-                *old = *new;
-            }
-        }
+    /// Takes row `index` in hand, if it is allocated: to look at and change for as long as a job needs it.
+    #[inline(always)]
+    pub fn hold<R: Row>(&mut self, index: u32) -> Option<Held<'r, R>> {
+        self.row_mut::<R>(index).map(|row| Held { row: std::ptr::from_mut(row), _region: PhantomData })
     }
 
     /// Row `index` whether allocated or not, noted in the journal.
@@ -215,6 +226,7 @@ impl<'r> Func<'r> {
     }
 
     /// The number by which the driver knows row `index`: adapter-wide for QPs, CQs, SRQs, PDs and mkeys.
+    #[inline(always)]
     pub fn number<R: Row>(&self, index: u32) -> u32 {
         if R::TABLE.is_global() {
             R::TABLE.mark() | (self.fid as u32) << self.region.log_rows(R::TABLE) | index
@@ -349,6 +361,16 @@ impl<'r> Func<'r> {
         if self.journal.rollback(self.region) {
             self.publish();
         }
+    }
+
+    /// Unlocks. What was not committed is taken back.
+    #[inline]
+    pub fn unlock(self) {
+        let this = std::mem::ManuallyDrop::new(self);
+        if this.journal.rollback(this.region) {
+            this.publish();
+        }
+        lock::release(this.sync(Sync::Lock));
     }
 
     /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.

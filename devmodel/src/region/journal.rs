@@ -22,7 +22,27 @@ const EFFECTS: usize = 64 << 10;
 
 /// Largest write a single effect can hold.
 const EFFECT_DATA: usize = 128;
-const EFFECT: usize = 24 + EFFECT_DATA;
+
+/// An effect as it is noted.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Noted {
+    /// [`WRITE`] or [`MSIX`].
+    kind: u32,
+    /// Bytes, or the vector.
+    len: u32,
+    /// Where, or the message's address.
+    at: u64,
+    /// The message's data.
+    message: u32,
+    reserved: u32,
+    data: [u8; EFFECT_DATA],
+}
+
+const WRITE: u32 = 0;
+const MSIX: u32 = 1;
+/// Effects of a job at most.
+const NOTED: usize = EFFECTS / size_of::<Noted>();
 
 #[repr(C)]
 struct Layout {
@@ -36,7 +56,7 @@ struct Layout {
     reserved: [u32; 3],
     index: [Entry; ENTRIES],
     undo: [u8; UNDO],
-    effect: [u8; EFFECTS],
+    effect: [Noted; NOTED],
 }
 
 #[derive(Clone, Copy)]
@@ -107,21 +127,18 @@ impl Journal {
     }
 
     /// Notes the bytes at `at` before they change, once per job.
-    #[inline]
+    #[inline(always)]
     pub(super) fn save(&self, region: &Region, at: *mut u8, len: usize) {
         let words = self.words();
         let offset = at as u64 - region.base.as_ptr() as u64;
         let n = words.entries.load(Relaxed) as usize;
-        // SAFETY: `n` never passes ENTRIES; the caller holds the lock.
-        let index = unsafe {
-            std::slice::from_raw_parts((&raw const (*self.0).index).cast::<Entry>(), n.min(ENTRIES))
-        };
-        if index.iter().rev().any(|e| e.offset == offset && e.len as usize >= len) {
-            return;
-        }
         let used = words.undo_bytes.load(Relaxed) as usize;
         if n >= ENTRIES || used + len > UNDO {
-            words.overflows.fetch_add(1, Relaxed);
+            return self.save_no_more(offset, len);
+        }
+        // SAFETY: entries before `n`, which is below ENTRIES, were written; the caller holds the lock.
+        let noted = unsafe { std::slice::from_raw_parts((&raw const (*self.0).index).cast::<Entry>(), n) };
+        if noted.iter().rev().any(|e| e.offset == offset && e.len as usize >= len) {
             return;
         }
         // SAFETY: source in the region by the caller; destination bounded above.
@@ -133,38 +150,39 @@ impl Journal {
                 data: used as u32,
             });
         }
-        words.undo_bytes.store((used + len.next_multiple_of(8)).min(UNDO) as u32, Relaxed);
+        words.undo_bytes.store((used + len.next_multiple_of(8)) as u32, Relaxed);
         words.entries.store(n as u32 + 1, Release);
     }
 
+    /// There is no room for a row: unless it is noted already, its change will not be taken back.
+    #[cold]
+    fn save_no_more(&self, offset: u64, len: usize) {
+        let n = (self.words().entries.load(Relaxed) as usize).min(ENTRIES);
+        // SAFETY: bounded above; the caller holds the lock.
+        let noted = unsafe { std::slice::from_raw_parts((&raw const (*self.0).index).cast::<Entry>(), n) };
+        if !noted.iter().any(|e| e.offset == offset && e.len as usize >= len) {
+            self.words().overflows.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Notes an effect. False if there is no room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn effect(&self, effect: Effect<'_>) -> bool {
         let words = self.words();
         let n = words.effects.load(Relaxed) as usize;
-        if (n + 1) * EFFECT > EFFECTS {
+        if n >= NOTED {
             return false;
         }
-        // SAFETY: bounded above; the caller holds the lock.
-        let slot = unsafe {
-            std::slice::from_raw_parts_mut((&raw mut (*self.0).effect).cast::<u8>().add(n * EFFECT), EFFECT)
-        };
-        let (head, body) = slot.split_at_mut(24);
+        // SAFETY: bounded above; the caller holds the lock; whatever the bytes are they are a `Noted`.
+        let noted = unsafe { &mut *(&raw mut (*self.0).effect).cast::<Noted>().add(n) };
         match effect {
             Effect::Write { at, data } => {
-                if data.len() > EFFECT_DATA {
-                    return false;
-                }
-                head[..4].copy_from_slice(&0u32.to_ne_bytes());
-                head[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
-                head[8..16].copy_from_slice(&at.to_ne_bytes());
-                body[..data.len()].copy_from_slice(data);
+                let Some(place) = noted.data.get_mut(..data.len()) else { return false };
+                place.copy_from_slice(data);
+                (noted.kind, noted.len, noted.at) = (WRITE, data.len() as u32, at);
             }
             Effect::Msix { vector, address, data } => {
-                head[..4].copy_from_slice(&1u32.to_ne_bytes());
-                head[4..8].copy_from_slice(&u32::from(vector).to_ne_bytes());
-                head[8..16].copy_from_slice(&address.to_ne_bytes());
-                head[16..20].copy_from_slice(&data.to_ne_bytes());
+                (noted.kind, noted.len, noted.at, noted.message) = (MSIX, vector.into(), address, data);
             }
         }
         words.effects.store(n as u32 + 1, Release);
@@ -172,45 +190,46 @@ impl Journal {
     }
 
     /// Whether a job of ordinary size still fits.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         let words = self.words();
         (words.entries.load(Relaxed) as usize) < ENTRIES / 2
             && (words.undo_bytes.load(Relaxed) as usize) < UNDO / 2
-            && (words.effects.load(Relaxed) as usize) < EFFECTS / EFFECT / 2
+            && (words.effects.load(Relaxed) as usize) < NOTED / 2
     }
 
     /// Makes the changes final and carries out the effects.
     #[inline]
     pub(super) fn commit(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         let words = self.words();
-        if words.effects.load(Relaxed) != 0 {
-            words.committed.store(1, Release);
-            self.carry_out(region, host, fid);
+        let effects = words.effects.load(Relaxed) as usize;
+        if effects == 0 {
+            // The undo list goes: from here on a death takes nothing back.
+            words.entries.store(0, Release);
+            words.undo_bytes.store(0, Relaxed);
+            return;
         }
+        words.committed.store(1, Release);
+        self.carry_out(region, host, fid, effects);
         self.clear();
     }
 
-    fn carry_out(&self, region: &Region, host: &mut dyn Host, fid: u8) {
-        let n = (self.words().effects.load(Acquire) as usize).min(EFFECTS / EFFECT);
-        for i in 0..n {
-            // SAFETY: bounded; the caller holds the lock.
-            let slot = unsafe {
-                std::slice::from_raw_parts((&raw const (*self.0).effect).cast::<u8>().add(i * EFFECT), EFFECT)
-            };
-            let word = |at: usize| u32::from_ne_bytes(hwspec::layout::prefix(&slot[at..]));
-            let wide = u64::from_ne_bytes(hwspec::layout::prefix(&slot[8..]));
-            match word(0) {
-                // A queue whose memory is gone loses its entry, as on a bus.
-                0 => {
-                    let data = &slot[24..24 + (word(4) as usize).min(EFFECT_DATA)];
-                    match memic::is_within(wide) {
-                        true => Memic::of(region, fid).write(wide, data),
-                        false => host.write(Rid(fid), wide, data),
-                    }
-                    .unwrap_or_default();
-                }
-                _ => host.msix(Rid(fid), word(4) as u16, wide, word(16)),
+    #[inline(always)]
+    fn carry_out(&self, region: &Region, host: &mut dyn Host, fid: u8, effects: usize) {
+        for i in 0..effects.min(NOTED) {
+            // SAFETY: bounded; the caller holds the lock; whatever the bytes are they are a `Noted`.
+            let noted = unsafe { &*(&raw const (*self.0).effect).cast::<Noted>().add(i) };
+            if noted.kind != WRITE {
+                host.msix(Rid(fid), noted.len as u16, noted.at, noted.message);
+                continue;
             }
+            let data = &noted.data[..(noted.len as usize).min(EFFECT_DATA)];
+            // A queue whose memory is gone loses its entry, as on a bus.
+            match memic::is_within(noted.at) {
+                true => Memic::of(region, fid).write(noted.at, data),
+                false => host.write(Rid(fid), noted.at, data),
+            }
+            .unwrap_or_default();
         }
     }
 
@@ -247,7 +266,7 @@ impl Journal {
     /// Finishes or takes back what a dead holder left.
     pub(super) fn recover(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         if self.words().committed.load(Acquire) == 1 {
-            self.carry_out(region, host, fid);
+            self.carry_out(region, host, fid, self.words().effects.load(Acquire) as usize);
             self.clear();
         } else {
             self.take_back(region);

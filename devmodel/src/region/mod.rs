@@ -22,7 +22,7 @@ mod ring;
 mod tests;
 
 pub use alloc::MttRange;
-pub use func::{Func, Row};
+pub use func::{Func, Held, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
 pub use look::PortGlimpse;
@@ -34,7 +34,7 @@ pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720a;
+const MAGIC: u64 = 0x6972_6f6e_7665_720b;
 
 /// Memory that holds an adapter.
 pub struct Region {

@@ -116,74 +116,102 @@ impl<'r> WireRing<'r> {
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.
     #[inline]
     pub fn push(&self, host: &mut dyn Host, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
+        self.fill(host).push(headers, payload, sealed)
+    }
+
+    /// Takes the ring to put frames into it, as long as the filler lives.
+    #[inline(always)]
+    pub fn fill(&self, host: &mut dyn Host) -> Filler<'r> {
+        let base = self.region.checked_base(self.fid);
+        lock::acquire(self.region.sync_at(base, Sync::RxLock), host);
+        Filler { region: self.region, base }
+    }
+}
+
+/// Who fills a ring, alone.
+pub struct Filler<'r> {
+    region: &'r Region,
+    base: usize,
+}
+
+impl Drop for Filler<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        lock::release(self.region.sync_at(self.base, Sync::RxLock));
+    }
+}
+
+impl Filler<'_> {
+    /// Appends a frame. False if the ring is full or the frame does not fit a slot.
+    #[inline(always)]
+    pub fn push(&mut self, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
         let fits = headers.len() <= HEADERS
             && match payload {
                 SlotPayload::Bytes(b) => b.len() <= PAYLOAD,
                 SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
             };
-        if !fits {
+        let word = |word| self.region.sync_at(self.base, word);
+        let tail = word(Sync::RxNext).load(Acquire);
+        let mut head = word(Sync::RxSeen).load(Relaxed);
+        if tail.wrapping_sub(head) as usize > SLOTS / 2 {
+            head = word(Sync::RxHead).load(Acquire);
+            word(Sync::RxSeen).store(head, Release);
+        }
+        if !fits || tail.wrapping_sub(head) as usize >= SLOTS {
             return false;
         }
-        let word = self.region.sync(self.fid, Sync::RxLock);
-        let next = self.region.sync(self.fid, Sync::RxNext);
-        lock::acquire(word, host);
-        let tail = next.load(Acquire);
-        let seen = self.region.sync(self.fid, Sync::RxSeen);
-        let full = |head: u32| tail.wrapping_sub(head) as usize >= SLOTS;
-        if tail.wrapping_sub(seen.load(Acquire)) as usize > SLOTS / 2 {
-            seen.store(self.region.sync(self.fid, Sync::RxHead).load(Acquire), Release);
-        }
-        let room = !full(seen.load(Relaxed));
-        if room {
-            let index = tail as usize % SLOTS;
-            let base = self.region.checked_base(self.fid);
-            let slot = self.region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
-            let body = self.region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
-            // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock;
-            // lengths were checked above.
-            unsafe {
-                let slot = slot.cast::<Slot>();
-                (*slot).header_len = headers.len() as u16;
-                (*slot).sealed = sealed.into();
-                std::ptr::copy_nonoverlapping(
-                    headers.as_ptr(),
-                    (&raw mut (*slot).headers).cast(),
-                    headers.len(),
-                );
-                match payload {
-                    SlotPayload::Bytes(bytes) => {
-                        let short = headers.len() + bytes.len() <= HEADERS;
-                        let body = match short {
-                            true => (&raw mut (*slot).headers).cast::<u8>().add(headers.len()),
-                            false => body,
-                        };
-                        (*slot).short = short.into();
-                        (*slot).pieces = 0;
-                        (*slot).payload_len = bytes.len() as u32;
+        let index = tail as usize % SLOTS;
+        let slot = self.region.row_pointer(self.base, Table::RxSlot, index, size_of::<Slot>());
+        // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
+        // checked above.
+        unsafe {
+            let slot = slot.cast::<Slot>();
+            (*slot).header_len = headers.len() as u16;
+            (*slot).sealed = sealed.into();
+            let to = (&raw mut (*slot).headers).cast::<u8>();
+            match headers.len() {
+                // As nearly all are; both ends meet or overlap.
+                33..=64 => {
+                    to.cast::<Half>().write(headers.as_ptr().cast::<Half>().read());
+                    let rest = headers.len() - size_of::<Half>();
+                    to.add(rest).cast::<Half>().write(headers.as_ptr().add(rest).cast::<Half>().read());
+                }
+                len => std::ptr::copy_nonoverlapping(headers.as_ptr(), to, len),
+            }
+            match payload {
+                SlotPayload::Bytes(bytes) => {
+                    let short = headers.len() + bytes.len() <= HEADERS;
+                    let body = match short {
+                        true => to.add(headers.len()),
+                        false => self.region.row_pointer(self.base, Table::RxPayload, index, PAYLOAD),
+                    };
+                    (*slot).short = short.into();
+                    (*slot).pieces = 0;
+                    (*slot).payload_len = bytes.len() as u32;
+                    if !bytes.is_empty() {
                         std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
                     }
-                    SlotPayload::Pieces(from, pieces) => {
-                        (*slot).short = 0;
-                        (*slot).pieces = pieces.len() as u8;
-                        (*slot).from = from.0;
-                        (*slot).payload_len = pieces.iter().map(|p| p.len).sum();
-                        std::ptr::copy_nonoverlapping(
-                            pieces.as_ptr(),
-                            (&raw mut (*slot).piece).cast(),
-                            pieces.len(),
-                        );
-                    }
+                }
+                SlotPayload::Pieces(from, pieces) => {
+                    (*slot).short = 0;
+                    (*slot).pieces = pieces.len() as u8;
+                    (*slot).from = from.0;
+                    (*slot).payload_len = pieces.iter().map(|p| p.len).sum();
+                    let to = (&raw mut (*slot).piece).cast();
+                    std::ptr::copy_nonoverlapping(pieces.as_ptr(), to, pieces.len());
                 }
             }
-            // In this order: who dies in between leaves a whole frame, which comes with the next one. Whoever lets go of the
-            // lock of the dead has nothing to repair.
-            next.store(tail.wrapping_add(1), Release);
-            self.region.sync(self.fid, Sync::RxTail).store(tail.wrapping_add(1), Release);
         }
-        lock::release(word);
-        room
+        // In this order: who dies in between leaves a whole frame, which comes with the next one. Whoever lets go of the
+        // lock of the dead has nothing to repair.
+        word(Sync::RxNext).store(tail.wrapping_add(1), Release);
+        word(Sync::RxTail).store(tail.wrapping_add(1), Release);
+        true
     }
 }
+
+/// Half of a cache line, anywhere.
+type Half = [u8; 32];
 
 impl<'r> Func<'r> {
     /// Whether a frame is there to be taken.
