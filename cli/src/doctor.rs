@@ -54,6 +54,7 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
         supervisor(),
         memory(&node),
         process_vm(),
+        lending(),
         optional("ucx-utils", "ucx_perftest", "make bench compares with it"),
         vfio(),
         qemu(),
@@ -222,6 +223,19 @@ fn process_vm() -> Finding {
             WHAT,
             format!(
                 "direct copies refused: {why}; data goes through the owner's thread, slower; sysctl kernel.yama.ptrace_scope should be 0 or 1"
+            ),
+        ),
+    }
+}
+
+fn lending() -> Finding {
+    const WHAT: &str = "userfaultfd";
+    match driver::transport::moved::can_hold_still() {
+        Ok(()) => found(WHAT, "registered memory can be lent to the node"),
+        Err(why) => limited(
+            WHAT,
+            format!(
+                "refused: {why}; small messages to registered memory take a system call, about 1 us (docs/memory.md)"
             ),
         ),
     }

@@ -18,7 +18,7 @@ use std::{
 };
 
 const PAGE: usize = 4096;
-const BOTH: Access = Access { read: true, write: true };
+const BOTH: Access = Access::BOTH;
 
 type Try = Result<(), String>;
 
@@ -123,7 +123,7 @@ fn mappings(device: &VfioTransport) -> Try {
     static CONSTANT: [u8; 3 * PAGE] = [1; 3 * PAGE];
     let first = CONSTANT.as_ptr().wrapping_add(CONSTANT.as_ptr().align_offset(PAGE));
     // SAFETY: a page of a constant, which stays.
-    let read_only = unsafe { device.dma_map(first.cast_mut(), PAGE, Access { read: true, write: false }) };
+    let read_only = unsafe { device.dma_map(first.cast_mut(), PAGE, Access { write: false, ..BOTH }) };
     // SAFETY: refused.
     let writable = unsafe { device.dma_map(first.cast_mut(), PAGE, BOTH) };
     check(read_only.is_ok() && writable.is_err(), "read-only memory is mapped for reading and only so")?;

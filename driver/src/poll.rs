@@ -245,32 +245,27 @@ impl QpTable {
     }
 }
 
-/// The work completion a CQE means, in its place. False: it names a QP that is not there (any more), or is none.
+/// The work completion a CQE means. `None`: it names a QP that is not there (any more), or is none.
 #[inline(always)]
-pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
-    let Some(qp) = table.get(cqe.qpn().0) else { return put(wc, by_index(table, cqe)) };
+pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+    let Some(qp) = table.get(cqe.qpn().0) else { return by_index(table, cqe) };
     let counter = cqe.wqe_counter();
+    let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
     match cqe.opcode() {
         CqeOpcode::Req => {
-            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
             wc.opcode = send_opcode(cqe.sop());
             match wc.opcode {
                 WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
                 WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
                 _ => {}
             }
-            match qp.sq.complete(counter) {
-                Some(wr_id) => wc.wr_id = wr_id,
-                None => wc.status = WcStatus::GeneralErr,
-            }
-            true
+            let wr_id = qp.sq.complete(counter);
+            Some(known(wc, wr_id))
         }
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
-            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
-            message(cqe, wc);
+            message(cqe, &mut wc);
             if cqe.cqe_format() == CqeFormat::Inline32 {
-                received_inline(qp, cqe, wc);
-                return true;
+                return Some(received_inline(qp, cqe, wc));
             }
             wc.src_qp = cqe.rqpn().0;
             if cqe.grh() != 0 {
@@ -278,29 +273,16 @@ pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
             }
             if qp.tells_more {
                 match qp.raw {
-                    false => from_whom(cqe, wc),
-                    true => checked(cqe, wc),
+                    false => from_whom(cqe, &mut wc),
+                    true => checked(cqe, &mut wc),
                 }
             }
             match qp.rq.complete(counter) {
                 Some(wr_id) => wc.wr_id = wr_id,
-                None => from_shared(qp.srq.as_deref(), cqe, wc),
+                None => wc = from_shared(qp.srq.as_deref(), cqe, wc),
             }
-            true
+            Some(wc)
         }
-        _ => put(wc, error(qp, cqe)),
-    }
-}
-
-fn put(wc: &mut Completion, found: Option<Completion>) -> bool {
-    found.map(|found| *wc = found).is_some()
-}
-
-/// An error's.
-#[cold]
-fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
-    let counter = cqe.wqe_counter();
-    match cqe.opcode() {
         CqeOpcode::ReqErr => Some(failed(cqe, qp.sq.complete(counter))),
         CqeOpcode::RespErr => {
             let shared = || qp.srq.as_ref()?.complete(counter, None).map(|(wr_id, _)| wr_id);
@@ -329,7 +311,7 @@ fn message(cqe: &Cqe64, wc: &mut Completion) {
 
 /// A receive of a shared queue.
 #[inline(never)]
-fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
+fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, mut wc: Completion) -> Completion {
     let inline = cqe.cqe_format() == CqeFormat::Inline32;
     let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
     let given = if inline { Some(bytes.unwrap_or_default()) } else { None };
@@ -342,6 +324,7 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
         }
         None => wc.status = WcStatus::GeneralErr,
     }
+    wc
 }
 
 /// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; or one
@@ -363,8 +346,7 @@ fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             let mut wc = Completion { qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
             message(cqe, &mut wc);
             wc.src_qp = cqe.rqpn().0;
-            from_shared(Some(srq), cqe, &mut wc);
-            Some(wc)
+            Some(from_shared(Some(srq), cqe, wc))
         }
         _ => None,
     }
@@ -388,7 +370,7 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
 
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
 #[inline]
-fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
+fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
         return from_shared(qp.srq.as_deref(), cqe, wc);
     };
@@ -399,9 +381,11 @@ fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     if !fits {
         wc.status = WcStatus::LocProtErr;
     }
+    wc
 }
 
 /// A completion of a work request nobody posted is the device's error; the caller hears of it.
+#[inline(always)]
 fn known(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     match wr_id {
         Some(wr_id) => wc.wr_id = wr_id,
@@ -458,11 +442,6 @@ fn failed(cqe: &Cqe64, wr_id: Option<u64>) -> Completion {
 mod tests {
     use super::*;
     use hwspec::handle::Qpn;
-
-    fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
-        let mut wc = Completion::default();
-        super::convert(table, cqe, &mut wc).then_some(wc)
-    }
 
     fn queues(qpn: u32) -> Arc<QpQueues> {
         Arc::new(QpQueues {

@@ -70,7 +70,6 @@ impl DmaMem {
     ) -> Result<Option<Self>, Error> {
         let len = len.max(1).next_multiple_of(PAGE_SIZE);
         let Some(ptr) = buffers.obtain(len, PAGE_SIZE)? else { return Ok(None) };
-        let access = crate::transport::Access { read: true, write: true };
         if ptr.align_offset(PAGE_SIZE) != 0 {
             buffers.give_back(ptr);
             return Err(Error::invalid(format!("memory at {ptr:p} is not aligned to a page")));
@@ -78,7 +77,7 @@ impl DmaMem {
         // SAFETY: whole pages that are ours until they are given back, which is after the mapping has ended.
         let mapped = unsafe {
             ptr.as_ptr().write_bytes(0, len);
-            transport.dma_map(ptr.as_ptr(), len, access)
+            transport.dma_map(ptr.as_ptr(), len, crate::transport::Access::BOTH)
         };
         let iova = mapped.map_err(|error| {
             buffers.give_back(ptr);
@@ -228,9 +227,10 @@ impl UserMapping {
         transport: &Arc<dyn Transport>,
         addr: *mut u8,
         len: usize,
-        access: crate::transport::Access,
+        writable: bool,
     ) -> Result<Self, Error> {
         let (first, whole) = whole_pages(addr, len)?;
+        let access = crate::transport::Access { read: true, write: writable, exact: whole == len };
         let lead = addr as usize - first as usize;
         // SAFETY: the caller's promise; pages are whole.
         let base = unsafe { transport.dma_map(first, whole, access) }
@@ -287,32 +287,6 @@ pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) }
     }
 }
-
-/// At most [`FEW`] bytes of the caller's at `addr`, the first the lowest of the number: what is written with one
-/// store can be read with one load at once, and not what is put together in memory.
-#[inline(always)]
-pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
-    debug_assert!(len <= FEW);
-    let at = addr as *const u8;
-    // SAFETY: the promise above; every load lies within the `len` bytes.
-    unsafe {
-        let two = |by: usize| u128::from(u16::from_le(at.add(by).cast::<u16>().read_unaligned())) << (8 * by);
-        let four =
-            |by: usize| u128::from(u32::from_le(at.add(by).cast::<u32>().read_unaligned())) << (8 * by);
-        let eight =
-            |by: usize| u128::from(u64::from_le(at.add(by).cast::<u64>().read_unaligned())) << (8 * by);
-        match len {
-            0 => 0,
-            1 => at.read().into(),
-            2..=3 => two(0) | two(len - 2),
-            4..=7 => four(0) | four(len - 4),
-            _ => eight(0) | eight(len.min(FEW) - 8),
-        }
-    }
-}
-
-/// Most that [`few_from_caller`] takes.
-pub(crate) const FEW: usize = 16;
 
 /// Copies received data into the caller's buffer at `addr`, as the device does when they do not come in the CQE. That
 /// the buffer is there is the caller's promise when it posts the receive.

@@ -64,13 +64,14 @@ impl Mapped {
     pub fn memory(len: usize) -> io::Result<Self> {
         let mapped = match len % HUGE {
             0 => Self::huge(len).or_else(|_| Self::aligned(len))?,
-            _ => Self::plain(len)?,
+            _ => Self::private(len)?,
         };
         mapped.advise(libc::MADV_DONTFORK);
         Ok(mapped)
     }
 
-    fn plain(len: usize) -> io::Result<Self> {
+    /// `len` bytes of zeroed memory, as a program's own is.
+    pub fn private(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         Self::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, None)
     }
@@ -78,7 +79,7 @@ impl Mapped {
     /// Memory that begins where a huge page could.
     fn aligned(len: usize) -> io::Result<Self> {
         let room = len.checked_add(HUGE).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let whole = std::mem::ManuallyDrop::new(Self::plain(room)?);
+        let whole = std::mem::ManuallyDrop::new(Self::private(room)?);
         let base = whole.ptr.as_ptr();
         let lead = base.align_offset(HUGE).min(HUGE);
         let trim = |at: *mut u8, len: usize| {

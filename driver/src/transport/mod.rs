@@ -8,6 +8,7 @@ mod fork;
 mod interrupt;
 mod iova;
 mod mapped;
+pub mod moved;
 mod pool;
 pub mod vfio;
 mod vfio_user;
@@ -28,6 +29,13 @@ pub struct Access {
     pub read: bool,
     /// The device may write.
     pub write: bool,
+    /// Nothing else of the program lies in the pages: they are all that is to be reached.
+    pub exact: bool,
+}
+
+impl Access {
+    /// Reads and writes of what lies somewhere in the pages.
+    pub const BOTH: Self = Self { read: true, write: true, exact: false };
 }
 
 /// Size of a configuration space access.

@@ -5,7 +5,6 @@ use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
     inline::Home,
-    transport::Access,
     umr::Change,
 };
 use hwspec::{
@@ -131,9 +130,7 @@ impl Mr {
         let mapping = match paged {
             true => UserMapping::map_paged(transport, addr, len)?,
             // SAFETY: the caller's promise.
-            false => unsafe {
-                UserMapping::map(transport, addr, len, Access { read: true, write: writable })?
-            },
+            false => unsafe { UserMapping::map(transport, addr, len, writable)? },
         };
         let pages = translation(mapping.iova, hca_va, len)?;
         let mut mr = Self::create(pd, Backing::User(mapping), pages, len, hca_va, access)?;

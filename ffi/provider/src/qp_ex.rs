@@ -56,7 +56,6 @@ enum Early {
 }
 
 impl Posting {
-    #[inline]
     fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
         self.finish();
         if self.addressed {
@@ -75,7 +74,6 @@ impl Posting {
     }
 
     /// The data of the open work request.
-    #[inline]
     fn data(&mut self, sge: &[Sge], more: SendFlags) {
         match self.addressed {
             false => self.push(sge, more),
@@ -135,16 +133,6 @@ impl Posting {
 
     fn fail(&mut self, errno: c_int) {
         self.failed.get_or_insert(errno);
-    }
-}
-
-/// A collection that is over when this is dropped: what was not rung for is forgotten.
-struct Ending<'a>(&'a mut Option<Posting>);
-
-impl Drop for Ending<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        *self.0 = None;
     }
 }
 
@@ -224,15 +212,19 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: as in `with`.
-        let ending = Ending(unsafe { &mut *IronQp::of(qp.cast()).posting.get() });
-        let Some(posting) = &mut *ending.0 else { return libc::EIO };
+        let Some(mut posting) = (unsafe { (*IronQp::of(qp.cast()).posting.get()).take() }) else {
+            return libc::EIO;
+        };
         posting.finish();
         match posting.failed {
             None => {
-                posting.batch.flush();
+                posting.batch.commit();
                 0
             }
-            Some(errno) => errno,
+            Some(errno) => {
+                posting.batch.abort();
+                errno
+            }
         }
     })
 }

@@ -130,7 +130,7 @@ impl Source for Iommu {
         let memory = Mapped::memory(len)?;
         let ptr = memory.ptr();
         // SAFETY: our own mapping, kept until it is unmapped; only blocks of it are handed out.
-        let iova = unsafe { self.map(ptr.as_ptr(), len, Access { read: true, write: true })? };
+        let iova = unsafe { self.map(ptr.as_ptr(), len, Access::BOTH)? };
         locked(&self.own).insert(iova, memory);
         Ok(Piece { ptr, iova, len })
     }

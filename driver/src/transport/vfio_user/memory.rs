@@ -1,12 +1,13 @@
 //! Memory a vfio-user server reaches: what lies in a file whose descriptor it can be given.
 //!
 //! The driver's own structures are cut from one sparse file. Memory of the program that is already a shared file is passed
-//! on as that. Other memory (the heap) is moved: its bytes go to the file, and the file's pages take their place at the same
-//! addresses. The program does not notice, unless one of its threads writes there at the same time, or it forks and
-//! expects a copy in the child.
+//! on as that. Other memory (the heap) is moved: see [`moved`].
 
-use super::maps::{self, Area};
-use crate::transport::{iova::IovaSpace, mapped::Mapped};
+use crate::transport::{
+    iova::IovaSpace,
+    mapped::Mapped,
+    moved::{self, Area, Care, Room, areas},
+};
 use std::{
     fs::File,
     io,
@@ -19,7 +20,6 @@ use std::{
 
 /// Bytes of the file: sparse, so that it costs what is used.
 const ROOM: u64 = 256 << 30;
-const PAGE: usize = 4096;
 /// Places in the file no memory is at any more are looked for once in so many moves.
 const SWEEP: u32 = 64;
 
@@ -109,13 +109,12 @@ impl Store {
         len: usize,
         used: &[(u64, u64)],
     ) -> io::Result<Vec<Stretch>> {
-        let areas = maps::parse(&std::fs::read_to_string("/proc/self/maps")?);
         let (start, end) = (base as usize, base as usize + len);
-        let parts = maps::cover(&areas, start, end)
+        let parts = areas::within(start, end)?
             .ok_or_else(|| refused(format!("not all of the {len} bytes at {base:p} are mapped")))?;
         self.moves += 1;
         if self.moves % SWEEP == 0 {
-            self.sweep(&areas, used);
+            self.sweep(&areas::all()?, used);
         }
         let mut found: Vec<Stretch> = Vec::new();
         for part in &parts {
@@ -143,7 +142,7 @@ impl Store {
                 false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
             };
         }
-        if part.special || stack().is_some_and(|(low, high)| part.start < high && low < part.end) {
+        if part.special || moved::stack().is_some_and(|(low, high)| part.start < high && low < part.end) {
             return Err(refused(
                 "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
             ));
@@ -152,8 +151,9 @@ impl Store {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let place = self.place(len, part.start)?;
+        let room = Room { file: self.file.as_fd(), id: self.id, view: (0, 0) };
         // SAFETY: the caller's promise.
-        match unsafe { self.carry(part, place) } {
+        match unsafe { moved::out(part, &room, place, Care::Try) } {
             Ok(()) => {
                 self.moved.push((place, len as u64));
                 Ok(Stretch { len, file: None, offset: place })
@@ -162,37 +162,6 @@ impl Store {
                 self.free(place, len);
                 Err(error)
             }
-        }
-    }
-
-    /// Copies the memory of `part` to `place` and puts that in its place.
-    unsafe fn carry(&self, part: &Area, place: u64) -> io::Result<()> {
-        let len = part.end - part.start;
-        let copy = Mapped::file(self.file.as_fd(), place, len)?;
-        for offset in (0..len).step_by(PAGE) {
-            // SAFETY: a readable page of the caller's, and ours for it; pages of zeros stay holes in the file.
-            unsafe {
-                let from = (part.start as *const u8).add(offset);
-                let words = std::slice::from_raw_parts(from.cast::<u64>(), PAGE / 8);
-                if words.iter().any(|word| *word != 0) {
-                    std::ptr::copy_nonoverlapping(from, copy.ptr().as_ptr().add(offset), PAGE);
-                }
-            }
-        }
-        // SAFETY: replaces the caller's memory by what holds the same bytes, with the same rights.
-        let at = unsafe {
-            libc::mmap(
-                part.start as *mut libc::c_void,
-                len,
-                part.protection,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                self.file.as_raw_fd(),
-                place as libc::off_t,
-            )
-        };
-        match at == libc::MAP_FAILED {
-            true => Err(io::Error::last_os_error()),
-            false => Ok(()),
         }
     }
 
@@ -209,22 +178,10 @@ impl Store {
         let (gone, kept) = std::mem::take(&mut self.moved).into_iter().partition(idle);
         self.moved = kept;
         let gone: Vec<(u64, u64)> = gone;
-        gone.into_iter().for_each(|(place, len)| self.free(place, len as usize));
-    }
-}
-
-/// First address of the stack of this thread, and behind its last.
-fn stack() -> Option<(usize, usize)> {
-    // SAFETY: the attributes are written by a call that succeeds, and destroyed once.
-    unsafe {
-        let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
-            return None;
+        for (place, len) in gone {
+            moved::forget(self.id, place, len);
+            self.free(place, len as usize);
         }
-        let (mut low, mut len) = (std::ptr::null_mut(), 0);
-        let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut len);
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        (got == 0).then_some((low as usize, low as usize + len))
     }
 }
 
@@ -256,6 +213,8 @@ fn descriptor(part: &Area) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    const PAGE: usize = 4096;
 
     fn page(len: usize) -> &'static mut [u8] {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -3,7 +3,6 @@
 //! A server has one client. Within this process all who open the socket share one [`VfioUserTransport`].
 
 mod client;
-mod maps;
 mod memory;
 mod window;
 
@@ -161,8 +160,7 @@ impl Source for Reach {
             state.store.free(place, len);
             return Err(full());
         };
-        let both = Access { read: true, write: true };
-        if let Err(error) = self.client.map(iova, len, both, state.store.file().as_fd(), place) {
+        if let Err(error) = self.client.map(iova, len, Access::BOTH, state.store.file().as_fd(), place) {
             state.space.free(iova, len as u64);
             drop(memory);
             state.store.free(place, len);

@@ -6,6 +6,7 @@ use super::{
     file::{FUNCTIONS, Mapped, UNREACHED},
     fork,
     host::NodeHost,
+    lend::Lent,
     locks::LockFile,
     maps::Maps,
     memory::Memory,
@@ -48,6 +49,8 @@ pub struct Core {
     pub maps: Maps,
     /// Ranges of our memory whose pages may come and go.
     pub paged: Maps,
+    /// What of it lies in the arena.
+    pub lent: Lent,
     engines: Engines,
     /// Copies to other parties are not tried.
     no_direct: bool,
@@ -92,6 +95,7 @@ impl Core {
             me,
             maps: Maps::default(),
             paged: Maps::default(),
+            lent: Lent::new(!no_direct),
             reach: zeros(256),
             eventfds: RwLock::default(),
             opens: zeros(FUNCTIONS),
@@ -179,6 +183,16 @@ impl Core {
                 .take_while(|w| *w != 0)
                 .map(move |w| (i * 64) as u8 + w.trailing_zeros() as u8)
         })
+    }
+
+    /// One who died with `fid` open, which we have not.
+    #[inline]
+    pub fn died(&self, fid: u8) -> Option<u8> {
+        if self.opens(fid).load(Relaxed) != 0 {
+            return None;
+        }
+        let parties = self.map.parties();
+        self.openers(fid).find(|slot| parties[usize::from(*slot)].life.load(Acquire) & sys::DIED != 0)
     }
 
     /// Signals the eventfd of a vector, if it has one.
@@ -327,52 +341,49 @@ impl Core {
     /// What a call leaves to be seen to: work over the bound, timers that parked threads do not know of, the dead.
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
-        let left = runner.take_due();
+        let mut left = runner.take_due();
         if left != 0 {
-            self.go_on(left, runner, host, now);
+            for _ in 0..AGAIN {
+                for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
+                    runner.run(&self.adapter, host, now, fid);
+                }
+                left = runner.take_due();
+                if left == 0 {
+                    break;
+                }
+            }
+            // What we poll ourselves we come back to.
+            for fid in self.open_functions() {
+                if self.is_poller(fid) {
+                    left &= !(1 << fid);
+                }
+            }
+            if left != 0 {
+                self.left[0].fetch_or(left as u64, Relaxed);
+                self.left[1].fetch_or((left >> 64) as u64, Relaxed);
+                self.wake(self.me.slot);
+            }
         }
         let scratch = &mut *host.0.scratch;
         if scratch.entrusted != 0 {
             self.polling.entrust(std::mem::take(&mut scratch.entrusted));
         }
-        let mut touched = scratch.take_touched();
+        let mut touched = std::mem::take(&mut scratch.touched);
+        if scratch.timers.is_empty() {
+            scratch.timers.resize(FUNCTIONS, 0);
+        }
         while touched != 0 {
             let fid = touched.trailing_zeros() as u8;
             touched &= touched - 1;
             let word = self.adapter.region().sync(fid, Sync::Timer).load(Relaxed);
-            if scratch.timers.get(usize::from(fid)) != Some(&word) {
-                scratch.timers.resize(FUNCTIONS, 0);
+            if scratch.timers[usize::from(fid)] != word {
                 scratch.timers[usize::from(fid)] = word;
                 self.announce_timer(fid);
             }
         }
-        if scratch.suspect != 0 {
-            self.suspect(std::mem::take(&mut scratch.suspect));
-        }
-    }
-
-    /// Takes up what a bound left over, and leaves what is still more to the parked thread.
-    #[cold]
-    fn go_on(&self, mut left: u128, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
-        for _ in 0..AGAIN {
-            for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
-                runner.run(&self.adapter, host, now, fid);
-            }
-            left = runner.take_due();
-            if left == 0 {
-                break;
-            }
-        }
-        // What we poll ourselves we come back to.
-        for fid in self.open_functions() {
-            if self.is_poller(fid) {
-                left &= !(1 << fid);
-            }
-        }
-        if left != 0 {
-            self.left[0].fetch_or(left as u64, Relaxed);
-            self.left[1].fetch_or((left >> 64) as u64, Relaxed);
-            self.wake(self.me.slot);
+        let suspect = std::mem::take(&mut scratch.suspect);
+        if suspect != 0 {
+            self.suspect(suspect);
         }
     }
 

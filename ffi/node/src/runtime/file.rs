@@ -9,12 +9,13 @@ use devmodel::region::Geometry;
 use std::{
     fs::File,
     io,
+    os::unix::fs::MetadataExt,
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64},
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_000a;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_000b;
 /// Places for parties; 0 is nobody.
 pub const PARTIES: usize = 256;
 /// Functions at most.
@@ -120,6 +121,9 @@ pub struct PartySlot {
     pub wakes: AtomicU64,
     /// How often it woke because a time had come.
     pub ticks: AtomicU64,
+    /// Thread id of the parked thread, 0 while there is none. When it is killed with its process the kernel sets
+    /// [`DIED`](super::sys::DIED).
+    pub life: AtomicU32,
 }
 
 /// What the node keeps of a function.
@@ -179,6 +183,8 @@ pub struct Mapped {
     base: NonNull<u8>,
     /// The file itself.
     pub file: File,
+    /// Device number of its file system, and its inode.
+    pub id: (u64, u64),
     arena: usize,
 }
 // SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
@@ -189,7 +195,9 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     /// Maps `file`, which has [`file_len`] bytes.
     pub fn new(file: File) -> io::Result<Self> {
-        Ok(Self { base: sys::map_shared(&file, file_len())?, file, arena: arena_at() })
+        let meta = file.metadata()?;
+        let id = (meta.dev(), meta.ino());
+        Ok(Self { base: sys::map_shared(&file, file_len())?, file, id, arena: arena_at() })
     }
 
     fn part<T>(&self, offset: usize, count: usize) -> &[T] {
@@ -229,6 +237,17 @@ impl Mapped {
     pub fn region(&self) -> (NonNull<u8>, usize) {
         // SAFETY: within the mapping.
         (unsafe { self.base.add(REGION_AT) }, region_len())
+    }
+
+    /// First address of the mapping, and behind its last.
+    pub fn view(&self) -> (usize, usize) {
+        let base = self.base.as_ptr() as usize;
+        (base, base + file_len())
+    }
+
+    /// Where in the file the arena's byte `offset` lies.
+    pub fn place_in_file(&self, offset: u64) -> u64 {
+        self.arena as u64 + offset
     }
 
     /// `len` bytes of the arena at `offset`, if it has them.

@@ -86,6 +86,13 @@ impl Maps {
         true
     }
 
+    /// Whether any of `start..end` is mapped.
+    pub fn touches(&self, start: u64, end: u64) -> bool {
+        let segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = segments.range(..=start).next_back().is_some_and(|(_, count)| *count != 0);
+        before || segments.range(start..end).any(|(_, count)| *count != 0)
+    }
+
     /// Boundaries kept, for tests.
     #[cfg(test)]
     pub fn len(&self) -> usize {

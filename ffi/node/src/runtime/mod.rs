@@ -4,8 +4,8 @@
 //! arena for what drivers allocate. Whoever rings a doorbell or polls runs the model in its own thread; one parked thread
 //! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
 //!
-//! Read in this order: `file` (what lies where), `party` (who lives), `arena`, `host` (what the model sees of us),
-//! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
+//! Read in this order: `file` (what lies where), `party` (who lives), `arena`, `lend` (programs' memory in it), `host` (what the
+//! model sees of us),//! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
 
 mod address;
 mod arena;
@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod fork;
 mod host;
+mod lend;
 pub mod link;
 mod locks;
 mod maps;

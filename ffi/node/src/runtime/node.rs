@@ -20,7 +20,7 @@ use devmodel::{
 };
 use driver::verbs::{Device, OpenOptions};
 use std::{
-    fs::{File, OpenOptions as FileOptions},
+    fs::OpenOptions as FileOptions,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
@@ -133,8 +133,8 @@ impl Node {
             let file = file.map_err(step())?;
             file.set_len(file_len() as u64).map_err(step())?;
             sys::allocate(&file, 0, HEAD_LEN as u64).map_err(step())?;
-            let id = identity(&file)?;
             let map = Arc::new(Mapped::new(file).map_err(step())?);
+            let id = map.id;
             let header = map.header();
             header.epoch.store(sys::monotonic_ns(), Relaxed);
             header.no_direct.store(options.no_direct_copies.into(), Relaxed);
@@ -168,8 +168,8 @@ impl Node {
         if len != file_len() as u64 {
             return Err(version(format!("{len} bytes"), format!("{}", file_len())));
         }
-        let id = identity(&file)?;
         let map = Arc::new(Mapped::new(file).map_err(step())?);
+        let id = map.id;
         let magic = map.header().magic.load(Acquire);
         if magic != MAGIC {
             return Err(version(format!("layout {magic:#x}"), format!("{MAGIC:#x}")));
@@ -271,6 +271,10 @@ impl Drop for Node {
         if !core.is_ours() {
             return;
         }
+        // What of the program's memory is still in the arena must not go with our place.
+        if !core.take_all_back() {
+            return;
+        }
         // Else our place is found and taken apart when this process has ended.
         if let Ok(lock) = core.locks.lock() {
             Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
@@ -291,11 +295,6 @@ pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeErro
     let gids = node.core.device(fid).gids.to_vec();
     let options = OpenOptions { gids, ..OpenOptions::default() };
     Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
-}
-
-fn identity(file: &File) -> Result<(u64, u64), NodeError> {
-    let meta = file.metadata().map_err(NodeError::system("look at the node's file"))?;
-    Ok((meta.dev(), meta.ino()))
 }
 
 fn write_behaviour(map: &Mapped, config: &Config) {

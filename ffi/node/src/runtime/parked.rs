@@ -12,6 +12,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::*, fence},
+        mpsc,
     },
     thread::JoinHandle,
 };
@@ -36,7 +37,11 @@ impl Parked {
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, their_stop) = (core.clone(), stop.clone());
         let builder = std::thread::Builder::new().name("ironverbs".into()).stack_size(256 << 10);
-        let thread = sys::without_signals(|| builder.spawn(move || sleep_and_serve(&theirs, &their_stop)))?;
+        let (alive, begun) = mpsc::channel();
+        let body = move || sleep_and_serve(&theirs, &their_stop, alive);
+        let thread = sys::without_signals(|| builder.spawn(body))?;
+        // What depends on its life being noted can be done from here on. Nothing is ever said: the other end closes.
+        let _ = begun.recv();
         Ok(Self { core: core.clone(), stop, thread: Some(thread) })
     }
 }
@@ -56,8 +61,11 @@ impl Drop for Parked {
     }
 }
 
-fn sleep_and_serve(core: &Core, stop: &AtomicBool) {
+fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     let place = core.place();
+    // Without it others find out later that we are gone.
+    let _life = sys::Life::begin(&place.life);
+    drop(alive);
     loop {
         let seen = place.wake.load(SeqCst);
         place.deadline.store(0, SeqCst);

@@ -86,6 +86,7 @@ impl Me {
             place.deadline.store(0, Relaxed);
             place.wakes.store(0, Relaxed);
             place.ticks.store(0, Relaxed);
+            place.life.store(0, Relaxed);
             place.state.store(1, Release);
             return Ok(Self { slot, generation });
         }

@@ -176,6 +176,58 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// Set in a word of [`Life`] when its thread has died (FUTEX_OWNER_DIED).
+pub const DIED: u32 = 0x4000_0000;
+
+/// A word in which the kernel notes the death of the calling thread, however it dies: set_robust_list(2).
+pub struct Life<'a> {
+    word: &'a AtomicU32,
+    list: Box<RobustList>,
+    /// The list the C library keeps for this thread.
+    before: (*mut libc::c_void, usize),
+}
+
+/// `struct robust_list_head` of `linux/futex.h`, and its one entry, whose word lies `offset` bytes behind it.
+#[repr(C)]
+struct RobustList {
+    first: *const *const libc::c_void,
+    offset: isize,
+    pending: *const libc::c_void,
+    entry: *const libc::c_void,
+}
+
+impl<'a> Life<'a> {
+    /// Notes the thread's id in `word`. An error: the kernel does not take note of deaths.
+    pub fn begin(word: &'a AtomicU32) -> io::Result<Self> {
+        let mut before = (ptr::null_mut::<libc::c_void>(), 0usize);
+        let mut list =
+            Box::new(RobustList { first: ptr::null(), offset: 0, pending: ptr::null(), entry: ptr::null() });
+        list.first = &raw const list.entry;
+        list.entry = (&raw const list.first).cast();
+        list.offset = word.as_ptr() as isize - list.first as isize;
+        // SAFETY: the list lives, and stays where it is, until it is taken back in `drop`; so does the word.
+        unsafe {
+            let len = size_of::<[usize; 3]>();
+            word.store(libc::syscall(libc::SYS_gettid) as u32, SeqCst);
+            let got = libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1);
+            if got != 0 || libc::syscall(libc::SYS_set_robust_list, &raw const *list, len) != 0 {
+                word.store(0, SeqCst);
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { word, list, before })
+    }
+}
+
+impl Drop for Life<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the list as it was; ours is not looked at from here on.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
+        debug_assert_eq!(self.list.entry, (&raw const self.list.first).cast());
+        self.word.store(0, SeqCst);
+    }
+}
+
 /// An eventfd that counts.
 pub fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: takes no memory.

@@ -39,15 +39,12 @@ const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 /// A function of a node.
 pub struct NodeTransport {
     registers: Arc<Function>,
-    core: Arc<Core>,
     swept: AtomicU64,
 }
 
 struct Function {
-    core: Arc<Core>,
+    node: Arc<Node>,
     fid: u8,
-    /// Opened, and so kept, as long as this.
-    _node: Arc<Node>,
 }
 
 fn refused(error: NodeError) -> io::Error {
@@ -86,13 +83,12 @@ impl NodeTransport {
         }
         core.meet();
         core.introduce();
-        let core = node.shared_core().clone();
-        let registers = Arc::new(Function { core: core.clone(), fid, _node: node.clone() });
-        Ok(Self { registers, core, swept: AtomicU64::new(0) })
+        let registers = Arc::new(Function { node: node.clone(), fid });
+        Ok(Self { registers, swept: AtomicU64::new(0) })
     }
 
     fn core(&self) -> &Core {
-        &self.core
+        self.registers.node.core()
     }
 
     fn fid(&self) -> u8 {
@@ -119,22 +115,8 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
-    /// Runs our function, which has something to do.
-    #[inline(never)]
-    fn work(&self, core: &Core, streak: u32) {
-        if core.is_ours() {
-            core.run(core.now(), self.fid());
-        }
-        if streak % POLLS_PER_LOOK == 0 {
-            self.look_around(core, streak);
-        }
-    }
-
     #[cold]
     fn look_around(&self, core: &Core, streak: u32) {
-        if !core.is_ours() {
-            return;
-        }
         let now = core.now();
         core.persevere(self.fid(), streak, now);
         let mut left = core.take_left();
@@ -166,7 +148,7 @@ impl NodeTransport {
 
 impl Registers for Function {
     fn read32(&self, offset: u32) -> u32 {
-        let core = &*self.core;
+        let core = self.node.core();
         if !core.is_ours() {
             return u32::MAX;
         }
@@ -175,11 +157,11 @@ impl Registers for Function {
     }
 
     fn write32(&self, offset: u32, value: u32) {
-        let core = &*self.core;
+        let core = self.node.core();
         if !core.is_ours() {
             return;
         }
-        core.stream(self.fid).rang();
+        core.polling.doorbell(self.fid);
         core.release(self.fid);
         let now = core.now();
         core.touch(now, self.fid, |runner, host| {
@@ -189,12 +171,11 @@ impl Registers for Function {
 
     #[inline]
     fn write64(&self, offset: u32, value: u64) {
-        let core = &*self.core;
+        let core = self.node.core();
         if !core.is_ours() {
             return;
         }
-        let stream = core.stream(self.fid);
-        stream.rang();
+        core.polling.doorbell(self.fid);
         match offset as usize % UAR_SIZE {
             BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
             BF_OFFSET.. => {}
@@ -212,7 +193,7 @@ impl Registers for Function {
 
 impl Drop for Function {
     fn drop(&mut self) {
-        let core = &*self.core;
+        let core = self.node.core();
         if !core.is_ours() {
             return;
         }
@@ -262,19 +243,12 @@ impl Transport for NodeTransport {
 
     #[allow(unsafe_code)]
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        let core = self.ours()?;
-        let at = base as u64;
-        let iova = memory::own_iova(core.me.slot, at, len).ok_or_else(|| errno(libc::EFAULT))?;
-        memory::check_user_range(base, len, access.write)?;
-        core.maps.add(at, at + len as u64);
-        Ok(iova)
+        // SAFETY: the caller's promise.
+        unsafe { self.ours()?.register(base, len, access) }
     }
 
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
-        let core = self.ours()?;
-        let at = memory::own_address(core.me.slot, iova).ok_or_else(|| errno(libc::EINVAL))?;
-        core.maps.remove(at, at + len as u64);
-        Ok(())
+        self.ours()?.unregister(iova, len)
     }
 
     fn pages_on_demand(&self) -> bool {
@@ -282,18 +256,11 @@ impl Transport for NodeTransport {
     }
 
     fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
-        let core = self.ours()?;
-        let at = base as u64;
-        let iova = memory::own_iova(core.me.slot, at, len).ok_or_else(|| errno(libc::EFAULT))?;
-        core.paged.add(at, at + len as u64);
-        Ok(iova)
+        self.ours()?.register_paged(base, len)
     }
 
     fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
-        let core = self.ours()?;
-        let at = memory::own_address(core.me.slot, iova).ok_or_else(|| errno(libc::EINVAL))?;
-        core.paged.remove(at, at + len as u64);
-        Ok(())
+        self.ours()?.unregister_paged(iova, len)
     }
 
     fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
@@ -398,17 +365,15 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let fid = self.fid();
-        let stream = core.stream(fid);
-        let streak = stream.polled();
-        if stream.pauses() && core.is_ours() {
-            core.release_now(fid);
-        }
+        let streak = core.polling.count(fid);
+        core.release(fid);
         let ring = WireRing::of(region, fid);
         ring.foresee();
-        if ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
-            return self.work(core, streak);
+        let waits = ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
+        if waits && core.is_ours() {
+            core.run(core.now(), fid);
         }
-        if streak % POLLS_PER_LOOK == 0 {
+        if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
             self.look_around(core, streak);
         }
     }

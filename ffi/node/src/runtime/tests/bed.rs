@@ -131,6 +131,7 @@ fn other_process() {
         "function-lock" => super::death::dies_with_a_function(&dir),
         "node-lock" => super::death::dies_with_the_node(&dir),
         "memory" => super::copies::lends_memory(&dir),
+        "lend" => super::lend::lends(&dir),
         "interrupt" => super::copies::waits_for_an_interrupt(&dir),
         "verbs" => super::verbs::serves(&dir, 2),
         "verbs-1" => super::verbs::serves(&dir, 1),

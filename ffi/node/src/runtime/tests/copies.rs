@@ -6,7 +6,7 @@ use devmodel::host::{Abort, Host, Move, Party, Rid, Source};
 use driver::transport::{Access, Scope, Transport};
 use std::{path::Path, time::Duration};
 
-const BOTH: Access = Access { read: true, write: true };
+const BOTH: Access = Access::BOTH;
 
 #[allow(unsafe_code)]
 fn map(transport: &NodeTransport, pages: &mut Pages) -> u64 {
@@ -150,7 +150,7 @@ fn memory_that_is_not_there_cannot_be_mapped() {
     assert!(try_map(base, 2 * 4096, BOTH).is_ok());
     pages.protect();
     assert_eq!(try_map(base, 4096, BOTH), Err(Some(libc::EFAULT)), "read-only memory is not for writing");
-    assert!(try_map(base, 4096, Access { read: true, write: false }).is_ok());
+    assert!(try_map(base, 4096, Access { write: false, ..BOTH }).is_ok());
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod arena;
 pub(crate) mod bed;
 mod copies;
 mod death;
+mod lend;
 mod link;
 mod node;
 mod verbs;

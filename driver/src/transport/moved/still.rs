@@ -1,0 +1,154 @@
+//! Memory that nobody changes for a moment: write protection of userfaultfd(2).
+//!
+//! A thread that writes there meanwhile waits, in the middle of its store or of its system call, and then goes on with what
+//! is there by then. The calls are few and three structures long, so they are made here (`linux/userfaultfd.h`).
+
+use std::{
+    ffi::{c_int, c_ulong},
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+const USER_MODE_ONLY: c_int = 1;
+const IOC_NEW: c_ulong = 0xaa00;
+const IOC_API: c_ulong = 0xc018_aa3f;
+const IOC_REGISTER: c_ulong = 0xc020_aa00;
+const IOC_WRITEPROTECT: c_ulong = 0xc018_aa06;
+const API: u64 = 0xaa;
+/// Writes to protected pages are told apart from faults; memory in files can be protected too.
+const FEATURES: u64 = 1 << 0 | 1 << 12;
+const REGISTER_WRITES: u64 = 1 << 1;
+const PROTECT: u64 = 1 << 0;
+/// What our own threads' names begin with.
+const OURS: &str = "ironverbs";
+
+/// As long as it lives, whoever writes to the range waits.
+pub struct Still(#[allow(dead_code, reason = "closing it lets everybody go on")] OwnedFd);
+
+impl Still {
+    /// Holds `len` bytes from `start` (whole pages) still. The calling thread must neither write there nor allocate until it lets go.
+    /// An error: the kernel has no such thing, does not give it to this user, or gives it only for writes that are no system
+    /// calls while the program has several threads.
+    pub fn hold(start: usize, len: usize) -> io::Result<Self> {
+        Self::by(open()?, start, len)
+    }
+
+    fn by(file: OwnedFd, start: usize, len: usize) -> io::Result<Self> {
+        call(&file, IOC_API, &mut [API, FEATURES, 0])?;
+        call(&file, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
+        call(&file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
+        Ok(Self(file))
+    }
+}
+
+fn call<const N: usize>(file: &OwnedFd, what: c_ulong, words: &mut [u64; N]) -> io::Result<()> {
+    // SAFETY: the structure is as long as the number of the call says.
+    match unsafe { libc::ioctl(file.as_raw_fd(), what, words.as_mut_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    match fd {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: a new descriptor that is ours.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: takes no memory.
+    let made = |more: c_int| owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | more) } as c_int);
+    let refused = match made(0) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => error,
+        other => return other,
+    };
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    if let Ok(device) = device {
+        // SAFETY: takes flags, no memory.
+        if let Ok(file) = owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags) }) {
+            return Ok(file);
+        }
+    }
+    // System calls of other threads that write there would fail.
+    if program_threads()? > 1 {
+        return Err(refused);
+    }
+    made(USER_MODE_ONLY)
+}
+
+/// Threads of the process but for ours that serve the device.
+fn program_threads() -> io::Result<usize> {
+    let named_as_ours = |path: std::path::PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with(OURS))
+    };
+    let threads = std::fs::read_dir("/proc/self/task")?.flatten();
+    Ok(threads.filter(|thread| !named_as_ours(thread.path())).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::mapped::Mapped;
+    use std::{
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        time::{Duration, Instant},
+    };
+
+    /// A write waits, and is made when everybody may go on.
+    fn waits(hold: impl FnOnce(usize) -> Still) {
+        let memory = Mapped::private(4096).unwrap();
+        // SAFETY: a page of ours, of words.
+        let word = unsafe { &*memory.ptr().as_ptr().cast::<AtomicU64>() };
+        word.store(1, SeqCst);
+        let still = hold(memory.ptr().as_ptr() as usize);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| word.store(2, SeqCst));
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(50) {
+                assert_eq!(word.load(SeqCst), 1, "written while it was held still");
+            }
+            assert!(!writer.is_finished());
+            drop(still);
+        });
+        assert_eq!(word.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn who_writes_waits() {
+        waits(|start| Still::hold(start, 4096).unwrap());
+    }
+
+    #[test]
+    fn who_writes_waits_for_users_without_rights_too() {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: takes no memory.
+        let file = owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int).unwrap();
+        waits(|start| Still::by(file, start, 4096).unwrap());
+    }
+
+    #[test]
+    fn threads_of_the_program_are_counted_without_ours() {
+        let before = program_threads().unwrap();
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            // A thread names itself when it begins.
+            let mut begin = |name: &str| {
+                let (end, wait) = std::sync::mpsc::channel::<()>();
+                let tell = tell.clone();
+                let body = move || {
+                    tell.send(()).unwrap();
+                    let _ = wait.recv();
+                };
+                std::thread::Builder::new().name(name.into()).spawn_scoped(scope, body).unwrap();
+                told.recv().unwrap();
+                end
+            };
+            let ends = ["ironverbs-x", "ironverbs", "program"].map(&mut begin);
+            assert_eq!(program_threads().unwrap(), before + 1);
+            drop(ends);
+        });
+    }
+}

@@ -1,0 +1,302 @@
+//! Memory of the program that is lent to the node: what a registration of whole pages holds moves to the arena, and the arena's
+//! pages take their place at the same addresses. Every runner then reaches it by loads and stores, without a system call.
+//!
+//! It comes back when the last registration that touches it ends. What others may be writing to by its addresses is not moved: pages
+//! that registrations of the other kind touch.
+#![allow(unsafe_code)]
+
+use super::{
+    arena::{Arena, Owner},
+    core::{Core, MILLI},
+    file::PAGE,
+    memory,
+};
+use driver::transport::{
+    Access, Iova,
+    moved::{self, Area, Care, Room, areas},
+};
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
+
+/// Bytes of a registration at most: above, moving them takes longer than what is won.
+const LONGEST: u64 = 16 << 20;
+/// Bytes and ranges of a program at most.
+const ALL: u64 = 256 << 20;
+const RANGES: usize = 256;
+/// How often a program lends: each time its memory may fall into two more mappings, of which the kernel allows 65,530
+/// (`vm.max_map_count`).
+const TIMES: u32 = 8192;
+/// Moving costs about as much as so many bytes, before the first byte.
+const EACH: u64 = 128 << 10;
+/// Bytes that may be moved at once, and in a second: a program that registers for every transfer loses no more than some
+/// hundredths of its time to it.
+const CREDIT: u64 = 64 << 20;
+const INCOME: u64 = 32 << 20;
+/// In ps.
+const SECOND: u64 = 1000 * MILLI;
+
+/// A range of our memory that lies in the arena.
+struct Range {
+    start: u64,
+    end: u64,
+    /// First page of its block.
+    page: u32,
+    /// Registrations that touch it.
+    users: usize,
+}
+
+impl Range {
+    fn offset(&self) -> u64 {
+        u64::from(self.page) * PAGE as u64
+    }
+
+    fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// What is lent.
+pub struct Lent {
+    /// Whether anything may be.
+    enabled: bool,
+    ranges: Mutex<Ranges>,
+}
+
+#[derive(Default)]
+struct Ranges {
+    list: Vec<Range>,
+    /// The kernel does not let memory be moved.
+    over: bool,
+    times: u32,
+    credit: Credit,
+}
+
+/// What may still be moved, and when that was so (ps).
+#[derive(Default)]
+struct Credit {
+    bytes: u64,
+    at: u64,
+}
+
+impl Credit {
+    /// Takes what moving `len` bytes there and back costs, if there is as much.
+    fn take(&mut self, len: u64, now: u64) -> bool {
+        let income = match self.at {
+            0 => CREDIT,
+            at => (u128::from(now.saturating_sub(at)) * u128::from(INCOME) / u128::from(SECOND)) as u64,
+        };
+        (self.bytes, self.at) = ((self.bytes + income).min(CREDIT), now.max(1));
+        let left = self.bytes.checked_sub(2 * len + EACH);
+        self.bytes = left.unwrap_or(self.bytes);
+        left.is_some()
+    }
+}
+
+impl Lent {
+    /// Nothing yet, and never anything unless `enabled`.
+    pub fn new(enabled: bool) -> Self {
+        let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
+        Self { enabled: enabled && !off, ranges: Mutex::default() }
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes lent.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        self.ranges().bytes()
+    }
+}
+
+impl Ranges {
+    fn bytes(&self) -> u64 {
+        self.list.iter().map(Range::len).sum()
+    }
+
+    /// The ranges that have pages of `start..end`.
+    fn touching(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Range> {
+        self.list.iter_mut().filter(move |range| range.start < end && start < range.end)
+    }
+}
+
+impl Core {
+    /// Registers `len` bytes at `base`, whole pages, as memory the device may reach: where it does. EFAULT: they are not
+    /// there, or not to be written.
+    /// # Safety
+    /// As `Transport::dma_map`.
+    pub unsafe fn register(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        let (start, end) = (base as u64, base as u64 + len as u64);
+        let own = memory::own_iova(self.me.slot, start, len);
+        let own = own.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
+        memory::check_user_range(base, len, access.write)?;
+        let mut ranges = self.lent.ranges();
+        if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
+            range.users += 1;
+            return Ok(memory::arena_iova(range.offset() + (start - range.start)));
+        }
+        if access.exact && self.may_lend(&mut ranges, start, end) {
+            // SAFETY: the caller's promise.
+            match unsafe { self.lend(start, end) } {
+                Ok(Some(page)) => {
+                    ranges.times += 1;
+                    ranges.list.push(Range { start, end, page, users: 1 });
+                    return Ok(memory::arena_iova(u64::from(page) * PAGE as u64));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "memory stays where it is");
+                    ranges.over = true;
+                }
+            }
+        }
+        ranges.touching(start, end).for_each(|range| range.users += 1);
+        self.maps.add(start, end);
+        Ok(own)
+    }
+
+    /// Ends what one [`register`](Self::register) began.
+    pub fn unregister(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let mut ranges = self.lent.ranges();
+        let (start, end) = match memory::arena_offset(iova) {
+            Some(offset) => {
+                let of = |r: &&Range| (r.offset()..r.offset() + r.len()).contains(&offset);
+                let range = ranges.list.iter().find(of);
+                let range = range.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+                let start = range.start + (offset - range.offset());
+                (start, start + len as u64)
+            }
+            None => {
+                let at = memory::own_address(self.me.slot, iova);
+                let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+                self.maps.remove(at, at + len as u64);
+                (at, at + len as u64)
+            }
+        };
+        self.let_go(&mut ranges, start, end);
+        Ok(())
+    }
+
+    /// As [`register`](Self::register), of memory whose pages may come and go.
+    pub fn register_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        let at = base as u64;
+        let iova = memory::own_iova(self.me.slot, at, len);
+        let iova = iova.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
+        self.lent.ranges().touching(at, at + len as u64).for_each(|range| range.users += 1);
+        self.paged.add(at, at + len as u64);
+        Ok(iova)
+    }
+
+    /// Ends what one [`register_paged`](Self::register_paged) began.
+    pub fn unregister_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
+        let at = memory::own_address(self.me.slot, iova);
+        let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let mut ranges = self.lent.ranges();
+        self.paged.remove(at, at + len as u64);
+        self.let_go(&mut ranges, at, at + len as u64);
+        Ok(())
+    }
+
+    /// Takes everything back, before the node forgets us. False: some of it cannot be now.
+    pub fn take_all_back(&self) -> bool {
+        let mut ranges = self.lent.ranges();
+        ranges.list.iter_mut().for_each(|range| range.users = 0);
+        self.take_back_unused(&mut ranges);
+        ranges.list.is_empty()
+    }
+
+    fn let_go(&self, ranges: &mut Ranges, start: u64, end: u64) {
+        ranges.touching(start, end).for_each(|range| range.users = range.users.saturating_sub(1));
+        self.take_back_unused(ranges);
+    }
+
+    /// What cannot be taken back now, for other threads may write to it, stays lent; the next registration may use it.
+    fn take_back_unused(&self, ranges: &mut Ranges) {
+        ranges.list.retain(|range| {
+            range.users != 0
+                || self.fetch(range).is_err_and(|error| {
+                    tracing::debug!(%error, "memory stays lent");
+                    true
+                })
+        });
+    }
+
+    fn fetch(&self, range: &Range) -> io::Result<()> {
+        let place = self.map.place_in_file(range.offset());
+        moved::back(range.start as usize, &self.room(), place, range.len() as usize)?;
+        self.free(range.page);
+        Ok(())
+    }
+
+    fn free(&self, page: u32) {
+        if let Ok(lock) = self.locks.lock() {
+            Arena::new(&self.map, &lock).free(page);
+        }
+    }
+
+    fn room(&self) -> Room<'_> {
+        Room { file: self.map.file.as_fd(), id: self.map.id, view: self.map.view() }
+    }
+
+    fn may_lend(&self, ranges: &mut Ranges, start: u64, end: u64) -> bool {
+        let len = end - start;
+        self.lent.enabled
+            && !ranges.over
+            // Else others would go on writing to it when we are gone.
+            && self.place().life.load(Relaxed) != 0
+            && len != 0
+            && len <= LONGEST
+            && ranges.bytes() + len <= ALL
+            && ranges.list.len() < RANGES
+            && ranges.times < TIMES
+            && ranges.touching(start, end).next().is_none()
+            && !self.maps.touches(start, end)
+            && !self.paged.touches(start, end)
+            && ranges.credit.take(len, self.now())
+    }
+
+    /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
+    unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
+        let parts = areas::within(start as usize, end as usize)?;
+        let Some(parts) = parts.filter(|parts| parts.iter().all(moved::can_be_moved)) else {
+            return Ok(None);
+        };
+        let [Area { protection, .. }, rest @ ..] = &parts[..] else { return Ok(None) };
+        if rest.iter().any(|part| part.protection != *protection) {
+            return Ok(None);
+        }
+        let Ok(lock) = self.locks.lock() else { return Ok(None) };
+        let (len, owner) = ((end - start) as usize, Owner::Party(self.me.slot));
+        let Ok(page) = Arena::new(&self.map, &lock).alloc(len, owner, &self.dir) else { return Ok(None) };
+        drop(lock);
+        let whole = Area { start: start as usize, end: end as usize, ..parts[0] };
+        let offset = self.map.place_in_file(u64::from(page) * PAGE as u64);
+        // SAFETY: the caller's memory, private as we have just seen.
+        let done = unsafe { moved::out(&whole, &self.room(), offset, Care::Must) };
+        done.inspect_err(|_| self.free(page))?;
+        Ok(Some(page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_registers_again_and_again_moves_little() {
+        let (mut credit, mib) = (Credit::default(), 1 << 20);
+        let at = |ms: u64| (5_000 + ms) * MILLI;
+        let taken = |credit: &mut Credit, ms| (0..100).filter(|_| credit.take(16 * mib, at(ms))).count();
+        assert_eq!(taken(&mut credit, 0), 1);
+        assert_eq!(taken(&mut credit, 1), 0);
+        assert_eq!(taken(&mut credit, 1000), 1);
+        // However long it waits there is no more than at first; and time may seem to go back.
+        assert_eq!(taken(&mut credit, 100_000), 1);
+        assert_eq!(taken(&mut credit, 0), 0);
+        assert!(credit.take(4096, at(0)));
+    }
+}
