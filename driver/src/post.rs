@@ -126,7 +126,7 @@ pub struct SendBatch<'a> {
 impl<'a> SendBatch<'a> {
     #[inline]
     pub(crate) fn new(qp: &'a Qp) -> Self {
-        let queue = qp.sq.lock();
+        let queue = qp.sq.lock_often();
         let begin = (queue.block, queue.number, queue.small_fence);
         Self { qp, queue, begin, bell: 0 }
     }
@@ -431,7 +431,7 @@ impl Qp {
     /// Posts receives in order. On an error those before it are posted.
     #[inline]
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
-        let mut queue = self.rq.lock();
+        let mut queue = self.rq.lock_often();
         let begin = queue.number;
         let mut result = Ok(());
         for (index, wr) in wrs.into_iter().enumerate() {

@@ -8,7 +8,7 @@ mod ring;
 mod spin;
 
 pub use ring::DmaRing;
-pub use spin::{Spin, SpinGuard};
+pub use spin::{ANY_THREAD, Spin, SpinGuard, this_thread};
 
 use crate::{
     error::Error,

@@ -227,7 +227,7 @@ impl Cq {
     fn drain(&self, most: usize, mut hand: impl FnMut(usize, Completion, &Cqe64)) -> usize {
         let mut waited = None;
         loop {
-            let mut consumer = self.consumer.lock();
+            let mut consumer = self.consumer.lock_often();
             let (begin, log) = (consumer.ci, consumer.log);
             let ring = self.ring(log);
             let (mut ci, mut found, mut ends) = (begin, 0, false);

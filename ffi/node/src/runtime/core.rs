@@ -304,6 +304,11 @@ impl Core {
         })
     }
 
+    /// The calling thread is the parked one.
+    pub fn park(&self) {
+        self.engines.park();
+    }
+
     /// As [`Core::drive`], for what locks `fid` without running it: what others left to us meanwhile is done too.
     pub fn touch<R>(&self, now: u64, fid: u8, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.drive(now, |runner, host| {

@@ -6,13 +6,16 @@ use devmodel::{
     engine::Runner,
     wire::{Faults, FaultyWire},
 };
+use driver::dma::{ANY_THREAD, this_thread};
 use std::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, Ordering::*},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*},
 };
 
 /// Runners at most; more threads than this at once wait for each other.
 const RUNNERS: usize = 8;
+/// Calls of one thread in a row that make it the owner of the first.
+const STEADY: u32 = 64;
 
 /// A runner and what its host keeps.
 pub struct Engine {
@@ -22,11 +25,19 @@ pub struct Engine {
     pub scratch: Scratch,
 }
 
-/// The runners of a process.
+/// The runners of a process. The first is for one thread alone, the one that nearly all calls are of; it takes it without a
+/// locked instruction, which would wait until all stores before it have arrived.
 #[derive(Default)]
 pub struct Engines {
+    /// The thread that the first is for; 0 is none yet.
+    owner: AtomicUsize,
     places: [Place; RUNNERS],
     faults: Faults,
+    /// The thread that called last of those that are not the owner, and how often in a row.
+    latest: AtomicUsize,
+    row: AtomicU32,
+    /// The thread that is never the owner.
+    parked: AtomicUsize,
 }
 
 /// One of them. Taking it is the one locked instruction a call costs; a mutex would take two.
@@ -83,36 +94,57 @@ impl Engines {
     /// Calls `f` with a runner that nobody else uses.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        match self.places[0].take(self.faults) {
-            Some(mut taken) => f(taken.engine()),
-            None => f(self.another().engine()),
+        let first = &self.places[0];
+        if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
+            first.taken.store(true, Relaxed);
+            return f(Taken(first, self.faults).engine());
         }
+        f(self.another().engine())
     }
 
-    #[cold]
+    /// The calling thread sees to what others left: it is here seldom.
+    pub fn park(&self) {
+        self.parked.store(this_thread(), Relaxed);
+    }
+
+    #[inline(never)]
     fn another(&self) -> Taken<'_> {
+        if self.owner.load(Relaxed) == 0 {
+            self.consider(this_thread());
+        }
         loop {
-            if let Some(taken) = self.places.iter().find_map(|place| place.take(self.faults)) {
+            if let Some(taken) = self.places[1..].iter().find_map(|place| place.take(self.faults)) {
                 return taken;
             }
             sys::yield_now();
+        }
+    }
+
+    /// Makes thread `me` the owner if it is the one that comes all the time. Its next call is the first as such.
+    fn consider(&self, me: usize) {
+        if self.latest.swap(me, Relaxed) != me {
+            self.row.store(0, Relaxed);
+        } else if self.row.fetch_add(1, Relaxed) >= STEADY
+            && me != ANY_THREAD
+            && me != self.parked.load(Relaxed)
+        {
+            let _ = self.owner.compare_exchange(0, me, Relaxed, Relaxed);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Engines;
-    use std::sync::atomic::{AtomicUsize, Ordering::*};
+    use super::*;
 
     #[test]
     fn no_two_threads_have_the_same_runner() {
         let engines = Engines::default();
-        let inside = std::array::from_fn::<AtomicUsize, { super::RUNNERS }, _>(|_| AtomicUsize::new(0));
+        let inside = std::array::from_fn::<AtomicUsize, { RUNNERS }, _>(|_| AtomicUsize::new(0));
         let places: Vec<usize> =
             engines.places.iter().map(|place| std::ptr::from_ref(place) as usize).collect();
         std::thread::scope(|scope| {
-            for _ in 0..2 * super::RUNNERS {
+            for _ in 0..2 * RUNNERS {
                 scope.spawn(|| {
                     for _ in 0..200 {
                         let taken = engines.another();
@@ -130,12 +162,38 @@ mod tests {
     #[test]
     fn a_panic_gives_the_runner_back() {
         let engines = Engines::default();
-        for _ in 0..2 * super::RUNNERS {
+        for _ in 0..2 * STEADY {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 engines.with(|_| panic!("on purpose"));
             }));
             assert!(panicked.is_err());
         }
         engines.with(|_| {});
+        assert!(engines.places.iter().all(|place| !place.taken.load(Relaxed)));
+        assert!(this_thread() == ANY_THREAD || engines.owner.load(Relaxed) == this_thread());
+    }
+
+    #[test]
+    fn the_first_runner_is_one_threads_alone() {
+        let engines = Engines::default();
+        let calls = || (0..2 * STEADY).for_each(|_| engines.with(|_| {}));
+        std::thread::scope(|scope| {
+            let parked = || {
+                engines.park();
+                calls();
+            };
+            scope.spawn(parked).join().unwrap();
+        });
+        assert_eq!(engines.owner.load(Relaxed), 0, "who parks does not own it");
+        calls();
+        let owner = engines.owner.load(Relaxed);
+        let address = |engine: &mut Engine| std::ptr::from_mut(engine) as usize;
+        let first = engines.with(address);
+        assert!(owner == 0 || engines.with(|_| engines.with(address)) != first);
+        std::thread::scope(|scope| {
+            let another =
+                || (0..2 * STEADY).for_each(|_| assert!(owner == 0 || engines.with(address) != first));
+            scope.spawn(another).join().unwrap();
+        });
     }
 }

@@ -66,6 +66,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     // Without it others find out later that we are gone.
     let _life = sys::Life::begin(&place.life);
     drop(alive);
+    core.park();
     loop {
         let seen = place.wake.load(SeqCst);
         place.deadline.store(0, SeqCst);
