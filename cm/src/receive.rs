@@ -29,7 +29,8 @@ impl Agent {
             CmAttribute::SidrReq => self.sidr_question(from, mad),
             CmAttribute::SidrRep => self.sidr_answer(&SidrRep::from_bytes(*mad)),
             // Nobody here sends a LAP, and the class has no attributes to get.
-            CmAttribute::Apr | CmAttribute::ClassPortInfo | CmAttribute::Other(_) => {}
+            CmAttribute::Apr | CmAttribute::ClassPortInfo => {}
+            _ => {}
         }
     }
 

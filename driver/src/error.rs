@@ -99,7 +99,7 @@ impl Error {
                 io::ErrorKind::NotFound => libc::ENODEV,
                 _ => libc::EIO,
             }),
-            Self::Command { status, .. } => match status {
+            Self::Command { status, .. } => match *status {
                 Status::BadOp
                 | Status::BadParam
                 | Status::BadResource

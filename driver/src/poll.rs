@@ -426,7 +426,7 @@ fn failed(cqe: &Cqe64, wr_id: Option<u64>) -> Completion {
         CqeSyndrome::TransportRetryExcErr => WcStatus::RetryExcErr,
         CqeSyndrome::RnrRetryExcErr => WcStatus::RnrRetryExcErr,
         CqeSyndrome::RemoteAbortedErr => WcStatus::RemAbortErr,
-        CqeSyndrome::Other(_) => WcStatus::GeneralErr,
+        _ => WcStatus::GeneralErr,
     };
     let wc = Completion {
         status,

@@ -95,13 +95,14 @@ impl Plan {
 
     /// Whether a service has this operation (IBTA table 46).
     fn fits(&self, service: Service) -> bool {
-        use WqeOpcode::*;
+        let sends = matches!(self.opcode, WqeOpcode::Send | WqeOpcode::SendImm);
+        let writes = matches!(self.opcode, WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm);
         match service {
             Service::Rc | Service::XrcIni => true,
-            Service::Uc => matches!(self.opcode, Send | SendImm | RdmaWrite | RdmaWriteImm | Umr),
-            Service::Ud | Service::Gsi => matches!(self.opcode, Send | SendImm),
-            Service::RawPacket => self.opcode == Send,
-            Service::Keys => self.opcode == Umr,
+            Service::Uc => sends || writes || self.opcode == WqeOpcode::Umr,
+            Service::Ud | Service::Gsi => sends,
+            Service::RawPacket => self.opcode == WqeOpcode::Send,
+            Service::Keys => self.opcode == WqeOpcode::Umr,
             Service::XrcTgt => false,
         }
     }

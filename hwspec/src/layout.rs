@@ -176,6 +176,11 @@ macro_rules! hw_layout {
             pub fn reserved_set(&self) -> Option<usize> {
                 (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
             }
+            /// Whether all reserved bits are 0.
+            #[inline(always)]
+            pub fn is_clean(&self) -> bool {
+                self.0.iter().zip(&Self::OWNED).fold(0, |set, (byte, owned)| set | byte & !owned) == 0
+            }
             $( $(#[$fm])* #[inline(always)]
                pub fn $name(&self) -> $ty { $crate::hw_layout!(@load self.0, $off $([$hi $lo])? $ty) } )*
         }
@@ -236,38 +241,49 @@ macro_rules! hw_layout {
     (@nonzero $b:expr, $off:literal $ty:ty) => { $b[$off..$off + <$ty as $crate::layout::Layout>::SIZE].iter().any(|b| *b != 0) };
 }
 
-/// Declares an enumerated field. Values without a name survive as `Other`, so one side may send what the other has
-/// never heard of and nothing is lost or panics.
+/// Declares an enumerated field: a number, with names for some of its values. Values without a name are as good as others, so
+/// one side may send what the other has never heard of and nothing is lost or panics. Reading and writing one costs nothing.
 #[macro_export]
 macro_rules! hw_enum {
     ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits {
         $( $(#[$vm:meta])* $name:ident = $val:literal, )*
     }) => {
         $(#[$m])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[allow(missing_docs)]
-        $v enum $E { $( $(#[$vm])* $name, )* Other($raw) }
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
+        $v struct $E($raw);
 
         impl $crate::layout::Bits for $E {
             const WIDTH: usize = $width;
             #[inline(always)]
-            fn from_bits(raw: u64) -> Self {
-                match raw { $( $val => Self::$name, )* other => Self::Other(other as $raw) }
-            }
+            fn from_bits(raw: u64) -> Self { Self(raw as $raw) }
             #[inline(always)]
-            fn into_bits(self) -> u64 {
-                match self { $( Self::$name => $val, )* Self::Other(raw) => raw.into() }
-            }
+            fn into_bits(self) -> u64 { self.0.into() }
         }
-        #[allow(missing_docs)]
+        #[allow(missing_docs, non_upper_case_globals, non_snake_case)]
         impl $E {
+            $( $(#[$vm])* pub const $name: Self = Self($val); )*
             /// The named values, in declaration order.
             pub const NAMED: &'static [(&'static str, $raw)] = &[ $( (stringify!($name), $val) ),* ];
 
+            /// A value, named or not.
             #[inline(always)]
-            pub fn from_raw(raw: $raw) -> Self { <Self as $crate::layout::Bits>::from_bits(raw.into()) }
+            pub const fn Other(raw: $raw) -> Self { Self(raw) }
             #[inline(always)]
-            pub fn raw(self) -> $raw { <Self as $crate::layout::Bits>::into_bits(self) as $raw }
+            pub const fn from_raw(raw: $raw) -> Self { Self(raw) }
+            #[inline(always)]
+            pub const fn raw(self) -> $raw { self.0 }
+            /// Whether the value has a name.
+            pub const fn is_named(self) -> bool { matches!(self.0, $( $val )|*) }
+        }
+
+        impl ::core::fmt::Debug for $E {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                match self.0 {
+                    $( $val => f.write_str(stringify!($name)), )*
+                    other => f.debug_tuple("Other").field(&other).finish(),
+                }
+            }
         }
     };
 }

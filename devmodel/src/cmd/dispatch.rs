@@ -13,7 +13,7 @@ use crate::{
     region::Func,
     state::{EqRow, UctxRow},
 };
-use hwspec::cmd::Opcode::{self, *};
+use hwspec::cmd::Opcode;
 use hwspec::eqe::{CmdEvent, Eqe, EventType};
 
 /// `FunctionRow::hca_state`: after a reset.
@@ -26,9 +26,18 @@ pub(super) const RUNNING: u32 = 2;
 /// The least state of the bring-up in which a command is allowed.
 fn least_state(op: Opcode) -> u32 {
     match op {
-        EnableHca | DisableHca | Nop => RESET,
-        QueryIssi | SetIssi | QueryPages | ManagePages | QueryHcaCap | SetHcaCap | InitHca | TeardownHca
-        | AccessReg | QueryAdapter | SetDriverVersion => ENABLED,
+        Opcode::EnableHca | Opcode::DisableHca | Opcode::Nop => RESET,
+        Opcode::QueryIssi
+        | Opcode::SetIssi
+        | Opcode::QueryPages
+        | Opcode::ManagePages
+        | Opcode::QueryHcaCap
+        | Opcode::SetHcaCap
+        | Opcode::InitHca
+        | Opcode::TeardownHca
+        | Opcode::AccessReg
+        | Opcode::QueryAdapter
+        | Opcode::SetDriverVersion => ENABLED,
         _ => RUNNING,
     }
 }
@@ -37,19 +46,19 @@ fn least_state(op: Opcode) -> u32 {
 fn takes_op_mod(op: Opcode) -> bool {
     matches!(
         op,
-        QueryHcaCap
-            | SetHcaCap
-            | QueryPages
-            | ManagePages
-            | AccessReg
-            | MadIfc
-            | QueryVportState
-            | ModifyVportState
-            | ModifyCq
-            | ArmRq
-            | ArmXrcSrq
-            | SetFlowTableRoot
-            | SetFlowTableEntry
+        Opcode::QueryHcaCap
+            | Opcode::SetHcaCap
+            | Opcode::QueryPages
+            | Opcode::ManagePages
+            | Opcode::AccessReg
+            | Opcode::MadIfc
+            | Opcode::QueryVportState
+            | Opcode::ModifyVportState
+            | Opcode::ModifyCq
+            | Opcode::ArmRq
+            | Opcode::ArmXrcSrq
+            | Opcode::SetFlowTableRoot
+            | Opcode::SetFlowTableEntry
     )
 }
 
@@ -61,20 +70,20 @@ fn takes_uid(op: Opcode) -> bool {
     !(least_state(op) < RUNNING
         || matches!(
             op,
-            CreateUctx
-                | DestroyUctx
-                | ModifyVportState
-                | ModifyNicVportContext
-                | SetRoceAddress
-                | ModifyHcaVportContext
-                | MadIfc
-                | QuerySpecialContexts
+            Opcode::CreateUctx
+                | Opcode::DestroyUctx
+                | Opcode::ModifyVportState
+                | Opcode::ModifyNicVportContext
+                | Opcode::SetRoceAddress
+                | Opcode::ModifyHcaVportContext
+                | Opcode::MadIfc
+                | Opcode::QuerySpecialContexts
         ))
 }
 
 /// Carries out the command in `call`.
 pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
-    if let Other(_) = op {
+    if !op.is_named() {
         return Syndrome::UnknownOpcode.refuse();
     }
     Syndrome::HcaState.unless(call.func.function().hca_state >= least_state(op))?;
@@ -89,114 +98,123 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
         Syndrome::Uid.unless(call.func.row::<UctxRow>(call.uid.into()).is_some())?;
     }
     match op {
-        EnableHca => adapter::enable(call),
-        DisableHca => adapter::disable(call),
-        InitHca => adapter::init(call),
-        TeardownHca => adapter::teardown(call),
-        QueryIssi => adapter::query_issi(call),
-        SetIssi => adapter::set_issi(call),
-        QueryAdapter => adapter::query(call),
-        SetDriverVersion => adapter::driver_version(call),
-        QuerySpecialContexts => adapter::special_contexts(call),
-        Nop => call.done(),
-        QueryPages => pages::query(call),
-        ManagePages => pages::manage(call),
-        QueryHcaCap => caps::query(call),
-        SetHcaCap => caps::set(call),
-        AccessReg => registers::access(call),
+        Opcode::EnableHca => adapter::enable(call),
+        Opcode::DisableHca => adapter::disable(call),
+        Opcode::InitHca => adapter::init(call),
+        Opcode::TeardownHca => adapter::teardown(call),
+        Opcode::QueryIssi => adapter::query_issi(call),
+        Opcode::SetIssi => adapter::set_issi(call),
+        Opcode::QueryAdapter => adapter::query(call),
+        Opcode::SetDriverVersion => adapter::driver_version(call),
+        Opcode::QuerySpecialContexts => adapter::special_contexts(call),
+        Opcode::Nop => call.done(),
+        Opcode::QueryPages => pages::query(call),
+        Opcode::ManagePages => pages::manage(call),
+        Opcode::QueryHcaCap => caps::query(call),
+        Opcode::SetHcaCap => caps::set(call),
+        Opcode::AccessReg => registers::access(call),
 
-        CreateUctx => uctx::create(call),
-        DestroyUctx => uctx::destroy(call),
-        CreateUmem => memory::create(call),
-        DestroyUmem => memory::destroy(call),
-        AllocPd => resource::alloc_pd(call),
-        DeallocPd => resource::dealloc_pd(call),
-        AllocUar => resource::alloc_uar(call),
-        DeallocUar => resource::dealloc_uar(call),
-        AllocTransportDomain => resource::alloc_td(call),
-        DeallocTransportDomain => resource::dealloc_td(call),
-        AllocXrcd => resource::alloc_xrcd(call),
-        DeallocXrcd => resource::dealloc_xrcd(call),
-        AllocQCounter => resource::alloc_counter(call),
-        DeallocQCounter => resource::dealloc_counter(call),
-        QueryQCounter => resource::query_counter(call),
+        Opcode::CreateUctx => uctx::create(call),
+        Opcode::DestroyUctx => uctx::destroy(call),
+        Opcode::CreateUmem => memory::create(call),
+        Opcode::DestroyUmem => memory::destroy(call),
+        Opcode::AllocPd => resource::alloc_pd(call),
+        Opcode::DeallocPd => resource::dealloc_pd(call),
+        Opcode::AllocUar => resource::alloc_uar(call),
+        Opcode::DeallocUar => resource::dealloc_uar(call),
+        Opcode::AllocTransportDomain => resource::alloc_td(call),
+        Opcode::DeallocTransportDomain => resource::dealloc_td(call),
+        Opcode::AllocXrcd => resource::alloc_xrcd(call),
+        Opcode::DeallocXrcd => resource::dealloc_xrcd(call),
+        Opcode::AllocQCounter => resource::alloc_counter(call),
+        Opcode::DeallocQCounter => resource::dealloc_counter(call),
+        Opcode::QueryQCounter => resource::query_counter(call),
 
-        CreateEq => eq::create(call),
-        QueryEq => eq::query(call),
-        DestroyEq => eq::destroy(call),
-        CreateCq => cq::create(call),
-        QueryCq => cq::query(call),
-        ModifyCq => cq::modify(call),
-        DestroyCq => cq::destroy(call),
-        CreateMkey => mkey::create(call),
-        QueryMkey => mkey::query(call),
-        DestroyMkey => mkey::destroy(call),
-        AllocMemic => memic::alloc(call),
-        DeallocMemic => memic::dealloc(call),
+        Opcode::CreateEq => eq::create(call),
+        Opcode::QueryEq => eq::query(call),
+        Opcode::DestroyEq => eq::destroy(call),
+        Opcode::CreateCq => cq::create(call),
+        Opcode::QueryCq => cq::query(call),
+        Opcode::ModifyCq => cq::modify(call),
+        Opcode::DestroyCq => cq::destroy(call),
+        Opcode::CreateMkey => mkey::create(call),
+        Opcode::QueryMkey => mkey::query(call),
+        Opcode::DestroyMkey => mkey::destroy(call),
+        Opcode::AllocMemic => memic::alloc(call),
+        Opcode::DeallocMemic => memic::dealloc(call),
 
-        CreateQp => qp::create(call),
-        QueryQp => qp::query(call),
-        DestroyQp => qp::destroy(call),
-        Rst2initQp | Init2initQp | Init2rtrQp | Rtr2rtsQp | Rts2rtsQp | Sqerr2rtsQp | SqdRtsQp
-        | Rts2sqdQp | Sqd2sqdQp | Qp2Err | Qp2Rst => qp_modify::transition(call, op),
+        Opcode::CreateQp => qp::create(call),
+        Opcode::QueryQp => qp::query(call),
+        Opcode::DestroyQp => qp::destroy(call),
+        Opcode::Rst2initQp
+        | Opcode::Init2initQp
+        | Opcode::Init2rtrQp
+        | Opcode::Rtr2rtsQp
+        | Opcode::Rts2rtsQp
+        | Opcode::Sqerr2rtsQp
+        | Opcode::SqdRtsQp
+        | Opcode::Rts2sqdQp
+        | Opcode::Sqd2sqdQp
+        | Opcode::Qp2Err
+        | Opcode::Qp2Rst => qp_modify::transition(call, op),
 
-        AttachToMcg => mcg::attach(call),
-        DetachFromMcg => mcg::detach(call),
+        Opcode::AttachToMcg => mcg::attach(call),
+        Opcode::DetachFromMcg => mcg::detach(call),
 
-        CreateSrq | CreateXrcSrq | CreateRmp => srq::create(call, op),
-        QuerySrq | QueryXrcSrq | QueryRmp => srq::query(call, op),
-        ArmRq | ArmXrcSrq => srq::arm(call, op),
-        ModifyRmp => srq::modify_rmp(call),
-        DestroySrq | DestroyXrcSrq | DestroyRmp => srq::destroy(call, op),
+        Opcode::CreateSrq | Opcode::CreateXrcSrq | Opcode::CreateRmp => srq::create(call, op),
+        Opcode::QuerySrq | Opcode::QueryXrcSrq | Opcode::QueryRmp => srq::query(call, op),
+        Opcode::ArmRq | Opcode::ArmXrcSrq => srq::arm(call, op),
+        Opcode::ModifyRmp => srq::modify_rmp(call),
+        Opcode::DestroySrq | Opcode::DestroyXrcSrq | Opcode::DestroyRmp => srq::destroy(call, op),
 
-        CreateSq => sq::create(call),
-        ModifySq => sq::modify(call),
-        QuerySq => sq::query(call),
-        DestroySq => sq::destroy(call),
-        CreateRq => rq::create(call),
-        ModifyRq => rq::modify(call),
-        QueryRq => rq::query(call),
-        DestroyRq => rq::destroy(call),
-        CreateTis => tir::create_tis(call),
-        ModifyTis => tir::modify_tis(call),
-        QueryTis => tir::query_tis(call),
-        DestroyTis => tir::destroy_tis(call),
-        CreateTir => tir::create_tir(call),
-        ModifyTir => tir::modify_tir(call),
-        QueryTir => tir::query_tir(call),
-        DestroyTir => tir::destroy_tir(call),
-        CreateRqt => tir::create_rqt(call),
-        ModifyRqt => tir::modify_rqt(call),
-        QueryRqt => tir::query_rqt(call),
-        DestroyRqt => tir::destroy_rqt(call),
+        Opcode::CreateSq => sq::create(call),
+        Opcode::ModifySq => sq::modify(call),
+        Opcode::QuerySq => sq::query(call),
+        Opcode::DestroySq => sq::destroy(call),
+        Opcode::CreateRq => rq::create(call),
+        Opcode::ModifyRq => rq::modify(call),
+        Opcode::QueryRq => rq::query(call),
+        Opcode::DestroyRq => rq::destroy(call),
+        Opcode::CreateTis => tir::create_tis(call),
+        Opcode::ModifyTis => tir::modify_tis(call),
+        Opcode::QueryTis => tir::query_tis(call),
+        Opcode::DestroyTis => tir::destroy_tis(call),
+        Opcode::CreateTir => tir::create_tir(call),
+        Opcode::ModifyTir => tir::modify_tir(call),
+        Opcode::QueryTir => tir::query_tir(call),
+        Opcode::DestroyTir => tir::destroy_tir(call),
+        Opcode::CreateRqt => tir::create_rqt(call),
+        Opcode::ModifyRqt => tir::modify_rqt(call),
+        Opcode::QueryRqt => tir::query_rqt(call),
+        Opcode::DestroyRqt => tir::destroy_rqt(call),
 
-        CreateFlowTable => flow::create_table(call),
-        ModifyFlowTable => flow::modify_table(call),
-        QueryFlowTable => flow::query_table(call),
-        DestroyFlowTable => flow::destroy_table(call),
-        SetFlowTableRoot => flow::set_root(call),
-        CreateFlowGroup => flow::create_group(call),
-        QueryFlowGroup => flow::query_group(call),
-        DestroyFlowGroup => flow::destroy_group(call),
-        SetFlowTableEntry => flow_entry::set(call),
-        QueryFlowTableEntry => flow_entry::query(call),
-        DeleteFlowTableEntry => flow_entry::delete(call),
-        AllocFlowCounter => flow::alloc_counter(call),
-        DeallocFlowCounter => flow::dealloc_counter(call),
-        QueryFlowCounter => flow::query_counter(call),
+        Opcode::CreateFlowTable => flow::create_table(call),
+        Opcode::ModifyFlowTable => flow::modify_table(call),
+        Opcode::QueryFlowTable => flow::query_table(call),
+        Opcode::DestroyFlowTable => flow::destroy_table(call),
+        Opcode::SetFlowTableRoot => flow::set_root(call),
+        Opcode::CreateFlowGroup => flow::create_group(call),
+        Opcode::QueryFlowGroup => flow::query_group(call),
+        Opcode::DestroyFlowGroup => flow::destroy_group(call),
+        Opcode::SetFlowTableEntry => flow_entry::set(call),
+        Opcode::QueryFlowTableEntry => flow_entry::query(call),
+        Opcode::DeleteFlowTableEntry => flow_entry::delete(call),
+        Opcode::AllocFlowCounter => flow::alloc_counter(call),
+        Opcode::DeallocFlowCounter => flow::dealloc_counter(call),
+        Opcode::QueryFlowCounter => flow::query_counter(call),
 
-        QueryVportState => vport::query_state(call),
-        ModifyVportState => vport::modify_state(call),
-        QueryNicVportContext => nic_vport::query(call),
-        ModifyNicVportContext => nic_vport::modify(call),
-        SetRoceAddress => vport::set_roce_address(call),
-        QueryRoceAddress => vport::query_roce_address(call),
-        QueryVportCounter => port_counters::query_vport(call),
-        QueryHcaVportContext => hca_vport::query_context(call),
-        ModifyHcaVportContext => hca_vport::modify_context(call),
-        QueryHcaVportGid => hca_vport::query_gid(call),
-        QueryHcaVportPkey => hca_vport::query_pkey(call),
-        MadIfc => mad_ifc::run(call),
+        Opcode::QueryVportState => vport::query_state(call),
+        Opcode::ModifyVportState => vport::modify_state(call),
+        Opcode::QueryNicVportContext => nic_vport::query(call),
+        Opcode::ModifyNicVportContext => nic_vport::modify(call),
+        Opcode::SetRoceAddress => vport::set_roce_address(call),
+        Opcode::QueryRoceAddress => vport::query_roce_address(call),
+        Opcode::QueryVportCounter => port_counters::query_vport(call),
+        Opcode::QueryHcaVportContext => hca_vport::query_context(call),
+        Opcode::ModifyHcaVportContext => hca_vport::modify_context(call),
+        Opcode::QueryHcaVportGid => hca_vport::query_gid(call),
+        Opcode::QueryHcaVportPkey => hca_vport::query_pkey(call),
+        Opcode::MadIfc => mad_ifc::run(call),
         _ => Syndrome::UnknownOpcode.refuse(),
     }
 }

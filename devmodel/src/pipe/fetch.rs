@@ -153,7 +153,7 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
     if ds == 0
         || usize::from(ds) > MAX_DS
         || blocks(ds) > posted
-        || ctrl.reserved_set().is_some()
+        || !ctrl.is_clean()
         || ctrl.wqe_idx() != index
         || ctrl.qpn().0 != w.qpn()
     {
@@ -184,7 +184,7 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize) -> Result<Wqe, Failur
         | WqeOpcode::AtomicCs
         | WqeOpcode::AtomicFa => {
             let raddr = RaddrSeg::read(bytes.get(at..at + WQE_DS).ok_or(bad)?);
-            if raddr.reserved_set().is_some() {
+            if !raddr.is_clean() {
                 return Err(bad);
             }
             (wqe.raddr, wqe.rkey) = (raddr.raddr(), raddr.rkey());

@@ -322,21 +322,20 @@ pub(crate) fn start_timer(w: &mut Work<'_, '_, '_>) {
 /// Opcode of a SEND or WRITE packet (IBTA 9.2.1).
 #[inline]
 fn opcode(wqe: u8, first: bool, last: bool) -> BthOpcode {
-    use BthOpcode::*;
     match (WqeOpcode::from_raw(wqe), first, last) {
-        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, true, false) => RcWriteFirst,
-        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, false, false) => RcWriteMiddle,
-        (WqeOpcode::RdmaWrite, true, true) => RcWriteOnly,
-        (WqeOpcode::RdmaWrite, false, true) => RcWriteLast,
-        (WqeOpcode::RdmaWriteImm, true, true) => RcWriteOnlyImm,
-        (WqeOpcode::RdmaWriteImm, false, true) => RcWriteLastImm,
-        (_, true, false) => RcSendFirst,
-        (_, false, false) => RcSendMiddle,
-        (WqeOpcode::SendImm, true, true) => RcSendOnlyImm,
-        (WqeOpcode::SendImm, false, true) => RcSendLastImm,
-        (WqeOpcode::SendInval, true, true) => RcSendOnlyInv,
-        (WqeOpcode::SendInval, false, true) => RcSendLastInv,
-        (_, true, true) => RcSendOnly,
-        (_, false, true) => RcSendLast,
+        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, true, false) => BthOpcode::RcWriteFirst,
+        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, false, false) => BthOpcode::RcWriteMiddle,
+        (WqeOpcode::RdmaWrite, true, true) => BthOpcode::RcWriteOnly,
+        (WqeOpcode::RdmaWrite, false, true) => BthOpcode::RcWriteLast,
+        (WqeOpcode::RdmaWriteImm, true, true) => BthOpcode::RcWriteOnlyImm,
+        (WqeOpcode::RdmaWriteImm, false, true) => BthOpcode::RcWriteLastImm,
+        (_, true, false) => BthOpcode::RcSendFirst,
+        (_, false, false) => BthOpcode::RcSendMiddle,
+        (WqeOpcode::SendImm, true, true) => BthOpcode::RcSendOnlyImm,
+        (WqeOpcode::SendImm, false, true) => BthOpcode::RcSendLastImm,
+        (WqeOpcode::SendInval, true, true) => BthOpcode::RcSendOnlyInv,
+        (WqeOpcode::SendInval, false, true) => BthOpcode::RcSendLastInv,
+        (_, true, true) => BthOpcode::RcSendOnly,
+        (_, false, true) => BthOpcode::RcSendLast,
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         fake::{Chip, Lie},
     },
 };
-use hwspec::cmd::Opcode::*;
+use hwspec::cmd::Opcode;
 use std::{sync::Arc, time::Duration};
 
 #[test]
@@ -15,49 +15,49 @@ fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
     let (chip, device) = device();
     let log: Vec<_> = std::mem::take(&mut chip.state().log);
     let expected = [
-        EnableHca,
-        QueryIssi,
-        SetIssi,
-        QueryPages,
-        ManagePages,
-        QueryHcaCap,
-        QueryHcaCap,
-        SetHcaCap,
-        QueryHcaCap,
-        QueryHcaCap,
-        QueryHcaCap,
-        SetHcaCap,
-        QueryHcaCap,
-        QueryHcaCap,
-        QueryPages,
-        ManagePages,
-        ManagePages,
-        InitHca,
-        QueryHcaCap,
-        QueryHcaCap,
-        QueryHcaCap,
-        QueryAdapter,
-        QueryNicVportContext,
-        ModifyNicVportContext,
-        SetRoceAddress,
-        SetRoceAddress,
-        CreateUctx,
-        AllocUar,
-        AllocTransportDomain,
-        CreateEq,
+        Opcode::EnableHca,
+        Opcode::QueryIssi,
+        Opcode::SetIssi,
+        Opcode::QueryPages,
+        Opcode::ManagePages,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::SetHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::SetHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryPages,
+        Opcode::ManagePages,
+        Opcode::ManagePages,
+        Opcode::InitHca,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryHcaCap,
+        Opcode::QueryAdapter,
+        Opcode::QueryNicVportContext,
+        Opcode::ModifyNicVportContext,
+        Opcode::SetRoceAddress,
+        Opcode::SetRoceAddress,
+        Opcode::CreateUctx,
+        Opcode::AllocUar,
+        Opcode::AllocTransportDomain,
+        Opcode::CreateEq,
     ];
     assert_eq!(log, expected);
     device.close().unwrap();
     let log: Vec<_> = std::mem::take(&mut chip.state().log);
     let expected = [
-        DestroyEq,
-        DeallocTransportDomain,
-        DeallocUar,
-        DestroyUctx,
-        TeardownHca,
-        ManagePages,
-        ManagePages,
-        DisableHca,
+        Opcode::DestroyEq,
+        Opcode::DeallocTransportDomain,
+        Opcode::DeallocUar,
+        Opcode::DestroyUctx,
+        Opcode::TeardownHca,
+        Opcode::ManagePages,
+        Opcode::ManagePages,
+        Opcode::DisableHca,
     ];
     assert_eq!(log, expected);
     assert_eq!((chip.blocks(), chip.state().pages.len()), (0, 0), "nothing is left behind");
@@ -85,12 +85,14 @@ fn second_opener_attaches_and_the_first_may_leave() {
     let first = open(&chip.opener(1));
     chip.state().log.clear();
     let second = open(&chip.opener(2));
-    assert!(!chip.state().log.contains(&EnableHca) && !chip.state().log.contains(&SetRoceAddress));
+    assert!(
+        !chip.state().log.contains(&Opcode::EnableHca) && !chip.state().log.contains(&Opcode::SetRoceAddress)
+    );
     first.close().unwrap();
-    assert!(!chip.state().log.contains(&TeardownHca));
+    assert!(!chip.state().log.contains(&Opcode::TeardownHca));
     assert!(second.port().unwrap().active);
     second.close().unwrap();
-    assert!(chip.state().log.contains(&TeardownHca));
+    assert!(chip.state().log.contains(&Opcode::TeardownHca));
     assert_eq!(chip.blocks(), 0, "the second frees what the first allocated");
 }
 
@@ -118,14 +120,21 @@ fn openers_that_died_do_not_keep_the_function_up() {
     let second = open(&chip.opener(2));
     chip.state().dead.insert(1);
     second.close().unwrap();
-    assert!(chip.state().log.contains(&TeardownHca));
+    assert!(chip.state().log.contains(&Opcode::TeardownHca));
 }
 
 #[test]
 fn failed_bring_up_leaves_nothing() {
-    for op in
-        [EnableHca, QueryPages, ManagePages, InitHca, QueryAdapter, SetRoceAddress, CreateUctx, CreateEq]
-    {
+    for op in [
+        Opcode::EnableHca,
+        Opcode::QueryPages,
+        Opcode::ManagePages,
+        Opcode::InitHca,
+        Opcode::QueryAdapter,
+        Opcode::SetRoceAddress,
+        Opcode::CreateUctx,
+        Opcode::CreateEq,
+    ] {
         let chip = Chip::new();
         chip.state().lie = Some(Lie::Refuse(op, hwspec::cmd::Status::BadSysState, 7));
         let error = Device::open(chip.opener(1), options()).err().expect("refused");

@@ -371,8 +371,14 @@ impl Cq {
 
 /// Whether it completes a receive.
 fn is_receive(cqe: &Cqe64) -> bool {
-    use CqeOpcode::*;
-    matches!(cqe.opcode(), RespSend | RespSendImm | RespSendInv | RespWrImm | RespErr)
+    matches!(
+        cqe.opcode(),
+        CqeOpcode::RespSend
+            | CqeOpcode::RespSendImm
+            | CqeOpcode::RespSendInv
+            | CqeOpcode::RespWrImm
+            | CqeOpcode::RespErr
+    )
 }
 
 impl Drop for Cq {

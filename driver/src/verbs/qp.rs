@@ -431,8 +431,8 @@ impl Qp {
             context::QpState::SqErr => QpState::Sqe,
             context::QpState::SqDrained | context::QpState::SqDraining => QpState::Sqd,
             context::QpState::Err => QpState::Err,
-            context::QpState::Other(raw) => {
-                return Err(Error::device("a QP state from 0 to 6", raw.to_string()));
+            other => {
+                return Err(Error::device("a QP state from 0 to 6", other.raw().to_string()));
             }
         };
         // The device stops sending, or altogether, of its own accord; the next move begins where it stands.

@@ -318,40 +318,47 @@ mod tests {
     fn every_named_opcode_is_known_and_no_other() {
         for raw in 0..=255u8 {
             let op = BthOpcode::from_raw(raw);
-            assert_eq!(op.is_known(), !matches!(op, BthOpcode::Other(_)), "{op:?}");
+            assert_eq!(op.is_known(), op.is_named(), "{op:?}");
             assert_eq!(op.operation().is_some(), op.is_known(), "{op:?}");
         }
     }
 
     #[test]
     fn headers_follow_the_opcode() {
-        use BthOpcode::*;
         for (op, len) in [
-            (RcSendFirst, 0),
-            (RcSendOnlyImm, 4),
-            (RcSendOnlyInv, 4),
-            (RcWriteFirst, 16),
-            (RcWriteMiddle, 0),
-            (RcWriteOnlyImm, 20),
-            (RcReadRequest, 16),
-            (RcReadRespFirst, 4),
-            (RcReadRespMiddle, 0),
-            (RcAck, 4),
-            (RcAtomicAck, 12),
-            (RcCompareSwap, 28),
-            (UcWriteOnly, 16),
-            (UdSendOnly, 8),
-            (UdSendOnlyImm, 12),
-            (XrcSendOnly, 4),
-            (XrcReadRespOnly, 4),
-            (XrcFetchAdd, 32),
-            (Cnp, 16),
+            (BthOpcode::RcSendFirst, 0),
+            (BthOpcode::RcSendOnlyImm, 4),
+            (BthOpcode::RcSendOnlyInv, 4),
+            (BthOpcode::RcWriteFirst, 16),
+            (BthOpcode::RcWriteMiddle, 0),
+            (BthOpcode::RcWriteOnlyImm, 20),
+            (BthOpcode::RcReadRequest, 16),
+            (BthOpcode::RcReadRespFirst, 4),
+            (BthOpcode::RcReadRespMiddle, 0),
+            (BthOpcode::RcAck, 4),
+            (BthOpcode::RcAtomicAck, 12),
+            (BthOpcode::RcCompareSwap, 28),
+            (BthOpcode::UcWriteOnly, 16),
+            (BthOpcode::UdSendOnly, 8),
+            (BthOpcode::UdSendOnlyImm, 12),
+            (BthOpcode::XrcSendOnly, 4),
+            (BthOpcode::XrcReadRespOnly, 4),
+            (BthOpcode::XrcFetchAdd, 32),
+            (BthOpcode::Cnp, 16),
         ] {
             assert_eq!(op.ext_len(), len, "{op:?}");
         }
-        assert!(RcReadRespOnly.is_only() && RcReadRespOnly.is_response() && !RcReadRespOnly.is_request());
-        assert!(RcWriteLastImm.has_imm() && RcWriteLastImm.is_last() && !RcWriteLastImm.is_first());
-        assert_eq!(RcSendLastImm.on(Transport::Xrc), XrcSendLastImm);
-        assert_eq!(UdSendOnly.transport(), Transport::Ud);
+        assert!(
+            BthOpcode::RcReadRespOnly.is_only()
+                && BthOpcode::RcReadRespOnly.is_response()
+                && !BthOpcode::RcReadRespOnly.is_request()
+        );
+        assert!(
+            BthOpcode::RcWriteLastImm.has_imm()
+                && BthOpcode::RcWriteLastImm.is_last()
+                && !BthOpcode::RcWriteLastImm.is_first()
+        );
+        assert_eq!(BthOpcode::RcSendLastImm.on(Transport::Xrc), BthOpcode::XrcSendLastImm);
+        assert_eq!(BthOpcode::UdSendOnly.transport(), Transport::Ud);
     }
 }

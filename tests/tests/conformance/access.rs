@@ -8,16 +8,16 @@ use hwspec::cmd::{Opcode, resource::*};
 fn assert_access_nak(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
     let answers = bed.from_peer(peer, pkt);
     assert_eq!(brief(&answers).len(), 1, "{what}: {:?}", brief(&answers));
-    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (RcAck, Some(NAK_ACCESS)), "{what}");
+    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (BthOpcode::RcAck, Some(NAK_ACCESS)), "{what}");
     assert_responder_failed(bed, peer.qp, EventType::WqAccessError);
 }
 
 fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
     let data = vec![1; len as usize];
     vec![
-        ("WRITE", Pkt::new(RcWriteOnly, expects()).reth(va, key, len).payload(&data).ack_req()),
-        ("READ", Pkt::new(RcReadRequest, expects()).reth(va, key, len)),
-        ("FETCH_ADD", Pkt::new(RcFetchAdd, expects()).atomic(va, key, 1, 0).ack_req()),
+        ("WRITE", Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(va, key, len).payload(&data).ack_req()),
+        ("READ", Pkt::new(BthOpcode::RcReadRequest, expects()).reth(va, key, len)),
+        ("FETCH_ADD", Pkt::new(BthOpcode::RcFetchAdd, expects()).atomic(va, key, 1, 0).ack_req()),
     ]
 }
 
@@ -167,10 +167,12 @@ fn row_28_zero_bytes_need_no_key() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let p = expects();
-    let answers = bed.from_peer(peer, &Pkt::new(RcWriteOnly, p).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req());
+    let answers =
+        bed.from_peer(peer, &Pkt::new(BthOpcode::RcWriteOnly, p).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req());
     assert_eq!(acknowledgement(&answers), (ACK, p, 1));
-    let answers = bed.from_peer(peer, &Pkt::new(RcReadRequest, p + 1).reth(0xdead_0000, 0xbad0_0bad, 0));
-    assert_eq!(brief(&answers), [(RcReadRespOnly, p + 1)]);
+    let answers =
+        bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p + 1).reth(0xdead_0000, 0xbad0_0bad, 0));
+    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, p + 1)]);
     assert!(answers[0].payload().is_empty());
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
@@ -220,7 +222,7 @@ fn row_33_receive_into_read_only_memory_is_an_operation_error() {
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::LOCAL_READ);
     bed.post_recv(peer.qp, &[to.sge()]);
-    let answers = bed.from_peer(peer, &Pkt::new(RcSendOnly, expects()).payload(&[1; 8]).ack_req());
+    let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, expects()).payload(&[1; 8]).ack_req());
     assert_eq!(acknowledgement(&answers).0, NAK_OPERATION);
     assert_eq!(bed.one(peer.qp.recv_cq).error, Some(CqeSyndrome::LocalProtErr));
     assert_eq!(bed.bytes(to), [0; 64]);
@@ -258,7 +260,7 @@ fn row_35_read_into_read_only_memory_fails_after_the_request() {
     bed.pattern(from, 1);
     bed.post(a, &Wr::read(into.sge(), from));
     let frames = bed.take_frames();
-    assert_eq!(frames.first().map(|f| f.opcode()), Some(RcReadRequest));
+    assert_eq!(frames.first().map(|f| f.opcode()), Some(BthOpcode::RcReadRequest));
     let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::LocalProtErr);
     assert_eq!(wc.vendor_err, 0x33);
     assert_eq!(bed.bytes(into), [0; 64]);
@@ -306,9 +308,9 @@ fn row_61_dereg_of_a_read_destination_ends_in_a_protection_error() {
     let into = bed.mr(1, 2 * MTU, Access::LOCAL);
     let p = sends_from();
     bed.post(peer.qp, &read_from_peer(into.sge()));
-    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
     bed.destroy_mr(into).expect("DESTROY_MKEY");
-    bed.from_peer(peer, &Pkt::new(RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[1; MTU]));
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
     assert_eq!(bed.bytes(into)[MTU..], [0; MTU]);
 }

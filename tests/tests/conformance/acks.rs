@@ -29,7 +29,7 @@ fn row_11_coalesced_acks_cover_the_last_request() {
     assert_eq!(bed.completions(a.send_cq).len(), 20);
     let frames = bed.take_frames();
     let asked = frames.iter().filter(|f| f.headers().bth().ack_req()).map(|f| f.psn()).max();
-    let acked = frames.iter().filter(|f| f.opcode() == RcAck).map(|f| f.psn()).max();
+    let acked = frames.iter().filter(|f| f.opcode() == BthOpcode::RcAck).map(|f| f.psn()).max();
     assert_eq!(asked, Some(sends_from() + 19));
     assert_eq!(acked, asked);
 }
@@ -69,10 +69,10 @@ fn row_13_ack_past_an_unanswered_read_is_an_implied_nak() {
     let mr = bed.mr(1, 2 * MTU, Access::LOCAL);
     let p = sends_from();
     bed.post_all(peer.qp, &[read_from_peer(mr.sge()), write_to_peer(mr.part(0, 8))]);
-    assert_eq!(brief(&bed.answers()), [(RcReadRequest, p), (RcWriteOnly, p + 2)]);
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcReadRequest, p), (BthOpcode::RcWriteOnly, p + 2)]);
     let again = bed.from_peer(peer, &ack(p + 2, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
-    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((RcReadRequest, p)));
+    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcReadRequest, p)));
 }
 
 /// Row 13: the same with an atomic.
@@ -83,12 +83,12 @@ fn row_13_ack_past_an_unanswered_atomic_is_an_implied_nak() {
     let mr = bed.mr(1, 64, Access::LOCAL);
     let p = sends_from();
     bed.post_all(peer.qp, &[fetch_add_at_peer(mr.part(0, 8), 1), write_to_peer(mr.part(0, 8))]);
-    assert_eq!(brief(&bed.answers()), [(RcFetchAdd, p), (RcWriteOnly, p + 1)]);
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcFetchAdd, p), (BthOpcode::RcWriteOnly, p + 1)]);
     let again = bed.from_peer(peer, &ack(p + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
-    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((RcFetchAdd, p)));
+    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcFetchAdd, p)));
     // The answer, when it comes, completes it; and the acknowledgement then completes the WRITE.
-    bed.from_peer(peer, &Pkt::new(RcAtomicAck, p).aeth(ACK, 1).atomic_ack(5));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, p).aeth(ACK, 1).atomic_ack(5));
     bed.from_peer(peer, &ack(p + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq).len(), 2);
 }
@@ -107,9 +107,9 @@ fn row_14_msn_counts_messages() {
     psn += 3;
     let send = message(SEND, psn, &[2; 2 * MTU]);
     psn += 2;
-    let read = vec![Pkt::new(RcReadRequest, psn).reth(mr.va, mr.key, 2 * MTU as u32)];
+    let read = vec![Pkt::new(BthOpcode::RcReadRequest, psn).reth(mr.va, mr.key, 2 * MTU as u32)];
     psn += 2;
-    let atomic = vec![Pkt::new(RcFetchAdd, psn).atomic(mr.va, mr.key, 1, 0)];
+    let atomic = vec![Pkt::new(BthOpcode::RcFetchAdd, psn).atomic(mr.va, mr.key, 1, 0)];
     for packets in [write, send, read, atomic] {
         let answers: Vec<Captured> = packets.iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
         msns.push(answers.last().and_then(|f| f.msn()));
@@ -140,7 +140,7 @@ fn row_58_mig_req_clear_is_accepted() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::ALL);
-    let pkt = Pkt::new(RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
     let answers = bed.from_peer(
         peer,
         &pkt.bth(|b| {

@@ -5,7 +5,7 @@ use super::common::*;
 /// Row 36: a misaligned atomic is an invalid request; memory stays as it is.
 #[test]
 fn row_36_misaligned_atomic_is_invalid() {
-    for opcode in [RcFetchAdd, RcCompareSwap] {
+    for opcode in [BthOpcode::RcFetchAdd, BthOpcode::RcCompareSwap] {
         for offset in [1, 4, 7] {
             let mut bed = Bed::cx5();
             let peer = bed.foreign(1, path());
@@ -21,7 +21,7 @@ fn row_36_misaligned_atomic_is_invalid() {
 /// Row 37: an atomic on a region without REMOTE_ATOMIC is an access error.
 #[test]
 fn row_37_atomic_without_permission_is_an_access_error() {
-    for opcode in [RcFetchAdd, RcCompareSwap] {
+    for opcode in [BthOpcode::RcFetchAdd, BthOpcode::RcCompareSwap] {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, path());
         let on = bed.mr(1, 64, Access { remote_atomic: false, ..Access::ALL });

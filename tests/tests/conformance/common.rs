@@ -1,11 +1,11 @@
 //! What the tests share.
 
-use hwspec::wire::{BthOpcode, NakCode, Syndrome};
+use hwspec::wire::{NakCode, Syndrome};
 pub use hwspec::{
     context::QpState,
     cqe::{CqeOpcode, CqeSyndrome},
     eqe::EventType,
-    wire::BthOpcode::*,
+    wire::BthOpcode,
 };
 pub use ironverbs_tests::bed::*;
 
@@ -60,9 +60,11 @@ pub fn message(first: [BthOpcode; 4], psn: u32, payload: &[u8]) -> Vec<Pkt> {
 }
 
 /// Opcodes of a SEND by position.
-pub const SEND: [BthOpcode; 4] = [RcSendFirst, RcSendMiddle, RcSendLast, RcSendOnly];
+pub const SEND: [BthOpcode; 4] =
+    [BthOpcode::RcSendFirst, BthOpcode::RcSendMiddle, BthOpcode::RcSendLast, BthOpcode::RcSendOnly];
 /// Opcodes of a WRITE by position.
-pub const WRITE: [BthOpcode; 4] = [RcWriteFirst, RcWriteMiddle, RcWriteLast, RcWriteOnly];
+pub const WRITE: [BthOpcode; 4] =
+    [BthOpcode::RcWriteFirst, BthOpcode::RcWriteMiddle, BthOpcode::RcWriteLast, BthOpcode::RcWriteOnly];
 
 /// (opcode, PSN) of frames.
 pub fn brief(frames: &[Captured]) -> Vec<(BthOpcode, u32)> {
@@ -74,18 +76,18 @@ pub fn brief(frames: &[Captured]) -> Vec<(BthOpcode, u32)> {
 pub fn acknowledgement(answers: &[Captured]) -> (Syndrome, u32, u32) {
     assert_eq!(brief(answers).len(), 1, "answers: {:?}", brief(answers));
     let frame = &answers[0];
-    assert_eq!(frame.opcode(), RcAck, "answers: {:?}", brief(answers));
+    assert_eq!(frame.opcode(), BthOpcode::RcAck, "answers: {:?}", brief(answers));
     (frame.syndrome().expect("an AETH"), frame.psn(), frame.msn().expect("an AETH"))
 }
 
 /// An acknowledge packet of a foreign responder.
 pub fn ack(psn: u32, msn: u32) -> Pkt {
-    Pkt::new(RcAck, psn).aeth(ACK, msn)
+    Pkt::new(BthOpcode::RcAck, psn).aeth(ACK, msn)
 }
 
 /// A negative acknowledge of a foreign responder.
 pub fn nak(syndrome: Syndrome, psn: u32, msn: u32) -> Pkt {
-    Pkt::new(RcAck, psn).aeth(syndrome, msn)
+    Pkt::new(BthOpcode::RcAck, psn).aeth(syndrome, msn)
 }
 
 /// A WRITE of `sge` to memory that only a foreign peer has.

@@ -150,11 +150,11 @@ fn row_41_packets_of_another_transport_are_dropped() {
     bed.post(a, &Wr::new(Op::Send, &[from.part(0, 8)]).to(Av { qpn: rc.qpn, ..bed.av(b, QKEY) }));
     bed.post_recv(b, &[to.sge()]);
     let peer = Peer { qp: b, path: Path::default() };
-    for opcode in [RcSendOnly, RcAck, UcSendOnly, Other(0x66)] {
+    for opcode in [BthOpcode::RcSendOnly, BthOpcode::RcAck, BthOpcode::UcSendOnly, BthOpcode::Other(0x66)] {
         bed.from_peer(peer, &Pkt::new(opcode, 0));
     }
     assert_eq!(bed.counter(2, Counters::RxDroppedQp), dropped + 5);
-    let ud = |len| Pkt::new(UdSendOnly, 0).deth(QKEY, 9).payload(&vec![1; len]);
+    let ud = |len| Pkt::new(BthOpcode::UdSendOnly, 0).deth(QKEY, 9).payload(&vec![1; len]);
     bed.from_peer(peer, &ud(4100));
     assert_eq!(bed.completions(b.recv_cq), []);
     bed.from_peer(peer, &ud(64));

@@ -12,7 +12,7 @@ fn judged() -> (Bed, Peer, Mr) {
 }
 
 fn write(to: Mr) -> Pkt {
-    Pkt::new(RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
+    Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
 }
 
 /// The frame is dropped without an answer or an effect, `counter` goes up, and the QP still works.
@@ -95,7 +95,7 @@ fn row_41_unknown_qp_is_dropped() {
 /// Row 41: an opcode of another transport.
 #[test]
 fn row_41_wrong_transport_is_dropped() {
-    for opcode in [UcWriteOnly, UdSendOnly, XrcWriteOnly] {
+    for opcode in [BthOpcode::UcWriteOnly, BthOpcode::UdSendOnly, BthOpcode::XrcWriteOnly] {
         let (mut bed, peer, to) = judged();
         let pkt = Pkt::new(opcode, expects()).reth(to.va, to.key, 8).payload(&[1; 8]);
         assert_dropped(&mut bed, peer, to, &peer.frame(&pkt), Counters::RxDroppedQp);

@@ -9,7 +9,7 @@ fn row_06_duplicate_send_uses_no_receive() {
     let peer = bed.foreign(1, path());
     let buffer = bed.mr(1, 64, Access::LOCAL);
     let p = expects();
-    let send = |psn: u32| Pkt::new(RcSendOnly, psn).payload(&[psn as u8; 4]).ack_req();
+    let send = |psn: u32| Pkt::new(BthOpcode::RcSendOnly, psn).payload(&[psn as u8; 4]).ack_req();
     for psn in p..p + 3 {
         bed.post_recv(peer.qp, &[buffer.sge()]);
         bed.from_peer(peer, &send(psn));
@@ -56,13 +56,17 @@ fn row_07_duplicate_read_is_replayed() {
     let peer = bed.foreign(1, path());
     let from = bed.mr(1, 3 * MTU, Access::ALL);
     let p = expects();
-    let read = Pkt::new(RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    let read = Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
     for seed in [1, 2] {
         let data = bed.pattern(from, seed);
         let answers = bed.from_peer(peer, &read);
         assert_eq!(
             brief(&answers),
-            [(RcReadRespFirst, p), (RcReadRespMiddle, p + 1), (RcReadRespLast, p + 2)]
+            [
+                (BthOpcode::RcReadRespFirst, p),
+                (BthOpcode::RcReadRespMiddle, p + 1),
+                (BthOpcode::RcReadRespLast, p + 2)
+            ]
         );
         let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
         assert_eq!(payload, data, "memory as it is now");
@@ -78,18 +82,22 @@ fn row_07_duplicate_read_of_a_part_is_replayed() {
     let from = bed.mr(1, 4 * MTU, Access::ALL);
     let data = bed.pattern(from, 3);
     let p = expects();
-    bed.from_peer(peer, &Pkt::new(RcReadRequest, p).reth(from.va, from.key, 4 * MTU as u32));
-    let part = Pkt::new(RcReadRequest, p + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 4 * MTU as u32));
+    let part = Pkt::new(BthOpcode::RcReadRequest, p + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
     let answers = bed.from_peer(peer, &part);
     assert_eq!(
         brief(&answers),
-        [(RcReadRespFirst, p + 1), (RcReadRespMiddle, p + 2), (RcReadRespLast, p + 3)]
+        [
+            (BthOpcode::RcReadRespFirst, p + 1),
+            (BthOpcode::RcReadRespMiddle, p + 2),
+            (BthOpcode::RcReadRespLast, p + 3)
+        ]
     );
     let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
     assert_eq!(payload, data[MTU..]);
-    let last = Pkt::new(RcReadRequest, p + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
+    let last = Pkt::new(BthOpcode::RcReadRequest, p + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
     let answers = bed.from_peer(peer, &last);
-    assert_eq!(brief(&answers), [(RcReadRespOnly, p + 3)]);
+    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, p + 3)]);
     assert_eq!(answers[0].payload(), &data[3 * MTU..]);
 }
 
@@ -99,11 +107,11 @@ fn row_07_duplicate_read_checks_the_key_again() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let from = bed.mr(1, MTU, Access::ALL);
-    let read = Pkt::new(RcReadRequest, expects()).reth(from.va, from.key, MTU as u32);
-    assert_eq!(brief(&bed.from_peer(peer, &read)), [(RcReadRespOnly, expects())]);
+    let read = Pkt::new(BthOpcode::RcReadRequest, expects()).reth(from.va, from.key, MTU as u32);
+    assert_eq!(brief(&bed.from_peer(peer, &read)), [(BthOpcode::RcReadRespOnly, expects())]);
     bed.destroy_mr(from).expect("DESTROY_MKEY");
     for answer in bed.from_peer(peer, &read) {
-        assert_eq!((answer.opcode(), answer.syndrome()), (RcAck, Some(NAK_ACCESS)));
+        assert_eq!((answer.opcode(), answer.syndrome()), (BthOpcode::RcAck, Some(NAK_ACCESS)));
     }
 }
 
@@ -114,11 +122,12 @@ fn row_08_duplicate_read_outside_the_original_is_dropped() {
     let peer = bed.foreign(1, path());
     let from = bed.mr(1, 8 * MTU, Access::ALL);
     let p = expects();
-    bed.from_peer(peer, &Pkt::new(RcReadRequest, p).reth(from.va, from.key, 2 * MTU as u32));
-    bed.from_peer(peer, &Pkt::new(RcReadRequest, p + 2).reth(from.va, from.key, 2 * MTU as u32));
-    let longer = Pkt::new(RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
-    let elsewhere = Pkt::new(RcReadRequest, p).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
-    let before = Pkt::new(RcReadRequest, p - 1).reth(from.va, from.key, MTU as u32);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 2 * MTU as u32));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p + 2).reth(from.va, from.key, 2 * MTU as u32));
+    let longer = Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    let elsewhere =
+        Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
+    let before = Pkt::new(BthOpcode::RcReadRequest, p - 1).reth(from.va, from.key, MTU as u32);
     for pkt in [longer, elsewhere, before] {
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), []);
     }
@@ -132,14 +141,14 @@ fn row_08_duplicate_read_without_its_resource_is_dropped() {
     let peer = bed.foreign(1, path());
     let from = bed.mr(1, MTU, Access::ALL);
     let p = expects();
-    let read = |psn| Pkt::new(RcReadRequest, psn).reth(from.va, from.key, MTU as u32);
+    let read = |psn| Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, MTU as u32);
     for psn in p..p + 40 {
-        assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(RcReadRespOnly, psn)]);
+        assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(BthOpcode::RcReadRespOnly, psn)]);
     }
     assert_eq!(brief(&bed.from_peer(peer, &read(p))), []);
     assert_eq!(
         brief(&bed.from_peer(peer, &read(p + 39))),
-        [(RcReadRespOnly, p + 39)],
+        [(BthOpcode::RcReadRespOnly, p + 39)],
         "the last one is still kept"
     );
 }
@@ -151,10 +160,10 @@ fn row_09_duplicate_fetch_add_is_done_once() {
     let peer = bed.foreign(1, path());
     let on = bed.mr(1, 8, Access::ALL);
     bed.fill(on, &100u64.to_ne_bytes());
-    let pkt = Pkt::new(RcFetchAdd, expects()).atomic(on.va, on.key, 5, 0).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcFetchAdd, expects()).atomic(on.va, on.key, 5, 0).ack_req();
     for _ in 0..3 {
         let answers = bed.from_peer(peer, &pkt);
-        assert_eq!(brief(&answers), [(RcAtomicAck, expects())]);
+        assert_eq!(brief(&answers), [(BthOpcode::RcAtomicAck, expects())]);
         let ack = answers[0].headers().atomic_ack().expect("an AtomicAckETH");
         assert_eq!((ack.original(), answers[0].msn()), (100, Some(1)));
     }
@@ -168,7 +177,7 @@ fn row_09_duplicate_compare_swap_is_done_once() {
     let peer = bed.foreign(1, path());
     let on = bed.mr(1, 8, Access::ALL);
     bed.fill(on, &7u64.to_ne_bytes());
-    let pkt = Pkt::new(RcCompareSwap, expects()).atomic(on.va, on.key, 9, 7).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcCompareSwap, expects()).atomic(on.va, on.key, 9, 7).ack_req();
     bed.from_peer(peer, &pkt);
     assert_eq!(bed.bytes(on), 9u64.to_ne_bytes());
     bed.fill(on, &7u64.to_ne_bytes());
@@ -184,7 +193,7 @@ fn row_10_duplicate_atomic_without_its_resource_is_dropped() {
     let peer = bed.foreign(1, path());
     let on = bed.mr(1, 8, Access::ALL);
     let p = expects();
-    let add = |psn| Pkt::new(RcFetchAdd, psn).atomic(on.va, on.key, 1, 0).ack_req();
+    let add = |psn| Pkt::new(BthOpcode::RcFetchAdd, psn).atomic(on.va, on.key, 1, 0).ack_req();
     for psn in p..p + 40 {
         bed.from_peer(peer, &add(psn));
     }

@@ -3,7 +3,7 @@
 use super::common::*;
 
 fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
-    let pkt = Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
     let mut frame = peer.frame(&pkt);
     mark(&mut frame);
     frame
@@ -17,12 +17,12 @@ fn row_57_ce_mark_is_answered_with_a_cnp() {
     let to = bed.mr(1, 64, Access::ALL);
     bed.inject(&marked(peer, expects(), to));
     let answers = bed.answers();
-    let cnps: Vec<_> = answers.iter().filter(|f| f.opcode() == Cnp).collect();
+    let cnps: Vec<_> = answers.iter().filter(|f| f.opcode() == BthOpcode::Cnp).collect();
     assert_eq!(cnps.len(), 1, "{:?}", brief(&answers));
     let bth = cnps[0].headers().bth();
     assert!(bth.becn());
     assert_eq!(bth.dest_qp().0, peer.path.remote_qpn);
-    let rest: Vec<_> = answers.iter().filter(|f| f.opcode() != Cnp).cloned().collect();
+    let rest: Vec<_> = answers.iter().filter(|f| f.opcode() != BthOpcode::Cnp).cloned().collect();
     assert_eq!(acknowledgement(&rest), (ACK, expects(), 1));
     assert_eq!(bed.bytes(to)[..8], [1; 8]);
 }
@@ -37,11 +37,11 @@ fn row_57_cnps_are_paced() {
     for i in 0..20 {
         bed.inject(&marked(peer, p + i, to));
     }
-    let cnps = bed.answers().iter().filter(|f| f.opcode() == Cnp).count();
+    let cnps = bed.answers().iter().filter(|f| f.opcode() == BthOpcode::Cnp).count();
     assert_eq!(cnps, 1, "twenty marked packets at one instant");
     bed.advance(10 * MS);
     bed.inject(&marked(peer, p + 20, to));
-    assert_eq!(bed.answers().iter().filter(|f| f.opcode() == Cnp).count(), 1, "later");
+    assert_eq!(bed.answers().iter().filter(|f| f.opcode() == BthOpcode::Cnp).count(), 1, "later");
 }
 
 /// Row 57: packets that are not marked get no CNP, and a CNP that arrives changes nothing of the transport.
@@ -52,7 +52,7 @@ fn row_57_cnp_that_arrives_is_taken_in_silence() {
     let from = bed.mr(1, 64, Access::ALL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
-    let cnp = Pkt::new(Cnp, 0).bth(|b| {
+    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| {
         b.set().becn(true);
     });
     assert_eq!(brief(&bed.from_peer(peer, &cnp)), []);

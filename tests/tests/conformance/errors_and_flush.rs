@@ -107,7 +107,7 @@ fn row_46_move_to_reset_drops_work_in_silence() {
     assert_eq!(brief(&bed.answers()), []);
     let peer = bed.foreign_of(peer.qp, path());
     bed.post(peer.qp, &write_to_peer(mr.sge()));
-    assert_eq!(brief(&bed.answers()), [(RcWriteOnly, sends_from())]);
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, sends_from())]);
     bed.from_peer(peer, &ack(sends_from(), 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }

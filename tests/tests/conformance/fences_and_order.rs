@@ -18,11 +18,11 @@ fn row_52_fence_waits_for_reads_and_atomics() {
             Wr::send(mr.part(0, 8)),
         ],
     );
-    assert_eq!(brief(&bed.answers()), [(RcReadRequest, p), (RcFetchAdd, p + 1)]);
-    let none = bed.from_peer(peer, &Pkt::new(RcReadRespOnly, p).aeth(ACK, 1).payload(&[5; 8]));
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcReadRequest, p), (BthOpcode::RcFetchAdd, p + 1)]);
+    let none = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespOnly, p).aeth(ACK, 1).payload(&[5; 8]));
     assert_eq!(brief(&none), [], "the atomic is still open");
-    let rest = bed.from_peer(peer, &Pkt::new(RcAtomicAck, p + 1).aeth(ACK, 2).atomic_ack(9));
-    assert_eq!(brief(&rest), [(RcSendOnly, p + 2), (RcSendOnly, p + 3)]);
+    let rest = bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, p + 1).aeth(ACK, 2).atomic_ack(9));
+    assert_eq!(brief(&rest), [(BthOpcode::RcSendOnly, p + 2), (BthOpcode::RcSendOnly, p + 3)]);
     assert_eq!(rest[0].payload(), [5; 8], "the fenced SEND carries what the READ brought");
 }
 
@@ -33,7 +33,10 @@ fn row_52_without_a_fence_nothing_waits() {
     let peer = bed.foreign(1, path());
     let mr = bed.mr(1, 64, Access::LOCAL);
     bed.post_all(peer.qp, &[read_from_peer(mr.part(0, 8)), Wr::send(mr.part(0, 8))]);
-    assert_eq!(bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(), [RcReadRequest, RcSendOnly]);
+    assert_eq!(
+        bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(),
+        [BthOpcode::RcReadRequest, BthOpcode::RcSendOnly]
+    );
 }
 
 /// Row 52: a fence does not wait for earlier WRITEs and SENDs.
@@ -43,7 +46,10 @@ fn row_52_fence_does_not_wait_for_writes() {
     let peer = bed.foreign(1, path());
     let mr = bed.mr(1, 64, Access::LOCAL);
     bed.post_all(peer.qp, &[write_to_peer(mr.sge()), Wr::send(mr.sge()).fenced()]);
-    assert_eq!(bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(), [RcWriteOnly, RcSendOnly]);
+    assert_eq!(
+        bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(),
+        [BthOpcode::RcWriteOnly, BthOpcode::RcSendOnly]
+    );
 }
 
 /// Row 59: the data of a WRITE are visible when the receive completion of a later SEND is.
@@ -58,7 +64,7 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
         let mut packets = message(WRITE, psn, &[round; 4 * MTU]);
         packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
         psn += 4;
-        packets.push(Pkt::new(RcSendOnly, psn).ack_req());
+        packets.push(Pkt::new(BthOpcode::RcSendOnly, psn).ack_req());
         let frames: Vec<Vec<u8>> = packets.iter().map(|pkt| peer.frame(pkt)).collect();
         for frame in &frames {
             // No run in between but what the arrival itself causes.

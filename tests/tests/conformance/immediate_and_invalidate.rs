@@ -8,8 +8,16 @@ fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 3 * MTU, Access::ALL);
-    let mut packets =
-        message([RcWriteFirst, RcWriteMiddle, RcWriteLastImm, RcWriteOnlyImm], expects(), &[4; 2 * MTU + 1]);
+    let mut packets = message(
+        [
+            BthOpcode::RcWriteFirst,
+            BthOpcode::RcWriteMiddle,
+            BthOpcode::RcWriteLastImm,
+            BthOpcode::RcWriteOnlyImm,
+        ],
+        expects(),
+        &[4; 2 * MTU + 1],
+    );
     packets[0] = packets[0].clone().reth(to.va, to.key, 2 * MTU as u32 + 1);
     packets[2] = packets[2].clone().imm(0x1122_3344);
     bed.from_peer(peer, &packets[0]);

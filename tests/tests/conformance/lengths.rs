@@ -31,19 +31,29 @@ fn row_31_first_and_middle_must_be_full() {
     let p = expects();
     for len in [0, MTU - 4, MTU + 4] {
         let data = vec![1; len];
-        assert_last_invalid(&[Pkt::new(RcSendFirst, p).payload(&data)], 0, &format!("SEND FIRST of {len}"));
         assert_last_invalid(
-            &[Pkt::new(RcWriteFirst, p).payload(&data)],
+            &[Pkt::new(BthOpcode::RcSendFirst, p).payload(&data)],
+            0,
+            &format!("SEND FIRST of {len}"),
+        );
+        assert_last_invalid(
+            &[Pkt::new(BthOpcode::RcWriteFirst, p).payload(&data)],
             3 * MTU as u32,
             &format!("WRITE FIRST of {len}"),
         );
         assert_last_invalid(
-            &[Pkt::new(RcSendFirst, p).payload(&[1; MTU]), Pkt::new(RcSendMiddle, p + 1).payload(&data)],
+            &[
+                Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcSendMiddle, p + 1).payload(&data),
+            ],
             0,
             &format!("SEND MIDDLE of {len}"),
         );
         assert_last_invalid(
-            &[Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), Pkt::new(RcWriteMiddle, p + 1).payload(&data)],
+            &[
+                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteMiddle, p + 1).payload(&data),
+            ],
             3 * MTU as u32,
             &format!("WRITE MIDDLE of {len}"),
         );
@@ -58,16 +68,16 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
         let data = vec![1; len];
         assert_last_invalid(
             &[
-                Pkt::new(RcSendFirst, p).payload(&[1; MTU]),
-                Pkt::new(RcSendLast, p + 1).payload(&data).ack_req(),
+                Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcSendLast, p + 1).payload(&data).ack_req(),
             ],
             0,
             &format!("SEND LAST of {len}"),
         );
         assert_last_invalid(
             &[
-                Pkt::new(RcWriteFirst, p).payload(&[1; MTU]),
-                Pkt::new(RcWriteLast, p + 1).payload(&data).ack_req(),
+                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteLast, p + 1).payload(&data).ack_req(),
             ],
             (MTU + len.max(4)) as u32,
             &format!("WRITE LAST of {len}"),
@@ -75,7 +85,7 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
     }
     let long = vec![1; MTU + 4];
     assert_last_invalid(
-        &[Pkt::new(RcSendOnly, p).payload(&long).ack_req()],
+        &[Pkt::new(BthOpcode::RcSendOnly, p).payload(&long).ack_req()],
         0,
         "SEND ONLY longer than the MTU",
     );
@@ -86,13 +96,17 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
 fn row_31_write_carries_what_its_reth_says() {
     let p = expects();
     for says in [4, 12, 4096] {
-        assert_last_invalid(&[Pkt::new(RcWriteOnly, p).payload(&[1; 8]).ack_req()], says, "WRITE ONLY of 8");
+        assert_last_invalid(
+            &[Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 8]).ack_req()],
+            says,
+            "WRITE ONLY of 8",
+        );
     }
     for says in [MTU + 4, MTU + 12] {
         assert_last_invalid(
             &[
-                Pkt::new(RcWriteFirst, p).payload(&[1; MTU]),
-                Pkt::new(RcWriteLast, p + 1).payload(&[1; 8]).ack_req(),
+                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteLast, p + 1).payload(&[1; 8]).ack_req(),
             ],
             says as u32,
             "WRITE of MTU + 8",
@@ -104,8 +118,8 @@ fn row_31_write_carries_what_its_reth_says() {
 #[test]
 fn row_31_message_longer_than_two_gigabytes_is_invalid() {
     let p = expects();
-    assert_last_invalid(&[Pkt::new(RcReadRequest, p)], 0x8000_0001, "READ");
-    assert_last_invalid(&[Pkt::new(RcWriteFirst, p).payload(&[1; MTU])], 0x8000_0001, "WRITE");
+    assert_last_invalid(&[Pkt::new(BthOpcode::RcReadRequest, p)], 0x8000_0001, "READ");
+    assert_last_invalid(&[Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU])], 0x8000_0001, "WRITE");
 }
 
 /// Row 32: a pad count on a full packet, or one that makes the length differ from the RETH, is invalid.
@@ -113,11 +127,11 @@ fn row_31_message_longer_than_two_gigabytes_is_invalid() {
 fn row_32_wrong_pad_count_is_invalid() {
     let p = expects();
     let cases = [
-        (Pkt::new(RcSendFirst, p).payload(&[1; MTU]), 0, 1),
-        (Pkt::new(RcWriteFirst, p).payload(&[1; MTU]), 2 * MTU as u32, 3),
-        (Pkt::new(RcWriteOnly, p).payload(&[1; 8]), 8, 1),
-        (Pkt::new(RcWriteOnly, p).payload(&[1; 7]), 7, 0),
-        (Pkt::new(RcSendOnly, p), 0, 2),
+        (Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]), 0, 1),
+        (Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]), 2 * MTU as u32, 3),
+        (Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 8]), 8, 1),
+        (Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 7]), 7, 0),
+        (Pkt::new(BthOpcode::RcSendOnly, p), 0, 2),
     ];
     for (i, (pkt, len, pad)) in cases.into_iter().enumerate() {
         let (mut bed, peer, mr) = judged();
@@ -174,10 +188,10 @@ fn row_44_messages_are_cut_by_the_path_mtu() {
             assert_eq!(frames.len(), n, "{len} bytes, MTU {mtu}");
             for (i, frame) in frames.iter().enumerate() {
                 let want = match i {
-                    _ if n == 1 => RcWriteOnly,
-                    0 => RcWriteFirst,
-                    i if i + 1 == n => RcWriteLast,
-                    _ => RcWriteMiddle,
+                    _ if n == 1 => BthOpcode::RcWriteOnly,
+                    0 => BthOpcode::RcWriteFirst,
+                    i if i + 1 == n => BthOpcode::RcWriteLast,
+                    _ => BthOpcode::RcWriteMiddle,
                 };
                 assert_eq!((frame.opcode(), frame.psn()), (want, sends_from() + i as u32));
                 assert_eq!(frame.headers().reth().is_some(), i == 0);
@@ -201,16 +215,16 @@ fn row_44_read_consumes_a_psn_per_response() {
     assert_eq!(
         brief(&frames[..6]),
         [
-            (RcReadRequest, p),
-            (RcReadRespFirst, p),
-            (RcReadRespMiddle, p + 1),
-            (RcReadRespMiddle, p + 2),
-            (RcReadRespLast, p + 3),
-            (RcWriteOnly, p + 4)
+            (BthOpcode::RcReadRequest, p),
+            (BthOpcode::RcReadRespFirst, p),
+            (BthOpcode::RcReadRespMiddle, p + 1),
+            (BthOpcode::RcReadRespMiddle, p + 2),
+            (BthOpcode::RcReadRespLast, p + 3),
+            (BthOpcode::RcWriteOnly, p + 4)
         ]
     );
     for frame in frames.iter().filter(|f| f.from == 2) {
-        assert_eq!(frame.headers().aeth().is_some(), frame.opcode() != RcReadRespMiddle);
+        assert_eq!(frame.headers().aeth().is_some(), frame.opcode() != BthOpcode::RcReadRespMiddle);
     }
 }
 

@@ -19,16 +19,22 @@ fn judged(config: Config) -> (Bed, Peer, Mr) {
 fn assert_invalid(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
     let answers = bed.from_peer(peer, pkt);
     assert_eq!(brief(&answers).len(), 1, "{what}: {:?}", brief(&answers));
-    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (RcAck, Some(NAK_INVALID)), "{what}");
+    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (BthOpcode::RcAck, Some(NAK_INVALID)), "{what}");
     assert_responder_failed(bed, peer.qp, EventType::WqInvalReqError);
 }
 
 /// Row 23: MIDDLE or LAST without FIRST.
 #[test]
 fn row_23_middle_or_last_without_first_is_invalid() {
-    for opcode in
-        [RcSendMiddle, RcSendLast, RcSendLastImm, RcSendLastInv, RcWriteMiddle, RcWriteLast, RcWriteLastImm]
-    {
+    for opcode in [
+        BthOpcode::RcSendMiddle,
+        BthOpcode::RcSendLast,
+        BthOpcode::RcSendLastImm,
+        BthOpcode::RcSendLastInv,
+        BthOpcode::RcWriteMiddle,
+        BthOpcode::RcWriteLast,
+        BthOpcode::RcWriteLastImm,
+    ] {
         let (mut bed, peer, _) = judged(Config::default());
         let pkt = Pkt::new(opcode, expects()).payload(&[1; MTU]).ack_req();
         assert_invalid(&mut bed, peer, &pkt, &format!("{opcode:?}"));
@@ -39,17 +45,20 @@ fn row_23_middle_or_last_without_first_is_invalid() {
 #[test]
 fn row_23_another_request_inside_a_message_is_invalid() {
     for opcode in [
-        RcSendFirst,
-        RcSendOnly,
-        RcWriteFirst,
-        RcWriteOnly,
-        RcWriteMiddle,
-        RcWriteLast,
-        RcReadRequest,
-        RcFetchAdd,
+        BthOpcode::RcSendFirst,
+        BthOpcode::RcSendOnly,
+        BthOpcode::RcWriteFirst,
+        BthOpcode::RcWriteOnly,
+        BthOpcode::RcWriteMiddle,
+        BthOpcode::RcWriteLast,
+        BthOpcode::RcReadRequest,
+        BthOpcode::RcFetchAdd,
     ] {
         let (mut bed, peer, mr) = judged(Config::default());
-        assert_eq!(brief(&bed.from_peer(peer, &Pkt::new(RcSendFirst, expects()).payload(&[1; MTU]))), []);
+        assert_eq!(
+            brief(&bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendFirst, expects()).payload(&[1; MTU]))),
+            []
+        );
         let mut pkt = Pkt::new(opcode, expects() + 1).ack_req();
         pkt = pkt.reth(mr.va, mr.key, MTU as u32).atomic(mr.va, mr.key, 1, 0);
         if opcode.has_payload() {
@@ -76,7 +85,7 @@ fn row_23_invalid_request_nak_fails_the_requester() {
 fn row_24_reserved_opcode_is_invalid_on_cx5() {
     for raw in [0x15, 0x18, 0x1f] {
         let (mut bed, peer, _) = judged(Config::default());
-        let pkt = Pkt::new(hwspec::wire::BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
+        let pkt = Pkt::new(BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
         let answers = bed.from_peer(peer, &pkt);
         let (syndrome, psn, _) = acknowledgement(&answers);
         assert_eq!((syndrome, psn), (NAK_INVALID, expects()), "opcode {raw:#x}");
@@ -89,7 +98,7 @@ fn row_24_reserved_opcode_is_invalid_on_cx5() {
 fn row_24_reserved_opcode_is_never_executed_on_ibta() {
     for raw in [0x15, 0x18, 0x1f] {
         let (mut bed, peer, mr) = judged(Config { profile: Profile::Ibta, ..Config::default() });
-        let pkt = Pkt::new(hwspec::wire::BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
+        let pkt = Pkt::new(BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), [], "opcode {raw:#x}");
         assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
         assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects());

@@ -10,7 +10,7 @@ fn row_01_expected_psn_is_executed() {
     let buffer = bed.mr(1, 64, Access::LOCAL);
     for i in 0..3u8 {
         bed.post_recv(peer.qp, &[buffer.sge()]);
-        let pkt = Pkt::new(RcSendOnly, expects() + u32::from(i)).payload(&[i; 8]).ack_req();
+        let pkt = Pkt::new(BthOpcode::RcSendOnly, expects() + u32::from(i)).payload(&[i; 8]).ack_req();
         let answers = bed.from_peer(peer, &pkt);
         assert_eq!(acknowledgement(&answers), (ACK, expects() + u32::from(i), u32::from(i) + 1));
         let wc = bed.one(peer.qp.recv_cq);
@@ -84,7 +84,7 @@ fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, path());
         let psn = (expects() + distance) & 0xff_ffff;
-        let answers = bed.from_peer(peer, &Pkt::new(RcSendOnly, psn).payload(&[1; 8]).ack_req());
+        let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, psn).payload(&[1; 8]).ack_req());
         let (syndrome, ..) = acknowledgement(&answers);
         assert_eq!(syndrome == NAK_SEQUENCE, is_nak, "{distance:#x} ahead");
     }
@@ -96,7 +96,8 @@ fn row_03_psn_ahead_gets_one_sequence_nak() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::ALL);
-    let pkt = Pkt::new(RcWriteOnly, expects() + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
+    let pkt =
+        Pkt::new(BthOpcode::RcWriteOnly, expects() + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
     let answers = bed.from_peer(peer, &pkt);
     assert_eq!(acknowledgement(&answers), (NAK_SEQUENCE, expects(), 0));
     assert_eq!(bed.bytes(to)[..8], [0; 8]);
@@ -111,8 +112,9 @@ fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 64, Access::ALL);
-    let write =
-        |psn: u32| Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req();
+    let write = |psn: u32| {
+        Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req()
+    };
     let p = expects();
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1));
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 2))), (NAK_SEQUENCE, p + 1, 1));
@@ -133,16 +135,16 @@ fn row_05_psn_behind_never_gets_a_nak() {
     let to = bed.mr(1, 64, Access::ALL);
     let p = expects();
     for psn in p..p + 4 {
-        let pkt = Pkt::new(RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
+        let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
         acknowledgement(&bed.from_peer(peer, &pkt));
     }
     let odd = [
-        Pkt::new(RcWriteOnly, p).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
-        Pkt::new(RcSendOnly, p + 1).payload(&[2; 8]).ack_req(),
-        Pkt::new(RcSendMiddle, p + 2).payload(&[2; MTU]).ack_req(),
-        Pkt::new(RcReadRequest, p + 3).reth(to.va, to.key, 8),
-        Pkt::new(RcSendOnly, p - 1).payload(&[2; 8]).ack_req(),
-        Pkt::new(RcFetchAdd, p).atomic(to.va, to.key, 1, 0),
+        Pkt::new(BthOpcode::RcWriteOnly, p).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcSendOnly, p + 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcSendMiddle, p + 2).payload(&[2; MTU]).ack_req(),
+        Pkt::new(BthOpcode::RcReadRequest, p + 3).reth(to.va, to.key, 8),
+        Pkt::new(BthOpcode::RcSendOnly, p - 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcFetchAdd, p).atomic(to.va, to.key, 1, 0),
     ];
     for pkt in &odd {
         let answers = bed.from_peer(peer, pkt);

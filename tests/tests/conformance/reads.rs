@@ -23,8 +23,8 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
         // Every answer lets one more go.
         for i in 0..10 {
             let pkt = match i % 2 {
-                0 => Pkt::new(RcReadRespOnly, p + i).aeth(ACK, i + 1).payload(&[1; 8]),
-                _ => Pkt::new(RcAtomicAck, p + i).aeth(ACK, i + 1).atomic_ack(0),
+                0 => Pkt::new(BthOpcode::RcReadRespOnly, p + i).aeth(ACK, i + 1).payload(&[1; 8]),
+                _ => Pkt::new(BthOpcode::RcAtomicAck, p + i).aeth(ACK, i + 1).atomic_ack(0),
             };
             open = open - 1 + bed.from_peer(peer, &pkt).len() as u32;
             assert_eq!(open, allowed.min(9 - i));
@@ -43,11 +43,11 @@ fn row_38_responder_survives_more_reads_than_agreed() {
     let mut psn = expects();
     let mut answers = Vec::new();
     for _ in 0..4 {
-        let pkt = Pkt::new(RcReadRequest, psn).reth(from.va, from.key, 4 * MTU as u32);
+        let pkt = Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, 4 * MTU as u32);
         answers.extend(bed.from_peer(peer, &pkt));
         psn += 4;
     }
-    let (responses, others): (Vec<_>, Vec<_>) = answers.iter().partition(|f| f.opcode() != RcAck);
+    let (responses, others): (Vec<_>, Vec<_>) = answers.iter().partition(|f| f.opcode() != BthOpcode::RcAck);
     assert!(others.iter().all(|f| f.syndrome() == Some(NAK_INVALID)), "{:?}", brief(&answers));
     for (i, response) in responses.iter().enumerate() {
         assert_eq!(response.payload(), &data[i % 4 * MTU..][..MTU]);
@@ -63,15 +63,17 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
     let p = sends_from();
     bed.post(peer.qp, &read_from_peer(into.sge()));
     let request = bed.answers().remove(0).headers().reth().expect("a RETH");
-    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
     // The one for p + 1 is lost.
-    let again = bed.from_peer(peer, &Pkt::new(RcReadRespMiddle, p + 2).payload(&[3; MTU]));
-    assert_eq!(brief(&again), [(RcReadRequest, p + 1)]);
+    let again = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespMiddle, p + 2).payload(&[3; MTU]));
+    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, p + 1)]);
     let reth = again[0].headers().reth().expect("a RETH");
     assert_eq!(reth.va(), request.va() + MTU as u64);
     assert_eq!(reth.dma_len(), 3 * MTU as u32);
     assert_eq!(reth.rkey(), request.rkey());
-    for (opcode, i) in [(RcReadRespFirst, 1), (RcReadRespMiddle, 2), (RcReadRespLast, 3)] {
+    for (opcode, i) in
+        [(BthOpcode::RcReadRespFirst, 1), (BthOpcode::RcReadRespMiddle, 2), (BthOpcode::RcReadRespLast, 3)]
+    {
         bed.from_peer(peer, &Pkt::new(opcode, p + i).aeth(ACK, 1).payload(&[i as u8 + 1; MTU]));
     }
     assert!(bed.one(peer.qp.send_cq).is_ok());
@@ -104,17 +106,17 @@ fn row_43_stale_response_is_ignored() {
     let p = sends_from();
     bed.post(peer.qp, &read_from_peer(into.sge()));
     bed.answers();
-    bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
     assert_eq!(
-        brief(&bed.from_peer(peer, &Pkt::new(RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))),
+        brief(&bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))),
         []
     );
     assert_eq!(bed.bytes(into)[..MTU], [1; MTU]);
-    bed.from_peer(peer, &Pkt::new(RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[2; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[2; MTU]));
     assert!(bed.one(peer.qp.send_cq).is_ok());
     bed.fill(into, &[0; 2 * MTU]);
     for psn in [p, p + 1] {
-        let stale = Pkt::new(RcReadRespOnly, psn).aeth(ACK, 1).payload(&[9; MTU]);
+        let stale = Pkt::new(BthOpcode::RcReadRespOnly, psn).aeth(ACK, 1).payload(&[9; MTU]);
         assert_eq!(brief(&bed.from_peer(peer, &stale)), []);
     }
     assert_eq!(bed.bytes(into), [0; 2 * MTU]);
@@ -136,8 +138,8 @@ fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
         ack(p - 1, 0),
         nak(NAK_SEQUENCE, p + 5, 0),
         nak(NAK_ACCESS, p + 5, 0),
-        Pkt::new(RcReadRespOnly, p + 5).aeth(ACK, 1).payload(&[1; 8]),
-        Pkt::new(RcAtomicAck, p + 5).aeth(ACK, 1).atomic_ack(1),
+        Pkt::new(BthOpcode::RcReadRespOnly, p + 5).aeth(ACK, 1).payload(&[1; 8]),
+        Pkt::new(BthOpcode::RcAtomicAck, p + 5).aeth(ACK, 1).atomic_ack(1),
     ];
     for pkt in &ghosts {
         assert_eq!(brief(&bed.from_peer(peer, pkt)), [], "{pkt:?}");

@@ -10,7 +10,7 @@ fn row_15_lost_ack_is_repaired_with_the_same_psn() {
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     bed.post_recv(b, &[to.sge()]);
     bed.post_recv(b, &[to.sge()]);
-    bed.wire().plan(Filter::opcode(RcAck), 0, 1, Fault::Drop);
+    bed.wire().plan(Filter::opcode(BthOpcode::RcAck), 0, 1, Fault::Drop);
     bed.post(a, &Wr::send(from.sge()));
     assert_eq!(bed.completions(a.send_cq), []);
     let start = bed.now();
@@ -117,7 +117,7 @@ fn row_18_sequence_nak_restarts_from_its_psn() {
     let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, p + 2, 2));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(done, posted[..2], "implicitly acknowledged");
-    assert_eq!(brief(&again), [(RcWriteOnly, p + 2), (RcWriteOnly, p + 3)]);
+    assert_eq!(brief(&again), [(BthOpcode::RcWriteOnly, p + 2), (BthOpcode::RcWriteOnly, p + 3)]);
 }
 
 /// Row 18: a restart in the middle of a message continues it.
@@ -131,7 +131,14 @@ fn row_18_sequence_nak_restarts_inside_a_message() {
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
     let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, p + 1, 0));
-    assert_eq!(brief(&again), [(RcWriteMiddle, p + 1), (RcWriteMiddle, p + 2), (RcWriteLast, p + 3)]);
+    assert_eq!(
+        brief(&again),
+        [
+            (BthOpcode::RcWriteMiddle, p + 1),
+            (BthOpcode::RcWriteMiddle, p + 2),
+            (BthOpcode::RcWriteLast, p + 3)
+        ]
+    );
     let payload: Vec<u8> = again.iter().flat_map(|f| f.payload().to_vec()).collect();
     assert_eq!(payload, data[MTU..]);
 }
@@ -146,7 +153,7 @@ fn row_18_sequence_nak_costs_a_retry() {
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
     for _ in 0..2 {
-        assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, p, 0))), [(RcWriteOnly, p)]);
+        assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, p, 0))), [(BthOpcode::RcWriteOnly, p)]);
     }
     assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, p, 0))), []);
     let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::TransportRetryExcErr);

@@ -9,7 +9,7 @@ fn row_19_send_without_a_receive_gets_rnr_nak() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { min_rnr_nak: 14, ..path() });
     let buffer = bed.mr(1, 64, Access::LOCAL);
-    let pkt = Pkt::new(RcSendOnly, expects()).payload(&[1; 8]).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcSendOnly, expects()).payload(&[1; 8]).ack_req();
     let answers = bed.from_peer(peer, &pkt);
     assert_eq!(acknowledgement(&answers), (Syndrome::RnrNak(14), expects(), 0));
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
@@ -41,8 +41,16 @@ fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 3 * MTU, Access::ALL);
     let p = expects();
-    let mut packets =
-        message([RcWriteFirst, RcWriteMiddle, RcWriteLastImm, RcWriteOnlyImm], p, &[5; 3 * MTU]);
+    let mut packets = message(
+        [
+            BthOpcode::RcWriteFirst,
+            BthOpcode::RcWriteMiddle,
+            BthOpcode::RcWriteLastImm,
+            BthOpcode::RcWriteOnlyImm,
+        ],
+        p,
+        &[5; 3 * MTU],
+    );
     packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
     assert_eq!(brief(&bed.from_peer(peer, &packets[0])), []);
     assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);
@@ -72,7 +80,11 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
         bed.advance(wait - 1);
         assert_eq!(brief(&bed.answers()), [], "code {code}: before its time");
         bed.advance(wait + 10 * US);
-        assert_eq!(brief(&bed.answers()), [(RcSendOnly, sends_from())], "code {code}: after its time");
+        assert_eq!(
+            brief(&bed.answers()),
+            [(BthOpcode::RcSendOnly, sends_from())],
+            "code {code}: after its time"
+        );
     }
 }
 

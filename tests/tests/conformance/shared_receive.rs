@@ -84,7 +84,7 @@ fn row_50_a_receive_half_filled_is_flushed_before_the_event() {
     let (a, b) = pairs[0];
     let (from, to) = (bed.mr(1, 8192, Access::LOCAL), bed.mr(2, 8192, Access::LOCAL));
     bed.post_srq(srq, &[to.sge()]);
-    bed.wire().plan(Filter::opcode(RcSendLast), 0, 9, Fault::Drop);
+    bed.wire().plan(Filter::opcode(BthOpcode::RcSendLast), 0, 9, Fault::Drop);
     bed.post(a, &Wr::send(from.sge()));
     bed.to_err(b).expect("2ERR_QP");
     bed.run();

@@ -162,7 +162,7 @@ fn row_48_sqd_drains_tells_and_accepts_posts() {
     assert_eq!((brief(&bed.answers()), drained(&mut bed)), (vec![], 0), "nothing more goes out");
     bed.sqd_to_rts(qp).expect("SQD2RTS_QP");
     bed.run();
-    assert_eq!(brief(&bed.answers()), [(RcWriteOnly, sends_from() + 2)]);
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, sends_from() + 2)]);
     bed.from_peer(peer, &ack(sends_from() + 2, 3));
     assert!(bed.one(qp.send_cq).is_ok());
 }
