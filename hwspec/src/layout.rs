@@ -164,6 +164,8 @@ macro_rules! hw_layout {
             pub const fn from_bytes(bytes: [u8; $size]) -> Self { Self(bytes) }
             #[inline(always)]
             pub const fn as_bytes(&self) -> &[u8; $size] { &self.0 }
+            #[inline(always)]
+            pub const fn as_bytes_mut(&mut self) -> &mut [u8; $size] { &mut self.0 }
             /// The writer: `x.set().a(1).b(2);`
             #[inline(always)]
             pub const fn set(&mut self) -> $crate::layout::Set<'_, Self> { $crate::layout::Set(self) }

@@ -87,9 +87,18 @@ impl Runner {
         (!others && !watched).then_some(to)
     }
 
-    /// Takes the frames of `from`, still locked, in hand for `to`, to which they all go, and locks it. `None`: they must take
-    /// the ring, for somebody tends or holds that function, or frames wait there already.
+    /// Whether frames of `from` may be taken in hand for `to`: nobody tends that function, and no frames wait there.
     #[inline]
+    pub(super) fn may_hand_over(&self, adapter: &Adapter, host: &mut dyn Host, from: u8, to: u8) -> bool {
+        to != from
+            && !host.is_tended(Rid(to))
+            && host.keeper(Rid(to)).is_none()
+            && !WireRing::of(adapter.region(), to).waits()
+    }
+
+    /// Takes the frames of `from`, still locked, in hand for `to`, to which they all go, and locks it. `None`: they must take
+    /// the ring, for somebody holds that function.
+    #[inline(never)]
     pub(super) fn hand_over<'r>(
         &mut self,
         adapter: &'r Adapter,
@@ -98,13 +107,6 @@ impl Runner {
         from: u8,
         to: u8,
     ) -> Option<Func<'r>> {
-        if to == from
-            || host.is_tended(Rid(to))
-            || host.keeper(Rid(to)).is_some()
-            || WireRing::of(adapter.region(), to).waits()
-        {
-            return None;
-        }
         let func = Func::try_lock(adapter.region(), to, host).filter(|func| !func.has_frame())?;
         std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
         std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);

@@ -10,7 +10,7 @@ use crate::{
     host::{Abort, Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
-    region::{Func, READY_SQ, Region, Sync, WireRing},
+    region::{Func, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -180,23 +180,47 @@ impl Runner {
         self.hand.forget();
         let region = adapter.region();
         let wait = first.is_some();
-        let mut func = if wait { Some(Func::lock(region, fid, host)) } else { try_lock(region, fid, host) };
-        let (mut first, mut hands) = (first, HANDS);
-        while let Some(locked) = func.take() {
-            let fid = locked.fid();
-            func = match self.turn(adapter, host, now, locked, first.take(), hands) {
-                Next::Nothing => return,
-                Next::Handed(next) => {
-                    hands -= 1;
-                    Some(next)
+        let (mut fid, mut hands, mut first) = (fid, HANDS, first);
+        let mut handed = None;
+        loop {
+            // A function stays where it was locked: one that is copied right behind waits until its parts have been stored.
+            let (waits, outcome);
+            match handed.take() {
+                Some(func) => {
+                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed))
                 }
-                Next::Again if wait => Some(Func::lock(region, fid, host)),
-                Next::Again => try_lock(region, fid, host),
-            };
+                None if wait => {
+                    let func = Func::lock(region, fid, host);
+                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
+                }
+                None => {
+                    if let Some(keeper) = host.keeper(Rid(fid)) {
+                        return host.wake(keeper);
+                    }
+                    let Some(func) = Func::try_lock(region, fid, host) else { return };
+                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
+                }
+            }
+            match outcome {
+                Outcome::More => self.due |= 1 << fid,
+                Outcome::Blocked(party) => host.wake(party),
+                Outcome::Idle if !waits => {}
+                Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
+                Outcome::Idle => {
+                    first = None;
+                    continue;
+                }
+            }
+            match &handed {
+                Some(func) => fid = func.fid(),
+                None => return,
+            }
+            (first, hands) = (None, hands - 1);
         }
     }
 
-    /// One function's turn. `hands`: how often frames may still be handed on.
+    /// One function's turn: whether a frame was left to us while we held it, and what came of it. The function that frames
+    /// were handed to, which may be done so often, goes into `handed`.
     // Not part of the loop: what a compiler takes out of a loop is done at every call, and nearly every call is one turn.
     #[inline(never)]
     fn turn<'r>(
@@ -206,8 +230,8 @@ impl Runner {
         now: u64,
         mut func: Func<'r>,
         first: Option<Job>,
-        hands: usize,
-    ) -> Next<'r> {
+        (hands, handed): (usize, &mut Option<Func<'r>>),
+    ) -> (bool, Outcome) {
         let fid = func.fid();
         let outcome = self.locked(adapter, host, now, &mut func, first);
         if matches!(outcome, Outcome::Blocked(_)) {
@@ -217,39 +241,25 @@ impl Runner {
         if !self.buffers.raw.is_empty() {
             self.deliver_raw(adapter, host, now, fid);
         }
-        let mut handed = None;
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
-        } else {
-            match self.addressee(adapter) {
-                Some(to) => {
-                    if hands > 0 {
-                        handed = self.hand_over(adapter, host, now, fid, to);
-                    }
-                    if handed.is_none() {
-                        self.deliver(adapter, host, now, fid, to);
-                    }
-                }
-                None => self.scatter(adapter, host, now, fid),
+        } else if let Some(to) = self.addressee(adapter) {
+            if hands > 0 && self.may_hand_over(adapter, host, fid, to) {
+                *handed = self.hand_over(adapter, host, now, fid, to);
             }
+            if handed.is_none() {
+                self.deliver(adapter, host, now, fid, to);
+            }
+        } else {
+            self.scatter(adapter, host, now, fid);
         }
-        let waits = if host.tends(Rid(fid)) {
+        if host.tends(Rid(fid)) {
             // What we overlook now we come back to.
             func.unlock();
-            WireRing::of(adapter.region(), fid).waits()
+            (WireRing::of(adapter.region(), fid).waits(), outcome)
         } else {
-            func.unlock_and_look()
-        };
-        match outcome {
-            Outcome::More => self.due |= 1 << fid,
-            Outcome::Blocked(party) => {
-                host.wake(party);
-            }
-            Outcome::Idle if !waits => {}
-            Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
-            Outcome::Idle => return Next::Again,
+            (func.unlock_and_look(), outcome)
         }
-        handed.map_or(Next::Nothing, Next::Handed)
     }
 
     /// Works on a locked function.
@@ -331,16 +341,6 @@ impl Runner {
     }
 }
 
-/// Locks `fid` if nobody else has or keeps it.
-#[inline]
-fn try_lock<'r>(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Func<'r>> {
-    if let Some(keeper) = host.keeper(Rid(fid)) {
-        host.wake(keeper);
-        return None;
-    }
-    Func::try_lock(region, fid, host)
-}
-
 /// Makes what the jobs since the last commit did final. An abort takes them back.
 #[inline(always)]
 fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> Result<(), Abort> {
@@ -364,16 +364,6 @@ fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
     func.rollback();
     step.buffers.rollback();
     hand.next = hand.committed;
-}
-
-/// What [`Runner::work`] does behind a turn.
-enum Next<'r> {
-    /// Nothing more.
-    Nothing,
-    /// The same function once more: a frame was left to us while we held it.
-    Again,
-    /// The function, locked already, that frames were handed to.
-    Handed(Func<'r>),
 }
 
 /// What came of working on a function.

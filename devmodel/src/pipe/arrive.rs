@@ -25,50 +25,84 @@ pub(crate) struct Packet<'p> {
     pub padded: bool,
 }
 
-/// Takes the oldest frame of the ring, and says which QP it is for.
-#[inline]
-pub(crate) fn take<'r>(func: &mut Func<'r>, step: &mut Step<'_>) -> Option<(u32, Packet<'r>)> {
-    let (slot, payload) = func.front()?;
+/// Takes the oldest frame of the ring, and hands it to `then` with the QP it is for.
+#[inline(always)]
+pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>, then: impl Then) {
+    let Some((slot, payload)) = func.front() else { return };
     // Whole frames may be the net device's.
     if slot.is_sealed() && ethernet::arrive(func, step) {
-        return None;
+        return;
     }
     func.take_front();
-    accept(func, step, slot.headers(), payload, slot.is_sealed())
+    accept(func, step, slot.headers(), payload, slot.is_sealed(), then);
 }
 
-/// Opens a frame, and says which QP it is for.
-#[inline]
-pub(crate) fn accept<'p>(
+/// What is done with a packet for a QP.
+// Packets are not returned: one that is copied right after it was put together waits until its parts have been stored.
+pub(crate) trait Then: FnOnce(&mut Func<'_>, &mut Step<'_>, u32, &Packet<'_>) {}
+impl<F: FnOnce(&mut Func<'_>, &mut Step<'_>, u32, &Packet<'_>)> Then for F {}
+
+/// Opens a frame, and hands it to `then` with the QP it is for.
+#[inline(always)]
+pub(crate) fn accept(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
-    headers: &'p [u8],
-    payload: SlotPayload<'p>,
+    headers: &[u8],
+    payload: SlotPayload<'_>,
     sealed: bool,
-) -> Option<(u32, Packet<'p>)> {
+    then: impl Then,
+) {
     func.count(Counters::RxPackets, 1);
     let routed = step.config.link_layer == LinkLayer::Infiniband;
-    let opened =
-        if routed { infiniband::open(headers, payload, sealed) } else { open(headers, payload, sealed) };
-    let packet = match opened {
-        Ok(packet) => packet,
-        Err(counter) => {
-            func.count(counter, 1);
-            return None;
+    if routed || sealed {
+        if let Ok((qp, packet)) = open_seldom(func, step, (headers, payload, sealed), routed) {
+            then(func, step, qp, &packet);
         }
+        return;
+    }
+    let len = match payload {
+        SlotPayload::Bytes(body) => body.len(),
+        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
     };
+    let whole = headers.len() + len + pad(len) + ICRC_SIZE;
+    let Ok(headers) = Headers::of_built(headers, whole) else {
+        return func.count(Counters::RxMalformed, 1);
+    };
+    let packet = Packet { headers, data: payload, len: len as u32, padded: true };
+    func.count(Counters::RxBytes, whole as u64);
+    if let Some(qp) = destination(func, &packet) {
+        then(func, step, qp, &packet);
+    }
+}
+
+/// The QP a packet is for. IBTA 9.6.1.2: it exists, is of this transport and in a state that takes packets.
+#[inline(always)]
+fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
+    let bth = packet.headers.bth();
+    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
+    qp.or_else(|| without_row(func, packet))
+}
+
+/// Opens a frame that came whole, or on InfiniBand.
+#[inline(never)]
+fn open_seldom<'p>(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    (headers, payload, sealed): (&'p [u8], SlotPayload<'p>, bool),
+    routed: bool,
+) -> Result<(u32, Packet<'p>), ()> {
+    let opened = match (routed, payload) {
+        (true, _) => infiniband::open(headers, payload, sealed),
+        (_, SlotPayload::Bytes(body)) => open_whole(headers, body),
+        _ => Err(Counters::RxMalformed),
+    };
+    let packet = opened.map_err(|counter| func.count(counter, 1))?;
     func.count(Counters::RxBytes, packet.headers.frame_len() as u64);
     if routed && !infiniband::accept(func, step, &packet) {
-        return None;
+        return Err(());
     }
-    let bth = packet.headers.bth();
-    // IBTA 9.6.1.2: the QP exists, is of this transport and in a state that takes packets.
-    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
-    let qp = match qp {
-        Some(qp) => qp,
-        None => without_row(func, &packet)?,
-    };
-    Some((qp, packet))
+    let qp = destination(func, &packet).ok_or(())?;
+    Ok((qp, packet))
 }
 
 /// What [`accept`] says of a packet for the QPs of a multicast group.
@@ -97,21 +131,7 @@ fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     qp
 }
 
-/// Headers and payload of a frame. What did not come whole was built in this region.
-#[inline]
-fn open<'p>(bytes: &'p [u8], payload: SlotPayload<'p>, sealed: bool) -> Result<Packet<'p>, Counters> {
-    let len = match payload {
-        SlotPayload::Bytes(body) if sealed => return open_whole(bytes, body),
-        SlotPayload::Bytes(body) => body.len(),
-        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
-    };
-    let whole = bytes.len() + len + pad(len) + ICRC_SIZE;
-    let headers = Headers::of_built(bytes, whole).map_err(|_| Counters::RxMalformed)?;
-    Ok(Packet { headers, data: payload, len: len as u32, padded: true })
-}
-
 /// A whole frame: its headers make sense and its ICRC is right (IBTA 7.8.1).
-#[inline(never)]
 fn open_whole<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
     let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
@@ -139,6 +159,7 @@ pub(super) fn checked<'p>(
 }
 
 /// What is dropped in silence: a QP of another transport or state, a foreign partition (IBTA 9.6.1).
+#[inline]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
@@ -185,6 +206,7 @@ pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
+#[inline]
 fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {

@@ -17,6 +17,6 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     w.q.cnp_after = w.step.now + PACE_PS;
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
-    w.send_as(&Packet { bth, ..Packet::default() }, Payload::Empty, TRAFFIC_CLASS);
+    w.send_as(&Packet { bth, ..Packet::default() }, &Payload::Empty, TRAFFIC_CLASS);
     w.count(Counters::NpCnpSent);
 }

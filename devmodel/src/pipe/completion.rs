@@ -5,7 +5,7 @@ use super::{
     work::{Failure, Work},
 };
 use crate::{
-    region::{Effect, Func, TimerKind},
+    region::{Func, TimerKind},
     state::{Counters, CqRow, QpFlags},
     translate,
 };
@@ -65,47 +65,54 @@ pub(crate) fn error(
 
 /// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone; then its event was raised and the QP must go to
 /// error.
-#[inline]
 pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, cqe: Cqe64, solicited: bool) -> bool {
     append(w.func, w.step, cqn, cqe, solicited)
 }
 
 /// [`push`], for queues that are no QP's.
-#[inline]
 pub(crate) fn append(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     cqn: u32,
-    mut cqe: Cqe64,
+    cqe: Cqe64,
     solicited: bool,
 ) -> bool {
+    fill(func, step, cqn, solicited, |place| *place = cqe)
+}
+
+/// [`append`], of a completion that `fill` fills in.
+#[inline(always)]
+pub(crate) fn fill(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    cqn: u32,
+    solicited: bool,
+    fill: impl FnOnce(&mut Cqe64),
+) -> bool {
     let Some(index) = func.index::<CqRow>(cqn) else { return false };
-    let Some(row) = func.row::<CqRow>(index) else { return false };
+    let Some(mut row) = func.hold::<CqRow>(index) else { return false };
     let size = 1u32 << row.log_size;
-    let (pi, dbr, flags, uid) = (row.pi, row.dbr, row.flags, row.head.uid);
+    let pi = row.pi;
     if row.status != u32::from(CqStatus::Ok.raw()) {
         return false;
     }
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
     let slot = (pi & (size - 1)) << log_cqe;
     let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
-    let mut ci = row.ci;
-    let ignore_overrun = flags & 1 != 0;
-    if pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun {
+    let full = |ci: u32| pi.wrapping_sub(ci) & 0xff_ffff >= size;
+    let ignore_overrun = row.flags & 1 != 0;
+    if full(row.ci) && !ignore_overrun {
         let mut word = [0; 4];
-        if step.host.read(func.rid(), dbr, &mut word).is_ok() {
-            ci = u32::from_be_bytes(word) & 0xff_ffff;
+        if step.host.read(func.rid(), row.dbr, &mut word).is_ok() {
+            row.ci = u32::from_be_bytes(word) & 0xff_ffff;
         }
     }
-    let full = pi.wrapping_sub(ci) & 0xff_ffff >= size && !ignore_overrun;
-    let Some(row) = func.row_mut::<CqRow>(index) else { return false };
-    row.ci = ci;
-    let Some(at) = at.filter(|_| !full) else {
+    let Some(at) = at.filter(|_| ignore_overrun || !full(row.ci)) else {
         row.status = CqStatus::Overflow.raw().into();
-        event::cq_error(func, uid, cqn);
+        event::cq_error(func, row.head.uid, cqn);
         return false;
     };
-    cqe.set().owner(pi >> row.log_size & 1 != 0);
+    let owner = pi >> row.log_size & 1 != 0;
     row.pi = pi.wrapping_add(1);
     if solicited {
         row.solicited = row.pi;
@@ -116,7 +123,10 @@ pub(crate) fn append(
         ArmState::SolicitedArmed => solicited,
         _ => false,
     };
-    func.effect(Effect::Write { at, data: cqe.as_bytes() });
+    func.complete(at, |cqe| {
+        fill(cqe);
+        cqe.set().owner(owner);
+    });
     if fires {
         tell(func, step.now, index);
     }
@@ -125,6 +135,7 @@ pub(crate) fn append(
 
 /// An armed CQ has something to tell of: it does, or, if it is moderated, waits for more or for its period to end
 /// (`cq_max_count`, `cq_period`; either is 0: not moderated).
+#[inline(never)]
 fn tell(func: &mut Func<'_>, now: u64, index: u32) {
     let Some(row) = func.row_mut::<CqRow>(index) else { return };
     let [period, count] = row.moderation;

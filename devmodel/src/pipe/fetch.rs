@@ -43,8 +43,25 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
+    /// One that asks for nothing.
+    pub(crate) const NONE: Self = Self {
+        opcode: WqeOpcode::Nop,
+        ds: 0,
+        fence: FenceMode::from_raw(0),
+        signaled: false,
+        solicited: false,
+        imm: 0,
+        raddr: 0,
+        rkey: 0,
+        operands: [0; 2],
+        data: [0; 2],
+        inline: false,
+        length: 0,
+        xrc_srqn: 0,
+    };
+
     /// What the control segment says.
-    #[inline]
+    #[inline(always)]
     fn of(ctrl: &CtrlSeg) -> Self {
         Self {
             opcode: ctrl.opcode(),
@@ -53,13 +70,7 @@ impl Wqe {
             signaled: ctrl.ce().raw() & 2 != 0,
             solicited: ctrl.se(),
             imm: ctrl.imm(),
-            raddr: 0,
-            rkey: 0,
-            operands: [0; 2],
-            data: [0; 2],
-            inline: false,
-            length: 0,
-            xrc_srqn: 0,
+            ..Self::NONE
         }
     }
 }
@@ -75,7 +86,7 @@ pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
 }
 
 /// Reads basic block `index` into the front of the step's WQE buffer, `at` blocks from its start.
-#[inline]
+#[inline(always)]
 fn block(w: &mut Work<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
     let slot = u32::from(index) & ((1u32 << w.q.log_sq) - 1);
     let from = translate::queue(w.func, &w.q.memory, w.q.sq_offset + (slot << WQE_BB_SHIFT))?;
@@ -92,31 +103,34 @@ pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
     }
 }
 
-/// Fetches and checks the WQE at `index`. On a refusal also says how many segments it seems to have.
-pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16) -> Result<Wqe, (u8, Failure)> {
+/// Fetches and checks the WQE at `index`, and puts what it means into `out`. On a refusal also says how many segments it
+/// seems to have.
+#[inline(always)]
+pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result<(), (u8, Failure)> {
     let ctrl = read(w, index)?;
     let ds = ctrl.ds();
     let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
-    if w.q.service == ServiceType::Rc.raw() {
-        return take_apart(bytes, &ctrl, WQE_DS).map_err(|failure| (ds, failure));
-    }
-    unlike_rc(bytes, &ctrl, ServiceType::from_raw(w.q.service)).map_err(|failure| (ds, failure))
+    let done = match w.q.service == ServiceType::Rc.raw() {
+        true => take_apart(bytes, &ctrl, WQE_DS, out),
+        false => unlike_rc(bytes, &ctrl, ServiceType::from_raw(w.q.service), out),
+    };
+    done.map_err(|failure| (ds, failure))
 }
 
 /// A WQE of another connected service: XRC has a segment more, UC fewer operations.
 #[cold]
-fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType) -> Result<Wqe, Failure> {
+fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType, out: &mut Wqe) -> Result<(), Failure> {
     if service == ServiceType::Xrc && !matches!(ctrl.opcode(), WqeOpcode::Nop | WqeOpcode::Umr) {
         let xrc = XrcSeg::read(bytes.get(WQE_DS..).unwrap_or_default());
-        let mut wqe = take_apart(bytes, ctrl, 2 * WQE_DS)?;
-        wqe.xrc_srqn = xrc.xrc_srqn().0;
-        return Ok(wqe);
+        take_apart(bytes, ctrl, 2 * WQE_DS, out)?;
+        out.xrc_srqn = xrc.xrc_srqn().0;
+        return Ok(());
     }
-    let wqe = take_apart(bytes, ctrl, WQE_DS)?;
-    let reads = wqe.opcode == WqeOpcode::RdmaRead || wqe.opcode.is_atomic();
-    match service == ServiceType::Uc && (reads || wqe.opcode == WqeOpcode::SendInval) {
+    take_apart(bytes, ctrl, WQE_DS, out)?;
+    let reads = out.opcode == WqeOpcode::RdmaRead || out.opcode.is_atomic();
+    match service == ServiceType::Uc && (reads || out.opcode == WqeOpcode::SendInval) {
         true => Err(refuse(CqeSyndrome::LocalQpOpErr)),
-        false => Ok(wqe),
+        false => Ok(()),
     }
 }
 
@@ -142,7 +156,7 @@ pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvS
 }
 
 /// Reads the WQE at `index` into the step's buffer and checks what holds for all.
-#[inline]
+#[inline(always)]
 fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
     block(w, index, 0).ok_or((1, refuse(CqeSyndrome::LocalQpOpErr)))?;
     let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
@@ -159,23 +173,30 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
     {
         return Err(bad);
     }
-    for at in 1..blocks(ds) {
-        block(w, index.wrapping_add(at), at.into()).ok_or(bad)?;
+    match blocks(ds) {
+        1 => {}
+        blocks => rest(w, index, blocks).ok_or(bad)?,
     }
     Ok(ctrl)
 }
 
+/// Reads the blocks of a WQE behind the first.
+#[inline(never)]
+fn rest(w: &mut Work<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
+    (1..blocks).try_for_each(|at| block(w, index.wrapping_add(at), at.into()))
+}
+
 /// The meaning of a WQE's bytes; what its opcode calls for begins at `at`.
 #[inline]
-fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize) -> Result<Wqe, Failure> {
+fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize, wqe: &mut Wqe) -> Result<(), Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
-    let mut wqe = Wqe::of(ctrl);
+    *wqe = Wqe::of(ctrl);
     let opcode = wqe.opcode;
     match opcode {
-        WqeOpcode::Nop | WqeOpcode::LocalInval => return Ok(wqe),
+        WqeOpcode::Nop | WqeOpcode::LocalInval => return Ok(()),
         WqeOpcode::Umr => {
             wqe.data = [at as u16, bytes.len() as u16];
-            return Ok(wqe);
+            return Ok(());
         }
         WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInval => {}
         WqeOpcode::RdmaWrite
@@ -198,8 +219,7 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize) -> Result<Wqe, Failur
         _ => return Err(bad),
     }
     let list = bytes.get(at..).ok_or(bad)?;
-    data(&mut wqe, list, at)?;
-    Ok(wqe)
+    data(wqe, list, at)
 }
 
 /// Inline data or data segments, from byte `at` of the WQE to its end.

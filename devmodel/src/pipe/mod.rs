@@ -51,47 +51,70 @@ use hwspec::context::{QpState, ServiceType};
 use work::Work;
 
 /// Runs one job on its function.
+#[inline(always)]
 pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match job {
+        Job::Arrive => arrive(func, step),
+        Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
+        other => seldom(other, func, step),
+    }
+}
+
+/// A frame waits in the ring.
+#[inline(never)]
+fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
+    arrive::take(func, step, arrived);
+}
+
+/// A send doorbell, of a QP or of a send queue without one.
+#[inline(never)]
+fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
+    let qp = func.index::<QpRow>(qpn);
+    if qp.and_then(|qp| with(func, step, qp, |w| doorbell::ring(w, uar))).is_none() {
+        ethernet::ring(func, step, qpn, uar);
+    }
+}
+
+/// The other jobs.
+#[inline(never)]
+fn seldom(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
+    match job {
+        Job::Arrive => arrive(func, step),
+        Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
         Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
         Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
         Job::EqUpdate { eqn, ci, arm } => event::update(func, eqn, ci, arm),
-        Job::Doorbell { qpn, uar } => match func.index::<QpRow>(qpn).filter(|qp| func.exists::<QpRow>(*qp)) {
-            Some(qp) => with(func, step, qp, |w| doorbell::ring(w, uar)),
-            None => ethernet::ring(func, step, qpn, uar),
-        },
-        Job::Arrive => {
-            if let Some((qp, packet)) = arrive::take(func, step) {
-                arrived(func, step, qp, &packet);
-            }
-        }
         Job::Transmit { sq } => ethernet::run(func, step, sq),
-        Job::Execute { qp } => with(func, step, qp, |w| w.execute = true),
+        Job::Execute { qp } => {
+            with(func, step, qp, |w| w.execute = true);
+        }
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
-        Job::Timeout { qp, kind } => with(func, step, qp, |w| timers::expire(w, kind)),
-        Job::Flush { qp } => with(func, step, qp, |w| {
-            if w.state() == QpState::Err {
-                flush::enter_error(w);
-            }
-        }),
+        Job::Timeout { qp, kind } => {
+            with(func, step, qp, |w| timers::expire(w, kind));
+        }
+        Job::Flush { qp } => {
+            with(func, step, qp, |w| {
+                if w.state() == QpState::Err {
+                    flush::enter_error(w);
+                }
+            });
+        }
     }
 }
 
 /// Runs [`Job::Arrive`] on a frame that did not come through the ring: headers and the payload behind them.
-#[inline]
+#[inline(never)]
 pub(crate) fn arrive_in_hand(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     headers: &[u8],
     payload: SlotPayload<'_>,
 ) {
-    if let Some((qp, packet)) = arrive::accept(func, step, headers, payload, false) {
-        arrived(func, step, qp, &packet);
-    }
+    arrive::accept(func, step, headers, payload, false, arrived);
 }
 
-#[inline]
+#[inline(always)]
 fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
     if qp >= arrive::GENERAL {
         return datagram::deliver(func, step, packet, qp);
@@ -99,9 +122,14 @@ fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
     with(func, step, qp, |w| arrive::route(w, packet));
 }
 
-/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that, on one copy of the QP's row.
-#[inline]
-fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&mut Work<'_, '_, '_>)) {
+/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that. `None` if there is no such QP.
+#[inline(always)]
+fn with(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    qp: u32,
+    stage: impl FnOnce(&mut Work<'_, '_, '_>),
+) -> Option<()> {
     Work::on(func, step, qp, |w| {
         let party = Party(w.q.head.party);
         // A target of XRC has no memory of its own, and may outlive whoever created it.
@@ -113,7 +141,7 @@ fn with(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, stage: impl FnOnce(&m
         if std::mem::take(&mut w.execute) {
             execute(w);
         }
-    });
+    })
 }
 
 /// The QP's turn to send: answers before requests.
@@ -141,7 +169,9 @@ fn execute(w: &mut Work<'_, '_, '_>) {
             if responses::waiting(w) {
                 responses::run(w, &mut budget);
             }
-            requester::run(w, &mut budget);
+            if requester::waiting(w) {
+                requester::run(w, &mut budget);
+            }
         }
         _ => {}
     }

@@ -101,15 +101,15 @@ impl Work<'_, '_, '_> {
 
     /// Sends a packet to the peer. False if the QP has no address to send from.
     #[inline]
-    pub(crate) fn send(&mut self, packet: &Packet, payload: Payload) -> bool {
+    pub(crate) fn send(&mut self, packet: &Packet, payload: &Payload) -> bool {
         let traffic_class = self.q.tclass & !3 | ECT0;
         self.send_as(packet, payload, traffic_class)
     }
 
     /// Sends a packet with a traffic class of its own.
-    pub(crate) fn send_as(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
+    pub(crate) fn send_as(&mut self, packet: &Packet, payload: &Payload, traffic_class: u8) -> bool {
         if self.is_infiniband() {
-            return self.send_routed(packet, payload, traffic_class);
+            return self.send_routed(packet, *payload, traffic_class);
         }
         let q = &self.q;
         let f = self.func.function();
@@ -128,11 +128,11 @@ impl Work<'_, '_, '_> {
         let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
         frame.header_len = written as u16;
         // Only what is there: a copy of the whole would wait until its parts have been stored.
-        frame.payload = match payload {
-            Payload::Empty => Payload::Empty,
-            Payload::Staged(at, len) => Payload::Staged(at, len),
-            pieces => pieces,
-        };
+        match *payload {
+            Payload::Empty => frame.payload = Payload::Empty,
+            Payload::Staged(at, len) => frame.payload = Payload::Staged(at, len),
+            Payload::Pieces(..) => frame.refer(payload),
+        }
         bytes.out.add();
         let bytes = written + len + pad(len) + ICRC_SIZE;
         self.func.count(Counters::TxPackets, 1);
@@ -161,6 +161,6 @@ impl Work<'_, '_, '_> {
         let mut aeth = Aeth::zeroed();
         aeth.set().syndrome(syndrome).msn(Psn::new(self.q.rx_msn));
         let packet = Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..Packet::default() };
-        self.send(&packet, Payload::Empty);
+        self.send(&packet, &Payload::Empty);
     }
 }

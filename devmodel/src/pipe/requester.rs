@@ -27,29 +27,30 @@ use hwspec::{
 const WINDOW: u32 = 1 << 22;
 
 /// Kinds of request by what answers them.
+#[inline(always)]
 pub(crate) fn is_answered(opcode: u8) -> bool {
     let opcode = WqeOpcode::from_raw(opcode);
     opcode == WqeOpcode::RdmaRead || opcode.is_atomic()
 }
 
+/// Whether there is anything to send.
+#[inline(always)]
+pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
+    w.q.sr_send != w.q.sr_tail || w.q.sq_next != w.q.sq_pi
+}
+
 /// Sends up to `budget` packets: first what must be sent again, then new requests.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    // The request at hand: which, and as it was taken or fetched again.
-    let mut cached: Option<(u32, SendRecord, Wqe)> = None;
-    loop {
-        if w.q.has(QpFlags::RNR_WAIT) || !matches!(w.state(), QpState::Rts | QpState::SqDrained) {
-            return;
-        }
-        if w.q.sr_send == w.q.sr_tail {
-            match admit(w) {
-                Some((record, wqe)) => cached = Some((w.q.sr_send, record, wqe)),
-                None => return,
-            }
-        }
+    // The request at hand, as it was taken or fetched again, and which it is.
+    let (mut wqe, mut of) = (Wqe::NONE, None);
+    while !w.q.has(QpFlags::RNR_WAIT) && matches!(w.state(), QpState::Rts | QpState::SqDrained) {
         let at = w.q.sr_send;
-        let record = match &cached {
-            Some((of, record, _)) if *of == at => *record,
-            _ => *w.func.send_record(w.qp, at),
+        let record = if at == w.q.sr_tail {
+            let Some(record) = admit(w, &mut wqe) else { return };
+            of = Some(at);
+            record
+        } else {
+            *w.func.send_record(w.qp, at)
         };
         if record.status != 0 {
             // Nothing goes past a request that failed here.
@@ -64,14 +65,14 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         }
-        let wqe = match &mut cached {
-            Some((of, _, wqe)) if *of == at => wqe,
-            other => match again(w, &record) {
-                Ok(wqe) => &mut other.insert((at, record, wqe)).2,
+        if of != Some(at) {
+            match again(w, &record) {
+                Ok(fetched) => wqe = fetched,
                 Err(failure) => return condemn(w, at, failure),
-            },
-        };
-        if let Err(failure) = transmit(w, &record, wqe, budget) {
+            }
+            of = Some(at);
+        }
+        if let Err(failure) = transmit(w, &record, &wqe, budget) {
             return condemn(w, at, failure);
         }
     }
@@ -79,7 +80,8 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 
 /// Fetches the WQE of a request under way once more. A program that wrote over it meanwhile has broken its word.
 pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
-    let wqe = fetch::wqe(w, record.wqe_index).map_err(|(_, failure)| failure)?;
+    let mut wqe = Wqe::NONE;
+    fetch::wqe(w, record.wqe_index, &mut wqe).map_err(|(_, failure)| failure)?;
     let same = wqe.opcode.raw() == record.opcode && wqe.length == record.length && wqe.ds == record.ds;
     if same { Ok(wqe) } else { Err(fetch::refuse(CqeSyndrome::LocalQpOpErr)) }
 }
@@ -90,6 +92,7 @@ fn next_record(w: &mut Work<'_, '_, '_>) {
 }
 
 /// Marks record `at` as failed here; it completes with that when all before it have completed.
+#[cold]
 fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     let record = w.func.send_record_mut(w.qp, at);
     record.status = failure.syndrome.raw();
@@ -98,34 +101,19 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     settle::settle(w, None);
 }
 
-/// Takes the next WQE into a send record. `None` if there is none or it has to wait.
-#[inline]
-fn admit(w: &mut Work<'_, '_, '_>) -> Option<(SendRecord, Wqe)> {
+/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if there is none or it has to wait.
+#[inline(always)]
+fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;
     let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
     if q.sq_next == q.sq_pi || full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
         return None;
     }
-    let index = q.sq_next;
-    let wqe = match fetch::wqe(w, index) {
-        Ok(wqe) => wqe,
-        Err((ds, failure)) => {
-            let psn = w.q.snd_psn;
-            let record = w.func.send_record_mut(w.qp, w.q.sr_tail);
-            *record = SendRecord {
-                wqe_index: index,
-                ds,
-                wqebbs: fetch::blocks(ds) as u8,
-                psn,
-                ..Default::default()
-            };
-            w.q.sq_next = index.wrapping_add(fetch::blocks(ds));
-            let at = w.q.sr_tail;
-            w.q.sr_tail = at.wrapping_add(1);
-            condemn(w, at, failure);
-            return None;
-        }
-    };
+    let (index, at, psn) = (q.sq_next, q.sr_tail, q.snd_psn);
+    if let Err((ds, failure)) = fetch::wqe(w, index, wqe) {
+        senseless(w, index, ds, failure);
+        return None;
+    }
     let answered = is_answered(wqe.opcode.raw());
     // IBTA 10.8.3.3: a fenced request waits for READs and atomics before it.
     let waits = match wqe.fence {
@@ -140,26 +128,21 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<(SendRecord, Wqe)> {
     let mtu = u32::from(w.q.mtu.max(256));
     let packets = match wqe.opcode {
         WqeOpcode::Nop | WqeOpcode::LocalInval | WqeOpcode::Umr => 0,
-        _ if wqe.opcode.is_atomic() => 1,
-        _ => wqe.length.div_ceil(mtu).max(1),
+        _ if wqe.length <= mtu || wqe.opcode.is_atomic() => 1,
+        _ => wqe.length.div_ceil(mtu),
     };
-    let under_way = Psn::new(w.q.snd_psn).ahead_of(Psn::new(w.q.una_psn)) as u32;
+    let under_way = Psn::new(psn).ahead_of(Psn::new(w.q.una_psn)) as u32;
     if under_way != 0 && under_way + packets > WINDOW {
         return None;
     }
     let mut failure = None;
-    if wqe.opcode == WqeOpcode::LocalInval {
-        if translate::invalidate(w.func, w.user(), wqe.imm, false).is_err() {
-            failure = Some(umr::REFUSED);
-        }
-    } else if wqe.opcode == WqeOpcode::Umr {
-        failure = umr::carry_out(w, &wqe).err();
+    if packets == 0 {
+        failure = local(w, wqe).err();
     } else if !answered && !wqe.inline {
         // A READ's list is looked at when its data come (row 35 of the conformance table).
         let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
         failure = lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure);
     }
-    let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
     let record = SendRecord {
         wqe_index: index,
         wqebbs: fetch::blocks(wqe.ds) as u8,
@@ -183,14 +166,40 @@ fn admit(w: &mut Work<'_, '_, '_>) -> Option<(SendRecord, Wqe)> {
     }
     w.q.sq_reads += u16::from(answered);
     w.q.snd_psn = Psn::new(psn).add(packets).get();
-    Some((record, wqe))
+    Some(record)
 }
 
+/// A WQE that makes no sense becomes a request that has failed.
+#[cold]
+fn senseless(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
+    let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
+    let wqebbs = fetch::blocks(ds);
+    *w.func.send_record_mut(w.qp, at) =
+        SendRecord { wqe_index: index, ds, wqebbs: wqebbs as u8, psn, ..Default::default() };
+    w.q.sq_next = index.wrapping_add(wqebbs);
+    w.q.sr_tail = at.wrapping_add(1);
+    condemn(w, at, failure);
+}
+
+/// A request that sends nothing: what it does is done here.
+#[cold]
+fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
+    match wqe.opcode {
+        WqeOpcode::LocalInval => {
+            translate::invalidate(w.func, w.user(), wqe.imm, false).map_err(|_| umr::REFUSED)
+        }
+        WqeOpcode::Umr => umr::carry_out(w, wqe),
+        _ => Ok(()),
+    }
+}
+
+#[inline(always)]
 pub(crate) fn domain(w: &Work<'_, '_, '_>) -> Domain {
     Domain { user: w.user(), rlky: w.q.has(QpFlags::RESERVED_LKEY) }
 }
 
 /// Sends the packets of one request from where it stands.
+#[inline(always)]
 fn transmit(
     w: &mut Work<'_, '_, '_>,
     record: &SendRecord,
@@ -199,13 +208,8 @@ fn transmit(
 ) -> Result<(), Failure> {
     let mtu = u32::from(w.q.mtu.max(256));
     if is_answered(record.opcode) {
-        let skip = w.q.sr_packet;
-        let psn = Psn::new(record.psn).add(skip).get();
-        let packet = question(w, record, wqe, psn, skip * mtu);
-        w.send(&packet, Payload::Empty);
+        ask(w, record, wqe, mtu);
         *budget -= 1;
-        sent(w, Psn::new(record.psn).add(record.packets).get());
-        next_record(w);
         return Ok(());
     }
     let reliable = w.q.service != ServiceType::Uc.raw();
@@ -235,7 +239,7 @@ fn transmit(
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
             packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
             packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
-            alike = w.send(&packet, payload) && middle;
+            alike = w.send(&packet, &payload) && middle;
         }
         *budget -= 1;
         sent(w, Psn::new(psn).add(1).get());
@@ -247,6 +251,17 @@ fn transmit(
     }
     w.ready = true;
     Ok(())
+}
+
+/// Sends a READ or atomic request; a READ from where its answers stand.
+#[inline(never)]
+fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, mtu: u32) {
+    let skip = w.q.sr_packet;
+    let psn = Psn::new(record.psn).add(skip).get();
+    let packet = question(w, record, wqe, psn, skip * mtu);
+    w.send(&packet, &Payload::Empty);
+    sent(w, Psn::new(record.psn).add(record.packets).get());
+    next_record(w);
 }
 
 /// A READ or atomic request (IBTA 9.4.3, 9.4.5); a READ from byte `skip` on.
@@ -305,6 +320,7 @@ fn sent(w: &mut Work<'_, '_, '_>, end: u32) {
 
 /// Starts the acknowledgement timer anew (IBTA 9.7.6.1.3): 4.096 us x 2^T; T = 0 never runs out. A ConnectX-5 detects
 /// after 1.72 times that, and has a least T.
+#[inline]
 pub(crate) fn start_timer(w: &mut Work<'_, '_, '_>) {
     let t = u32::from(w.q.ack_timeout & 0x1f);
     w.q.ack_deadline = match t {

@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{
     Profile,
-    region::{Effect, Piece},
+    region::{Effect, Piece, SlotPayload},
     state::{Counters, QpFlags, ReadResource, RxMessage, SrqRow},
     translate::{self, Fault, access},
 };
 use hwspec::{
-    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32, vendor_err},
+    cqe::{CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32, vendor_err},
     eqe::EventType,
     handle::{Psn, Qpn},
     layout::Bits,
@@ -214,7 +214,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     if let Some(key) = key {
         translate::may_invalidate(w.func, w.user(), key, true).map_err(|_| ACCESS)?;
     }
-    let mut inline = None;
+    let (mut fetched, mut inline) = ([0; INLINE_32], None);
     if packet.len > 0 {
         let Some(domain) = receive::load(w, index) else { return Err(protection) };
         let room = lists::capacity(&w.step.buffers.receive).min(MAX_MESSAGE.into());
@@ -225,9 +225,13 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
         if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
             // The keys are checked all the same; the driver copies where they point.
             resolved(w, packet.len, domain, protection, |_, _| Ok(()))?;
-            let mut bytes = [0; INLINE_32];
-            lists::bytes(w.step, &packet.data, &mut bytes).map_err(|_| Lost)?;
-            inline = Some(bytes);
+            inline = Some(match packet.data {
+                SlotPayload::Bytes(bytes) => bytes,
+                SlotPayload::Pieces(..) => {
+                    lists::bytes(w.step, &packet.data, &mut fetched).map_err(|_| Lost)?;
+                    &fetched[..packet.len as usize]
+                }
+            });
         } else {
             scatter(w, packet, domain, protection)?;
         }
@@ -285,6 +289,7 @@ fn resolved(
 }
 
 /// A message is whole: MSN, receive WQE, completion.
+#[inline(always)]
 fn complete(
     w: &mut Work<'_, '_, '_>,
     kind: CqeOpcode,
@@ -292,30 +297,30 @@ fn complete(
     len: u32,
     imm: u32,
     solicited: bool,
-    inline: Option<[u8; INLINE_32]>,
+    inline: Option<&[u8]>,
 ) -> Result<(), Refusal> {
     finish_message(w);
     receive::done(w);
-    let mut bytes = [0; Cqe64::SIZE];
-    if let Some(inline) = inline {
-        bytes[..INLINE_32].copy_from_slice(&inline);
-    }
-    let mut cqe = Cqe64::from_bytes(bytes);
-    cqe.set()
-        .srqn_uidx(completion::user_index(w, true))
-        .imm_inval_pkey(imm)
-        .byte_cnt(len)
-        .timestamp(completion::timestamp(w.step.now))
-        .qpn(Qpn(w.qpn()))
-        .wqe_counter(index)
-        .opcode(kind)
-        .cqe_format(if inline.is_some() { CqeFormat::Inline32 } else { CqeFormat::NoInline })
-        .se(solicited);
-    if completion::push(w, w.q.cqn_rcv, cqe, solicited) {
-        Ok(())
-    } else {
-        Err(Fatal(NakCode::RemoteOperational, None))
-    }
+    let (user, qpn, now) = (completion::user_index(w, true), w.qpn(), completion::timestamp(w.step.now));
+    let appended = completion::fill(w.func, w.step, w.q.cqn_rcv, solicited, |cqe| {
+        let mut format = CqeFormat::NoInline;
+        if let Some(inline) = inline {
+            let len = inline.len().min(INLINE_32);
+            cqe.as_bytes_mut()[..len].copy_from_slice(&inline[..len]);
+            format = CqeFormat::Inline32;
+        }
+        cqe.set()
+            .srqn_uidx(user)
+            .imm_inval_pkey(imm)
+            .byte_cnt(len)
+            .timestamp(now)
+            .qpn(Qpn(qpn))
+            .wqe_counter(index)
+            .opcode(kind)
+            .cqe_format(format)
+            .se(solicited);
+    });
+    if appended { Ok(()) } else { Err(Fatal(NakCode::RemoteOperational, None)) }
 }
 
 fn finish_message(w: &mut Work<'_, '_, '_>) {

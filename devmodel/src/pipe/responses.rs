@@ -26,33 +26,9 @@ pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
 }
 
 /// Sends up to `budget` packets.
+#[inline]
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    while w.q.rr_send != w.q.rr_tail {
-        let at = w.q.rr_send;
-        let one = *w.func.read_resource(w.qp, at);
-        if one.answered != duplicate::ANSWERED {
-            let whole = match one.kind {
-                duplicate::READ => read(w, &one, budget),
-                _ => atomic(w, &one, budget),
-            };
-            match whole {
-                Some(true) => w.func.read_resource_mut(w.qp, at).answered = duplicate::ANSWERED,
-                Some(false) => {
-                    w.ready = true;
-                    return;
-                }
-                None => {
-                    // The key died under the READ: everything from here on is refused.
-                    w.q.rr_send = w.q.rr_tail;
-                    w.q.rr_packet = 0;
-                    break;
-                }
-            }
-        }
-        w.q.rr_send = at.wrapping_add(1);
-        w.q.rr_packet = 0;
-    }
-    if !w.q.has(QpFlags::ACK_OWED) {
+    if w.q.rr_send != w.q.rr_tail && !answers(w, budget) || !w.q.has(QpFlags::ACK_OWED) {
         return;
     }
     if *budget == 0 {
@@ -68,7 +44,39 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
+/// Sends what READs and atomics are owed. False if there is more than may be sent now.
+#[inline(never)]
+fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
+    while w.q.rr_send != w.q.rr_tail {
+        let at = w.q.rr_send;
+        let one = *w.func.read_resource(w.qp, at);
+        if one.answered != duplicate::ANSWERED {
+            let whole = match one.kind {
+                duplicate::READ => read(w, &one, budget),
+                _ => atomic(w, &one, budget),
+            };
+            match whole {
+                Some(true) => w.func.read_resource_mut(w.qp, at).answered = duplicate::ANSWERED,
+                Some(false) => {
+                    w.ready = true;
+                    return false;
+                }
+                None => {
+                    // The key died under the READ: everything from here on is refused.
+                    w.q.rr_send = w.q.rr_tail;
+                    w.q.rr_packet = 0;
+                    break;
+                }
+            }
+        }
+        w.q.rr_send = at.wrapping_add(1);
+        w.q.rr_packet = 0;
+    }
+    true
+}
+
 /// The QP refused a request for good: receive completion, event, ERR (IBTA 9.9.3).
+#[cold]
 pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());
     if w.q.rx_status != 0 && w.q.rx.kind == receive::SEND {
@@ -123,7 +131,7 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
             w.send_alike(psn, false, payload);
         } else {
             let packet = Packet { bth: w.bth(opcode, psn), aeth: aeth(one.msn), ..Packet::default() };
-            alike = w.send(&packet, payload) && middle;
+            alike = w.send(&packet, &payload) && middle;
         }
         *budget -= 1;
         w.q.rr_packet = i + 1;
@@ -165,7 +173,7 @@ fn atomic(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Opt
     let mut atomic_ack = AtomicAckEth::zeroed();
     atomic_ack.set().original(one.original);
     let bth = w.bth(BthOpcode::RcAtomicAck, one.psn);
-    w.send(&Packet { bth, aeth: aeth(one.msn), atomic_ack, ..Packet::default() }, Payload::Empty);
+    w.send(&Packet { bth, aeth: aeth(one.msn), atomic_ack, ..Packet::default() }, &Payload::Empty);
     *budget -= 1;
     Some(true)
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::state::{QpFlags, SendRecord};
 use hwspec::{
-    cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
+    cqe::{CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
     eqe::EventType,
     handle::{Psn, Qpn},
 };
@@ -67,21 +67,24 @@ pub(crate) fn complete(
     record: &SendRecord,
     inline: Option<&[u8; INLINE_32]>,
 ) -> bool {
-    let mut bytes = [0; Cqe64::SIZE];
-    if let Some(inline) = inline {
-        bytes[..INLINE_32].copy_from_slice(inline);
-    }
-    let mut cqe = Cqe64::from_bytes(bytes);
-    cqe.set()
-        .srqn_uidx(completion::user_index(w, false))
-        .byte_cnt(record.length)
-        .timestamp(completion::timestamp(w.step.now))
-        .sop(record.opcode)
-        .qpn(Qpn(w.qpn()))
-        .wqe_counter(record.wqe_index)
-        .opcode(CqeOpcode::Req)
-        .cqe_format(if inline.is_some() { CqeFormat::Inline32 } else { CqeFormat::NoInline });
-    if completion::push(w, w.q.cqn_snd, cqe, false) {
+    let (index, qpn, now) = (completion::user_index(w, false), w.qpn(), completion::timestamp(w.step.now));
+    let appended = completion::fill(w.func, w.step, w.q.cqn_snd, false, |cqe| {
+        let mut format = CqeFormat::NoInline;
+        if let Some(inline) = inline {
+            cqe.as_bytes_mut()[..INLINE_32].copy_from_slice(inline);
+            format = CqeFormat::Inline32;
+        }
+        cqe.set()
+            .srqn_uidx(index)
+            .byte_cnt(record.length)
+            .timestamp(now)
+            .sop(record.opcode)
+            .qpn(Qpn(qpn))
+            .wqe_counter(record.wqe_index)
+            .opcode(CqeOpcode::Req)
+            .cqe_format(format);
+    });
+    if appended {
         return true;
     }
     unreported(w);

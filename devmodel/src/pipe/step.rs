@@ -24,6 +24,14 @@ pub struct Frame {
     pub payload: Payload,
 }
 
+impl Frame {
+    /// The payload lies elsewhere.
+    #[inline(never)]
+    pub(crate) fn refer(&mut self, payload: &Payload) {
+        self.payload = *payload;
+    }
+}
+
 /// Frames of a step. Their places are kept from one to the next, for a frame is large.
 #[derive(Default)]
 pub(crate) struct Outbox {

@@ -35,8 +35,9 @@ pub(crate) const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_
 
 /// The next work request of the driver's own queue pair for UMR.
 pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
-    match fetch::wqe(w, index) {
-        Ok(wqe) => {
+    let mut wqe = Wqe::NONE;
+    match fetch::wqe(w, index, &mut wqe) {
+        Ok(()) => {
             let done = match wqe.opcode {
                 WqeOpcode::Nop => Ok(()),
                 WqeOpcode::Umr => carry_out(w, &wqe),

@@ -2,13 +2,14 @@
 
 use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock};
 use crate::{
-    host::{Host, Party, Rid},
+    host::{Host, Iova, Party, Rid},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
         SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
     },
 };
+use hwspec::cqe::Cqe64;
 use std::{
     marker::PhantomData,
     sync::atomic::{
@@ -334,6 +335,16 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn effect(&mut self, effect: super::Effect<'_>) -> bool {
         self.journal.effect(effect)
+    }
+
+    /// Notes a completion that `fill` fills in, from zeros on, to be written to `at` when the job commits. False if the journal
+    /// is full: commit first.
+    #[inline(always)]
+    pub fn complete(&mut self, at: Iova, fill: impl FnOnce(&mut Cqe64)) -> bool {
+        let Some(cqe) = self.journal.completion(at) else { return false };
+        fill(cqe);
+        self.journal.note_completion();
+        true
     }
 
     /// Whether the journal has room for another job of ordinary size.

@@ -14,6 +14,7 @@
 
 use super::{Memic, Region, Table, memic};
 use crate::host::{Host, Iova, Party, Rid};
+use hwspec::cqe::Cqe64;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 const ENTRIES: usize = 512;
@@ -187,6 +188,33 @@ impl Journal {
         }
         words.effects.store(n as u32 + 1, Release);
         true
+    }
+
+    /// The place for a completion that goes to `at`, empty; it is noted when [`note_completion`](Self::note_completion) says so.
+    /// `None` if there is no room.
+    // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
+    #[inline(always)]
+    pub(super) fn completion(&self, at: Iova) -> Option<&mut Cqe64> {
+        let n = self.words().effects.load(Relaxed) as usize;
+        if n >= NOTED {
+            return None;
+        }
+        // SAFETY: bounded above; the caller holds the lock and keeps no other reference; whatever the bytes are they are a
+        // `Noted`, and whatever its data are they are a CQE, which is a string of bytes.
+        let cqe = unsafe {
+            let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n);
+            ((*noted).kind, (*noted).len, (*noted).at) = (WRITE, Cqe64::SIZE as u32, at);
+            &mut *(&raw mut (*noted).data).cast::<Cqe64>()
+        };
+        *cqe = Cqe64::zeroed();
+        Some(cqe)
+    }
+
+    /// The completion whose place was asked for is one of the effects.
+    #[inline(always)]
+    pub(super) fn note_completion(&self) {
+        let words = self.words();
+        words.effects.store(words.effects.load(Relaxed) + 1, Release);
     }
 
     /// Whether a job of ordinary size still fits.

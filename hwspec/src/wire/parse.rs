@@ -67,7 +67,8 @@ pub struct Headers<'a> {
     // From the start of the frame; `end` is where the ICRC begins.
     ext: u16,
     end: u32,
-    bth: Bth,
+    // The BTH, as words: bytes at any offset would be written and read in different widths.
+    words: (u32, u64),
 }
 
 impl<'a> Headers<'a> {
@@ -132,12 +133,21 @@ impl<'a> Headers<'a> {
             return Err(ParseError::Truncated);
         }
         let end = (end - ICRC_SIZE) as u32;
-        Ok(Self { head, frame_len, ip: ip as u8, v6, routed: false, ext: ext as u16, end, bth })
+        Ok(Self {
+            head,
+            frame_len,
+            ip: ip as u8,
+            v6,
+            routed: false,
+            ext: ext as u16,
+            end,
+            words: bth.words(),
+        })
     }
 
     /// The headers of a frame of `frame_len` bytes that [`write_headers`](super::write_headers) wrote here and nobody touched
     /// since: they are not asked once more whether they are right.
-    #[inline]
+    #[inline(always)]
     pub fn of_built(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
         let mut ip = Ethernet::SIZE;
         let ethertype = |at: usize| read::<[u8; 2]>(head, at - 2).map(u16::from_be_bytes);
@@ -156,7 +166,16 @@ impl<'a> Headers<'a> {
             return Err(ParseError::Truncated);
         }
         let end = (frame_len - ICRC_SIZE) as u32;
-        Ok(Self { head, frame_len, ip: ip as u8, v6, routed: false, ext: ext as u16, end, bth })
+        Ok(Self {
+            head,
+            frame_len,
+            ip: ip as u8,
+            v6,
+            routed: false,
+            ext: ext as u16,
+            end,
+            words: bth.words(),
+        })
     }
 
     /// Parses the first bytes of an InfiniBand frame of `frame_len` bytes, LRH to VCRC. `head` must hold all headers.
@@ -190,7 +209,7 @@ impl<'a> Headers<'a> {
             return Err(ParseError::Truncated);
         }
         let (ip, end) = (Lrh::SIZE as u8, (len - ICRC_SIZE) as u32);
-        Ok(Self { head, frame_len, ip, v6: global, routed: true, ext: ext as u16, end, bth })
+        Ok(Self { head, frame_len, ip, v6: global, routed: true, ext: ext as u16, end, words: bth.words() })
     }
 
     /// The LRH, if the frame begins with one.
@@ -259,7 +278,7 @@ impl<'a> Headers<'a> {
     /// Congestion was experienced on the way (ECN 0b11; on InfiniBand FECN).
     #[inline]
     pub fn is_ce_marked(&self) -> bool {
-        if self.routed { self.bth.fecn() } else { self.traffic_class() & 3 == 3 }
+        if self.routed { self.bth().fecn() } else { self.traffic_class() & 3 == 3 }
     }
     /// The GRH area of a received UD message: the GRH or IPv6 header, or the IPv4 header in its last 20 bytes (annex
     /// A17.4.5.1); zeros if the packet has no GRH.
@@ -294,53 +313,53 @@ impl<'a> Headers<'a> {
     /// The BTH.
     #[inline]
     pub fn bth(&self) -> Bth {
-        self.bth
+        Bth::from_words(self.words.0, self.words.1)
     }
     /// The DETH, if the opcode has one.
     #[inline]
     pub fn deth(&self) -> Option<Deth> {
-        self.bth.opcode().has_deth().then(|| self.at(self.ext.into()))
+        self.bth().opcode().has_deth().then(|| self.at(self.ext.into()))
     }
     /// The XRCETH, if the opcode has one.
     #[inline]
     pub fn xrceth(&self) -> Option<XrcEth> {
-        self.bth.opcode().has_xrceth().then(|| self.at(self.ext.into()))
+        self.bth().opcode().has_xrceth().then(|| self.at(self.ext.into()))
     }
     /// The RETH, if the opcode has one.
     #[inline]
     pub fn reth(&self) -> Option<Reth> {
-        self.bth.opcode().has_reth().then(|| self.at(self.after_xrc()))
+        self.bth().opcode().has_reth().then(|| self.at(self.after_xrc()))
     }
     /// The AtomicETH, if the opcode has one.
     #[inline]
     pub fn atomic(&self) -> Option<AtomicEth> {
-        self.bth.opcode().has_atomic_eth().then(|| self.at(self.after_xrc()))
+        self.bth().opcode().has_atomic_eth().then(|| self.at(self.after_xrc()))
     }
     /// The AETH, if the opcode has one.
     #[inline]
     pub fn aeth(&self) -> Option<Aeth> {
-        self.bth.opcode().has_aeth().then(|| self.at(self.ext.into()))
+        self.bth().opcode().has_aeth().then(|| self.at(self.ext.into()))
     }
     /// The AtomicAckETH, if the opcode has one.
     #[inline]
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
-        self.bth.opcode().has_atomic_ack_eth().then(|| self.at(usize::from(self.ext) + Aeth::SIZE))
+        self.bth().opcode().has_atomic_ack_eth().then(|| self.at(usize::from(self.ext) + Aeth::SIZE))
     }
     /// Immediate data, if the opcode has them.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.bth.opcode().has_imm().then(|| self.at::<ImmDt>(self.payload_start() - ImmDt::SIZE).imm())
+        self.bth().opcode().has_imm().then(|| self.at::<ImmDt>(self.payload_start() - ImmDt::SIZE).imm())
     }
     /// The rkey to invalidate, if the opcode has one.
     #[inline]
     pub fn ieth(&self) -> Option<u32> {
-        self.bth.opcode().has_ieth().then(|| self.at::<Ieth>(self.payload_start() - Ieth::SIZE).rkey())
+        self.bth().opcode().has_ieth().then(|| self.at::<Ieth>(self.payload_start() - Ieth::SIZE).rkey())
     }
 
     /// First byte behind the headers, from the start of the frame.
     #[inline]
     pub fn payload_start(&self) -> usize {
-        usize::from(self.ext) + self.bth.opcode().ext_len()
+        usize::from(self.ext) + self.bth().opcode().ext_len()
     }
     /// Where payload and pad lie in the frame.
     #[inline]
@@ -351,7 +370,7 @@ impl<'a> Headers<'a> {
     #[inline]
     pub fn payload_range(&self) -> Option<Range<usize>> {
         let Range { start, end } = self.padded_range();
-        let len = (end - start).checked_sub(self.bth.pad_count().into())?;
+        let len = (end - start).checked_sub(self.bth().pad_count().into())?;
         Some(start..start + len)
     }
     /// The payload, pad excluded; `None` if the pad count exceeds what is there or the payload is not in the slice.
@@ -381,7 +400,7 @@ impl<'a> Headers<'a> {
 
     #[inline]
     fn after_xrc(&self) -> usize {
-        usize::from(self.ext) + if self.bth.opcode().has_xrceth() { XrcEth::SIZE } else { 0 }
+        usize::from(self.ext) + if self.bth().opcode().has_xrceth() { XrcEth::SIZE } else { 0 }
     }
     #[inline]
     fn at<T: Layout>(&self, offset: usize) -> T {
@@ -393,7 +412,7 @@ impl fmt::Debug for Headers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Headers")
             .field("addresses", &self.addresses())
-            .field("bth", &self.bth)
+            .field("bth", &self.bth())
             .field("payload", &self.payload_range())
             .finish_non_exhaustive()
     }

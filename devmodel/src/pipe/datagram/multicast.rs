@@ -44,7 +44,9 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived
     for qp in members.iter().copied() {
         let party = func.row::<QpRow>(qp).map_or(0, |row| row.head.party);
         match members.len() == 1 || step.host.reaches(Party(party)) {
-            true => with(func, step, qp, |w| super::arrive(w, packet)),
+            true => {
+                with(func, step, qp, |w| super::arrive(w, packet));
+            }
             false => pass_on(func, step, packet, qp),
         }
     }
@@ -95,5 +97,5 @@ pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payl
         LinkLayer::Ethernet => w.q.dmac = w.func.function().mac,
         LinkLayer::Infiniband => w.q.rlid = identity::lid(w.func.fid()),
     }
-    w.send(packet, payload);
+    w.send(packet, &payload);
 }

@@ -43,7 +43,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     let qkey = if av.qkey() & OWN_QKEY != 0 { w.q.qkey } else { av.qkey() };
     deth.set().qkey(qkey).src_qp(Qpn(source_qpn(w)));
     let packet = Packet { bth, deth, imm: wqe.imm, ..Packet::default() };
-    if !w.send(&packet, payload) {
+    if !w.send(&packet, &payload) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
     if w.q.remote_qpn == MULTICAST_QPN {
