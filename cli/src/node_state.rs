@@ -107,7 +107,7 @@ fn shown(status: &NodeStatus) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "node in {}: id {}, {}, iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers')",
+        "node in {}: id {}, {}, iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers' and lent by programs)",
         status.dir.display(),
         status.node_id,
         status.link_layer,

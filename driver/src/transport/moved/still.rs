@@ -7,6 +7,7 @@ use std::{
     ffi::{c_int, c_ulong},
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
 };
 
 const USER_MODE_ONLY: c_int = 1;
@@ -19,6 +20,8 @@ const API: u64 = 0xaa;
 const FEATURES: u64 = 1 << 0 | 1 << 12;
 const REGISTER_WRITES: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
+/// Looks, a millisecond apart, for whether the program has several threads.
+const PATIENCE: u32 = 5;
 /// What our own threads' names begin with.
 const OURS: &str = "ironverbs";
 
@@ -73,10 +76,19 @@ fn open() -> io::Result<OwnedFd> {
         }
     }
     // System calls of other threads that write there would fail.
-    if program_threads()? > 1 {
-        return Err(refused);
+    if is_alone()? { made(USER_MODE_ONLY) } else { Err(refused) }
+}
+
+/// Whether the program has one thread beside ours.
+fn is_alone() -> io::Result<bool> {
+    // A thread of ours that has just begun has yet to name itself.
+    for _ in 0..PATIENCE {
+        if program_threads()? <= 1 {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    made(USER_MODE_ONLY)
+    Ok(false)
 }
 
 /// Threads of the process but for ours that serve the device.
@@ -94,7 +106,7 @@ mod tests {
     use crate::transport::mapped::Mapped;
     use std::{
         sync::atomic::{AtomicU64, Ordering::SeqCst},
-        time::{Duration, Instant},
+        time::Instant,
     };
 
     /// A write waits, and is made when everybody may go on.

@@ -69,7 +69,7 @@ pub struct NodeStatus {
     pub functions: Vec<FunctionStatus>,
     /// Bytes of memory the whole node takes.
     pub memory: u64,
-    /// Bytes of it that drivers allocated.
+    /// Bytes of it that drivers allocated, and programs lent.
     pub driver_memory: u64,
     /// Programs that died on the node and were cleaned up after.
     pub reaped: u32,
