@@ -245,27 +245,32 @@ impl QpTable {
     }
 }
 
-/// The work completion a CQE means. `None`: it names a QP that is not there (any more), or is none.
+/// The work completion a CQE means, in its place. False: it names a QP that is not there (any more), or is none.
 #[inline(always)]
-pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
-    let Some(qp) = table.get(cqe.qpn().0) else { return by_index(table, cqe) };
+pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
+    let Some(qp) = table.get(cqe.qpn().0) else { return put(wc, by_index(table, cqe)) };
     let counter = cqe.wqe_counter();
-    let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
     match cqe.opcode() {
         CqeOpcode::Req => {
+            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
             wc.opcode = send_opcode(cqe.sop());
             match wc.opcode {
                 WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
                 WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
                 _ => {}
             }
-            let wr_id = qp.sq.complete(counter);
-            Some(known(wc, wr_id))
+            match qp.sq.complete(counter) {
+                Some(wr_id) => wc.wr_id = wr_id,
+                None => wc.status = WcStatus::GeneralErr,
+            }
+            true
         }
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
-            message(cqe, &mut wc);
+            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
+            message(cqe, wc);
             if cqe.cqe_format() == CqeFormat::Inline32 {
-                return Some(received_inline(qp, cqe, wc));
+                received_inline(qp, cqe, wc);
+                return true;
             }
             wc.src_qp = cqe.rqpn().0;
             if cqe.grh() != 0 {
@@ -273,16 +278,29 @@ pub fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             }
             if qp.tells_more {
                 match qp.raw {
-                    false => from_whom(cqe, &mut wc),
-                    true => checked(cqe, &mut wc),
+                    false => from_whom(cqe, wc),
+                    true => checked(cqe, wc),
                 }
             }
             match qp.rq.complete(counter) {
                 Some(wr_id) => wc.wr_id = wr_id,
-                None => wc = from_shared(qp.srq.as_deref(), cqe, wc),
+                None => from_shared(qp.srq.as_deref(), cqe, wc),
             }
-            Some(wc)
+            true
         }
+        _ => put(wc, error(qp, cqe)),
+    }
+}
+
+fn put(wc: &mut Completion, found: Option<Completion>) -> bool {
+    found.map(|found| *wc = found).is_some()
+}
+
+/// An error's.
+#[cold]
+fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
+    let counter = cqe.wqe_counter();
+    match cqe.opcode() {
         CqeOpcode::ReqErr => Some(failed(cqe, qp.sq.complete(counter))),
         CqeOpcode::RespErr => {
             let shared = || qp.srq.as_ref()?.complete(counter, None).map(|(wr_id, _)| wr_id);
@@ -311,7 +329,7 @@ fn message(cqe: &Cqe64, wc: &mut Completion) {
 
 /// A receive of a shared queue.
 #[inline(never)]
-fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, mut wc: Completion) -> Completion {
+fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
     let inline = cqe.cqe_format() == CqeFormat::Inline32;
     let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
     let given = if inline { Some(bytes.unwrap_or_default()) } else { None };
@@ -324,7 +342,6 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, mut wc: Completion) ->
         }
         None => wc.status = WcStatus::GeneralErr,
     }
-    wc
 }
 
 /// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; or one
@@ -346,7 +363,8 @@ fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             let mut wc = Completion { qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
             message(cqe, &mut wc);
             wc.src_qp = cqe.rqpn().0;
-            Some(from_shared(Some(srq), cqe, wc))
+            from_shared(Some(srq), cqe, &mut wc);
+            Some(wc)
         }
         _ => None,
     }
@@ -370,7 +388,7 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
 
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
 #[inline]
-fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion {
+fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
         return from_shared(qp.srq.as_deref(), cqe, wc);
     };
@@ -381,11 +399,9 @@ fn received_inline(qp: &QpQueues, cqe: &Cqe64, mut wc: Completion) -> Completion
     if !fits {
         wc.status = WcStatus::LocProtErr;
     }
-    wc
 }
 
 /// A completion of a work request nobody posted is the device's error; the caller hears of it.
-#[inline(always)]
 fn known(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     match wr_id {
         Some(wr_id) => wc.wr_id = wr_id,
@@ -442,6 +458,11 @@ fn failed(cqe: &Cqe64, wr_id: Option<u64>) -> Completion {
 mod tests {
     use super::*;
     use hwspec::handle::Qpn;
+
+    fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+        let mut wc = Completion::default();
+        super::convert(table, cqe, &mut wc).then_some(wc)
+    }
 
     fn queues(qpn: u32) -> Arc<QpQueues> {
         Arc::new(QpQueues {

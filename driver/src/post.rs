@@ -4,7 +4,7 @@
 //! record, doorbell.
 
 use crate::{
-    dma::{DmaRing, SpinGuard, copy_from_caller},
+    dma::{DmaRing, SpinGuard, copy_from_caller, few_from_caller},
     error::PostError,
     umr::Change,
     verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
@@ -290,6 +290,12 @@ impl<'a> SendBatch<'a> {
     /// Rings the doorbell, once for all.
     #[inline]
     pub fn commit(mut self) {
+        self.flush();
+    }
+
+    /// As [`commit`](Self::commit): what is pushed from here on is the next batch.
+    #[inline]
+    pub fn flush(&mut self) {
         let (block, number) = (self.queue.block, self.queue.number);
         if number != self.begin.1 {
             self.begin = (block, number, self.queue.small_fence);
@@ -355,11 +361,22 @@ impl Writer<'_> {
     }
 
     /// The data themselves, behind a 4-byte head, padded with zeros.
-    #[inline]
+    #[inline(always)]
     fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
         if bytes == 0 {
             return;
         }
+        let head = InlineSeg::SIZE;
+        if let ([one], true) = (list, bytes + head <= WQE_DS) {
+            let first = u32::from_le_bytes(*InlineSeg::new(bytes as u16).as_bytes());
+            let segment = u128::from(first) | few_from_caller(one.addr, bytes) << (8 * head);
+            return self.put(&segment.to_le_bytes());
+        }
+        self.long_inline(scratch, list, bytes);
+    }
+
+    #[inline(never)]
+    fn long_inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
         let head = InlineSeg::SIZE;
         let span = InlineSeg::span(bytes);
         scratch[..head].copy_from_slice(InlineSeg::new(bytes as u16).as_bytes());

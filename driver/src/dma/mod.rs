@@ -288,6 +288,32 @@ pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     }
 }
 
+/// At most [`FEW`] bytes of the caller's at `addr`, the first the lowest of the number: what is written with one
+/// store can be read with one load at once, and not what is put together in memory.
+#[inline(always)]
+pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
+    debug_assert!(len <= FEW);
+    let at = addr as *const u8;
+    // SAFETY: the promise above; every load lies within the `len` bytes.
+    unsafe {
+        let two = |by: usize| u128::from(u16::from_le(at.add(by).cast::<u16>().read_unaligned())) << (8 * by);
+        let four =
+            |by: usize| u128::from(u32::from_le(at.add(by).cast::<u32>().read_unaligned())) << (8 * by);
+        let eight =
+            |by: usize| u128::from(u64::from_le(at.add(by).cast::<u64>().read_unaligned())) << (8 * by);
+        match len {
+            0 => 0,
+            1 => at.read().into(),
+            2..=3 => two(0) | two(len - 2),
+            4..=7 => four(0) | four(len - 4),
+            _ => eight(0) | eight(len.min(FEW) - 8),
+        }
+    }
+}
+
+/// Most that [`few_from_caller`] takes.
+pub(crate) const FEW: usize = 16;
+
 /// Copies received data into the caller's buffer at `addr`, as the device does when they do not come in the CQE. That
 /// the buffer is there is the caller's promise when it posts the receive.
 #[inline]

@@ -14,7 +14,7 @@ use std::sync::{
 pub struct DmaRing {
     mem: Arc<DmaMem>,
     first_word: usize,
-    entry_words: usize,
+    log_entry_words: u32,
     mask: u32,
 }
 
@@ -26,7 +26,8 @@ impl DmaRing {
             entries.is_power_of_two() && entry_bytes.is_power_of_two() && entry_bytes >= 8 && offset % 8 == 0
         );
         assert!(offset + entries as usize * entry_bytes <= mem.len());
-        Self { mem, first_word: offset / 8, entry_words: entry_bytes / 8, mask: entries - 1 }
+        let log_entry_words = (entry_bytes / 8).trailing_zeros();
+        Self { mem, first_word: offset / 8, log_entry_words, mask: entries - 1 }
     }
 
     /// Number of entries.
@@ -42,21 +43,27 @@ impl DmaRing {
 
     #[inline(always)]
     fn entry(&self, index: u32) -> &[AtomicU64] {
-        let at = self.first_word + (index & self.mask) as usize * self.entry_words;
-        &self.mem.words()[at..at + self.entry_words]
+        let at = self.first_word + (((index & self.mask) as usize) << self.log_entry_words);
+        &self.mem.words()[at..at + self.entry_words()]
+    }
+
+    #[inline(always)]
+    fn entry_words(&self) -> usize {
+        1 << self.log_entry_words
     }
 
     /// The last byte of an entry: opcode and owner. What lies before it is as old or older.
     #[inline(always)]
     pub fn last_byte(&self, index: u32) -> u8 {
-        self.entry(index)[self.entry_words - 1].load(Acquire).to_ne_bytes()[7]
+        let at = self.first_word + (((index & self.mask) as usize + 1) << self.log_entry_words);
+        self.mem.words()[at - 1].load(Acquire).to_ne_bytes()[7]
     }
 
     /// Copies the last 64 bytes of entry `index` if `ours` says of its last byte that the device has finished it.
     #[inline(always)]
     pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; 64]> {
         let entry = self.entry(index);
-        let entry = &entry[self.entry_words - 8..];
+        let entry = &entry[self.entry_words() - 8..];
         let last = entry[7].load(Acquire); // the owner bit first, the body after
         if !ours(last.to_ne_bytes()[7]) {
             return None;
@@ -72,7 +79,7 @@ impl DmaRing {
     /// Writes a 64-byte entry back, its last byte last.
     pub fn put64(&self, index: u32, bytes: &[u8; 64]) {
         let entry = self.entry(index);
-        let entry = &entry[self.entry_words - 8..];
+        let entry = &entry[self.entry_words() - 8..];
         for (at, (bytes, word)) in bytes.chunks_exact(8).zip(entry).enumerate() {
             let order = if at == 7 { Release } else { Relaxed };
             word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), order);

@@ -197,9 +197,9 @@ impl Cq {
         ours(ci, log, self.ring(log).last_byte(ci))
     }
 
-    /// [`look`](Self::look), with a turn for the device in between.
+    /// Whether there seems to be a completion; if not at once, the device is given a turn.
     #[inline(always)]
-    fn look_twice(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.look() || {
             self.transport.idle();
             self.look()
@@ -209,22 +209,33 @@ impl Cq {
     /// Takes completions; returns how many.
     #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> usize {
-        if self.look_twice() { self.take(out) } else { 0 }
+        if self.is_ready() { self.take(out) } else { 0 }
     }
 
-    fn take(&self, out: &mut [Completion]) -> usize {
-        self.drain(out.len(), |at, completion, _| out[at] = completion)
+    /// [`poll`](Self::poll), of a queue that [is ready](Self::is_ready).
+    #[inline]
+    pub fn take(&self, out: &mut [Completion]) -> usize {
+        let mut at = 0;
+        self.drain(out.len(), |cqe, table| {
+            let found = out.get_mut(at).is_some_and(|wc| convert(table, cqe, wc));
+            at += usize::from(found);
+            found
+        })
     }
 
     /// Takes one completion and what the device wrote of it: for those who want to know more than a [`Completion`] says.
     #[inline]
     pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
-        self.look_twice() && self.drain(1, |_, completion, cqe| (*out, *raw) = (completion, *cqe)) == 1
+        let mut take = |cqe: &Cqe64, table: &QpTable| {
+            *raw = *cqe;
+            convert(table, cqe, out)
+        };
+        self.is_ready() && self.drain(1, &mut take) == 1
     }
 
-    /// Takes up to `most` completions and hands each on, with its number and what the device wrote of it.
+    /// Takes up to `most` completions: `take` is given what the device wrote, and says whether it is one.
     #[inline(always)]
-    fn drain(&self, most: usize, mut hand: impl FnMut(usize, Completion, &Cqe64)) -> usize {
+    fn drain(&self, most: usize, mut take: impl FnMut(&Cqe64, &QpTable) -> bool) -> usize {
         let mut waited = None;
         loop {
             let mut consumer = self.consumer.lock_often();
@@ -235,8 +246,7 @@ impl Cq {
             while found < most && ci.wrapping_sub(begin) < ring.entries() {
                 let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
                 let cqe = Cqe64::from_bytes(bytes);
-                if let Some(completion) = convert(&consumer.qps, &cqe) {
-                    hand(found, completion, &cqe);
+                if take(&cqe, &consumer.qps) {
                     found += 1;
                 } else if cqe.opcode() == CqeOpcode::ResizeCq && waited != Some((ci, log)) {
                     ends = true;

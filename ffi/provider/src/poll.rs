@@ -10,11 +10,22 @@ const BATCH: usize = 16;
 ///
 /// # Safety
 /// `wc` has room for `count`.
-#[inline]
+#[inline(always)]
 pub unsafe fn take(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
+    if !cq.is_ready() {
+        return 0;
+    }
+    // SAFETY: by contract.
+    unsafe { take_ready(cq, count, wc) }
+}
+
+/// # Safety
+/// `wc` has room for `count`.
+#[inline(never)]
+unsafe fn take_ready(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
     if count == 1 {
         let mut one = [Completion::default()];
-        if cq.poll(&mut one) == 0 {
+        if cq.take(&mut one) == 0 {
             return 0;
         }
         // SAFETY: by contract.
@@ -25,7 +36,7 @@ pub unsafe fn take(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
     let mut taken = 0;
     while taken < count {
         let wanted = BATCH.min(count - taken);
-        let got = cq.poll(&mut batch[..wanted]);
+        let got = cq.take(&mut batch[..wanted]);
         for (index, completion) in batch.iter().take(got).enumerate() {
             // SAFETY: taken + got <= count.
             unsafe { put(completion, wc.add(taken + index)) };

@@ -56,6 +56,7 @@ enum Early {
 }
 
 impl Posting {
+    #[inline]
     fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
         self.finish();
         if self.addressed {
@@ -74,6 +75,7 @@ impl Posting {
     }
 
     /// The data of the open work request.
+    #[inline]
     fn data(&mut self, sge: &[Sge], more: SendFlags) {
         match self.addressed {
             false => self.push(sge, more),
@@ -133,6 +135,16 @@ impl Posting {
 
     fn fail(&mut self, errno: c_int) {
         self.failed.get_or_insert(errno);
+    }
+}
+
+/// A collection that is over when this is dropped: what was not rung for is forgotten.
+struct Ending<'a>(&'a mut Option<Posting>);
+
+impl Drop for Ending<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.0 = None;
     }
 }
 
@@ -212,19 +224,15 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: as in `with`.
-        let Some(mut posting) = (unsafe { (*IronQp::of(qp.cast()).posting.get()).take() }) else {
-            return libc::EIO;
-        };
+        let ending = Ending(unsafe { &mut *IronQp::of(qp.cast()).posting.get() });
+        let Some(posting) = &mut *ending.0 else { return libc::EIO };
         posting.finish();
         match posting.failed {
             None => {
-                posting.batch.commit();
+                posting.batch.flush();
                 0
             }
-            Some(errno) => {
-                posting.batch.abort();
-                errno
-            }
+            Some(errno) => errno,
         }
     })
 }

@@ -346,49 +346,52 @@ impl Core {
     /// What a call leaves to be seen to: work over the bound, timers that parked threads do not know of, the dead.
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
-        let mut left = runner.take_due();
+        let left = runner.take_due();
         if left != 0 {
-            for _ in 0..AGAIN {
-                for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
-                    runner.run(&self.adapter, host, now, fid);
-                }
-                left = runner.take_due();
-                if left == 0 {
-                    break;
-                }
-            }
-            // What we poll ourselves we come back to.
-            for fid in self.open_functions() {
-                if self.is_poller(fid) {
-                    left &= !(1 << fid);
-                }
-            }
-            if left != 0 {
-                self.left[0].fetch_or(left as u64, Relaxed);
-                self.left[1].fetch_or((left >> 64) as u64, Relaxed);
-                self.wake(self.me.slot);
-            }
+            self.go_on(left, runner, host, now);
         }
         let scratch = &mut *host.0.scratch;
         if scratch.entrusted != 0 {
             self.polling.entrust(std::mem::take(&mut scratch.entrusted));
         }
-        let mut touched = std::mem::take(&mut scratch.touched);
-        if scratch.timers.is_empty() {
-            scratch.timers.resize(FUNCTIONS, 0);
-        }
+        let mut touched = scratch.take_touched();
         while touched != 0 {
             let fid = touched.trailing_zeros() as u8;
             touched &= touched - 1;
             let word = self.adapter.region().sync(fid, Sync::Timer).load(Relaxed);
-            if scratch.timers[usize::from(fid)] != word {
+            if scratch.timers.get(usize::from(fid)) != Some(&word) {
+                scratch.timers.resize(FUNCTIONS, 0);
                 scratch.timers[usize::from(fid)] = word;
                 self.announce_timer(fid);
             }
         }
-        let suspect = std::mem::take(&mut scratch.suspect);
-        if suspect != 0 {
-            self.suspect(suspect);
+        if scratch.suspect != 0 {
+            self.suspect(std::mem::take(&mut scratch.suspect));
+        }
+    }
+
+    /// Takes up what a bound left over, and leaves what is still more to the parked thread.
+    #[cold]
+    fn go_on(&self, mut left: u128, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
+        for _ in 0..AGAIN {
+            for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
+                runner.run(&self.adapter, host, now, fid);
+            }
+            left = runner.take_due();
+            if left == 0 {
+                break;
+            }
+        }
+        // What we poll ourselves we come back to.
+        for fid in self.open_functions() {
+            if self.is_poller(fid) {
+                left &= !(1 << fid);
+            }
+        }
+        if left != 0 {
+            self.left[0].fetch_or(left as u64, Relaxed);
+            self.left[1].fetch_or((left >> 64) as u64, Relaxed);
+            self.wake(self.me.slot);
         }
     }
 

@@ -65,7 +65,9 @@ pub struct Scratch {
     bounce: Vec<u8>,
     found: Found,
     /// Functions whose memory was touched.
-    pub touched: u128,
+    touched: u128,
+    /// The one whose memory was touched last, plus one: it is among them.
+    last: u8,
     /// Functions whose frames were left to those who poll them.
     pub entrusted: u128,
     /// Timer words when last looked at, by function.
@@ -80,6 +82,25 @@ unsafe impl Send for Scratch {}
 pub struct Memory<'a> {
     pub core: &'a Core,
     pub scratch: &'a mut Scratch,
+}
+
+impl Scratch {
+    /// Notes that memory of `fid` is touched.
+    #[inline(always)]
+    fn touch(&mut self, fid: u8) {
+        // Nearly always the same as before.
+        if self.last != fid.wrapping_add(1) {
+            self.last = fid.wrapping_add(1);
+            self.touched |= 1 << fid;
+        }
+    }
+
+    /// Functions whose memory was touched since the last call.
+    #[inline]
+    pub fn take_touched(&mut self) -> u128 {
+        self.last = 0;
+        std::mem::take(&mut self.touched)
+    }
 }
 
 impl Memory<'_> {
@@ -125,7 +146,7 @@ impl Memory<'_> {
     /// See `Host::read`.
     #[inline]
     pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.scratch.touched |= 1 << rid.0;
+        self.scratch.touch(rid.0);
         match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
             // SAFETY: `place` checked the range; the other side may change it, as device memory does.
             Place::Here(from) => unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) },
@@ -143,7 +164,7 @@ impl Memory<'_> {
     /// See `Host::write`.
     #[inline]
     pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        self.scratch.touched |= 1 << rid.0;
+        self.scratch.touch(rid.0);
         match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
@@ -181,7 +202,7 @@ impl Memory<'_> {
             let len = one.len as usize;
             let from = match one.src {
                 Source::Bus(rid, at) => {
-                    self.scratch.touched |= 1 << rid.0;
+                    self.scratch.touch(rid.0);
                     self.owner_lives(rid)?;
                     self.place(rid, at, len)
                 }
@@ -191,7 +212,7 @@ impl Memory<'_> {
                 }
             };
             let from = from.ok_or(Abort::Source)?;
-            self.scratch.touched |= 1 << one.dst_rid.0;
+            self.scratch.touch(one.dst_rid.0);
             self.owner_lives(one.dst_rid)?;
             let to = self.place(one.dst_rid, one.dst, len).ok_or(Abort::Destination)?;
             match (from, to) {

@@ -23,11 +23,7 @@ const DISTRUST: u64 = 2;
 
 /// What a process knows of its polling.
 pub struct Polling {
-    /// Polls that found nothing, ever, by function.
-    polls: Box<[AtomicU32]>,
-    /// How many there were at the last doorbell.
-    mark: Box<[AtomicU32]>,
-    /// How many there were when the parked thread last looked.
+    /// Polls that found nothing when the parked thread last looked, by function.
     seen: Box<[AtomicU32]>,
     /// Functions whose frames were left to those who poll them.
     entrusted: [AtomicU64; 2],
@@ -39,25 +35,11 @@ impl Polling {
     /// Nobody polls.
     pub fn new() -> Self {
         let zeros = || (0..FUNCTIONS).map(|_| AtomicU32::new(0)).collect();
-        Self { polls: zeros(), mark: zeros(), seen: zeros(), entrusted: Default::default(), taken: zeros() }
-    }
-
-    /// Counts a poll of `fid` that found nothing; returns how many there were since the last doorbell. Threads may lose
-    /// a count to each other: it is no more than a rhythm.
-    #[inline]
-    pub fn count(&self, fid: u8) -> u32 {
-        let polls = self.polls[usize::from(fid)].load(Relaxed).wrapping_add(1);
-        self.polls[usize::from(fid)].store(polls, Relaxed);
-        polls.wrapping_sub(self.mark[usize::from(fid)].load(Relaxed))
-    }
-
-    /// A doorbell rang: the program does something.
-    #[inline]
-    pub fn doorbell(&self, fid: u8) {
-        self.mark[usize::from(fid)].store(self.polls[usize::from(fid)].load(Relaxed), Relaxed);
+        Self { seen: zeros(), entrusted: Default::default(), taken: zeros() }
     }
 
     /// Frames for these functions were left to others.
+    #[inline]
     pub fn entrust(&self, functions: u128) {
         let halves = [functions as u64, (functions >> 64) as u64];
         for (word, bits) in self.entrusted.iter().zip(halves) {
@@ -156,7 +138,7 @@ impl Core {
     pub fn check_pollers(&self) -> bool {
         let mut any = false;
         for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {
-            let polls = self.polling.polls[usize::from(fid)].load(Relaxed);
+            let polls = self.stream(fid).polls();
             if self.polling.seen[usize::from(fid)].swap(polls, Relaxed) == polls {
                 self.stop_polling(fid);
             } else {

@@ -29,14 +29,19 @@ struct Gathered {
     count: u32,
 }
 
-/// The doorbells of one function.
+/// The doorbells of one function, and the polls between them. What every poll looks at comes first, in one cache line.
 #[derive(Default)]
+#[repr(C, align(128))]
 pub struct Stream {
-    gathered: Mutex<Option<Gathered>>,
+    /// Polls that found nothing, ever.
+    polls: AtomicU32,
+    /// How many there were at the last doorbell.
+    mark: AtomicU32,
     /// 1: one waits.
     waits: AtomicU32,
     /// Doorbells since the last poll that found nothing.
     row: AtomicU32,
+    gathered: Mutex<Option<Gathered>>,
     /// Doorbells gathered, ever, and how many there were when the parked thread last looked.
     total: AtomicU32,
     seen: AtomicU32,
@@ -44,6 +49,37 @@ pub struct Stream {
     watched: AtomicU32,
     /// Until when (ms) nothing is gathered.
     sober: AtomicU64,
+}
+
+impl Stream {
+    /// Counts a poll that found nothing; returns how many there were since the last doorbell. Threads may lose a count to
+    /// each other: it is no more than a rhythm.
+    #[inline]
+    pub fn polled(&self) -> u32 {
+        let polls = self.polls.load(Relaxed).wrapping_add(1);
+        self.polls.store(polls, Relaxed);
+        polls.wrapping_sub(self.mark.load(Relaxed))
+    }
+
+    /// Polls that found nothing, ever.
+    pub fn polls(&self) -> u32 {
+        self.polls.load(Relaxed)
+    }
+
+    /// A doorbell rang: the program does something.
+    #[inline]
+    pub fn rang(&self) {
+        self.mark.store(self.polls.load(Relaxed), Relaxed);
+    }
+
+    /// Whether doorbells were gathered, to be acted on now that the program polls.
+    #[inline]
+    pub fn pauses(&self) -> bool {
+        if self.row.load(Relaxed) != 0 {
+            self.row.store(0, Relaxed);
+        }
+        self.waits.load(Relaxed) != 0
+    }
 }
 
 impl Core {
@@ -59,6 +95,7 @@ impl Core {
         self.gather_more(stream, fid, offset, value)
     }
 
+    #[inline(never)]
     fn gather_more(&self, stream: &Stream, fid: u8, offset: u32, value: u64) -> bool {
         if stream.watched.load(Relaxed) == 0 && self.now() / MILLI < stream.sober.load(Relaxed) {
             return false;
@@ -95,17 +132,14 @@ impl Core {
     /// Acts on what was gathered: the program waits, or does something else.
     #[inline]
     pub fn release(&self, fid: u8) {
-        let stream = self.stream(fid);
-        if stream.row.load(Relaxed) != 0 {
-            stream.row.store(0, Relaxed);
-        }
-        if stream.waits.load(Relaxed) != 0 {
+        if self.stream(fid).pauses() {
             self.release_now(fid);
         }
     }
 
+    /// See [`release`](Self::release).
     #[cold]
-    fn release_now(&self, fid: u8) {
+    pub fn release_now(&self, fid: u8) {
         let stream = self.stream(fid);
         let mut place = stream.gathered.lock().unwrap_or_else(PoisonError::into_inner);
         let due = place.take();

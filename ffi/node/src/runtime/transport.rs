@@ -39,12 +39,15 @@ const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 /// A function of a node.
 pub struct NodeTransport {
     registers: Arc<Function>,
+    core: Arc<Core>,
     swept: AtomicU64,
 }
 
 struct Function {
-    node: Arc<Node>,
+    core: Arc<Core>,
     fid: u8,
+    /// Opened, and so kept, as long as this.
+    _node: Arc<Node>,
 }
 
 fn refused(error: NodeError) -> io::Error {
@@ -83,12 +86,13 @@ impl NodeTransport {
         }
         core.meet();
         core.introduce();
-        let registers = Arc::new(Function { node: node.clone(), fid });
-        Ok(Self { registers, swept: AtomicU64::new(0) })
+        let core = node.shared_core().clone();
+        let registers = Arc::new(Function { core: core.clone(), fid, _node: node.clone() });
+        Ok(Self { registers, core, swept: AtomicU64::new(0) })
     }
 
     fn core(&self) -> &Core {
-        self.registers.node.core()
+        &self.core
     }
 
     fn fid(&self) -> u8 {
@@ -115,8 +119,22 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
+    /// Runs our function, which has something to do.
+    #[inline(never)]
+    fn work(&self, core: &Core, streak: u32) {
+        if core.is_ours() {
+            core.run(core.now(), self.fid());
+        }
+        if streak % POLLS_PER_LOOK == 0 {
+            self.look_around(core, streak);
+        }
+    }
+
     #[cold]
     fn look_around(&self, core: &Core, streak: u32) {
+        if !core.is_ours() {
+            return;
+        }
         let now = core.now();
         core.persevere(self.fid(), streak, now);
         let mut left = core.take_left();
@@ -148,7 +166,7 @@ impl NodeTransport {
 
 impl Registers for Function {
     fn read32(&self, offset: u32) -> u32 {
-        let core = self.node.core();
+        let core = &*self.core;
         if !core.is_ours() {
             return u32::MAX;
         }
@@ -157,11 +175,11 @@ impl Registers for Function {
     }
 
     fn write32(&self, offset: u32, value: u32) {
-        let core = self.node.core();
+        let core = &*self.core;
         if !core.is_ours() {
             return;
         }
-        core.polling.doorbell(self.fid);
+        core.stream(self.fid).rang();
         core.release(self.fid);
         let now = core.now();
         core.touch(now, self.fid, |runner, host| {
@@ -171,11 +189,12 @@ impl Registers for Function {
 
     #[inline]
     fn write64(&self, offset: u32, value: u64) {
-        let core = self.node.core();
+        let core = &*self.core;
         if !core.is_ours() {
             return;
         }
-        core.polling.doorbell(self.fid);
+        let stream = core.stream(self.fid);
+        stream.rang();
         match offset as usize % UAR_SIZE {
             BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
             BF_OFFSET.. => {}
@@ -193,7 +212,7 @@ impl Registers for Function {
 
 impl Drop for Function {
     fn drop(&mut self) {
-        let core = self.node.core();
+        let core = &*self.core;
         if !core.is_ours() {
             return;
         }
@@ -365,15 +384,17 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let fid = self.fid();
-        let streak = core.polling.count(fid);
-        core.release(fid);
+        let stream = core.stream(fid);
+        let streak = stream.polled();
+        if stream.pauses() && core.is_ours() {
+            core.release_now(fid);
+        }
         let ring = WireRing::of(region, fid);
         ring.foresee();
-        let waits = ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0;
-        if waits && core.is_ours() {
-            core.run(core.now(), fid);
+        if ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+            return self.work(core, streak);
         }
-        if streak % POLLS_PER_LOOK == 0 && core.is_ours() {
+        if streak % POLLS_PER_LOOK == 0 {
             self.look_around(core, streak);
         }
     }
