@@ -75,6 +75,9 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
         if let Err(failure) = transmit(w, &record, &wqe, budget) {
             return condemn(w, at, failure);
         }
+        if !waiting(w) {
+            return;
+        }
     }
 }
 

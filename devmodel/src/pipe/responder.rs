@@ -7,11 +7,12 @@ use super::{
     arrive::Packet,
     completion, duplicate, lists,
     receive::{self, SEND, WRITE},
+    step::Buffers,
     work::Work,
 };
 use crate::{
     Profile,
-    region::{Effect, Piece, SlotPayload},
+    region::{Effect, SlotPayload},
     state::{Counters, QpFlags, ReadResource, RxMessage, SrqRow},
     translate::{self, Fault, access},
 };
@@ -224,7 +225,9 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
         }
         if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
             // The keys are checked all the same; the driver copies where they point.
-            resolved(w, packet.len, domain, protection, |_, _| Ok(()))?;
+            let Buffers { receive, pieces, .. } = &mut *w.step.buffers;
+            lists::resolve(w.func, domain, receive, w.q.rx.done, packet.len, lists::SCATTER, pieces)
+                .map_err(|_| protection)?;
             inline = Some(match packet.data {
                 SlotPayload::Bytes(bytes) => bytes,
                 SlotPayload::Pieces(..) => {
@@ -260,28 +263,15 @@ fn scatter(
     domain: lists::Domain,
     protection: Refusal,
 ) -> Result<(), Refusal> {
-    resolved(w, packet.len, domain, protection, |w, pieces| {
-        let rid = w.func.rid();
-        lists::place(w.step, &packet.data, rid, pieces).map_err(|abort| match abort {
-            crate::host::Abort::Source | crate::host::Abort::Gone => Lost,
-            crate::host::Abort::Destination => protection,
-        })
-    })
-}
-
-/// Calls `then` with the pieces of memory that the next `len` bytes of the receive WQE's list mean.
-fn resolved(
-    w: &mut Work<'_, '_, '_>,
-    len: u32,
-    domain: lists::Domain,
-    protection: Refusal,
-    then: impl FnOnce(&mut Work<'_, '_, '_>, &[Piece]) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.receive;
-    let found = lists::resolve(w.func, domain, list, w.q.rx.done, len, lists::SCATTER, &mut pieces);
+    let found = lists::resolve(w.func, domain, list, w.q.rx.done, packet.len, lists::SCATTER, &mut pieces);
+    let rid = w.func.rid();
     let result = match found {
-        Ok(()) => then(w, &pieces),
+        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
+            crate::host::Abort::Source | crate::host::Abort::Gone => Lost,
+            crate::host::Abort::Destination => protection,
+        }),
         Err(_) => Err(protection),
     };
     w.step.buffers.pieces = pieces;

@@ -58,6 +58,18 @@ impl Outbox {
         self.places.push(Frame { header_len: 0, headers: [0; 128], payload: Payload::Empty });
     }
 
+    /// Frames.
+    // Not by way of the slice, which is asked for its bounds.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// What was put in [`room`](Self::room) is a frame.
     #[inline]
     pub(crate) fn add(&mut self) {

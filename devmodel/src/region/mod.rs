@@ -310,7 +310,8 @@ impl Region {
     /// [`sync`](Self::sync), of the function whose block starts at `base` (see `checked_base`).
     #[inline(always)]
     fn sync_at(&self, base: usize, word: Sync) -> &AtomicU32 {
-        let offset = base + self.offsets[Table::Sync as usize] + word as usize;
+        // They are the first table.
+        let offset = base + word as usize;
         // SAFETY: the memory holds all blocks of the geometry, a block holds these words; aligned by `Sync`; only ever used
         // as an atomic.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }

@@ -66,9 +66,10 @@ impl<'r> OutletRing<'r> {
 
     #[inline]
     fn word(&self, word: Word) -> &'r AtomicU32 {
-        let at = self.region.at(self.region.outlet_base(self.which), WORDS);
-        // SAFETY: in bounds; aligned, as outlets start at pages; only ever used as an atomic.
-        unsafe { &*at.add(word as usize).cast::<AtomicU32>() }
+        let at = self.region.outlet_base(self.which) + word as usize;
+        // SAFETY: the memory holds the outlets of the geometry (checked when the region is made), which begin with these words;
+        // aligned, as outlets start at pages; only ever used as an atomic.
+        unsafe { &*self.region.base.as_ptr().add(at).cast::<AtomicU32>() }
     }
 
     /// Bytes of the ring, a power of two.
