@@ -351,20 +351,16 @@ impl Core {
             self.go_on(left, runner, host, now);
         }
         let scratch = &mut *host.0.scratch;
-        if scratch.entrusted != 0 {
-            self.polling.entrust(std::mem::take(&mut scratch.entrusted));
-        }
-        let mut touched = scratch.take_touched();
-        while touched != 0 {
-            let fid = touched.trailing_zeros() as u8;
-            touched &= touched - 1;
+        scratch.entrusted.drain(|fid| self.polling.entrust(fid));
+        let timers = &mut scratch.timers;
+        scratch.touched.drain(|fid| {
             let word = self.adapter.region().sync(fid, Sync::Timer).load(Relaxed);
-            if scratch.timers.get(usize::from(fid)) != Some(&word) {
-                scratch.timers.resize(FUNCTIONS, 0);
-                scratch.timers[usize::from(fid)] = word;
+            if timers.get(usize::from(fid)) != Some(&word) {
+                timers.resize(FUNCTIONS, 0);
+                timers[usize::from(fid)] = word;
                 self.announce_timer(fid);
             }
-        }
+        });
         if scratch.suspect != 0 {
             self.suspect(std::mem::take(&mut scratch.suspect));
         }

@@ -65,7 +65,7 @@ impl Host for NodeHost<'_> {
         let poller = function.poller.load(Relaxed);
         let tended = poller != 0 && poller != u32::from(self.0.core.me.slot);
         if tended {
-            self.0.scratch.entrusted |= 1 << rid.0;
+            self.0.scratch.entrusted.note(rid.0);
         }
         tended
     }

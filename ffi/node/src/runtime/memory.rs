@@ -65,11 +65,9 @@ pub struct Scratch {
     bounce: Vec<u8>,
     found: Found,
     /// Functions whose memory was touched.
-    touched: u128,
-    /// The one whose memory was touched last, plus one: it is among them.
-    last: u8,
+    pub touched: Functions,
     /// Functions whose frames were left to those who poll them.
-    pub entrusted: u128,
+    pub entrusted: Functions,
     /// Timer words when last looked at, by function.
     pub timers: Vec<u32>,
     /// Party that a copy found gone.
@@ -84,22 +82,72 @@ pub struct Memory<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-impl Scratch {
-    /// Notes that memory of `fid` is touched.
+/// A few functions, nearly always one.
+#[derive(Default)]
+pub struct Functions {
+    /// The one noted last, plus one.
+    last: u8,
+    /// Those before, by bit.
+    others: u128,
+}
+
+/// The functions whose bits are set.
+pub fn bits(set: u128) -> impl Iterator<Item = u8> {
+    std::iter::successors(Some(set), |set| Some(set & set.wrapping_sub(1)))
+        .take_while(|set| *set != 0)
+        .map(|set| set.trailing_zeros() as u8)
+}
+
+impl Functions {
+    /// Notes `fid`.
     #[inline(always)]
-    fn touch(&mut self, fid: u8) {
-        // Nearly always the same as before.
-        if self.last != fid.wrapping_add(1) {
-            self.last = fid.wrapping_add(1);
-            self.touched |= 1 << fid;
+    pub fn note(&mut self, fid: u8) {
+        if self.last != fid + 1 {
+            self.note_another(fid);
         }
     }
 
-    /// Functions whose memory was touched since the last call.
     #[inline]
-    pub fn take_touched(&mut self) -> u128 {
-        self.last = 0;
-        std::mem::take(&mut self.touched)
+    fn note_another(&mut self, fid: u8) {
+        if let Some(before) = self.last.checked_sub(1) {
+            self.others |= 1 << before;
+        }
+        self.last = fid + 1;
+    }
+
+    /// Calls `each` of those noted, and forgets them.
+    #[inline(always)]
+    pub fn drain(&mut self, mut each: impl FnMut(u8)) {
+        if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {
+            each(last);
+            if self.others != 0 {
+                bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
+            }
+        }
+    }
+}
+
+/// Copies `buf.len()` bytes, of the lengths that rings and records have without a call.
+/// # Safety
+/// They can be read at `from`.
+#[inline(always)]
+unsafe fn fetch(from: *const u8, buf: &mut [u8]) {
+    /// # Safety
+    /// `N` bytes can be read and written.
+    #[inline(always)]
+    unsafe fn exactly<const N: usize>(from: *const u8, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) }
+    }
+    let to = buf.as_mut_ptr();
+    // SAFETY: the caller's promise; `buf` has as many.
+    unsafe {
+        match buf.len() {
+            4 => exactly::<4>(from, to),
+            16 => exactly::<16>(from, to),
+            64 => exactly::<64>(from, to),
+            len => std::ptr::copy_nonoverlapping(from, to, len),
+        }
     }
 }
 
@@ -146,10 +194,10 @@ impl Memory<'_> {
     /// See `Host::read`.
     #[inline]
     pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.scratch.touch(rid.0);
+        self.scratch.touched.note(rid.0);
         match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
             // SAFETY: `place` checked the range; the other side may change it, as device memory does.
-            Place::Here(from) => unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) },
+            Place::Here(from) => unsafe { fetch(from, buf) },
             Place::There(slot, from) => {
                 let local = [Piece { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
                 let remote = [Piece { iov_base: from as *mut _, iov_len: buf.len() }];
@@ -164,7 +212,7 @@ impl Memory<'_> {
     /// See `Host::write`.
     #[inline]
     pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        self.scratch.touch(rid.0);
+        self.scratch.touched.note(rid.0);
         match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
@@ -202,7 +250,7 @@ impl Memory<'_> {
             let len = one.len as usize;
             let from = match one.src {
                 Source::Bus(rid, at) => {
-                    self.scratch.touch(rid.0);
+                    self.scratch.touched.note(rid.0);
                     self.owner_lives(rid)?;
                     self.place(rid, at, len)
                 }
@@ -212,7 +260,7 @@ impl Memory<'_> {
                 }
             };
             let from = from.ok_or(Abort::Source)?;
-            self.scratch.touch(one.dst_rid.0);
+            self.scratch.touched.note(one.dst_rid.0);
             self.owner_lives(one.dst_rid)?;
             let to = self.place(one.dst_rid, one.dst, len).ok_or(Abort::Destination)?;
             match (from, to) {

@@ -8,6 +8,7 @@
 use super::{
     core::{Core, MILLI},
     file::FUNCTIONS,
+    memory::bits,
     sys,
 };
 use devmodel::region::{Sync, WireRing};
@@ -38,14 +39,12 @@ impl Polling {
         Self { seen: zeros(), entrusted: Default::default(), taken: zeros() }
     }
 
-    /// Frames for these functions were left to others.
+    /// Frames for `fid` were left to others.
     #[inline]
-    pub fn entrust(&self, functions: u128) {
-        let halves = [functions as u64, (functions >> 64) as u64];
-        for (word, bits) in self.entrusted.iter().zip(halves) {
-            if bits & !word.load(Relaxed) != 0 {
-                word.fetch_or(bits, Relaxed);
-            }
+    pub fn entrust(&self, fid: u8) {
+        let (word, bit) = (&self.entrusted[usize::from(fid) / 64 % 2], 1 << (fid % 64));
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
         }
     }
 
@@ -81,7 +80,7 @@ impl Core {
     /// Runs the functions whose frames we left to their pollers and that still have them.
     fn take_back_entrusted(&self, now: u64) {
         let entrusted = self.polling.take_entrusted();
-        for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
+        for fid in bits(entrusted) {
             if WireRing::of(self.adapter.region(), fid).waits() {
                 self.take_back(fid, now);
             }
@@ -93,8 +92,8 @@ impl Core {
     pub fn take_back_stalled(&self, now: u64) -> bool {
         let entrusted = self.polling.take_entrusted();
         let region = self.adapter.region();
-        let mut waiting = 0;
-        for fid in (0..FUNCTIONS as u8).filter(|f| entrusted & 1 << f != 0) {
+        let mut waiting = false;
+        for fid in bits(entrusted) {
             if !WireRing::of(region, fid).waits() {
                 continue;
             }
@@ -102,11 +101,11 @@ impl Core {
             if self.polling.taken[usize::from(fid)].swap(head, Relaxed) == head {
                 self.take_back(fid, now);
             } else {
-                waiting |= 1 << fid;
+                self.polling.entrust(fid);
+                waiting = true;
             }
         }
-        self.polling.entrust(waiting);
-        waiting != 0
+        waiting
     }
 
     fn take_back(&self, fid: u8, now: u64) {
