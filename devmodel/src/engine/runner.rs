@@ -81,7 +81,7 @@ impl Runner {
 
     /// Hands `job` to function `fid` and runs.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
-        self.work(adapter, host, now, fid, Some(job));
+        self.work(adapter, host, now, fid, Some(&job));
         if !self.buffers.held.is_empty() {
             self.complete_held(adapter, host, fid);
             self.run_waiting(adapter, host, now);
@@ -175,7 +175,7 @@ impl Runner {
 
     /// Works on `fid` for one bound, and then on those its frames are handed to. With a job in hand the lock is waited for;
     /// else a busy holder will see the work.
-    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, first: Option<Job>) {
+    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, first: Option<&Job>) {
         // A stage that panicked may have left some.
         self.hand.forget();
         let region = adapter.region();
@@ -229,7 +229,7 @@ impl Runner {
         host: &mut dyn Host,
         now: u64,
         mut func: Func<'r>,
-        first: Option<Job>,
+        first: Option<&Job>,
         (hands, handed): (usize, &mut Option<Func<'r>>),
     ) -> (bool, Outcome) {
         let fid = func.fid();
@@ -270,49 +270,42 @@ impl Runner {
         host: &mut dyn Host,
         now: u64,
         func: &mut Func<'_>,
-        first: Option<Job>,
+        first: Option<&Job>,
     ) -> Outcome {
         let Self { buffers, hand, trace: watch, .. } = self;
         let config = adapter.config();
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
-        let mut first = first;
-        let (mut kept, mut budget) = (first, config.budget);
+        // Where it begins, and begins again when jobs were taken back: with `first`, unless that was committed.
+        let (mut first, mut kept, mut budget) = (first, first, config.budget);
         loop {
-            let in_hand = hand.frames.get(hand.next);
-            let job = match in_hand {
-                Some(_) => Job::Arrive,
-                None => match kept.take().or_else(|| next(func, now, config)) {
-                    Some(job) => job,
-                    None => match commit(func, &mut step, hand) {
-                        Ok(()) => return Outcome::Idle,
-                        Err(_) => {
-                            (step.careful, kept, budget) = (true, first, config.budget);
-                            continue;
-                        }
-                    },
-                },
-            };
-            step.begin();
             // A job and all that follows from it within the function is the least that commits.
-            match in_hand {
-                Some(frame) => {
-                    hand.next += 1;
-                    step.more_in_hand = hand.next < hand.frames.len();
-                    if pcie::may_dma(func) || has_agents(config) {
-                        trace(watch, now, func.fid(), Traced::Job(job));
-                        let headers = &frame.headers[..frame.header_len as usize];
-                        let payload = payload_of(frame, hand.from, &hand.staged);
-                        arrive_in_hand(func, &mut step, headers, payload);
-                    }
+            if let Some(frame) = hand.frames.get(hand.next) {
+                hand.next += 1;
+                step.begin();
+                step.more_in_hand = hand.next < hand.frames.len();
+                if pcie::may_dma(func) || has_agents(config) {
+                    trace(watch, now, func.fid(), Traced::Job(Job::Arrive));
+                    let headers = &frame.headers[..frame.header_len as usize];
+                    let payload = payload_of(frame, hand.from, &hand.staged);
+                    arrive_in_hand(func, &mut step, headers, payload);
                 }
-                None => {
-                    trace(watch, now, func.fid(), Traced::Job(job));
-                    dispatch(job, func, &mut step);
-                }
+            } else if let Some(job) = kept.take() {
+                step.begin();
+                trace(watch, now, func.fid(), Traced::Job(*job));
+                dispatch(job, func, &mut step);
+            } else if let Some(job) = next(func, now, config) {
+                step.begin();
+                trace(watch, now, func.fid(), Traced::Job(job));
+                dispatch(&job, func, &mut step);
+            } else if commit(func, &mut step, hand).is_ok() {
+                return Outcome::Idle;
+            } else {
+                (step.careful, kept, budget) = (true, first, config.budget);
+                continue;
             }
             while let Some(job) = step.buffers.jobs.pop_front() {
                 trace(watch, now, func.fid(), Traced::Job(job));
-                dispatch(job, func, &mut step);
+                dispatch(&job, func, &mut step);
             }
             if step.refused || step.blocked.is_some() {
                 take_back(func, &mut step, hand);

@@ -87,10 +87,10 @@ impl Timed {
                 step.push(Job::Timeout { qp, kind });
             }
         } else {
-            dispatch(job, &mut func, &mut step);
+            dispatch(&job, &mut func, &mut step);
         }
         while let Some(job) = step.buffers.jobs.pop_front() {
-            dispatch(job, &mut func, &mut step);
+            dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
         // What a QP has more to send it sends when the wire has room.

@@ -52,11 +52,11 @@ use work::Work;
 
 /// Runs one job on its function.
 #[inline(always)]
-pub fn dispatch(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
-    match job {
+pub fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
+    match *job {
         Job::Arrive => arrive(func, step),
         Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
-        other => seldom(other, func, step),
+        _ => seldom(*job, func, step),
     }
 }
 
