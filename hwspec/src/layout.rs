@@ -276,7 +276,7 @@ macro_rules! hw_enum {
             #[inline(always)]
             pub const fn raw(self) -> $raw { self.0 }
             /// Whether the value has a name.
-            pub const fn is_named(self) -> bool { matches!(self.0, $( $val )|*) }
+            pub fn is_named(self) -> bool { Self::NAMED.iter().any(|(_, raw)| *raw == self.0) }
         }
 
         impl ::core::fmt::Debug for $E {

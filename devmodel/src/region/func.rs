@@ -341,10 +341,7 @@ impl<'r> Func<'r> {
     /// is full: commit first.
     #[inline(always)]
     pub fn complete(&mut self, at: Iova, fill: impl FnOnce(&mut Cqe64)) -> bool {
-        let Some(cqe) = self.journal.completion(at) else { return false };
-        fill(cqe);
-        self.journal.note_completion();
-        true
+        self.journal.completion(at, fill)
     }
 
     /// Whether the journal has room for another job of ordinary size.

@@ -190,14 +190,14 @@ impl Journal {
         true
     }
 
-    /// The place for a completion that goes to `at`, empty; it is noted when [`note_completion`](Self::note_completion) says so.
-    /// `None` if there is no room.
+    /// Notes a completion that goes to `at` and that `fill` fills in, from zeros on. False if there is no room.
     // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
     #[inline(always)]
-    pub(super) fn completion(&self, at: Iova) -> Option<&mut Cqe64> {
-        let n = self.words().effects.load(Relaxed) as usize;
+    pub(super) fn completion(&self, at: Iova, fill: impl FnOnce(&mut Cqe64)) -> bool {
+        let words = self.words();
+        let n = words.effects.load(Relaxed) as usize;
         if n >= NOTED {
-            return None;
+            return false;
         }
         // SAFETY: bounded above; the caller holds the lock and keeps no other reference; whatever the bytes are they are a
         // `Noted`, and whatever its data are they are a CQE, which is a string of bytes.
@@ -207,14 +207,9 @@ impl Journal {
             &mut *(&raw mut (*noted).data).cast::<Cqe64>()
         };
         *cqe = Cqe64::zeroed();
-        Some(cqe)
-    }
-
-    /// The completion whose place was asked for is one of the effects.
-    #[inline(always)]
-    pub(super) fn note_completion(&self) {
-        let words = self.words();
-        words.effects.store(words.effects.load(Relaxed) + 1, Release);
+        fill(cqe);
+        words.effects.store(n as u32 + 1, Release);
+        true
     }
 
     /// Whether a job of ordinary size still fits.
