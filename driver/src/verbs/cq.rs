@@ -223,6 +223,31 @@ impl Cq {
         })
     }
 
+    /// Takes one completion; false if there is none.
+    #[inline(always)]
+    pub fn take_one(&self, out: &mut Completion) -> bool {
+        self.take_next(out) || self.drain_one(out)
+    }
+
+    /// The next entry, if it is a completion.
+    #[inline(always)]
+    fn take_next(&self, out: &mut Completion) -> bool {
+        let mut consumer = self.consumer.lock_often();
+        let (ci, log) = (consumer.ci, consumer.log);
+        let Some(bytes) = self.ring(log).take64(ci, |last| ours(ci, log, last)) else { return false };
+        let found = convert(&consumer.qps, &Cqe64::from_bytes(bytes), out);
+        if found {
+            consumer.ci = ci.wrapping_add(1);
+            self.consumed(consumer.ci, log);
+        }
+        found
+    }
+
+    #[cold]
+    fn drain_one(&self, out: &mut Completion) -> bool {
+        self.drain(1, |cqe, table| convert(table, cqe, out)) == 1
+    }
+
     /// Takes one completion and what the device wrote of it: for those who want to know more than a [`Completion`] says.
     #[inline]
     pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {

@@ -16,22 +16,26 @@ pub unsafe fn take(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
         return 0;
     }
     // SAFETY: by contract.
-    unsafe { take_ready(cq, count, wc) }
+    unsafe { if count == 1 { take_one(cq, wc) } else { take_some(cq, count, wc) } }
+}
+
+/// # Safety
+/// `wc` is writable.
+#[inline(never)]
+unsafe fn take_one(cq: &driver::Cq, wc: *mut ibv_wc) -> usize {
+    let mut one = Completion::default();
+    if !cq.take_one(&mut one) {
+        return 0;
+    }
+    // SAFETY: by contract.
+    unsafe { put(&one, wc) };
+    1
 }
 
 /// # Safety
 /// `wc` has room for `count`.
 #[inline(never)]
-unsafe fn take_ready(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
-    if count == 1 {
-        let mut one = [Completion::default()];
-        if cq.take(&mut one) == 0 {
-            return 0;
-        }
-        // SAFETY: by contract.
-        unsafe { put(&one[0], wc) };
-        return 1;
-    }
+unsafe fn take_some(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
     let mut batch = [Completion::default(); BATCH];
     let mut taken = 0;
     while taken < count {

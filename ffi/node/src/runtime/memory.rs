@@ -15,7 +15,7 @@ use devmodel::{
     serve::{store, transfer},
 };
 use std::io;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
 /// Bits 63 to 48 of an arena address.
 pub const ARENA_TAG: u64 = 0xa7e0;
@@ -127,6 +127,25 @@ impl Functions {
     }
 }
 
+/// Stores `data`, the last word after all others: a completion without a call.
+/// # Safety
+/// As many bytes can be written at `to`.
+#[inline(always)]
+unsafe fn put(data: &[u8], to: *mut u8) {
+    const LAST: usize = 56;
+    // SAFETY: the caller's promise; the last word is aligned by the check.
+    unsafe {
+        match <&[u8; 64]>::try_from(data) {
+            Ok(all) if to as usize % 8 == 0 => {
+                let (first, last) = (&raw const *all, all.as_ptr().add(LAST).cast::<u64>().read_unaligned());
+                to.cast::<[u8; LAST]>().write(first.cast::<[u8; LAST]>().read());
+                AtomicU64::from_ptr(to.add(LAST).cast()).store(last, Release);
+            }
+            _ => store(data.as_ptr(), to, data.len()),
+        }
+    }
+}
+
 /// Copies `buf.len()` bytes, of the lengths that rings and records have without a call.
 /// # Safety
 /// They can be read at `from`.
@@ -162,6 +181,16 @@ impl Memory<'_> {
         self.place_outside(server, rid, at, len)
     }
 
+    /// [`place`](Self::place), of what is in the arena and no server's.
+    #[inline(always)]
+    fn in_arena(&self, rid: Rid, at: Iova, len: usize) -> Option<*mut u8> {
+        let plain = at >> 48 == ARENA_TAG && self.core.server(rid.0) == 0;
+        if !plain {
+            return None;
+        }
+        self.core.map.arena(at & LOW, len).map(|p| p.as_ptr())
+    }
+
     /// [`place`](Self::place), of what is not in the arena or of a function that `server` serves.
     #[inline(never)]
     fn place_outside(&mut self, server: u32, rid: Rid, at: Iova, len: usize) -> Option<Place> {
@@ -195,6 +224,17 @@ impl Memory<'_> {
     #[inline]
     pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
+        if let Some(from) = self.in_arena(rid, at, buf.len()) {
+            // SAFETY: the arena has the range; the other side may change it, as device memory does.
+            unsafe { fetch(from, buf) };
+            fence(Acquire);
+            return Ok(());
+        }
+        self.read_elsewhere(rid, at, buf)
+    }
+
+    #[inline(never)]
+    fn read_elsewhere(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
             // SAFETY: `place` checked the range; the other side may change it, as device memory does.
             Place::Here(from) => unsafe { fetch(from, buf) },
@@ -213,6 +253,16 @@ impl Memory<'_> {
     #[inline]
     pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
+        if let Some(to) = self.in_arena(rid, at, data.len()) {
+            // SAFETY: the arena has the range; `data` is ours and does not lie in it.
+            unsafe { put(data, to) };
+            return Ok(());
+        }
+        self.write_elsewhere(rid, at, data)
+    }
+
+    #[inline(never)]
+    fn write_elsewhere(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
