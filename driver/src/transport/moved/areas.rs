@@ -84,7 +84,8 @@ impl Area {
 
 /// All mappings of this process, in order of address.
 pub fn all() -> io::Result<Vec<Area>> {
-    Ok(parse(&std::fs::read_to_string("/proc/self/maps")?))
+    // Names of files are any bytes.
+    Ok(parse(&String::from_utf8_lossy(&std::fs::read("/proc/self/maps")?)))
 }
 
 fn parse(text: &str) -> Vec<Area> {

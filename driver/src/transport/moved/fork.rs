@@ -1,12 +1,12 @@
 //! Children of fork: what was moved to files they would share with their parent. Each gets memory of its own instead, with
 //! what was there when it was made: the parent waits until the child has copied.
 
-use super::{Stretch, areas, copy, moved, put};
+use super::{Area, areas, copy, put, table};
 use crate::transport::mapped::Mapped;
 use std::{
-    cell::RefCell,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::{MutexGuard, Once},
+    cell::Cell,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    sync::Once,
 };
 
 /// A parent goes on after so many milliseconds, whatever its child does.
@@ -14,72 +14,76 @@ const PATIENCE: i32 = 5_000;
 
 static HANDLERS: Once = Once::new();
 
-/// What a forking thread holds: nobody moves memory meanwhile.
-struct Held {
-    moved: MutexGuard<'static, Vec<Stretch>>,
-    /// Ends to read and to write: closed by the child when it has copied.
-    pipe: Option<(OwnedFd, OwnedFd)>,
-}
-
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Ends to read and to write, of a thread that forks: closed by the child when it has copied.
+    static PIPE: Cell<Option<[RawFd; 2]>> = const { Cell::new(None) };
 }
 
 /// Begins to notice forks.
 pub fn watch() {
-    // SAFETY: the handlers keep to what is allowed in them: the allocator's and the standard library's locks are free in a child.
+    // SAFETY: the handlers take no lock, and in a child the allocator's are free.
     HANDLERS.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
 }
 
 extern "C" fn before() {
-    let moved = moved();
-    let pipe = (!moved.is_empty()).then(pipe).flatten();
-    let _ = HELD.try_with(|held| held.replace(Some(Held { moved, pipe })));
+    if table::all().next().is_some() {
+        PIPE.set(pipe());
+    }
+}
+
+/// The ends of the pipe.
+fn ends() -> Option<[OwnedFd; 2]> {
+    // SAFETY: descriptors made in `before`, which nobody else has.
+    PIPE.take().map(|ends| ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) }))
 }
 
 extern "C" fn in_parent() {
-    let Ok(Some(held)) = HELD.try_with(RefCell::take) else { return };
-    if let Some((read, write)) = held.pipe {
-        drop(write);
-        let mut poll = libc::pollfd { fd: read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // Until the last who could write has closed its end; if there is no child, at once.
-        // SAFETY: one structure of ours.
-        while unsafe { libc::poll(&raw mut poll, 1, PATIENCE) } < 0
-            && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-        {}
-    }
+    let Some([read, write]) = ends() else { return };
+    drop(write);
+    let mut poll = libc::pollfd { fd: read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // Until the last who could write has closed its end; if there is no child, at once.
+    // SAFETY: one structure of ours.
+    while unsafe { libc::poll(&raw mut poll, 1, PATIENCE) } < 0
+        && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+    {}
 }
 
 extern "C" fn in_child() {
-    let Ok(Some(mut held)) = HELD.try_with(RefCell::take) else { return };
-    if held.moved.is_empty() {
+    // Closed when this ends.
+    let _ends = ends();
+    if table::all().next().is_none() {
         return;
     }
-    // What cannot be copied stays shared.
-    let Ok(areas) = areas::all() else { return };
-    for area in held.moved.iter().flat_map(|one| one.shown(&areas)) {
-        if area.protection & libc::PROT_READ == 0 {
-            continue;
+    if let Ok(areas) = areas::all() {
+        for one in table::all() {
+            one.shown(&areas).for_each(|area| part(&area, one.address(&area)));
         }
-        let Ok(own) = Mapped::private(area.size()) else { continue };
-        // SAFETY: memory of the program's and our own as long; a child has one thread.
-        let _ = unsafe {
-            copy(area.start, own.ptr().as_ptr(), area.size());
-            put(own, &area)
-        };
     }
-    held.moved.clear();
+    table::clear();
 }
 
-fn pipe() -> Option<(OwnedFd, OwnedFd)> {
-    let mut ends = [-1; 2];
-    // SAFETY: two descriptors are written, which are then ours.
-    unsafe {
-        match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
-            0 => Some((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))),
-            _ => None,
+/// Parts with the parent over `area`, whose bytes can be read at `from`.
+fn part(area: &Area, from: usize) {
+    let readable = from != area.start || area.protection & libc::PROT_READ != 0;
+    let done = Mapped::private(area.size()).ok().filter(|_| readable).is_some_and(|own| {
+        // SAFETY: memory of the program's and our own as long; a child has one thread.
+        unsafe {
+            copy(from, own.ptr().as_ptr(), area.size());
+            put(own, area).is_ok()
         }
+    });
+    if !done {
+        // There is no room for a copy. Not to have it is better than to write into the parent's.
+        // SAFETY: a mapping of the program's.
+        unsafe { libc::mprotect(area.start as *mut libc::c_void, area.size(), libc::PROT_NONE) };
     }
+}
+
+fn pipe() -> Option<[RawFd; 2]> {
+    let mut ends = [-1; 2];
+    // SAFETY: two descriptors are written.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    made.then_some(ends)
 }

@@ -6,61 +6,21 @@
 pub mod areas;
 mod fork;
 mod still;
+mod table;
 
 pub use areas::Area;
 
 use crate::transport::mapped::Mapped;
-use std::{
-    io,
-    mem::MaybeUninit,
-    os::fd::BorrowedFd,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
-use still::Still;
+use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
+use still::Holder;
+use table::Stretch;
 
 const PAGE: usize = 4096;
 
-/// A part of a file that memory of the program was moved to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
-    file: (u64, u64),
-    offset: u64,
-    len: u64,
-    /// Addresses at which the file is mapped for other reasons.
-    view: (usize, usize),
-}
-
-impl Stretch {
-    /// The parts of `areas` that show it and are the program's.
-    fn shown<'a>(&'a self, areas: &'a [Area]) -> impl Iterator<Item = Area> + 'a {
-        let is_view = |area: &Area| area.start < self.view.1 && self.view.0 < area.end;
-        areas.iter().filter(move |area| area.shared && area.file == self.file && !is_view(area)).filter_map(
-            |area| {
-                let first = area.offset.max(self.offset);
-                let end = (area.offset + area.size() as u64).min(self.offset + self.len);
-                let start = area.start + (first.saturating_sub(area.offset)) as usize;
-                (first < end).then(|| Area {
-                    start,
-                    end: start + (end - first) as usize,
-                    offset: first,
-                    ..*area
-                })
-            },
-        )
-    }
-}
-
-/// All there are.
-static MOVED: Mutex<Vec<Stretch>> = Mutex::new(Vec::new());
-
-fn moved() -> MutexGuard<'static, Vec<Stretch>> {
-    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether other threads may write to memory that is being moved.
+/// What to do where other threads may write to memory that is being moved, and cannot be made to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
-    /// It is moved only if who writes there can be made to wait.
+    /// It stays.
     Must,
     /// It is moved anyway.
     Try,
@@ -72,57 +32,98 @@ pub struct Room<'a> {
     pub file: BorrowedFd<'a>,
     /// Device number of its file system and its inode.
     pub id: (u64, u64),
-    /// First address, and behind the last, at which it is mapped for other reasons.
-    pub view: (usize, usize),
+    /// Where the whole file is mapped, if it is: memory that was moved is read there, whatever the program forbade for its own
+    /// addresses.
+    pub view: Option<usize>,
+}
+
+impl Room<'_> {
+    fn stretch(&self, offset: u64, len: usize) -> Stretch {
+        let view = self.view.map_or(0, |base| base + offset as usize);
+        Stretch { file: self.id, offset, len: len as u64, view }
+    }
 }
 
 /// Moves the memory of `area` to `offset` of `room`, where nothing but zeros is. An error leaves it where it was.
 /// # Safety
 /// The memory is the program's, private and readable. With [`Care::Try`], nothing else writes to it just now.
 pub unsafe fn out(area: &Area, room: &Room<'_>, offset: u64, care: Care) -> io::Result<()> {
-    let mut moved = moved();
-    moved.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
     fork::watch();
     let place = Mapped::file(room.file, offset, area.size())?;
-    let quiet = Quiet::new();
-    let still = Still::hold(area.start, area.size());
-    if care == Care::Must && still.is_err() {
-        return still.map(|_| ());
+    let holder = Holder::new();
+    // Before it is there: a child that is made meanwhile finds it in any case.
+    let entry = table::enter(&room.stretch(offset, area.size()));
+    if care == Care::Must && entry.is_none() {
+        return Err(io::ErrorKind::OutOfMemory.into());
     }
-    // SAFETY: the caller's memory, which nobody writes to, and our own mapping as long.
-    unsafe {
-        copy(area.start, place.ptr().as_ptr(), area.size());
-        put(place, area)?;
+    let done = move_to(place, area, area.start, holder, care);
+    if done.is_err() {
+        table::leave(room.id, offset, area.size() as u64);
     }
-    drop((still, quiet));
-    moved.push(Stretch { file: room.id, offset, len: area.size() as u64, view: room.view });
-    Ok(())
+    done
 }
 
 /// Gives what was moved from `start` to `len` bytes at `offset` of `room` memory of its own again, wherever it is by now. An error leaves
 /// (the rest of) it where it is.
 pub fn back(start: usize, room: &Room<'_>, offset: u64, len: usize) -> io::Result<()> {
-    let mut moved = moved();
-    let whole = Stretch { file: room.id, offset, len: len as u64, view: room.view };
-    let found = areas::within(start, start + len)?.unwrap_or_default();
-    let mut parts: Vec<Area> = whole.shown(&found).collect();
-    if parts.iter().map(Area::size).sum::<usize>() != len {
-        // The program moved it, or gave some of it up.
-        parts = whole.shown(&areas::all()?).collect();
-    }
-    for area in parts {
+    let whole = room.stretch(offset, len);
+    for area in parts(start, &whole)? {
         let place = Mapped::private(area.size())?;
-        let quiet = Quiet::new();
-        let still = Still::hold(area.start, area.size())?;
-        // SAFETY: the memory that was moved, which nobody writes to, and our own mapping as long.
-        unsafe {
-            copy(area.start, place.ptr().as_ptr(), area.size());
-            put(place, &area)?;
+        let from = whole.address(&area);
+        if from == area.start && area.protection & libc::PROT_READ == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        drop((still, quiet));
+        move_to(place, &area, from, Holder::new(), Care::Must)?;
     }
-    moved.retain(|one| one.file != room.id || one.offset < offset || one.offset >= offset + len as u64);
+    table::leave(room.id, offset, len as u64);
     Ok(())
+}
+
+/// Whether what lies at `start` is still all of what was moved from there to `len` bytes at `offset` of `room`, in its place.
+pub fn is_there(start: usize, room: &Room<'_>, offset: u64, len: usize) -> io::Result<bool> {
+    let found = areas::within(start, start + len)?.unwrap_or_default();
+    let mut at = start;
+    for part in room.stretch(offset, len).shown(&found) {
+        if part.start != at || part.offset != offset + (at - start) as u64 {
+            return Ok(false);
+        }
+        at = part.end;
+    }
+    Ok(at == start + len)
+}
+
+/// Where `whole` is, which was at `start` once.
+fn parts(start: usize, whole: &Stretch) -> io::Result<Vec<Area>> {
+    let found = areas::within(start, start + whole.len as usize)?.unwrap_or_default();
+    let parts: Vec<Area> = whole.shown(&found).collect();
+    if parts.iter().map(Area::size).sum::<usize>() as u64 == whole.len {
+        return Ok(parts);
+    }
+    // The program moved it, or gave some of it up.
+    Ok(whole.shown(&areas::all()?).collect())
+}
+
+/// Puts `place` where `area` is, with the bytes that are at `from`.
+fn move_to(
+    place: Mapped,
+    area: &Area,
+    from: usize,
+    holder: io::Result<Holder>,
+    care: Care,
+) -> io::Result<()> {
+    // From here on nothing is allocated: the memory may be the allocator's.
+    let quiet = Quiet::new();
+    let still = holder.and_then(|holder| holder.hold(area.start, area.size()));
+    if care == Care::Must && still.is_err() {
+        return still.map(drop);
+    }
+    // SAFETY: memory of the program's that nobody writes to, and our own mapping as long.
+    let done = unsafe {
+        copy(from, place.ptr().as_ptr(), area.size());
+        put(place, area)
+    };
+    drop((still, quiet));
+    done
 }
 
 /// Whether memory can be held still here while it is moved; else why not.
@@ -130,12 +131,35 @@ pub fn can_hold_still() -> io::Result<()> {
     let page = Mapped::private(PAGE)?;
     // SAFETY: our own page.
     unsafe { page.ptr().as_ptr().write_volatile(1) };
-    Still::hold(page.ptr().as_ptr() as usize, PAGE).map(drop)
+    Holder::new()?.hold(page.ptr().as_ptr() as usize, PAGE).map(drop)
+}
+
+/// Whether something else in this process may have the kernel or a device write to memory by its pages and not its addresses
+/// (buffers of io_uring, devices of VFIO, a card with its kernel driver): it would not follow what is moved.
+pub fn others_pin_memory() -> io::Result<bool> {
+    const VERBS_MAJOR: u32 = 231;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let path = entry?.path();
+        // It may be closed by now.
+        let Ok(name) = std::fs::read_link(&path) else { continue };
+        let name = name.as_os_str().as_encoded_bytes();
+        let is_verbs = || {
+            let meta = std::fs::metadata(&path);
+            meta.is_ok_and(|m| libc::major(std::os::unix::fs::MetadataExt::rdev(&m)) == VERBS_MAJOR)
+        };
+        if name == b"anon_inode:[io_uring]"
+            || name.starts_with(b"/dev/vfio/")
+            || name.starts_with(b"/dev/infiniband/") && is_verbs()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Takes note that nothing of the program lies at `len` bytes from `offset` of file `id` any more.
 pub fn forget(id: (u64, u64), offset: u64, len: u64) {
-    moved().retain(|one| one.file != id || one.offset < offset || one.offset >= offset + len);
+    table::leave(id, offset, len);
 }
 
 /// Copies whole pages; those of zeros stay as they are.
@@ -218,12 +242,15 @@ pub fn stack() -> Option<(usize, usize)> {
     }
 }
 
-/// Whether `area` is memory of the program's own that can be moved: private, and no stack of ours or the main thread's. A thread
-/// that forks on a stack in a file would meet its child there.
+/// Whether `area` is memory of the program's own that can be moved: private, and neither a stack that is in use here nor a thread's
+/// own variables, which this call itself writes to while they move, and the C library in a child before anybody is asked.
 pub fn can_be_moved(area: &Area) -> bool {
-    // Where the thread's control block lies the C library writes in a child before anybody is asked.
-    // SAFETY: a number.
-    let block = unsafe { libc::pthread_self() } as usize;
+    let local = 0u8;
+    // SAFETY: two addresses.
+    let (block, errno) = unsafe { (libc::pthread_self() as usize, libc::__errno_location() as usize) };
+    let used = [&raw const local as usize, errno, block, block + PAGE - 1];
     let touches = |(low, high): (usize, usize)| area.start < high && low < area.end;
-    area.is_private() && !stack().is_some_and(touches) && !touches((block, block + PAGE))
+    area.is_private()
+        && !stack().is_some_and(touches)
+        && !used.iter().any(|at| (area.start..area.end).contains(at))
 }

@@ -14,6 +14,8 @@ const USER_MODE_ONLY: c_int = 1;
 const IOC_NEW: c_ulong = 0xaa00;
 const IOC_API: c_ulong = 0xc018_aa3f;
 const IOC_REGISTER: c_ulong = 0xc020_aa00;
+const IOC_UNREGISTER: c_ulong = 0x8010_aa01;
+const IOC_WAKE: c_ulong = 0x8010_aa02;
 const IOC_WRITEPROTECT: c_ulong = 0xc018_aa06;
 const API: u64 = 0xaa;
 /// Writes to protected pages are told apart from faults; memory in files can be protected too.
@@ -25,22 +27,44 @@ const PATIENCE: u32 = 5;
 /// What our own threads' names begin with.
 const OURS: &str = "ironverbs";
 
-/// As long as it lives, whoever writes to the range waits.
-pub struct Still(#[allow(dead_code, reason = "closing it lets everybody go on")] OwnedFd);
+/// What can hold memory still.
+pub struct Holder(OwnedFd);
 
-impl Still {
-    /// Holds `len` bytes from `start` (whole pages) still. The calling thread must neither write there nor allocate until it lets go.
+/// As long as it lives, whoever writes to the range waits.
+pub struct Still {
+    file: OwnedFd,
+    start: usize,
+    len: usize,
+}
+
+impl Holder {
     /// An error: the kernel has no such thing, does not give it to this user, or gives it only for writes that are no system
     /// calls while the program has several threads.
-    pub fn hold(start: usize, len: usize) -> io::Result<Self> {
-        Self::by(open()?, start, len)
+    pub fn new() -> io::Result<Self> {
+        Self::of(open()?)
     }
 
-    fn by(file: OwnedFd, start: usize, len: usize) -> io::Result<Self> {
+    fn of(file: OwnedFd) -> io::Result<Self> {
         call(&file, IOC_API, &mut [API, FEATURES, 0])?;
-        call(&file, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
-        call(&file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
         Ok(Self(file))
+    }
+
+    /// Holds `len` bytes from `start` (whole pages) still. The calling thread must neither write there nor allocate until it lets go.
+    pub fn hold(self, start: usize, len: usize) -> io::Result<Still> {
+        call(&self.0, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
+        let still = Still { file: self.0, start, len };
+        call(&still.file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
+        Ok(still)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        let range = [self.start as u64, self.len as u64];
+        // Closing the file would do, but for copies of it that a child made just now has. What is there by now may not have been
+        // registered; then there is nothing to end.
+        let _ = call(&self.file, IOC_UNREGISTER, &mut range.clone());
+        let _ = call(&self.file, IOC_WAKE, &mut range.clone());
     }
 }
 
@@ -130,7 +154,7 @@ mod tests {
 
     #[test]
     fn who_writes_waits() {
-        waits(|start| Still::hold(start, 4096).unwrap());
+        waits(|start| Holder::new().unwrap().hold(start, 4096).unwrap());
     }
 
     #[test]
@@ -138,7 +162,7 @@ mod tests {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: takes no memory.
         let file = owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int).unwrap();
-        waits(|start| Still::by(file, start, 4096).unwrap());
+        waits(|start| Holder::of(file).unwrap().hold(start, 4096).unwrap());
     }
 
     #[test]

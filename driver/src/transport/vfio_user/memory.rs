@@ -142,7 +142,7 @@ impl Store {
                 false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
             };
         }
-        if part.special || moved::stack().is_some_and(|(low, high)| part.start < high && low < part.end) {
+        if !moved::can_be_moved(part) && part.is_private() || part.special {
             return Err(refused(
                 "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
             ));
@@ -151,7 +151,7 @@ impl Store {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let place = self.place(len, part.start)?;
-        let room = Room { file: self.file.as_fd(), id: self.id, view: (0, 0) };
+        let room = Room { file: self.file.as_fd(), id: self.id, view: None };
         // SAFETY: the caller's promise.
         match unsafe { moved::out(part, &room, place, Care::Try) } {
             Ok(()) => {

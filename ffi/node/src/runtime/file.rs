@@ -239,10 +239,9 @@ impl Mapped {
         (unsafe { self.base.add(REGION_AT) }, region_len())
     }
 
-    /// First address of the mapping, and behind its last.
-    pub fn view(&self) -> (usize, usize) {
-        let base = self.base.as_ptr() as usize;
-        (base, base + file_len())
+    /// Where the file begins in memory.
+    pub fn view(&self) -> usize {
+        self.base.as_ptr() as usize
     }
 
     /// Where in the file the arena's byte `offset` lies.

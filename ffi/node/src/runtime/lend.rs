@@ -9,6 +9,7 @@ use super::{
     arena::{Arena, Owner},
     core::{Core, MILLI},
     file::PAGE,
+    maps::Maps,
     memory,
 };
 use driver::transport::{
@@ -33,10 +34,15 @@ const TIMES: u32 = 8192;
 const EACH: u64 = 128 << 10;
 /// Bytes that may be moved at once, and in a second: a program that registers for every transfer loses no more than some
 /// hundredths of its time to it.
-const CREDIT: u64 = 64 << 20;
-const INCOME: u64 = 32 << 20;
+const CREDIT: u64 = 128 << 20;
+const INCOME: u64 = 16 << 20;
+/// What the kernel says where memory can never be moved: no right to userfaultfd, no such call, none of what it takes.
+const NEVER: [i32; 3] = [libc::EPERM, libc::ENOSYS, libc::EINVAL];
 /// In ps.
 const SECOND: u64 = 1000 * MILLI;
+
+/// What of our memory others reach by its addresses, on whatever node.
+static BY_ADDRESS: Maps = Maps::new();
 
 /// A range of our memory that lies in the arena.
 struct Range {
@@ -89,7 +95,7 @@ impl Credit {
             at => (u128::from(now.saturating_sub(at)) * u128::from(INCOME) / u128::from(SECOND)) as u64,
         };
         (self.bytes, self.at) = ((self.bytes + income).min(CREDIT), now.max(1));
-        let left = self.bytes.checked_sub(2 * len + EACH);
+        let left = self.bytes.checked_sub(len + EACH);
         self.bytes = left.unwrap_or(self.bytes);
         left.is_some()
     }
@@ -136,12 +142,16 @@ impl Core {
         memory::check_user_range(base, len, access.write)?;
         let mut ranges = self.lent.ranges();
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
-            range.users += 1;
-            return Ok(memory::arena_iova(range.offset() + (start - range.start)));
+            let offset = range.offset() + (start - range.start);
+            // The program may have put other memory there meanwhile.
+            if moved::is_there(start as usize, &self.room(), self.map.place_in_file(offset), len)? {
+                range.users += 1;
+                return Ok(memory::arena_iova(offset));
+            }
         }
         if access.exact && self.may_lend(&mut ranges, start, end) {
             // SAFETY: the caller's promise.
-            match unsafe { self.lend(start, end) } {
+            match unsafe { self.lend(&mut ranges.credit, start, end) } {
                 Ok(Some(page)) => {
                     ranges.times += 1;
                     ranges.list.push(Range { start, end, page, users: 1 });
@@ -150,11 +160,12 @@ impl Core {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(%error, "memory stays where it is");
-                    ranges.over = true;
+                    ranges.over = NEVER.iter().any(|code| error.raw_os_error() == Some(*code));
                 }
             }
         }
         ranges.touching(start, end).for_each(|range| range.users += 1);
+        BY_ADDRESS.add(start, end);
         self.maps.add(start, end);
         Ok(own)
     }
@@ -174,6 +185,7 @@ impl Core {
                 let at = memory::own_address(self.me.slot, iova);
                 let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
                 self.maps.remove(at, at + len as u64);
+                BY_ADDRESS.remove(at, at + len as u64);
                 (at, at + len as u64)
             }
         };
@@ -187,6 +199,7 @@ impl Core {
         let iova = memory::own_iova(self.me.slot, at, len);
         let iova = iova.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
         self.lent.ranges().touching(at, at + len as u64).for_each(|range| range.users += 1);
+        BY_ADDRESS.add(at, at + len as u64);
         self.paged.add(at, at + len as u64);
         Ok(iova)
     }
@@ -197,6 +210,7 @@ impl Core {
         let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let mut ranges = self.lent.ranges();
         self.paged.remove(at, at + len as u64);
+        BY_ADDRESS.remove(at, at + len as u64);
         self.let_go(&mut ranges, at, at + len as u64);
         Ok(())
     }
@@ -227,6 +241,9 @@ impl Core {
 
     fn fetch(&self, range: &Range) -> io::Result<()> {
         let place = self.map.place_in_file(range.offset());
+        if moved::others_pin_memory()? {
+            return Err(io::Error::other("something else may have the kernel write to it"));
+        }
         moved::back(range.start as usize, &self.room(), place, range.len() as usize)?;
         self.free(range.page);
         Ok(())
@@ -239,7 +256,7 @@ impl Core {
     }
 
     fn room(&self) -> Room<'_> {
-        Room { file: self.map.file.as_fd(), id: self.map.id, view: self.map.view() }
+        Room { file: self.map.file.as_fd(), id: self.map.id, view: Some(self.map.view()) }
     }
 
     fn may_lend(&self, ranges: &mut Ranges, start: u64, end: u64) -> bool {
@@ -254,19 +271,20 @@ impl Core {
             && ranges.list.len() < RANGES
             && ranges.times < TIMES
             && ranges.touching(start, end).next().is_none()
-            && !self.maps.touches(start, end)
-            && !self.paged.touches(start, end)
-            && ranges.credit.take(len, self.now())
+            && !BY_ADDRESS.touches(start, end)
     }
 
     /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
-    unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
+    unsafe fn lend(&self, credit: &mut Credit, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
         let Some(parts) = parts.filter(|parts| parts.iter().all(moved::can_be_moved)) else {
             return Ok(None);
         };
         let [Area { protection, .. }, rest @ ..] = &parts[..] else { return Ok(None) };
-        if rest.iter().any(|part| part.protection != *protection) {
+        if rest.iter().any(|part| part.protection != *protection)
+            || moved::others_pin_memory()?
+            || !credit.take(end - start, self.now())
+        {
             return Ok(None);
         }
         let Ok(lock) = self.locks.lock() else { return Ok(None) };
@@ -291,11 +309,11 @@ mod tests {
         let (mut credit, mib) = (Credit::default(), 1 << 20);
         let at = |ms: u64| (5_000 + ms) * MILLI;
         let taken = |credit: &mut Credit, ms| (0..100).filter(|_| credit.take(16 * mib, at(ms))).count();
-        assert_eq!(taken(&mut credit, 0), 1);
+        assert_eq!(taken(&mut credit, 0), 7);
         assert_eq!(taken(&mut credit, 1), 0);
         assert_eq!(taken(&mut credit, 1000), 1);
         // However long it waits there is no more than at first; and time may seem to go back.
-        assert_eq!(taken(&mut credit, 100_000), 1);
+        assert_eq!(taken(&mut credit, 100_000), 7);
         assert_eq!(taken(&mut credit, 0), 0);
         assert!(credit.take(4096, at(0)));
     }

@@ -28,6 +28,11 @@ pub struct Found {
 }
 
 impl Maps {
+    /// None.
+    pub const fn new() -> Self {
+        Self { segments: Mutex::new(BTreeMap::new()), generation: AtomicU32::new(0) }
+    }
+
     /// Adds a mapping of `start..end`.
     pub fn add(&self, start: u64, end: u64) {
         self.change(start, end, |count| count.saturating_add(1));

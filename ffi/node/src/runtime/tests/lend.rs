@@ -185,6 +185,80 @@ fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
 }
 
 #[test]
+fn other_memory_at_the_same_place_is_another_registration() {
+    let bed = Bed::new();
+    let mut pages = Pages::new(2);
+    let first = bed.lend(&mut pages);
+    // As a cache of registrations sees it that hears late of what was freed.
+    // SAFETY: the pages are replaced where they are.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        assert_ne!(libc::mmap(pages.base().cast(), 8192, rights, flags, -1, 0), libc::MAP_FAILED);
+    }
+    let second = bed.map(pages.base(), 8192, WHOLE);
+    bed.write(second + 10, &[8]);
+    bed.write(first + 11, &[9]);
+    assert_eq!(pages.bytes()[10..12], [8, 0]);
+    bed.unmap(first, 8192);
+    bed.unmap(second, 8192);
+    assert_eq!((pages.bytes()[10], bed.blocks()), (8, 0));
+}
+
+#[test]
+fn memory_that_may_not_be_read_comes_back_too() {
+    let bed = Bed::new();
+    let mut pages = Pages::new(2);
+    let iova = bed.lend(&mut pages);
+    bed.write(iova + 5000, &[3]);
+    let protect = |rights| {
+        // SAFETY: the test's own pages.
+        assert_eq!(unsafe { libc::mprotect(pages.base().add(4096).cast(), 4096, rights) }, 0);
+    };
+    protect(libc::PROT_NONE);
+    bed.unmap(iova, 8192);
+    let areas = areas::within(pages.base() as usize + 4096, pages.base() as usize + 8192).unwrap().unwrap();
+    assert!(areas[0].is_private() && areas[0].protection == libc::PROT_NONE);
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    assert_eq!(pages.bytes()[5000], 3);
+}
+
+#[test]
+fn a_threads_own_variables_stay_where_they_are() {
+    let bed = Bed::new();
+    // SAFETY: an address.
+    let errno = unsafe { libc::__errno_location() } as usize & !0xfff;
+    // SAFETY: a page of this thread's, mapped as long as it runs.
+    let iova = unsafe { bed.transport.dma_map(errno as *mut u8, 4096, WHOLE) }.unwrap();
+    assert!(arena_offset(iova).is_none());
+}
+
+#[test]
+fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
+    let bed = Bed::new();
+    let mut pages = Pages::new(1);
+    pages.bytes()[100] = 1;
+    bed.lend(&mut pages);
+    let (base, all) = (pages.base(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: the test's own page; the child uses it and system calls alone.
+    let status = unsafe {
+        assert_eq!(libc::mprotect(base.cast(), 4096, libc::PROT_NONE), 0);
+        let child = libc::fork();
+        if child == 0 {
+            libc::mprotect(base.cast(), 4096, all);
+            let seen = base.add(100).read_volatile();
+            base.add(100).write_volatile(9);
+            libc::_exit(i32::from(seen != 1));
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(libc::mprotect(base.cast(), 4096, all), 0);
+        status
+    };
+    assert_eq!((status, pages.bytes()[100]), (0, 1));
+}
+
+#[test]
 fn a_child_of_fork_has_its_own_copy() {
     let bed = Bed::new();
     let mut pages = Pages::new(2);
@@ -243,6 +317,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
         });
         for _ in 0..300 {
             let iova = bed.map(pages.base(), 8192, WHOLE);
+            assert!(arena_offset(iova).is_some());
             bed.unmap(iova, 8192);
         }
         stop.store(true, Relaxed);
