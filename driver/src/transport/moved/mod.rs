@@ -5,10 +5,12 @@
 
 pub mod areas;
 mod fork;
+mod pins;
 mod still;
 mod table;
 
 pub use areas::Area;
+pub use pins::others_pin_memory;
 
 use crate::transport::mapped::Mapped;
 use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
@@ -132,29 +134,6 @@ pub fn can_hold_still() -> io::Result<()> {
     // SAFETY: our own page.
     unsafe { page.ptr().as_ptr().write_volatile(1) };
     Holder::new()?.hold(page.ptr().as_ptr() as usize, PAGE).map(drop)
-}
-
-/// Whether something else in this process may have the kernel or a device write to memory by its pages and not its addresses
-/// (buffers of io_uring, devices of VFIO, a card with its kernel driver): it would not follow what is moved.
-pub fn others_pin_memory() -> io::Result<bool> {
-    const VERBS_MAJOR: u32 = 231;
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let path = entry?.path();
-        // It may be closed by now.
-        let Ok(name) = std::fs::read_link(&path) else { continue };
-        let name = name.as_os_str().as_encoded_bytes();
-        let is_verbs = || {
-            let meta = std::fs::metadata(&path);
-            meta.is_ok_and(|m| libc::major(std::os::unix::fs::MetadataExt::rdev(&m)) == VERBS_MAJOR)
-        };
-        if name == b"anon_inode:[io_uring]"
-            || name.starts_with(b"/dev/vfio/")
-            || name.starts_with(b"/dev/infiniband/") && is_verbs()
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Takes note that nothing of the program lies at `len` bytes from `offset` of file `id` any more.

@@ -88,16 +88,19 @@ struct Credit {
 }
 
 impl Credit {
-    /// Takes what moving `len` bytes there and back costs, if there is as much.
-    fn take(&mut self, len: u64, now: u64) -> bool {
+    /// Whether what moving `len` bytes there and back costs is there.
+    fn allows(&mut self, len: u64, now: u64) -> bool {
         let income = match self.at {
             0 => CREDIT,
             at => (u128::from(now.saturating_sub(at)) * u128::from(INCOME) / u128::from(SECOND)) as u64,
         };
         (self.bytes, self.at) = ((self.bytes + income).min(CREDIT), now.max(1));
-        let left = self.bytes.checked_sub(len + EACH);
-        self.bytes = left.unwrap_or(self.bytes);
-        left.is_some()
+        len + EACH <= self.bytes
+    }
+
+    /// Takes it.
+    fn take(&mut self, len: u64) {
+        self.bytes = self.bytes.saturating_sub(len + EACH);
     }
 }
 
@@ -151,9 +154,10 @@ impl Core {
         }
         if access.exact && self.may_lend(&mut ranges, start, end) {
             // SAFETY: the caller's promise.
-            match unsafe { self.lend(&mut ranges.credit, start, end) } {
+            match unsafe { self.lend(start, end) } {
                 Ok(Some(page)) => {
                     ranges.times += 1;
+                    ranges.credit.take(end - start);
                     ranges.list.push(Range { start, end, page, users: 1 });
                     return Ok(memory::arena_iova(u64::from(page) * PAGE as u64));
                 }
@@ -272,19 +276,17 @@ impl Core {
             && ranges.times < TIMES
             && ranges.touching(start, end).next().is_none()
             && !BY_ADDRESS.touches(start, end)
+            && ranges.credit.allows(len, self.now())
     }
 
     /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
-    unsafe fn lend(&self, credit: &mut Credit, start: u64, end: u64) -> io::Result<Option<u32>> {
+    unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
         let Some(parts) = parts.filter(|parts| parts.iter().all(moved::can_be_moved)) else {
             return Ok(None);
         };
         let [Area { protection, .. }, rest @ ..] = &parts[..] else { return Ok(None) };
-        if rest.iter().any(|part| part.protection != *protection)
-            || moved::others_pin_memory()?
-            || !credit.take(end - start, self.now())
-        {
+        if rest.iter().any(|part| part.protection != *protection) || moved::others_pin_memory()? {
             return Ok(None);
         }
         let Ok(lock) = self.locks.lock() else { return Ok(None) };
@@ -308,13 +310,20 @@ mod tests {
     fn who_registers_again_and_again_moves_little() {
         let (mut credit, mib) = (Credit::default(), 1 << 20);
         let at = |ms: u64| (5_000 + ms) * MILLI;
-        let taken = |credit: &mut Credit, ms| (0..100).filter(|_| credit.take(16 * mib, at(ms))).count();
+        let taken = |credit: &mut Credit, ms| {
+            let mut count = 0;
+            while credit.allows(16 * mib, at(ms)) {
+                credit.take(16 * mib);
+                count += 1;
+            }
+            count
+        };
         assert_eq!(taken(&mut credit, 0), 7);
         assert_eq!(taken(&mut credit, 1), 0);
         assert_eq!(taken(&mut credit, 1000), 1);
         // However long it waits there is no more than at first; and time may seem to go back.
         assert_eq!(taken(&mut credit, 100_000), 7);
         assert_eq!(taken(&mut credit, 0), 0);
-        assert!(credit.take(4096, at(0)));
+        assert!(credit.allows(4096, at(0)));
     }
 }
