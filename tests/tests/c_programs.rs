@@ -35,3 +35,8 @@ fn what_a_program_imports_and_what_a_file_names_stays_as_long_as_it_is_used() {
 fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() {
     keeps("raw", &["iron1", "iron2"], 3);
 }
+
+#[test]
+fn threads_share_a_queue_pair_and_fork_while_others_register() {
+    keeps("threads", &["iron1"], 4);
+}

@@ -74,7 +74,7 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     match result {
         Ok(()) => {}
-        // As if it had never come.
+        // As if it had never come; what else the row holds of it nothing depends on.
         Err(Lost) => (w.q.rx, w.q.flags) = before,
         Err(NotReady) => {
             w.count(Counters::OutOfBuffer);

@@ -212,9 +212,10 @@ impl<'r> Func<'r> {
         Some(row)
     }
 
-    /// Takes row `index` in hand, if it is allocated: to look at and change for as long as a job needs it.
+    /// Takes row `index` in hand, if it is allocated: to look at and change for as long as a job needs it, but not over a commit, a
+    /// rollback or the release of the lock.
     #[inline(always)]
-    pub fn hold<R: Row>(&mut self, index: u32) -> Option<Held<'r, R>> {
+    pub(crate) fn hold<R: Row>(&mut self, index: u32) -> Option<Held<'r, R>> {
         self.row_mut::<R>(index).map(|row| Held { row: std::ptr::from_mut(row), _region: PhantomData })
     }
 

@@ -10,12 +10,12 @@
 //! when it dies, and the lines it writes all the time stay in its own cache.
 //!
 //! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
-//! with compiler fences through release atomics do.
+//! do, between compiler fences: what a count tells of comes before it, and what it allows after.
 
 use super::{Memic, Region, Table, memic};
 use crate::host::{Host, Iova, Party, Rid};
 use hwspec::cqe::Cqe64;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
 
 const ENTRIES: usize = 512;
 const UNDO: usize = 192 << 10;
@@ -153,6 +153,8 @@ impl Journal {
         }
         words.undo_bytes.store((used + len.next_multiple_of(8)) as u32, Relaxed);
         words.entries.store(n as u32 + 1, Release);
+        // The row is not changed before.
+        compiler_fence(SeqCst);
     }
 
     /// There is no room for a row: unless it is noted already, its change will not be taken back.
@@ -230,9 +232,12 @@ impl Journal {
             // The undo list goes: from here on a death takes nothing back.
             words.entries.store(0, Release);
             words.undo_bytes.store(0, Relaxed);
+            // The next job begins behind it.
+            compiler_fence(SeqCst);
             return;
         }
         words.committed.store(1, Release);
+        compiler_fence(SeqCst);
         self.carry_out(region, host, fid, effects);
         self.clear();
     }
@@ -304,5 +309,6 @@ impl Journal {
         words.undo_bytes.store(0, Relaxed);
         words.effects.store(0, Release);
         words.committed.store(0, Release);
+        compiler_fence(SeqCst);
     }
 }

@@ -1,7 +1,7 @@
 //! Looks at a function without its lock, for those who only show what is there.
 //!
-//! Every word is one that was there; words of one row may be of two moments, a job apart. Nothing is changed, nobody is
-//! held up, and no page is touched that nobody used.
+//! Every word is one that was there, perhaps in the middle of a job; words of one row may be of two moments. Nothing is changed, nobody
+//! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
 use crate::Config;

@@ -13,6 +13,7 @@ use std::{
         Ordering::{Acquire, Relaxed, Release, SeqCst},
         compiler_fence, fence,
     },
+    time::Duration,
 };
 
 /// A value behind a spin lock that yields the CPU after a while (the holder may have been scheduled out).
@@ -92,11 +93,20 @@ impl<T> Spin<T> {
         }
         match self.owner.load(Relaxed) {
             COMMON => {}
-            NOBODY if often && may_own() => self.owner.store(this_thread(), Relaxed),
+            NOBODY if often && may_own() => return self.own(),
             NOBODY => {}
             _ => self.share(),
         }
         SpinGuard { lock: self, word: &self.locked }
+    }
+
+    /// Becomes its owner, who is inside from here on as at every later time; `locked` is ours until then.
+    #[cold]
+    fn own(&self) -> SpinGuard<'_, T> {
+        self.inside.store(true, Relaxed);
+        self.owner.store(this_thread(), Relaxed);
+        self.locked.store(false, Release);
+        SpinGuard { lock: self, word: &self.inside }
     }
 
     /// Takes the lock from its owner; `locked` is ours.
@@ -144,6 +154,9 @@ pub fn this_thread() -> usize {
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
+/// Time after which what a thread stored has left its processor, though nothing made it.
+const DRAINED: Duration = Duration::from_millis(10);
+
 /// Owners that locks may still be given; one less for each that lost it. 0 is not known yet, 1 none.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
 
@@ -163,8 +176,14 @@ fn may_own() -> bool {
 fn barrier() {
     let _ = OWNERS.fetch_update(Relaxed, Relaxed, |left| (left > 1).then(|| left - 1));
     fence(SeqCst);
-    // SAFETY: takes no memory. It was registered before the first lock had an owner, and does not fail then.
-    unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) };
+    // SAFETY: takes no memory.
+    let done = || unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) } == 0;
+    // It was registered before the first lock had an owner. A program may have forbidden itself the call since then, and the kernel
+    // may have no memory for it: a store is seen by all within far less than the time slept.
+    if !done() {
+        OWNERS.store(1, Relaxed);
+        std::thread::sleep(DRAINED);
+    }
     fence(SeqCst);
 }
 

@@ -144,7 +144,8 @@ struct Ending<'a>(&'a mut Option<Posting>);
 impl Drop for Ending<'_> {
     #[inline]
     fn drop(&mut self) {
-        *self.0 = None;
+        // Empty before the lock is let go of, which goes with the collection.
+        drop(self.0.take());
     }
 }
 

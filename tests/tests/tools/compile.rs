@@ -8,7 +8,7 @@ use std::{
 
 /// Compiles `tests/programs/NAME.c`.
 pub fn compiled(name: &str) -> PathBuf {
-    built("cc", &format!("{name}.c"), &["-libverbs"])
+    built("cc", &format!("{name}.c"), &["-libverbs", "-pthread"])
 }
 
 fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {

@@ -169,9 +169,11 @@ unsafe fn put(place: Mapped, area: &Area) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        libc::mremap(at, area.size(), area.size(), flags, area.start as *mut libc::c_void)
+        // Not by the C library, whose function others put theirs in the place of to hear of mappings that go: UCX's loses the
+        // address, allocates, and would take the program's registration of this very memory for void.
+        libc::syscall(libc::SYS_mremap, at, area.size(), area.size(), flags, area.start)
     };
-    if done == libc::MAP_FAILED {
+    if done != area.start as libc::c_long {
         return Err(io::Error::last_os_error());
     }
     // It is elsewhere now, and the program's.

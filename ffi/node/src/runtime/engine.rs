@@ -9,7 +9,7 @@ use devmodel::{
 use driver::dma::{ANY_THREAD, this_thread};
 use std::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, compiler_fence},
 };
 
 /// Runners at most; more threads than this at once wait for each other.
@@ -97,6 +97,8 @@ impl Engines {
         let first = &self.places[0];
         if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
+            // For a signal handler in this thread.
+            compiler_fence(SeqCst);
             return f(Taken(first, self.faults).engine());
         }
         f(self.another().engine())
