@@ -211,7 +211,7 @@ fn a_connection_can_be_ended_by_what_a_program_does_at_its_exit() {
 fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
     let node = Node::new("cm-burst", 2);
     let server = Pair::listener(&node, &words("ucmatose -c 100"));
-    server.signal("STOP");
+    server.stop();
     let client = node.start(&words(&format!("ucmatose -s {SERVER} -c 100")));
     // All of them wait in its queue when it wakes.
     let start = Instant::now();
@@ -235,10 +235,10 @@ fn what_comes_at_once_is_told_in_its_order() {
         }
     };
     let server = Pair::listener(&node, &[&program]);
-    server.signal("STOP");
+    server.stop();
     let client = node.start(&[&program, SERVER]);
     asked("state CONNECT");
-    client.signal("STOP");
+    client.stop();
     server.signal("CONT");
     assert_eq!(server.finish(), "taken back\n");
     // Both the answer and its end wait for the client.

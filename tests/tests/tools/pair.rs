@@ -174,6 +174,23 @@ impl Running {
         assert!(told.expect("kill").success(), "{} is gone already", self.what);
     }
 
+    /// Stops it when it waits for others: stopped in the midst of its work it may have what they need.
+    pub fn stop(&self) {
+        let asleep = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        };
+        let tasks = format!("/proc/{}/task", self.child.0.id());
+        let rests = || fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(asleep));
+        let (start, mut looks) = (Instant::now(), 0);
+        while looks < 5 {
+            assert!(start.elapsed() < Duration::from_secs(20), "{} does not rest", self.what);
+            looks = if rests() { looks + 1 } else { 0 };
+            sleep(Duration::from_millis(20));
+        }
+        self.signal("STOP");
+    }
+
     /// Asks it to end by SIGINT and waits; its output.
     pub fn interrupt(self) -> String {
         self.signal("INT");
