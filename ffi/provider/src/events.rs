@@ -3,6 +3,7 @@
 use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
+use driver::transport::Quiet;
 use driver::{DeviceEvent, Event, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
 use std::collections::HashMap;
@@ -172,11 +173,10 @@ impl Pump {
             }
             (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
         };
-        let spawn = || {
-            let thread = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
-            thread.spawn(move || run(&device, &targets, &stopped))
-        };
-        let thread = without_signals(spawn)?;
+        let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
+        let quiet = Quiet::new();
+        let thread = builder.spawn(move || run(&device, &targets, &stopped))?;
+        drop(quiet);
         Ok(Self { thread, stop })
     }
 
@@ -232,19 +232,6 @@ fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> Woken {
         -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Woken::Stopped,
         _ if entries[1].revents != 0 => Woken::Stopped,
         _ => Woken::Event,
-    }
-}
-
-/// Runs `body` with every signal blocked, so that a thread it starts inherits that.
-fn without_signals<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are filled before they are read; the thread's own mask, put back as it was.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = body();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        result
     }
 }
 

@@ -12,7 +12,7 @@ mod table;
 pub use areas::Area;
 pub use pins::others_pin_memory;
 
-use crate::transport::mapped::Mapped;
+use crate::transport::{Quiet, mapped::Mapped};
 use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
 use still::Holder;
 use table::Stretch;
@@ -114,6 +114,7 @@ fn move_to(
     care: Care,
 ) -> io::Result<()> {
     // From here on nothing is allocated: the memory may be the allocator's.
+    // A signal handler that wrote to it would wait for ever.
     let quiet = Quiet::new();
     let still = holder.and_then(|holder| holder.hold(area.start, area.size()));
     if care == Care::Must && still.is_err() {
@@ -181,31 +182,8 @@ unsafe fn put(place: Mapped, area: &Area) -> io::Result<()> {
     Ok(())
 }
 
-/// As long as it lives no signal handler runs in this thread: one that wrote to memory held still would wait for ever.
-struct Quiet(libc::sigset_t);
-
-impl Quiet {
-    fn new() -> Self {
-        let (mut all, mut old) =
-            (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-        // SAFETY: both sets are written before they are read.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-            Self(old.assume_init())
-        }
-    }
-}
-
-impl Drop for Quiet {
-    fn drop(&mut self) {
-        // SAFETY: the mask as it was.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
-    }
-}
-
 /// First address of the stack of this thread, and behind its last. `None` for the main thread, whose stack the kernel names.
-pub fn stack() -> Option<(usize, usize)> {
+fn stack() -> Option<(usize, usize)> {
     // SAFETY: numbers.
     if unsafe { libc::syscall(libc::SYS_gettid) } == libc::c_long::from(std::process::id() as i32) {
         return None;
@@ -223,15 +201,13 @@ pub fn stack() -> Option<(usize, usize)> {
     }
 }
 
-/// Whether `area` is memory of the program's own that can be moved: private, and neither a stack that is in use here nor a thread's
-/// own variables, which this call itself writes to while they move, and the C library in a child before anybody is asked.
-pub fn can_be_moved(area: &Area) -> bool {
+/// Whether `area` has a stack that is in use here or a thread's own variables: this call itself writes to them while they
+/// move, and the C library in a child of fork before anybody is asked.
+pub fn is_in_use(area: &Area) -> bool {
     let local = 0u8;
     // SAFETY: two addresses.
     let (block, errno) = unsafe { (libc::pthread_self() as usize, libc::__errno_location() as usize) };
     let used = [&raw const local as usize, errno, block, block + PAGE - 1];
     let touches = |(low, high): (usize, usize)| area.start < high && low < area.end;
-    area.is_private()
-        && !stack().is_some_and(touches)
-        && !used.iter().any(|at| (area.start..area.end).contains(at))
+    area.special || stack().is_some_and(touches) || used.iter().any(|at| (area.start..area.end).contains(at))
 }

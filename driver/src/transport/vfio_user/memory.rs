@@ -142,7 +142,7 @@ impl Store {
                 false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
             };
         }
-        if !moved::can_be_moved(part) && part.is_private() || part.special {
+        if moved::is_in_use(part) {
             return Err(refused(
                 "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
             ));

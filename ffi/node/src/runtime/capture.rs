@@ -1,7 +1,8 @@
 //! Captures of what goes over a node's wire.
 
-use super::{Node, NodeError, outlets::Held, sys};
+use super::{Node, NodeError, outlets::Held};
 use devmodel::{region::Outlet, wire::Capture};
+use driver::transport::Quiet;
 use std::{
     io::{self, Write},
     sync::{
@@ -44,7 +45,9 @@ impl CaptureThread {
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, their_stop) = (held.clone(), stop.clone());
         let builder = std::thread::Builder::new().name("ironverbs-capture".into()).stack_size(512 << 10);
-        let thread = sys::without_signals(|| builder.spawn(move || write(&theirs, file, &their_stop)));
+        let quiet = Quiet::new();
+        let thread = builder.spawn(move || write(&theirs, file, &their_stop));
+        drop(quiet);
         Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 

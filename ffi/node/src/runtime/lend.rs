@@ -139,9 +139,10 @@ impl Core {
     /// # Safety
     /// As `Transport::dma_map`.
     pub unsafe fn register(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        let (start, end) = (base as u64, base as u64 + len as u64);
+        let start = base as u64;
         let own = memory::own_iova(self.me.slot, start, len);
         let own = own.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
+        let end = start + len as u64;
         memory::check_user_range(base, len, access.write)?;
         let mut ranges = self.lent.ranges();
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
@@ -282,7 +283,9 @@ impl Core {
     /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
     unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
-        let Some(parts) = parts.filter(|parts| parts.iter().all(moved::can_be_moved)) else {
+        let Some(parts) =
+            parts.filter(|parts| parts.iter().all(|part| part.is_private() && !moved::is_in_use(part)))
+        else {
             return Ok(None);
         };
         let [Area { protection, .. }, rest @ ..] = &parts[..] else { return Ok(None) };

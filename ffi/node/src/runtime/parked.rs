@@ -7,6 +7,7 @@ use super::{
     party, sys,
 };
 use devmodel::region::Sync;
+use driver::transport::Quiet;
 use std::{
     io,
     sync::{
@@ -39,7 +40,9 @@ impl Parked {
         let builder = std::thread::Builder::new().name("ironverbs".into()).stack_size(256 << 10);
         let (alive, begun) = mpsc::channel();
         let body = move || sleep_and_serve(&theirs, &their_stop, alive);
-        let thread = sys::without_signals(|| builder.spawn(body))?;
+        let quiet = Quiet::new();
+        let thread = builder.spawn(body)?;
+        drop(quiet);
         // What depends on its life being noted can be done from here on. Nothing is ever said: the other end closes.
         let _ = begun.recv();
         Ok(Self { core: core.clone(), stop, thread: Some(thread) })

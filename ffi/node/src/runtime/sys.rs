@@ -303,21 +303,6 @@ pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
     }
 }
 
-/// Blocks all signals of the calling thread while `f` runs, so that a thread started there has them blocked.
-pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are written before they are read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-    }
-    let result = f();
-    // SAFETY: `old` was written above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut()) };
-    result
-}
-
 /// Calls `f` in every child of a fork of this process.
 pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
     // SAFETY: a function without preconditions.

@@ -5,6 +5,7 @@ use super::id::State;
 use super::manager::{Manager, Shared};
 use crate::guard::guard;
 use cm::Time;
+use driver::transport::Quiet;
 use libc::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -37,15 +38,8 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// Those of starting a thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // SAFETY: plain sets of signals; the mask is put back before anybody else can see it.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        thread
-    }
+    let _quiet = Quiet::new();
+    std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body)
 }
 
 impl Manager {

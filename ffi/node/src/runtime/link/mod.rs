@@ -23,6 +23,7 @@ use devmodel::{
     region::{MAX_FRAME, Outlet},
     wire::Faults,
 };
+use driver::transport::Quiet;
 use joined::Joined;
 use port::{Port, PortLink};
 use std::{
@@ -135,7 +136,8 @@ impl Uplink {
 
     fn spawn(&mut self, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let builder = std::thread::Builder::new().name("ironverbs-link".into()).stack_size(512 << 10);
-        self.threads.push(sys::without_signals(|| builder.spawn(body))?);
+        let _quiet = Quiet::new();
+        self.threads.push(builder.spawn(body)?);
         Ok(())
     }
 

@@ -6,10 +6,13 @@ use crate::runtime::{
     NodeOptions, NodeTransport,
     arena::{Arena, Owner},
     memory::arena_offset,
-    node::Node,
+    node::{Node, open_device_of},
 };
 use devmodel::host::{Abort, Host, Move, Rid, Source};
-use driver::transport::{Access, Transport, moved::areas};
+use driver::{
+    transport::{Access, Transport, moved::areas},
+    verbs::{AccessFlags, Mr, Pd},
+};
 use std::{
     os::fd::{FromRawFd, OwnedFd},
     path::Path,
@@ -381,14 +384,45 @@ pub fn lends(dir: &Path) {
     }
 }
 
-#[test]
-fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_killed() {
+/// A node, another program on it, and where it says that its memory is.
+fn with_a_lender(env: &[(&str, &str)]) -> (Scratch, Arc<Node>, Other, u64) {
     let scratch = Scratch::new();
     let node = scratch.node();
-    let _ours = NodeTransport::open(&node, 2).unwrap();
-    let mut other = Other::start(&scratch, "lend");
+    let mut other = Other::start_with(&scratch, "lend", env);
     let iova = other.hear_number();
-    let core = node.core();
+    (scratch, node, other, iova)
+}
+
+#[test]
+fn a_program_may_forbid_that_its_memory_is_lent() {
+    let (_scratch, _node, _other, iova) = with_a_lender(&[("IRONVERBS_LEND", "0")]);
+    assert!(arena_offset(iova).is_none(), "{iova:#x} lies in the arena");
+}
+
+#[test]
+fn a_region_of_whole_pages_is_lent_and_one_of_parts_is_not() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let device = open_device_of(&node, 1).unwrap();
+    let pd = Pd::alloc(&device).unwrap();
+    let pages = Pages::new(4);
+    let lent = |from: usize, len: usize| {
+        let at = pages.base().wrapping_add(from);
+        // SAFETY: within the pages, which outlive the region.
+        let mr = unsafe { Mr::register(&pd, at, len, at as u64, AccessFlags::LOCAL_WRITE) }.unwrap();
+        let bytes = node.core().lent.bytes();
+        drop(mr);
+        bytes
+    };
+    assert_eq!([lent(0, 8192), lent(4096, 4096)], [8192, 4096]);
+    assert_eq!([lent(1, 8191), lent(0, 8191), lent(64, 64)], [0; 3]);
+    assert_eq!(node.core().lent.bytes(), 0);
+}
+
+#[test]
+fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_killed() {
+    let (_scratch, node, mut other, iova) = with_a_lender(&[]);
+    let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());
     let mut seen = [0; 2];
     core.drive(core.now(), |_, host| {
         host.read(Rid(1), iova + 99, &mut seen).unwrap();
@@ -404,12 +438,8 @@ fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_kille
 
 #[test]
 fn who_died_has_no_memory_any_more_even_before_it_is_cleaned_up_after() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
-    let _ours = NodeTransport::open(&node, 2).unwrap();
-    let mut other = Other::start(&scratch, "lend");
-    let iova = other.hear_number();
-    let core = node.core();
+    let (_scratch, node, mut other, iova) = with_a_lender(&[]);
+    let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());
     let put = || {
         let one = Move { src: Source::Staged(0), dst_rid: Rid(1), dst: iova, len: 4 };
         core.drive(core.now(), |_, host| host.copy(&[1, 2, 3, 4], &[one]))

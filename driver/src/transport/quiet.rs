@@ -1,0 +1,28 @@
+//! A thread without signals for a while.
+
+use std::mem::MaybeUninit;
+
+/// As long as it lives no signal handler runs in this thread, and a thread that is started here begins with all signals blocked.
+pub struct Quiet(libc::sigset_t);
+
+impl Quiet {
+    /// From now on.
+    #[allow(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Self {
+        let (mut all, mut old) =
+            (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+        // SAFETY: both sets are written before they are read.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+            Self(old.assume_init())
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: the mask as it was.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
