@@ -60,6 +60,14 @@ pub trait Host {
     fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
     /// The party this runner works for.
     fn party(&self) -> Party;
+    /// The same, if this runner is the one of that party that is always the same thread's, and [`barrier`](Self::barrier) of
+    /// others reaches that thread. At most one runner of a party says so.
+    fn steady(&self) -> Option<Party> {
+        None
+    }
+    /// Carries out a full memory barrier in every thread whose runner is [`steady`](Self::steady), in this party and all
+    /// others. Needed only where there may be such.
+    fn barrier(&mut self) {}
     /// Whether this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
     fn reaches(&mut self, party: Party) -> bool;
     /// Whether frames may refer to their sender's memory: whoever takes one can read it. If not, payload travels by value.

@@ -10,7 +10,7 @@ use crate::{
     subnet,
 };
 use hwspec::pcie::{SRIOV_CAP, SriovCap};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::Release;
 use zerocopy::FromZeros;
 
 /// Bytes of the Ethernet payload of a frame.
@@ -27,7 +27,7 @@ const KNOWN_TO_PEERS: [Table; 3] = [Table::Qp, Table::Srq, Table::Mkey];
 pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
-    let (resets, rx_tail) = (func.function().resets, func.region().sync(fid, Sync::RxTail).load(Acquire));
+    let (resets, rx_next) = (func.function().resets, func.behind_frames());
     // The subnet's groups are not the function's alone.
     let before_reset = func.function().free;
     let (before, last) = (func.function().before, func.function().counters);
@@ -42,7 +42,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         vport_state: VPORT_UP,
         vport_admin_state: VPORT_UP,
         // The frames that wait are not for whoever comes now.
-        rx_next: rx_tail,
+        rx_next,
         ..FunctionRow::new_zeroed()
     };
     let groups = Table::SubnetGroup as usize;
@@ -60,9 +60,13 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
 /// transfers to and from that memory that began before are over.
 pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) {
     let region = adapter.region();
+    if adapter.functions().any(|other| region.function_lock(other).is_anothers(host)) {
+        // Those who went in before are seen inside from here on; who goes in later finds no such frame.
+        host.barrier();
+    }
     for other in adapter.functions() {
         // Frames that a runner has in hand are those of a function it holds.
-        let held = region.sync(other, Sync::Lock).load(Acquire) != 0;
+        let held = region.function_lock(other).holder().is_some();
         if held || WireRing::of(region, other).waits() {
             let mut func = Func::lock(region, other, host);
             func.fetch_pieces(host, Rid(fid));

@@ -1,6 +1,6 @@
 //! A function, locked: the only way to its rows.
 
-use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock};
+use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock::Holding};
 use crate::{
     host::{Host, Iova, Party, Rid},
     state::{
@@ -77,6 +77,7 @@ pub struct Func<'r> {
     region: &'r Region,
     fid: u8,
     base: usize,
+    lock: Holding<'r>,
     journal: Journal,
     /// Registers and books: looked at all the time.
     row: *mut FunctionRow,
@@ -89,11 +90,11 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let base = region.checked_base(fid);
-        let got = lock::acquire(region.sync(fid, Sync::Lock), host);
-        let func = Self::locked(region, fid, base, host.party());
-        if let lock::Acquired::FromDead(party) = got {
+        let (lock, dead) = region.function_lock_at(base).acquire(host);
+        let func = Self::locked(region, fid, base, lock, host.party());
+        if let Some(party) = dead {
             Journal::at(region, base, party).recover(region, host, fid);
-            lock::repaired(region.sync(fid, Sync::Lock), host);
+            lock.repaired(host);
             func.publish();
         }
         func
@@ -101,16 +102,17 @@ impl<'r> Func<'r> {
 
     /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
     #[inline]
-    pub fn try_lock(region: &'r Region, fid: u8, host: &dyn Host) -> Option<Self> {
+    pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let base = region.checked_base(fid);
-        lock::try_acquire(region.sync(fid, Sync::Lock), host)
-            .then(|| Self::locked(region, fid, base, host.party()))
+        let lock = region.function_lock_at(base).try_acquire(host)?;
+        Some(Self::locked(region, fid, base, lock, host.party()))
     }
 
     #[inline]
-    fn locked(region: &'r Region, fid: u8, base: usize, party: Party) -> Self {
+    fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>, party: Party) -> Self {
         let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
-        Self { region, fid, base, journal: Journal::at(region, base, party), row, _not_send: PhantomData }
+        let journal = Journal::at(region, base, party);
+        Self { region, fid, base, lock, journal, row, _not_send: PhantomData }
     }
 
     /// The function's number.
@@ -127,6 +129,12 @@ impl<'r> Func<'r> {
     #[inline(always)]
     pub fn region(&self) -> &'r Region {
         self.region
+    }
+
+    /// Where its block begins.
+    #[inline(always)]
+    pub(super) fn base(&self) -> usize {
+        self.base
     }
 
     #[inline(always)]
@@ -379,7 +387,7 @@ impl<'r> Func<'r> {
         if this.journal.rollback(this.region) {
             this.publish();
         }
-        lock::release(this.sync(Sync::Lock));
+        this.lock.release();
     }
 
     /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.
@@ -390,7 +398,7 @@ impl<'r> Func<'r> {
         if this.journal.rollback(region) {
             this.publish();
         }
-        lock::release_first(region.sync(fid, Sync::Lock));
+        this.lock.release_first();
         WireRing::of(region, fid).waits()
     }
 
@@ -404,6 +412,6 @@ impl<'r> Func<'r> {
 impl Drop for Func<'_> {
     fn drop(&mut self) {
         self.rollback();
-        lock::release(self.sync(Sync::Lock));
+        self.lock.release();
     }
 }

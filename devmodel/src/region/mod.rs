@@ -25,16 +25,18 @@ pub use alloc::MttRange;
 pub use func::{Func, Held, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
+pub use lock::Lock;
 pub use look::PortGlimpse;
 pub use memic::Memic;
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 
+use crate::host::{Host, Party};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720b;
+const MAGIC: u64 = 0x6972_6f6e_7665_720c;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -60,21 +62,14 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Sync {
-    /// Who holds the function: a party, or 0; above it, while it repairs what a dead one left, that one.
-    Lock = 0,
-    /// Receive ring: who is filling it: a party, or 0.
-    RxLock = 512,
-    /// Receive ring: `RxTail` as its fillers know it. They do not read that one: whoever looks at it all the time would have to
-    /// give it back first.
-    RxNext = 516,
+    /// Receive ring: frames put in, free-running. For fillers: who takes frames looks at the slots.
+    RxTail = 516,
     /// Receive ring: frames that found no room.
     RxFull = 520,
     /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.
     RxSeen = 524,
     /// Receive ring: slots given back to the senders, free-running.
     RxHead = 4,
-    /// Receive ring: slots filled, free-running. Alone on its line: the taker looks at it all the time.
-    RxTail = 1024,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 1536,
     /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`];
@@ -85,6 +80,10 @@ pub enum Sync {
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
     Timer = 12,
 }
+
+/// Where the function's lock lies among these words, and that of its receive ring's fillers.
+const FUNCTION_LOCK: usize = 32;
+const RING_LOCK: usize = 544;
 
 /// [`Sync::Group`]: a QP is attached to a group.
 pub const GROUP_QP: u32 = 1;
@@ -315,6 +314,48 @@ impl Region {
         // SAFETY: the memory holds all blocks of the geometry, a block holds these words; aligned by `Sync`; only ever used
         // as an atomic.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// The lock of `fid`, to look at.
+    #[inline]
+    pub fn function_lock(&self, fid: u8) -> &Lock {
+        self.function_lock_at(self.checked_base(fid))
+    }
+
+    /// The lock of the fillers of `fid`'s receive ring, to look at.
+    #[inline]
+    pub fn ring_lock(&self, fid: u8) -> &Lock {
+        self.ring_lock_at(self.checked_base(fid))
+    }
+
+    /// The lock of the function whose block starts at `base` (see `checked_base`).
+    #[inline(always)]
+    fn function_lock_at(&self, base: usize) -> &Lock {
+        self.lock_at(base + FUNCTION_LOCK)
+    }
+
+    #[inline(always)]
+    fn ring_lock_at(&self, base: usize) -> &Lock {
+        self.lock_at(base + RING_LOCK)
+    }
+
+    #[inline(always)]
+    fn lock_at(&self, offset: usize) -> &Lock {
+        // SAFETY: as in `sync_at`, for the callers above; a lock is words that are only ever used as atomics.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<Lock>() }
+    }
+
+    /// Takes all locks from `party`, which is dead; what it was at is finished or taken back.
+    pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) {
+        for fid in 0..self.functions() {
+            if self.function_lock(fid).is_of(party) {
+                drop(Func::lock(self, fid, host));
+            }
+            self.ring_lock(fid).free_of(host, party);
+        }
+        for which in [Outlet::Uplink, Outlet::Capture] {
+            OutletRing::of(self, which).free_lock_of(host, party);
+        }
     }
 
     fn new(

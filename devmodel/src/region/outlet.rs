@@ -5,8 +5,8 @@
 //! the tail is all a filler publishes, so one that dies leaves nothing behind but frames that are lost. Closed, which
 //! they are while nobody takes from them, they hold nothing.
 
-use super::{Region, lock};
-use crate::host::Host;
+use super::{Region, lock::Lock};
+use crate::host::{Host, Party};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// One of the two.
@@ -29,10 +29,8 @@ pub const MAX_FRAME: usize = 9216;
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
-    /// Who is filling it: a party, or 0.
-    Lock = 0,
     /// Frames that found no room, ever.
-    Lost = 4,
+    Lost = 0,
     /// Bytes taken, free-running.
     Head = 64,
     /// Bytes filled, free-running.
@@ -40,6 +38,9 @@ enum Word {
     /// 1: somebody takes from it. Mostly read.
     Open = 192,
 }
+
+/// Where the lock of its fillers lies, behind [`Word::Lost`].
+const LOCK: usize = 8;
 
 /// A frame's company in an outlet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +90,14 @@ impl<'r> OutletRing<'r> {
         self.word(Word::Open).store(open.into(), Release);
     }
 
-    /// Frees the lock of a filler that died, `party`.
-    pub fn reap(&self, party: u16) {
-        let word = self.word(Word::Lock);
-        let held = word.load(Acquire);
-        if held as u16 == party {
-            let _ = word.compare_exchange(held, 0, AcqRel, Relaxed);
-        }
+    fn lock(&self) -> &'r Lock {
+        // SAFETY: as for the words, between which it lies.
+        unsafe { &*self.region.base.as_ptr().add(self.region.outlet_base(self.which) + LOCK).cast::<Lock>() }
+    }
+
+    /// Frees the lock of a filler that died.
+    pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) {
+        self.lock().free_of(host, party);
     }
 
     /// Bytes filled and not taken.
@@ -127,8 +129,11 @@ impl<'r> OutletRing<'r> {
             return false;
         }
         let need = HEAD + frame.len().next_multiple_of(8);
-        let word = self.word(Word::Lock);
-        lock::acquire(word, host);
+        let (lock, dead) = self.lock().acquire(host);
+        if dead.is_some() {
+            // What it had not published nobody sees.
+            lock.repaired(host);
+        }
         let room = frame.len() <= MAX_FRAME && need <= self.free();
         if room {
             let tail = self.word(Word::Tail).load(Relaxed);
@@ -142,7 +147,7 @@ impl<'r> OutletRing<'r> {
         } else {
             self.word(Word::Lost).fetch_add(1, Relaxed);
         }
-        lock::release(word);
+        lock.release();
         room
     }
 

@@ -1,12 +1,16 @@
 //! The receive ring of a function: frames that crossed the wire and wait for the responder or the requester.
 //!
-//! Any party may fill it (under the ring's own small lock, with the tail as the only thing published, so that a
-//! filler who dies leaves nothing); the holder of the function takes from it. Nothing here is journaled but the index
+//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. A frame is there as soon
+//! as its slot says which time around the ring it is of, the last thing its filler writes: so a filler who dies leaves nothing,
+//! and a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
-use super::{Func, Region, Sync, Table, lock};
+use super::{Func, Region, Sync, Table, lock::Holding};
 use crate::host::{Host, Iova, Rid};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{
+    AtomicU16,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
 
 /// Slots of a ring.
 pub const SLOTS: usize = 512;
@@ -31,22 +35,51 @@ pub struct Piece {
     pub reserved: u32,
 }
 
-/// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference.
-#[derive(Clone, Copy)]
+/// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference. The first line holds an
+/// acknowledgement, or a message of a few bytes.
 #[repr(C, align(64))]
 pub struct Slot {
-    header_len: u16,
+    /// See [`lap`].
+    lap: AtomicU16,
+    header_len: u8,
     /// Pieces; 0 is by value.
     pieces: u8,
+    /// [`SEALED`], [`SHORT`].
+    form: u8,
+    /// Bytes of a short payload.
+    short_len: u8,
+    headers: [u8; HEADERS],
     /// Function the pieces belong to.
     from: u8,
+    /// Bytes of a payload that is not short.
     payload_len: u32,
-    /// 1: the payload is by value and followed by pad and ICRC.
-    sealed: u32,
-    /// 1: the payload is so short that it lies in `headers`, behind the headers.
-    short: u32,
-    headers: [u8; HEADERS],
     piece: [Piece; PIECES],
+}
+
+/// The payload is by value and followed by pad and ICRC.
+const SEALED: u8 = 1;
+/// The payload is so short that it lies in `headers`, behind the headers.
+const SHORT: u8 = 2;
+
+/// What the slot of frame `n` of a ring says when the frame is there. No other frame of that slot for 2^16 laps says the same,
+/// and memory nobody wrote says none.
+#[inline(always)]
+fn lap(n: u32) -> u16 {
+    ((n / SLOTS as u32) as u16).wrapping_add(1)
+}
+
+/// The slot of frame `n`, in the block of a function that begins at `base`.
+#[inline(always)]
+fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
+    region.row_pointer(base, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
+}
+
+/// Whether frame `n` is there.
+#[inline(always)]
+fn is_there(region: &Region, base: usize, n: u32) -> bool {
+    // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
+    let word = unsafe { &(*slot_of(region, base, n)).lap };
+    word.load(SeqCst) == lap(n)
 }
 
 /// What a frame carries behind its headers.
@@ -61,7 +94,7 @@ pub enum SlotPayload<'a> {
 impl Slot {
     /// Whether pad and ICRC follow the payload, to be checked.
     pub fn is_sealed(&self) -> bool {
-        self.sealed != 0
+        self.form & SEALED != 0
     }
     /// Ethernet to the last extension header.
     pub fn headers(&self) -> &[u8] {
@@ -85,7 +118,7 @@ impl<'r> WireRing<'r> {
     /// Free slots, about: at least so many.
     #[inline]
     pub fn free(&self) -> usize {
-        let tail = self.region.sync(self.fid, Sync::RxNext).load(Relaxed);
+        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
         let left = |head: u32| SLOTS - (tail.wrapping_sub(head) as usize).min(SLOTS);
         // The taker writes its head all the time; what we saw last will do while it says there is plenty.
         match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {
@@ -97,20 +130,18 @@ impl<'r> WireRing<'r> {
     /// Whether a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
-        self.region.sync(self.fid, Sync::RxTail).load(SeqCst)
-            != self.region.sync(self.fid, Sync::RxHead).load(Relaxed)
+        let base = self.region.checked_base(self.fid);
+        is_there(self.region, base, self.region.sync_at(base, Sync::RxHead).load(Relaxed))
     }
 
-    /// Has the processor bring the place of the next frame near. Asked for with every look whether there is one, the frame
-    /// comes along with the word that tells of it, and not behind it.
+    /// [`waits`](Self::waits), and has the processor bring near what of a frame lies behind its first line: asked for with every
+    /// look whether there is one, it comes along with that line, and not behind it.
     #[inline]
-    pub fn foresee(&self) {
-        let next = self.region.sync(self.fid, Sync::RxHead).load(Relaxed);
+    pub fn awaits(&self) -> bool {
         let base = self.region.checked_base(self.fid);
-        let slot = self.region.row_pointer(base, Table::RxSlot, next as usize % SLOTS, size_of::<Slot>());
-        for line in [0, LINE] {
-            super::prefetch(slot.wrapping_add(line));
-        }
+        let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
+        super::prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
+        is_there(self.region, base, next)
     }
 
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.
@@ -123,8 +154,12 @@ impl<'r> WireRing<'r> {
     #[inline(always)]
     pub fn fill(&self, host: &mut dyn Host) -> Filler<'r> {
         let base = self.region.checked_base(self.fid);
-        lock::acquire(self.region.sync_at(base, Sync::RxLock), host);
-        Filler { region: self.region, base }
+        let (lock, dead) = self.region.ring_lock_at(base).acquire(host);
+        if dead.is_some() {
+            // Its frame is there or is not; `push` sees.
+            lock.repaired(host);
+        }
+        Filler { region: self.region, base, lock }
     }
 }
 
@@ -132,12 +167,13 @@ impl<'r> WireRing<'r> {
 pub struct Filler<'r> {
     region: &'r Region,
     base: usize,
+    lock: Holding<'r>,
 }
 
 impl Drop for Filler<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        lock::release(self.region.sync_at(self.base, Sync::RxLock));
+        self.lock.release();
     }
 }
 
@@ -151,7 +187,11 @@ impl Filler<'_> {
                 SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
             };
         let word = |word| self.region.sync_at(self.base, word);
-        let tail = word(Sync::RxNext).load(Acquire);
+        let mut tail = word(Sync::RxTail).load(Acquire);
+        // Who died in between left a whole frame that was not counted.
+        while is_there(self.region, self.base, tail) {
+            tail = tail.wrapping_add(1);
+        }
         let mut head = word(Sync::RxSeen).load(Relaxed);
         if tail.wrapping_sub(head) as usize > SLOTS / 2 {
             head = word(Sync::RxHead).load(Acquire);
@@ -160,14 +200,10 @@ impl Filler<'_> {
         if !fits || tail.wrapping_sub(head) as usize >= SLOTS {
             return false;
         }
-        let index = tail as usize % SLOTS;
-        let slot = self.region.row_pointer(self.base, Table::RxSlot, index, size_of::<Slot>());
+        let slot = slot_of(self.region, self.base, tail);
         // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
         // checked above.
         unsafe {
-            let slot = slot.cast::<Slot>();
-            (*slot).header_len = headers.len() as u16;
-            (*slot).sealed = sealed.into();
             let to = (&raw mut (*slot).headers).cast::<u8>();
             match headers.len() {
                 // As nearly all are; both ends meet or overlap.
@@ -178,33 +214,33 @@ impl Filler<'_> {
                 }
                 len => std::ptr::copy_nonoverlapping(headers.as_ptr(), to, len),
             }
+            let (mut form, mut short_len, mut count) = (if sealed { SEALED } else { 0 }, 0, 0);
             match payload {
-                SlotPayload::Bytes(bytes) => {
-                    let short = headers.len() + bytes.len() <= HEADERS;
-                    let body = match short {
-                        true => to.add(headers.len()),
-                        false => self.region.row_pointer(self.base, Table::RxPayload, index, PAYLOAD),
-                    };
-                    (*slot).short = short.into();
-                    (*slot).pieces = 0;
-                    (*slot).payload_len = bytes.len() as u32;
+                SlotPayload::Bytes(bytes) if headers.len() + bytes.len() <= HEADERS => {
+                    (form, short_len) = (form | SHORT, bytes.len() as u8);
                     if !bytes.is_empty() {
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(headers.len()), bytes.len());
                     }
                 }
+                SlotPayload::Bytes(bytes) => {
+                    let index = tail as usize % SLOTS;
+                    let body = self.region.row_pointer(self.base, Table::RxPayload, index, PAYLOAD);
+                    (*slot).payload_len = bytes.len() as u32;
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
+                }
                 SlotPayload::Pieces(from, pieces) => {
-                    (*slot).short = 0;
-                    (*slot).pieces = pieces.len() as u8;
+                    count = pieces.len() as u8;
                     (*slot).from = from.0;
-                    (*slot).payload_len = pieces.iter().map(|p| p.len).sum();
                     let to = (&raw mut (*slot).piece).cast();
                     std::ptr::copy_nonoverlapping(pieces.as_ptr(), to, pieces.len());
                 }
             }
+            (*slot).header_len = headers.len() as u8;
+            (*slot).pieces = count;
+            (*slot).form = form;
+            (*slot).short_len = short_len;
+            (*slot).lap.store(lap(tail), Release);
         }
-        // In this order: who dies in between leaves a whole frame, which comes with the next one. Whoever lets go of the
-        // lock of the dead has nothing to repair.
-        word(Sync::RxNext).store(tail.wrapping_add(1), Release);
         word(Sync::RxTail).store(tail.wrapping_add(1), Release);
         true
     }
@@ -217,30 +253,26 @@ impl<'r> Func<'r> {
     /// Whether a frame is there to be taken.
     #[inline]
     pub fn has_frame(&self) -> bool {
-        self.sync(Sync::RxTail).load(Acquire) != self.function().rx_next
+        is_there(self.region(), self.base(), self.function().rx_next)
     }
 
     /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
     /// commits.
     #[inline]
     pub fn front(&self) -> Option<(&'r Slot, SlotPayload<'r>)> {
-        let next = self.function().rx_next;
-        if self.sync(Sync::RxTail).load(Acquire) == next {
+        let (region, base, next) = (self.region(), self.base(), self.function().rx_next);
+        if !is_there(region, base, next) {
             return None;
         }
-        let region = self.region();
-        let base = region.checked_base(self.fid());
-        let index = next as usize % SLOTS;
-        let slot = region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
-        // SAFETY: in bounds; slots before the tail are not written until the head passes them, which only we move.
-        let slot: &'r Slot = unsafe { &*slot.cast() };
+        // SAFETY: in bounds; a slot whose frame is there is not written until the head passes it, which only we move.
+        let slot: &'r Slot = unsafe { &*slot_of(region, base, next) };
         let payload = match slot.pieces {
-            0 if slot.short != 0 => {
+            0 if slot.form & SHORT != 0 => {
                 let behind = slot.headers.get(slot.header_len as usize..).unwrap_or_default();
-                SlotPayload::Bytes(behind.get(..slot.payload_len as usize).unwrap_or_default())
+                SlotPayload::Bytes(behind.get(..slot.short_len as usize).unwrap_or_default())
             }
             0 => {
-                let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
+                let body = region.row_pointer(base, Table::RxPayload, next as usize % SLOTS, PAYLOAD);
                 // SAFETY: as for the slot; the length is bounded.
                 SlotPayload::Bytes(unsafe {
                     std::slice::from_raw_parts(body, (slot.payload_len as usize).min(PAYLOAD))
@@ -258,22 +290,27 @@ impl<'r> Func<'r> {
         *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
     }
 
+    /// What [`take_front`](Self::take_front) counts when all frames that are there now have been taken.
+    pub fn behind_frames(&self) -> u32 {
+        let mut next = self.function().rx_next;
+        while is_there(self.region(), self.base(), next) {
+            next = next.wrapping_add(1);
+        }
+        next
+    }
+
     /// Fetches the payload of all frames that wait here and lie in memory of `from`: they refer to it no longer. A frame
     /// whose payload can't be read loses its headers too, and is dropped as malformed.
     pub fn fetch_pieces(&mut self, host: &mut dyn Host, from: Rid) {
-        let region = self.region();
-        let base = region.checked_base(self.fid());
-        let tail = region.sync(self.fid(), Sync::RxTail).load(Acquire);
+        let (region, base) = (self.region(), self.base());
         let mut next = self.function().rx_next;
-        while next != tail {
-            let index = next as usize % SLOTS;
-            next = next.wrapping_add(1);
-            let slot = region.row_pointer(base, Table::RxSlot, index, size_of::<Slot>());
-            let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
-            // SAFETY: in bounds; slots between head and tail belong to the holder of the function's lock, which we are;
-            // `&mut self` rules out a reference from `front`.
+        while is_there(region, base, next) {
+            let body = region.row_pointer(base, Table::RxPayload, next as usize % SLOTS, PAYLOAD);
+            // SAFETY: in bounds; a slot whose frame is there belongs to the holder of the function's lock, which we are, until
+            // the head passes it; `&mut self` rules out a reference from `front`.
             let (slot, body) =
-                unsafe { (&mut *slot.cast::<Slot>(), std::slice::from_raw_parts_mut(body, PAYLOAD)) };
+                unsafe { (&mut *slot_of(region, base, next), std::slice::from_raw_parts_mut(body, PAYLOAD)) };
+            next = next.wrapping_add(1);
             if slot.pieces == 0 || slot.from != from.0 {
                 continue;
             }
@@ -286,7 +323,7 @@ impl<'r> Func<'r> {
                 }
             }
             slot.payload_len = at as u32;
-            slot.pieces = 0;
+            (slot.pieces, slot.form) = (0, slot.form & !SHORT);
         }
     }
 }

@@ -81,12 +81,12 @@ impl Core {
     pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
         fork::watch();
         sys::allow_copies();
-        sys::accept_barriers();
+        let barriers = sys::accept_barriers();
         let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
         let forbidden = std::env::var_os("IRONVERBS_NO_DIRECT_COPY").is_some_and(|v| v == "1");
         let no_direct = forbidden || map.header().no_direct.load(Relaxed) != 0;
         Self {
-            engines: Engines::new(adapter.config().faults),
+            engines: Engines::new(adapter.config().faults, barriers),
             no_direct,
             dir,
             map,

@@ -33,6 +33,8 @@ pub struct Engines {
     owner: AtomicUsize,
     places: [Place; RUNNERS],
     faults: Faults,
+    /// Barriers of others reach us.
+    barriers: bool,
     /// The thread that called last of those that are not the owner, and how often in a row.
     latest: AtomicUsize,
     row: AtomicU32,
@@ -51,12 +53,20 @@ struct Place {
 unsafe impl Sync for Place {}
 
 /// A place that is ours until this is dropped, also when a stage panics.
-struct Taken<'a>(&'a Place, Faults);
+struct Taken<'a>(&'a Place, Kind);
+
+/// What a new runner is made for.
+#[derive(Clone, Copy)]
+struct Kind {
+    faults: Faults,
+    /// It is one thread's alone, which barriers reach.
+    steady: bool,
+}
 
 impl Place {
     #[inline]
-    fn take(&self, faults: Faults) -> Option<Taken<'_>> {
-        (!self.taken.load(Relaxed) && !self.taken.swap(true, Acquire)).then(|| Taken(self, faults))
+    fn take(&self, kind: Kind) -> Option<Taken<'_>> {
+        (!self.taken.load(Relaxed) && !self.taken.swap(true, Acquire)).then(|| Taken(self, kind))
     }
 }
 
@@ -76,19 +86,21 @@ impl Drop for Taken<'_> {
 }
 
 impl Engine {
-    fn new(faults: Faults) -> Self {
+    fn new(kind: Kind) -> Self {
         let mut runner = Runner::new();
-        if !faults.is_none() {
-            runner.set_link(Some(Box::new(FaultyWire::new(faults, std::process::id()))));
+        if !kind.faults.is_none() {
+            runner.set_link(Some(Box::new(FaultyWire::new(kind.faults, std::process::id()))));
         }
-        Self { runner, scratch: Scratch::default() }
+        let mut scratch = Scratch::default();
+        scratch.steady = kind.steady;
+        Self { runner, scratch }
     }
 }
 
 impl Engines {
-    /// Runners on whose wire `faults` befall frames.
-    pub fn new(faults: Faults) -> Self {
-        Self { faults, ..Self::default() }
+    /// Runners on whose wire `faults` befall frames, of a process that barriers of others reach or do not.
+    pub fn new(faults: Faults, barriers: bool) -> Self {
+        Self { faults, barriers, ..Self::default() }
     }
 
     /// Calls `f` with a runner that nobody else uses.
@@ -99,7 +111,8 @@ impl Engines {
             first.taken.store(true, Relaxed);
             // For a signal handler in this thread.
             compiler_fence(SeqCst);
-            return f(Taken(first, self.faults).engine());
+            let kind = Kind { faults: self.faults, steady: self.barriers };
+            return f(Taken(first, kind).engine());
         }
         f(self.another().engine())
     }
@@ -114,8 +127,9 @@ impl Engines {
         if self.owner.load(Relaxed) == 0 {
             self.consider(this_thread());
         }
+        let kind = Kind { faults: self.faults, steady: false };
         loop {
-            if let Some(taken) = self.places[1..].iter().find_map(|place| place.take(self.faults)) {
+            if let Some(taken) = self.places[1..].iter().find_map(|place| place.take(kind)) {
                 return taken;
             }
             sys::yield_now();

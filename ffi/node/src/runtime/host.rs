@@ -5,7 +5,10 @@ use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
 };
-use std::sync::atomic::Ordering::*;
+use std::{sync::atomic::Ordering::*, time::Duration};
+
+/// Time after which what a thread stored has left its processor, though nothing made it.
+const DRAINED: Duration = Duration::from_millis(10);
 
 /// One runner's view of the node.
 pub struct NodeHost<'a>(pub(super) Memory<'a>);
@@ -47,6 +50,19 @@ impl Host for NodeHost<'_> {
     #[inline]
     fn party(&self) -> Party {
         Party(self.0.core.me.slot.into())
+    }
+
+    #[inline]
+    fn steady(&self) -> Option<Party> {
+        self.0.scratch.steady.then(|| self.party())
+    }
+
+    #[cold]
+    fn barrier(&mut self) {
+        if !sys::barrier_everywhere() {
+            // A program may have forbidden itself the call. A store is seen by all within far less than the time slept.
+            std::thread::sleep(DRAINED);
+        }
     }
 
     #[inline]

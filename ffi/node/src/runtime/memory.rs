@@ -72,6 +72,8 @@ pub struct Scratch {
     pub timers: Vec<u32>,
     /// Party that a copy found gone.
     pub suspect: u8,
+    /// The runner is one thread's alone, which barriers of others reach.
+    pub steady: bool,
 }
 // SAFETY: the pieces' pointers are only set within one call, which clears them.
 unsafe impl Send for Scratch {}

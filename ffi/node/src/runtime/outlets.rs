@@ -51,7 +51,6 @@ impl Core {
     /// Party `slot` died: nobody takes from an outlet it held, or fills one.
     pub fn reap_outlets(&self, slot: u8, lock: &NodeLock) {
         for which in [Outlet::Uplink, Outlet::Capture] {
-            self.outlet_ring(which).reap(slot.into());
             let held = self.outlet(which).holder.load(Acquire);
             if held as u8 == slot {
                 self.close_outlet(which, lock);

@@ -6,7 +6,6 @@ use super::{
     file::VECTORS,
     party, sys,
 };
-use devmodel::region::Sync;
 use driver::transport::Quiet;
 use std::{
     io,
@@ -131,7 +130,7 @@ fn serve(core: &Core) -> bool {
         }
         core.run(now, fid);
         // Somebody who holds the function sees its frames, but perhaps not that a timer is due; or is dead.
-        let holder = core.adapter.region().sync(fid, Sync::Lock).load(Acquire) as u8;
+        let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0 as u8);
         if holder != 0 && holder != core.me.slot {
             unfinished = true;
             if !party::lives(&core.map, core.locks, holder) {

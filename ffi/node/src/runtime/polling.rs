@@ -14,10 +14,11 @@ use super::{
 use devmodel::region::{Sync, WireRing};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Polls in a row that found nothing, without a doorbell between, that make a poller.
+/// Polls in a row that found nothing, without a doorbell between, that make a poller. So does a row of fewer between any two
+/// doorbells (see `stream`): two programs in step wait for less than this.
 const PERSISTENT: u32 = 32;
 /// As many make one that has waited too long.
-const IMPATIENT: u32 = 1024;
+const IMPATIENT: u32 = 4096;
 /// Time (ms) after which a program that let others wait may be taken for a poller again. Without it two programs that watch
 /// their memory, and poll only for their own completions, would take each other for pollers again and again.
 const DISTRUST: u64 = 2;
@@ -62,18 +63,24 @@ impl Core {
 
     /// After `streak` polls of `fid` in a row that found nothing.
     pub fn persevere(&self, fid: u8, streak: u32, now: u64) {
+        if streak >= PERSISTENT {
+            self.poll_on(fid, now);
+        }
+        if streak >= IMPATIENT {
+            self.take_back_entrusted(now);
+        }
+    }
+
+    /// This program does nothing but poll `fid`: from now on frames are left to it.
+    pub fn poll_on(&self, fid: u8, now: u64) {
         let function = &self.map.functions()[usize::from(fid)];
         let poller = &function.poller;
-        if streak >= PERSISTENT
-            && poller.load(Relaxed) == 0
+        if poller.load(Relaxed) == 0
             && now / MILLI >= function.distrusted.load(Relaxed)
             && poller.compare_exchange(0, self.me.slot.into(), SeqCst, Relaxed).is_ok()
         {
             // From now on it looks whether we are still at it.
             self.wake(self.me.slot);
-        }
-        if streak >= IMPATIENT {
-            self.take_back_entrusted(now);
         }
     }
 

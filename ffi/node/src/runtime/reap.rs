@@ -8,10 +8,7 @@ use super::{
     locks::NodeLock,
     party,
 };
-use devmodel::{
-    host::Party,
-    region::{Func, Sync},
-};
+use devmodel::host::Party;
 use std::sync::atomic::Ordering::*;
 
 impl Core {
@@ -37,19 +34,8 @@ impl Core {
     /// Ends all that `slot` had. May be done again by the next if we die at it.
     fn bury(&self, slot: u8, lock: &NodeLock) {
         self.drive(self.now(), |_, host| {
-            let region = self.adapter.region();
-            for fid in 0..region.functions() {
-                // Waiting for a lock of the dead finishes, or takes back, what they were at.
-                if region.sync(fid, Sync::Lock).load(Acquire) as u8 == slot {
-                    drop(Func::lock(region, fid, host));
-                }
-                // What a dead filler left is whole or cannot be seen: its lock is all there is.
-                let ring = region.sync(fid, Sync::RxLock);
-                let held = ring.load(Acquire);
-                if held as u8 == slot {
-                    let _ = ring.compare_exchange(held, 0, AcqRel, Relaxed);
-                }
-            }
+            // What they were at is finished or taken back.
+            self.adapter.region().free_locks_of(host, Party(slot.into()));
             self.adapter.reap(host, Party(slot.into()));
         });
         for fid in 0..FUNCTIONS as u8 {

@@ -18,6 +18,9 @@ const EAGER: u32 = 8;
 const GATHERED: u32 = 16;
 /// Time (ms) for which nothing is gathered after it did harm.
 const SOBER: u64 = 200;
+/// Polls in vain before a doorbell that tell of waiting, and how many such doorbells in a row of a habit.
+const IN_VAIN: u32 = 8;
+const ROUNDS: u32 = 16;
 /// Bits of a send doorbell that name the QP.
 const QPN: u64 = 0xffff_ff00;
 
@@ -41,6 +44,8 @@ pub struct Stream {
     waits: AtomicU32,
     /// Doorbells since the last poll that found nothing.
     row: AtomicU32,
+    /// Doorbells in a row of which each came after some polls in vain.
+    rounds: AtomicU32,
     gathered: Mutex<Option<Gathered>>,
     /// Doorbells gathered, ever, and how many there were when the parked thread last looked.
     total: AtomicU32,
@@ -66,10 +71,15 @@ impl Stream {
         self.polls.load(Relaxed)
     }
 
-    /// A doorbell rang: the program does something.
+    /// A doorbell rang: the program does something. True now and then if it polls in vain between any two of them.
     #[inline]
-    pub fn rang(&self) {
-        self.mark.store(self.polls.load(Relaxed), Relaxed);
+    pub fn rang(&self) -> bool {
+        let polls = self.polls.load(Relaxed);
+        let waited = polls.wrapping_sub(self.mark.load(Relaxed)) >= IN_VAIN;
+        let rounds = if waited { self.rounds.load(Relaxed).wrapping_add(1) } else { 0 };
+        self.mark.store(polls, Relaxed);
+        self.rounds.store(rounds, Relaxed);
+        waited && rounds % ROUNDS == 0
     }
 
     /// Whether doorbells were gathered, to be acted on now that the program polls.

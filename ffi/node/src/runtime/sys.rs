@@ -313,10 +313,10 @@ pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Lets [`barrier_everywhere`] of other processes reach the threads of this one.
-pub fn accept_barriers() {
+/// Lets [`barrier_everywhere`] of this and other processes reach the threads of this one. False: the kernel has no such call.
+pub fn accept_barriers() -> bool {
     // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
-    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) };
+    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
 /// A full memory barrier in every thread of a program that has a node open. False: the kernel has no such call.

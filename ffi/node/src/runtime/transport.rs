@@ -194,7 +194,9 @@ impl Registers for Function {
             return;
         }
         let stream = core.stream(self.fid);
-        stream.rang();
+        if stream.rang() {
+            core.poll_on(self.fid, core.now());
+        }
         match offset as usize % UAR_SIZE {
             BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
             BF_OFFSET.. => {}
@@ -389,9 +391,7 @@ impl Transport for NodeTransport {
         if stream.pauses() && core.is_ours() {
             core.release_now(fid);
         }
-        let ring = WireRing::of(region, fid);
-        ring.foresee();
-        if ring.waits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+        if WireRing::of(region, fid).awaits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             return self.work(core, streak);
         }
         if streak % POLLS_PER_LOOK == 0 {
