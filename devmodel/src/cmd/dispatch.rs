@@ -21,7 +21,7 @@ pub(super) const RESET: u32 = 0;
 /// `FunctionRow::hca_state`: after `ENABLE_HCA`.
 pub(super) const ENABLED: u32 = 1;
 /// `FunctionRow::hca_state`: after `INIT_HCA`.
-pub(super) const RUNNING: u32 = 2;
+pub(crate) const RUNNING: u32 = 2;
 
 /// The least state of the bring-up in which a command is allowed.
 fn least_state(op: Opcode) -> u32 {

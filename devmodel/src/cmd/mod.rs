@@ -39,6 +39,7 @@ mod tir;
 mod uctx;
 mod vport;
 
+pub(crate) use dispatch::RUNNING;
 pub(crate) use queue::{Completion, complete_held, doorbell};
 pub use refusal::Syndrome;
 pub(crate) use special_qps::all as special_qps;

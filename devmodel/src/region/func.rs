@@ -2,7 +2,7 @@
 
 use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock::Holding};
 use crate::{
-    host::{Host, Iova, Party, Rid},
+    host::{Host, Iova, Rid},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
@@ -91,10 +91,10 @@ impl<'r> Func<'r> {
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let base = region.checked_base(fid);
         let (lock, dead) = region.function_lock_at(base).acquire(host);
-        let func = Self::locked(region, fid, base, lock, host.party());
+        let func = Self::locked(region, fid, base, lock);
         if let Some(party) = dead {
             Journal::at(region, base, party).recover(region, host, fid);
-            lock.repaired(host);
+            lock.repaired();
             func.publish();
         }
         func
@@ -105,13 +105,13 @@ impl<'r> Func<'r> {
     pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let base = region.checked_base(fid);
         let lock = region.function_lock_at(base).try_acquire(host)?;
-        Some(Self::locked(region, fid, base, lock, host.party()))
+        Some(Self::locked(region, fid, base, lock))
     }
 
     #[inline]
-    fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>, party: Party) -> Self {
+    fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>) -> Self {
         let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
-        let journal = Journal::at(region, base, party);
+        let journal = Journal::at(region, base, lock.party);
         Self { region, fid, base, lock, journal, row, _not_send: PhantomData }
     }
 

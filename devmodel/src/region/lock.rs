@@ -40,14 +40,16 @@ pub(super) struct Holding<'r> {
     lock: &'r Lock,
     /// What says that we hold it.
     word: &'r AtomicU32,
+    /// Who we are.
+    pub(super) party: Party,
 }
 
 /// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
 const ROUNDS_PER_CHECK: u32 = 4_000;
 /// Times in a row that make an owner, at first.
 const STEADY: u32 = 256;
-/// It doubles with every loss, up to so often.
-const DOUBLED: u32 = 12;
+/// It doubles with every loss, up to so often: a loss costs some microseconds, and comes after milliseconds at the soonest.
+const DOUBLED: u32 = 4;
 
 impl Lock {
     /// Takes it for `host`'s party if it is free. Whether a holder is dead is only found out by [`acquire`](Self::acquire).
@@ -72,7 +74,8 @@ impl Lock {
     /// Takes it as its owner.
     #[inline(always)]
     fn enter(&self, host: &mut dyn Host) -> Option<Holding<'_>> {
-        let me = u32::from(host.steady()?.0);
+        let party = host.steady()?;
+        let me = u32::from(party.0);
         if self.owner.load(Relaxed) != me || self.inside.load(Relaxed) != 0 {
             return None;
         }
@@ -80,7 +83,7 @@ impl Lock {
         compiler_fence(SeqCst);
         if self.owner.load(Relaxed) == me {
             compiler_fence(Acquire);
-            return Some(Holding { lock: self, word: &self.inside });
+            return Some(Holding { lock: self, word: &self.inside, party });
         }
         self.inside.store(0, Release);
         None
@@ -102,7 +105,7 @@ impl Lock {
                 return None;
             }
         }
-        Some(Holding { lock: self, word: &self.holder })
+        Some(Holding { lock: self, word: &self.holder, party: host.party() })
     }
 
     #[inline(never)]
@@ -116,7 +119,7 @@ impl Lock {
         } else {
             self.count(host);
         }
-        (Holding { lock: self, word: &self.holder }, dead)
+        (Holding { lock: self, word: &self.holder, party: host.party() }, dead)
     }
 
     /// Takes `holder`, from the dead too.
@@ -228,17 +231,17 @@ impl Lock {
     pub(super) fn free_of(&self, host: &mut dyn Host, party: Party) {
         if self.is_of(party) {
             let (holding, _) = self.acquire(host);
-            holding.repaired(host);
+            holding.repaired();
             holding.release();
         }
     }
 }
 
 impl Holding<'_> {
-    /// What the dead holder left is repaired: the lock is `host`'s like any other.
-    pub(super) fn repaired(&self, host: &dyn Host) {
+    /// What the dead holder left is repaired: the lock is ours like any other.
+    pub(super) fn repaired(&self) {
         if !std::ptr::eq(self.word, &self.lock.inside) {
-            self.lock.holder.store(host.party().0.into(), Release);
+            self.lock.holder.store(self.party.0.into(), Release);
             self.lock.inside.store(0, Release);
         }
     }
@@ -366,7 +369,7 @@ mod tests {
         third.dead.extend([1, 2]);
         let (holding, dead) = lock.acquire(&mut third);
         assert_eq!((dead, third.barriers), (Some(Party(1)), 1));
-        holding.repaired(&third);
+        holding.repaired();
         assert_eq!(lock.holder(), Some(Party(3)));
         holding.release();
         take(&lock, &mut third);
@@ -387,7 +390,7 @@ mod tests {
         third.dead.insert(2);
         let (holding, dead) = lock.acquire(&mut third);
         assert_eq!((dead, third.barriers), (Some(Party(2)), 1));
-        holding.repaired(&third);
+        holding.repaired();
         holding.release();
         take(&lock, &mut owner);
     }

@@ -4,8 +4,8 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
-use crate::Config;
 use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort};
+use crate::{Config, cmd::RUNNING};
 use hwspec::{
     layout::prefix,
     wire::mad::{MAD_SIZE, MadHeader, Method, MgmtClass, status},
@@ -73,10 +73,28 @@ impl Region {
         })
     }
 
+    /// Whether a driver has brought `fid` up: `INIT_HCA` was its last word.
+    pub fn is_running(&self, fid: u8) -> bool {
+        self.look(fid, offset_of!(FunctionRow, hca_state)) == Some(RUNNING)
+    }
+
+    /// As [`counters`](Self::counters), since the function's last reset.
+    pub fn counters_since_reset(&self, fid: u8) -> [u64; COUNTERS] {
+        self.look(fid, offset_of!(FunctionRow, counters)).unwrap_or([0; COUNTERS])
+    }
+
+    /// How many objects of one kind `fid` has.
+    pub fn used<R: Row>(&self, fid: u8) -> u32 {
+        self.free_list::<R>(fid).map_or(0, |free| free.used)
+    }
+
+    fn free_list<R: Row>(&self, fid: u8) -> Option<FreeList> {
+        self.look(fid, offset_of!(FunctionRow, free) + R::TABLE as usize * size_of::<FreeList>())
+    }
+
     /// The live objects of one kind that `fid` has: the number the driver knows each by, and a copy of its row.
     pub fn objects<R: Row + FromBytes>(&self, fid: u8) -> impl Iterator<Item = (u32, R)> + '_ {
-        let free = offset_of!(FunctionRow, free) + R::TABLE as usize * size_of::<FreeList>();
-        let rows = self.look::<FreeList>(fid, free).map_or(0, |free| free.fresh as usize);
+        let rows = self.free_list::<R>(fid).map_or(0, |free| free.fresh as usize);
         let first = match R::TABLE.is_global() {
             true => R::TABLE.mark() | u32::from(fid) << self.log_rows(R::TABLE),
             false => 0,
@@ -189,9 +207,18 @@ mod tests {
         assert_eq!(region.objects::<PdRow>(2).map(|(n, _)| n).collect::<Vec<_>>(), [numbers[1]]);
         assert_eq!(region.counters(2)[Counters::TxPackets as usize], 5);
         assert!(region.port(2).unwrap().up);
+        let sent = region.counters_since_reset(2)[Counters::TxPackets as usize];
+        assert_eq!((sent, region.used::<PdRow>(2), region.is_running(2)), (5, 1, false));
+        *func.function_mut(|f| &mut f.hca_state) = RUNNING;
+        assert!(region.is_running(2));
         assert_eq!(
-            (region.objects::<QpRow>(2).count(), region.counters(200)[0], region.port(200)),
-            (0, 0, None)
+            (
+                region.objects::<QpRow>(2).count(),
+                region.counters(200)[0],
+                region.port(200),
+                region.used::<QpRow>(200)
+            ),
+            (0, 0, None, 0)
         );
     }
 }

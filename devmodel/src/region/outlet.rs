@@ -132,7 +132,7 @@ impl<'r> OutletRing<'r> {
         let (lock, dead) = self.lock().acquire(host);
         if dead.is_some() {
             // What it had not published nobody sees.
-            lock.repaired(host);
+            lock.repaired();
         }
         let room = frame.len() <= MAX_FRAME && need <= self.free();
         if room {

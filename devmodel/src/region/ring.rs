@@ -157,7 +157,7 @@ impl<'r> WireRing<'r> {
         let (lock, dead) = self.region.ring_lock_at(base).acquire(host);
         if dead.is_some() {
             // Its frame is there or is not; `push` sees.
-            lock.repaired(host);
+            lock.repaired();
         }
         Filler { region: self.region, base, lock }
     }

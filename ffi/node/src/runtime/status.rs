@@ -8,7 +8,7 @@ use super::{
 };
 use devmodel::{
     LinkLayer,
-    region::{Func, Outlet},
+    region::Outlet,
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
     wire::Faults,
 };
@@ -114,30 +114,28 @@ impl Core {
         Some(PartyStatus { party: slot, pid, functions, wakes, ticks })
     }
 
+    // Without its lock, for who holds that holds up the function's own program and its peers.
     fn function_status(&self, fid: u8) -> FunctionStatus {
-        self.glance(fid, |host| {
-            let func = Func::lock(self.adapter.region(), fid, host);
-            let mut objects = vec![
-                ("qp", func.used::<QpRow>()),
-                ("cq", func.used::<CqRow>()),
-                ("srq", func.used::<SrqRow>()),
-                ("mkey", func.used::<MkeyRow>()),
-                ("pd", func.used::<PdRow>()),
-                ("eq", func.used::<EqRow>()),
-                ("uar", func.used::<UarRow>()),
-                ("uctx", func.used::<UctxRow>()),
-            ];
-            objects.retain(|(_, count)| *count != 0);
-            let row = func.function();
-            FunctionStatus {
-                fid,
-                address: self.address(fid),
-                up: row.hca_state == 2,
-                parties: self.openers(fid).collect(),
-                served: self.server(fid) != 0,
-                objects,
-                counters: row.counters,
-            }
-        })
+        let region = self.adapter.region();
+        let mut objects = vec![
+            ("qp", region.used::<QpRow>(fid)),
+            ("cq", region.used::<CqRow>(fid)),
+            ("srq", region.used::<SrqRow>(fid)),
+            ("mkey", region.used::<MkeyRow>(fid)),
+            ("pd", region.used::<PdRow>(fid)),
+            ("eq", region.used::<EqRow>(fid)),
+            ("uar", region.used::<UarRow>(fid)),
+            ("uctx", region.used::<UctxRow>(fid)),
+        ];
+        objects.retain(|(_, count)| *count != 0);
+        FunctionStatus {
+            fid,
+            address: self.address(fid),
+            up: region.is_running(fid),
+            parties: self.openers(fid).collect(),
+            served: self.server(fid) != 0,
+            objects,
+            counters: region.counters_since_reset(fid),
+        }
     }
 }

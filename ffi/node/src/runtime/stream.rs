@@ -194,3 +194,25 @@ impl Core {
         again
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_waits_between_any_two_doorbells_is_told_from_one_that_only_asks() {
+        let rounds = |stream: &Stream, polls: u32, rounds: u32| -> Vec<u32> {
+            let round = |_: &u32| {
+                (0..polls).for_each(|_| _ = stream.polled());
+                stream.rang()
+            };
+            (1..=rounds).filter(round).collect()
+        };
+        let stream = Stream::default();
+        assert!(rounds(&stream, IN_VAIN - 1, 100).is_empty());
+        assert!(rounds(&stream, IN_VAIN, ROUNDS - 1).is_empty());
+        assert!(rounds(&stream, 0, 1).is_empty(), "one doorbell right behind another ends the row");
+        assert_eq!(rounds(&stream, IN_VAIN, 2 * ROUNDS), [ROUNDS, 2 * ROUNDS]);
+        assert_eq!(stream.polls(), 100 * (IN_VAIN - 1) + (3 * ROUNDS - 1) * IN_VAIN);
+    }
+}
