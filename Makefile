@@ -19,7 +19,7 @@ KILLS ?= 1000
 # Scenarios of `make test-guest`, by words in their names; all without.
 GUEST ?=
 
-.PHONY: kill-test all demo build optimized test test-rust test-userlands test-guest test-fresh bench fuzz fuzz-verbs doctor deps-demo deps-test clean
+.PHONY: kill-test all demo build test test-rust test-userlands test-guest test-fresh bench fuzz fuzz-verbs doctor deps-demo deps-test clean
 
 all: build
 
@@ -72,15 +72,9 @@ test-guest: build
 test-fresh:
 	scripts/fresh.sh
 
-# The same binaries, built with a profile; also what `make bench` measures, where the compiler's profile tools can be had.
-optimized: deps-test
-	timeout 3600 scripts/optimize.sh $(TARGET)/optimized
-
 bench: deps-test
 	$(MAKE) --no-print-directory build
-	timeout 3600 scripts/optimize.sh $(TARGET)/optimized || [ $$? = 3 ]
-	if [ -x $(TARGET)/optimized/ironverbs ]; then measured=$(TARGET)/optimized/ironverbs; else measured=$(IRONVERBS); fi; \
-	echo "$$measured bench"; timeout 3000 $$measured bench --rounds $(ROUNDS)
+	timeout 3000 $(IRONVERBS) bench --rounds $(ROUNDS)
 
 fuzz: deps-test
 	FUZZ_SECONDS=$(FUZZ_SECONDS) timeout 7200 scripts/fuzz.sh

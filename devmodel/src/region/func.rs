@@ -92,8 +92,10 @@ impl<'r> Func<'r> {
         let base = region.checked_base(fid);
         let (lock, dead) = region.function_lock_at(base).acquire(host);
         let func = Self::locked(region, fid, base, lock);
-        if let Some(party) = dead {
-            Journal::at(region, base, party).recover(region, host, fid);
+        if dead.is_any() {
+            for party in dead.0.into_iter().flatten() {
+                Journal::at(region, base, party).recover(region, host, fid);
+            }
             lock.repaired();
             func.publish();
         }

@@ -9,10 +9,13 @@
 //!
 //! The rules, from which the rest follows:
 //!
-//! - Inside is whom `holder` names while `owner` is 0, or whom `inside` names.
-//! - `owner` is set only by who has the lock by `holder`, to itself.
-//! - The owner says `inside` first and then looks whether it is still the owner. Who takes the lock from it has `holder`, says so in
-//!   `owner`, then has the barrier, and then looks at `inside`: one of the two sees the other.
+//! - Who has `holder` is inside when it has seen that there is no owner and nobody `inside`. It may make itself the owner then, and
+//!   nobody else ever does.
+//! - The owner is inside when it has said so in `inside` and has seen after that that it is still the owner. If it is not, it takes
+//!   its word back.
+//! - Who takes the lock from its owner has `holder`, says so in `owner`, then has the barrier, and then looks at `inside`: one of the
+//!   two sees the other.
+//! - Of two who give up because of each other one looks again.
 
 use crate::host::{Host, Party};
 use std::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
@@ -34,6 +37,18 @@ pub struct Lock {
     lost: AtomicU32,
 }
 
+/// Those who died with a lock: by `holder`, and `inside`. One of them was at work at most, and left the other nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dead(pub(super) [Option<Party>; 2]);
+
+impl Dead {
+    /// Whether there are any.
+    #[inline(always)]
+    pub(super) fn is_any(&self) -> bool {
+        self.0 != [None; 2]
+    }
+}
+
 /// A lock that is held. Not released when dropped: who has it says how.
 #[derive(Clone, Copy)]
 pub(super) struct Holding<'r> {
@@ -48,7 +63,7 @@ pub(super) struct Holding<'r> {
 const ROUNDS_PER_CHECK: u32 = 4_000;
 /// Times in a row that make an owner, at first.
 const STEADY: u32 = 256;
-/// It doubles with every loss, up to so often: a loss costs some microseconds, and comes after milliseconds at the soonest.
+/// It doubles with every loss, which costs some microseconds, up to so often.
 const DOUBLED: u32 = 4;
 
 impl Lock {
@@ -61,12 +76,11 @@ impl Lock {
         }
     }
 
-    /// Takes it for `host`'s party, waiting while its holder lives; and the party that died holding it, if one did, whose work
-    /// is to be repaired.
+    /// Takes it for `host`'s party, waiting while its holder lives; and those who died with it, whose work is to be repaired.
     #[inline(always)]
-    pub(super) fn acquire(&self, host: &mut dyn Host) -> (Holding<'_>, Option<Party>) {
+    pub(super) fn acquire(&self, host: &mut dyn Host) -> (Holding<'_>, Dead) {
         match self.enter(host) {
-            Some(holding) => (holding, None),
+            Some(holding) => (holding, Dead::default()),
             None => self.acquire_as_any(host),
         }
     }
@@ -76,7 +90,9 @@ impl Lock {
     fn enter(&self, host: &mut dyn Host) -> Option<Holding<'_>> {
         let party = host.steady()?;
         let me = u32::from(party.0);
-        if self.owner.load(Relaxed) != me || self.inside.load(Relaxed) != 0 {
+        // Not twice, as who has it already.
+        let busy = self.inside.load(Relaxed) != 0 || self.holder.load(Relaxed) & 0xffff == me;
+        if self.owner.load(Relaxed) != me || busy {
             return None;
         }
         self.inside.store(me, Relaxed);
@@ -85,41 +101,47 @@ impl Lock {
             compiler_fence(Acquire);
             return Some(Holding { lock: self, word: &self.inside, party });
         }
-        self.inside.store(0, Release);
+        // Before it is asked who holds it.
+        self.inside.swap(0, SeqCst);
         None
     }
 
     #[inline(never)]
     fn try_acquire_as_any(&self, host: &mut dyn Host) -> Option<Holding<'_>> {
-        let me = u32::from(host.party().0);
-        let busy = self.holder.load(Relaxed) != 0 || self.inside.load(Relaxed) != 0;
-        if busy || self.holder.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
-            return None;
-        }
-        if self.owner.load(Relaxed) == 0 && self.inside.load(Acquire) == 0 {
-            self.count(host);
-        } else {
-            self.disown(host);
-            if self.inside.load(SeqCst) != 0 {
-                self.holder.store(0, Release);
+        let party = host.party();
+        loop {
+            let busy = self.holder.load(SeqCst) != 0 || self.inside.load(SeqCst) != 0;
+            if busy || self.holder.compare_exchange(0, party.0.into(), SeqCst, Relaxed).is_err() {
                 return None;
             }
+            if self.owner.load(Relaxed) == 0 && self.inside.load(Acquire) == 0 {
+                self.count(host);
+                break;
+            }
+            self.disown(host);
+            if self.inside.load(SeqCst) == 0 {
+                break;
+            }
+            self.holder.swap(0, SeqCst);
+            if self.inside.load(SeqCst) != 0 {
+                return None;
+            }
+            // It left in between, and may have been on its way out all the time because of us.
         }
-        Some(Holding { lock: self, word: &self.holder, party: host.party() })
+        Some(Holding { lock: self, word: &self.holder, party })
     }
 
     #[inline(never)]
-    fn acquire_as_any(&self, host: &mut dyn Host) -> (Holding<'_>, Option<Party>) {
-        let mut dead = self.take(host);
-        if dead.is_some() || self.owner.load(Relaxed) != 0 || self.inside.load(Acquire) != 0 {
+    fn acquire_as_any(&self, host: &mut dyn Host) -> (Holding<'_>, Dead) {
+        let mut dead = [self.take(host), None];
+        if dead[0].is_some() || self.owner.load(Relaxed) != 0 || self.inside.load(Acquire) != 0 {
             // One who died may have taken the lock from its owner, and not have come to the barrier.
             self.disown(host);
-            // Of two dead ones, the one inside is the one that was at work.
-            dead = self.outwait(host).or(dead);
+            dead[1] = self.outwait(host);
         } else {
             self.count(host);
         }
-        (Holding { lock: self, word: &self.holder, party: host.party() }, dead)
+        (Holding { lock: self, word: &self.holder, party: host.party() }, Dead(dead))
     }
 
     /// Takes `holder`, from the dead too.
@@ -194,7 +216,7 @@ impl Lock {
     #[inline(always)]
     fn count(&self, host: &mut dyn Host) {
         let me = host.steady().map_or(0, |party| u32::from(party.0));
-        let row = if self.last.load(Relaxed) == me { self.row.load(Relaxed) + 1 } else { 0 };
+        let row = if self.last.load(Relaxed) == me { self.row.load(Relaxed).wrapping_add(1) } else { 0 };
         self.last.store(me, Relaxed);
         self.row.store(row, Relaxed);
         if me != 0 && row >= STEADY << self.lost.load(Relaxed).min(DOUBLED) {
@@ -274,7 +296,7 @@ mod tests {
 
     fn take(lock: &Lock, host: &mut Machine) {
         let (holding, dead) = lock.acquire(host);
-        assert_eq!(dead, None);
+        assert!(!dead.is_any());
         holding.release();
     }
 
@@ -318,41 +340,47 @@ mod tests {
         struct Pair(UnsafeCell<(u64, u64)>);
         // SAFETY: only touched by who holds the lock, which is what the test is about.
         unsafe impl Sync for Pair {}
-        const OFTEN: u64 = 200_000;
-        const SELDOM: u64 = 300;
-        let (lock, pair) = (Lock::default(), Pair(UnsafeCell::new((0, 0))));
-        let (lock, pair) = (&lock, &pair);
+        const SELDOM: u64 = 4_000;
+        let (lock, pair, over) = (Lock::default(), Pair(UnsafeCell::new((0, 0))), AtomicU32::new(0));
+        let (lock, pair, over) = (&lock, &pair, &over);
         let inside = |holding: Holding<'_>| {
             // SAFETY: we hold the lock.
             let (a, b) = unsafe { &mut *pair.0.get() };
-            assert_eq!(a, b);
+            let alone = a == b;
             *a += 1;
             std::hint::black_box(&a);
             *b += 1;
             holding.release();
+            assert!(alone, "two were inside");
         };
-        std::thread::scope(|scope| {
-            for me in 1..=2 {
-                scope.spawn(move || {
-                    let mut host = steady(me);
-                    (0..OFTEN).for_each(|_| inside(lock.acquire(&mut host).0));
-                });
-            }
-            scope.spawn(move || {
+        let taken = std::thread::scope(|scope| {
+            let often = scope.spawn(move || {
+                let mut host = steady(1);
+                (0u64..)
+                    .take_while(|_| over.load(Relaxed) == 0)
+                    .map(|_| inside(lock.acquire(&mut host).0))
+                    .count() as u64
+            });
+            let seldom = scope.spawn(move || {
                 let mut host = machine(3);
-                for round in 0..SELDOM {
+                for _ in 0..SELDOM {
                     // An owner must have the time to become one.
-                    std::thread::sleep(std::time::Duration::from_micros(round));
+                    std::thread::sleep(std::time::Duration::from_micros(50));
                     match lock.try_acquire(&mut host) {
                         Some(holding) => inside(holding),
                         None => inside(lock.acquire(&mut host).0),
                     }
                 }
-                assert!(host.barriers > 0, "it never had an owner");
+                host.barriers
             });
+            let barriers = seldom.join();
+            over.store(1, Relaxed);
+            let taken = often.join().unwrap() + SELDOM;
+            assert!(barriers.unwrap() > 0, "it never had an owner");
+            taken
         });
         // SAFETY: nobody else is left.
-        assert_eq!(unsafe { *pair.0.get() }, (2 * OFTEN + SELDOM, 2 * OFTEN + SELDOM));
+        assert_eq!(unsafe { *pair.0.get() }, (taken, taken));
     }
 
     #[test]
@@ -364,11 +392,11 @@ mod tests {
         second.dead.insert(1);
         assert!(lock.try_acquire(&mut second).is_none());
         let (_, dead) = lock.acquire(&mut second);
-        assert_eq!(dead, Some(Party(1)));
+        assert_eq!(dead, Dead([None, Some(Party(1))]));
         // The second dies before it repaired anything.
         third.dead.extend([1, 2]);
         let (holding, dead) = lock.acquire(&mut third);
-        assert_eq!((dead, third.barriers), (Some(Party(1)), 1));
+        assert_eq!((dead, third.barriers), (Dead([Some(Party(2)), Some(Party(1))]), 1));
         holding.repaired();
         assert_eq!(lock.holder(), Some(Party(3)));
         holding.release();
@@ -381,6 +409,20 @@ mod tests {
     }
 
     #[test]
+    fn who_was_at_work_is_repaired_though_an_owner_died_at_its_door() {
+        let (lock, mut second, mut third) = (Lock::default(), machine(2), machine(3));
+        let _ = lock.acquire(&mut second);
+        // Party 1 was the owner, saw that before party 2 took the lock away, and was killed before it could see that too.
+        lock.inside.store(1, Relaxed);
+        third.dead.extend([1, 2]);
+        let (holding, dead) = lock.acquire(&mut third);
+        assert_eq!(dead, Dead([Some(Party(2)), Some(Party(1))]));
+        holding.repaired();
+        holding.release();
+        take(&lock, &mut third);
+    }
+
+    #[test]
     fn one_who_died_at_taking_a_lock_away_is_made_good_by_a_barrier() {
         let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
         own(&lock, &mut owner);
@@ -389,7 +431,7 @@ mod tests {
         lock.owner.store(0, Relaxed);
         third.dead.insert(2);
         let (holding, dead) = lock.acquire(&mut third);
-        assert_eq!((dead, third.barriers), (Some(Party(2)), 1));
+        assert_eq!((dead, third.barriers), (Dead([Some(Party(2)), None]), 1));
         holding.repaired();
         holding.release();
         take(&lock, &mut owner);

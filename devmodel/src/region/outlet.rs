@@ -130,7 +130,7 @@ impl<'r> OutletRing<'r> {
         }
         let need = HEAD + frame.len().next_multiple_of(8);
         let (lock, dead) = self.lock().acquire(host);
-        if dead.is_some() {
+        if dead.is_any() {
             // What it had not published nobody sees.
             lock.repaired();
         }

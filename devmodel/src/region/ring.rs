@@ -119,7 +119,8 @@ impl<'r> WireRing<'r> {
     #[inline]
     pub fn free(&self) -> usize {
         let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
-        let left = |head: u32| SLOTS - (tail.wrapping_sub(head) as usize).min(SLOTS);
+        // The head may be one ahead of what was counted, see `push`.
+        let left = |head: u32| SLOTS - ((tail.wrapping_sub(head) as i32).max(0) as usize).min(SLOTS);
         // The taker writes its head all the time; what we saw last will do while it says there is plenty.
         match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {
             plenty if plenty >= SLOTS / 2 => plenty,
@@ -131,7 +132,10 @@ impl<'r> WireRing<'r> {
     #[inline]
     pub fn waits(&self) -> bool {
         let base = self.region.checked_base(self.fid);
-        is_there(self.region, base, self.region.sync_at(base, Sync::RxHead).load(Relaxed))
+        let head = self.region.sync_at(base, Sync::RxHead);
+        let next = head.load(Acquire);
+        // Where frames were taken meanwhile, that slot may hold a later one already.
+        is_there(self.region, base, next) || head.load(Acquire) != next
     }
 
     /// [`waits`](Self::waits), and has the processor bring near what of a frame lies behind its first line: asked for with every
@@ -155,7 +159,7 @@ impl<'r> WireRing<'r> {
     pub fn fill(&self, host: &mut dyn Host) -> Filler<'r> {
         let base = self.region.checked_base(self.fid);
         let (lock, dead) = self.region.ring_lock_at(base).acquire(host);
-        if dead.is_some() {
+        if dead.is_any() {
             // Its frame is there or is not; `push` sees.
             lock.repaired();
         }
@@ -305,25 +309,29 @@ impl<'r> Func<'r> {
         let (region, base) = (self.region(), self.base());
         let mut next = self.function().rx_next;
         while is_there(region, base, next) {
+            let slot = slot_of(region, base, next);
             let body = region.row_pointer(base, Table::RxPayload, next as usize % SLOTS, PAYLOAD);
-            // SAFETY: in bounds; a slot whose frame is there belongs to the holder of the function's lock, which we are, until
-            // the head passes it; `&mut self` rules out a reference from `front`.
-            let (slot, body) =
-                unsafe { (&mut *slot_of(region, base, next), std::slice::from_raw_parts_mut(body, PAYLOAD)) };
             next = next.wrapping_add(1);
-            if slot.pieces == 0 || slot.from != from.0 {
-                continue;
-            }
-            let mut at = 0;
-            for piece in &slot.piece[..(slot.pieces as usize).min(PIECES)] {
-                let end = at + piece.len as usize;
-                match body.get_mut(at..end).map(|part| host.read(from, piece.at, part)) {
-                    Some(Ok(())) => at = end,
-                    _ => slot.header_len = 0,
+            // SAFETY: in bounds; but for its lap, which is left alone, a slot whose frame is there belongs to the holder of the
+            // function's lock, which we are, until the head passes it; `&mut self` rules out a reference from `front`.
+            unsafe {
+                let count = ((*slot).pieces as usize).min(PIECES);
+                if count == 0 || (*slot).from != from.0 {
+                    continue;
                 }
+                let pieces = (*slot).piece;
+                let body = std::slice::from_raw_parts_mut(body, PAYLOAD);
+                let mut at = 0;
+                for piece in &pieces[..count] {
+                    let end = at + piece.len as usize;
+                    match body.get_mut(at..end).map(|part| host.read(from, piece.at, part)) {
+                        Some(Ok(())) => at = end,
+                        _ => (*slot).header_len = 0,
+                    }
+                }
+                (*slot).payload_len = at as u32;
+                ((*slot).pieces, (*slot).form) = (0, (*slot).form & !SHORT);
             }
-            slot.payload_len = at as u32;
-            (slot.pieces, slot.form) = (0, slot.form & !SHORT);
         }
     }
 }

@@ -160,6 +160,24 @@ fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
     }
 }
 
+#[test]
+fn a_ring_has_room_when_all_is_taken_though_the_last_frame_was_not_counted() {
+    use std::sync::atomic::Ordering::Release;
+    let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
+    let ring = WireRing::of(&region, 0);
+    for _ in 0..300 {
+        assert!(ring.push(&mut host, &[7; 60], SlotPayload::Bytes(&[]), false));
+    }
+    region.sync(0, Sync::RxTail).store(299, Release);
+    let mut func = Func::lock(&region, 0, &mut host);
+    while func.front().is_some() {
+        func.take_front();
+    }
+    func.commit(&mut host);
+    drop(func);
+    assert!(ring.free() > 0);
+}
+
 /// A host whose party is killed in the middle of carrying effects out.
 struct Killed<'a>(&'a mut Machine, usize);
 impl Host for Killed<'_> {

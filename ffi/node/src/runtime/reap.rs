@@ -9,7 +9,7 @@ use super::{
     party,
 };
 use devmodel::host::Party;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 impl Core {
     /// Cleans up after all parties that died. Returns how many there were.
@@ -33,10 +33,14 @@ impl Core {
 
     /// Ends all that `slot` had. May be done again by the next if we die at it.
     fn bury(&self, slot: u8, lock: &NodeLock) {
-        self.drive(self.now(), |_, host| {
+        let now = self.now();
+        self.drive(now, |runner, host| {
             // What they were at is finished or taken back.
             self.adapter.region().free_locks_of(host, Party(slot.into()));
             self.adapter.reap(host, Party(slot.into()));
+            // What others left to us while we held their functions.
+            fence(SeqCst);
+            runner.run_waiting(&self.adapter, host, now);
         });
         for fid in 0..FUNCTIONS as u8 {
             if self.has_open(slot, fid) {

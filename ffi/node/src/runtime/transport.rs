@@ -400,7 +400,7 @@ impl Transport for NodeTransport {
     }
 
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
-        let core = self.core();
+        let core = self.ours().ok()?;
         let region = core.adapter.region();
         let there = |fid: u8| fid < region.functions() && region.is_present(fid);
         if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
