@@ -9,7 +9,7 @@ use node::launcher::dir;
 
 use crate::options::Bench;
 use crate::say::say_line;
-use crate::{fail, pair, perftest};
+use crate::{fail, line, pair, perftest};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -118,8 +118,9 @@ pub fn bench(bench: &Bench) -> ExitCode {
 fn try_bench(bench: &Bench) -> Result<bool, String> {
     let node = dir::claim(&bench.node.path()).map_err(|e| e.to_string())?;
     let mut samples: Vec<Vec<f64>> = ROWS.iter().map(|_| Vec::new()).collect();
-    let mut resident_kib = 0;
+    let (mut lines, mut resident_kib) = (Vec::new(), 0);
     for round in 1..=bench.rounds {
+        lines.extend(line::one_way());
         for (row, samples) in ROWS.iter().zip(&mut samples) {
             let (value, kib) = measure(row, &node).map_err(|e| format!("{}: {e}", row.name))?;
             eprintln!("round {round}/{}: {:22} {value:.3} {}", bench.rounds, row.name, row.unit);
@@ -131,22 +132,30 @@ fn try_bench(bench: &Bench) -> Result<bool, String> {
     }
     let medians: Vec<f64> = samples.iter_mut().map(|s| median(s)).collect();
     say_line!("{} rounds in turn, each side on a CPU of its own; medians (min to max)\n", bench.rounds);
+    say_row("one cache line, one way", "ns", &mut lines, ("", ""));
     let mut good = true;
-    for ((row, samples), value) in ROWS.iter().zip(&samples).zip(&medians) {
-        let (low, high) = (samples.first().copied().unwrap_or(0.0), samples.last().copied().unwrap_or(0.0));
+    for ((row, samples), value) in ROWS.iter().zip(&mut samples).zip(&medians) {
         let reference = row.against.map(|i| medians[i]);
         let ratio = reference.map_or_else(String::new, |r| format!("x{:.2} of UCX", value / r));
         let (met, floor) = judge(row, *value, reference);
         good &= met;
-        say_line!("{:22} {value:>10.3} {:4} ({low:.3} to {high:.3})  {ratio:14} {floor}", row.name, row.unit);
+        say_row(row.name, row.unit, samples, (&ratio, &floor));
     }
     let mib = resident_kib >> 10;
     good &= mib <= RESIDENT_MIB;
     say_line!(
-        "{:22} {mib:>10} MiB  of an ib_send_lat process; floor: at most {RESIDENT_MIB}",
+        "{:23} {mib:>10} MiB  of an ib_send_lat process; floor: at most {RESIDENT_MIB}",
         "resident memory"
     );
     Ok(good)
+}
+
+/// The median of `samples` and how far they go.
+fn say_row(name: &str, unit: &str, samples: &mut [f64], (ratio, floor): (&str, &str)) {
+    let value = median(samples);
+    if let (Some(low), Some(high)) = (samples.first(), samples.last()) {
+        say_line!("{name:23} {value:>10.3} {unit:4} ({low:.3} to {high:.3})  {ratio:14} {floor}");
+    }
 }
 
 fn judge(row: &Row, value: f64, reference: Option<f64>) -> (bool, String) {

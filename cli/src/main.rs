@@ -4,6 +4,7 @@ mod bench;
 mod bringup;
 mod demo;
 mod doctor;
+mod line;
 mod node_state;
 mod options;
 mod pair;
