@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use node::launcher::dir;
@@ -119,6 +119,7 @@ fn try_bench(bench: &Bench) -> Result<bool, String> {
     let node = dir::claim(&bench.node.path()).map_err(|e| e.to_string())?;
     let mut samples: Vec<Vec<f64>> = ROWS.iter().map(|_| Vec::new()).collect();
     let (mut lines, mut resident_kib) = (Vec::new(), 0);
+    keep_to_both();
     for round in 1..=bench.rounds {
         lines.extend(line::one_way());
         for (row, samples) in ROWS.iter().zip(&mut samples) {
@@ -221,11 +222,28 @@ fn ucx_compat_args() -> &'static [&'static str] {
     if knows { &["-P", "0"] } else { &[] }
 }
 
-/// `command` on the `n`th of the CPUs we may use, where there is more than one.
-fn pinned(n: usize, command: Command) -> Command {
+/// The two CPUs that the sides run on, if we may use more than one.
+fn cpus() -> Option<[usize; 2]> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).map(cpu_list);
-    let Some(cpu) = allowed.filter(|a| a.len() > 1).and_then(|a| a.get(n).copied()) else { return command };
+    let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).map(cpu_list)?;
+    allowed.first_chunk().copied()
+}
+
+/// From here on this thread and those it starts run on the two CPUs of the sides, so that what is measured here is theirs.
+fn keep_to_both() {
+    let Some([one, other]) = cpus() else { return };
+    let (list, me) = (format!("{one},{other}"), std::process::id().to_string());
+    let done = Command::new("taskset").args(["-p", "-c", &list, &me]).stdout(Stdio::null()).status();
+    if !done.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "bench: taskset could not keep this process to CPUs {list}; the cache line may be of others"
+        );
+    }
+}
+
+/// `command` on the CPU of side `n`, where there is more than one.
+fn pinned(n: usize, command: Command) -> Command {
+    let Some(cpu) = cpus().and_then(|cpus| cpus.get(n).copied()) else { return command };
     let mut outer = Command::new("taskset");
     outer.args(["-c", &cpu.to_string()]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -246,7 +264,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
 }
 
 /// The middle of the sorted samples; sorts them.
-fn median(samples: &mut [f64]) -> f64 {
+pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     let n = samples.len();
     match n {

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use crate::bench::median;
+
 /// Times to and fro that are timed as one: shorter than what interrupts them.
 const BATCH: u32 = 1_000;
-const BATCHES: usize = 41;
+const BATCHES: u32 = 41;
 
 /// A word with the lines around it, for processors fetch them in pairs.
 #[repr(align(256))]
@@ -44,12 +46,11 @@ pub fn one_way() -> Option<f64> {
             }
             start.elapsed().as_nanos() as f64 / f64::from(2 * BATCH)
         };
-        let batches: Vec<f64> = (0..BATCHES as u32).map(|i| batch(i * BATCH)).collect();
+        let batches: Vec<f64> = (0..BATCHES).map(|i| batch(i * BATCH)).collect();
         over.store(true, Ordering::Relaxed);
         batches
     });
-    batches.sort_by(f64::total_cmp);
-    Some(batches[BATCHES / 2])
+    Some(median(&mut batches))
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl Lock {
     #[cold]
     fn disown(&self, host: &mut dyn Host) {
         self.owner.store(0, SeqCst);
-        self.lost.store((self.lost.load(Relaxed) + 1).min(DOUBLED), Relaxed);
+        self.lost.store(self.lost.load(Relaxed).min(DOUBLED - 1) + 1, Relaxed);
         self.last.store(0, Relaxed);
         host.barrier();
     }

@@ -45,7 +45,10 @@ impl Host for Machine {
         // SAFETY: takes no memory.
         let done = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0;
         // `linux/membarrier.h`: register, and a barrier in every thread of this process.
-        assert!(done(1 << 4) && done(1 << 3), "the kernel has no membarrier");
+        if !(done(1 << 4) && done(1 << 3)) {
+            // As the node does: what was stored has long been seen by then.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
     fn reaches(&mut self, _: Party) -> bool {
         true

@@ -8,7 +8,7 @@ mod ring;
 mod spin;
 
 pub use ring::DmaRing;
-pub use spin::{ANY_THREAD, Spin, SpinGuard, this_thread};
+pub use spin::{ANY_THREAD, DRAINED, Spin, SpinGuard, this_thread};
 
 use crate::{
     error::Error,

@@ -155,7 +155,7 @@ const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 /// Time after which what a thread stored has left its processor, though nothing made it.
-const DRAINED: Duration = Duration::from_millis(10);
+pub const DRAINED: Duration = Duration::from_millis(10);
 
 /// Owners that locks may still be given; one less for each that lost it. 0 is not known yet, 1 none.
 static OWNERS: AtomicU32 = AtomicU32::new(0);

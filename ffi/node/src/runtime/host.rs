@@ -5,10 +5,8 @@ use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
 };
-use std::{sync::atomic::Ordering::*, time::Duration};
-
-/// Time after which what a thread stored has left its processor, though nothing made it.
-const DRAINED: Duration = Duration::from_millis(10);
+use driver::dma::DRAINED;
+use std::sync::atomic::Ordering::*;
 
 /// One runner's view of the node.
 pub struct NodeHost<'a>(pub(super) Memory<'a>);
