@@ -102,9 +102,14 @@ impl Runner {
 
     /// Runs function `fid` and whatever follows, if it has anything to do.
     pub fn run(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        if !adapter.has_work(fid, now) {
-            return;
+        if adapter.has_work(fid, now) {
+            self.run_busy(adapter, host, now, fid);
         }
+    }
+
+    /// [`run`](Self::run), of a function that has something to do.
+    #[inline]
+    pub fn run_busy(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if self.due != 0 {
             self.due |= 1 << fid;
         } else {

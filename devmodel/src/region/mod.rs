@@ -351,7 +351,9 @@ impl Region {
             if self.function_lock(fid).is_of(party) {
                 drop(Func::lock(self, fid, host));
             }
-            self.ring_lock(fid).free_of(host, party);
+            if self.ring_lock(fid).is_of(party) {
+                drop(WireRing::of(self, fid).fill(host));
+            }
         }
         for which in [Outlet::Uplink, Outlet::Capture] {
             OutletRing::of(self, which).free_lock_of(host, party);
@@ -400,6 +402,20 @@ fn prefetch(at: *const u8) {
     // SAFETY: a hint that touches nothing, whatever the address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// [`prefetch`], of a line that is about to be written.
+#[inline(always)]
+fn prefetch_to_write(at: *const u8) {
+    // The intrinsic for it asks for the line to read where the target is not said to know better. A processor that does not know
+    // it does nothing.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that touches nothing, whatever the address.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

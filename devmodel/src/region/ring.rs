@@ -74,12 +74,17 @@ fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
     region.row_pointer(base, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
+/// The word by which frame `n` is there, see [`lap`].
+#[inline(always)]
+fn lap_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
+    // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
+    unsafe { &(*slot_of(region, base, n)).lap }
+}
+
 /// Whether frame `n` is there.
 #[inline(always)]
 fn is_there(region: &Region, base: usize, n: u32) -> bool {
-    // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
-    let word = unsafe { &(*slot_of(region, base, n)).lap };
-    word.load(SeqCst) == lap(n)
+    lap_of(region, base, n).load(SeqCst) == lap(n)
 }
 
 /// What a frame carries behind its headers.
@@ -138,14 +143,15 @@ impl<'r> WireRing<'r> {
         is_there(self.region, base, next) || head.load(Acquire) != next
     }
 
-    /// [`waits`](Self::waits), and has the processor bring near what of a frame lies behind its first line: asked for with every
-    /// look whether there is one, it comes along with that line, and not behind it.
+    /// [`waits`](Self::waits), of a frame that may come any moment: looks up to `looks` times. Has the processor bring near what
+    /// of it lies behind its first line: asked for with the looks, that comes along with the first line, and not behind it.
     #[inline]
-    pub fn awaits(&self) -> bool {
+    pub fn awaits(&self, looks: u32) -> bool {
         let base = self.region.checked_base(self.fid);
         let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
         super::prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
-        is_there(self.region, base, next)
+        let word = lap_of(self.region, base, next);
+        (0..looks).any(|_| word.load(SeqCst) == lap(next))
     }
 
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.
@@ -158,12 +164,16 @@ impl<'r> WireRing<'r> {
     #[inline(always)]
     pub fn fill(&self, host: &mut dyn Host) -> Filler<'r> {
         let base = self.region.checked_base(self.fid);
+        // Who polls has the line that is written next: it comes while the lock is taken.
+        let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
+        super::prefetch_to_write(slot_of(self.region, base, tail).cast());
         let (lock, dead) = self.region.ring_lock_at(base).acquire(host);
+        let filler = Filler { region: self.region, base, lock };
         if dead.is_any() {
-            // Its frame is there or is not; `push` sees.
+            filler.recount();
             lock.repaired();
         }
-        Filler { region: self.region, base, lock }
+        filler
     }
 }
 
@@ -182,6 +192,18 @@ impl Drop for Filler<'_> {
 }
 
 impl Filler<'_> {
+    /// Counts the frame of one who died when it was there and not counted yet.
+    // Not looked for at every frame: what is read before it is written crosses from processor to processor twice.
+    #[cold]
+    fn recount(&self) {
+        let tail = self.region.sync_at(self.base, Sync::RxTail);
+        let mut next = tail.load(Acquire);
+        while is_there(self.region, self.base, next) {
+            next = next.wrapping_add(1);
+        }
+        tail.store(next, Release);
+    }
+
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.
     #[inline(always)]
     pub fn push(&mut self, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
@@ -191,11 +213,7 @@ impl Filler<'_> {
                 SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
             };
         let word = |word| self.region.sync_at(self.base, word);
-        let mut tail = word(Sync::RxTail).load(Acquire);
-        // Who died in between left a whole frame that was not counted.
-        while is_there(self.region, self.base, tail) {
-            tail = tail.wrapping_add(1);
-        }
+        let tail = word(Sync::RxTail).load(Acquire);
         let mut head = word(Sync::RxSeen).load(Relaxed);
         if tail.wrapping_sub(head) as usize > SLOTS / 2 {
             head = word(Sync::RxHead).load(Acquire);

@@ -128,10 +128,10 @@ fn a_death_while_repairing_is_repaired_too() {
 #[test]
 fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
     use std::sync::atomic::Ordering::{Acquire, Release};
-    // Killed when its last frame was there and not counted, or when the next was not there yet; its lock is taken from it, or
-    // somebody let go of it before.
-    for (held, behind, counted) in
-        [1, 0].into_iter().flat_map(|held| [(held, 0, 1), (held, 600, 1), (held, 510, 1), (held, 600, 2)])
+    // Killed when its last frame was there and not counted, or when the next was not there yet; its lock is taken from it by the
+    // next who comes, or by who cleans up after it.
+    for (cleaned, behind, counted) in
+        [false, true].into_iter().flat_map(|c| [(c, 0, 1), (c, 600, 1), (c, 510, 1), (c, 600, 2)])
     {
         let (region, mut first, mut second) = (Region::private(Geometry::SMALL), machine(1), machine(2));
         let ring = WireRing::of(&region, 0);
@@ -153,8 +153,12 @@ fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
             assert!(ring.push(&mut first, &[frame; 60], SlotPayload::Bytes(&[]), false));
         }
         region.sync(0, Sync::RxTail).store(behind + counted, Release);
-        region.ring_lock(0).holder.store(held, Release);
+        region.ring_lock(0).holder.store(1, Release);
         second.dead.insert(1);
+        if cleaned {
+            region.free_locks_of(&mut second, Party(1));
+            assert_eq!(region.ring_lock(0).holder(), None);
+        }
         assert_eq!(drain(&mut second), [0, 1]);
         assert!(ring.push(&mut second, &[9; 60], SlotPayload::Bytes(&[]), false));
         assert_eq!(region.sync(0, Sync::RxTail).load(Acquire), behind + 3);
