@@ -334,6 +334,11 @@ impl Core {
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
     }
 
+    /// Runs `fid`, which has something to do.
+    pub fn run_busy(&self, now: u64, fid: u8) {
+        self.drive(now, |runner, host| runner.run_busy(&self.adapter, host, now, fid));
+    }
+
     /// Functions with work left over by a bound.
     #[inline]
     pub fn take_left(&self) -> u128 {

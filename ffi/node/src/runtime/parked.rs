@@ -103,7 +103,8 @@ fn next_timer(core: &Core, now: u64) -> u64 {
 /// Does what waits. True if something has to be tried again soon.
 fn serve(core: &Core) -> bool {
     // While we are said to poll, somebody must see whether we do.
-    let mut unfinished = core.check_pollers() | core.check_streams();
+    let polled = core.check_pollers();
+    let mut unfinished = core.check_streams() || polled != 0;
     core.meet();
     for slot in core.take_suspects() {
         if core.map.parties()[usize::from(slot)].state.load(Acquire) != 0 {
@@ -128,7 +129,10 @@ fn serve(core: &Core) -> bool {
         if !core.adapter.has_work(fid, now) {
             continue;
         }
-        core.run(now, fid);
+        // A thread that polls and was kept from it, by us perhaps, comes back to what waits; else we see at the next look.
+        if polled & 1 << fid == 0 {
+            core.run(now, fid);
+        }
         // Somebody who holds the function sees its frames, but perhaps not that a timer is due; or is dead.
         let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0 as u8);
         if holder != 0 && holder != core.me.slot {

@@ -17,11 +17,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 /// Polls in a row that found nothing, without a doorbell between, that make a poller. So does a row of fewer between any two
 /// doorbells (see `stream`): two programs in step wait for less than this.
 const PERSISTENT: u32 = 32;
-/// As many make one that has waited too long.
-const IMPATIENT: u32 = 4096;
-/// Time (ms) after which a program that let others wait may be taken for a poller again. Without it two programs that watch
-/// their memory, and poll only for their own completions, would take each other for pollers again and again.
+/// As many make one that has waited too long: some 200 us.
+const IMPATIENT: u32 = 2048;
+/// Time (ms) for which a program that let others wait twice is not taken for a poller. Without it two programs that watch their
+/// memory, and poll only for their own completions, would take each other for pollers again and again.
 const DISTRUST: u64 = 2;
+/// Time (ms) in which the second counts. Once may happen to anybody: to a poller that was kept from its processor for a while, of
+/// which there are many on a machine that others use too.
+const TWICE: u64 = 1;
 
 /// What a process knows of its polling.
 pub struct Polling {
@@ -117,7 +120,9 @@ impl Core {
 
     fn take_back(&self, fid: u8, now: u64) {
         let function = &self.map.functions()[usize::from(fid)];
-        function.distrusted.store(now / MILLI + DISTRUST, Relaxed);
+        let now_ms = now / MILLI;
+        let twice = now_ms <= function.distrusted.load(Relaxed) + TWICE;
+        function.distrusted.store(now_ms + if twice { DISTRUST } else { 0 }, Relaxed);
         function.poller.store(0, SeqCst);
         self.see_all();
         self.run(now, fid);
@@ -140,17 +145,17 @@ impl Core {
         }
     }
 
-    /// Stops for functions that nobody polled since the last call. True if some are still polled.
-    pub fn check_pollers(&self) -> bool {
-        let mut any = false;
+    /// Stops for functions that nobody polled since the last call. The others, by bit, are run by who polls them.
+    pub fn check_pollers(&self) -> u128 {
+        let mut polled = 0;
         for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {
             let polls = self.stream(fid).polls();
             if self.polling.seen[usize::from(fid)].swap(polls, Relaxed) == polls {
                 self.stop_polling(fid);
             } else {
-                any = true;
+                polled |= 1 << fid;
             }
         }
-        any
+        polled
     }
 }

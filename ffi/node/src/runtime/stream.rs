@@ -19,7 +19,7 @@ const GATHERED: u32 = 16;
 /// Time (ms) for which nothing is gathered after it did harm.
 const SOBER: u64 = 200;
 /// Polls in vain before a doorbell that tell of waiting, and how many such doorbells in a row of a habit.
-const IN_VAIN: u32 = 8;
+const IN_VAIN: u32 = 4;
 const ROUNDS: u32 = 16;
 /// Bits of a send doorbell that name the QP.
 const QPN: u64 = 0xffff_ff00;

@@ -27,6 +27,8 @@ use std::{
 
 /// Bytes of the block that openers of a function share.
 const SHARED_LEN: usize = 64 << 10;
+/// Looks whether a frame is there in one poll: the program's way from one poll to the next takes as long as some dozens.
+const LOOKS: u32 = 48;
 /// Timers are looked at once in so many polls that found nothing.
 const POLLS_PER_LOOK: u32 = 32;
 /// The processor is offered to others once in so many looks.
@@ -123,7 +125,7 @@ impl NodeTransport {
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
         if core.is_ours() {
-            core.run(core.now(), self.fid());
+            core.run_busy(core.now(), self.fid());
         }
         if streak % POLLS_PER_LOOK == 0 {
             self.look_around(core, streak);
@@ -391,7 +393,7 @@ impl Transport for NodeTransport {
         if stream.pauses() && core.is_ours() {
             core.release_now(fid);
         }
-        if WireRing::of(region, fid).awaits() || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+        if WireRing::of(region, fid).awaits(LOOKS) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             return self.work(core, streak);
         }
         if streak % POLLS_PER_LOOK == 0 {
