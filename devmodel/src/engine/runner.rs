@@ -107,7 +107,7 @@ impl Runner {
         }
     }
 
-    /// [`run`](Self::run), of a function that has something to do.
+    /// [`run`](Self::run), of a function that seems to have something to do.
     #[inline]
     pub fn run_busy(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if self.due != 0 {

@@ -36,7 +36,7 @@ use crate::host::{Host, Party};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720c;
+const MAGIC: u64 = 0x6972_6f6e_7665_720d;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -415,7 +415,7 @@ fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint that touches nothing, whatever the address.
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

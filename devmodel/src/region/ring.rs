@@ -124,7 +124,7 @@ impl<'r> WireRing<'r> {
     #[inline]
     pub fn free(&self) -> usize {
         let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
-        // The head may be one ahead of what was counted, see `push`.
+        // The head may be one ahead of what was counted, see `recount`.
         let left = |head: u32| SLOTS - ((tail.wrapping_sub(head) as i32).max(0) as usize).min(SLOTS);
         // The taker writes its head all the time; what we saw last will do while it says there is plenty.
         match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {

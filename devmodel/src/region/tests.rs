@@ -130,8 +130,12 @@ fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
     use std::sync::atomic::Ordering::{Acquire, Release};
     // Killed when its last frame was there and not counted, or when the next was not there yet; its lock is taken from it by the
     // next who comes, or by who cleans up after it.
-    for (cleaned, behind, counted) in
-        [false, true].into_iter().flat_map(|c| [(c, 0, 1), (c, 600, 1), (c, 510, 1), (c, 600, 2)])
+    // Holder, owner and who is inside: it had the lock as any other or as its owner, or had taken it over from a dead one.
+    let locks = [[1, 0, 0], [0, 1, 1], [3 << 16 | 1, 0, 0], [1, 0, 3]];
+    let deaths = [(0, 1), (600, 1), (510, 1), (600, 2)];
+    let cases = locks.iter().flat_map(|lock| deaths.map(|(behind, counted)| (lock, behind, counted)));
+    for (cleaned, (lock, behind, counted)) in
+        [false, true].into_iter().flat_map(|c| cases.clone().map(move |d| (c, d)))
     {
         let (region, mut first, mut second) = (Region::private(Geometry::SMALL), machine(1), machine(2));
         let ring = WireRing::of(&region, 0);
@@ -153,11 +157,14 @@ fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
             assert!(ring.push(&mut first, &[frame; 60], SlotPayload::Bytes(&[]), false));
         }
         region.sync(0, Sync::RxTail).store(behind + counted, Release);
-        region.ring_lock(0).holder.store(1, Release);
-        second.dead.insert(1);
+        let words = region.ring_lock(0);
+        for (word, value) in [&words.holder, &words.owner, &words.inside].into_iter().zip(lock) {
+            word.store(*value, Release);
+        }
+        second.dead.extend([1, 3]);
         if cleaned {
             region.free_locks_of(&mut second, Party(1));
-            assert_eq!(region.ring_lock(0).holder(), None);
+            assert_eq!(words.holder(), None);
         }
         assert_eq!(drain(&mut second), [0, 1]);
         assert!(ring.push(&mut second, &[9; 60], SlotPayload::Bytes(&[]), false));

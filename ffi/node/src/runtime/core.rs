@@ -334,7 +334,7 @@ impl Core {
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
     }
 
-    /// Runs `fid`, which has something to do.
+    /// Runs `fid`, which seems to have something to do: its poller saw it.
     pub fn run_busy(&self, now: u64, fid: u8) {
         self.drive(now, |runner, host| runner.run_busy(&self.adapter, host, now, fid));
     }

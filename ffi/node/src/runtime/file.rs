@@ -135,7 +135,8 @@ pub struct FunctionSlot {
     pub poller: AtomicU32,
     /// The openers' shared block: its first page in the arena plus one.
     pub shared: AtomicU32,
-    /// Until when nobody is taken for a poller, or when one let others wait, see `polling`; milliseconds of the node's time.
+    /// Until when nobody is taken for a poller; not later than now: when one last let others wait, see `polling`. Milliseconds of
+    /// the node's time.
     pub distrusted: AtomicU64,
     /// Party that serves the function to a client outside of the node, and alone runs it; 0 is none.
     pub server: AtomicU32,

@@ -129,8 +129,9 @@ fn serve(core: &Core) -> bool {
         if !core.adapter.has_work(fid, now) {
             continue;
         }
-        // A thread that polls and was kept from it, by us perhaps, comes back to what waits; else we see at the next look.
-        if polled & 1 << fid == 0 {
+        // A thread that polls and was kept from it, by us perhaps, comes back to what waits; else we see at the next look. It asks
+        // for timers only now and then.
+        if polled & 1 << fid == 0 || core.adapter.region().timer_due(fid, now) {
             core.run(now, fid);
         }
         // Somebody who holds the function sees its frames, but perhaps not that a timer is due; or is dead.

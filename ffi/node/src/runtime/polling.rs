@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const PERSISTENT: u32 = 32;
 /// As many make one that has waited too long: some 200 us.
 const IMPATIENT: u32 = 2048;
-/// Time (ms) for which a program that let others wait twice is not taken for a poller. Without it two programs that watch their
+/// Time (ms) for which a program that stopped, or let others wait twice, is not taken for a poller. Without it two programs that watch their
 /// memory, and poll only for their own completions, would take each other for pollers again and again.
 const DISTRUST: u64 = 2;
-/// Time (ms) in which the second counts. Once may happen to anybody: to a poller that was kept from its processor for a while, of
-/// which there are many on a machine that others use too.
+/// Time (ms) within which the second time counts. Once may happen to any poller: it was kept from its processor for a while, as often
+/// happens on a machine that others use too.
 const TWICE: u64 = 1;
 
 /// What a process knows of its polling.
@@ -92,7 +92,9 @@ impl Core {
         let entrusted = self.polling.take_entrusted();
         for fid in bits(entrusted) {
             if WireRing::of(self.adapter.region(), fid).waits() {
-                self.take_back(fid, now);
+                let last = self.map.functions()[usize::from(fid)].distrusted.load(Relaxed);
+                let twice = now / MILLI <= last + TWICE;
+                self.take_back(fid, now, if twice { DISTRUST } else { 0 });
             }
         }
     }
@@ -109,7 +111,7 @@ impl Core {
             }
             let head = region.sync(fid, Sync::RxHead).load(Acquire);
             if self.polling.taken[usize::from(fid)].swap(head, Relaxed) == head {
-                self.take_back(fid, now);
+                self.take_back(fid, now, DISTRUST);
             } else {
                 self.polling.entrust(fid);
                 waiting = true;
@@ -118,11 +120,12 @@ impl Core {
         waiting
     }
 
-    fn take_back(&self, fid: u8, now: u64) {
+    /// Takes `fid` from its poller, and runs it; nobody is its poller for `distrust` ms.
+    fn take_back(&self, fid: u8, now: u64, distrust: u64) {
         let function = &self.map.functions()[usize::from(fid)];
-        let now_ms = now / MILLI;
-        let twice = now_ms <= function.distrusted.load(Relaxed) + TWICE;
-        function.distrusted.store(now_ms + if twice { DISTRUST } else { 0 }, Relaxed);
+        if function.poller.load(Relaxed) != 0 {
+            function.distrusted.store(now / MILLI + distrust, Relaxed);
+        }
         function.poller.store(0, SeqCst);
         self.see_all();
         self.run(now, fid);

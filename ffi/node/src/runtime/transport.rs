@@ -32,7 +32,7 @@ const LOOKS: u32 = 48;
 /// Timers are looked at once in so many polls that found nothing.
 const POLLS_PER_LOOK: u32 = 32;
 /// The processor is offered to others once in so many looks.
-const LOOKS_PER_YIELD: u32 = 16;
+const LOOKS_PER_YIELD: u32 = 8;
 /// While somebody polls, time (ps) between two looks at whether the other parties live.
 const SWEEP: u64 = 250 * MILLI;
 /// Where messages of our interrupts would go on a bus; the host connects vectors by number.
@@ -121,7 +121,7 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
-    /// Runs our function, which has something to do.
+    /// Runs our function, which seems to have something to do.
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
         if core.is_ours() {
