@@ -103,14 +103,15 @@ impl<'r> Func<'r> {
     }
 
     /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
-    #[inline]
+    // Put together where it stays: one that is copied right behind waits until its parts have been stored.
+    #[inline(always)]
     pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let base = region.checked_base(fid);
         let lock = region.function_lock_at(base).try_acquire(host)?;
         Some(Self::locked(region, fid, base, lock))
     }
 
-    #[inline]
+    #[inline(always)]
     fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>) -> Self {
         let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
         let journal = Journal::at(region, base, lock.party);

@@ -150,6 +150,8 @@ impl<'r> WireRing<'r> {
         let base = self.region.checked_base(self.fid);
         let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
         super::prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
+        // Who has taken the one asks for the next.
+        super::prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
         let word = lap_of(self.region, base, next);
         (0..looks).any(|_| word.load(SeqCst) == lap(next))
     }
