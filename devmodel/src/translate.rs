@@ -113,7 +113,7 @@ fn special(key: u32, va: u64, len: u32, need: u8, out: &mut Vec<Piece>) -> Optio
 }
 
 /// Appends the bus addresses of `len` bytes at `va` to `out`.
-#[inline]
+#[inline(always)]
 pub fn pieces(
     func: &Func<'_>,
     user: User,
@@ -224,7 +224,7 @@ pub(crate) fn push(out: &mut Vec<Piece>, at: Iova, len: u32) {
 }
 
 /// The bus address of byte `at` of a queue's ring.
-#[inline]
+#[inline(always)]
 pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
     let at = u64::from(memory.offset) + u64::from(at);
     let log = memory.log_page.clamp(12, 63);
@@ -235,6 +235,7 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
 
 /// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether
 /// the key allows a peer to do so.
+#[inline(never)]
 pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
     may_invalidate(func, user, rkey, remote)?;
     unbind(func, rkey >> 8);
@@ -246,6 +247,7 @@ pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> R
 
 /// Whether [`invalidate`] would succeed. Windows of type 1 and ordinary regions only end by other means (IBTA 10.6.7.2.6,
 /// 10.6.5): what is not for work requests to change is not for them to end.
+#[inline(never)]
 pub fn may_invalidate(func: &Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
     let row = key(func, user, rkey, 0)?;
     let allowed = match remote {

@@ -268,23 +268,9 @@ pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
             *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
             message(cqe, wc);
-            if cqe.cqe_format() == CqeFormat::Inline32 {
-                received_inline(qp, cqe, wc);
-                return true;
-            }
-            wc.src_qp = cqe.rqpn().0;
-            if cqe.grh() != 0 {
-                wc.flags |= WcFlags::GRH;
-            }
-            if qp.tells_more {
-                match qp.raw {
-                    false => from_whom(cqe, wc),
-                    true => checked(cqe, wc),
-                }
-            }
-            match qp.rq.complete(counter) {
-                Some(wr_id) => wc.wr_id = wr_id,
-                None => from_shared(qp.srq.as_deref(), cqe, wc),
+            match cqe.cqe_format() {
+                CqeFormat::Inline32 => received_inline(qp, cqe, wc),
+                _ => received(qp, cqe, wc),
             }
             true
         }
@@ -386,8 +372,27 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
+/// A message whose bytes are where they belong.
+#[inline(never)]
+fn received(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
+    wc.src_qp = cqe.rqpn().0;
+    if cqe.grh() != 0 {
+        wc.flags |= WcFlags::GRH;
+    }
+    if qp.tells_more {
+        match qp.raw {
+            false => from_whom(cqe, wc),
+            true => checked(cqe, wc),
+        }
+    }
+    match qp.rq.complete(cqe.wqe_counter()) {
+        Some(wr_id) => wc.wr_id = wr_id,
+        None => from_shared(qp.srq.as_deref(), cqe, wc),
+    }
+}
+
 /// A message whose bytes stand in the CQE, where others have the sender's addresses.
-#[inline]
+#[inline(always)]
 fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
         return from_shared(qp.srq.as_deref(), cqe, wc);

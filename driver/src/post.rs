@@ -74,8 +74,26 @@ struct Plan {
 impl Plan {
     #[inline(always)]
     fn of(op: &SendOp) -> Self {
-        let plain = |opcode, imm| Self { opcode, imm, remote: None, atomic: None };
-        let rdma = |opcode, imm, raddr, rkey| Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None };
+        match *op {
+            SendOp::Send => Self::plain(WqeOpcode::Send, 0),
+            SendOp::Write { raddr, rkey } => Self::rdma(WqeOpcode::RdmaWrite, 0, raddr, rkey),
+            _ => Self::of_another(op),
+        }
+    }
+
+    #[inline(always)]
+    fn plain(opcode: WqeOpcode, imm: u32) -> Self {
+        Self { opcode, imm, remote: None, atomic: None }
+    }
+
+    #[inline(always)]
+    fn rdma(opcode: WqeOpcode, imm: u32, raddr: u64, rkey: u32) -> Self {
+        Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None }
+    }
+
+    #[inline(never)]
+    fn of_another(op: &SendOp) -> Self {
+        let (plain, rdma) = (Self::plain, Self::rdma);
         match *op {
             SendOp::Send => plain(WqeOpcode::Send, 0),
             SendOp::SendImm(imm) => plain(WqeOpcode::SendImm, imm),
@@ -268,14 +286,7 @@ impl<'a> SendBatch<'a> {
         writer.put(ctrl.as_bytes());
         head.iter().for_each(|segment| writer.put(segment));
         if let Some((raddr, rkey)) = plan.remote {
-            let mut segment = RaddrSeg::zeroed();
-            segment.set().raddr(raddr).rkey(rkey);
-            writer.put(segment.as_bytes());
-        }
-        if let Some((swap_add, compare)) = plan.atomic {
-            let mut segment = AtomicSeg::zeroed();
-            segment.set().swap_add(swap_add).compare(compare);
-            writer.put(segment.as_bytes());
+            writer.remote(raddr, rkey, plan.atomic);
         }
         match inline {
             true => writer.inline(&mut queue.scratch, wr.sge, bytes as usize),
@@ -318,12 +329,10 @@ impl Drop for SendBatch<'_> {
 /// Total bytes and number of 16-byte segments of a work request's data.
 #[inline(always)]
 fn measure(queue: &SendQueue, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
-    let mut bytes = 0u64;
-    let mut pieces = 0;
-    for sge in list {
-        bytes += u64::from(sge.length);
-        pieces += usize::from(sge.length != 0);
-    }
+    let (bytes, pieces) = match list {
+        [one] => (one.length.into(), usize::from(one.length != 0)),
+        _ => sums(list),
+    };
     if inline {
         if bytes > queue.max_inline as u64 {
             return Err(libc::EINVAL);
@@ -335,6 +344,14 @@ fn measure(queue: &SendQueue, list: &[Sge], inline: bool) -> Result<(u64, usize)
         return Err(libc::EINVAL);
     }
     Ok((bytes, pieces))
+}
+
+/// Bytes, and pieces that are not empty.
+#[inline(never)]
+fn sums(list: &[Sge]) -> (u64, usize) {
+    list.iter().fold((0, 0), |(bytes, pieces), sge| {
+        (bytes + u64::from(sge.length), pieces + usize::from(sge.length != 0))
+    })
 }
 
 /// Writes segments one after the other, around the end of the ring.
@@ -352,6 +369,19 @@ impl Writer<'_> {
         if self.segment == DS_PER_BB {
             self.segment = 0;
             self.block = self.block.wrapping_add(1);
+        }
+    }
+
+    /// What an operation on the peer's memory is told: where, and the operands of an atomic.
+    #[inline(never)]
+    fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
+        let mut segment = RaddrSeg::zeroed();
+        segment.set().raddr(raddr).rkey(rkey);
+        self.put(segment.as_bytes());
+        if let Some((swap_add, compare)) = atomic {
+            let mut segment = AtomicSeg::zeroed();
+            segment.set().swap_add(swap_add).compare(compare);
+            self.put(segment.as_bytes());
         }
     }
 

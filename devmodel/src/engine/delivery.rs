@@ -87,17 +87,8 @@ impl Runner {
         (!others && !watched).then_some(to)
     }
 
-    /// Whether frames of `from` may be taken in hand for `to`: nobody tends that function, and no frames wait there.
-    #[inline]
-    pub(super) fn may_hand_over(&self, adapter: &Adapter, host: &mut dyn Host, from: u8, to: u8) -> bool {
-        to != from
-            && !host.is_tended(Rid(to))
-            && host.keeper(Rid(to)).is_none()
-            && !WireRing::of(adapter.region(), to).waits()
-    }
-
-    /// Takes the frames of `from`, still locked, in hand for `to`, to which they all go, and locks it. `None`: they must take
-    /// the ring, for somebody holds that function.
+    /// Takes the frames of `from`, still locked, in hand for `to`, another function that nobody tends and to which they all go,
+    /// and locks it. `None`: they must take the ring, for frames wait there or somebody keeps or holds that function.
     #[inline(never)]
     pub(super) fn hand_over<'r>(
         &mut self,
@@ -107,6 +98,9 @@ impl Runner {
         from: u8,
         to: u8,
     ) -> Option<Func<'r>> {
+        if host.keeper(Rid(to)).is_some() || WireRing::of(adapter.region(), to).waits() {
+            return None;
+        }
         let func = Func::try_lock(adapter.region(), to, host).filter(|func| !func.has_frame())?;
         std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
         std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);

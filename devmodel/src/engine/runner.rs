@@ -7,7 +7,7 @@
 use super::delivery::{Hand, Link, payload_of};
 use crate::{
     Adapter, Config, LinkLayer, cmd,
-    host::{Abort, Host, Party, Rid},
+    host::{Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
     region::{Func, READY_SQ, Sync, WireRing},
@@ -81,7 +81,10 @@ impl Runner {
 
     /// Hands `job` to function `fid` and runs.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
-        self.work(adapter, host, now, fid, Some(&job));
+        match Func::lock_own(adapter.region(), fid, host) {
+            Some(func) => self.work_on(adapter, host, now, func, Some(&job)),
+            None => self.submit_as_any(adapter, host, now, fid, &job),
+        }
         if !self.buffers.held.is_empty() {
             self.complete_held(adapter, host, fid);
             self.run_waiting(adapter, host, now);
@@ -89,6 +92,12 @@ impl Runner {
         if self.due != 0 {
             self.run_due(adapter, host, now);
         }
+    }
+
+    #[inline(never)]
+    fn submit_as_any(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: &Job) {
+        let func = Func::lock(adapter.region(), fid, host);
+        self.work_on(adapter, host, now, func, Some(job));
     }
 
     /// Completes commands that took memory away, when nothing under way refers to it any more.
@@ -114,7 +123,7 @@ impl Runner {
             self.due |= 1 << fid;
         } else {
             self.last = fid;
-            self.work(adapter, host, now, fid, None);
+            self.work(adapter, host, now, fid);
         }
         if self.due != 0 {
             self.run_due(adapter, host, now);
@@ -167,7 +176,7 @@ impl Runner {
                     & 127;
             self.due &= !(1 << fid);
             self.last = fid;
-            self.work(adapter, host, now, fid, None);
+            self.work(adapter, host, now, fid);
         }
     }
 
@@ -178,49 +187,75 @@ impl Runner {
         std::mem::take(&mut self.due)
     }
 
-    /// Works on `fid` for one bound, and then on those its frames are handed to. With a job in hand the lock is waited for;
-    /// else a busy holder will see the work.
-    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, first: Option<&Job>) {
+    /// Works on `fid` for one bound, and then on those its frames are handed to; a busy holder will see the work.
+    #[inline]
+    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
+        if let Some(keeper) = host.keeper(Rid(fid)) {
+            return host.wake(keeper);
+        }
+        if let Some(func) = Func::try_lock(adapter.region(), fid, host) {
+            self.work_on(adapter, host, now, func, None);
+        }
+    }
+
+    /// Works on `func` for one bound, and then on those its frames are handed to. With a job in hand its lock is waited for when
+    /// it has to be taken once more.
+    // A function stays where it was locked: one that is copied right behind waits until its parts have been stored.
+    #[inline(always)]
+    fn work_on(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        func: Func<'_>,
+        first: Option<&Job>,
+    ) {
         // A stage that panicked may have left some.
         self.hand.forget();
-        let region = adapter.region();
-        let wait = first.is_some();
-        let (mut fid, mut hands, mut first) = (fid, HANDS, first);
-        let mut handed = None;
+        let (fid, mut handed) = (func.fid(), None);
+        let (waits, outcome) = self.turn(adapter, host, now, func, first, (HANDS, &mut handed));
+        if waits || handed.is_some() || !matches!(outcome, Outcome::Idle) {
+            self.go_on(adapter, host, now, (fid, first.is_some()), (waits, outcome), handed);
+        }
+    }
+
+    /// What follows from the first turn of [`work_on`](Self::work_on).
+    #[inline(never)]
+    fn go_on<'r>(
+        &mut self,
+        adapter: &'r Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        (mut fid, wait): (u8, bool),
+        mut came: (bool, Outcome),
+        mut handed: Option<Func<'r>>,
+    ) {
+        let mut hands = HANDS;
         loop {
-            // A function stays where it was locked: one that is copied right behind waits until its parts have been stored.
-            let (waits, outcome);
-            match handed.take() {
-                Some(func) => {
-                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed))
-                }
-                None if wait => {
-                    let func = Func::lock(region, fid, host);
-                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
-                }
-                None => {
-                    if let Some(keeper) = host.keeper(Rid(fid)) {
+            match came {
+                (_, Outcome::More) => self.due |= 1 << fid,
+                (_, Outcome::Blocked(party)) => host.wake(party),
+                (false, Outcome::Idle) => {}
+                (true, Outcome::Idle) if handed.is_some() => self.due |= 1 << fid,
+                (true, Outcome::Idle) => {
+                    let keeper = if wait { None } else { host.keeper(Rid(fid)) };
+                    if let Some(keeper) = keeper {
                         return host.wake(keeper);
                     }
-                    let Some(func) = Func::try_lock(region, fid, host) else { return };
-                    (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
-                }
-            }
-            match outcome {
-                Outcome::More => self.due |= 1 << fid,
-                Outcome::Blocked(party) => host.wake(party),
-                Outcome::Idle if !waits => {}
-                Outcome::Idle if handed.is_some() => self.due |= 1 << fid,
-                Outcome::Idle => {
-                    first = None;
+                    let region = adapter.region();
+                    let func = if wait {
+                        Some(Func::lock(region, fid, host))
+                    } else {
+                        Func::try_lock(region, fid, host)
+                    };
+                    let Some(func) = func else { return };
+                    came = self.turn(adapter, host, now, func, None, (hands, &mut handed));
                     continue;
                 }
             }
-            match &handed {
-                Some(func) => fid = func.fid(),
-                None => return,
-            }
-            (first, hands) = (None, hands - 1);
+            let Some(func) = handed.take() else { return };
+            (fid, hands) = (func.fid(), hands - 1);
+            came = self.turn(adapter, host, now, func, None, (hands, &mut handed));
         }
     }
 
@@ -249,7 +284,7 @@ impl Runner {
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
         } else if let Some(to) = self.addressee(adapter) {
-            if hands > 0 && self.may_hand_over(adapter, host, fid, to) {
+            if hands > 0 && to != fid && !host.is_tended(Rid(to)) {
                 *handed = self.hand_over(adapter, host, now, fid, to);
             }
             if handed.is_none() {
@@ -284,33 +319,20 @@ impl Runner {
         let (mut first, mut kept, mut budget) = (first, first, config.budget);
         loop {
             // A job and all that follows from it within the function is the least that commits.
-            if let Some(frame) = hand.frames.get(hand.next) {
-                hand.next += 1;
-                step.begin();
-                step.more_in_hand = hand.next < hand.frames.len();
-                if pcie::may_dma(func) || has_agents(config) {
-                    trace(watch, now, func.fid(), Traced::Job(Job::Arrive));
-                    let headers = &frame.headers[..frame.header_len as usize];
-                    let payload = payload_of(frame, hand.from, &hand.staged);
-                    arrive_in_hand(func, &mut step, headers, payload);
-                }
-            } else if let Some(job) = kept.take() {
-                step.begin();
-                trace(watch, now, func.fid(), Traced::Job(*job));
-                dispatch(job, func, &mut step);
-            } else if let Some(job) = next(func, now, config) {
+            if hand.next < hand.frames.len() {
+                take_in_hand(func, &mut step, hand, watch);
+            } else if let Some(job) = kept.take().copied().or_else(|| next(func, now, config)) {
                 step.begin();
                 trace(watch, now, func.fid(), Traced::Job(job));
                 dispatch(&job, func, &mut step);
-            } else if commit(func, &mut step, hand).is_ok() {
+            } else if commit(func, &mut step, hand) {
                 return Outcome::Idle;
             } else {
                 (step.careful, kept, budget) = (true, first, config.budget);
                 continue;
             }
-            while let Some(job) = step.buffers.jobs.pop_front() {
-                trace(watch, now, func.fid(), Traced::Job(job));
-                dispatch(&job, func, &mut step);
+            if !step.buffers.jobs.is_empty() {
+                follow(func, &mut step, watch);
             }
             if step.refused || step.blocked.is_some() {
                 take_back(func, &mut step, hand);
@@ -326,7 +348,7 @@ impl Runner {
             budget = budget.saturating_sub(1);
             let full = !step.more_in_hand && (step.yielded || budget == 0 || step.buffers.out.len() >= OUT);
             if step.careful || full || step.settle || !func.has_room() {
-                if commit(func, &mut step, hand).is_err() {
+                if !commit_so_far(func, &mut step, hand) {
                     (step.careful, kept, budget) = (true, first, config.budget);
                     continue;
                 }
@@ -339,21 +361,57 @@ impl Runner {
     }
 }
 
-/// Makes what the jobs since the last commit did final. An abort takes them back.
+/// The next of the frames in hand.
+#[inline(never)]
+fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch: &mut Option<Trace>) {
+    let Some(frame) = hand.frames.get(hand.next) else { return };
+    hand.next += 1;
+    step.begin();
+    step.more_in_hand = hand.next < hand.frames.len();
+    if pcie::may_dma(func) || has_agents(step.config) {
+        trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
+        let headers = &frame.headers[..frame.header_len as usize];
+        let payload = payload_of(frame, hand.from, &hand.staged);
+        arrive_in_hand(func, step, headers, payload);
+    }
+}
+
+/// The jobs that follow from one.
+#[inline(never)]
+fn follow(func: &mut Func<'_>, step: &mut Step<'_>, watch: &mut Option<Trace>) {
+    while let Some(job) = step.buffers.jobs.pop_front() {
+        trace(watch, step.now, func.fid(), Traced::Job(job));
+        dispatch(&job, func, step);
+    }
+}
+
+/// Makes what the jobs since the last commit did final. False if a copy was aborted: then they are taken back.
 #[inline(always)]
-fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> Result<(), Abort> {
-    if !step.buffers.moves.is_empty() {
-        let done = step.host.copy(&step.buffers.staged, &step.buffers.moves);
-        step.buffers.moves.clear();
-        if let Err(abort) = done {
-            take_back(func, step, hand);
-            return Err(abort);
-        }
+fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
+    if !step.buffers.moves.is_empty() && !copy(func, step, hand) {
+        return false;
     }
     func.commit(step.host);
     step.buffers.committed();
     hand.committed = hand.next;
-    Ok(())
+    true
+}
+
+/// [`commit`], with more to come.
+#[inline(never)]
+fn commit_so_far(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
+    commit(func, step, hand)
+}
+
+/// Makes the copies that jobs gathered. False if one was aborted: then the jobs are taken back.
+#[inline(never)]
+fn copy(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
+    let done = step.host.copy(&step.buffers.staged, &step.buffers.moves);
+    step.buffers.moves.clear();
+    if done.is_err() {
+        take_back(func, step, hand);
+    }
+    done.is_ok()
 }
 
 /// Takes the jobs since the last commit back.
@@ -377,8 +435,13 @@ enum Outcome {
 #[inline]
 pub(super) fn trace(trace: &mut Option<Trace>, now: u64, fid: u8, what: Traced<'_>) {
     if let Some(watch) = trace {
-        watch(&TraceEvent { now, fid, what });
+        tell(watch, &TraceEvent { now, fid, what });
     }
+}
+
+#[cold]
+fn tell(watch: &mut Trace, event: &TraceEvent<'_>) {
+    watch(event);
 }
 
 /// Whether frames may be for agents within the chip, which are there without a driver: on InfiniBand.
@@ -391,14 +454,7 @@ fn has_agents(config: &Config) -> bool {
 #[inline]
 fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     if !pcie::may_dma(func) {
-        // Without bus mastering nothing can be received, and nothing goes out.
-        while func.has_frame() {
-            if has_agents(config) {
-                return Some(Job::Arrive);
-            }
-            func.take_front();
-        }
-        return None;
+        return next_without_dma(func, config);
     }
     if func.has_frame() {
         return Some(Job::Arrive);
@@ -410,6 +466,18 @@ fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
         0 => Job::Execute { qp: entry },
         _ => Job::Transmit { sq: entry ^ READY_SQ },
     })
+}
+
+/// Without bus mastering nothing can be received, and nothing goes out.
+#[cold]
+fn next_without_dma(func: &mut Func<'_>, config: &Config) -> Option<Job> {
+    while func.has_frame() {
+        if has_agents(config) {
+            return Some(Job::Arrive);
+        }
+        func.take_front();
+    }
+    None
 }
 
 impl Adapter {

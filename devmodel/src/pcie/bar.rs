@@ -125,7 +125,7 @@ impl Adapter {
     }
 
     /// Writes the 64-bit register at `offset` (a multiple of 8) of BAR0 and runs what follows.
-    #[inline]
+    #[inline(always)]
     pub fn bar_write64(
         &self,
         runner: &mut Runner,
@@ -153,11 +153,25 @@ impl Adapter {
                 _ => {}
             }
         }
-        self.bar_write32(runner, host, now, fid, offset, high);
-        self.bar_write32(runner, host, now, fid, offset + 4, low);
+        self.bar_write_halves(runner, host, now, (fid, offset), [high, low]);
+    }
+
+    /// Writes two 32-bit registers, one behind the other.
+    #[inline(never)]
+    fn bar_write_halves(
+        &self,
+        runner: &mut Runner,
+        host: &mut dyn Host,
+        now: u64,
+        (fid, offset): (u8, u64),
+        [first, second]: [u32; 2],
+    ) {
+        self.bar_write32(runner, host, now, fid, offset, first);
+        self.bar_write32(runner, host, now, fid, offset + 4, second);
     }
 
     /// Submits `job` if the function answers and may do DMA.
+    #[inline(never)]
     fn submit_if(&self, runner: &mut Runner, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
         let mut func = Func::lock(self.region(), fid, host);
         let admitted = answers(&func);

@@ -83,6 +83,14 @@ fn acknowledge(w: &mut Work<'_, '_, '_>, psn: Psn, syndrome: Syndrome) {
         // An acknowledgement past a READ or atomic without its answer: implied NAK (IBTA 9.7.5.1.1).
         return gap(w);
     }
+    if !matches!(syndrome, Syndrome::Ack(_)) {
+        refused(w, syndrome);
+    }
+}
+
+/// The responder did not execute what is now the oldest request.
+#[cold]
+fn refused(w: &mut Work<'_, '_, '_>, syndrome: Syndrome) {
     match syndrome {
         Syndrome::RnrNak(code) => not_ready(w, code),
         Syndrome::Nak(NakCode::PsnSequence) => {
@@ -108,6 +116,7 @@ fn acknowledge(w: &mut Work<'_, '_, '_>, psn: Psn, syndrome: Syndrome) {
 }
 
 /// Acknowledges all before `upto`, as far as READs and atomics without an answer allow. False if one stands in the way.
+#[inline(always)]
 fn advance(w: &mut Work<'_, '_, '_>, upto: Psn) -> bool {
     let mut at = w.q.sr_head;
     while at != w.q.sr_tail {
@@ -133,6 +142,7 @@ fn advance(w: &mut Work<'_, '_, '_>, upto: Psn) -> bool {
 }
 
 /// Something is missing among the answers: goes back once, until there is progress.
+#[cold]
 fn gap(w: &mut Work<'_, '_, '_>) {
     if w.q.has(QpFlags::GAP) {
         return;
@@ -211,6 +221,7 @@ fn answered(w: &mut Work<'_, '_, '_>, psn: Psn, read: bool) -> Option<SendRecord
     (w.state() != QpState::Err && psn == una(w)).then_some(record)
 }
 
+#[inline(never)]
 fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     let Some(record) = answered(w, psn, true) else { return };
     let mtu = u32::from(w.q.mtu.max(256));
@@ -225,6 +236,7 @@ fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     deliver(w, &record, &packet.data, from, expected, psn);
 }
 
+#[inline(never)]
 fn atomic_answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     let Some(record) = answered(w, psn, false) else { return };
     let Some(eth) = packet.headers.atomic_ack() else { return };

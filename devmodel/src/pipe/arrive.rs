@@ -2,11 +2,14 @@
 //! and answers to the requester.
 
 use super::{
-    Step, acks, cnp, datagram::MULTICAST_QPN, ethernet, infiniband, responder, responses, service, work::Work,
+    Step, acks, cnp,
+    datagram::{self, MULTICAST_QPN},
+    ethernet, infiniband, responder, responses, service,
+    work::Work,
 };
 use crate::{
     LinkLayer, Profile,
-    region::{Func, SlotPayload},
+    region::{Func, Piece, SlotPayload},
     state::{Counters, QpFlags, QpRow},
 };
 use hwspec::{
@@ -25,24 +28,20 @@ pub(crate) struct Packet<'p> {
     pub padded: bool,
 }
 
-/// Takes the oldest frame of the ring, and hands it to `then` with the QP it is for.
+/// Takes the oldest frame of the ring, and gives it to the QP it is for.
 #[inline(always)]
-pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>, then: impl Then) {
+pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
     let Some((slot, payload)) = func.front() else { return };
     // Whole frames may be the net device's.
     if slot.is_sealed() && ethernet::arrive(func, step) {
         return;
     }
     func.take_front();
-    accept(func, step, slot.headers(), payload, slot.is_sealed(), then);
+    accept(func, step, slot.headers(), payload, slot.is_sealed());
 }
 
-/// What is done with a packet for a QP.
-// Packets are not returned: one that is copied right after it was put together waits until its parts have been stored.
-pub(crate) trait Then: FnOnce(&mut Func<'_>, &mut Step<'_>, u32, &Packet<'_>) {}
-impl<F: FnOnce(&mut Func<'_>, &mut Step<'_>, u32, &Packet<'_>)> Then for F {}
-
-/// Opens a frame, and hands it to `then` with the QP it is for.
+/// Opens a frame, and gives it to the QP it is for.
+// The packet is not returned: one that is copied right after it was put together waits until its parts have been stored.
 #[inline(always)]
 pub(crate) fn accept(
     func: &mut Func<'_>,
@@ -50,19 +49,15 @@ pub(crate) fn accept(
     headers: &[u8],
     payload: SlotPayload<'_>,
     sealed: bool,
-    then: impl Then,
 ) {
     func.count(Counters::RxPackets, 1);
     let routed = step.config.link_layer == LinkLayer::Infiniband;
     if routed || sealed {
-        if let Ok((qp, packet)) = open_seldom(func, step, (headers, payload, sealed), routed) {
-            then(func, step, qp, &packet);
-        }
-        return;
+        return accept_seldom(func, step, (headers, payload, sealed), routed);
     }
     let len = match payload {
         SlotPayload::Bytes(body) => body.len(),
-        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
+        SlotPayload::Pieces(_, pieces) => Piece::sum(pieces),
     };
     let whole = headers.len() + len + pad(len) + ICRC_SIZE;
     let Ok(headers) = Headers::of_built(headers, whole) else {
@@ -71,7 +66,7 @@ pub(crate) fn accept(
     let packet = Packet { headers, data: payload, len: len as u32, padded: true };
     func.count(Counters::RxBytes, whole as u64);
     if let Some(qp) = destination(func, &packet) {
-        then(func, step, qp, &packet);
+        deliver(func, step, qp, &packet);
     }
 }
 
@@ -83,8 +78,28 @@ fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     qp.or_else(|| without_row(func, packet))
 }
 
-/// Opens a frame that came whole, or on InfiniBand.
+/// Gives a packet to what [`destination`] says it is for.
 #[inline(never)]
+fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
+    if qp >= GENERAL {
+        return datagram::deliver(func, step, packet, qp);
+    }
+    super::with(func, step, qp, |w| route(w, packet));
+}
+
+/// [`accept`], of a frame that came whole, or on InfiniBand.
+#[inline(never)]
+fn accept_seldom(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    frame: (&[u8], SlotPayload<'_>, bool),
+    routed: bool,
+) {
+    if let Ok((qp, packet)) = open_seldom(func, step, frame, routed) {
+        deliver(func, step, qp, &packet);
+    }
+}
+
 fn open_seldom<'p>(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
@@ -159,7 +174,7 @@ pub(super) fn checked<'p>(
 }
 
 /// What is dropped in silence: a QP of another transport or state, a foreign partition (IBTA 9.6.1).
-#[inline]
+#[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
@@ -167,23 +182,24 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     // The upper three bits name the transport also of opcodes that mean nothing.
     let transport = bth.opcode().transport() == service::transport(w.q.service);
     if !state || !transport && opcode != BthOpcode::Cnp {
-        w.count(Counters::RxDroppedQp);
-        return false;
+        return dropped(w, Counters::RxDroppedQp);
     }
     if w.is_infiniband() && !w.is_from_peer(packet) {
-        w.count(Counters::RxDroppedQp);
-        return false;
+        return dropped(w, Counters::RxDroppedQp);
     }
-    if !w.takes_partition(bth.pkey()) {
-        w.count(Counters::RxDroppedPkey);
-        return false;
-    }
-    true
+    w.takes_partition(bth.pkey()) || dropped(w, Counters::RxDroppedPkey)
+}
+
+/// The packet is not looked at any further.
+#[cold]
+fn dropped(w: &mut Work<'_, '_, '_>, counter: Counters) -> bool {
+    w.count(counter);
+    false
 }
 
 /// Sends the packet to the responder or the requester, and what they owe on its way.
-#[inline]
-pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+#[inline(always)]
+fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if w.q.service != ServiceType::Rc.raw() {
         return service::arrive(w, packet);
     }
@@ -191,7 +207,7 @@ pub(crate) fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 /// [`route`] of a connected service.
-#[inline]
+#[inline(always)]
 pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
         sort(w, packet);
@@ -206,6 +222,14 @@ pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
+/// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
+#[cold]
+fn established(w: &mut Work<'_, '_, '_>) {
+    w.q.set(QpFlags::COMM_EST, true);
+    let (uid, qpn) = (w.q.head.uid, w.qpn());
+    super::event::queue(w.func, uid, EventType::CommEst, qpn);
+}
+
 #[inline]
 fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
@@ -216,10 +240,7 @@ fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         cnp::notify(w);
     }
     if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
-        // IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
-        w.q.set(QpFlags::COMM_EST, true);
-        let (uid, qpn) = (w.q.head.uid, w.qpn());
-        super::event::queue(w.func, uid, EventType::CommEst, qpn);
+        established(w);
     }
     if opcode.is_response() {
         acks::answer(w, packet);

@@ -10,6 +10,7 @@ const PACE_PS: u64 = 50_000_000;
 const TRAFFIC_CLASS: u8 = 48 << 2;
 
 /// Tells the peer that a packet of its QP met congestion.
+#[cold]
 pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     if w.step.now < w.q.cnp_after {
         return;

@@ -77,24 +77,27 @@ pub(crate) fn append(
     cqe: Cqe64,
     solicited: bool,
 ) -> bool {
-    fill(func, step, cqn, solicited, |place| *place = cqe)
+    let Some(place) = place(func, step, cqn, solicited) else { return false };
+    let owner = place.owner();
+    *place = cqe;
+    place.set().owner(owner);
+    true
 }
 
-/// [`append`], of a completion that `fill` fills in.
+/// [`append`], of a completion that is filled in where it stays: all of it is zero but whose turn it is.
 #[inline(always)]
-pub(crate) fn fill(
-    func: &mut Func<'_>,
+pub(crate) fn place<'f>(
+    func: &'f mut Func<'_>,
     step: &mut Step<'_>,
     cqn: u32,
     solicited: bool,
-    fill: impl FnOnce(&mut Cqe64),
-) -> bool {
-    let Some(index) = func.index::<CqRow>(cqn) else { return false };
-    let Some(mut row) = func.hold::<CqRow>(index) else { return false };
+) -> Option<&'f mut Cqe64> {
+    let index = func.index::<CqRow>(cqn)?;
+    let mut row = func.hold::<CqRow>(index)?;
     let size = 1u32 << row.log_size;
     let pi = row.pi;
     if row.status != u32::from(CqStatus::Ok.raw()) {
-        return false;
+        return None;
     }
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
     let slot = (pi & (size - 1)) << log_cqe;
@@ -102,15 +105,11 @@ pub(crate) fn fill(
     let full = |ci: u32| pi.wrapping_sub(ci) & 0xff_ffff >= size;
     let ignore_overrun = row.flags & 1 != 0;
     if full(row.ci) && !ignore_overrun {
-        let mut word = [0; 4];
-        if step.host.read(func.rid(), row.dbr, &mut word).is_ok() {
-            row.ci = u32::from_be_bytes(word) & 0xff_ffff;
-        }
+        look_for_room(func, step, &mut row);
     }
     let Some(at) = at.filter(|_| ignore_overrun || !full(row.ci)) else {
-        row.status = CqStatus::Overflow.raw().into();
-        event::cq_error(func, row.head.uid, cqn);
-        return false;
+        overrun(func, &mut row, cqn);
+        return None;
     };
     let owner = pi >> row.log_size & 1 != 0;
     row.pi = pi.wrapping_add(1);
@@ -123,14 +122,29 @@ pub(crate) fn fill(
         ArmState::SolicitedArmed => solicited,
         _ => false,
     };
-    func.complete(at, |cqe| {
-        fill(cqe);
-        cqe.set().owner(owner);
-    });
+    let noted = func.note_completion(at)?;
     if fires {
         tell(func, step.now, index);
     }
-    true
+    let cqe = func.noted_completion(noted);
+    cqe.set().owner(owner);
+    Some(cqe)
+}
+
+/// Reads how far the driver has come.
+#[inline(never)]
+fn look_for_room(func: &Func<'_>, step: &mut Step<'_>, row: &mut CqRow) {
+    let mut word = [0; 4];
+    if step.host.read(func.rid(), row.dbr, &mut word).is_ok() {
+        row.ci = u32::from_be_bytes(word) & 0xff_ffff;
+    }
+}
+
+/// There is no room: the CQ is broken.
+#[cold]
+fn overrun(func: &mut Func<'_>, row: &mut CqRow, cqn: u32) {
+    row.status = CqStatus::Overflow.raw().into();
+    event::cq_error(func, row.head.uid, cqn);
 }
 
 /// An armed CQ has something to tell of: it does, or, if it is moderated, waits for more or for its period to end

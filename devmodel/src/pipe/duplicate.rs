@@ -2,7 +2,7 @@
 
 use super::{arrive::Packet, responder, work::Work};
 use crate::{
-    state::{QpFlags, ReadResource},
+    state::{Counters, QpFlags, ReadResource},
     translate::{self, access},
 };
 use hwspec::{
@@ -21,7 +21,9 @@ pub(crate) const ANSWERED: u32 = 1;
 pub(crate) const AGAIN: u32 = 2;
 
 /// A request whose PSN lies behind the one expected.
+#[cold]
 pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    w.count(Counters::DuplicateRequest);
     let psn = packet.headers.bth().psn();
     match packet.headers.bth().opcode().operation() {
         // A NAK or RNR NAK that is still owed says as much and more.

@@ -187,7 +187,7 @@ fn rest(w: &mut Work<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
 }
 
 /// The meaning of a WQE's bytes; what its opcode calls for begins at `at`.
-#[inline]
+#[inline(always)]
 fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize, wqe: &mut Wqe) -> Result<(), Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
     *wqe = Wqe::of(ctrl);

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     LinkLayer, identity, pcie,
-    region::{Func, SlotPayload, WireRing},
+    region::{Func, Piece, SlotPayload, WireRing},
     state::{Counters, IbPort},
     subnet,
 };
@@ -118,7 +118,7 @@ pub(super) fn open<'p>(
 ) -> Result<Arrived<'p>, Counters> {
     let len = match payload {
         SlotPayload::Bytes(bytes) => bytes.len(),
-        SlotPayload::Pieces(_, pieces) => pieces.iter().map(|p| p.len as usize).sum(),
+        SlotPayload::Pieces(_, pieces) => Piece::sum(pieces),
     };
     let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE + VCRC_SIZE };
     let headers = Headers::parse_route(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;

@@ -76,7 +76,7 @@ pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> R
 }
 
 /// The pieces behind bytes `from..from + len` of a list, put into `out`.
-#[inline]
+#[inline(always)]
 pub(crate) fn resolve(
     func: &Func<'_>,
     domain: Domain,

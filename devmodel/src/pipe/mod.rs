@@ -63,7 +63,7 @@ pub fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
 /// A frame waits in the ring.
 #[inline(never)]
 fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
-    arrive::take(func, step, arrived);
+    arrive::take(func, step);
 }
 
 /// A send doorbell, of a QP or of a send queue without one.
@@ -111,15 +111,7 @@ pub(crate) fn arrive_in_hand(
     headers: &[u8],
     payload: SlotPayload<'_>,
 ) {
-    arrive::accept(func, step, headers, payload, false, arrived);
-}
-
-#[inline(always)]
-fn arrived(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
-    if qp >= arrive::GENERAL {
-        return datagram::deliver(func, step, packet, qp);
-    }
-    with(func, step, qp, |w| arrive::route(w, packet));
+    arrive::accept(func, step, headers, payload, false);
 }
 
 /// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that. `None` if there is no such QP.
@@ -144,15 +136,21 @@ fn with(
     })
 }
 
+/// The turn of a QP in error.
+#[cold]
+fn execute_in_error(w: &mut Work<'_, '_, '_>) {
+    match w.q.service == ServiceType::Xrc.raw() {
+        // The buffer under way is of the SRQ that was named, and goes back to its CQ.
+        true => xrc::run(w, flush::run),
+        false => flush::run(w),
+    }
+}
+
 /// The QP's turn to send: answers before requests.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>) {
     if w.state() == QpState::Err {
-        return match w.q.service == ServiceType::Xrc.raw() {
-            // The buffer under way is of the SRQ that was named, and goes back to its CQ.
-            true => xrc::run(w, flush::run),
-            false => flush::run(w),
-        };
+        return execute_in_error(w);
     }
     let mut budget = w.room();
     if budget == 0 {

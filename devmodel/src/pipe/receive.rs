@@ -2,6 +2,7 @@
 
 use super::{event, lists::Domain, work::Work};
 use crate::{
+    host::Iova,
     state::{QpFlags, SrqRow},
     translate::{self, User},
 };
@@ -17,6 +18,7 @@ pub(crate) const SEND: u32 = 1;
 pub(crate) const WRITE: u32 = 2;
 
 /// Reads the receive counter of the doorbell record.
+#[inline(never)]
 pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     let mut word = [0; 4];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * RCV_DBR as u64, &mut word).ok()?;
@@ -26,6 +28,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
 
 /// Takes the next receive WQE: its index. `None` if there is none (IBTA 9.7.5.2.8: receiver not ready). A WQE of the QP's own
 /// queue counts as used only when [`done`] says so.
+#[inline(always)]
 pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     if w.q.has(QpFlags::HAS_SRQ) {
         return take_shared(w);
@@ -46,6 +49,7 @@ pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
     }
 }
 
+#[inline(never)]
 fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     let srqn = w.q.srqn;
     let mut srq = *w.func.get::<SrqRow>(srqn)?;
@@ -78,13 +82,26 @@ fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     Some(index as u16)
 }
 
+/// Makes room for WQEs of `len` bytes.
+#[inline(never)]
+fn fit(room: &mut Vec<u8>, len: usize) {
+    room.resize(len, 0);
+}
+
+/// Where the scatter list of WQE `index` of a shared queue is, its bytes, and the protection domain.
+#[inline(never)]
+fn place_in_shared(w: &Work<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
+    let srq = *w.func.get::<SrqRow>(w.q.srqn)?;
+    let slot = u32::from(index) & ((1 << srq.log_size) - 1);
+    let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
+    Some((at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd))
+}
+
 /// Reads the scatter list of WQE `index` into the step's buffer and says whose keys it names.
+#[inline(always)]
 pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {
-        let srq = *w.func.get::<SrqRow>(w.q.srqn)?;
-        let slot = u32::from(index) & ((1 << srq.log_size) - 1);
-        let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
-        (at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd)
+        place_in_shared(w, index)?
     } else {
         let slot = u32::from(index) & ((1 << w.q.log_rq) - 1);
         let at = translate::queue(w.func, &w.q.memory, slot << w.q.log_rq_stride)?;
@@ -92,7 +109,9 @@ pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     };
     let rid = w.func.rid();
     let buffers = &mut *w.step.buffers;
-    buffers.receive.resize(len, 0);
+    if buffers.receive.len() != len {
+        fit(&mut buffers.receive, len);
+    }
     w.step.host.read(rid, at, &mut buffers.receive).ok()?;
     Some(Domain { user: User { pd, qpn: w.qpn() }, rlky: w.q.has(QpFlags::RESERVED_LKEY) })
 }

@@ -33,27 +33,52 @@ pub(crate) fn is_answered(opcode: u8) -> bool {
     opcode == WqeOpcode::RdmaRead || opcode.is_atomic()
 }
 
+/// Whether a request writes to the peer's memory.
+#[inline(always)]
+fn is_write(opcode: u8) -> bool {
+    matches!(WqeOpcode::from_raw(opcode), WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm)
+}
+
 /// Whether there is anything to send.
 #[inline(always)]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
     w.q.sr_send != w.q.sr_tail || w.q.sq_next != w.q.sq_pi
 }
 
+/// Whether requests go out just now.
+#[inline(always)]
+fn may_send(w: &Work<'_, '_, '_>) -> bool {
+    !w.q.has(QpFlags::RNR_WAIT) && matches!(w.state(), QpState::Rts | QpState::SqDrained)
+}
+
 /// Sends up to `budget` packets: first what must be sent again, then new requests.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    // The request at hand, as it was taken or fetched again, and which it is.
-    let (mut wqe, mut of) = (Wqe::NONE, None);
-    while !w.q.has(QpFlags::RNR_WAIT) && matches!(w.state(), QpState::Rts | QpState::SqDrained) {
+    if w.q.sr_send != w.q.sr_tail {
+        resume(w, budget);
+    }
+    let mut wqe = Wqe::NONE;
+    while w.q.sr_send == w.q.sr_tail && w.q.sq_next != w.q.sq_pi && may_send(w) {
+        let at = w.q.sr_tail;
+        let Some(record) = admit(w, &mut wqe) else { return };
+        if record.packets == 0 {
+            next_record(w);
+            settle::settle(w, None);
+        } else if *budget == 0 {
+            w.ready = true;
+            return;
+        } else if let Err(failure) = transmit(w, &record, &wqe, budget) {
+            return condemn(w, at, failure);
+        }
+    }
+}
+
+/// Sends requests that were taken before, from the one that is next; nothing goes past one that failed here.
+#[inline(never)]
+fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+    while w.q.sr_send != w.q.sr_tail && may_send(w) {
         let at = w.q.sr_send;
-        let record = if at == w.q.sr_tail {
-            let Some(record) = admit(w, &mut wqe) else { return };
-            of = Some(at);
-            record
-        } else {
-            *w.func.send_record(w.qp, at)
-        };
+        let record = *w.func.send_record(w.qp, at);
         if record.status != 0 {
-            // Nothing goes past a request that failed here.
             return;
         }
         if record.packets == 0 {
@@ -65,18 +90,8 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         }
-        if of != Some(at) {
-            match again(w, &record) {
-                Ok(fetched) => wqe = fetched,
-                Err(failure) => return condemn(w, at, failure),
-            }
-            of = Some(at);
-        }
-        if let Err(failure) = transmit(w, &record, &wqe, budget) {
+        if let Err(failure) = again(w, &record).and_then(|wqe| transmit(w, &record, &wqe, budget)) {
             return condemn(w, at, failure);
-        }
-        if !waiting(w) {
-            return;
         }
     }
 }
@@ -104,12 +119,12 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     settle::settle(w, None);
 }
 
-/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if there is none or it has to wait.
+/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait.
 #[inline(always)]
 fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;
     let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
-    if q.sq_next == q.sq_pi || full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
+    if full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
         return None;
     }
     let (index, at, psn) = (q.sq_next, q.sr_tail, q.snd_psn);
@@ -143,8 +158,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
         failure = local(w, wqe).err();
     } else if !answered && !wqe.inline {
         // A READ's list is looked at when its data come (row 35 of the conformance table).
-        let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-        failure = lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure);
+        failure = check_list(w, wqe);
     }
     let record = SendRecord {
         wqe_index: index,
@@ -170,6 +184,13 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     w.q.sq_reads += u16::from(answered);
     w.q.snd_psn = Psn::new(psn).add(packets).get();
     Some(record)
+}
+
+/// What is wrong with the list of a WQE whose data are sent.
+#[inline(never)]
+fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
+    let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
+    lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure)
 }
 
 /// A WQE that makes no sense becomes a request that has failed.
@@ -240,8 +261,12 @@ fn transmit(
             let solicits = last && record.flags & 2 != 0;
             let bth = w.bth_with(opcode(record.opcode, i == 0, last), psn, ask, solicits);
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
-            packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
-            packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
+            if is_write(record.opcode) {
+                packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
+            }
+            if w.q.service == ServiceType::Xrc.raw() {
+                packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
+            }
             alike = w.send(&packet, &payload) && middle;
         }
         *budget -= 1;
@@ -283,17 +308,24 @@ fn question(w: &Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, psn: u32, skip
     packet
 }
 
-/// Payload of one packet: inline bytes, small data by value, larger by reference.
+/// Payload of one packet: inline bytes, or what a list names.
 #[inline]
 fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
-    let [start, end] = wqe.data.map(usize::from);
-    if wqe.inline {
-        let buffers = &mut *w.step.buffers;
-        let at = buffers.staged.len() as u32;
-        let bytes = buffers.wqe[..end].get(start + from as usize..).and_then(|rest| rest.get(..len as usize));
-        buffers.staged.extend_from_slice(bytes.ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?);
-        return Ok(Payload::Staged(at, len));
+    if !wqe.inline {
+        return gather_list(w, wqe, from, len);
     }
+    let [start, end] = wqe.data.map(usize::from);
+    let buffers = &mut *w.step.buffers;
+    let at = buffers.staged.len() as u32;
+    let bytes = buffers.wqe[..end].get(start + from as usize..).and_then(|rest| rest.get(..len as usize));
+    buffers.staged.extend_from_slice(bytes.ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?);
+    Ok(Payload::Staged(at, len))
+}
+
+/// Payload of one packet from memory: small data by value, larger by reference.
+#[inline(never)]
+fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
+    let [start, end] = wqe.data.map(usize::from);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[start..end];
     let found = lists::resolve(w.func, domain(w), list, from, len, lists::GATHER, &mut pieces);
@@ -341,20 +373,16 @@ pub(crate) fn start_timer(w: &mut Work<'_, '_, '_>) {
 /// Opcode of a SEND or WRITE packet (IBTA 9.2.1).
 #[inline]
 fn opcode(wqe: u8, first: bool, last: bool) -> BthOpcode {
-    match (WqeOpcode::from_raw(wqe), first, last) {
-        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, true, false) => BthOpcode::RcWriteFirst,
-        (WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm, false, false) => BthOpcode::RcWriteMiddle,
-        (WqeOpcode::RdmaWrite, true, true) => BthOpcode::RcWriteOnly,
-        (WqeOpcode::RdmaWrite, false, true) => BthOpcode::RcWriteLast,
-        (WqeOpcode::RdmaWriteImm, true, true) => BthOpcode::RcWriteOnlyImm,
-        (WqeOpcode::RdmaWriteImm, false, true) => BthOpcode::RcWriteLastImm,
-        (_, true, false) => BthOpcode::RcSendFirst,
-        (_, false, false) => BthOpcode::RcSendMiddle,
-        (WqeOpcode::SendImm, true, true) => BthOpcode::RcSendOnlyImm,
-        (WqeOpcode::SendImm, false, true) => BthOpcode::RcSendLastImm,
-        (WqeOpcode::SendInval, true, true) => BthOpcode::RcSendOnlyInv,
-        (WqeOpcode::SendInval, false, true) => BthOpcode::RcSendLastInv,
-        (_, true, true) => BthOpcode::RcSendOnly,
-        (_, false, true) => BthOpcode::RcSendLast,
-    }
+    use BthOpcode as Bth;
+    // In the middle, the last, the first, the only one.
+    let of = match WqeOpcode::from_raw(wqe) {
+        WqeOpcode::RdmaWrite => [Bth::RcWriteMiddle, Bth::RcWriteLast, Bth::RcWriteFirst, Bth::RcWriteOnly],
+        WqeOpcode::RdmaWriteImm => {
+            [Bth::RcWriteMiddle, Bth::RcWriteLastImm, Bth::RcWriteFirst, Bth::RcWriteOnlyImm]
+        }
+        WqeOpcode::SendImm => [Bth::RcSendMiddle, Bth::RcSendLastImm, Bth::RcSendFirst, Bth::RcSendOnlyImm],
+        WqeOpcode::SendInval => [Bth::RcSendMiddle, Bth::RcSendLastInv, Bth::RcSendFirst, Bth::RcSendOnlyInv],
+        _ => [Bth::RcSendMiddle, Bth::RcSendLast, Bth::RcSendFirst, Bth::RcSendOnly],
+    };
+    of[usize::from(first) << 1 | usize::from(last)]
 }

@@ -55,34 +55,48 @@ pub(crate) fn request(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         return out_of_sequence(w);
     }
     if ahead < 0 {
-        w.count(Counters::DuplicateRequest);
         return duplicate::answer(w, packet);
+    }
+    if w.q.has(QpFlags::HAS_SRQ) {
+        return request_of_shared(w, packet);
     }
     let before = (w.q.rx, w.q.flags);
     w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
-    let shared = match w.q.has(QpFlags::HAS_SRQ) {
-        true => w.func.get::<SrqRow>(w.q.srqn).copied(),
-        false => None,
-    };
-    let result = execute(w, packet);
+    if let Err(refusal) = execute(w, packet) {
+        refused(w, refusal, &before);
+    }
+}
+
+/// [`request`] that is the next, to a QP whose receive WQEs are of a shared queue.
+#[inline(never)]
+fn request_of_shared(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    let before = (w.q.rx, w.q.flags);
+    w.q.set(QpFlags::NAK_SENT | QpFlags::RNR_SENT, false);
+    let shared = w.func.get::<SrqRow>(w.q.srqn).copied();
+    let Err(refusal) = execute(w, packet) else { return };
     // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not used.
-    let unused = matches!(result, Err(Lost)) || result.is_err() && w.q.rx.kind != SEND;
+    let unused = matches!(refusal, Lost) || w.q.rx.kind != SEND;
     if let Some(before) = shared.filter(|_| unused) {
         if let Some(row) = w.func.get_mut::<SrqRow>(w.q.srqn) {
             *row = before;
         }
     }
-    match result {
-        Ok(()) => {}
+    refused(w, refusal, &before);
+}
+
+/// A request was not executed; `before` is what it found: the message under way and the flags of its QP.
+#[cold]
+fn refused(w: &mut Work<'_, '_, '_>, refusal: Refusal, before: &(RxMessage, u32)) {
+    match refusal {
         // As if it had never come; what else the row holds of it nothing depends on.
-        Err(Lost) => (w.q.rx, w.q.flags) = before,
-        Err(NotReady) => {
+        Lost => (w.q.rx, w.q.flags) = *before,
+        NotReady => {
             w.count(Counters::OutOfBuffer);
             w.q.set(QpFlags::RNR_SENT, true);
             let psn = w.q.rx_psn;
             owe(w, RNR | w.q.min_rnr_nak & 0x1f, psn);
         }
-        Err(Fatal(code, status)) => refuse(w, code, status),
+        Fatal(code, status) => refuse(w, code, status),
     }
 }
 
@@ -126,6 +140,7 @@ pub(crate) fn owe_ack(w: &mut Work<'_, '_, '_>) {
 }
 
 /// IBTA 9.7.5.1.2: one NAK for a gap, then silence until the PSN expected arrives. Behind an RNR NAK all is dropped.
+#[cold]
 fn out_of_sequence(w: &mut Work<'_, '_, '_>) {
     w.count(Counters::OutOfSequence);
     if w.q.has(QpFlags::NAK_SENT) || w.q.has(QpFlags::RNR_SENT) {
@@ -136,6 +151,7 @@ fn out_of_sequence(w: &mut Work<'_, '_, '_>) {
     owe(w, NAK, psn);
 }
 
+#[cold]
 pub(crate) fn refuse(w: &mut Work<'_, '_, '_>, code: NakCode, status: Option<CqeSyndrome>) {
     let psn = w.q.rx_psn;
     let event = match code {
@@ -166,21 +182,15 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal>
     if w.q.rx.kind != expected {
         return Err(INVALID);
     }
-    let right = match operation {
-        Operation::Send => QpFlags::empty(),
-        Operation::Write => QpFlags::REMOTE_WRITE,
-        Operation::ReadRequest => QpFlags::REMOTE_READ,
-        _ => QpFlags::REMOTE_ATOMIC,
-    };
-    if !w.q.has(right) || !packet.padded {
+    if !packet.padded {
         return Err(INVALID);
     }
-    match operation {
-        Operation::Send => send(w, packet, opcode)?,
-        Operation::Write => write(w, packet, opcode)?,
-        Operation::ReadRequest => return read(w, packet),
-        Operation::CompareSwap | Operation::FetchAdd => return atomic(w, packet, operation),
-        _ => return Err(INVALID),
+    let done = match operation {
+        Operation::Send => send(w, packet, opcode).map(|()| true),
+        _ => remote(w, packet, operation),
+    };
+    if !done? {
+        return Ok(());
     }
     w.q.rx_psn = Psn::new(w.q.rx_psn).add(1).get();
     if packet.headers.bth().ack_req() {
@@ -190,6 +200,25 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Refusal>
         w.q.set(QpFlags::ACK_OWED, false);
     }
     Ok(())
+}
+
+/// An operation on our memory that the QP must allow. False if it is answered later, with what it asks for.
+#[inline(never)]
+fn remote(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, operation: Operation) -> Result<bool, Refusal> {
+    let right = match operation {
+        Operation::Write => QpFlags::REMOTE_WRITE,
+        Operation::ReadRequest => QpFlags::REMOTE_READ,
+        _ => QpFlags::REMOTE_ATOMIC,
+    };
+    if !w.q.has(right) {
+        return Err(INVALID);
+    }
+    match operation {
+        Operation::Write => write(w, packet, packet.headers.bth().opcode()).map(|()| true),
+        Operation::ReadRequest => read(w, packet).map(|()| false),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(w, packet, operation).map(|()| false),
+        _ => Err(INVALID),
+    }
 }
 
 /// IBTA 9.7.4.1.6: all packets but the last carry exactly the path MTU.
@@ -211,9 +240,9 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     }
     let protection = Fatal(NakCode::RemoteOperational, Some(CqeSyndrome::LocalProtErr));
     let index = w.q.rx.wqe_index as u16;
-    let key = packet.headers.ieth();
-    if let Some(key) = key {
-        translate::may_invalidate(w.func, w.user(), key, true).map_err(|_| ACCESS)?;
+    let (kind, imm) = meaning(packet, opcode);
+    if kind == CqeOpcode::RespSendInv {
+        translate::may_invalidate(w.func, w.user(), imm, true).map_err(|_| ACCESS)?;
     }
     let (mut fetched, mut inline) = ([0; INLINE_32], None);
     if packet.len > 0 {
@@ -243,20 +272,35 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     if !opcode.is_last() {
         return Ok(());
     }
-    let (kind, imm) = match (packet.headers.imm(), key) {
-        (Some(imm), _) => (CqeOpcode::RespSendImm, imm),
-        (_, Some(key)) => (CqeOpcode::RespSendInv, key),
-        _ => (CqeOpcode::RespSend, 0),
-    };
     let len = w.q.rx.done;
-    if let Some(key) = key {
+    if kind == CqeOpcode::RespSendInv {
         // IBTA 10.6.5.1: dead before the completion can be seen.
-        translate::invalidate(w.func, w.user(), key, true).map_err(|_| ACCESS)?;
+        translate::invalidate(w.func, w.user(), imm, true).map_err(|_| ACCESS)?;
     }
     complete(w, kind, index, len, imm, packet.headers.bth().se(), inline)
 }
 
+/// What a SEND completes with, and the immediate data or the key to invalidate that come with its last packet.
+#[inline(always)]
+fn meaning(packet: &Packet<'_>, opcode: BthOpcode) -> (CqeOpcode, u32) {
+    match opcode.ext_len() {
+        0 => (CqeOpcode::RespSend, 0),
+        _ => extended(packet),
+    }
+}
+
+/// [`meaning`] of a packet with an extended header.
+#[inline(never)]
+fn extended(packet: &Packet<'_>) -> (CqeOpcode, u32) {
+    match (packet.headers.imm(), packet.headers.ieth()) {
+        (Some(imm), _) => (CqeOpcode::RespSendImm, imm),
+        (_, Some(key)) => (CqeOpcode::RespSendInv, key),
+        _ => (CqeOpcode::RespSend, 0),
+    }
+}
+
 /// Puts a packet of a SEND where the receive WQE wants it.
+#[inline(never)]
 fn scatter(
     w: &mut Work<'_, '_, '_>,
     packet: &Packet<'_>,
@@ -292,25 +336,25 @@ fn complete(
     finish_message(w);
     receive::done(w);
     let (user, qpn, now) = (completion::user_index(w, true), w.qpn(), completion::timestamp(w.step.now));
-    let appended = completion::fill(w.func, w.step, w.q.cqn_rcv, solicited, |cqe| {
-        let mut format = CqeFormat::NoInline;
-        if let Some(inline) = inline {
-            let len = inline.len().min(INLINE_32);
-            cqe.as_bytes_mut()[..len].copy_from_slice(&inline[..len]);
-            format = CqeFormat::Inline32;
-        }
-        cqe.set()
-            .srqn_uidx(user)
-            .imm_inval_pkey(imm)
-            .byte_cnt(len)
-            .timestamp(now)
-            .qpn(Qpn(qpn))
-            .wqe_counter(index)
-            .opcode(kind)
-            .cqe_format(format)
-            .se(solicited);
-    });
-    if appended { Ok(()) } else { Err(Fatal(NakCode::RemoteOperational, None)) }
+    let place = completion::place(w.func, w.step, w.q.cqn_rcv, solicited);
+    let cqe = place.ok_or(Fatal(NakCode::RemoteOperational, None))?;
+    let mut format = CqeFormat::NoInline;
+    if let Some(inline) = inline {
+        let len = inline.len().min(INLINE_32);
+        cqe.as_bytes_mut()[..len].copy_from_slice(&inline[..len]);
+        format = CqeFormat::Inline32;
+    }
+    cqe.set()
+        .srqn_uidx(user)
+        .imm_inval_pkey(imm)
+        .byte_cnt(len)
+        .timestamp(now)
+        .qpn(Qpn(qpn))
+        .wqe_counter(index)
+        .opcode(kind)
+        .cqe_format(format)
+        .se(solicited);
+    Ok(())
 }
 
 fn finish_message(w: &mut Work<'_, '_, '_>) {

@@ -26,7 +26,7 @@ pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
 }
 
 /// Sends up to `budget` packets.
-#[inline]
+#[inline(always)]
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     if w.q.rr_send != w.q.rr_tail && !answers(w, budget) || !w.q.has(QpFlags::ACK_OWED) {
         return;

@@ -68,27 +68,25 @@ pub(crate) fn complete(
     inline: Option<&[u8; INLINE_32]>,
 ) -> bool {
     let (index, qpn, now) = (completion::user_index(w, false), w.qpn(), completion::timestamp(w.step.now));
-    let appended = completion::fill(w.func, w.step, w.q.cqn_snd, false, |cqe| {
-        let mut format = CqeFormat::NoInline;
-        if let Some(inline) = inline {
-            cqe.as_bytes_mut()[..INLINE_32].copy_from_slice(inline);
-            format = CqeFormat::Inline32;
-        }
-        cqe.set()
-            .srqn_uidx(index)
-            .byte_cnt(record.length)
-            .timestamp(now)
-            .sop(record.opcode)
-            .qpn(Qpn(qpn))
-            .wqe_counter(record.wqe_index)
-            .opcode(CqeOpcode::Req)
-            .cqe_format(format);
-    });
-    if appended {
-        return true;
+    let Some(cqe) = completion::place(w.func, w.step, w.q.cqn_snd, false) else {
+        unreported(w);
+        return false;
+    };
+    let mut format = CqeFormat::NoInline;
+    if let Some(inline) = inline {
+        cqe.as_bytes_mut()[..INLINE_32].copy_from_slice(inline);
+        format = CqeFormat::Inline32;
     }
-    unreported(w);
-    false
+    cqe.set()
+        .srqn_uidx(index)
+        .byte_cnt(record.length)
+        .timestamp(now)
+        .sop(record.opcode)
+        .qpn(Qpn(qpn))
+        .wqe_counter(record.wqe_index)
+        .opcode(CqeOpcode::Req)
+        .cqe_format(format);
+    true
 }
 
 /// A completion could not be reported: a catastrophic error of the queue pair (IBTA 11.6.3.2).

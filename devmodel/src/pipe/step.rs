@@ -118,7 +118,7 @@ impl Payload {
         match self {
             Self::Empty => 0,
             Self::Staged(_, len) => *len as usize,
-            Self::Pieces(n, pieces) => pieces[..*n as usize].iter().map(|p| p.len as usize).sum(),
+            Self::Pieces(n, pieces) => Piece::sum(&pieces[..*n as usize]),
         }
     }
     /// Whether there are none.

@@ -90,7 +90,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         QpState::from_raw(self.q.state)
     }
 
-    #[inline]
+    #[inline(never)]
     pub(crate) fn count(&mut self, counter: Counters) {
         self.func.count(counter, 1);
         if self.q.counter_set != 0 {
@@ -120,13 +120,16 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
                 let free = WireRing::of(self.func.region(), fid).free();
                 self.share_of(free) as u32
             }
-            _ => {
-                // As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.
-                let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
-                let frames = uplink.free() / (usize::from(self.q.mtu) + UPLINK_HEADERS);
-                frames.saturating_sub(self.step.sent() + 32).clamp(4, BATCH) as u32
-            }
+            _ => self.room_of_uplink(),
         }
+    }
+
+    /// As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.
+    #[inline(never)]
+    fn room_of_uplink(&self) -> u32 {
+        let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
+        let frames = uplink.free() / (usize::from(self.q.mtu) + UPLINK_HEADERS);
+        frames.saturating_sub(self.step.sent() + 32).clamp(4, BATCH) as u32
     }
 }
 

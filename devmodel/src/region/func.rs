@@ -1,6 +1,10 @@
 //! A function, locked: the only way to its rows.
 
-use super::{JournalStats, Region, Sync, Table, WireRing, journal::Journal, lock::Holding};
+use super::{
+    JournalStats, Region, Sync, Table, WireRing,
+    journal::Journal,
+    lock::{Dead, Holding},
+};
 use crate::{
     host::{Host, Iova, Rid},
     state::{
@@ -87,19 +91,33 @@ pub struct Func<'r> {
 
 impl<'r> Func<'r> {
     /// Locks `fid`, waiting for whoever holds it; what a dead holder left half-done is finished or taken back first.
-    #[inline]
+    #[inline(never)]
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let base = region.checked_base(fid);
         let (lock, dead) = region.function_lock_at(base).acquire(host);
         let func = Self::locked(region, fid, base, lock);
         if dead.is_any() {
-            for party in dead.0.into_iter().flatten() {
-                Journal::at(region, base, party).recover(region, host, fid);
-            }
-            lock.repaired();
-            func.publish();
+            func.repair(host, dead);
         }
         func
+    }
+
+    /// Finishes or takes back what dead holders left.
+    #[cold]
+    fn repair(&self, host: &mut dyn Host, dead: Dead) {
+        for party in dead.0.into_iter().flatten() {
+            Journal::at(self.region, self.base, party).recover(self.region, host, self.fid);
+        }
+        self.lock.repaired();
+        self.publish();
+    }
+
+    /// Locks `fid` without a locked instruction: if this runner owns the lock, and it is free.
+    #[inline(always)]
+    pub fn lock_own(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
+        let base = region.checked_base(fid);
+        let lock = region.function_lock_at(base).enter(host)?;
+        Some(Self::locked(region, fid, base, lock))
     }
 
     /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
@@ -349,11 +367,17 @@ impl<'r> Func<'r> {
         self.journal.effect(effect)
     }
 
-    /// Notes a completion that `fill` fills in, from zeros on, to be written to `at` when the job commits. False if the journal
-    /// is full: commit first.
+    /// Notes a completion, all zero so far, to be written to `at` when the job commits. Its place in the list of effects; `None`
+    /// if the journal is full: commit first.
     #[inline(always)]
-    pub fn complete(&mut self, at: Iova, fill: impl FnOnce(&mut Cqe64)) -> bool {
-        self.journal.completion(at, fill)
+    pub(crate) fn note_completion(&mut self, at: Iova) -> Option<usize> {
+        self.journal.note_completion(at)
+    }
+
+    /// The completion that was noted as effect `noted` of the job under way, to be filled in.
+    #[inline(always)]
+    pub(crate) fn noted_completion(&mut self, noted: usize) -> &mut Cqe64 {
+        self.journal.noted_completion(noted)
     }
 
     /// Whether the journal has room for another job of ordinary size.
@@ -377,30 +401,33 @@ impl<'r> Func<'r> {
     }
 
     /// Takes the job's changes back and forgets its effects.
+    #[inline]
     pub fn rollback(&mut self) {
-        if self.journal.rollback(self.region) {
-            self.publish();
+        if !self.journal.is_empty() {
+            self.take_back();
         }
+    }
+
+    #[cold]
+    fn take_back(&self) {
+        self.journal.take_back(self.region);
+        self.publish();
     }
 
     /// Unlocks. What was not committed is taken back.
     #[inline]
     pub fn unlock(self) {
-        let this = std::mem::ManuallyDrop::new(self);
-        if this.journal.rollback(this.region) {
-            this.publish();
-        }
+        let mut this = std::mem::ManuallyDrop::new(self);
+        this.rollback();
         this.lock.release();
     }
 
     /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.
-    #[inline]
+    #[inline(never)]
     pub fn unlock_and_look(self) -> bool {
         let (region, fid) = (self.region, self.fid);
-        let this = std::mem::ManuallyDrop::new(self);
-        if this.journal.rollback(region) {
-            this.publish();
-        }
+        let mut this = std::mem::ManuallyDrop::new(self);
+        this.rollback();
         this.lock.release_first();
         WireRing::of(region, fid).waits()
     }

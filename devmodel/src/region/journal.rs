@@ -192,26 +192,34 @@ impl Journal {
         true
     }
 
-    /// Notes a completion that goes to `at` and that `fill` fills in, from zeros on. False if there is no room.
-    // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
+    /// Notes a completion that goes to `at`, all zero so far: which effect it is. `None` if there is no room.
     #[inline(always)]
-    pub(super) fn completion(&self, at: Iova, fill: impl FnOnce(&mut Cqe64)) -> bool {
-        let words = self.words();
-        let n = words.effects.load(Relaxed) as usize;
+    pub(super) fn note_completion(&mut self, at: Iova) -> Option<usize> {
+        let n = self.words().effects.load(Relaxed) as usize;
         if n >= NOTED {
-            return false;
+            return None;
         }
-        // SAFETY: bounded above; the caller holds the lock and keeps no other reference; whatever the bytes are they are a
-        // `Noted`, and whatever its data are they are a CQE, which is a string of bytes.
-        let cqe = unsafe {
+        // SAFETY: bounded above; the caller holds the lock; whatever the bytes are they are a `Noted`.
+        unsafe {
             let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n);
             ((*noted).kind, (*noted).len, (*noted).at) = (WRITE, Cqe64::SIZE as u32, at);
+        }
+        *self.noted_completion(n) = Cqe64::zeroed();
+        // One that is not filled in yet is carried out no more than the others: not before the commit.
+        self.words().effects.store(n as u32 + 1, Release);
+        Some(n)
+    }
+
+    /// The completion that effect `n` writes.
+    // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
+    #[inline(always)]
+    pub(super) fn noted_completion(&mut self, n: usize) -> &mut Cqe64 {
+        // SAFETY: bounded; the caller holds the lock and, by the `&mut`, no other reference; whatever the bytes
+        // are they are a `Noted`, and whatever its data are they are a CQE, which is a string of bytes.
+        unsafe {
+            let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n.min(NOTED - 1));
             &mut *(&raw mut (*noted).data).cast::<Cqe64>()
-        };
-        *cqe = Cqe64::zeroed();
-        fill(cqe);
-        words.effects.store(n as u32 + 1, Release);
-        true
+        }
     }
 
     /// Whether a job of ordinary size still fits.
@@ -261,18 +269,15 @@ impl Journal {
         }
     }
 
-    /// Takes the changes back and forgets the effects. False if there were none.
+    /// Whether nothing was noted since the last commit.
     #[inline]
-    pub(super) fn rollback(&self, region: &Region) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let words = self.words();
-        if words.entries.load(Relaxed) == 0 && words.effects.load(Relaxed) == 0 {
-            return false;
-        }
-        self.take_back(region);
-        true
+        words.entries.load(Relaxed) == 0 && words.effects.load(Relaxed) == 0
     }
 
-    fn take_back(&self, region: &Region) {
+    /// Takes the changes back and forgets the effects.
+    pub(super) fn take_back(&self, region: &Region) {
         let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
         for i in (0..n).rev() {
             // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.

@@ -87,7 +87,7 @@ impl Lock {
 
     /// Takes it as its owner.
     #[inline(always)]
-    fn enter(&self, host: &mut dyn Host) -> Option<Holding<'_>> {
+    pub(super) fn enter(&self, host: &mut dyn Host) -> Option<Holding<'_>> {
         let party = host.steady()?;
         let me = u32::from(party.0);
         // Not twice, as who has it already.

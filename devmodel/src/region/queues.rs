@@ -70,6 +70,7 @@ impl Func<'_> {
         self.take_first_ready()
     }
 
+    #[inline(never)]
     fn take_first_ready(&mut self) -> Option<u32> {
         loop {
             let [head, tail] = self.function().ready;
@@ -244,6 +245,7 @@ impl Func<'_> {
         self.take_due_timer()
     }
 
+    #[cold]
     fn take_due_timer(&mut self) -> Option<(u32, TimerKind)> {
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
         self.remove_timer(0);

@@ -35,6 +35,14 @@ pub struct Piece {
     pub reserved: u32,
 }
 
+impl Piece {
+    /// Bytes of all.
+    #[inline(never)]
+    pub(crate) fn sum(pieces: &[Self]) -> usize {
+        pieces.iter().map(|piece| piece.len as usize).sum()
+    }
+}
+
 /// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference. The first line holds an
 /// acknowledgement, or a message of a few bytes.
 #[repr(C, align(64))]

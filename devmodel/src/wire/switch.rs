@@ -63,7 +63,7 @@ impl Adapter {
     }
 
     /// The function a frame is for, by its destination LID.
-    #[inline]
+    #[cold]
     fn owner_of_lid(&self, frame: &[u8]) -> Option<u8> {
         let lid = dlid(frame)?;
         let fid = match lid {

@@ -40,7 +40,7 @@ impl Birth {
 }
 
 /// Runs the body of a C entry; a panic in it becomes `on_panic`.
-#[inline]
+#[inline(always)]
 pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
 }

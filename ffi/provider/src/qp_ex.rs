@@ -185,7 +185,7 @@ pub fn install(qp: &mut ibv_qp_ex) {
 ///
 /// # Safety
 /// `qp` is ours; the batch within holds the send queue's lock, so there is no second such thread.
-#[inline]
+#[inline(always)]
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
     guard((), || {
         // SAFETY: by contract.

@@ -361,9 +361,7 @@ impl Core {
         scratch.touched.drain(|fid| {
             let word = self.adapter.region().sync(fid, Sync::Timer).load(Relaxed);
             if timers.get(usize::from(fid)) != Some(&word) {
-                timers.resize(FUNCTIONS, 0);
-                timers[usize::from(fid)] = word;
-                self.announce_timer(fid);
+                self.note_timer(timers, fid, word);
             }
         });
         if scratch.suspect != 0 {
@@ -396,8 +394,15 @@ impl Core {
         }
     }
 
-    /// Tells the parked threads of `fid`'s openers of an earlier timer than they know.
+    /// Function `fid` has another timer than it had: `word`.
     #[cold]
+    fn note_timer(&self, timers: &mut Vec<u32>, fid: u8, word: u32) {
+        timers.resize(FUNCTIONS, 0);
+        timers[usize::from(fid)] = word;
+        self.announce_timer(fid);
+    }
+
+    /// Tells the parked threads of `fid`'s openers of an earlier timer than they know.
     fn announce_timer(&self, fid: u8) {
         fence(SeqCst);
         let Some(at) = self.adapter.region().timer_hint(fid, self.now()) else { return };

@@ -74,7 +74,7 @@ impl Taken<'_> {
     #[inline]
     fn engine(&mut self) -> &mut Engine {
         // SAFETY: `self.0.taken` is ours, and `&mut self` makes this the only reference.
-        unsafe { &mut *self.0.engine.get() }.get_or_insert_with(|| Box::new(Engine::new(self.1)))
+        unsafe { &mut *self.0.engine.get() }.get_or_insert_with(|| Engine::new(self.1))
     }
 }
 
@@ -86,14 +86,15 @@ impl Drop for Taken<'_> {
 }
 
 impl Engine {
-    fn new(kind: Kind) -> Self {
+    #[cold]
+    fn new(kind: Kind) -> Box<Self> {
         let mut runner = Runner::new();
         if !kind.faults.is_none() {
             runner.set_link(Some(Box::new(FaultyWire::new(kind.faults, std::process::id()))));
         }
         let mut scratch = Scratch::default();
         scratch.steady = kind.steady;
-        Self { runner, scratch }
+        Box::new(Self { runner, scratch })
     }
 }
 
@@ -107,14 +108,15 @@ impl Engines {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let first = &self.places[0];
-        if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
+        let mut taken = if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
             // For a signal handler in this thread.
             compiler_fence(SeqCst);
-            let kind = Kind { faults: self.faults, steady: self.barriers };
-            return f(Taken(first, kind).engine());
-        }
-        f(self.another().engine())
+            Taken(first, Kind { faults: self.faults, steady: self.barriers })
+        } else {
+            self.another()
+        };
+        f(taken.engine())
     }
 
     /// The calling thread sees to what others left: it is here seldom.

@@ -117,13 +117,18 @@ impl Functions {
         self.last = fid + 1;
     }
 
+    #[inline(never)]
+    fn drain_others(&mut self, last: u8, each: &mut dyn FnMut(u8)) {
+        bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
+    }
+
     /// Calls `each` of those noted, and forgets them.
     #[inline(always)]
     pub fn drain(&mut self, mut each: impl FnMut(u8)) {
         if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {
             each(last);
             if self.others != 0 {
-                bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
+                self.drain_others(last, &mut each);
             }
         }
     }

@@ -197,20 +197,32 @@ impl Registers for Function {
         }
         let stream = core.stream(self.fid);
         if stream.rang() {
-            core.poll_on(self.fid, core.now());
+            self.poll_on();
         }
         match offset as usize % UAR_SIZE {
             BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
             BF_OFFSET.. => {}
-            register => {
-                core.release(self.fid);
-                if register == CQ_DOORBELL {
-                    // Who arms a CQ is about to sleep.
-                    core.stop_polling(self.fid);
-                }
-            }
+            register => self.before_another(register),
         }
         core.ring(self.fid, offset, value);
+    }
+}
+
+impl Function {
+    /// The program is a poller.
+    #[cold]
+    fn poll_on(&self) {
+        self.core.poll_on(self.fid, self.core.now());
+    }
+
+    /// A register other than a send doorbell is about to be written.
+    #[inline(never)]
+    fn before_another(&self, register: usize) {
+        self.core.release(self.fid);
+        if register == CQ_DOORBELL {
+            // Who arms a CQ is about to sleep.
+            self.core.stop_polling(self.fid);
+        }
     }
 }
 
