@@ -215,7 +215,7 @@ impl Runner {
         let (fid, mut handed) = (func.fid(), None);
         let (waits, outcome) = self.turn(adapter, host, now, func, first, (HANDS, &mut handed));
         if waits || handed.is_some() || !matches!(outcome, Outcome::Idle) {
-            self.go_on(adapter, host, now, (fid, first.is_some()), (waits, outcome), handed);
+            self.go_on(adapter, host, now, (fid, first.is_some()), (waits, outcome), &mut handed);
         }
     }
 
@@ -228,7 +228,7 @@ impl Runner {
         now: u64,
         (mut fid, wait): (u8, bool),
         mut came: (bool, Outcome),
-        mut handed: Option<Func<'r>>,
+        handed: &mut Option<Func<'r>>,
     ) {
         let mut hands = HANDS;
         loop {
@@ -249,13 +249,13 @@ impl Runner {
                         Func::try_lock(region, fid, host)
                     };
                     let Some(func) = func else { return };
-                    came = self.turn(adapter, host, now, func, None, (hands, &mut handed));
+                    came = self.turn(adapter, host, now, func, None, (hands, handed));
                     continue;
                 }
             }
             let Some(func) = handed.take() else { return };
             (fid, hands) = (func.fid(), hands - 1);
-            came = self.turn(adapter, host, now, func, None, (hands, &mut handed));
+            came = self.turn(adapter, host, now, func, None, (hands, handed));
         }
     }
 
