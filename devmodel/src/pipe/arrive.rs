@@ -100,6 +100,7 @@ fn accept_seldom(
     }
 }
 
+/// Opens a frame that came whole, or on InfiniBand, and says what it is for.
 fn open_seldom<'p>(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
@@ -120,9 +121,9 @@ fn open_seldom<'p>(
     Ok((qp, packet))
 }
 
-/// What [`accept`] says of a packet for the QPs of a multicast group.
+/// What [`destination`] says of a packet for the QPs of a multicast group.
 pub(crate) const GROUP: u32 = u32::MAX;
-/// What [`accept`] says of a packet for all QP1s of a function that has several.
+/// What [`destination`] says of a packet for all QP1s of a function that has several.
 pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
 /// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).

@@ -63,8 +63,8 @@ pub(crate) fn error(
     Cqe64::from_bytes(*cqe.as_bytes())
 }
 
-/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone; then its event was raised and the QP must go to
-/// error.
+/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone, or the job has no room for more effects: the QP must go to
+/// error. The event of a CQ that has become full was raised.
 pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, cqe: Cqe64, solicited: bool) -> bool {
     append(w.func, w.step, cqn, cqe, solicited)
 }
@@ -84,7 +84,8 @@ pub(crate) fn append(
     true
 }
 
-/// [`append`], of a completion that is filled in where it stays: all of it is zero but whose turn it is.
+/// [`append`], of a completion that is filled in where it stays: all of it is zero but whose turn it is. `None` is what false is
+/// there.
 #[inline(always)]
 pub(crate) fn place<'f>(
     func: &'f mut Func<'_>,
@@ -111,6 +112,8 @@ pub(crate) fn place<'f>(
         overrun(func, &mut row, cqn);
         return None;
     };
+    // Before anything says that it is there.
+    let noted = func.note_completion(at)?;
     let owner = pi >> row.log_size & 1 != 0;
     row.pi = pi.wrapping_add(1);
     if solicited {
@@ -122,7 +125,6 @@ pub(crate) fn place<'f>(
         ArmState::SolicitedArmed => solicited,
         _ => false,
     };
-    let noted = func.note_completion(at)?;
     if fires {
         tell(func, step.now, index);
     }

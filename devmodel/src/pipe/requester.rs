@@ -61,8 +61,9 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
         let at = w.q.sr_tail;
         let Some(record) = admit(w, &mut wqe) else { return };
         if record.packets == 0 {
-            next_record(w);
-            settle::settle(w, None);
+            if !settled(w) {
+                return;
+            }
         } else if *budget == 0 {
             w.ready = true;
             return;
@@ -70,6 +71,17 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             return condemn(w, at, failure);
         }
     }
+}
+
+/// A request that sends nothing is done, and completes when those before it have. False if the job can note no more.
+#[inline(never)]
+fn settled(w: &mut Work<'_, '_, '_>) -> bool {
+    next_record(w);
+    settle::settle(w, None);
+    // Any number of them follow one another: no acknowledgement and no budget ends the row.
+    let room = w.func.has_room();
+    w.ready |= !room;
+    room
 }
 
 /// Sends requests that were taken before, from the one that is next; nothing goes past one that failed here.
@@ -82,8 +94,9 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             return;
         }
         if record.packets == 0 {
-            next_record(w);
-            settle::settle(w, None);
+            if !settled(w) {
+                return;
+            }
             continue;
         }
         if *budget == 0 {
@@ -119,7 +132,8 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     settle::settle(w, None);
 }
 
-/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait.
+/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait, or has
+/// failed. There is one: without, whatever lies behind the last would be taken for it.
 #[inline(always)]
 fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;

@@ -214,8 +214,9 @@ impl Journal {
     // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
     #[inline(always)]
     pub(super) fn noted_completion(&mut self, n: usize) -> &mut Cqe64 {
-        // SAFETY: bounded; the caller holds the lock and, by the `&mut`, no other reference; whatever the bytes
-        // are they are a `Noted`, and whatever its data are they are a CQE, which is a string of bytes.
+        // SAFETY: bounded; the caller holds the lock and, as the only journal in use is private in a `&mut Func`, no other
+        // reference; whatever the bytes are they are a `Noted`, and whatever its data are they are a CQE, which is a string of
+        // bytes.
         unsafe {
             let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n.min(NOTED - 1));
             &mut *(&raw mut (*noted).data).cast::<Cqe64>()

@@ -152,13 +152,14 @@ impl<'r> WireRing<'r> {
     }
 
     /// [`waits`](Self::waits), of a frame that may come any moment: looks up to `looks` times. Has the processor bring near what
-    /// of it lies behind its first line: asked for with the looks, that comes along with the first line, and not behind it.
+    /// of it lies behind its first line, and the slot behind: asked for with the looks, they come along with the first line, and not
+    /// behind it.
     #[inline]
     pub fn awaits(&self, looks: u32) -> bool {
         let base = self.region.checked_base(self.fid);
         let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
         super::prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
-        // Who has taken the one asks for the next.
+        // And the next one, which whoever has taken this one asks for.
         super::prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
         let word = lap_of(self.region, base, next);
         (0..looks).any(|_| word.load(SeqCst) == lap(next))

@@ -158,3 +158,22 @@ fn row_55_a_resize_that_does_not_fit_is_refused() {
     bed.post(a, &Wr::write(from.sge(), to));
     assert!(bed.one(a.send_cq).is_ok());
 }
+
+/// Requests that send nothing wait for no acknowledgement: as many as fit a queue are done behind one doorbell, and each is told of.
+#[test]
+fn a_doorbell_for_a_thousand_requests_that_send_nothing_completes_them_all() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let cq = bed.cq_of(1, 10);
+    let spec = QpSpec { log_sq: 10, send_cq: Some(cq), ..QpSpec::default() };
+    let a = bed.qp_with(1, spec).expect("CREATE_QP");
+    let b = bed.qp(2);
+    bed.connect_with(a, b, path());
+    bed.arm_cq(cq, false);
+    told(&mut bed, 1);
+    bed.post_all(a, &vec![Wr::new(Op::Nop, &[]); 1000]);
+    let done: Vec<_> = bed.completions(cq).iter().map(|wc| (wc.wqe, wc.error)).collect();
+    assert_eq!(done, (0..1000).map(|wqe| (wqe, None)).collect::<Vec<_>>());
+    assert_eq!(told(&mut bed, 1), 1);
+    assert_eq!(bed.qp_state(a), QpState::Rts);
+}
