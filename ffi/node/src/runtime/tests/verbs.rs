@@ -349,7 +349,16 @@ fn a_passive_target_sleeps_through_writes_and_reads() {
         let status = node.status().unwrap();
         status.parties.iter().find(|p| p.pid == pid).map(|p| (p.wakes, p.ticks)).unwrap()
     };
-    let before = ran();
+    // What it did to get ready is over when its parked thread has gone to sleep.
+    let begin = Instant::now();
+    let before = loop {
+        let now = ran();
+        std::thread::sleep(Duration::from_millis(20));
+        if ran() == now {
+            break now;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it does not sleep: {now:?}");
+    };
     for _ in 0..100 {
         end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
         assert_eq!(end.wait().status, WcStatus::Success);
