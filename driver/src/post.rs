@@ -91,14 +91,14 @@ impl Plan {
         Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None }
     }
 
+    /// [`of`](Self::of), which sees to the commonest itself.
     #[inline(never)]
     fn of_another(op: &SendOp) -> Self {
         let (plain, rdma) = (Self::plain, Self::rdma);
         match *op {
-            SendOp::Send => plain(WqeOpcode::Send, 0),
+            SendOp::Send | SendOp::Write { .. } => Self::of(op),
             SendOp::SendImm(imm) => plain(WqeOpcode::SendImm, imm),
             SendOp::SendInv(rkey) => plain(WqeOpcode::SendInval, rkey),
-            SendOp::Write { raddr, rkey } => rdma(WqeOpcode::RdmaWrite, 0, raddr, rkey),
             SendOp::WriteImm { raddr, rkey, imm } => rdma(WqeOpcode::RdmaWriteImm, imm, raddr, rkey),
             SendOp::Read { raddr, rkey } => rdma(WqeOpcode::RdmaRead, 0, raddr, rkey),
             SendOp::CmpSwap { raddr, rkey, compare, swap } => {

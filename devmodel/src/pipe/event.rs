@@ -19,29 +19,18 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     let full = row.pi.wrapping_sub(row.ci) & 0xff_ffff >= size;
     let at: Option<Iova> = translate::queue(func, &row.memory, (row.pi & (size - 1)) * Eqe::SIZE as u32);
     let (pi, armed, vector) = (row.pi, row.armed, row.vector);
-    let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     eqe.set().owner(pi >> row.log_size & 1 != 0);
-    let Some(at) = at.filter(|_| !full) else {
+    // Nor is it told of when the job has no room for it: who reads the queue would wait before the gap for good.
+    let fits = at.filter(|_| !full).is_some_and(|at| func.effect(Effect::Write { at, data: eqe.as_bytes() }));
+    let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
+    if !fits {
         row.overflowed = 1;
         return;
-    };
-    // Not told of unless it can be written: who reads the queue would wait before the gap for good.
-    if !func.effect(Effect::Write { at, data: eqe.as_bytes() }) {
-        return lost(func, eqn);
     }
-    let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     row.pi = pi.wrapping_add(1);
     row.armed = 0;
     if armed != 0 {
         pcie::raise(func, vector);
-    }
-}
-
-/// An event found no room among the effects of its job.
-#[cold]
-fn lost(func: &mut Func<'_>, eqn: u32) {
-    if let Some(row) = func.row_mut::<EqRow>(eqn) {
-        row.overflowed = 1;
     }
 }
 

@@ -14,7 +14,7 @@ use hwspec::{
 };
 
 /// Payload up to this length travels by value: cheaper than a reference, and free of the sender's memory.
-pub(crate) const BY_VALUE: u32 = 256;
+pub(crate) const BY_VALUE: usize = 256;
 
 /// Whose keys a list names.
 #[derive(Clone, Copy)]
@@ -116,7 +116,7 @@ pub(crate) fn payload(
     pieces: &[Piece],
     value: bool,
 ) -> Result<Payload, Abort> {
-    let len: u32 = pieces.iter().map(|p| p.len).sum();
+    let len = Piece::sum(pieces);
     if len == 0 {
         return Ok(Payload::Empty);
     }

@@ -133,7 +133,7 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
 }
 
 /// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait, or has
-/// failed. There is one: without, whatever lies behind the last would be taken for it.
+/// failed. The caller has seen that one was posted.
 #[inline(always)]
 fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;

@@ -1,18 +1,18 @@
 //! The pipeline from doorbell to completion, between two functions.
 
-use super::{Step, service, step, work::Work};
+use super::{Step, completion, event, service, step, work::Work};
 use crate::{
     Config,
     engine::{
         Runner, Traced,
         rig::{Link, Rig},
     },
-    region::Func,
-    state::{Counters, FunctionRow, QpFlags, QpRow},
+    region::{Effect, Func},
+    state::{Counters, CqRow, EqRow, FunctionRow, QpFlags, QpRow},
 };
 use hwspec::{
     context::{QpState, ServiceType},
-    cqe::{CqeOpcode, CqeSyndrome},
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome},
     wire::{Headers, IpPair, ip::gid_of_v4},
     wqe::WqeOpcode,
 };
@@ -295,4 +295,30 @@ fn sending_that_stops_is_not_waited_for_any_more() {
     Work::on(&mut func, &mut step, qp, service::stop).expect("a QP");
     let row = func.row::<QpRow>(qp).expect("a QP");
     assert_eq!((row.state, row.has(QpFlags::DRAINING)), (QpState::SqErr.raw(), false));
+}
+
+/// Who reads a queue would wait before a gap for good.
+#[test]
+fn a_completion_or_an_event_that_its_job_has_no_room_for_leaves_no_gap() {
+    let (mut rig, _) = rig();
+    let (fid, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
+    let region = rig.adapter.region();
+    let mut func = Func::lock(region, fid, &mut rig.machine);
+    let cqn = func.get::<QpRow>(qpn).expect("a QP").cqn_snd;
+    let mut buffers = step::Buffers::default();
+    let mut step = Step::new(&mut rig.machine, 1, (region, rig.adapter.config()), &mut buffers);
+    let ends = |func: &Func<'_>| {
+        let cq = func.get::<CqRow>(cqn).expect("a CQ");
+        let eq = func.row::<EqRow>(cq.eqn).expect("an EQ");
+        (cq.pi, eq.pi, eq.overflowed)
+    };
+    let eqn = func.get::<CqRow>(cqn).expect("a CQ").eqn;
+    assert!(completion::append(&mut func, &mut step, cqn, Cqe64::zeroed(), false));
+    event::completion(&mut func, eqn, cqn);
+    let before = ends(&func);
+    assert_eq!(before.2, 0);
+    while func.effect(Effect::Msix { vector: 0, address: 0, data: 0 }) {}
+    assert!(!completion::append(&mut func, &mut step, cqn, Cqe64::zeroed(), false));
+    event::completion(&mut func, eqn, cqn);
+    assert_eq!(ends(&func), (before.0, before.1, 1));
 }

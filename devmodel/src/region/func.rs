@@ -114,7 +114,7 @@ impl<'r> Func<'r> {
 
     /// Locks `fid` without a locked instruction: if this runner owns the lock, and it is free.
     #[inline(always)]
-    pub fn lock_own(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
+    pub(crate) fn lock_own(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let base = region.checked_base(fid);
         let lock = region.function_lock_at(base).enter(host)?;
         Some(Self::locked(region, fid, base, lock))
