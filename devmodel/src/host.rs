@@ -97,8 +97,31 @@ pub trait Host {
     }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
+    /// Whether the party of this runner uses function `rid`. A runner works on functions its party uses and on those that these
+    /// exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function must
+    /// not hold up somebody it has nothing to do with.
+    fn uses(&mut self, rid: Rid) -> bool {
+        let _ = rid;
+        true
+    }
+    /// Tells the parties that use function `rid` that it has work. False if there are none.
+    fn leave_to_users(&mut self, rid: Rid) -> bool {
+        let _ = rid;
+        false
+    }
     /// Whether `party` still lives. Asked only when it holds a lock for long.
     fn alive(&mut self, party: Party) -> bool;
-    /// Called while waiting for another party: yield the processor.
-    fn relax(&mut self);
+    /// Yields the processor while `holder` has a lock that this runner waits for: the `times`th time since the lock changed
+    /// hands. True if the holder is stopped, so that waiting on may take as long as somebody likes.
+    fn relax(&mut self, holder: Party, times: u32) -> bool;
+    /// Whether `party` is stopped (by a signal, a debugger or a freezer). Asked when a timer ran out because of it, perhaps.
+    fn is_stopped(&mut self, party: Party) -> bool {
+        let _ = party;
+        false
+    }
+    /// Whether one of the parties that use function `rid` is stopped.
+    fn has_stopped_user(&mut self, rid: Rid) -> bool {
+        let _ = rid;
+        false
+    }
 }

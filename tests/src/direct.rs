@@ -103,7 +103,9 @@ impl Host for Process {
     fn alive(&mut self, _: Party) -> bool {
         true
     }
-    fn relax(&mut self) {}
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        false
+    }
 }
 
 struct Inner {

@@ -10,7 +10,7 @@ use crate::{
     Adapter,
     host::{Host, Party},
     pcie,
-    region::{Func, Row},
+    region::{Func, FunctionSet, Row},
     state::{
         CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MemicRow,
         MkeyRow, PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
@@ -102,20 +102,23 @@ fn each<R: Row>(
 
 impl Adapter {
     /// Ends all user contexts of a party that is gone, on all functions: peers see requests that are not answered,
-    /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts.
-    pub fn reap(&self, host: &mut dyn Host, party: Party) -> usize {
-        let mut ended = 0;
+    /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions
+    /// that were locked: no others than those it used and those that these sent frames to.
+    pub fn reap(&self, host: &mut dyn Host, party: Party) -> (usize, FunctionSet) {
+        let (mut ended, mut locked) = (0, 0);
         for fid in self.functions() {
+            // Its own contexts do not change any more, so they may be looked for without the lock.
+            if !self.region().objects::<UctxRow>(fid).any(|(_, row)| row.head.party == party.0) {
+                continue;
+            }
             let mut func = Func::lock(self.region(), fid, host);
             let mut uids = func.live::<UctxRow>();
             uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));
             uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
             drop(func);
-            if !uids.is_empty() {
-                pcie::purge_frames(self, host, fid);
-            }
+            locked |= pcie::purge_frames(self, host, fid) | 1 << fid;
             ended += uids.len();
         }
-        ended
+        (ended, locked)
     }
 }

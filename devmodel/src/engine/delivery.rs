@@ -69,6 +69,12 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
     }
 }
 
+/// Whether a runner that has a frame of `from` (`None`: from outside) for `to` may run `to`: its party uses one of the two.
+#[inline]
+fn may_run(host: &mut dyn Host, from: Option<u8>, to: u8) -> bool {
+    from.is_none_or(|from| host.uses(Rid(from))) || host.uses(Rid(to))
+}
+
 /// Whether a frame's payload still lies in its sender's memory.
 #[inline]
 fn is_by_reference(frame: &Frame) -> bool {
@@ -101,7 +107,13 @@ impl Runner {
         if host.keeper(Rid(to)).is_some() || WireRing::of(adapter.region(), to).waits() {
             return None;
         }
+        if !may_run(host, Some(from), to) {
+            return None;
+        }
         let func = Func::try_lock(adapter.region(), to, host).filter(|func| !func.has_frame())?;
+        if self.buffers.out.iter().any(is_by_reference) {
+            adapter.region().note_sender(to, from);
+        }
         std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
         std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);
         (self.hand.from, self.hand.next, self.hand.committed) = (from, 0, 0);
@@ -129,18 +141,21 @@ impl Runner {
             return self.scatter(adapter, host, now, from);
         }
         let mut room = false;
-        let mut ring = WireRing::of(adapter.region(), to).fill(host);
-        for frame in self.buffers.out.iter() {
-            let headers = &frame.headers[..frame.header_len as usize];
-            match ring.push(headers, payload_of(frame, from, &self.buffers.staged), false) {
-                true => room = true,
-                false => adapter.count_ring_full(to),
+        match WireRing::of(adapter.region(), to).fill(host) {
+            Some(mut ring) => {
+                for frame in self.buffers.out.iter() {
+                    let headers = &frame.headers[..frame.header_len as usize];
+                    match ring.push(headers, payload_of(frame, from, &self.buffers.staged), false) {
+                        true => room = true,
+                        false => adapter.count_ring_full(to),
+                    }
+                }
             }
+            None => self.buffers.out.iter().for_each(|_| adapter.count_ring_full(to)),
         }
-        drop(ring);
         self.buffers.delivered();
         if room {
-            self.arrived(host, to);
+            self.arrived(host, Some(from), to);
         }
     }
 
@@ -197,7 +212,7 @@ impl Runner {
             whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
             trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
             if matches!(adapter.destination(&whole), Destination::Group) && adapter.loops_back(from) {
-                self.hand_in(adapter, host, from, &whole);
+                self.hand_in(adapter, host, Some(from), from, &whole);
             }
             self.transmit(adapter, host, now, from, &mut whole);
         }
@@ -223,7 +238,7 @@ impl Runner {
             return self.enter_by_value(adapter, host, to, from, frame, staged);
         }
         let room = WireRing::of(adapter.region(), to).push(host, headers, payload, false);
-        self.entered(adapter, host, to, room);
+        self.entered(adapter, host, Some(from), to, room);
     }
 
     /// [`enter`](Self::enter), where memory is not read from afar.
@@ -245,28 +260,30 @@ impl Runner {
         let headers = &frame.headers[..frame.header_len as usize];
         let payload = SlotPayload::Bytes(&self.sealed);
         let room = WireRing::of(adapter.region(), to).push(host, headers, payload, false);
-        self.entered(adapter, host, to, room);
+        self.entered(adapter, host, Some(from), to, room);
     }
 
-    /// A frame went into the ring of `to`, if there was room.
+    /// A frame of `from` (`None`: from outside) went into the ring of `to`, if there was room.
     #[inline]
-    fn entered(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, room: bool) {
+    fn entered(&mut self, adapter: &Adapter, host: &mut dyn Host, from: Option<u8>, to: u8, room: bool) {
         if room {
-            self.arrived(host, to);
+            self.arrived(host, from, to);
         } else {
             adapter.count_ring_full(to);
         }
     }
 
-    /// A frame waits at `to`: it runs next, unless somebody is about to run it anyway.
+    /// A frame of `from` (`None`: from outside) waits at `to`: it runs next, unless somebody is about to run it anyway.
     #[inline]
-    fn arrived(&mut self, host: &mut dyn Host, to: u8) {
+    fn arrived(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
         // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
         // looks once more.
         if !host.is_tended(Rid(to)) {
             // And before we look whether `to` is locked.
             fence(SeqCst);
-            self.due |= 1 << to;
+            if may_run(host, from, to) || !host.leave_to_users(Rid(to)) {
+                self.due |= 1 << to;
+            }
         }
     }
 
@@ -302,13 +319,13 @@ impl Runner {
     fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         let destination = adapter.destination(whole);
         match destination {
-            Destination::Function(to) => self.hand_in(adapter, host, to, whole),
+            Destination::Function(to) => self.hand_in(adapter, host, left.from, to, whole),
             Destination::Group => {
-                adapter.group(left.from).for_each(|to| self.hand_in(adapter, host, to, whole))
+                adapter.group(left.from).for_each(|to| self.hand_in(adapter, host, left.from, to, whole))
             }
             // Functions that were given other addresses than their own see whether it is for them.
             Destination::Uplink => {
-                adapter.strangers(left.from).for_each(|to| self.hand_in(adapter, host, to, whole))
+                adapter.strangers(left.from).for_each(|to| self.hand_in(adapter, host, left.from, to, whole))
             }
         }
         if matches!(destination, Destination::Function(_)) || left.from.is_none() {
@@ -322,8 +339,8 @@ impl Runner {
         }
     }
 
-    /// Puts a whole frame into the ring of `to`.
-    fn hand_in(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, whole: &[u8]) {
+    /// Puts a whole frame of `from` (`None`: from outside) into the ring of `to`.
+    fn hand_in(&mut self, adapter: &Adapter, host: &mut dyn Host, from: Option<u8>, to: u8, whole: &[u8]) {
         // A frame that makes no sense is cut anywhere; the receiver counts it.
         let parsed = match adapter.config().link_layer {
             LinkLayer::Ethernet => Headers::parse(whole),
@@ -332,7 +349,7 @@ impl Runner {
         let cut = parsed.map_or(64, |h| h.payload_start()).min(whole.len());
         let (headers, rest) = whole.split_at(cut);
         let room = WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true);
-        self.entered(adapter, host, to, room);
+        self.entered(adapter, host, from, to, room);
     }
 }
 

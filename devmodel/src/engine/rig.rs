@@ -85,7 +85,9 @@ impl Host for Machine {
     fn alive(&mut self, _: Party) -> bool {
         true
     }
-    fn relax(&mut self) {}
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        false
+    }
 }
 
 /// One side: a QP with its queues, a CQ, an EQ and a key for all memory.

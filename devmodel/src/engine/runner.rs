@@ -10,7 +10,7 @@ use crate::{
     host::{Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
-    region::{Func, READY_SQ, Sync, WireRing},
+    region::{Func, FunctionSet, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering::SeqCst, fence};
 pub struct Runner {
     pub(super) buffers: Buffers,
     /// Functions with something to do, by bit.
-    pub(super) due: u128,
+    pub(super) due: FunctionSet,
     /// The function that was worked on last.
     last: u8,
     pub(super) link: Option<Box<dyn Link>>,
@@ -86,8 +86,8 @@ impl Runner {
             None => self.submit_as_any(adapter, host, now, fid, &job),
         }
         if !self.buffers.held.is_empty() {
-            self.complete_held(adapter, host, fid);
-            self.run_waiting(adapter, host, now);
+            let locked = self.complete_held(adapter, host, fid);
+            self.run_waiting(adapter, host, now, locked);
         }
         if self.due != 0 {
             self.run_due(adapter, host, now);
@@ -100,13 +100,15 @@ impl Runner {
         self.work_on(adapter, host, now, func, Some(job));
     }
 
-    /// Completes commands that took memory away, when nothing under way refers to it any more.
+    /// Completes commands that took memory away, when nothing under way refers to it any more. Returns the functions that were
+    /// locked for that.
     #[cold]
-    fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
-        pcie::purge_frames(adapter, host, fid);
+    fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
+        let locked = pcie::purge_frames(adapter, host, fid);
         let mut func = Func::lock(adapter.region(), fid, host);
         self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
         func.commit(host);
+        locked | 1 << fid
     }
 
     /// Runs function `fid` and whatever follows, if it has anything to do.
@@ -138,11 +140,16 @@ impl Runner {
         self.run(adapter, host, now, fid);
     }
 
-    /// Runs every function with frames waiting.
+    /// Sees to it that those of `functions` that have something to do are run. They are functions that this runner has held, so
+    /// that others left to it what came meanwhile.
     #[cold]
-    pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
-        for fid in adapter.functions().filter(|fid| adapter.has_work(*fid, now)) {
-            self.due |= 1 << fid;
+    pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, functions: FunctionSet) {
+        fence(SeqCst);
+        for fid in adapter.functions().filter(|fid| functions & 1 << fid != 0) {
+            let rid = Rid(fid);
+            if adapter.has_work(fid, now) && (host.uses(rid) || !host.leave_to_users(rid)) {
+                self.due |= 1 << fid;
+            }
         }
         self.run_due(adapter, host, now);
     }
@@ -183,7 +190,7 @@ impl Runner {
     /// Takes note of the functions, by bit, that the bound of the last call left with work, to be run again. They may be
     /// functions that nobody else looks after.
     #[inline]
-    pub fn take_due(&mut self) -> u128 {
+    pub fn take_due(&mut self) -> FunctionSet {
         std::mem::take(&mut self.due)
     }
 

@@ -127,33 +127,33 @@ impl Adapter {
         if after != before {
             set_dword(&mut func, at, after);
         }
-        match at {
+        let locked = match at {
             COMMAND => {
                 let kept = func.function().pci_command & !(MEMORY_SPACE | BUS_MASTER);
                 *func.function_mut(|f| &mut f.pci_command) = kept | after & (MEMORY_SPACE | BUS_MASTER);
                 func.commit(host);
                 drop(func);
+                0
             }
             DEVICE_CONTROL if value & lanes & INITIATE_FLR != 0 => {
                 func.commit(host);
                 drop(func);
-                self.reset(host, fid);
+                self.reset(host, fid)
             }
             MSIX_CONTROL => {
                 super::msix::control_changed(&mut func);
                 func.commit(host);
                 drop(func);
+                0
             }
             _ => {
                 func.commit(host);
                 drop(func);
-                if has_sriov && fid == 0 {
-                    self.sriov_written(host, at, before, after);
-                }
+                if has_sriov && fid == 0 { self.sriov_written(host, at, before, after) } else { 0 }
             }
-        }
+        };
         // What waited for the function to be allowed to go on, or found one locked by the access.
-        runner.run_waiting(self, host, now);
+        runner.run_waiting(self, host, now, locked | 1 << fid);
     }
 
     /// Base address of BAR0 as programmed.

@@ -5,7 +5,7 @@ use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Rid},
     identity,
-    region::{Func, Sync, Table, WireRing},
+    region::{Func, FunctionSet, Sync, Table, WireRing},
     state::{FunctionRow, MsixEntry},
     subnet,
 };
@@ -57,43 +57,53 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
 }
 
 /// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
-/// transfers to and from that memory that began before are over.
-pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) {
+/// transfers to and from that memory that began before are over. It waits for those who hold a function that `fid` has sent to,
+/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile.
+#[must_use]
+pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
     let region = adapter.region();
-    if adapter.functions().any(|other| region.function_lock(other).is_anothers(host)) {
-        // Those who went in before are seen inside from here on; who goes in later finds no such frame.
+    let hearers = || adapter.functions().filter(|other| region.may_refer(*other, fid));
+    if hearers().any(|other| region.function_lock(other).is_anothers(host)) {
+        // Owners that entered before are seen inside from here on; one that enters later finds no such frame.
         host.barrier();
     }
-    for other in adapter.functions() {
+    let mut locked = 0;
+    for other in hearers() {
         // Frames that a runner has in hand are those of a function it holds.
         let held = region.function_lock(other).holder().is_some();
         if held || WireRing::of(region, other).waits() {
             let mut func = Func::lock(region, other, host);
             func.fetch_pieces(host, Rid(fid));
+            locked |= 1 << other;
         }
     }
+    locked
 }
 
 impl Adapter {
     /// Resets function `fid` (FLR): its objects are gone, its registers as after power-on, frames that wait for it
-    /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs.
-    pub fn reset(&self, host: &mut dyn Host, fid: u8) {
+    /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs. Returns the
+    /// functions that were locked for it: others may have left work there meanwhile.
+    pub fn reset(&self, host: &mut dyn Host, fid: u8) -> FunctionSet {
         if fid >= self.region().functions() {
-            return;
+            return 0;
         }
-        if fid == 0 {
-            self.remove_vfs(host);
-        }
-        let pci_command = if fid == 0 { 0 } else { self.vf_memory_off(host) };
-        self.reset_registers(host, fid, pci_command, None);
+        let vfs = if fid == 0 { self.remove_vfs(host) } else { 0 };
+        let pci_command = if fid == 0 { 0 } else { self.vf_memory_off() };
+        let locked = self.reset_registers(host, fid, pci_command, None);
         if fid == 0 && self.config().link_layer == LinkLayer::Infiniband {
             (1..self.region().functions()).for_each(|vf| self.leave_subnet(host, vf));
         }
+        vfs | locked
     }
 
     /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's.
     #[cold]
     fn leave_subnet(&self, host: &mut dyn Host, fid: u8) {
+        // Whoever is in no group has no business with the PF, which a program that is stopped may hold.
+        if !subnet::is_in_a_group(self.region(), fid) {
+            return;
+        }
         let mut pf = Func::lock(self.region(), 0, host);
         loop {
             let more = subnet::group_port_gone(&mut pf, fid);
@@ -106,7 +116,7 @@ impl Adapter {
 
     /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.
     /// For a PF whose user has only that one function, while others have the VFs.
-    pub fn reset_alone(&self, host: &mut dyn Host, fid: u8) {
+    pub fn reset_alone(&self, host: &mut dyn Host, fid: u8) -> FunctionSet {
         if fid != 0 {
             return self.reset(host, fid);
         }
@@ -115,10 +125,16 @@ impl Adapter {
             let pf = Func::lock(self.region(), 0, host);
             sriov.copy_from_slice(&pf.function().config[SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE]);
         }
-        self.reset_registers(host, 0, 0, Some(&sriov));
+        self.reset_registers(host, 0, 0, Some(&sriov))
     }
 
-    fn reset_registers(&self, host: &mut dyn Host, fid: u8, pci_command: u32, sriov: Option<&[u8]>) {
+    fn reset_registers(
+        &self,
+        host: &mut dyn Host,
+        fid: u8,
+        pci_command: u32,
+        sriov: Option<&[u8]>,
+    ) -> FunctionSet {
         let mut func = Func::lock(self.region(), fid, host);
         cmd::end_objects(&mut func, host, |_| true);
         defaults(&mut func, self.config());
@@ -129,9 +145,11 @@ impl Adapter {
         }
         func.commit(host);
         drop(func);
-        purge_frames(self, host, fid);
+        let locked = purge_frames(self, host, fid);
+        Func::lock(self.region(), fid, host).forget_peers(host, self.functions());
         if self.config().link_layer == LinkLayer::Infiniband {
             self.leave_subnet(host, fid);
         }
+        locked | 1 << fid
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     Adapter,
     host::Host,
     identity::BAR0_SIZE,
-    region::{Func, Sync},
+    region::{Func, FunctionSet, Sync},
 };
 use hwspec::pcie::SRIOV_CAP;
 use std::sync::atomic::Ordering::Release;
@@ -43,10 +43,16 @@ pub(super) fn enabled(pf: &Func<'_>) -> bool {
 }
 
 impl Adapter {
-    /// Acts on a write to the capability that changed the dword at `at`.
-    pub(super) fn sriov_written(&self, host: &mut dyn Host, at: usize, before: u32, after: u32) {
+    /// Acts on a write to the capability that changed the dword at `at`. Returns the functions that were locked for it.
+    pub(super) fn sriov_written(
+        &self,
+        host: &mut dyn Host,
+        at: usize,
+        before: u32,
+        after: u32,
+    ) -> FunctionSet {
         if at != CONTROL || before == after {
-            return;
+            return 0;
         }
         let num_vfs = {
             let pf = Func::lock(self.region(), 0, host);
@@ -54,6 +60,7 @@ impl Adapter {
         };
         let last = num_vfs.min(u32::from(self.region().functions() - 1)) as u8;
         let memory_off = if after & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 };
+        let all = (1..=last).fold(1, |set, vf| set | 1 << vf);
         match (before & VF_ENABLE != 0, after & VF_ENABLE != 0) {
             (false, true) => (1..=last).for_each(|vf| {
                 let mut func = Func::lock(self.region(), vf, host);
@@ -62,7 +69,7 @@ impl Adapter {
                 func.commit(host);
                 self.region().sync(vf, Sync::Present).store(1, Release);
             }),
-            (true, false) => self.remove_vfs(host),
+            (true, false) => return self.remove_vfs(host),
             (true, true) => (1..=last).for_each(|vf| {
                 let mut func = Func::lock(self.region(), vf, host);
                 let kept = func.function().pci_command & !VF_MEMORY_OFF;
@@ -71,20 +78,21 @@ impl Adapter {
             }),
             (false, false) => {}
         }
+        all
     }
 
-    /// Resets all VFs and takes them away.
-    pub(super) fn remove_vfs(&self, host: &mut dyn Host) {
-        for vf in self.functions().skip(1).rev() {
+    /// Resets all VFs and takes them away. Returns the functions that were locked for it.
+    pub(super) fn remove_vfs(&self, host: &mut dyn Host) -> FunctionSet {
+        self.functions().skip(1).rev().fold(0, |locked, vf| {
             // First no new frames, then the end of what is there.
             self.region().sync(vf, Sync::Present).store(0, Release);
-            self.reset(host, vf);
-        }
+            locked | self.reset(host, vf)
+        })
     }
 
-    /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that.
-    pub(super) fn vf_memory_off(&self, host: &mut dyn Host) -> u32 {
-        let pf = Func::lock(self.region(), 0, host);
-        if dword(&pf, CONTROL) & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 }
+    /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program
+    /// that uses the PF and is stopped must not hold up the reset of a VF.
+    pub(super) fn vf_memory_off(&self) -> u32 {
+        if self.region().config_dword(0, CONTROL) & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 }
     }
 }

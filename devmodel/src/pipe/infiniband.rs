@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     LinkLayer, identity, pcie,
-    region::{Func, Piece, SlotPayload, WireRing},
+    region::{Func, Piece, SlotPayload},
     state::{Counters, IbPort},
     subnet,
 };
@@ -93,12 +93,10 @@ impl Work<'_, '_, '_> {
         true
     }
 
-    /// Room in the receive ring of the peer, `None` if it is none of this subnet's functions.
+    /// The function the QP is connected to, by its LID; `None` if that is none of this subnet's.
     #[cold]
-    pub(super) fn routed_room(&self) -> Option<usize> {
-        let region = self.func.region();
-        let fid = identity::fid_of_lid(self.q.rlid).filter(|fid| *fid < region.functions())?;
-        Some(WireRing::of(region, fid).free())
+    pub(super) fn routed_peer(&self) -> Option<u8> {
+        identity::fid_of_lid(self.q.rlid)
     }
 
     /// IBTA 9.6.1.5: a connected QP takes packets from its peer's port alone.

@@ -1,6 +1,6 @@
 //! What happens when a timer of a QP runs out.
 
-use super::{acks, work::Work};
+use super::{acks, requester, work::Work};
 use crate::{
     region::TimerKind,
     state::{Counters, QpFlags},
@@ -13,6 +13,10 @@ pub(crate) fn expire(w: &mut Work<'_, '_, '_>, kind: TimerKind) {
         TimerKind::Ack if w.q.ack_deadline != 0 && w.step.now >= w.q.ack_deadline => {
             w.q.ack_deadline = 0;
             if matches!(w.state(), QpState::Rts | QpState::SqDrained) && w.q.una_psn != w.q.max_psn {
+                if w.is_peer_held_up() {
+                    // Neither a retry nor room in the peer's ring is spent while nobody can answer.
+                    return requester::start_timer(w);
+                }
                 // IBTA 9.7.6.1.3
                 w.count(Counters::LocalAckTimeoutErr);
                 w.q.set(QpFlags::GAP, false);

@@ -3,6 +3,8 @@
 use super::Step;
 use crate::{
     Profile,
+    host::Rid,
+    identity,
     region::{Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
@@ -112,16 +114,32 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     /// control.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        if self.is_infiniband() {
-            return self.routed_room().map_or(BATCH, |free| self.share_of(free)) as u32;
+        match self.peer() {
+            Some(fid) => self.share_of(WireRing::of(self.func.region(), fid).free()) as u32,
+            None if self.is_infiniband() => BATCH as u32,
+            None => self.room_of_uplink(),
         }
-        match crate::identity::fid_of_mac(self.step.config.node_id, self.q.dmac) {
-            Some(fid) if fid < self.func.region().functions() => {
-                let free = WireRing::of(self.func.region(), fid).free();
-                self.share_of(free) as u32
-            }
-            _ => self.room_of_uplink(),
-        }
+    }
+
+    /// The function of this adapter that the QP is connected to; `None` if its peer is outside.
+    #[inline]
+    pub(crate) fn peer(&self) -> Option<u8> {
+        let fid = match self.is_infiniband() {
+            true => self.routed_peer(),
+            false => identity::fid_of_mac(self.step.config.node_id, self.q.dmac),
+        };
+        fid.filter(|fid| *fid < self.func.region().functions())
+    }
+
+    /// Whether the peer can't answer because a program is stopped: one that holds the peer's function or its receive ring, or one
+    /// that alone can take what waits there. On a card nobody would notice that: the adapter goes on when its users do not.
+    #[cold]
+    pub(crate) fn is_peer_held_up(&mut self) -> bool {
+        let (Some(fid), region) = (self.peer(), self.func.region()) else { return false };
+        let holders = [region.function_lock(fid).holder(), region.ring_lock(fid).holder()];
+        let host = &mut self.step.host;
+        holders.into_iter().flatten().any(|party| host.is_stopped(party))
+            || WireRing::of(region, fid).waits() && host.has_stopped_user(Rid(fid))
     }
 
     /// As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.

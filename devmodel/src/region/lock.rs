@@ -61,6 +61,20 @@ pub(super) struct Holding<'r> {
 
 /// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
 const ROUNDS_PER_CHECK: u32 = 4_000;
+
+/// How long to wait for a holder that lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Until it lets go.
+    Endless,
+    /// Until the host says that it is stopped, see [`Host::relax`].
+    UntilStopped,
+}
+
+/// The holder is stopped, and the caller said that it does not wait for one that is.
+#[derive(Debug)]
+struct Stopped;
+
 /// Times in a row that make an owner, at first.
 const STEADY: u32 = 256;
 /// It doubles with every loss, which costs some microseconds, up to so often.
@@ -81,7 +95,21 @@ impl Lock {
     pub(super) fn acquire(&self, host: &mut dyn Host) -> (Holding<'_>, Dead) {
         match self.enter(host) {
             Some(holding) => (holding, Dead::default()),
-            None => self.acquire_as_any(host),
+            None => loop {
+                if let Ok(taken) = self.acquire_as_any(host, Patience::Endless) {
+                    return taken;
+                }
+            },
+        }
+    }
+
+    /// As [`acquire`](Self::acquire), but gives up when the holder is stopped: a stopped program must not hold up those who only
+    /// want to hand something over and can do without.
+    #[inline(always)]
+    pub(super) fn acquire_unless_stopped(&self, host: &mut dyn Host) -> Option<(Holding<'_>, Dead)> {
+        match self.enter(host) {
+            Some(holding) => Some((holding, Dead::default())),
+            None => self.acquire_as_any(host, Patience::UntilStopped).ok(),
         }
     }
 
@@ -132,40 +160,51 @@ impl Lock {
     }
 
     #[inline(never)]
-    fn acquire_as_any(&self, host: &mut dyn Host) -> (Holding<'_>, Dead) {
-        let mut dead = [self.take(host), None];
+    fn acquire_as_any(
+        &self,
+        host: &mut dyn Host,
+        patience: Patience,
+    ) -> Result<(Holding<'_>, Dead), Stopped> {
+        let mut dead = [self.take(host, patience)?, None];
         if dead[0].is_some() || self.owner.load(Relaxed) != 0 || self.inside.load(Acquire) != 0 {
             // One who died may have taken the lock from its owner, and not have come to the barrier.
             self.disown(host);
-            dead[1] = self.outwait(host);
+            dead[1] = self.outwait(host, patience).inspect_err(|Stopped| {
+                // A dead holder stays on record: what it left is for whoever takes the lock next.
+                self.holder.swap(dead[0].map_or(0, |party| party.0.into()), SeqCst);
+            })?;
         } else {
             self.count(host);
         }
-        (Holding { lock: self, word: &self.holder, party: host.party() }, Dead(dead))
+        Ok((Holding { lock: self, word: &self.holder, party: host.party() }, Dead(dead)))
     }
 
     /// Takes `holder`, from the dead too.
     #[inline(always)]
-    fn take(&self, host: &mut dyn Host) -> Option<Party> {
+    fn take(&self, host: &mut dyn Host, patience: Patience) -> Result<Option<Party>, Stopped> {
         let me = u32::from(host.party().0);
         match self.holder.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => None,
-            Err(_) => self.contend(host),
+            Ok(_) => Ok(None),
+            Err(_) => self.contend(host, patience),
         }
     }
 
     #[cold]
-    fn contend(&self, host: &mut dyn Host) -> Option<Party> {
+    fn contend(&self, host: &mut dyn Host, patience: Patience) -> Result<Option<Party>, Stopped> {
         let me = u32::from(host.party().0);
-        let mut rounds = 0u32;
+        let (mut rounds, mut checks, mut last) = (0u32, 0u32, 0);
         loop {
             let held = self.holder.load(Relaxed);
             let (holder, before) = (held & 0xffff, held >> 16);
             if held == 0 {
                 if self.holder.compare_exchange_weak(0, me, Acquire, Relaxed).is_ok() {
-                    return None;
+                    return Ok(None);
                 }
                 continue;
+            }
+            if held != last {
+                // The lock changes hands, so its holders run.
+                (last, checks) = (held, 0);
             }
             rounds += 1;
             if rounds % ROUNDS_PER_CHECK == 0 {
@@ -174,10 +213,14 @@ impl Lock {
                     // Who died first stays on record until what it left is repaired: the repairer may die as well.
                     let first = if before == 0 { holder } else { before };
                     if self.holder.compare_exchange(held, first << 16 | me, Acquire, Relaxed).is_ok() {
-                        return Some(Party(first as u16));
+                        return Ok(Some(Party(first as u16)));
                     }
                 }
-                host.relax();
+                checks = checks.saturating_add(1);
+                let stopped = host.relax(Party(holder as u16), checks);
+                if stopped && patience == Patience::UntilStopped {
+                    return Err(Stopped);
+                }
             }
             std::hint::spin_loop();
         }
@@ -194,19 +237,22 @@ impl Lock {
 
     /// Waits for who was the owner to leave; it, if it died inside. `holder` is ours.
     #[cold]
-    fn outwait(&self, host: &mut dyn Host) -> Option<Party> {
-        let mut rounds = 0u32;
+    fn outwait(&self, host: &mut dyn Host, patience: Patience) -> Result<Option<Party>, Stopped> {
+        let (mut rounds, mut checks) = (0u32, 0u32);
         loop {
             let inside = Party(self.inside.load(Acquire) as u16);
             if inside == Party(0) {
-                return None;
+                return Ok(None);
             }
             rounds += 1;
             if rounds % ROUNDS_PER_CHECK == 0 {
                 if inside != host.party() && !host.alive(inside) {
-                    return Some(inside);
+                    return Ok(Some(inside));
                 }
-                host.relax();
+                checks = checks.saturating_add(1);
+                if host.relax(inside, checks) && patience == Patience::UntilStopped {
+                    return Err(Stopped);
+                }
             }
             std::hint::spin_loop();
         }
@@ -249,10 +295,11 @@ impl Lock {
         is(&self.holder) || is(&self.inside) || is(&self.owner)
     }
 
-    /// Takes it from `party`, which is dead, where that left nothing to repair.
-    pub(super) fn free_of(&self, host: &mut dyn Host, party: Party) {
+    /// Takes it from `party`, which is dead; `repair` makes good what that left.
+    pub(super) fn free_of(&self, host: &mut dyn Host, party: Party, repair: impl FnOnce()) {
         if self.is_of(party) {
             let (holding, _) = self.acquire(host);
+            repair();
             holding.repaired();
             holding.release();
         }
@@ -404,7 +451,7 @@ mod tests {
         // One that dies outside leaves nothing but what it owned.
         own(&lock, &mut owner);
         assert!(lock.is_of(Party(1)));
-        lock.free_of(&mut third, Party(1));
+        lock.free_of(&mut third, Party(1), || {});
         assert!(!lock.is_of(Party(1)) && lock.holder().is_none());
     }
 
@@ -435,5 +482,42 @@ mod tests {
         holding.repaired();
         holding.release();
         take(&lock, &mut owner);
+    }
+
+    #[test]
+    fn a_stopped_holder_is_waited_for_only_by_those_who_must() {
+        let (lock, mut owner, mut second, mut third) = (Lock::default(), steady(1), machine(2), machine(3));
+        third.stopped.extend([1, 2]);
+        // Stopped with the lock's first word, then as its owner.
+        let (holding, _) = lock.acquire(&mut second);
+        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        holding.release();
+        own(&lock, &mut owner);
+        let (holding, _) = lock.acquire(&mut owner);
+        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        // The one who gave up is in nobody's way.
+        holding.release();
+        take(&lock, &mut second);
+        let (holding, dead) = lock.acquire_unless_stopped(&mut third).expect("nobody holds it");
+        assert!(!dead.is_any());
+        holding.release();
+    }
+
+    #[test]
+    fn whoever_gives_up_leaves_the_dead_on_record() {
+        let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
+        own(&lock, &mut owner);
+        // Party 1 is stopped inside; party 2 was killed while it waited for it to leave.
+        let (holding, _) = lock.acquire(&mut owner);
+        lock.holder.store(2, Relaxed);
+        (third.stopped, third.dead) = ([1].into(), [2].into());
+        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        assert_eq!(lock.holder.load(Relaxed), 2);
+        holding.release();
+        let (holding, dead) = lock.acquire_unless_stopped(&mut third).expect("its owner left");
+        assert_eq!(dead, Dead([Some(Party(2)), None]));
+        holding.repaired();
+        holding.release();
+        take(&lock, &mut third);
     }
 }

@@ -4,7 +4,7 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
-use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort};
+use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort, ROCE_ADDRESSES, RoceAddress};
 use crate::{Config, cmd::RUNNING};
 use hwspec::{
     layout::prefix,
@@ -81,6 +81,18 @@ impl Region {
     /// As [`counters`](Self::counters), since the function's last reset.
     pub fn counters_since_reset(&self, fid: u8) -> [u64; COUNTERS] {
         self.look(fid, offset_of!(FunctionRow, counters)).unwrap_or([0; COUNTERS])
+    }
+
+    /// The dword at `at` of the configuration space of `fid`; zero if there is none.
+    pub(crate) fn config_dword(&self, fid: u8, at: usize) -> u32 {
+        self.look(fid, offset_of!(FunctionRow, config) + at).map_or(0, u32::from_le_bytes)
+    }
+
+    /// The MAC of `fid` if `gid` is one of the RoCE addresses in its table.
+    pub fn mac_with_gid(&self, fid: u8, gid: &[u8; 16]) -> Option<[u8; 6]> {
+        let table: [RoceAddress; ROCE_ADDRESSES] = self.look(fid, offset_of!(FunctionRow, roce))?;
+        table.iter().any(|row| row.valid != 0 && row.gid == *gid).then_some(())?;
+        self.look(fid, offset_of!(FunctionRow, mac))
     }
 
     /// How many objects of one kind `fid` has.
@@ -186,7 +198,9 @@ mod tests {
         fn alive(&mut self, _: Party) -> bool {
             true
         }
-        fn relax(&mut self) {}
+        fn relax(&mut self, _: Party, _: u32) -> bool {
+            false
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(crate) mod memic;
 mod outlet;
 mod queues;
 mod ring;
+mod senders;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,9 @@ use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
 const MAGIC: u64 = 0x6972_6f6e_7665_720d;
+
+/// Functions of an adapter, by bit.
+pub type FunctionSet = u128;
 
 /// Memory that holds an adapter.
 pub struct Region {
@@ -345,19 +349,21 @@ impl Region {
         unsafe { &*self.base.as_ptr().add(offset).cast::<Lock>() }
     }
 
-    /// Takes all locks from `party`, which is dead; what it was at is finished or taken back.
-    pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) {
+    /// Takes all locks from `party`, which is dead; what it was at is finished or taken back. Returns the functions that were
+    /// locked for that: others may have left work there meanwhile.
+    pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) -> FunctionSet {
+        let mut held = 0;
         for fid in 0..self.functions() {
             if self.function_lock(fid).is_of(party) {
                 drop(Func::lock(self, fid, host));
+                held |= 1 << fid;
             }
-            if self.ring_lock(fid).is_of(party) {
-                drop(WireRing::of(self, fid).fill(host));
-            }
+            self.ring_lock(fid).free_of(host, party, || WireRing::of(self, fid).recount());
         }
         for which in [Outlet::Uplink, Outlet::Capture] {
             OutletRing::of(self, which).free_lock_of(host, party);
         }
+        held
     }
 
     fn new(

@@ -97,7 +97,8 @@ impl<'r> OutletRing<'r> {
 
     /// Frees the lock of a filler that died.
     pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) {
-        self.lock().free_of(host, party);
+        // What it had not published nobody sees.
+        self.lock().free_of(host, party, || {});
     }
 
     /// Bytes filled and not taken.
@@ -123,13 +124,17 @@ impl<'r> OutletRing<'r> {
         self.word(Word::Lost).load(Relaxed)
     }
 
-    /// Appends a frame. False if nobody takes from the outlet, or there is no room (which is counted).
+    /// Appends a frame. False if nobody takes from the outlet, or there is no room or a stopped program holds its lock (which is
+    /// counted).
     pub fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
         if !self.is_open() {
             return false;
         }
         let need = HEAD + frame.len().next_multiple_of(8);
-        let (lock, dead) = self.lock().acquire(host);
+        let Some((lock, dead)) = self.lock().acquire_unless_stopped(host) else {
+            self.word(Word::Lost).fetch_add(1, Relaxed);
+            return false;
+        };
         if dead.is_any() {
             // What it had not published nobody sees.
             lock.repaired();

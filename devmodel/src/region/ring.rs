@@ -165,32 +165,47 @@ impl<'r> WireRing<'r> {
         (0..looks).any(|_| word.load(SeqCst) == lap(next))
     }
 
-    /// Appends a frame. False if the ring is full or the frame does not fit a slot.
+    /// Appends a frame. False if the ring is full, if the frame does not fit a slot, or if a stopped program holds the ring.
     #[inline]
     pub fn push(&self, host: &mut dyn Host, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
-        self.fill(host).push(headers, payload, sealed)
+        self.fill(host).is_some_and(|mut filler| filler.push(headers, payload, sealed))
     }
 
-    /// Takes the ring to put frames into it, as long as the filler lives.
+    /// Takes the ring to put frames into it, as long as the filler lives. `None` if somebody has it who is stopped: frames for it
+    /// are lost then, as on a wire, and their sender holds up nobody who waits for itself.
     #[inline(always)]
-    pub fn fill(&self, host: &mut dyn Host) -> Filler<'r> {
+    pub fn fill(&self, host: &mut dyn Host) -> Option<Filler<'r>> {
         let base = self.region.checked_base(self.fid);
         // Who polls has the line that is written next: it comes while the lock is taken.
         let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
         super::prefetch_to_write(slot_of(self.region, base, tail).cast());
-        let (lock, dead) = self.region.ring_lock_at(base).acquire(host);
-        let filler = Filler { region: self.region, base, lock };
+        let (lock, dead) = self.region.ring_lock_at(base).acquire_unless_stopped(host)?;
+        let filler = Filler { region: self.region, fid: self.fid, base, lock };
         if dead.is_any() {
-            filler.recount();
+            self.recount();
             lock.repaired();
         }
-        filler
+        Some(filler)
+    }
+
+    /// Counts the frame of one who died when it was there and not counted yet. The caller has the ring's lock.
+    // Not looked for at every frame: what is read before it is written crosses from processor to processor twice.
+    #[cold]
+    pub(super) fn recount(&self) {
+        let base = self.region.checked_base(self.fid);
+        let tail = self.region.sync_at(base, Sync::RxTail);
+        let mut next = tail.load(Acquire);
+        while is_there(self.region, base, next) {
+            next = next.wrapping_add(1);
+        }
+        tail.store(next, Release);
     }
 }
 
 /// Who fills a ring, alone.
 pub struct Filler<'r> {
     region: &'r Region,
+    fid: u8,
     base: usize,
     lock: Holding<'r>,
 }
@@ -203,18 +218,6 @@ impl Drop for Filler<'_> {
 }
 
 impl Filler<'_> {
-    /// Counts the frame of one who died when it was there and not counted yet.
-    // Not looked for at every frame: what is read before it is written crosses from processor to processor twice.
-    #[cold]
-    fn recount(&self) {
-        let tail = self.region.sync_at(self.base, Sync::RxTail);
-        let mut next = tail.load(Acquire);
-        while is_there(self.region, self.base, next) {
-            next = next.wrapping_add(1);
-        }
-        tail.store(next, Release);
-    }
-
     /// Appends a frame. False if the ring is full or the frame does not fit a slot.
     #[inline(always)]
     pub fn push(&mut self, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
@@ -262,6 +265,7 @@ impl Filler<'_> {
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
                 }
                 SlotPayload::Pieces(from, pieces) => {
+                    self.region.note_sender(self.fid, from.0);
                     count = pieces.len() as u8;
                     (*slot).from = from.0;
                     let to = (&raw mut (*slot).piece).cast();

@@ -13,6 +13,7 @@ pub(super) struct Machine {
     /// Says that its runner is one thread's alone.
     pub(super) steady: bool,
     pub(super) dead: HashSet<u16>,
+    pub(super) stopped: HashSet<u16>,
     /// Barriers asked for.
     pub(super) barriers: usize,
     written: Vec<(Iova, Vec<u8>)>,
@@ -57,7 +58,9 @@ impl Host for Machine {
     fn alive(&mut self, party: Party) -> bool {
         !self.dead.contains(&party.0)
     }
-    fn relax(&mut self) {}
+    fn relax(&mut self, holder: Party, _: u32) -> bool {
+        self.stopped.contains(&holder.0)
+    }
 }
 
 pub(super) fn machine(me: u16) -> Machine {
@@ -221,7 +224,9 @@ impl Host for Killed<'_> {
     fn alive(&mut self, party: Party) -> bool {
         self.0.alive(party)
     }
-    fn relax(&mut self) {}
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        false
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     engine::Runner,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     pcie::MsixMessage,
-    region::{Geometry, Region},
+    region::{FunctionSet, Geometry, Region},
 };
 use hwspec::pcie::SRIOV_CAP;
 use std::{
@@ -60,7 +60,7 @@ impl Board {
 
     /// Runs what waits, and timers that are due.
     pub fn run(&self) {
-        self.drive(|adapter, runner, host, now| runner.run_waiting(adapter, host, now));
+        self.drive(|adapter, runner, host, now| runner.run_waiting(adapter, host, now, FunctionSet::MAX));
     }
 
     fn drive<R>(&self, f: impl FnOnce(&Adapter, &mut Runner, &mut dyn Host, u64) -> R) -> R {
@@ -150,7 +150,8 @@ impl Host for BoardHost<'_> {
     fn alive(&mut self, _: Party) -> bool {
         true
     }
-    fn relax(&mut self) {
+    fn relax(&mut self, _: Party, _: u32) -> bool {
         std::thread::yield_now();
+        false
     }
 }

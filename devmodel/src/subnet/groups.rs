@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Config,
     host::Party,
-    region::Func,
+    region::{Func, Region},
     state::{SUBNET_GROUPS, SubnetGroupRow},
 };
 use hwspec::{
@@ -279,6 +279,11 @@ fn end_if_empty(func: &mut Func<'_>, index: u32) {
     if !kept {
         func.free::<SubnetGroupRow>(index);
     }
+}
+
+/// Whether the port of `fid` is in a multicast group; looked at without the lock of the PF, whose books these are.
+pub(crate) fn is_in_a_group(region: &Region, fid: u8) -> bool {
+    region.objects::<SubnetGroupRow>(0).any(|(_, row)| state_of(&row, fid) != 0)
 }
 
 /// The port of `fid` is gone: it leaves up to `CHUNK` groups. True if there are more.

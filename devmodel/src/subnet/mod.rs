@@ -16,6 +16,7 @@ mod switch;
 mod view;
 
 pub(crate) use agent::{arrive, group_port_gone};
+pub(crate) use groups::is_in_a_group;
 pub(crate) use pma::{port_counters, reply as performance};
 pub(crate) use smp::set_link;
 pub(crate) use view::management;

@@ -82,7 +82,9 @@ impl Host for Machine {
     fn alive(&mut self, _: Party) -> bool {
         true
     }
-    fn relax(&mut self) {}
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        false
+    }
 }
 
 /// What came back for a command.

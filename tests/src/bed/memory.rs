@@ -46,6 +46,14 @@ pub struct Memory {
     pub interrupts: Vec<Interrupt>,
     /// Address ranges in which every transfer aborts.
     pub aborting: Vec<Range<Iova>>,
+    /// Parties that are stopped: whoever waits for one waits for ever, so a test that does fails.
+    pub stopped: BTreeSet<u16>,
+    /// Parties that were killed.
+    pub dead: BTreeSet<u16>,
+    /// The functions that our party uses, if others use the rest; else all.
+    pub uses: Option<BTreeSet<u8>>,
+    /// Functions that were left to their users, in order.
+    pub left: Vec<u8>,
     /// Functions whose transfers were made, with their number: to see that a reset function makes none.
     pub transfers: BTreeMap<u8, u64>,
 }
@@ -60,6 +68,10 @@ impl Default for Memory {
             woken: Vec::new(),
             interrupts: Vec::new(),
             aborting: Vec::new(),
+            stopped: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            uses: None,
+            left: Vec::new(),
             transfers: BTreeMap::new(),
         }
     }
@@ -189,9 +201,25 @@ impl Host for Memory {
         self.woken.push(party);
     }
 
-    fn alive(&mut self, _party: Party) -> bool {
+    fn uses(&mut self, rid: Rid) -> bool {
+        self.uses.as_ref().is_none_or(|uses| uses.contains(&rid.0))
+    }
+
+    fn leave_to_users(&mut self, rid: Rid) -> bool {
+        self.left.push(rid.0);
         true
     }
 
-    fn relax(&mut self) {}
+    fn alive(&mut self, party: Party) -> bool {
+        !self.dead.contains(&party.0)
+    }
+
+    fn relax(&mut self, holder: Party, times: u32) -> bool {
+        assert!(times < 100, "waits for party {}, which does not go on", holder.0);
+        self.is_stopped(holder)
+    }
+
+    fn is_stopped(&mut self, party: Party) -> bool {
+        self.stopped.contains(&party.0)
+    }
 }

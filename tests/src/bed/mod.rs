@@ -37,6 +37,7 @@ pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, mark, parse, re
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     engine::Runner,
+    host::{Host, Party},
     region::{Func, Geometry, Region, Sync, WireRing},
     state::Counters,
 };
@@ -171,13 +172,45 @@ impl Bed {
 
     fn has_work(&mut self, fid: u8) -> bool {
         let region = self.adapter.region();
+        if region.function_lock(fid).holder().is_some() {
+            return false;
+        }
         WireRing::of(region, fid).waits()
             || region.sync(fid, Sync::Ready).load(Ordering::Relaxed) != 0
             || self.timer_of(fid).is_some_and(|at| at <= self.now)
     }
 
     fn timer_of(&mut self, fid: u8) -> Option<u64> {
-        Func::lock(self.adapter.region(), fid, &mut self.memory).next_timer()
+        Func::try_lock(self.adapter.region(), fid, &mut self.memory)?.next_timer()
+    }
+
+    /// Party `party` is stopped while it holds function `fid`.
+    pub fn stop_holding(&mut self, fid: u8, party: Party) {
+        self.as_stopped(party, |adapter, memory| {
+            std::mem::forget(Func::lock(adapter.region(), fid, memory));
+        });
+    }
+
+    /// Party `party` is stopped while it puts a frame into the receive ring of `fid`.
+    pub fn stop_filling(&mut self, fid: u8, party: Party) {
+        self.as_stopped(party, |adapter, memory| {
+            std::mem::forget(WireRing::of(adapter.region(), fid).fill(memory));
+        });
+    }
+
+    fn as_stopped(&mut self, party: Party, stop: impl FnOnce(&Adapter, &mut Memory)) {
+        let ours = Memory::party(&self.memory);
+        self.memory.set_party(party);
+        stop(&self.adapter, &mut self.memory);
+        self.memory.set_party(ours);
+        self.memory.stopped.insert(party.0);
+    }
+
+    /// Party `party`, which was stopped, is killed; what it held is taken from it.
+    pub fn kill(&mut self, party: Party) {
+        self.memory.stopped.remove(&party.0);
+        self.memory.dead.insert(party.0);
+        self.adapter.region().free_locks_of(&mut self.memory, party);
     }
 
     /// When the chip or the wire wants to be looked at next, in picoseconds.

@@ -12,6 +12,7 @@ use super::{
     memory::Memory,
     party::{self, Me},
     polling::Polling,
+    stopped::Told,
     stream::Stream,
     sys,
 };
@@ -66,6 +67,8 @@ pub struct Core {
     streams: Box<[Stream]>,
     /// What the clients of functions that we serve gave.
     guests: Box<[OnceLock<Arc<Guest>>]>,
+    /// For which stopped programs we waited.
+    pub told: Told,
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
@@ -102,6 +105,7 @@ impl Core {
             polling: Polling::new(),
             streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
             guests: (0..FUNCTIONS).map(|_| OnceLock::new()).collect(),
+            told: Told::default(),
             left: Default::default(),
             suspects: Default::default(),
             introduced: AtomicBool::new(false),
@@ -316,17 +320,6 @@ impl Core {
             runner.look_again(&self.adapter, host, now, fid);
             result
         })
-    }
-
-    /// As [`Core::drive`], for who only looks at a function that is not theirs to run: what others left to us meanwhile is left
-    /// to those who have it open.
-    pub fn glance<R>(&self, fid: u8, f: impl FnOnce(&mut NodeHost<'_>) -> R) -> R {
-        let result = self.drive(self.now(), |_, host| f(host));
-        fence(SeqCst);
-        if self.adapter.has_work(fid, self.now()) {
-            self.openers(fid).for_each(|slot| self.wake(slot));
-        }
-        result
     }
 
     /// Runs `fid` if it has anything to do.

@@ -123,7 +123,26 @@ impl Host for NodeHost<'_> {
         lives
     }
 
-    fn relax(&mut self) {
-        sys::yield_now();
+    fn relax(&mut self, holder: Party, times: u32) -> bool {
+        let Memory { core, scratch } = &mut self.0;
+        scratch.waits.wait(core, holder, times)
+    }
+
+    fn is_stopped(&mut self, party: Party) -> bool {
+        self.0.scratch.waits.is_stopped(self.0.core, party)
+    }
+
+    fn has_stopped_user(&mut self, rid: Rid) -> bool {
+        self.0.core.has_stopped_opener(&self.0.scratch.waits, rid.0)
+    }
+
+    #[inline]
+    fn uses(&mut self, rid: Rid) -> bool {
+        self.0.core.opens(rid.0).load(Relaxed) != 0
+    }
+
+    fn leave_to_users(&mut self, rid: Rid) -> bool {
+        let core = self.0.core;
+        core.openers(rid.0).inspect(|slot| core.wake(*slot)).count() != 0
     }
 }

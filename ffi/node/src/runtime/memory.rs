@@ -8,6 +8,7 @@
 use super::{
     core::Core,
     maps::Found,
+    stopped::Waits,
     sys::{self, Piece},
 };
 use devmodel::{
@@ -74,6 +75,8 @@ pub struct Scratch {
     pub suspect: u8,
     /// The runner is one thread's alone, which barriers of others reach.
     pub steady: bool,
+    /// Whom it waited for.
+    pub waits: Waits,
 }
 // SAFETY: the pieces' pointers are only set within one call, which clears them.
 unsafe impl Send for Scratch {}

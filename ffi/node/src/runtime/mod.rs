@@ -5,7 +5,7 @@
 //! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
 //!
 //! Read in this order: `file` (what lies where), `party` (who lives), `arena`, `lend` (programs' memory in it), `host` (what the
-//! model sees of us),//! `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
+//! model sees of us), `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
 
 mod address;
 mod arena;
@@ -36,6 +36,7 @@ mod reap;
 mod served;
 mod signals;
 mod status;
+mod stopped;
 mod stream;
 mod sys;
 mod transport;

@@ -388,7 +388,8 @@ impl Host for Booting {
     fn alive(&mut self, _: Party) -> bool {
         true
     }
-    fn relax(&mut self) {
+    fn relax(&mut self, _: Party, _: u32) -> bool {
         std::thread::yield_now();
+        false
     }
 }

@@ -114,6 +114,16 @@ pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u8) -> bool {
     locks.holder(slot).is_some() || Identity::of(place) == Identity::ours()
 }
 
+/// The program of process `pid`, for messages; `pid` 0 is one that another PID namespace hides.
+pub fn name(pid: u32) -> String {
+    if pid == 0 {
+        return "a program in another PID namespace".into();
+    }
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = if comm.trim().is_empty() { "a program" } else { comm.trim() };
+    format!("{comm} (pid {pid})")
+}
+
 /// Whether the memory of the process in `slot` can be copied to and from. `None`: it is gone, or about to.
 pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u8) -> Option<bool> {
     let place = &map.parties()[usize::from(slot)];

@@ -9,7 +9,7 @@ use super::{
     party,
 };
 use devmodel::host::Party;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
 impl Core {
     /// Cleans up after all parties that died. Returns how many there were.
@@ -36,11 +36,10 @@ impl Core {
         let now = self.now();
         self.drive(now, |runner, host| {
             // What they were at is finished or taken back.
-            self.adapter.region().free_locks_of(host, Party(slot.into()));
-            self.adapter.reap(host, Party(slot.into()));
+            let repaired = self.adapter.region().free_locks_of(host, Party(slot.into()));
+            let (_, reaped) = self.adapter.reap(host, Party(slot.into()));
             // What others left to us while we held their functions.
-            fence(SeqCst);
-            runner.run_waiting(&self.adapter, host, now);
+            runner.run_waiting(&self.adapter, host, now, repaired | reaped);
         });
         for fid in 0..FUNCTIONS as u8 {
             if self.has_open(slot, fid) {
@@ -67,7 +66,7 @@ impl Core {
         let others = self.openers(fid).any(|other| other != slot);
         if function.server.load(Acquire) == u32::from(slot) {
             // Whoever does this reaches the client's memory as little as the client itself now does.
-            self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
+            self.reset_alone(fid);
             function.server.store(0, Release);
             if self.map.functions().iter().all(|function| function.server.load(Acquire) == 0) {
                 self.map.header().by_value.fetch_and(!SERVED, AcqRel);

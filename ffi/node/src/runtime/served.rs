@@ -86,7 +86,7 @@ impl Core {
         function.server.store(slot.into(), Release);
         // A guest's memory is no other party's to read: what it sends goes as bytes.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);
-        self.drive(self.now(), |_, host| self.adapter.reset_alone(host, fid));
+        self.reset_alone(fid);
     }
 }
 

@@ -67,6 +67,17 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
 }
 
+/// Whether process `pid` is stopped by a signal or a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    if pid == 0 {
+        return false;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state is the word behind the name, which may hold anything (proc_pid_stat(5)).
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
     // SAFETY: a plain structure of integers.
     let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };

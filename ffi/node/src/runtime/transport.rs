@@ -13,7 +13,7 @@ use super::{
 use crate::devices::ip_of_gid;
 use devmodel::{
     pcie::MsixMessage,
-    region::{Func, Sync, WireRing},
+    region::{Sync, WireRing},
 };
 use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
 use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
@@ -420,13 +420,9 @@ impl Transport for NodeTransport {
         if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }
-        let ours = (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| {
-            core.glance(fid, |host| {
-                let func = Func::lock(region, fid, host);
-                let row = func.function();
-                row.roce.iter().any(|r| r.valid != 0 && r.gid == *dgid).then_some(row.mac)
-            })
-        });
+        // Without their locks: a function that a stopped program holds is none of ours.
+        let ours =
+            (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| region.mac_with_gid(fid, dgid));
         // The MAC is part of a link-local address.
         let is_outside = ours.is_none() && dgid[..2] != [0xfe, 0x80];
         ours.or_else(|| is_outside.then(|| core.neighbour(self.fid(), ip_of_gid(dgid))).flatten())

@@ -56,9 +56,22 @@ impl Core {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())
     }
 
+    /// Resets function `fid`, and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone).
+    pub fn reset_alone(&self, fid: u8) {
+        let now = self.now();
+        self.drive(now, |runner, host| {
+            let locked = self.adapter.reset_alone(host, fid);
+            runner.run_waiting(&self.adapter, host, now, locked);
+        });
+    }
+
     /// Resets function `fid`. The PF's reset takes its VFs away (PCI Express 9.2.1.2); they come back empty.
     pub fn reset_function(&self, fid: u8, lock: &NodeLock) {
-        self.drive(self.now(), |_, host| self.adapter.reset(host, fid));
+        let now = self.now();
+        self.drive(now, |runner, host| {
+            let locked = self.adapter.reset(host, fid);
+            runner.run_waiting(&self.adapter, host, now, locked);
+        });
         if fid == 0 {
             self.set_vfs(self.map.header().vfs.load(Acquire) as u8, lock);
         }

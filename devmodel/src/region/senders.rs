@@ -1,0 +1,67 @@
+//! Which functions have sent frames to a function.
+//!
+//! A frame may refer to its sender's memory as long as it waits in a receive ring or is in the hands of whoever holds the
+//! receiving function. A command that takes memory away has to wait for such frames, and for nobody else: a program that is
+//! stopped while it holds a function must not hold up those it never exchanged a frame with. So each function keeps a set of
+//! the functions whose memory its frames may refer to, beside the other words that are looked at without its lock.
+
+use super::{Func, Region, WireRing};
+use crate::{
+    host::Host,
+    state::{QpRow, SqRow},
+};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
+};
+
+/// Where the set lies among the words of a function: on the line of [`Sync::Present`](super::Sync::Present), which every sender
+/// looks at and hardly anybody writes.
+const SENDERS: usize = 1544;
+/// Functions in a word.
+const BITS: u8 = u32::BITS as u8;
+
+impl Region {
+    fn senders(&self, fid: u8, word: u8) -> &AtomicU32 {
+        let offset = self.checked_base(fid) + SENDERS + usize::from(word) * size_of::<AtomicU32>();
+        // SAFETY: the memory holds all blocks of the geometry, a block begins with a page of such words, and these four are only
+        // ever used as atomics; `SENDERS` is a multiple of their size and `word` less than 8.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Notes that a frame of `from`, which may refer to its memory, is about to wait at `to` or to be in its holder's hands.
+    /// The caller holds `from`.
+    #[inline]
+    pub(crate) fn note_sender(&self, to: u8, from: u8) {
+        let (word, bit) = (self.senders(to, from / BITS), 1 << (from % BITS));
+        if word.load(SeqCst) & bit == 0 {
+            word.fetch_or(bit, SeqCst);
+        }
+    }
+
+    /// Whether frames that wait at `to`, or are in its holder's hands, may refer to memory of `from`.
+    pub(crate) fn may_refer(&self, to: u8, from: u8) -> bool {
+        self.senders(to, from / BITS).load(SeqCst) & 1 << (from % BITS) != 0
+    }
+}
+
+impl Func<'_> {
+    /// After a reset, when no frame of `others` refers to this function's memory any more: what it was sent and what it sent
+    /// binds it to nobody from here on, unless it has queues again that send.
+    pub(crate) fn forget_peers(&self, host: &mut dyn Host, others: Range<u8>) {
+        if self.used::<QpRow>() != 0 || self.used::<SqRow>() != 0 {
+            return;
+        }
+        let (region, from) = (self.region(), self.fid());
+        for to in others.filter(|to| region.may_refer(*to, from)) {
+            region.senders(to, from / BITS).fetch_and(!(1 << (from % BITS)), SeqCst);
+        }
+        // Nobody puts a frame in meanwhile, so none can be on its way whose sender would be forgotten.
+        let Some(filler) = WireRing::of(region, self.fid()).fill(host) else { return };
+        if !self.has_frame() {
+            let words = 0..region.functions().div_ceil(BITS);
+            words.for_each(|word| region.senders(from, word).store(0, SeqCst));
+        }
+        drop(filler);
+    }
+}

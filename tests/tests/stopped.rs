@@ -1,0 +1,119 @@
+//! Parties that are stopped at the worst moment: whoever has nothing to do with them does not wait for them, and connections
+//! to what they hold survive. The bed fails a test that waits for a party that does not go on.
+
+use devmodel::host::Party;
+use ironverbs_tests::bed::*;
+
+const STOPPED: Party = Party(9);
+
+fn impatient() -> Path {
+    Path { retry_count: 1, timeout: 8, ..Path::default() }
+}
+
+#[test]
+fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
+    for layer in [Bed::cx5, Bed::infiniband] {
+        let mut bed = layer();
+        let (a, _) = bed.pair(Path::default());
+        let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+        bed.post(a, &Wr::write(from.sge(), to));
+        assert!(bed.one(a.send_cq).is_ok());
+        bed.function(3);
+        for held in [0, 1, 2] {
+            bed.stop_holding(held, STOPPED);
+        }
+        // Open, use, close, reset: all that a program does that has never met the others.
+        let qp = bed.qp(3);
+        let mr = bed.mr(3, 4096, Access::ALL);
+        bed.destroy_mr(mr).expect("a region goes");
+        bed.destroy_qp(qp).expect("a queue pair goes");
+        bed.reset(3);
+        bed.kill(STOPPED);
+        bed.post(a, &Wr::write(from.sge(), to));
+        assert!(bed.one(a.send_cq).is_ok());
+    }
+}
+
+/// Frames that refer to memory of function 1 may be in the hands of whoever holds function 2: its memory must not go before.
+#[test]
+#[should_panic(expected = "waits for party 9")]
+fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
+    let mut bed = Bed::cx5();
+    bed.unwatched();
+    let (a, _) = bed.pair(Path::default());
+    let (from, to) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
+    bed.post(a, &Wr::write(from.sge(), to));
+    assert!(bed.one(a.send_cq).is_ok());
+    bed.stop_holding(2, STOPPED);
+    let _ = bed.destroy_mr(from);
+}
+
+/// What a function sent binds it to nobody any more once it was reset.
+#[test]
+fn a_reset_function_does_not_wait_for_those_it_once_sent_to() {
+    let mut bed = Bed::cx5();
+    bed.unwatched();
+    let (a, _) = bed.pair(Path::default());
+    let (from, to) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
+    bed.post(a, &Wr::write(from.sge(), to));
+    assert!(bed.one(a.send_cq).is_ok());
+    bed.reset(1);
+    bed.stop_holding(2, STOPPED);
+    bed.function(1);
+    let mr = bed.mr(1, 4096, Access::ALL);
+    bed.destroy_mr(mr).expect("a region goes");
+    bed.reset(1);
+}
+
+#[test]
+fn a_connection_outlives_a_peer_that_is_stopped_in_the_middle_of_work() {
+    for stop in [Bed::stop_holding, Bed::stop_filling] {
+        // On a watched wire, so that every frame goes through the receive ring.
+        let mut bed = Bed::cx5();
+        let (a, _) = bed.pair(impatient());
+        let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+        let sent = bed.pattern(from, 7);
+        stop(&mut bed, 2, STOPPED);
+        bed.post(a, &Wr::write(from.sge(), to));
+        bed.advance(10 * S);
+        assert_eq!(bed.completions(a.send_cq), [], "neither done nor failed");
+        bed.kill(STOPPED);
+        bed.advance(10 * MS);
+        assert!(bed.one(a.send_cq).is_ok());
+        assert_eq!(bed.bytes(to), sent);
+    }
+}
+
+/// Whoever holds a function without being stopped and never answers is a peer like any that does not answer.
+#[test]
+fn a_connection_ends_when_the_holder_of_its_peer_runs_and_does_not_answer() {
+    let mut bed = Bed::cx5();
+    bed.unwatched();
+    let (a, _) = bed.pair(impatient());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    bed.stop_holding(2, STOPPED);
+    bed.memory.stopped.clear();
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.advance(S);
+    assert!(!bed.one(a.send_cq).is_ok());
+}
+
+/// A runner that worked on functions of strangers could be stopped while it holds them.
+#[test]
+fn functions_of_strangers_are_left_to_their_users() {
+    let mut bed = Bed::cx5();
+    bed.unwatched();
+    let (a, _) = bed.pair(Path::default());
+    let (c, d) = (bed.qp(2), bed.qp(3));
+    bed.connect_with(c, d, Path::default());
+    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (on, there) = (bed.mr(2, 64, Access::LOCAL), bed.mr(3, 64, Access::ALL));
+    bed.memory.uses = Some([1].into());
+    // Function 2 is a peer's: it is run by whoever sends to it, and what it sends to function 1 comes back.
+    bed.post(a, &Wr::write(from.sge(), to));
+    assert!(bed.one(a.send_cq).is_ok());
+    assert!(bed.memory.left.is_empty());
+    // What functions 2 and 3 send to each other is no business of the program that uses function 1.
+    bed.post(c, &Wr::write(on.sge(), there));
+    assert_eq!(bed.memory.left, [3, 2]);
+}
