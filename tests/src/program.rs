@@ -111,6 +111,27 @@ impl Program {
         self.child.id()
     }
 
+    /// The next line, if it said one.
+    pub fn heard(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// SIGSTOP.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    #[allow(unsafe_code)]
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: touches no memory of ours; the child is not reaped before `kill`, so the id is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+    }
+
     /// kill -9, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -1,0 +1,141 @@
+//! SIGSTOP of either side in full flow, at random instants: whoever shares nothing with it goes on as if it were not there,
+//! its peer waits without losing the connection, and everything goes on after SIGCONT. IRONVERBS_STOPS says how often.
+
+use ironverbs_tests::{
+    bed::Chaos,
+    end::{End, pair},
+    program::{Program, Scratch, connect},
+};
+use driver::{SendOp, WcStatus};
+use node::runtime::{Node, NodeOptions, open_device_of};
+use std::{
+    path::Path,
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+/// How long anything may take that is not held up.
+const SOON: Duration = Duration::from_secs(20);
+/// How long one round of a bystander may take on a machine that is busy: hundreds of times what it takes.
+const UNDISTURBED: Duration = Duration::from_secs(2);
+/// Longer than the transport's patience of the programs that are stopped: 8 timeouts of 8 to 14 ms.
+const LONG: Duration = Duration::from_millis(300);
+/// Every how many stops one is so long.
+const SOME: usize = 16;
+
+fn start(scratch: &Scratch, fid: u8) -> Program {
+    let dir = scratch.dir().to_string_lossy().into_owned();
+    Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
+}
+
+fn stops() -> usize {
+    std::env::var("IRONVERBS_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
+}
+
+/// What a program does that has nothing to do with the others: traffic on two functions, and a third one opened, used, closed.
+struct Bystander {
+    node: Arc<Node>,
+    ends: (End, End),
+}
+
+impl Bystander {
+    fn round(&self) -> Result<(), String> {
+        let (a, b) = &self.ends;
+        for i in 0..8 {
+            let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
+            a.post(i, op, &[a.sge(0, 4096)]).map_err(|e| e.to_string())?;
+            let done = a.wait(SOON).ok_or("no completion")?;
+            if done.status != WcStatus::Success {
+                return Err(format!("{:?}", done.status));
+            }
+        }
+        let device = open_device_of(&self.node, 5).map_err(|e| e.to_string())?;
+        End::new(device, 64 << 10).map(drop).map_err(|e| e.to_string())
+    }
+}
+
+/// Frames that the ports of `fids` have sent.
+fn sent(node: &Node, fids: [u8; 2]) -> [u64; 2] {
+    let packets = devmodel::state::Counters::TxPackets as usize;
+    fids.map(|fid| node.adapter().region().counters(fid)[packets])
+}
+
+fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
+    let scratch = Scratch::new();
+    let options = NodeOptions { vfs: Some(6), no_direct_copies, ..NodeOptions::default() };
+    let node = scratch.node_with(&options).expect("a node");
+    let mut programs = fids.map(|fid| start(&scratch, fid));
+    let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
+    connect(&mut programs, &cards, SOON).expect("connected");
+
+    let (ask, asked) = mpsc::channel::<()>();
+    let (answer, answers) = mpsc::channel();
+    let bystander = Bystander { node: node.clone(), ends: pair(&node, 3, 4, 64 << 10).expect("a pair") };
+    // A thread of its own, so that a round which hangs is seen and does not hang the test.
+    let thread = std::thread::spawn(move || {
+        while asked.recv().is_ok() {
+            let begin = Instant::now();
+            let outcome = bystander.round();
+            if answer.send((outcome, begin.elapsed())).is_err() {
+                return;
+            }
+        }
+    });
+    let round = |when: &str| {
+        ask.send(()).expect("the bystander lives");
+        let (outcome, took) =
+            answers.recv_timeout(SOON).unwrap_or_else(|_| panic!("{when}: the bystander hangs"));
+        outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
+        took
+    };
+    let mut random = Chaos { seed: 0x5151_0bad_cafe_0001, ..Chaos::default() };
+    let mut took: [Vec<Duration>; 2] = Default::default();
+    for stop in 0..stops {
+        std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x1fff));
+        took[0].push(round("with nobody stopped"));
+        let victim = &programs[random.draw() as usize >> 7 & 1];
+        victim.stop();
+        let begin = Instant::now();
+        took[1].push(round(&format!("stop {stop} of {}", victim.pid())));
+        if stop % SOME == 0 {
+            std::thread::sleep(LONG.saturating_sub(begin.elapsed()));
+        }
+        victim.go_on();
+    }
+    let before = sent(&node, fids);
+    let begin = Instant::now();
+    while sent(&node, fids).iter().zip(before).any(|(now, before)| *now < before + 100) {
+        assert!(begin.elapsed() < SOON, "the programs that were stopped do not go on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for program in &mut programs {
+        assert_eq!(program.heard(), None, "a connection ended");
+    }
+    drop(ask);
+    thread.join().expect("the bystander");
+    programs.iter_mut().for_each(Program::kill);
+    took.iter_mut().for_each(|times| times.sort());
+    println!(
+        "{stops} stops on {fids:?}: a bystander's round took {:?} (median), {:?} (slowest), without them {:?}, {:?}",
+        took[1][stops / 2],
+        took[1][stops - 1],
+        took[0][stops / 2],
+        took[0][stops - 1],
+    );
+    assert!(took[1][stops - 1] < UNDISTURBED, "{:?}", took[1][stops - 1]);
+}
+
+#[test]
+fn either_side_stopped_in_full_flow_holds_up_nobody_else() {
+    stopped_at_random([1, 2], stops(), false);
+}
+
+#[test]
+fn either_of_two_programs_on_one_function_stopped_holds_up_nobody_else() {
+    stopped_at_random([1, 1], stops() / 4, false);
+}
+
+#[test]
+fn either_side_stopped_where_copies_are_forbidden_holds_up_nobody_else() {
+    stopped_at_random([1, 2], stops() / 4, true);
+}
