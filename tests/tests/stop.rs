@@ -1,12 +1,13 @@
 //! SIGSTOP of either side in full flow, at random instants: whoever shares nothing with it goes on as if it were not there,
 //! its peer waits without losing the connection, and everything goes on after SIGCONT. IRONVERBS_STOPS says how often.
 
+use devmodel::state::QpRow;
+use driver::{SendOp, WcStatus};
 use ironverbs_tests::{
     bed::Chaos,
     end::{End, pair},
     program::{Program, Scratch, connect},
 };
-use driver::{SendOp, WcStatus};
 use node::runtime::{Node, NodeOptions, open_device_of};
 use std::{
     path::Path,
@@ -60,6 +61,39 @@ fn sent(node: &Node, fids: [u8; 2]) -> [u64; 2] {
     fids.map(|fid| node.adapter().region().counters(fid)[packets])
 }
 
+/// A bystander in a thread of its own, so that a round which hangs is seen and does not hang the test.
+struct Rounds {
+    ask: mpsc::Sender<()>,
+    answers: mpsc::Receiver<(Result<(), String>, Duration)>,
+}
+
+impl Rounds {
+    fn start(node: &Arc<Node>) -> Self {
+        let bystander = Bystander { node: node.clone(), ends: pair(node, 3, 4, 64 << 10).expect("a pair") };
+        let (ask, asked) = mpsc::channel::<()>();
+        let (answer, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            while asked.recv().is_ok() {
+                let begin = Instant::now();
+                let outcome = bystander.round();
+                if answer.send((outcome, begin.elapsed())).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { ask, answers }
+    }
+
+    /// How long a round took.
+    fn one(&self, when: &str) -> Duration {
+        self.ask.send(()).expect("the bystander lives");
+        let answer = self.answers.recv_timeout(SOON);
+        let (outcome, took) = answer.unwrap_or_else(|_| panic!("{when}: the bystander hangs"));
+        outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
+        took
+    }
+}
+
 fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(6), no_direct_copies, ..NodeOptions::default() };
@@ -67,36 +101,16 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     let mut programs = fids.map(|fid| start(&scratch, fid));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
     connect(&mut programs, &cards, SOON).expect("connected");
-
-    let (ask, asked) = mpsc::channel::<()>();
-    let (answer, answers) = mpsc::channel();
-    let bystander = Bystander { node: node.clone(), ends: pair(&node, 3, 4, 64 << 10).expect("a pair") };
-    // A thread of its own, so that a round which hangs is seen and does not hang the test.
-    let thread = std::thread::spawn(move || {
-        while asked.recv().is_ok() {
-            let begin = Instant::now();
-            let outcome = bystander.round();
-            if answer.send((outcome, begin.elapsed())).is_err() {
-                return;
-            }
-        }
-    });
-    let round = |when: &str| {
-        ask.send(()).expect("the bystander lives");
-        let (outcome, took) =
-            answers.recv_timeout(SOON).unwrap_or_else(|_| panic!("{when}: the bystander hangs"));
-        outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
-        took
-    };
+    let bystander = Rounds::start(&node);
     let mut random = Chaos { seed: 0x5151_0bad_cafe_0001, ..Chaos::default() };
     let mut took: [Vec<Duration>; 2] = Default::default();
     for stop in 0..stops {
         std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x1fff));
-        took[0].push(round("with nobody stopped"));
+        took[0].push(bystander.one("with nobody stopped"));
         let victim = &programs[random.draw() as usize >> 7 & 1];
         victim.stop();
         let begin = Instant::now();
-        took[1].push(round(&format!("stop {stop} of {}", victim.pid())));
+        took[1].push(bystander.one(&format!("stop {stop} of {}", victim.pid())));
         if stop % SOME == 0 {
             std::thread::sleep(LONG.saturating_sub(begin.elapsed()));
         }
@@ -111,8 +125,6 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     for program in &mut programs {
         assert_eq!(program.heard(), None, "a connection ended");
     }
-    drop(ask);
-    thread.join().expect("the bystander");
     programs.iter_mut().for_each(Program::kill);
     took.iter_mut().for_each(|times| times.sort());
     println!(
@@ -123,6 +135,32 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
         took[0][stops - 1],
     );
     assert!(took[1][stops - 1] < UNDISTURBED, "{:?}", took[1][stops - 1]);
+}
+
+/// Whoever cleans up after the dead has the node's lock: it must not wait for a stopped program that holds what the dead used.
+#[test]
+fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up_anybody() {
+    let scratch = Scratch::new();
+    let node = scratch.node(6).expect("a node");
+    let bystander = Rounds::start(&node);
+    let mut random = Chaos { seed: 0x00c0_ffee, ..Chaos::default() };
+    for round in 0..stops() / 10 {
+        let mut programs = [1, 2].map(|fid| start(&scratch, fid));
+        let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
+        connect(&mut programs, &cards, SOON).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x1fff));
+        let victim = random.draw() as usize >> 7 & 1;
+        programs[victim].stop();
+        programs[1 - victim].kill();
+        let took = bystander.one(&format!("round {round}"));
+        assert!(took < UNDISTURBED, "{took:?}");
+        programs[victim].go_on();
+        let status = programs[victim].expect("failed", SOON).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        assert_eq!(status, "RetryExcErr");
+    }
+    let left = |node: &Node| (1..=2).map(|fid| node.adapter().region().used::<QpRow>(fid)).sum::<u32>();
+    bystander.one("at the end");
+    assert_eq!(left(&node), 0, "queue pairs of the dead");
 }
 
 #[test]

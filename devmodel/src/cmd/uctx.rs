@@ -10,7 +10,7 @@ use crate::{
     Adapter,
     host::{Host, Party},
     pcie,
-    region::{Func, FunctionSet, Row},
+    region::{Func, FunctionSet, Patience, Row},
     state::{
         CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MemicRow,
         MkeyRow, PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
@@ -101,24 +101,26 @@ fn each<R: Row>(
 }
 
 impl Adapter {
-    /// Ends all user contexts of a party that is gone, on all functions: peers see requests that are not answered,
+    /// Ends all user contexts of a party that is gone on `functions`, those that it used: peers see requests that are not answered,
     /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions
-    /// that were locked: no others than those it used and those that these sent frames to.
-    pub fn reap(&self, host: &mut dyn Host, party: Party) -> (usize, FunctionSet) {
+    /// that were locked. `None` if somebody has one of them who is stopped: to be done again.
+    pub fn reap(
+        &self,
+        host: &mut dyn Host,
+        party: Party,
+        functions: FunctionSet,
+    ) -> Option<(usize, FunctionSet)> {
         let (mut ended, mut locked) = (0, 0);
-        for fid in self.functions() {
-            // Its own contexts do not change any more, so they may be looked for without the lock.
-            if !self.region().objects::<UctxRow>(fid).any(|(_, row)| row.head.party == party.0) {
-                continue;
-            }
-            let mut func = Func::lock(self.region(), fid, host);
+        for fid in self.functions().filter(|fid| functions & 1 << fid != 0) {
+            let mut func = Func::lock_with(self.region(), fid, host, Patience::UntilStopped)?;
             let mut uids = func.live::<UctxRow>();
             uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));
             uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
             drop(func);
-            locked |= pcie::purge_frames(self, host, fid) | 1 << fid;
+            // Also if they ended before, when this was not finished.
+            locked |= pcie::purge_frames(self, host, fid, Patience::UntilStopped)? | 1 << fid;
             ended += uids.len();
         }
-        (ended, locked)
+        Some((ended, locked))
     }
 }

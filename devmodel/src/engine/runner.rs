@@ -10,7 +10,7 @@ use crate::{
     host::{Host, Party, Rid},
     pcie,
     pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
-    region::{Func, FunctionSet, READY_SQ, Sync, WireRing},
+    region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -104,7 +104,8 @@ impl Runner {
     /// locked for that.
     #[cold]
     fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
-        let locked = pcie::purge_frames(adapter, host, fid);
+        // Endless patience does not run out.
+        let locked = pcie::purge_frames(adapter, host, fid, Patience::Endless).unwrap_or_default();
         let mut func = Func::lock(adapter.region(), fid, host);
         self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
         func.commit(host);

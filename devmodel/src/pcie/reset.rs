@@ -5,7 +5,7 @@ use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Rid},
     identity,
-    region::{Func, FunctionSet, Sync, Table, WireRing},
+    region::{Func, FunctionSet, Patience, Sync, Table, WireRing},
     state::{FunctionRow, MsixEntry},
     subnet,
 };
@@ -58,9 +58,15 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
 
 /// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
 /// transfers to and from that memory that began before are over. It waits for those who hold a function that `fid` has sent to,
-/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile.
+/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile. `None` when patience ran out:
+/// to be done again.
 #[must_use]
-pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
+pub(crate) fn purge_frames(
+    adapter: &Adapter,
+    host: &mut dyn Host,
+    fid: u8,
+    patience: Patience,
+) -> Option<FunctionSet> {
     let region = adapter.region();
     let hearers = || adapter.functions().filter(|other| region.may_refer(*other, fid));
     if hearers().any(|other| region.function_lock(other).is_anothers(host)) {
@@ -72,12 +78,12 @@ pub(crate) fn purge_frames(adapter: &Adapter, host: &mut dyn Host, fid: u8) -> F
         // Frames that a runner has in hand are those of a function it holds.
         let held = region.function_lock(other).holder().is_some();
         if held || WireRing::of(region, other).waits() {
-            let mut func = Func::lock(region, other, host);
+            let mut func = Func::lock_with(region, other, host, patience)?;
             func.fetch_pieces(host, Rid(fid));
             locked |= 1 << other;
         }
     }
-    locked
+    Some(locked)
 }
 
 impl Adapter {
@@ -85,47 +91,53 @@ impl Adapter {
     /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs. Returns the
     /// functions that were locked for it: others may have left work there meanwhile.
     pub fn reset(&self, host: &mut dyn Host, fid: u8) -> FunctionSet {
+        // Endless patience does not run out.
+        self.reset_with(host, fid, Patience::Endless).unwrap_or_default()
+    }
+
+    /// As [`reset`](Self::reset). `None` when patience ran out: to be done again.
+    pub fn reset_with(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         if fid >= self.region().functions() {
-            return 0;
+            return Some(0);
         }
-        let vfs = if fid == 0 { self.remove_vfs(host) } else { 0 };
+        let vfs = if fid == 0 { self.remove_vfs(host, patience)? } else { 0 };
         let pci_command = if fid == 0 { 0 } else { self.vf_memory_off() };
-        let locked = self.reset_registers(host, fid, pci_command, None);
+        let locked = self.reset_registers(host, fid, pci_command, None, patience)?;
         if fid == 0 && self.config().link_layer == LinkLayer::Infiniband {
-            (1..self.region().functions()).for_each(|vf| self.leave_subnet(host, vf));
+            (1..self.region().functions()).try_for_each(|vf| self.leave_subnet(host, vf, patience))?;
         }
-        vfs | locked
+        Some(vfs | locked)
     }
 
     /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's.
     #[cold]
-    fn leave_subnet(&self, host: &mut dyn Host, fid: u8) {
+    fn leave_subnet(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<()> {
         // Whoever is in no group has no business with the PF, which a program that is stopped may hold.
         if !subnet::is_in_a_group(self.region(), fid) {
-            return;
+            return Some(());
         }
-        let mut pf = Func::lock(self.region(), 0, host);
+        let mut pf = Func::lock_with(self.region(), 0, host, patience)?;
         loop {
             let more = subnet::group_port_gone(&mut pf, fid);
             pf.commit(host);
             if !more {
-                return;
+                return Some(());
             }
         }
     }
 
     /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.
-    /// For a PF whose user has only that one function, while others have the VFs.
-    pub fn reset_alone(&self, host: &mut dyn Host, fid: u8) -> FunctionSet {
+    /// For a PF whose user has only that one function, while others have the VFs. `None` when patience ran out: to be done again.
+    pub fn reset_alone(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         if fid != 0 {
-            return self.reset(host, fid);
+            return self.reset_with(host, fid, patience);
         }
         let mut sriov = [0; SriovCap::SIZE];
         {
-            let pf = Func::lock(self.region(), 0, host);
+            let pf = Func::lock_with(self.region(), 0, host, patience)?;
             sriov.copy_from_slice(&pf.function().config[SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE]);
         }
-        self.reset_registers(host, 0, 0, Some(&sriov))
+        self.reset_registers(host, 0, 0, Some(&sriov), patience)
     }
 
     fn reset_registers(
@@ -134,8 +146,9 @@ impl Adapter {
         fid: u8,
         pci_command: u32,
         sriov: Option<&[u8]>,
-    ) -> FunctionSet {
-        let mut func = Func::lock(self.region(), fid, host);
+        patience: Patience,
+    ) -> Option<FunctionSet> {
+        let mut func = Func::lock_with(self.region(), fid, host, patience)?;
         cmd::end_objects(&mut func, host, |_| true);
         defaults(&mut func, self.config());
         *func.function_mut(|f| &mut f.pci_command) = pci_command;
@@ -145,11 +158,11 @@ impl Adapter {
         }
         func.commit(host);
         drop(func);
-        let locked = purge_frames(self, host, fid);
-        Func::lock(self.region(), fid, host).forget_peers(host, self.functions());
+        let locked = purge_frames(self, host, fid, patience)?;
+        Func::lock_with(self.region(), fid, host, patience)?.forget_peers(host, self.functions());
         if self.config().link_layer == LinkLayer::Infiniband {
-            self.leave_subnet(host, fid);
+            self.leave_subnet(host, fid, patience)?;
         }
-        locked | 1 << fid
+        Some(locked | 1 << fid)
     }
 }

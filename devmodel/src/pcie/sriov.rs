@@ -5,7 +5,7 @@ use crate::{
     Adapter,
     host::Host,
     identity::BAR0_SIZE,
-    region::{Func, FunctionSet, Sync},
+    region::{Func, FunctionSet, Patience, Sync},
 };
 use hwspec::pcie::SRIOV_CAP;
 use std::sync::atomic::Ordering::Release;
@@ -69,7 +69,7 @@ impl Adapter {
                 func.commit(host);
                 self.region().sync(vf, Sync::Present).store(1, Release);
             }),
-            (true, false) => return self.remove_vfs(host),
+            (true, false) => return self.remove_vfs(host, Patience::Endless).unwrap_or_default(),
             (true, true) => (1..=last).for_each(|vf| {
                 let mut func = Func::lock(self.region(), vf, host);
                 let kept = func.function().pci_command & !VF_MEMORY_OFF;
@@ -81,12 +81,12 @@ impl Adapter {
         all
     }
 
-    /// Resets all VFs and takes them away. Returns the functions that were locked for it.
-    pub(super) fn remove_vfs(&self, host: &mut dyn Host) -> FunctionSet {
-        self.functions().skip(1).rev().fold(0, |locked, vf| {
+    /// Resets all VFs and takes them away. Returns the functions that were locked for it; `None` when patience ran out.
+    pub(super) fn remove_vfs(&self, host: &mut dyn Host, patience: Patience) -> Option<FunctionSet> {
+        self.functions().skip(1).rev().try_fold(0, |locked, vf| {
             // First no new frames, then the end of what is there.
             self.region().sync(vf, Sync::Present).store(0, Release);
-            locked | self.reset(host, vf)
+            Some(locked | self.reset_with(host, vf, patience)?)
         })
     }
 

@@ -3,7 +3,7 @@
 use super::{
     JournalStats, Region, Sync, Table, WireRing,
     journal::Journal,
-    lock::{Dead, Holding},
+    lock::{Dead, Holding, Patience},
 };
 use crate::{
     host::{Host, Iova, Rid},
@@ -100,6 +100,18 @@ impl<'r> Func<'r> {
             func.repair(host, dead);
         }
         func
+    }
+
+    /// As [`lock`](Self::lock). `None` when patience ran out.
+    #[inline(never)]
+    pub fn lock_with(region: &'r Region, fid: u8, host: &mut dyn Host, patience: Patience) -> Option<Self> {
+        let base = region.checked_base(fid);
+        let (lock, dead) = region.function_lock_at(base).acquire_with(host, patience)?;
+        let func = Self::locked(region, fid, base, lock);
+        if dead.is_any() {
+            func.repair(host, dead);
+        }
+        Some(func)
     }
 
     /// Finishes or takes back what dead holders left.

@@ -62,12 +62,13 @@ pub(super) struct Holding<'r> {
 /// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
 const ROUNDS_PER_CHECK: u32 = 4_000;
 
-/// How long to wait for a holder that lives.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+/// How long to wait for the holder of a lock that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
     /// Until it lets go.
     Endless,
-    /// Until the host says that it is stopped, see [`Host::relax`].
+    /// Until the host says that it is stopped, see [`Host::relax`]. For those who can do without the lock or come back later, and
+    /// have something that others wait for meanwhile.
     UntilStopped,
 }
 
@@ -93,23 +94,23 @@ impl Lock {
     /// Takes it for `host`'s party, waiting while its holder lives; and those who died with it, whose work is to be repaired.
     #[inline(always)]
     pub(super) fn acquire(&self, host: &mut dyn Host) -> (Holding<'_>, Dead) {
-        match self.enter(host) {
-            Some(holding) => (holding, Dead::default()),
-            None => loop {
-                if let Ok(taken) = self.acquire_as_any(host, Patience::Endless) {
-                    return taken;
-                }
-            },
+        loop {
+            if let Some(taken) = self.acquire_with(host, Patience::Endless) {
+                return taken;
+            }
         }
     }
 
-    /// As [`acquire`](Self::acquire), but gives up when the holder is stopped: a stopped program must not hold up those who only
-    /// want to hand something over and can do without.
+    /// As [`acquire`](Self::acquire). `None` when patience ran out.
     #[inline(always)]
-    pub(super) fn acquire_unless_stopped(&self, host: &mut dyn Host) -> Option<(Holding<'_>, Dead)> {
+    pub(super) fn acquire_with(
+        &self,
+        host: &mut dyn Host,
+        patience: Patience,
+    ) -> Option<(Holding<'_>, Dead)> {
         match self.enter(host) {
             Some(holding) => Some((holding, Dead::default())),
-            None => self.acquire_as_any(host, Patience::UntilStopped).ok(),
+            None => self.acquire_as_any(host, patience).ok(),
         }
     }
 
@@ -295,14 +296,15 @@ impl Lock {
         is(&self.holder) || is(&self.inside) || is(&self.owner)
     }
 
-    /// Takes it from `party`, which is dead; `repair` makes good what that left.
-    pub(super) fn free_of(&self, host: &mut dyn Host, party: Party, repair: impl FnOnce()) {
+    /// Takes it from `party`, which is dead; `repair` makes good what that left. `None` if somebody has it who is stopped.
+    pub(super) fn free_of(&self, host: &mut dyn Host, party: Party, repair: impl FnOnce()) -> Option<()> {
         if self.is_of(party) {
-            let (holding, _) = self.acquire(host);
+            let (holding, _) = self.acquire_with(host, Patience::UntilStopped)?;
             repair();
             holding.repaired();
             holding.release();
         }
+        Some(())
     }
 }
 
@@ -451,7 +453,7 @@ mod tests {
         // One that dies outside leaves nothing but what it owned.
         own(&lock, &mut owner);
         assert!(lock.is_of(Party(1)));
-        lock.free_of(&mut third, Party(1), || {});
+        assert_eq!(lock.free_of(&mut third, Party(1), || {}), Some(()));
         assert!(!lock.is_of(Party(1)) && lock.holder().is_none());
     }
 
@@ -490,15 +492,15 @@ mod tests {
         third.stopped.extend([1, 2]);
         // Stopped with the lock's first word, then as its owner.
         let (holding, _) = lock.acquire(&mut second);
-        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        assert!(lock.acquire_with(&mut third, Patience::UntilStopped).is_none());
         holding.release();
         own(&lock, &mut owner);
         let (holding, _) = lock.acquire(&mut owner);
-        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        assert!(lock.acquire_with(&mut third, Patience::UntilStopped).is_none());
         // The one who gave up is in nobody's way.
         holding.release();
         take(&lock, &mut second);
-        let (holding, dead) = lock.acquire_unless_stopped(&mut third).expect("nobody holds it");
+        let (holding, dead) = lock.acquire_with(&mut third, Patience::UntilStopped).expect("nobody holds it");
         assert!(!dead.is_any());
         holding.release();
     }
@@ -511,10 +513,10 @@ mod tests {
         let (holding, _) = lock.acquire(&mut owner);
         lock.holder.store(2, Relaxed);
         (third.stopped, third.dead) = ([1].into(), [2].into());
-        assert!(lock.acquire_unless_stopped(&mut third).is_none());
+        assert!(lock.acquire_with(&mut third, Patience::UntilStopped).is_none());
         assert_eq!(lock.holder.load(Relaxed), 2);
         holding.release();
-        let (holding, dead) = lock.acquire_unless_stopped(&mut third).expect("its owner left");
+        let (holding, dead) = lock.acquire_with(&mut third, Patience::UntilStopped).expect("its owner left");
         assert_eq!(dead, Dead([Some(Party(2)), None]));
         holding.repaired();
         holding.release();

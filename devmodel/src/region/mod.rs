@@ -26,7 +26,7 @@ pub use alloc::MttRange;
 pub use func::{Func, Held, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
-pub use lock::Lock;
+pub use lock::{Lock, Patience};
 pub use look::PortGlimpse;
 pub use memic::Memic;
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
@@ -350,20 +350,21 @@ impl Region {
     }
 
     /// Takes all locks from `party`, which is dead; what it was at is finished or taken back. Returns the functions that were
-    /// locked for that: others may have left work there meanwhile.
-    pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) -> FunctionSet {
+    /// locked for that: others may have left work there meanwhile. `None` if somebody has one of them who is stopped: to be done
+    /// again.
+    pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) -> Option<FunctionSet> {
         let mut held = 0;
         for fid in 0..self.functions() {
             if self.function_lock(fid).is_of(party) {
-                drop(Func::lock(self, fid, host));
+                drop(Func::lock_with(self, fid, host, Patience::UntilStopped)?);
                 held |= 1 << fid;
             }
-            self.ring_lock(fid).free_of(host, party, || WireRing::of(self, fid).recount());
+            self.ring_lock(fid).free_of(host, party, || WireRing::of(self, fid).recount())?;
         }
         for which in [Outlet::Uplink, Outlet::Capture] {
-            OutletRing::of(self, which).free_lock_of(host, party);
+            OutletRing::of(self, which).free_lock_of(host, party)?;
         }
-        held
+        Some(held)
     }
 
     fn new(

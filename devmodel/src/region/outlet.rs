@@ -5,7 +5,7 @@
 //! the tail is all a filler publishes, so one that dies leaves nothing behind but frames that are lost. Closed, which
 //! they are while nobody takes from them, they hold nothing.
 
-use super::{Region, lock::Lock};
+use super::{Patience, Region, lock::Lock};
 use crate::host::{Host, Party};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -95,10 +95,10 @@ impl<'r> OutletRing<'r> {
         unsafe { &*self.region.base.as_ptr().add(self.region.outlet_base(self.which) + LOCK).cast::<Lock>() }
     }
 
-    /// Frees the lock of a filler that died.
-    pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) {
+    /// Frees the lock of a filler that died. `None` if somebody has it who is stopped.
+    pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) -> Option<()> {
         // What it had not published nobody sees.
-        self.lock().free_of(host, party, || {});
+        self.lock().free_of(host, party, || {})
     }
 
     /// Bytes filled and not taken.
@@ -131,7 +131,7 @@ impl<'r> OutletRing<'r> {
             return false;
         }
         let need = HEAD + frame.len().next_multiple_of(8);
-        let Some((lock, dead)) = self.lock().acquire_unless_stopped(host) else {
+        let Some((lock, dead)) = self.lock().acquire_with(host, Patience::UntilStopped) else {
             self.word(Word::Lost).fetch_add(1, Relaxed);
             return false;
         };

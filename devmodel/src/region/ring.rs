@@ -5,7 +5,7 @@
 //! and a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
-use super::{Func, Region, Sync, Table, lock::Holding};
+use super::{Func, Patience, Region, Sync, Table, lock::Holding};
 use crate::host::{Host, Iova, Rid};
 use std::sync::atomic::{
     AtomicU16,
@@ -179,7 +179,7 @@ impl<'r> WireRing<'r> {
         // Who polls has the line that is written next: it comes while the lock is taken.
         let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
         super::prefetch_to_write(slot_of(self.region, base, tail).cast());
-        let (lock, dead) = self.region.ring_lock_at(base).acquire_unless_stopped(host)?;
+        let (lock, dead) = self.region.ring_lock_at(base).acquire_with(host, Patience::UntilStopped)?;
         let filler = Filler { region: self.region, fid: self.fid, base, lock };
         if dead.is_any() {
             self.recount();

@@ -8,7 +8,7 @@ use crate::{
     engine::Runner,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     pcie::MsixMessage,
-    region::{FunctionSet, Geometry, Region},
+    region::{FunctionSet, Geometry, Patience, Region},
 };
 use hwspec::pcie::SRIOV_CAP;
 use std::{
@@ -102,7 +102,7 @@ impl Function for Slot {
         });
     }
     fn reset(&self) {
-        self.board.drive(|adapter, _, host, _| adapter.reset_alone(host, self.fid));
+        self.board.drive(|adapter, _, host, _| adapter.reset_alone(host, self.fid, Patience::Endless));
     }
 }
 

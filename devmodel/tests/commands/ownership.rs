@@ -123,8 +123,12 @@ fn what_a_dead_party_owned_is_reaped() {
     let base = bed.base(0);
     let uid = bed.uid(0);
     let cqn = bed.cq(0, uid, &base);
-    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(9)), (0, 0), "somebody else died");
-    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1)).0, 1);
+    assert_eq!(
+        bed.adapter.reap(&mut bed.host, devmodel::host::Party(9), 1),
+        Some((0, 1)),
+        "somebody else died"
+    );
+    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).map(|(ended, _)| ended), Some(1));
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
     assert_eq!(
         name(&mut bed, 0, Opcode::DeallocPd, 0, base.pd).status(),

@@ -5,7 +5,7 @@ use super::{
     arena::{Arena, Owner},
     core::Core,
     dir,
-    file::{HEAD_LEN, MAGIC, Mapped, PARTIES, file_len},
+    file::{FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PARTIES, file_len},
     locks::{LockFile, NodeLock},
     parked::Parked,
     party::Me,
@@ -276,7 +276,8 @@ impl Drop for Node {
             return;
         }
         // Else our place is found and taken apart when this process has ended.
-        if let Ok(lock) = core.locks.lock() {
+        let is_opener = || (0..FUNCTIONS as u8).any(|fid| core.has_open(core.me.slot, fid));
+        if let Some(lock) = core.locks.lock().ok().filter(|_| !is_opener()) {
             Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
             core.place().state.store(0, Release);
             core.locks.end_life(core.me.slot);

@@ -6,13 +6,18 @@ use super::{
     core::Core,
     file::{FUNCTIONS, PARTIES, SERVED},
     locks::NodeLock,
+    memory::bits,
     party,
 };
-use devmodel::host::Party;
+use devmodel::{
+    host::Party,
+    region::{FunctionSet, Patience},
+};
 use std::sync::atomic::Ordering::*;
 
 impl Core {
-    /// Cleans up after all parties that died. Returns how many there were.
+    /// Cleans up after all parties that died. Returns how many there were; those that somebody who is stopped holds up are left for
+    /// later.
     pub fn reap(&self) -> Result<usize, NodeError> {
         let lock = self.locks.lock()?;
         Ok(self.reap_locked(&lock))
@@ -27,34 +32,37 @@ impl Core {
                 taken && *slot != self.me.slot && !party::lives(&self.map, self.locks, *slot)
             })
             .collect();
-        dead.iter().for_each(|slot| self.bury(*slot, lock));
-        dead.len()
+        dead.iter().filter(|slot| self.bury(**slot, lock).is_some()).count()
     }
 
-    /// Ends all that `slot` had. May be done again by the next if we die at it.
-    fn bury(&self, slot: u8, lock: &NodeLock) {
+    /// Ends all that `slot` had. May be done again by the next if we die at it, or if it returns `None`: somebody who is stopped
+    /// holds what it needs, and all others wait for the node's lock meanwhile.
+    fn bury(&self, slot: u8, lock: &NodeLock) -> Option<()> {
         let now = self.now();
+        let opened = (0..FUNCTIONS as u8).filter(|fid| self.has_open(slot, *fid));
+        let opened: FunctionSet = opened.fold(0, |set, fid| set | 1 << fid);
         self.drive(now, |runner, host| {
             // What they were at is finished or taken back.
-            let repaired = self.adapter.region().free_locks_of(host, Party(slot.into()));
-            let (_, reaped) = self.adapter.reap(host, Party(slot.into()));
+            let repaired = self.adapter.region().free_locks_of(host, Party(slot.into()))?;
+            let (_, reaped) = self.adapter.reap(host, Party(slot.into()), opened)?;
             // What others left to us while we held their functions.
             runner.run_waiting(&self.adapter, host, now, repaired | reaped);
-        });
-        for fid in 0..FUNCTIONS as u8 {
-            if self.has_open(slot, fid) {
-                self.strike(slot, fid, lock);
-                self.tell(fid, slot);
-            }
+            Some(())
+        })?;
+        for fid in bits(opened) {
+            self.strike(slot, fid, lock)?;
+            self.tell(fid, slot);
         }
         self.reap_outlets(slot, lock);
         Arena::new(&self.map, lock).free_all(Owner::Party(slot));
         self.map.header().reaped.fetch_add(1, Relaxed);
         self.map.parties()[usize::from(slot)].state.store(0, Release);
+        Some(())
     }
 
-    /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed.
-    pub fn strike(&self, slot: u8, fid: u8, lock: &NodeLock) {
+    /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed. `None` if somebody
+    /// who is stopped holds it up: `slot` is still an opener then, until it is cleaned up after.
+    pub fn strike(&self, slot: u8, fid: u8, lock: &NodeLock) -> Option<()> {
         let function = &self.map.functions()[usize::from(fid)];
         for vector in &function.vectors {
             let owner = vector.load(Acquire);
@@ -66,21 +74,22 @@ impl Core {
         let others = self.openers(fid).any(|other| other != slot);
         if function.server.load(Acquire) == u32::from(slot) {
             // Whoever does this reaches the client's memory as little as the client itself now does.
-            self.reset_alone(fid);
+            self.reset_alone(fid, Patience::UntilStopped)?;
             function.server.store(0, Release);
             if self.map.functions().iter().all(|function| function.server.load(Acquire) == 0) {
                 self.map.header().by_value.fetch_and(!SERVED, AcqRel);
             }
         } else if !others && fid != 0 {
-            self.clear(fid, lock);
+            self.clear(fid, lock)?;
         }
         // Last, so that who comes after a death here does all of it again.
         function.openers[usize::from(slot) / 64].fetch_and(!(1 << (slot % 64)), AcqRel);
         // Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any.
         let used = (0..FUNCTIONS as u8).any(|fid| self.openers(fid).next().is_some());
         if !used && self.map.functions()[0].shared.load(Acquire) != 0 {
-            self.clear(0, lock);
+            self.clear(0, lock)?;
         }
+        Some(())
     }
 
     /// Interrupts the other openers of `fid`: a driver that finds no event looks at what the dead held.
@@ -98,11 +107,12 @@ impl Core {
     }
 
     /// Resets a function that nobody has open and frees its memory.
-    fn clear(&self, fid: u8, lock: &NodeLock) {
-        self.reset_function(fid, lock);
+    fn clear(&self, fid: u8, lock: &NodeLock) -> Option<()> {
+        self.reset_function(fid, lock)?;
         Arena::new(&self.map, lock).free_all(Owner::Function(fid));
         let function = &self.map.functions()[usize::from(fid)];
         function.pending.store(0, Release);
         function.shared.store(0, Release);
+        Some(())
     }
 }

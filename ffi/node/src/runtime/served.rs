@@ -7,6 +7,7 @@
 use super::{NodeError, core::Core, file::SERVED, locks::NodeLock, node::Node};
 use devmodel::{
     pcie::MsixMessage,
+    region::Patience,
     serve::{Function, Guest},
 };
 use std::sync::{Arc, atomic::Ordering::*};
@@ -33,7 +34,7 @@ impl ServedFunction {
         core.reap_locked(&lock);
         core.not_served(fid)?;
         core.not_open(fid)?;
-        core.begin_serving(fid, &lock);
+        core.begin_serving(fid, &lock)?;
         drop(lock);
         // The others find out that we are here before anything is for us.
         core.meet();
@@ -77,7 +78,12 @@ impl Core {
         NodeError::InUse { fid, how, pids: slots.into_iter().map(pid).collect() }
     }
 
-    fn begin_serving(&self, fid: u8, _lock: &NodeLock) {
+    fn begin_serving(&self, fid: u8, _lock: &NodeLock) -> Result<(), NodeError> {
+        // Before it is ours: nobody uses it, but somebody who is stopped may still hold it.
+        self.reset_alone(fid, Patience::UntilStopped).ok_or_else(|| {
+            let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
+            NodeError::system(format!("reset iron{fid}, which a program that is stopped holds"))(busy)
+        })?;
         let slot = self.me.slot;
         let function = &self.map.functions()[usize::from(fid)];
         self.guest_place(fid).forget();
@@ -86,7 +92,7 @@ impl Core {
         function.server.store(slot.into(), Release);
         // A guest's memory is no other party's to read: what it sends goes as bytes.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);
-        self.reset_alone(fid);
+        Ok(())
     }
 }
 
@@ -99,7 +105,8 @@ impl Drop for ServedFunction {
         match core.locks.lock() {
             Ok(lock) => {
                 core.opens(self.fid).fetch_sub(1, AcqRel);
-                core.strike(core.me.slot, self.fid, &lock);
+                // What somebody who is stopped holds up is done when this process has ended.
+                let _ = core.strike(core.me.slot, self.fid, &lock);
                 self.guest.forget();
             }
             Err(error) => tracing::warn!(%error, "the function stays served until this process ends"),
@@ -157,6 +164,7 @@ impl Function for ServedFunction {
 
     fn reset(&self) {
         let core = self.core();
-        core.touch(core.now(), self.fid, |_, host| core.adapter.reset_alone(host, self.fid));
+        // Endless patience does not run out.
+        let _ = core.reset_alone(self.fid, Patience::Endless);
     }
 }

@@ -31,6 +31,8 @@ pub struct Waits {
     since: Option<(Party, Instant)>,
     /// Who made no progress for [`STUCK`], and when that was seen.
     stuck: Option<(Party, Instant)>,
+    /// Who was found stopped, when first and when last: those who come back later wait as well.
+    stopped: Option<(Party, Instant, Instant)>,
 }
 
 /// Of whom this program said on stderr that it waits for them, and when.
@@ -59,8 +61,15 @@ impl Waits {
             self.stuck = Some((party, now));
         }
         let stopped = self.is_known(party, now) || is_stopped(core, party);
-        if stopped && waited >= TELL {
-            core.tell_of_stopped(party);
+        if stopped {
+            let first = match self.stopped {
+                Some((before, first, last)) if before == party && now - last < KNOWN => first,
+                _ => begun,
+            };
+            self.stopped = Some((party, first, now));
+            if now - first >= TELL {
+                core.tell_of_stopped(party);
+            }
         }
         stopped
     }
@@ -111,10 +120,15 @@ impl Core {
         };
         let held: Vec<String> =
             (0..region.functions()).filter(holds).map(|fid| format!("iron{fid}")).collect();
-        let at = if held.is_empty() { "its device".into() } else { held.join(", ") };
-        eprintln!(
-            "ironverbs: {} is stopped in the middle of work on {at}: what needs that waits until it goes on or ends",
-            party::name(pid)
-        );
+        let who = party::name(pid);
+        match held.as_slice() {
+            [] => eprintln!(
+                "ironverbs: {who} is stopped: what only it can answer waits until it goes on or ends"
+            ),
+            held => eprintln!(
+                "ironverbs: {who} is stopped in the middle of work on {}: what needs that waits until it goes on or ends",
+                held.join(", ")
+            ),
+        }
     }
 }

@@ -23,6 +23,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::*},
     },
+    time::Duration,
 };
 
 /// Bytes of the block that openers of a function share.
@@ -61,6 +62,9 @@ fn refused(error: NodeError) -> io::Error {
         _ => io::Error::other(error.to_string()),
     }
 }
+
+/// Wait before a function is asked for again that a stopped program holds.
+const HELD_UP: Duration = Duration::from_millis(50);
 
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
@@ -235,7 +239,8 @@ impl Drop for Function {
         match core.locks.lock() {
             Ok(lock) => {
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
-                    core.strike(core.me.slot, self.fid, &lock);
+                    // What somebody who is stopped holds up is done when this process has ended.
+                    let _ = core.strike(core.me.slot, self.fid, &lock);
                     core.close_eventfds(self.fid);
                 }
             }
@@ -357,13 +362,19 @@ impl Transport for NodeTransport {
 
     fn reset(&self) -> io::Result<()> {
         let core = self.ours()?;
-        let lock = core.locks.lock().map_err(refused)?;
-        if self.fid() == 0 && core.vfs_in_use() {
-            // It would end the VFs under their programs.
-            return Err(errno(libc::EBUSY));
+        loop {
+            let lock = core.locks.lock().map_err(refused)?;
+            if self.fid() == 0 && core.vfs_in_use() {
+                // It would end the VFs under their programs.
+                return Err(errno(libc::EBUSY));
+            }
+            if core.reset_function(self.fid(), &lock).is_some() {
+                return Ok(());
+            }
+            // Somebody who is stopped has it: we wait, and those who want the node's lock do not.
+            drop(lock);
+            std::thread::sleep(HELD_UP);
         }
-        core.reset_function(self.fid(), &lock);
-        Ok(())
     }
 
     fn shared(&self) -> io::Result<DmaBlock> {

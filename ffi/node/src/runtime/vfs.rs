@@ -2,6 +2,7 @@
 
 use super::{NodeError, core::Core, locks::NodeLock};
 use crate::devices::MAX_VFS;
+use devmodel::region::Patience;
 use hwspec::pcie::SRIOV_CAP;
 use std::sync::atomic::Ordering::*;
 
@@ -56,24 +57,29 @@ impl Core {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())
     }
 
-    /// Resets function `fid`, and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone).
-    pub fn reset_alone(&self, fid: u8) {
+    /// Resets function `fid`, and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone). `None` when patience ran
+    /// out: to be done again.
+    pub fn reset_alone(&self, fid: u8, patience: Patience) -> Option<()> {
         let now = self.now();
         self.drive(now, |runner, host| {
-            let locked = self.adapter.reset_alone(host, fid);
+            let locked = self.adapter.reset_alone(host, fid, patience)?;
             runner.run_waiting(&self.adapter, host, now, locked);
-        });
+            Some(())
+        })
     }
 
-    /// Resets function `fid`. The PF's reset takes its VFs away (PCI Express 9.2.1.2); they come back empty.
-    pub fn reset_function(&self, fid: u8, lock: &NodeLock) {
+    /// Resets function `fid`. The PF's reset takes its VFs away (PCI Express 9.2.1.2); they come back empty. `None` if somebody
+    /// who is stopped holds it up: to be done again.
+    pub fn reset_function(&self, fid: u8, lock: &NodeLock) -> Option<()> {
         let now = self.now();
         self.drive(now, |runner, host| {
-            let locked = self.adapter.reset(host, fid);
+            let locked = self.adapter.reset_with(host, fid, Patience::UntilStopped)?;
             runner.run_waiting(&self.adapter, host, now, locked);
-        });
+            Some(())
+        })?;
         if fid == 0 {
             self.set_vfs(self.map.header().vfs.load(Acquire) as u8, lock);
         }
+        Some(())
     }
 }
