@@ -1,11 +1,14 @@
 #!/bin/sh
-# Installs from Debian what is missing on this machine, and nothing else.
+# Installs what is missing on this machine: packages of Debian and, for tests, cargo-nextest from crates.io.
 #
 #   scripts/install-deps.sh demo    to build, and to run the demonstration
-#   scripts/install-deps.sh test    also what the tests and benchmarks run or read
+#   scripts/install-deps.sh test    also what the tests and benchmarks run or read, and what runs the tests
 #
-# Needs root or sudo only when something is missing; without either it prints the command to run.
+# Needs root or sudo only when a package is missing; without either it prints the command to run.
 set -eu
+
+HERE=$(cd "$(dirname "$0")/.." && pwd)
+SET=${1:-demo}
 
 RUST=1.85
 PATH=$HOME/.cargo/bin:$PATH
@@ -13,10 +16,10 @@ export PATH DEBIAN_FRONTEND=noninteractive
 
 die() { echo "install-deps: $*" >&2; exit 1; }
 
-case ${1:-demo} in
+case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
 test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3" ;;
-*) die "unknown set '$1': demo or test" ;;
+*) die "unknown set '$SET': demo or test" ;;
 esac
 
 rust_is_new_enough() {
@@ -40,6 +43,12 @@ rust_packages() {
     fi
 }
 
+# What is not Debian's, once all packages are there.
+finish() {
+    [ "$SET" = demo ] || exec "$HERE/scripts/nextest.sh" install
+    exit 0
+}
+
 have_mlx5_ifc() { ls /usr/src/linux-headers-*/include/linux/mlx5/mlx5_ifc.h >/dev/null 2>&1; }
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
@@ -47,15 +56,15 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     for tool in gcc ib_read_lat ibv_devinfo; do
         command -v $tool >/dev/null || die "no apt-get here and no $tool: install perftest, libibverbs-utils and gcc"
     done
-    exit 0
+    finish
 fi
 
 missing=
 for package in $packages; do installed "$package" || missing="$missing $package"; done
 rust_is_new_enough && rust= || rust=wanted
 headers=
-[ "${1:-demo}" = demo ] || have_mlx5_ifc || headers=wanted
-[ -n "$missing$rust$headers" ] || exit 0
+[ "$SET" = demo ] || have_mlx5_ifc || headers=wanted
+[ -n "$missing$rust$headers" ] || finish
 
 if [ "$(id -u)" = 0 ]; then
     as_root=
@@ -84,3 +93,4 @@ fi
 # shellcheck disable=SC2086  # a list of package names
 apt install -y --no-install-recommends $missing || die "apt-get install$missing failed"
 rust_is_new_enough || die "Rust >= $RUST still not found on PATH"
+finish

@@ -1,12 +1,21 @@
 #!/bin/sh
-# All tests cargo knows, with nextest where it is installed: it gives every test a process of its own and a time limit.
+# All tests cargo knows, or those that the arguments, nextest's, choose: scripts/test-rust.sh -p ironverbs-hwspec
+#
+# nextest gives every test a process of its own and a time limit; scripts/nextest.sh says which nextest that is.
 set -eu
 
+HERE=$(cd "$(dirname "$0")/.." && pwd)
 CARGO=${CARGO:-cargo}
-if $CARGO nextest --version >/dev/null 2>&1; then
-    $CARGO nextest run --release --locked --workspace --no-fail-fast </dev/null
-    # nextest leaves documentation tests out.
-    $CARGO test --release --locked --workspace --doc --quiet </dev/null
-else
-    $CARGO test --release --locked --workspace --no-fail-fast </dev/null
-fi
+PATH=$HOME/.cargo/bin:$PATH
+export CARGO PATH
+
+nextest=$("$HERE/scripts/nextest.sh" path)
+[ -x "$nextest" ] || {
+    echo "test-rust: $nextest is missing: run scripts/nextest.sh install (make test does)" >&2
+    exit 1
+}
+cd "$HERE"
+[ $# -gt 0 ] || set -- --workspace
+"$nextest" nextest run --release --locked --no-fail-fast "$@" </dev/null
+# nextest leaves documentation tests out.
+[ "$*" != --workspace ] || $CARGO test --release --locked --workspace --doc --quiet </dev/null

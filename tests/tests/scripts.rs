@@ -19,9 +19,13 @@ fn programs(scratch: &Scratch, texts: &[(&str, &str)]) -> PathBuf {
     bin
 }
 
+fn of_the_tree(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
 /// A script of the tree, run with `bin` before the system's programs: how it ended, and what it printed.
 fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i32>, String) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(script);
+    let script = of_the_tree(script);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
         .args(["60", "sh"])
@@ -29,6 +33,8 @@ fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i
         .args(words)
         .current_dir(scratch.dir())
         .env("XDG_CACHE_HOME", scratch.dir().join("cache"))
+        .env("HOME", scratch.dir().join("home"))
+        .env_remove("CARGO")
         .env("PATH", path)
         .output()
         .unwrap();
@@ -95,4 +101,180 @@ fn the_whole_run_says_at_its_end_why_it_failed_and_waits_for_nobody() {
     let (code, said) = run(&scratch, &programs(&scratch, &[("make", stays)]), ".ci/run", &[]);
     assert_eq!((code, said.as_str()), (Some(0), "done\n"));
     assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+}
+
+/// A runner that says what it is told to run.
+const RUNNER: &str = r#"case "$*" in *--version) echo "cargo-nextest VERSION (of a test)" ;; *) echo "ours: $* by $CARGO" ;; esac"#;
+
+/// A cargo that makes the runner `RUNNER`, where and in the version that it is told, and counts how often. As a command of
+/// another version, installed for other projects, its `nextest` is the wrong one.
+const CARGO: &str = r#"
+case $1 in
+install)
+    echo made >>"$XDG_CACHE_HOME/made"
+    while [ $# -gt 0 ]; do
+        case $1 in --root) root=$2 ;; --version) version=${2#=} ;; esac
+        shift
+    done
+    mkdir -p "$root/bin"
+    sed "s/VERSION/$version/" "${0%/*}/runner" >"$root/bin/cargo-nextest"
+    chmod +x "$root/bin/cargo-nextest"
+    ;;
+nextest) echo "another nextest: $*" ;;
+*) echo "cargo $*" ;;
+esac"#;
+
+/// What `scripts/nextest.sh` and those who call it say in a scratch directory with a cargo of this text.
+struct Nextest {
+    scratch: Scratch,
+    bin: PathBuf,
+}
+
+impl Nextest {
+    fn with(cargo: &str) -> Self {
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.dir().join("cache")).unwrap();
+        let bin = programs(&scratch, &[("cargo", cargo), ("runner", RUNNER), ("cargo-nextest", CARGO)]);
+        Self { scratch, bin }
+    }
+
+    fn run(&self, script: &str, words: &[&str]) -> (Option<i32>, String) {
+        run(&self.scratch, &self.bin, script, words)
+    }
+
+    fn path(&self) -> PathBuf {
+        let (_, path) = self.run("scripts/nextest.sh", &["path"]);
+        PathBuf::from(path.trim())
+    }
+
+    fn installs(&self) {
+        let (code, said) = self.run("scripts/nextest.sh", &["install"]);
+        assert_eq!(code, Some(0), "{said}");
+    }
+
+    /// How often it was made.
+    fn made(&self) -> usize {
+        fs::read_to_string(self.scratch.dir().join("cache/made")).map_or(0, |lines| lines.lines().count())
+    }
+}
+
+#[test]
+fn the_runner_of_tests_is_made_once_outside_the_tree() {
+    let nextest = Nextest::with(CARGO);
+    for _ in 0..2 {
+        nextest.installs();
+        assert_eq!(nextest.made(), 1);
+    }
+    let path = nextest.path();
+    assert!(path.starts_with(nextest.scratch.dir().join("cache/ironverbs/tools")), "{}", path.display());
+    assert!(path.is_file());
+    // Nothing of its making stays, and nothing is where cargo keeps what is installed for all.
+    let tools = entries(&nextest.scratch.dir().join("cache/ironverbs/tools"));
+    assert!(tools.iter().all(|name| !name.contains("part")), "{tools:?}");
+    assert_eq!(entries(nextest.scratch.dir()), ["bin", "cache"]);
+}
+
+#[test]
+fn who_installs_at_the_same_time_waits_for_the_first() {
+    let slow = CARGO.replacen("install)", "install) sleep 1", 1);
+    let nextest = Nextest::with(&slow);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| nextest.installs());
+        }
+    });
+    assert_eq!(nextest.made(), 1);
+}
+
+#[test]
+fn a_runner_that_does_not_start_is_made_again() {
+    let nextest = Nextest::with(CARGO);
+    nextest.installs();
+    for broken in ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho cargo-nextest 0.1.0\n"] {
+        let before = nextest.made();
+        fs::write(nextest.path(), broken).unwrap();
+        nextest.installs();
+        assert_eq!(nextest.made(), before + 1, "{broken}");
+    }
+}
+
+#[test]
+fn tests_are_run_by_our_runner_whatever_else_is_installed() {
+    let nextest = Nextest::with(CARGO);
+    nextest.installs();
+    let (code, said) = nextest.run("scripts/test-rust.sh", &[]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        lines[0].starts_with("ours: nextest run --release --locked") && lines[0].ends_with("by cargo"),
+        "{said}"
+    );
+    assert!(lines[0].contains("--workspace"), "{said}");
+    assert!(lines[1].starts_with("cargo test") && lines[1].contains("--doc"), "{said}");
+    let (_, said) = nextest.run("scripts/test-rust.sh", &["-p", "one"]);
+    assert!(
+        said.starts_with("ours: nextest run") && said.contains("-p one") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+#[test]
+fn without_its_runner_no_test_is_run_in_another_way() {
+    let nextest = Nextest::with(CARGO);
+    let (code, said) = nextest.run("scripts/test-rust.sh", &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(nextest.path().to_str().unwrap()) && said.contains("nextest.sh install"), "{said}");
+}
+
+#[test]
+fn where_crates_io_is_out_of_reach_it_is_said_what_is_missing() {
+    let nextest = Nextest::with("echo 'error: could not resolve host: index.crates.io' >&2; exit 101");
+    let (code, said) = nextest.run("scripts/nextest.sh", &["install"]);
+    assert_eq!(code, Some(1), "{said}");
+    for words in ["could not resolve host", "is missing", nextest.path().to_str().unwrap(), "crates.io once"]
+    {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
+    assert!(!nextest.path().exists());
+    let tools = entries(&nextest.scratch.dir().join("cache/ironverbs/tools"));
+    assert!(tools.iter().all(|name| !name.contains("part")), "{tools:?}");
+    // What is there needs nobody's answer.
+    let there = Nextest::with(CARGO);
+    there.installs();
+    fs::write(there.bin.join("cargo"), "#!/bin/sh\nexit 101\n").unwrap();
+    there.installs();
+}
+
+#[test]
+fn the_settings_of_tests_ask_for_the_runner_that_is_installed() {
+    let nextest = Nextest::with(CARGO);
+    let path = nextest.path();
+    let folder = path.ancestors().nth(2).and_then(Path::file_name).and_then(|name| name.to_str()).unwrap();
+    let version = folder.strip_prefix("nextest-").unwrap();
+    let settings = fs::read_to_string(of_the_tree(".config/nextest.toml")).unwrap();
+    assert!(
+        settings.lines().any(|line| line == format!("nextest-version = \"{version}\"")),
+        "{version}: {settings}"
+    );
+}
+
+/// Nothing is missing but the runner.
+#[test]
+fn what_tests_need_comes_with_their_runner_and_what_the_demonstration_needs_does_not() {
+    let nextest = Nextest::with(CARGO);
+    programs(
+        &nextest.scratch,
+        &[
+            ("dpkg-query", "echo installed"),
+            ("apt-get", "echo apt-get; exit 1"),
+            ("rustc", "echo rustc 1.85.0"),
+            ("ls", ""),
+        ],
+    );
+    let (code, said) = nextest.run("scripts/install-deps.sh", &["demo"]);
+    assert_eq!((code, said.as_str(), nextest.made()), (Some(0), "", 0));
+    let (code, said) = nextest.run("scripts/install-deps.sh", &["test"]);
+    assert_eq!((code, nextest.made()), (Some(0), 1), "{said}");
+    assert!(nextest.path().is_file());
 }
