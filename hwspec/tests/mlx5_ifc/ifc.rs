@@ -46,6 +46,13 @@ impl Ifc {
         let mut shape = Shape::default();
         while !c.eat('}') {
             let keyword = c.name().expect("a member");
+            // Newer headers name arrays without a length so. They take no room.
+            if keyword == "DECLARE_FLEX_ARRAY" {
+                while !c.eat(';') {
+                    c.next().expect("an end after DECLARE_FLEX_ARRAY");
+                }
+                continue;
+            }
             let start = if union { 0 } else { shape.size };
             let mut inner = Shape::default();
             match keyword {
@@ -87,5 +94,17 @@ impl Ifc {
             shape.size = if union { shape.size.max(width) } else { start + width };
         }
         shape
+    }
+}
+
+#[test]
+fn arrays_without_a_length_take_no_room() {
+    let old = "struct mlx5_ifc_list_bits { u8 count[0x10]; struct mlx5_ifc_entry_bits entry[]; };";
+    let new = "struct mlx5_ifc_list_bits { u8 count[0x10]; \
+               union { DECLARE_FLEX_ARRAY(struct mlx5_ifc_entry_bits, entry); DECLARE_FLEX_ARRAY(u8, byte); }; };";
+    for list in [old, new] {
+        let ifc = Ifc::parse(&format!("struct mlx5_ifc_entry_bits {{ u8 a[0x20]; }}; {list}"));
+        let shape = ifc.shape("list").expect("it is there");
+        assert_eq!((shape.size, &shape.fields), (16, &BTreeMap::from([("count".into(), (0, 16))])), "{list}");
     }
 }

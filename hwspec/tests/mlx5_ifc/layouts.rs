@@ -33,6 +33,9 @@ const MOVED: &[(&str, &str)] = &[
     ("odp_cap", "dc_odp_caps"),
     ("nic_vport_context", "allowed_list_size"),
     ("query_qp_out", "*"),
+    ("flow_table_context", "sw_owner_icm_root_1"),
+    ("flow_table_context", "sw_owner_icm_root_0"),
+    ("ppcnt_reg", "prio_tc"),
 ];
 
 /// Named fields of Linux 6.1 that we leave out, and why.
