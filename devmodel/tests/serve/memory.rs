@@ -149,15 +149,6 @@ fn only_files_in_memory_or_on_disk_are_mapped() {
     c.enable();
 }
 
-/// Ends the threads of a test, also of one that fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 fn shown(memory: &GuestMemory, file: &File, len: u64) {
     let fd = OwnedFd::from(file.try_clone().expect("a descriptor"));
     memory.map(BASE, len, 3, Some((fd, 0))).expect("a window");
@@ -169,7 +160,7 @@ fn when_an_unmap_returns_writers_in_other_threads_are_done() {
     let (memory, file) = (GuestMemory::default(), memfd(LEN));
     let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let _over = Over(&over);
+        let _stop = testkit::Stop(&over);
         for fill in [1, 2] {
             let (memory, over, written) = (&memory, &over, &written);
             scope.spawn(move || {
@@ -203,7 +194,7 @@ fn copies_both_ways_and_windows_that_come_and_go_do_not_wait_for_each_other() {
     let files = [memfd(LEN), memfd(LEN)];
     let (over, copied) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let _over = Over(&over);
+        let _stop = testkit::Stop(&over);
         // As functions 1 and 2: who is lower is locked first, whichever way the copy goes.
         for (from, to, swapped) in [(&a, &b, false), (&b, &a, true), (&a, &a, false)] {
             let (over, copied) = (&over, &copied);

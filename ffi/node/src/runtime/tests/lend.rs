@@ -1,4 +1,7 @@
 //! Memory of programs that is lent to the node and comes back.
+//!
+//! What may be lent depends on the whole process: its credit, its mappings, its threads and its handlers of fork. So each of
+//! these tests has a process of its own.
 #![allow(unsafe_code)]
 
 use super::bed::{Other, Pages, Scratch, eventually, listen, say};
@@ -77,6 +80,7 @@ fn is_private(at: *const u8) -> bool {
 
 #[test]
 fn lent_memory_is_the_programs_and_the_devices_and_comes_back() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(4);
     pages.bytes()[0x1234] = 7;
@@ -92,6 +96,7 @@ fn lent_memory_is_the_programs_and_the_devices_and_comes_back() {
 
 #[test]
 fn memory_with_anything_else_in_its_pages_stays() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(1);
     let iova = bed.map(pages.base(), 4096, Access::BOTH);
@@ -106,6 +111,7 @@ fn memory_with_anything_else_in_its_pages_stays() {
 
 #[test]
 fn stacks_files_and_read_only_windows_stay_what_they_are() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut local = [0u8; 3 * 4096];
     let base = local.as_mut_ptr().wrapping_add(local.as_ptr().align_offset(4096));
@@ -124,6 +130,7 @@ fn stacks_files_and_read_only_windows_stay_what_they_are() {
 
 #[test]
 fn registrations_share_what_is_lent_until_the_last_ends() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(4);
     let base = pages.base();
@@ -139,6 +146,7 @@ fn registrations_share_what_is_lent_until_the_last_ends() {
 
 #[test]
 fn a_registration_that_overlaps_keeps_what_is_lent() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(4);
     let base = pages.base();
@@ -158,6 +166,7 @@ fn a_registration_that_overlaps_keeps_what_is_lent() {
 
 #[test]
 fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(4);
     let iova = bed.lend(&mut pages);
@@ -189,6 +198,7 @@ fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
 
 #[test]
 fn other_memory_at_the_same_place_is_another_registration() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(2);
     let first = bed.lend(&mut pages);
@@ -210,6 +220,7 @@ fn other_memory_at_the_same_place_is_another_registration() {
 
 #[test]
 fn memory_that_may_not_be_read_comes_back_too() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(2);
     let iova = bed.lend(&mut pages);
@@ -228,6 +239,7 @@ fn memory_that_may_not_be_read_comes_back_too() {
 
 #[test]
 fn a_threads_own_variables_stay_where_they_are() {
+    testkit::alone!();
     let bed = Bed::new();
     // SAFETY: an address.
     let errno = unsafe { libc::__errno_location() } as usize & !0xfff;
@@ -238,6 +250,7 @@ fn a_threads_own_variables_stay_where_they_are() {
 
 #[test]
 fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(1);
     pages.bytes()[100] = 1;
@@ -263,6 +276,7 @@ fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
 
 #[test]
 fn a_child_of_fork_has_its_own_copy() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(2);
     pages.bytes()[100] = 1;
@@ -299,6 +313,7 @@ fn a_child_of_fork_has_its_own_copy() {
 
 #[test]
 fn threads_that_write_meanwhile_lose_nothing() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut pages = Pages::new(2);
     let stop = AtomicBool::new(false);
@@ -306,6 +321,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
         // SAFETY: two pages of words; everybody uses atomics.
         unsafe { std::slice::from_raw_parts(pages.base().cast(), 1024) };
     let done = std::thread::scope(|scope| {
+        let _stop = testkit::Stop(&stop);
         let threads = [3usize, 700].map(|at| {
             let (stop, words) = (&stop, &words);
             scope.spawn(move || {
@@ -333,6 +349,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
 
 #[test]
 fn a_program_that_leaves_the_node_keeps_its_memory() {
+    testkit::alone!();
     let scratch = Scratch::new();
     let mut pages = Pages::new(3);
     pages.bytes().fill(0x5a);
@@ -348,6 +365,7 @@ fn a_program_that_leaves_the_node_keeps_its_memory() {
 
 #[test]
 fn nothing_is_lent_to_a_node_whose_programs_keep_apart() {
+    testkit::alone!();
     let scratch = Scratch::new();
     let node = scratch.node_with(&NodeOptions { no_direct_copies: true, ..NodeOptions::default() });
     let transport = NodeTransport::open(&node, 1).unwrap();
@@ -359,6 +377,7 @@ fn nothing_is_lent_to_a_node_whose_programs_keep_apart() {
 
 #[test]
 fn there_is_an_end_to_what_a_program_lends() {
+    testkit::alone!();
     let bed = Bed::new();
     let mut many = Pages::new(600);
     let base = many.base();
@@ -395,12 +414,14 @@ fn with_a_lender(env: &[(&str, &str)]) -> (Scratch, Arc<Node>, Other, u64) {
 
 #[test]
 fn a_program_may_forbid_that_its_memory_is_lent() {
+    testkit::alone!();
     let (_scratch, _node, _other, iova) = with_a_lender(&[("IRONVERBS_LEND", "0")]);
     assert!(arena_offset(iova).is_none(), "{iova:#x} lies in the arena");
 }
 
 #[test]
 fn a_region_of_whole_pages_is_lent_and_one_of_parts_is_not() {
+    testkit::alone!();
     let scratch = Scratch::new();
     let node = scratch.node();
     let device = open_device_of(&node, 1).unwrap();
@@ -421,6 +442,7 @@ fn a_region_of_whole_pages_is_lent_and_one_of_parts_is_not() {
 
 #[test]
 fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_killed() {
+    testkit::alone!();
     let (_scratch, node, mut other, iova) = with_a_lender(&[]);
     let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());
     let mut seen = [0; 2];
@@ -438,6 +460,7 @@ fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_kille
 
 #[test]
 fn who_died_has_no_memory_any_more_even_before_it_is_cleaned_up_after() {
+    testkit::alone!();
     let (_scratch, node, mut other, iova) = with_a_lender(&[]);
     let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());
     let put = || {

@@ -1,0 +1,51 @@
+//! An end to threads that spin.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Sets a flag when it is dropped, also by a panic.
+///
+/// `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would keep
+/// a test that has failed from ending, unless the body holds one of these:
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+///
+/// let over = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     let _stop = testkit::Stop(&over);
+///     scope.spawn(|| while !over.load(Relaxed) {});
+///     assert_eq!(1 + 1, 2);
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_body_that_fails_ends_its_threads() {
+        crate::alone!();
+        let over = AtomicBool::new(false);
+        let body = || {
+            std::thread::scope(|scope| {
+                let _stop = Stop(&over);
+                scope.spawn(|| {
+                    while !over.load(Relaxed) {
+                        std::thread::yield_now();
+                    }
+                });
+                panic!("on purpose");
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(body)).is_err());
+    }
+}
