@@ -68,7 +68,7 @@ test-guest: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe
 	timeout 2400 $(TARGET)/release/guest test $(GUEST)
 
-# `make demo` on a bare Debian 12 and 13; needs root.
+# `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.
 test-fresh:
 	scripts/fresh.sh
 

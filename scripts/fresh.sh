@@ -1,11 +1,16 @@
 #!/bin/sh
 # Does what the README promises a newcomer, on a Debian with nothing installed.
 #
-#   scripts/fresh.sh [SUITE..] [-- COMMAND..]     suites: bookworm trixie (both); command: make demo
+#   scripts/fresh.sh [SUITE..] [-- COMMAND..]     suites: bookworm trixie (both); command: make demo, then make test
 #
 # Each suite is a minimal debootstrap folder kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/fresh and never changed: the
-# command runs in an overlay of it, on a copy of the committed tree, and all it made is thrown away. Needs root.
+# command runs in an overlay of it, on a copy of the committed tree, and all it made is thrown away. Rust is Debian's own.
+# Needs root, and for make test an hour and some 15 GB for each suite.
 set -eu
+
+# Minutes each command may take.
+DEMO=30
+TEST=120
 
 # A Debian mirror; debootstrap's own choice if not set.
 MIRROR=${IRONVERBS_MIRROR:-}
@@ -17,7 +22,7 @@ die() { echo "fresh: $*" >&2; exit 1; }
 suites=
 while [ $# -gt 0 ] && [ "$1" != -- ]; do suites="$suites $1"; shift; done
 [ $# = 0 ] || shift
-[ $# -gt 0 ] || set -- make demo
+[ $# -gt 0 ] || set -- sh -ec "timeout -k 30 ${DEMO}m make demo; timeout -k 30 ${TEST}m make test"
 [ "$(id -u)" = 0 ] || die "needs root"
 command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
 
@@ -37,14 +42,19 @@ for suite in ${suites:-bookworm trixie}; do
     echo "fresh: $* on a bare $suite"
     status=0
     # shellcheck disable=SC2016  # expanded by the inner shell
-    timeout 3000 unshare -m sh -c '
+    timeout -k 30 $((DEMO + TEST + 10))m unshare -m sh -c '
         set -eu
         base=$1 work=$2 here=$3
         shift 3
         mount --make-rslave /
-        mkdir "$work/upper" "$work/layer" "$work/root"
+        mkdir "$work/upper" "$work/layer" "$work/root" "$work/cache"
         mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/layer" overlay "$work/root"
         for dir in proc sys dev; do mount --rbind "/$dir" "$work/root/$dir"; done
+        # Nodes of this machine are not those of a new one.
+        mount -t tmpfs shm "$work/root/dev/shm"
+        # What is kept in the cache may be the base of an overlay, which an overlay may not.
+        mkdir "$work/root/root/.cache"
+        mount --bind "$work/cache" "$work/root/root/.cache"
         cp /etc/resolv.conf "$work/root/etc/resolv.conf"
         # Where the host trusts more authorities than Debian does, downloads in the folder need them too.
         cp /etc/ssl/certs/ca-certificates.crt "$work/root/etc/host-authorities.crt" 2>/dev/null || true
@@ -52,8 +62,12 @@ for suite in ${suites:-bookworm trixie}; do
         git -c "safe.directory=*" -C "$here" archive HEAD | tar -x -C "$work/root/root/ironverbs"
         authorities=
         [ ! -e "$work/root/etc/host-authorities.crt" ] || authorities=CARGO_HTTP_CAINFO=/etc/host-authorities.crt
-        exec chroot "$work/root" env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin $authorities \
-            sh -c "cd /root/ironverbs && exec \"\$@\"" sh "$@"
+        # Not by chroot, in which the kernel allows nobody a user namespace.
+        cd "$work/root"
+        pivot_root . .
+        umount -l .
+        cd /root/ironverbs
+        exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin $authorities "$@"
     ' sh "$ROOM/$suite" "$work" "$HERE" "$@" </dev/null || status=$?
     rm -rf "$work"
     [ $status = 0 ] || die "$suite: '$*' ended with $status"

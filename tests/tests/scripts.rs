@@ -278,3 +278,34 @@ fn what_tests_need_comes_with_their_runner_and_what_the_demonstration_needs_does
     assert_eq!((code, nextest.made()), (Some(0), 1), "{said}");
     assert!(nextest.path().is_file());
 }
+
+#[test]
+fn a_fresh_debian_shows_the_demonstration_and_then_runs_the_tests() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.dir().join("cache")).unwrap();
+    // In place of the mounts: what is to be run there, on which folder.
+    let inside = r#"while [ "$1" != sh ] || [ "$2" = -c ]; do shift; done
+echo "in ${2##*/}"; shift 4; "$@""#;
+    let make = r#"echo "make $*"; [ "$*" != "$FAILS" ]"#;
+    let bin = programs(
+        &scratch,
+        &[("debootstrap", DEBOOTSTRAP), ("id", "echo 0"), ("unshare", inside), ("make", make)],
+    );
+    let fresh = |words: &[&str]| run(&scratch, &bin, "scripts/fresh.sh", words);
+    let told = |said: &str| -> Vec<String> {
+        said.lines().filter(|line| !line.starts_with("fresh:")).map(String::from).collect()
+    };
+    let (code, said) = fresh(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    let both = ["make demo", "make test"];
+    assert_eq!(told(&said), [&["in bookworm"], &both[..], &["in trixie"], &both[..]].concat(), "{said}");
+    let (code, said) = fresh(&["trixie", "--", "make", "other"]);
+    assert_eq!((code, told(&said)), (Some(0), vec!["in trixie".into(), "make other".into()]), "{said}");
+    // What fails ends it, with the suite's name, and leaves nothing behind.
+    programs(&scratch, &[("make", &make.replace("$FAILS", "demo"))]);
+    let (code, said) = fresh(&["bookworm"]);
+    assert_eq!((code, told(&said)), (Some(1), vec!["in bookworm".into(), "make demo".into()]), "{said}");
+    assert!(said.contains("fresh: bookworm: ") && said.contains("ended with 1"), "{said}");
+    let kept = entries(&scratch.dir().join("cache/ironverbs/fresh"));
+    assert_eq!(kept, ["bookworm", "bookworm.log", "trixie", "trixie.log"]);
+}
