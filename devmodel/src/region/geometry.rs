@@ -80,21 +80,23 @@ impl Geometry {
 
     /// First byte of function `fid`'s block.
     pub(super) fn function_base(&self, fid: u8) -> usize {
-        self.outlet_base(Outlet::Capture)
-            + outlet::WORDS
-            + self.outlet_size(Outlet::Capture)
-            + fid as usize * self.block()
+        self.outlet_base(Outlet::Capture) + self.outlet_lanes(Outlet::Capture) + fid as usize * self.block()
     }
 
     /// First byte of an outlet: they lie before the functions.
     pub(super) fn outlet_base(&self, which: Outlet) -> usize {
         match which {
             Outlet::Uplink => PAGE,
-            Outlet::Capture => PAGE + outlet::WORDS + self.outlet_size(Outlet::Uplink),
+            Outlet::Capture => PAGE + self.outlet_lanes(Outlet::Uplink),
         }
     }
 
-    /// Bytes of an outlet's ring.
+    /// Bytes of all lanes of an outlet.
+    fn outlet_lanes(&self, which: Outlet) -> usize {
+        outlet::LANES * (outlet::WORDS + self.outlet_size(which))
+    }
+
+    /// Bytes of the ring of each lane of an outlet.
     pub(super) fn outlet_size(&self, which: Outlet) -> usize {
         match which {
             Outlet::Uplink => 1 << self.log_uplink,

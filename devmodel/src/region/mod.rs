@@ -37,7 +37,7 @@ use crate::host::{Host, Party};
 use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720d;
+const MAGIC: u64 = 0x6972_6f6e_7665_720e;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;

@@ -4,6 +4,9 @@
 //! Whoever runs the pipeline fills them, under a small lock of their own; one party takes from each. As in a receive ring
 //! the tail is all a filler publishes, so one that dies leaves nothing behind but frames that are lost. Closed, which
 //! they are while nobody takes from them, they hold nothing.
+//!
+//! A filler may be stopped while it holds the lock, for as long as somebody likes. So each outlet has several rings, its lanes:
+//! whoever finds the filler of one stopped takes the next. Nearly always all frames go through the first.
 
 use super::{Patience, Region, lock::Lock};
 use crate::host::{Host, Party};
@@ -18,14 +21,16 @@ pub enum Outlet {
     Capture,
 }
 
-/// Bytes of the words below.
+/// Lanes of an outlet. As many fillers but one may be stopped in the middle of a frame.
+pub(super) const LANES: usize = 4;
+/// Bytes of the words below, of each lane.
 pub(super) const WORDS: usize = 4096;
 /// Bytes of a record before its frame: length, sender, time.
 const HEAD: usize = 16;
 /// The longest frame: a jumbo frame of Ethernet.
 pub const MAX_FRAME: usize = 9216;
 
-/// Words of an outlet.
+/// Words of a lane. [`Word::Lost`] and [`Word::Open`] are used in the first one only, for all.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
@@ -65,81 +70,118 @@ impl<'r> OutletRing<'r> {
         Self { region, which }
     }
 
-    #[inline]
-    fn word(&self, word: Word) -> &'r AtomicU32 {
-        let at = self.region.outlet_base(self.which) + word as usize;
-        // SAFETY: the memory holds the outlets of the geometry (checked when the region is made), which begin with these words;
-        // aligned, as outlets start at pages; only ever used as an atomic.
-        unsafe { &*self.region.base.as_ptr().add(at).cast::<AtomicU32>() }
+    fn lane(&self, index: usize) -> Lane<'r> {
+        let size = self.region.geometry().outlet_size(self.which);
+        let base = self.region.outlet_base(self.which) + index * (WORDS + size);
+        Lane { region: self.region, base, size }
     }
 
-    /// Bytes of the ring, a power of two.
-    fn size(&self) -> usize {
-        self.region.geometry().outlet_size(self.which)
+    fn lanes(&self) -> impl Iterator<Item = Lane<'r>> + use<'r> {
+        let this = *self;
+        (0..LANES).map(move |index| this.lane(index))
     }
 
     /// Whether somebody takes from it.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.word(Word::Open).load(Relaxed) != 0
+        self.lane(0).word(Word::Open).load(Relaxed) != 0
     }
 
     /// Opens it, empty, or closes it. For the party that takes from it, or that follows one that died.
     pub fn open(&self, open: bool) {
-        self.word(Word::Head).store(self.word(Word::Tail).load(Acquire), Release);
-        self.word(Word::Open).store(open.into(), Release);
+        self.lanes().for_each(|lane| lane.empty());
+        self.lane(0).word(Word::Open).store(open.into(), Release);
     }
 
-    fn lock(&self) -> &'r Lock {
-        // SAFETY: as for the words, between which it lies.
-        unsafe { &*self.region.base.as_ptr().add(self.region.outlet_base(self.which) + LOCK).cast::<Lock>() }
-    }
-
-    /// Frees the lock of a filler that died. `None` if somebody has it who is stopped.
+    /// Frees the locks of a filler that died. `None` if somebody has one who is stopped.
     pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) -> Option<()> {
         // What it had not published nobody sees.
-        self.lock().free_of(host, party, || {})
+        self.lanes().try_for_each(|lane| lane.lock().free_of(host, party, || {}))
     }
 
-    /// Bytes filled and not taken.
-    fn used(&self) -> usize {
-        let head = self.word(Word::Head).load(Acquire);
-        (self.word(Word::Tail).load(Acquire).wrapping_sub(head) as usize).min(self.size())
-    }
-
-    /// Bytes free, about.
+    /// Bytes free, about: so many fit whichever lane a frame takes.
     #[inline]
     pub fn free(&self) -> usize {
-        self.size() - self.used()
+        self.lanes().map(|lane| lane.size - lane.used()).min().unwrap_or(0)
     }
 
     /// Whether a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
-        self.word(Word::Head).load(Relaxed) != self.word(Word::Tail).load(Acquire)
+        self.lanes().any(|lane| lane.waits())
     }
 
     /// Frames that found no room, ever.
     pub fn lost(&self) -> u32 {
-        self.word(Word::Lost).load(Relaxed)
+        self.lane(0).word(Word::Lost).load(Relaxed)
     }
 
-    /// Appends a frame. False if nobody takes from the outlet, or there is no room or a stopped program holds its lock (which is
+    /// Appends a frame. False if nobody takes from the outlet, or there is no room or a stopped program in every lane (which is
     /// counted).
     pub fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
         if !self.is_open() {
             return false;
         }
+        let pushed = self.lanes().find_map(|lane| lane.push(host, left, frame)).unwrap_or(false);
+        if !pushed {
+            self.lane(0).word(Word::Lost).fetch_add(1, Relaxed);
+        }
+        pushed
+    }
+
+    /// Takes the oldest frame into `frame`. For the one party that opened it.
+    pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
+        let waiting = self.lanes().filter_map(|lane| Some((lane.front()?.0.now, lane)));
+        waiting.min_by_key(|(now, _)| *now).and_then(|(_, lane)| lane.pop(frame))
+    }
+}
+
+/// One of the rings of an outlet.
+struct Lane<'r> {
+    region: &'r Region,
+    base: usize,
+    /// Bytes of the ring, a power of two.
+    size: usize,
+}
+
+impl<'r> Lane<'r> {
+    #[inline]
+    fn word(&self, word: Word) -> &'r AtomicU32 {
+        let at = self.base + word as usize;
+        // SAFETY: the memory holds the outlets of the geometry (checked when the region is made), whose lanes begin with these
+        // words; aligned, as lanes start at pages; only ever used as an atomic.
+        unsafe { &*self.region.base.as_ptr().add(at).cast::<AtomicU32>() }
+    }
+
+    fn lock(&self) -> &'r Lock {
+        // SAFETY: as for the words, between which it lies.
+        unsafe { &*self.region.base.as_ptr().add(self.base + LOCK).cast::<Lock>() }
+    }
+
+    fn empty(&self) {
+        self.word(Word::Head).store(self.word(Word::Tail).load(Acquire), Release);
+    }
+
+    /// Bytes filled and not taken.
+    fn used(&self) -> usize {
+        let head = self.word(Word::Head).load(Acquire);
+        (self.word(Word::Tail).load(Acquire).wrapping_sub(head) as usize).min(self.size)
+    }
+
+    #[inline]
+    fn waits(&self) -> bool {
+        self.word(Word::Head).load(Relaxed) != self.word(Word::Tail).load(Acquire)
+    }
+
+    /// Appends a frame, and whether there was room for it. `None` if a stopped program holds the lane.
+    fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> Option<bool> {
         let need = HEAD + frame.len().next_multiple_of(8);
-        let Some((lock, dead)) = self.lock().acquire_with(host, Patience::UntilStopped) else {
-            self.word(Word::Lost).fetch_add(1, Relaxed);
-            return false;
-        };
+        let (lock, dead) = self.lock().acquire_with(host, Patience::UntilStopped)?;
         if dead.is_any() {
             // What it had not published nobody sees.
             lock.repaired();
         }
-        let room = frame.len() <= MAX_FRAME && need <= self.free();
+        let room = frame.len() <= MAX_FRAME && need <= self.size - self.used();
         if room {
             let tail = self.word(Word::Tail).load(Relaxed);
             let mut head = [0; HEAD];
@@ -149,44 +191,46 @@ impl<'r> OutletRing<'r> {
             self.write(tail, &head);
             self.write(tail.wrapping_add(HEAD as u32), frame);
             self.word(Word::Tail).store(tail.wrapping_add(need as u32), Release);
-        } else {
-            self.word(Word::Lost).fetch_add(1, Relaxed);
         }
         lock.release();
-        room
+        Some(room)
     }
 
-    /// Takes the oldest frame into `frame`. For the one party that opened it.
-    pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
+    /// The oldest frame's company and length. What makes no sense is thrown away, with all behind it.
+    fn front(&self) -> Option<(Left, usize)> {
         let used = self.used();
         if used < HEAD {
             return None;
         }
-        let at = self.word(Word::Head).load(Relaxed);
         let mut head = [0; HEAD];
-        self.read(at, &mut head);
+        self.read(self.word(Word::Head).load(Relaxed), &mut head);
         let [a, b, c, d, from_low, from_high, _, _, ref time @ ..] = head;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
-        let need = HEAD + len.min(MAX_FRAME).next_multiple_of(8);
-        if len > MAX_FRAME || need > used {
+        if len > MAX_FRAME || HEAD + len.next_multiple_of(8) > used {
             // Not what any of us writes: nothing behind it can be told apart.
-            self.word(Word::Head).store(self.word(Word::Tail).load(Acquire), Release);
+            self.empty();
             return None;
         }
+        let from = u8::try_from(u16::from_le_bytes([from_low, from_high])).ok();
+        Some((Left { from, now: u64::from_le_bytes(*time) }, len))
+    }
+
+    fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
+        let (left, len) = self.front()?;
+        let at = self.word(Word::Head).load(Relaxed);
         frame.clear();
         frame.resize(len, 0);
         self.read(at.wrapping_add(HEAD as u32), frame);
+        let need = HEAD + len.next_multiple_of(8);
         self.word(Word::Head).store(at.wrapping_add(need as u32), Release);
-        let from = u8::try_from(u16::from_le_bytes([from_low, from_high])).ok();
-        Some(Left { from, now: u64::from_le_bytes(*time) })
+        Some(left)
     }
 
     /// Calls `each` with the parts of the ring that `len` bytes from `at` on lie in, and where they start among them.
     fn parts(&self, at: u32, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
-        let size = self.size();
-        let start = at as usize & (size - 1);
-        let first = len.min(size - start);
-        let base = self.region.at(self.region.outlet_base(self.which) + WORDS, size);
+        let start = at as usize & (self.size - 1);
+        let first = len.min(self.size - start);
+        let base = self.region.at(self.base + WORDS, self.size);
         // SAFETY: `start` lies within the ring, of which `at` checked all `size` bytes.
         each(unsafe { base.add(start) }, 0, first);
         if first < len {
@@ -252,5 +296,31 @@ mod tests {
         assert!(ring.push(&mut machine(1), left, &[7; 1000]));
         ring.open(true);
         assert_eq!(ring.pop(&mut out), None, "whoever opens it finds it empty");
+    }
+
+    #[test]
+    fn a_stopped_filler_keeps_one_lane_and_nobody_else() {
+        let region = Region::private(Geometry::SMALL);
+        let ring = OutletRing::of(&region, Outlet::Uplink);
+        ring.open(true);
+        let left = |now| Left { from: Some(1), now };
+        let mut others = machine(9);
+        assert!(ring.push(&mut others, left(1), &frame(1)));
+        // One after the other is stopped with the lock of the first lane that is free.
+        for stopped in 1..LANES as u16 {
+            let lane = ring.lane(usize::from(stopped) - 1);
+            let _ = lane.lock().acquire(&mut machine(stopped));
+            others.stopped.insert(stopped);
+            assert!(ring.push(&mut others, left(1 + u64::from(stopped)), &frame(usize::from(stopped) + 1)));
+        }
+        let _ = ring.lane(LANES - 1).lock().acquire(&mut machine(8));
+        others.stopped.insert(8);
+        assert!(!ring.push(&mut others, left(20), &frame(0)), "all lanes are held");
+        let mut out = Vec::new();
+        for i in 1..=LANES {
+            assert_eq!(ring.pop(&mut out), Some(left(i as u64)), "in the order of their times");
+            assert_eq!(out, frame(i));
+        }
+        assert_eq!((ring.pop(&mut out), ring.lost()), (None, 1));
     }
 }

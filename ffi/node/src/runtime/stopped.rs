@@ -54,7 +54,8 @@ impl Waits {
         self.since = Some((party, begun));
         let waited = now - begun;
         // Asking the kernel takes longer than nearly every wait does.
-        if times < 4 && !self.is_known(party, now) {
+        let suspected = self.stopped.is_some_and(|(who, _, last)| who == party && now - last < KNOWN);
+        if times < 4 && !suspected && !self.is_known(party, now) {
             return false;
         }
         if waited >= STUCK {
