@@ -78,10 +78,10 @@ fn a_stopped_target_is_read_and_written() {
     for tool in ["ib_write_bw", "ib_read_bw"] {
         let node = Node::new("passive", 2);
         let (server, client, watch) = under_way(&node, tool);
-        let (pid, wakes) = watch.target().expect("the target");
         // No thread of it runs from here on, the parked one least of all.
-        signal("-STOP", pid);
+        server.stop();
         sleep(Duration::from_millis(100));
+        let (pid, wakes) = watch.target().expect("the target");
         assert_eq!(state(pid), 'T', "{tool}");
         let before = watch.arrived();
         let after = watch.wait(before + 5000);
