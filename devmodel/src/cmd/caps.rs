@@ -64,7 +64,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .log_max_srq_sz(srq::LOG_MAX_SIZE)
         .log_max_cq(log_rows(func, Table::Cq))
         .log_max_cq_sz(cq::LOG_MAX_SIZE)
-        .log_max_eq(log_rows(func, Table::Eq))
+        .log_max_eq(eq::LOG_NUMBERS)
         .log_max_eq_sz(eq::LOG_MAX_SIZE)
         .log_max_mkey(log_rows(func, Table::Mkey))
         .log_max_mrw_sz(mkey::LOG_MAX_LEN)

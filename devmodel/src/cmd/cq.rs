@@ -2,10 +2,12 @@
 
 use super::{
     call::{Call, let_go},
+    eq,
     memory::{self, Layout as Memory},
     refusal::{Done, Syndrome},
 };
 use crate::{
+    pipe::event,
     region::{Effect, Func, TimerKind},
     state::{CqRow, EqRow, UarRow},
     translate,
@@ -45,7 +47,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
     Syndrome::CqFlags.unless(plain)?;
     let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
-    let eqn = call.shared::<EqRow>(context.c_eqn_or_apu_element(), Syndrome::NoSuchEq)?;
+    let eqn = eq::shared(call, context.c_eqn_or_apu_element())?;
     let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
     let dbr = memory::record_in(call, umem, context.dbr_addr())?;
     let layout = Memory {
@@ -96,7 +98,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .uar_page(row.uar)
         .cq_period(row.moderation[0])
         .cq_max_count(row.moderation[1])
-        .c_eqn_or_apu_element(row.eqn)
+        .c_eqn_or_apu_element(event::number(row.eqn))
         .log_page_size(log_page_size)
         .consumer_counter(row.ci & 0xff_ffff)
         .producer_counter(row.pi & 0xff_ffff)

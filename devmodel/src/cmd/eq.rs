@@ -1,4 +1,8 @@
 //! Event queues.
+//!
+//! Their numbers have eight bits, in commands as in the doorbell, and a function has more openers than that. So numbers
+//! are those of a user context: two queues have the same number only if they belong to different contexts and are told
+//! their consumer index through different doorbell pages (see `pipe::event::number`).
 
 use super::{
     call::{Call, let_go},
@@ -6,6 +10,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
+    pipe::event,
     region::Func,
     state::{EqRow, MSIX_VECTORS, UarRow},
 };
@@ -18,6 +23,45 @@ use hwspec::{
 
 /// log2 of the most entries of an event queue.
 pub(super) const LOG_MAX_SIZE: u8 = 16;
+/// log2 of the most event queues of a user context.
+pub(super) const LOG_NUMBERS: u8 = 7;
+/// The event queue that the caller's CQs name by `number`: one of its own, else one that the function's driver shares.
+pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
+    let of = |uid: u16| event::called(call.func, number).find(|(_, row)| row.head.uid == uid);
+    let any = || event::called(call.func, number).find(|(_, row)| call.may_use(row.head.uid));
+    match of(call.uid).or_else(|| of(0)).or_else(any) {
+        Some((index, _)) => Ok(index),
+        None => Syndrome::NoSuchEq.refuse(),
+    }
+}
+
+/// As [`shared`], of the caller's own. The function's driver may name anybody's.
+fn own(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
+    let index = shared(call, number)?;
+    let uid = call.func.row::<EqRow>(index).map_or(0, |row| row.head.uid);
+    Syndrome::NoSuchEq.unless(call.may_use(uid))?;
+    Ok(index)
+}
+
+/// A row whose number neither the caller nor doorbell page `uar` has for another queue.
+fn alloc(call: &mut Call<'_, '_, '_>, uar: u32) -> Done<u32> {
+    let mut taken = Vec::new();
+    let found = loop {
+        // Number 0 is left out: in a CQ's row it is no event queue.
+        let index = match call.alloc::<EqRow>(1) {
+            Ok(index) => index,
+            refused => break refused,
+        };
+        let clashes =
+            |(other, row): (u32, &EqRow)| other != index && (row.head.uid == call.uid || row.uar == uar);
+        if event::number(index) != 0 && !event::called(call.func, event::number(index)).any(clashes) {
+            break Ok(index);
+        }
+        taken.push(index);
+    };
+    taken.into_iter().for_each(|index| call.func.free::<EqRow>(index));
+    found
+}
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateEqIn = call.input()?;
@@ -32,8 +76,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         bytes: (Eqe::SIZE as u64) << log_size,
     };
     let memory = memory::map(call, CreateEqIn::SIZE, layout)?;
-    // Number 0 is left out: in a CQ's row it is no event queue.
-    let index = call.alloc::<EqRow>(1)?;
+    let index = alloc(call, uar)?;
     call.hold::<UarRow>(uar);
     let mask = input.event_bitmask();
     if let Some(row) = call.func.row_mut::<EqRow>(index) {
@@ -44,13 +87,13 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.uar = uar;
     }
     let mut out = CreateEqOut::zeroed();
-    out.set().eq_number(index as u8);
+    out.set().eq_number(event::number(index) as u8);
     call.answer(&out)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryEqIn = call.input()?;
-    let index = call.own::<EqRow>(input.eq_number().into(), Syndrome::NoSuchEq)?;
+    let index = own(call, input.eq_number().into())?;
     let Some(row) = call.func.row::<EqRow>(index) else { return Syndrome::NoSuchEq.refuse() };
     let (page_offset, log_page_size) = memory::shown(&row.memory);
     let state = if row.armed != 0 { ArmState::Armed } else { ArmState::Fired };
@@ -72,7 +115,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyEqIn = call.input()?;
-    let index = call.own::<EqRow>(input.eq_number().into(), Syndrome::NoSuchEq)?;
+    let index = own(call, input.eq_number().into())?;
     let refs = call.func.row::<EqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);

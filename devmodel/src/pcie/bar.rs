@@ -112,10 +112,10 @@ impl Adapter {
                 runner.submit(self, host, now, fid, Job::Doorbell { qpn: value >> 8, uar })
             }
             UarRegister::EqArm => {
-                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, ci, arm: true })
+                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, uar, ci, arm: true })
             }
             UarRegister::EqCi => {
-                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, ci, arm: false })
+                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, uar, ci, arm: false })
             }
             _ if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
                 self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);

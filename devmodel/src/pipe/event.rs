@@ -3,7 +3,7 @@
 use crate::{
     host::Iova,
     pcie,
-    region::{Effect, Func},
+    region::{Effect, Func, Table},
     state::EqRow,
     translate,
 };
@@ -12,7 +12,27 @@ use hwspec::{
     handle::{Cqn, Qpn},
 };
 
-/// Appends an event to EQ `eqn`.
+/// Numbers of event queues: what eight bits hold.
+const NUMBERS: u32 = 256;
+
+/// The number of the event queue in row `index`.
+pub(crate) fn number(index: u32) -> u32 {
+    index % NUMBERS
+}
+
+/// The event queues called `number`, whoever they belong to, with their rows' indices.
+pub(crate) fn called<'a>(func: &'a Func<'_>, number: u32) -> impl Iterator<Item = (u32, &'a EqRow)> {
+    let rows = if number < NUMBERS { func.rows(Table::Eq) } else { 0 };
+    let all = (number..rows).step_by(NUMBERS as usize);
+    all.filter_map(|index| Some((index, func.row::<EqRow>(index)?)))
+}
+
+/// The event queue that doorbell page `uar` knows by `number`.
+fn behind(func: &Func<'_>, uar: u32, number: u32) -> Option<u32> {
+    called(func, number).find(|(_, row)| row.uar == uar).map(|(index, _)| index)
+}
+
+/// Appends an event to the EQ in row `eqn`.
 pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     let Some(row) = func.row::<EqRow>(eqn) else { return };
     let size = 1u32 << row.log_size;
@@ -34,8 +54,9 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     }
 }
 
-/// EQ register: consumer index, and arming. An EQ armed behind its producer raises its interrupt at once.
-pub(crate) fn update(func: &mut Func<'_>, eqn: u32, ci: u32, arm: bool) {
+/// EQ register of a doorbell page: consumer index, and arming. An EQ armed behind its producer raises its interrupt at once.
+pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, arm: bool) {
+    let Some(eqn) = behind(func, uar, number) else { return };
     let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     // The register has 24 bits; the producer supplies the others.
     let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;

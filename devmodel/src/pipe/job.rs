@@ -26,8 +26,10 @@ pub enum Job {
     },
     /// EQ consumer register.
     EqUpdate {
-        /// EQ number.
+        /// Number of the EQ, for doorbell page `uar`.
         eqn: u32,
+        /// The page.
+        uar: u32,
         /// Consumer index, 24 bits.
         ci: u32,
         /// Whether the register also arms.

@@ -83,7 +83,7 @@ fn seldom(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
         Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
         Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
-        Job::EqUpdate { eqn, ci, arm } => event::update(func, eqn, ci, arm),
+        Job::EqUpdate { eqn, uar, ci, arm } => event::update(func, (uar, eqn), ci, arm),
         Job::Transmit { sq } => ethernet::run(func, step, sq),
         Job::Execute { qp } => {
             with(func, step, qp, |w| w.execute = true);

@@ -220,7 +220,8 @@ impl Table {
         match self {
             Self::Sync | Self::Function => 1,
             Self::Journal => 1 << g.log_parties,
-            Self::Eq => 128,
+            // As many as user contexts: each has one at least. Their numbers: see `cmd::eq`.
+            Self::Eq => 1024,
             Self::Pd | Self::Td | Self::Xrcd => 1 << g.log_pd,
             Self::Uar => 1024,
             Self::Counter => 256,

@@ -34,10 +34,10 @@ pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 
 use crate::host::{Host, Party};
-use std::{any::Any, ptr::NonNull, sync::atomic::AtomicU32};
+use std::{any::Any, ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720e;
+const MAGIC: u64 = 0x6972_6f6e_7665_720f;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;

@@ -42,6 +42,11 @@ impl Bed {
 
     /// An event queue of 16 entries for the event types of `mask`.
     pub fn eq(&mut self, fid: u8, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
+        self.eq_of(fid, 0, uar, mask, vector)
+    }
+
+    /// As [`eq`](Self::eq), of user context `uid`.
+    pub fn eq_of(&mut self, fid: u8, uid: u16, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
         let at = self.pages(fid, 1);
         let mut context = EqContext::zeroed();
         context.set().log_eq_size(4).uar_page(uar).intr(vector);
@@ -49,7 +54,7 @@ impl Bed {
         let mut bits = [0; 32];
         bits[..8].copy_from_slice(&mask.to_be_bytes());
         input.set().eq_context_entry(context).event_bitmask(bits);
-        let reply = self.run(fid, Opcode::CreateEq, 0, &with_list(&input, &[at]), 16);
+        let reply = self.run(fid, Opcode::CreateEq, uid, &with_list(&input, &[at]), 16);
         assert_eq!(reply.status(), Status::Ok);
         (CreateEqOut::read(&reply.output).eq_number().into(), at)
     }

@@ -1,10 +1,14 @@
 //! Who may use what: limits of the tables, functions, user contexts, parties that are gone.
 
-use crate::{bed::Bed, objects::name};
+use crate::{
+    bed::Bed,
+    objects::{Base, name},
+};
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, mkey::CreateMkeyOut, resource::*, uctx::*},
-    layout::Layout,
+    cmd::{Opcode, Status, eq::*, mkey::CreateMkeyOut, resource::*, uctx::*},
+    context::ArmState,
+    layout::{Bits, Layout},
 };
 
 #[test]
@@ -114,6 +118,56 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
         "no reference is left"
     );
     assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+}
+
+#[test]
+fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
+    const CONTEXTS: u16 = 600;
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let all: Vec<(u16, u32, u32)> = (0..CONTEXTS)
+        .map(|vector| {
+            let uid = bed.uid(0);
+            let uar = bed.uar(0, uid);
+            (uid, uar, bed.eq_of(0, uid, uar, 0, vector % 64).0)
+        })
+        .collect();
+    assert!(all.iter().all(|(_, _, eqn)| (1..256).contains(eqn)), "numbers have eight bits");
+    let query = |bed: &mut Bed, uid: u16, eqn: u32| {
+        let mut input = QueryEqIn::zeroed();
+        input.set().eq_number(eqn as u8);
+        let reply = bed.run(0, Opcode::QueryEq, uid, input.as_bytes(), QueryEqOut::SIZE);
+        assert_eq!(reply.status(), Status::Ok);
+        QueryEqOut::read(&reply.output).eq_context_entry()
+    };
+    let armed = |bed: &mut Bed| -> Vec<u16> {
+        let is =
+            |bed: &mut Bed, (uid, _, eqn)| query(bed, uid, eqn).st() == ArmState::Armed.into_bits() as u8;
+        all.iter().filter(|one| is(bed, **one)).map(|(uid, ..)| *uid).collect()
+    };
+    // The last ones have numbers that others had before.
+    let same = |a: &&(u16, u32, u32)| a.2 == all[599].2;
+    assert!(all.iter().filter(same).count() > 1);
+    assert!(armed(&mut bed).is_empty());
+    let (uid, uar, eqn) = all[599];
+    bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
+    assert_eq!(armed(&mut bed), [uid], "a doorbell page arms the queue of its own context");
+    for (at, (uid, uar, eqn)) in all.iter().enumerate() {
+        let context = query(&mut bed, *uid, *eqn);
+        assert_eq!((context.uar_page(), context.intr()), (*uar, at as u16 % 64));
+    }
+    // A CQ names the queue of its own context, too.
+    let base = Base { pd: 0, uar, eqn, eq_memory: 0 };
+    let cqn = bed.cq(0, uid, &base);
+    let destroy = |bed: &mut Bed, uid: u16| name(bed, 0, Opcode::DestroyEq, uid, eqn).status();
+    assert_ne!(destroy(&mut bed, uid), Status::Ok, "the CQ refers to it");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, uid, cqn).status(), Status::Ok);
+    assert_eq!(destroy(&mut bed, uid), Status::Ok);
+    assert_eq!(destroy(&mut bed, uid), Status::BadResource, "nor does it reach the one of another context");
+    // One context has no two of a number, whatever rows are free.
+    let mine: Vec<u32> = (0..40).map(|_| bed.eq_of(0, uid, uar, 0, 0).0).collect();
+    let distinct: std::collections::BTreeSet<_> = mine.iter().collect();
+    assert_eq!(distinct.len(), mine.len());
 }
 
 #[test]
