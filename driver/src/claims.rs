@@ -39,6 +39,7 @@ const CMD_HIGH: usize = 3;
 const TOKEN: usize = 4;
 const MANAGER: usize = 5;
 const CMD_LEN: usize = 6;
+const TURN: usize = 7;
 const SLOT: usize = 64;
 const VECTOR: usize = SLOT + SLOTS;
 const OPENER: usize = VECTOR + VECTORS;
@@ -143,7 +144,12 @@ impl Shared {
         (0..count.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
     }
 
-    /// Gives a vector back.
+    /// A vector of `0..count` to listen to together with others, when all are claimed: one after the other in turn.
+    pub fn common_vector(&self, count: u16) -> Option<u16> {
+        (count != 0).then(|| (self.word(TURN).fetch_add(1, Relaxed) % u32::from(count)) as u16)
+    }
+
+    /// Gives a vector back that we claimed.
     pub fn release_vector(&self, vector: u16) {
         self.release(VECTOR + usize::from(vector));
     }

@@ -184,6 +184,33 @@ fn each_opener_has_a_vector_of_its_own() {
 }
 
 #[test]
+fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
+    let chip = Chip::new();
+    // Two vectors.
+    chip.config(0x9c, 0x0001_0011);
+    let own = [open(&chip.opener(1)), open(&chip.opener(2))];
+    let refused = crate::Device::open(chip.opener(3), options()).err().expect("none is left");
+    assert_eq!(refused.errno(), libc::EBUSY);
+    chip.state().shares_vectors = true;
+    let common: Vec<_> = (3..7).map(|opener| open(&chip.opener(opener))).collect();
+    let vectors = || -> Vec<u16> {
+        let state = chip.state();
+        let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
+        inputs
+            .map(|(_, i)| <CreateEqIn as hwspec::layout::Layout>::read(i).eq_context_entry().intr())
+            .collect()
+    };
+    assert_eq!(vectors(), [0, 1, 0, 1, 0, 1], "in turn");
+    // Who shares one gives nothing back; who had one of their own leaves it to the next.
+    drop(common);
+    let [first, second] = own;
+    drop(first);
+    let next = open(&chip.opener(8));
+    assert_eq!(vectors()[6..], [0]);
+    drop((second, next));
+}
+
+#[test]
 fn a_vector_somebody_is_still_connected_to_is_passed_over() {
     let chip = Chip::new();
     chip.state().busy_vectors.extend([0, 1]);

@@ -54,6 +54,8 @@ pub struct State {
     pub gone: bool,
     pub dead: HashSet<u32>,
     pub busy_vectors: HashSet<u16>,
+    /// Vectors may be connected more than once.
+    pub shares_vectors: bool,
     pub mapped: Vec<(Iova, usize)>,
     gids: HashMap<u16, [u8; 0x20]>,
     numbers: u32,
@@ -425,6 +427,10 @@ impl Transport for Fake {
         }
         // SAFETY: a new descriptor, nobody else's.
         Ok(Interrupt { fd: unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) } })
+    }
+
+    fn shares_vectors(&self) -> bool {
+        self.chip.state().shares_vectors
     }
 
     fn reset(&self) -> io::Result<()> {

@@ -141,6 +141,11 @@ pub trait Transport: Send + Sync {
     }
     /// Connects MSI-X vector `vector` (table entry included) to an eventfd with counter semantics.
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
+    /// Whether a vector may be connected several times, so that openers share it: each gets an eventfd of its own, and
+    /// all of them are signalled. Else the last one to connect it has it alone.
+    fn shares_vectors(&self) -> bool {
+        false
+    }
     /// Function level reset.
     fn reset(&self) -> io::Result<()>;
     /// One small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory where

@@ -81,7 +81,16 @@ pub(crate) struct Opener {
     uid: Option<u16>,
     uar: Option<u32>,
     transport_domain: Option<u32>,
-    vector: Option<u16>,
+    vector: Option<Vector>,
+}
+
+/// An interrupt vector of an opener.
+#[derive(Clone, Copy, Debug)]
+enum Vector {
+    /// Claimed: no other opener has it, unless there are more openers than vectors.
+    Own(u16),
+    /// Others have it too: its interrupts may be for them, and then we find no event.
+    Common(u16),
 }
 
 impl Opener {
@@ -122,6 +131,14 @@ impl Opener {
         self.uar.unwrap_or(0)
     }
 
+    /// The vector our events signal.
+    fn vector(&self) -> u16 {
+        match self.vector {
+            Some(Vector::Own(vector) | Vector::Common(vector)) => vector,
+            None => 0,
+        }
+    }
+
     fn give_back(&mut self) -> Result<(), Error> {
         if crate::cmd::is_gone(&self.function.bar) {
             // In a child of fork all of it is the parent's.
@@ -135,7 +152,7 @@ impl Opener {
             input.set().transport_domain(domain);
             first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
         }
-        if let Some(vector) = self.vector.take() {
+        if let Some(Vector::Own(vector)) = self.vector.take() {
             self.function.shared.release_vector(vector);
         }
         if let Some(uar) = self.uar.take() {
@@ -153,18 +170,25 @@ impl Opener {
 }
 
 /// Claims an interrupt vector. One whose last owner is about to go may still be connected to it: then the next is tried.
-fn claim_vector(function: &Function) -> Result<(u16, Interrupt), Error> {
+/// When all are taken they are shared, if the way to the device can do that.
+fn claim_vector(function: &Function) -> Result<(Vector, Interrupt), Error> {
     let vectors = function.identity.msix_vectors;
     let mut busy = Vec::new();
     let found = loop {
         let Some(vector) = function.shared.claim_vector(vectors) else {
+            let common = function.transport.shares_vectors().then(|| function.shared.common_vector(vectors));
+            if let Some(vector) = common.flatten() {
+                let interrupt = function.transport.interrupt(vector);
+                let interrupt = interrupt.map_err(Error::io("cannot get the interrupt vector"));
+                break interrupt.map(|interrupt| (Vector::Common(vector), interrupt));
+            }
             break Err(Error::Invalid {
                 what: format!("all {vectors} interrupt vectors of the function are taken by other openers"),
                 errno: libc::EBUSY,
             });
         };
         match function.transport.interrupt(vector) {
-            Ok(interrupt) => break Ok((vector, interrupt)),
+            Ok(interrupt) => break Ok((Vector::Own(vector), interrupt)),
             Err(error) => {
                 busy.push(vector);
                 if error.kind() != std::io::ErrorKind::ResourceBusy {
@@ -201,8 +225,7 @@ impl Device {
         let function = Arc::new(bringup::open(transport, options, watch)?);
         watch.step(Step::EventQueue);
         let (opener, interrupt) = Opener::enter(function.clone())?;
-        let vector = opener.vector.unwrap_or(0);
-        let queue = EventQueue::create(&function, opener.uid(), opener.uar(), vector, entries)?;
+        let queue = EventQueue::create(&function, opener.uid(), opener.uar(), opener.vector(), entries)?;
         let registry = Arc::new(Registry::default());
         let events = Events {
             function: function.clone(),
