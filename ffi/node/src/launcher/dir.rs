@@ -44,6 +44,7 @@ pub fn claim(dir: &Path) -> Result<PathBuf, LaunchError> {
     check(dir)?;
     let full =
         fs::canonicalize(dir).map_err(|e| LaunchError::NodeDir { dir: shown(), why: e.to_string() })?;
+    check(&full)?;
     // It stands in one line of the text file by which the provider finds its node, and in RDMAV_DRIVERS.
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
     if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
@@ -57,8 +58,15 @@ pub fn claim(dir: &Path) -> Result<PathBuf, LaunchError> {
 /// Refuses a directory that is not the caller's own; an existing one is not changed.
 pub fn check(dir: &Path) -> Result<(), LaunchError> {
     let refuse = |why: String| LaunchError::NodeDir { dir: dir.display().to_string(), why };
-    let meta = fs::metadata(dir).map_err(|e| refuse(e.to_string()))?;
     let uid = sys::euid();
+    // A name in a directory that all can write to may be a link that somebody else laid to a directory of ours. Without
+    // a slash behind it, which would follow the link.
+    let name: PathBuf = dir.components().collect();
+    let link = fs::symlink_metadata(&name).map_err(|e| refuse(e.to_string()))?;
+    if link.is_symlink() && link.uid() != uid {
+        return Err(refuse(format!("it is a symbolic link of uid {}, you are uid {uid}", link.uid())));
+    }
+    let meta = fs::metadata(dir).map_err(|e| refuse(e.to_string()))?;
     if !meta.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
@@ -138,6 +146,24 @@ mod tests {
         if other != 0 {
             fs::remove_dir(&dir).unwrap();
         }
+    }
+
+    #[test]
+    fn a_link_that_another_user_laid_is_refused_and_ones_own_is_followed() {
+        let (dir, link) = (scratch("linked"), scratch("link"));
+        let _ = fs::remove_file(&link);
+        claim(&dir).unwrap();
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        assert_eq!(claim(&link).unwrap(), fs::canonicalize(&dir).unwrap());
+        if sys::euid() == 0 {
+            std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+            for name in [link.clone(), link.join("")] {
+                let said = claim(&name).unwrap_err().to_string();
+                assert!(said.contains("symbolic link of uid 65534") && !said.contains('\n'), "{said}");
+            }
+        }
+        fs::remove_file(&link).unwrap();
+        fs::remove_dir(&dir).unwrap();
     }
 
     #[test]

@@ -21,7 +21,10 @@ pub fn claim(dir: &Path) -> Result<PathBuf, NodeError> {
 pub fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
     match std::fs::canonicalize(dir) {
         Ok(full) => {
-            launcher::check(&full).map_err(|e| NodeError::Dir(e.to_string()))?;
+            // Under the name it was called by, which may be a link, and as what that leads to.
+            launcher::check(dir)
+                .and_then(|()| launcher::check(&full))
+                .map_err(|e| NodeError::Dir(e.to_string()))?;
             Ok(full)
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(NodeError::Missing(dir.into())),
