@@ -33,7 +33,8 @@ impl Func<'_> {
             free.fresh = index + 1;
             index
         } else {
-            let index = free.head.checked_sub(1)?;
+            // A list that leads out of the table is damage: nothing behind it can be found.
+            let index = free.head.checked_sub(1).filter(|index| *index < rows)?;
             free.head = self.any_row_mut::<R>(index).head().next_free;
             if free.head == 0 {
                 free.tail = 0;
@@ -53,12 +54,12 @@ impl Func<'_> {
         let mut free = self.function().free[R::TABLE as usize];
         let Some(row) = self.row_mut::<R>(index) else { return };
         *row.head_mut() = Head::default();
-        match free.tail.checked_sub(1) {
+        match free.tail.checked_sub(1).filter(|tail| *tail < self.rows(R::TABLE)) {
             Some(tail) => self.any_row_mut::<R>(tail).head_mut().next_free = index + 1,
             None => free.head = index + 1,
         }
         free.tail = index + 1;
-        free.used -= 1;
+        free.used = free.used.saturating_sub(1);
         *self.function_mut(|f| &mut f.free[R::TABLE as usize]) = free;
     }
 
@@ -69,7 +70,8 @@ impl Func<'_> {
 
     /// Indices of all rows of `R` in use, in order, found from the rows ever used.
     pub fn live<R: Row>(&self) -> Vec<u32> {
-        (0..self.function().free[R::TABLE as usize].fresh).filter(|i| self.row::<R>(*i).is_some()).collect()
+        let used = self.function().free[R::TABLE as usize].fresh.min(self.rows(R::TABLE));
+        (0..used).filter(|i| self.row::<R>(*i).is_some()).collect()
     }
 
     /// Allocates `len` translation entries; `None` if there are none left. Entries are not cleared.
@@ -87,7 +89,10 @@ impl Func<'_> {
     }
 
     fn take_mtt(&mut self, class: u32) -> Option<u32> {
-        let head = self.function().mtt_free[class as usize];
+        let head = *self.function().mtt_free.get(class as usize)?;
+        if head >= self.rows(Table::Mtt) {
+            return None;
+        }
         if head != 0 {
             // Journaled, for the entry will be written over: the list must be whole again if the job is taken back.
             let next = *self.plain_mut::<u64>(Table::Mtt, head) as u32;
@@ -96,7 +101,7 @@ impl Func<'_> {
         }
         // Entry 0 is "none", so fresh entries start behind it, aligned to nothing.
         let fresh = self.function().mtt_fresh.max(1);
-        if fresh + (1 << class) <= self.rows(Table::Mtt) {
+        if u64::from(fresh) + (1 << class) <= self.rows(Table::Mtt).into() {
             *self.function_mut(|f| &mut f.mtt_fresh) = fresh + (1 << class);
             return Some(fresh);
         }
@@ -117,11 +122,14 @@ impl Func<'_> {
 
     /// Gives a range back.
     pub fn free_mtt(&mut self, range: MttRange) {
-        if range.first == 0 || range.len == 0 {
+        // Ranges beyond the table are damage.
+        let rows = self.rows(Table::Mtt);
+        if range.first == 0 || range.len == 0 || range.first >= rows || range.len > rows {
             return;
         }
         let class = range.len.next_power_of_two().trailing_zeros();
         self.give_mtt(range.first, class);
-        *self.function_mut(|f| &mut f.mtt_used) -= 1 << class;
+        let used = self.function().mtt_used;
+        *self.function_mut(|f| &mut f.mtt_used) = used.saturating_sub(1 << class);
     }
 }

@@ -284,7 +284,8 @@ impl Journal {
             // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
             unsafe {
                 let e = (&raw const (*self.0).index).cast::<Entry>().add(i).read();
-                if (e.data as usize) + (e.len as usize) <= UNDO {
+                let end = e.offset.saturating_add(e.len.into());
+                if (e.data as usize) + (e.len as usize) <= UNDO && end <= region.len as u64 {
                     let to = region.at(e.offset as usize, e.len as usize);
                     std::ptr::copy_nonoverlapping(
                         (&raw const (*self.0).undo).cast::<u8>().add(e.data as usize),

@@ -4,7 +4,10 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table};
-use crate::state::{COUNTERS, FreeList, FunctionRow, IbPort, ROCE_ADDRESSES, RoceAddress};
+use crate::state::{
+    COUNTERS, FreeList, FunctionRow, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress, UNICAST_LIST,
+    VLAN_LIST,
+};
 use crate::{Config, cmd::RUNNING};
 use hwspec::{
     layout::prefix,
@@ -115,6 +118,37 @@ impl Region {
             let base = self.checked_base(fid);
             let row: R = copy(self.row_pointer(base, R::TABLE, index, size_of::<R>()));
             (row.head().live != 0).then_some((first | index as u32, row))
+        })
+    }
+
+    /// What no adapter writes into the books of `fid`, expected and found, if there is such a thing: for whoever is about to
+    /// work on a region that may be damaged.
+    pub fn damage(&self, fid: u8) -> Option<String> {
+        let row: FunctionRow = self.look(fid, 0)?;
+        let rows = |table: Table| self.rows(table) as u32;
+        let mut limits = vec![
+            ("timers", row.timers, rows(Table::Timer)),
+            ("queues that are ready", row.ready[1].wrapping_sub(row.ready[0]), rows(Table::Ready)),
+            ("state", row.hca_state, RUNNING),
+            ("translation entries", row.mtt_fresh, rows(Table::Mtt)),
+            ("translation entries in use", row.mtt_used, rows(Table::Mtt)),
+            ("unicast addresses", row.list_len[0], UNICAST_LIST as u32),
+            ("multicast addresses", row.list_len[1], MULTICAST_LIST as u32),
+            ("VLANs", row.list_len[2], VLAN_LIST as u32),
+            ("pages listed", row.page_list[1], rows(Table::Mtt)),
+        ];
+        limits.extend(
+            row.mtt_free.iter().map(|first| ("free translation entry", *first, rows(Table::Mtt) - 1)),
+        );
+        limits.extend(row.special_qp.iter().map(|qp| ("special queue pair", *qp, rows(Table::Qp))));
+        let tables = Table::ALL.iter().zip(&row.free);
+        limits.extend(tables.flat_map(|(table, free)| {
+            [free.fresh, free.used, free.head, free.tail]
+                .map(|number| ("rows of a table", number, rows(*table)))
+        }));
+        let wrong = limits.into_iter().find(|(_, found, most)| found > most);
+        wrong.map(|(what, found, most)| {
+            format!("function {fid}: {what}: expected {most} at most, found {found}")
         })
     }
 

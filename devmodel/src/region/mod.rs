@@ -353,16 +353,27 @@ impl Region {
     /// locked for that: others may have left work there meanwhile. `None` if somebody has one of them who is stopped: to be done
     /// again.
     pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) -> Option<FunctionSet> {
+        let held = self.free_locks_among(0..self.functions(), host, party)?;
+        for which in [Outlet::Uplink, Outlet::Capture] {
+            OutletRing::of(self, which).free_lock_of(host, party)?;
+        }
+        Some(held)
+    }
+
+    /// As [`free_locks_of`](Self::free_locks_of), of some functions alone.
+    pub fn free_locks_among(
+        &self,
+        fids: Range<u8>,
+        host: &mut dyn Host,
+        party: Party,
+    ) -> Option<FunctionSet> {
         let mut held = 0;
-        for fid in 0..self.functions() {
+        for fid in fids.start..fids.end.min(self.functions()) {
             if self.function_lock(fid).is_of(party) {
                 drop(Func::lock_with(self, fid, host, Patience::UntilStopped)?);
                 held |= 1 << fid;
             }
             self.ring_lock(fid).free_of(host, party, || WireRing::of(self, fid).recount())?;
-        }
-        for which in [Outlet::Uplink, Outlet::Capture] {
-            OutletRing::of(self, which).free_lock_of(host, party)?;
         }
         Some(held)
     }

@@ -79,6 +79,11 @@ impl Func<'_> {
                 return None;
             }
             let rows = self.rows(Table::Ready);
+            if tail.wrapping_sub(head) > rows {
+                // Damage: no more than that ever waits.
+                self.function_mut(|f| &mut f.ready)[0] = tail;
+                continue;
+            }
             let index = *self.plain::<u32>(Table::Ready, head % rows);
             self.function_mut(|f| &mut f.ready)[0] = head.wrapping_add(1);
             // A QP destroyed meanwhile leaves its entry behind.
