@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use devmodel::state::Counters;
 use node::runtime::{
-    CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Signals,
+    CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
+    Signals,
 };
 
 use crate::say::say;
@@ -71,7 +72,7 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             Ok(format!("iron{}: {}\n", address.device, ip.unwrap_or_default()))
         }
         options::Node::Capture(capture) => captured(capture),
-        options::Node::Status(dir) => Ok(shown(&Node::open(&dir.path())?.status()?)),
+        options::Node::Status(dir) => Ok(shown(&Observer::open(&dir.path())?.status())),
         options::Node::Reset(reset) => {
             let dir = reset.node.path();
             let was_there = Node::reset(&dir, reset.force)?;
@@ -125,15 +126,7 @@ fn shown(status: &NodeStatus) -> String {
     }
     let _ = writeln!(text, "programs that died on it and were cleaned up after: {}", status.reaped);
     for party in &status.parties {
-        let open: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
-        let _ = writeln!(
-            text,
-            "program {}: has {} open; its thread was woken {} times and ran {} timers",
-            party.pid,
-            if open.is_empty() { "nothing".into() } else { open.join(" ") },
-            party.wakes,
-            party.ticks
-        );
+        let _ = writeln!(text, "{}", party_line(party));
     }
     for function in &status.functions {
         if let Some(line) = function_line(function) {
@@ -141,6 +134,21 @@ fn shown(status: &NodeStatus) -> String {
         }
     }
     text
+}
+
+/// One line of a program.
+fn party_line(party: &PartyStatus) -> String {
+    let open: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
+    let open = if open.is_empty() { "nothing".into() } else { open.join(" ") };
+    let PartyStatus { pid, wakes, ticks, .. } = party;
+    match party.lives {
+        true => {
+            format!(
+                "program {pid}: has {open} open; its thread was woken {wakes} times and ran {ticks} timers"
+            )
+        }
+        false => format!("dead program {pid}: had {open} open; the next program cleans up after it"),
+    }
 }
 
 /// One line of a function that is or was in use.

@@ -128,6 +128,8 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
         sleep(Duration::from_millis(300));
         server.kill();
         client.kill();
+        // Whoever comes next cleans up; the one that watches sleeps.
+        node.run(&["true"]);
         within(20, "something is left", &|now| now == before);
     }
 }

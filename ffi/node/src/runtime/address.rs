@@ -1,6 +1,6 @@
 //! IP addresses of functions that programs drive: what their second GID and their answers to neighbours are made of.
 
-use super::{NodeError, core::Core, node::Node};
+use super::{NodeError, core::Core, file::Mapped, node::Node};
 use crate::devices::{DeviceInfo, MAX_VFS, gid_of_ip, ip_of_gid};
 use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
 
@@ -36,16 +36,18 @@ impl FromStr for FunctionAddress {
     }
 }
 
-impl Core {
-    /// The address that was set for `fid`.
-    pub fn address(&self, fid: u8) -> Option<FunctionAddress> {
-        let function = self.map.functions().get(usize::from(fid))?;
+impl FunctionAddress {
+    /// The address that was set for `fid` of the node in `map`.
+    pub(super) fn of(map: &Mapped, fid: u8) -> Option<Self> {
+        let function = map.functions().get(usize::from(fid))?;
         let [high, low] = function.address.each_ref().map(|word| u128::from(word.load(Acquire)));
         let gid = (high << 64 | low).to_be_bytes();
         let prefix = function.prefix.load(Acquire) as u8;
-        (gid != [0; 16]).then(|| FunctionAddress { ip: ip_of_gid(&gid), prefix })
+        (gid != [0; 16]).then(|| Self { ip: ip_of_gid(&gid), prefix })
     }
+}
 
+impl Core {
     /// The device of `fid` as programs meet it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
         let device = DeviceInfo::new(fid, self.adapter.config());

@@ -6,7 +6,7 @@
 
 use super::{
     NodeError, dir,
-    file::{ARENA_PAGES, CLASSES, Mapped, PAGE, arena_at},
+    file::{ARENA_PAGES, CLASSES, Mapped, PAGE, PARTIES, arena_at},
     locks::NodeLock,
     sys,
 };
@@ -16,16 +16,20 @@ use std::sync::atomic::Ordering::SeqCst;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A party: it goes when the party goes.
-    Party(u8),
+    Party(u16),
     /// A function: it goes when nobody has the function open any more.
     Function(u8),
 }
+
+/// In the code of an owner: it is a function, not a party.
+const OF_FUNCTION: u64 = 1 << 15;
+const _: () = assert!(PARTIES <= OF_FUNCTION as usize);
 
 impl Owner {
     fn code(self) -> u64 {
         match self {
             Self::Party(slot) => slot.into(),
-            Self::Function(fid) => 0x100 | u64::from(fid),
+            Self::Function(fid) => OF_FUNCTION | u64::from(fid),
         }
     }
 }

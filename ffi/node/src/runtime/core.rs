@@ -3,11 +3,12 @@
 use super::{
     clock::Clock,
     engine::Engines,
-    file::{FUNCTIONS, Mapped, UNREACHED},
+    file::{FUNCTIONS, Mapped, PARTIES, UNREACHED},
     fork,
     host::NodeHost,
+    interrupts::Interrupts,
     lend::Lent,
-    locks::LockFile,
+    locks::{LockFile, NodeLock},
     maps::Maps,
     memory::Memory,
     party::{self, Me},
@@ -18,11 +19,9 @@ use super::{
 };
 use devmodel::{Adapter, engine::Runner, region::Sync, serve::Guest};
 use std::{
-    collections::BTreeMap,
-    os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence},
     },
 };
@@ -57,9 +56,8 @@ pub struct Core {
     no_direct: bool,
     /// By party: its generation and whether we reach it (1 yes, 2 no) in the two low bits.
     reach: Box<[AtomicU32]>,
-    /// Descriptors of our interrupts by function and vector. Locked while one is signalled: once closed, its number may be
-    /// somebody else's.
-    eventfds: RwLock<BTreeMap<(u8, u16), OwnedFd>>,
+    /// The interrupt vectors we listen to.
+    pub interrupts: Interrupts,
     /// How often each function is open in this process.
     opens: Box<[AtomicU32]>,
     /// Who polls what, and what was left to others.
@@ -72,7 +70,7 @@ pub struct Core {
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
-    suspects: [AtomicU64; 4],
+    suspects: [AtomicU64; PARTIES / 64],
     /// The others were told of us.
     introduced: AtomicBool,
     forks: u32,
@@ -99,15 +97,15 @@ impl Core {
             maps: Maps::default(),
             paged: Maps::default(),
             lent: Lent::new(!no_direct),
-            reach: zeros(256),
-            eventfds: RwLock::default(),
+            reach: zeros(PARTIES),
+            interrupts: Interrupts::default(),
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
             streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
             guests: (0..FUNCTIONS).map(|_| OnceLock::new()).collect(),
             told: Told::default(),
             left: Default::default(),
-            suspects: Default::default(),
+            suspects: std::array::from_fn(|_| AtomicU64::new(0)),
             introduced: AtomicBool::new(false),
             forks: fork::generation(),
             clock: Clock::new(),
@@ -128,12 +126,12 @@ impl Core {
 
     /// Our place among the parties.
     pub fn place(&self) -> &super::file::PartySlot {
-        &self.map.parties()[usize::from(self.me.slot)]
+        self.map.party(self.me.slot)
     }
 
     /// Process id of party `slot` as we see it; 0 where another PID namespace hides it.
-    pub fn pid(&self, slot: u8) -> u32 {
-        self.locks.holder(slot).unwrap_or_else(|| self.map.parties()[usize::from(slot)].pid.load(Acquire))
+    pub fn pid(&self, slot: u16) -> u32 {
+        self.locks.holder(slot).unwrap_or_else(|| self.map.party(slot).pid.load(Acquire))
     }
 
     /// How often each function is open here.
@@ -174,57 +172,38 @@ impl Core {
 
     /// Whether party `slot` has function `fid` open.
     #[inline]
-    pub fn has_open(&self, slot: u8, fid: u8) -> bool {
-        let Some(function) = self.map.functions().get(usize::from(fid)) else { return false };
-        function.openers[usize::from(slot) / 64].load(Relaxed) & 1 << (slot % 64) != 0
+    pub fn has_open(&self, slot: u16, fid: u8) -> bool {
+        self.map.functions().get(usize::from(fid)).is_some_and(|function| function.openers.has(slot))
     }
 
     /// The parties that have `fid` open.
-    pub fn openers(&self, fid: u8) -> impl Iterator<Item = u8> + '_ {
-        let words = self.map.functions()[usize::from(fid)].openers.each_ref().map(|w| w.load(Relaxed));
-        words.into_iter().enumerate().flat_map(|(i, word)| {
-            std::iter::successors(Some(word), |w| Some(w & w.wrapping_sub(1)))
-                .take_while(|w| *w != 0)
-                .map(move |w| (i * 64) as u8 + w.trailing_zeros() as u8)
-        })
+    pub fn openers(&self, fid: u8) -> impl Iterator<Item = u16> + '_ {
+        self.map.functions()[usize::from(fid)].openers.iter()
+    }
+
+    /// Enters us among the parties that have `fid` open.
+    pub fn enlist(&self, fid: u8, _lock: &NodeLock) {
+        self.place().functions[usize::from(fid) / 64 % 2].fetch_or(1 << (fid % 64), AcqRel);
+        self.map.functions()[usize::from(fid)].openers.insert(self.me.slot);
     }
 
     /// One who died with `fid` open, which we have not.
     #[inline]
-    pub fn died(&self, fid: u8) -> Option<u8> {
+    pub fn died(&self, fid: u8) -> Option<u16> {
         if self.opens(fid).load(Relaxed) != 0 {
             return None;
         }
-        let parties = self.map.parties();
-        self.openers(fid).find(|slot| parties[usize::from(*slot)].life.load(Acquire) & sys::DIED != 0)
-    }
-
-    /// Signals the eventfd of a vector, if it has one.
-    pub fn signal(&self, fid: u8, vector: u16) {
-        let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fd) = eventfds.get(&(fid, vector)) {
-            sys::signal(fd.as_raw_fd());
-        }
-    }
-
-    /// Makes `fd` the eventfd of a vector; the one before is closed.
-    pub fn set_eventfd(&self, fid: u8, vector: u16, fd: OwnedFd) {
-        self.eventfds.write().unwrap_or_else(PoisonError::into_inner).insert((fid, vector), fd);
-    }
-
-    /// Closes the eventfds of a function.
-    pub fn close_eventfds(&self, fid: u8) {
-        self.eventfds.write().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != fid);
+        self.openers(fid).find(|slot| self.map.life(*slot).load(Acquire) & sys::DIED != 0)
     }
 
     /// Whether copies to and from the program of `slot` are possible; asked of the kernel once per party.
     #[inline]
-    pub fn reaches(&self, slot: u8) -> bool {
+    pub fn reaches(&self, slot: u16) -> bool {
         if slot == self.me.slot {
             return true;
         }
-        let generation = self.map.parties()[usize::from(slot)].generation.load(Acquire);
-        let known = self.reach[usize::from(slot)].load(Relaxed);
+        let generation = self.map.party(slot).generation.load(Acquire);
+        let known = self.reach[usize::from(slot) % PARTIES].load(Relaxed);
         if known >> 2 == generation & 0x3fff_ffff && known & 3 != 0 {
             return known & 3 == 1;
         }
@@ -232,42 +211,38 @@ impl Core {
     }
 
     #[cold]
-    fn find_out(&self, slot: u8, generation: u32) -> bool {
+    fn find_out(&self, slot: u16, generation: u32) -> bool {
         // Who is gone is not noted: the next in that place may be reached.
         let found = if self.no_direct { Some(false) } else { party::probe(&self.map, self.locks, slot) };
         let Some(yes) = found else { return false };
         if !yes {
             self.map.header().by_value.fetch_or(UNREACHED, AcqRel);
         }
-        self.reach[usize::from(slot)].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
+        self.reach[usize::from(slot) % PARTIES].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
         yes
+    }
+
+    /// The other parties that have anything open.
+    fn others(&self) -> impl Iterator<Item = u16> + '_ {
+        let all = self.map.header().taken.iter().filter(|slot| *slot != 0 && *slot != self.me.slot);
+        all.filter(|slot| self.map.party(*slot).functions.iter().any(|word| word.load(Acquire) != 0))
     }
 
     /// Finds out which parties with open functions we reach, before anything depends on it.
     pub fn meet(&self) {
-        for (slot, place) in self.map.parties().iter().enumerate().skip(1) {
-            let slot = slot as u8;
-            if place.state.load(Acquire) != 0 && (0..FUNCTIONS as u8).any(|fid| self.has_open(slot, fid)) {
-                self.reaches(slot);
-            }
-        }
+        self.others().for_each(|slot| _ = self.reaches(slot));
     }
 
     /// Lets the others find out whether they reach us.
     pub fn introduce(&self) {
-        if self.introduced.swap(true, AcqRel) {
-            return;
-        }
-        for (slot, place) in self.map.parties().iter().enumerate().skip(1) {
-            if place.state.load(Acquire) != 0 && slot as u8 != self.me.slot {
-                self.wake(slot as u8);
-            }
+        if !self.introduced.swap(true, AcqRel) {
+            self.others().for_each(|slot| self.wake(slot));
         }
     }
 
     /// Wakes the parked thread of `slot`.
-    pub fn wake(&self, slot: u8) {
-        let place = &self.map.parties()[usize::from(slot)];
+    pub fn wake(&self, slot: u16) {
+        let place = self.map.party(slot);
         place.wake.fetch_add(1, SeqCst);
         if place.sleeping.load(SeqCst) != 0 {
             sys::futex_wake(&place.wake);
@@ -275,23 +250,25 @@ impl Core {
     }
 
     /// Notes that `slot` seems to be gone; our parked thread looks into it.
-    pub fn suspect(&self, slot: u8) {
+    pub fn suspect(&self, slot: u16) {
         self.suspect_later(slot);
         self.wake(self.me.slot);
     }
 
     /// Notes it without waking anybody.
-    pub fn suspect_later(&self, slot: u8) {
-        self.suspects[usize::from(slot) / 64].fetch_or(1 << (slot % 64), Relaxed);
+    pub fn suspect_later(&self, slot: u16) {
+        if let Some(word) = self.suspects.get(usize::from(slot) / 64) {
+            word.fetch_or(1 << (slot % 64), Relaxed);
+        }
     }
 
     /// Takes the parties noted.
-    pub fn take_suspects(&self) -> Vec<u8> {
+    pub fn take_suspects(&self) -> Vec<u16> {
         let mut found = Vec::new();
         for (i, word) in self.suspects.iter().enumerate() {
             if word.load(Relaxed) != 0 {
                 let bits = word.swap(0, Relaxed);
-                found.extend((0..64).filter(|b| bits & 1 << b != 0).map(|b| (i * 64 + b) as u8));
+                found.extend((0..64).filter(|b| bits & 1 << b != 0).map(|b| (i * 64 + b) as u16));
             }
         }
         found
@@ -400,7 +377,7 @@ impl Core {
         fence(SeqCst);
         let Some(at) = self.adapter.region().timer_hint(fid, self.now()) else { return };
         for slot in self.openers(fid) {
-            let deadline = self.map.parties()[usize::from(slot)].deadline.load(SeqCst);
+            let deadline = self.map.party(slot).deadline.load(SeqCst);
             if at.saturating_add(SLACK) < deadline {
                 self.wake(slot);
             }

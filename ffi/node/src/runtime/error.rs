@@ -1,5 +1,6 @@
 //! What can keep a node from being used, each in one line.
 
+use super::{file::PROGRAMS, holder::Holder};
 use std::{io, path::PathBuf};
 
 /// Why a node, or a device of it, could not be used.
@@ -39,8 +40,24 @@ pub enum NodeError {
         /// Process ids of the programs; 0 where another PID namespace hides it.
         pids: Vec<u32>,
     },
+    /// It is of this version, and holds what nobody of this version writes.
+    #[error("the node in {} is damaged ({what}): reset it", dir.display())]
+    Damaged {
+        /// The node's directory.
+        dir: PathBuf,
+        /// What was expected, and what was found.
+        what: String,
+    },
+    /// A process holds the node's lock, and may hold it for ever.
+    #[error("the node in {} is locked by {holder}", dir.display())]
+    Held {
+        /// The node's directory.
+        dir: PathBuf,
+        /// Who it is.
+        holder: Holder,
+    },
     /// All places for programs are taken.
-    #[error("255 programs at most run on a node, and that many do")]
+    #[error("{PROGRAMS} programs at most run on a node, and that many do")]
     Full,
     /// Another number of VFs than the node has.
     #[error("the node has {have} virtual functions, asked for {asked}: {remedy}")]
@@ -151,10 +168,15 @@ impl NodeError {
         match self {
             Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
             Self::NoRoom { .. } => libc::ENOMEM,
-            Self::Busy { .. } | Self::Full | Self::InUse { .. } | Self::OutletHeld { .. } => libc::EBUSY,
+            Self::Held { .. }
+            | Self::Busy { .. }
+            | Self::Full
+            | Self::InUse { .. }
+            | Self::OutletHeld { .. } => libc::EBUSY,
             Self::AddressTaken { .. } => libc::EADDRINUSE,
             Self::Dir(_) => libc::EACCES,
             Self::Version { .. }
+            | Self::Damaged { .. }
             | Self::Differs { .. }
             | Self::NotJoined { .. }
             | Self::OwnSubnet(_)

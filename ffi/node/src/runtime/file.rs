@@ -1,10 +1,12 @@
 //! The node's file: what lies where.
 //!
-//! A header, the parties, the functions' openers, the arena's books, the adapter's region, the arena itself. Sparse: what
-//! nobody touched costs nothing. All words of the first parts are atomics.
+//! A header, what is kept of functions and neighbours, the parties' places, who listens to which interrupt vector, the
+//! arena's books, the adapter's region, the arena itself. The file is sparse, so what nobody touched costs nothing: the
+//! head has memory from the start, a party's place and a vector's listeners get theirs when they are first used. All
+//! words before the region are atomics.
 #![allow(unsafe_code)]
 
-use super::sys;
+use super::{party_set::PartySet, sys};
 use devmodel::region::Geometry;
 use std::{
     fs::File,
@@ -15,9 +17,15 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_000c;
-/// Places for parties; 0 is nobody.
-pub const PARTIES: usize = 256;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_000d;
+/// Programs that may be on a node at once.
+pub const PROGRAMS: usize = 4096;
+/// Places for parties; 0 is nobody. Those beyond [`PROGRAMS`] are for whoever cleans up after the dead when all others
+/// are taken: cleaning up takes a place.
+pub const PARTIES: usize = PROGRAMS + 64;
+/// Bits of a party's number, in the id of an opener.
+pub const PARTY_BITS: u32 = 13;
+const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Functions at most.
 pub const FUNCTIONS: usize = 128;
 /// Neighbours remembered.
@@ -66,6 +74,8 @@ pub struct Header {
     pub arena_free: [AtomicU32; CLASSES],
     /// Pages in use.
     pub arena_used: AtomicU64,
+    /// Places of parties that are taken, by the living and by the dead that nobody cleaned up after yet.
+    pub taken: PartySet,
 }
 
 /// Who takes from an outlet of the adapter's region.
@@ -94,11 +104,9 @@ pub struct NeighbourSlot {
     pub at: AtomicU64,
 }
 
-/// A party's place.
+/// A party's place; whether it is taken says [`Header::taken`].
 #[repr(C, align(256))]
 pub struct PartySlot {
-    /// 0 free, 1 taken.
-    pub state: AtomicU32,
     /// How often the place was taken.
     pub generation: AtomicU32,
     /// Process id in its own PID namespace.
@@ -121,45 +129,48 @@ pub struct PartySlot {
     pub wakes: AtomicU64,
     /// How often it woke because a time had come.
     pub ticks: AtomicU64,
-    /// Thread id of the parked thread, 0 while there is none. When it is killed with its process the kernel sets
-    /// [`DIED`](super::sys::DIED).
-    pub life: AtomicU32,
+    /// Functions it has open, a bit each.
+    pub functions: [AtomicU64; 2],
 }
 
-/// What the node keeps of a function.
-#[repr(C, align(512))]
+/// What the node keeps of a function. What every access to memory looks at comes first.
+#[repr(C, align(128))]
 pub struct FunctionSlot {
-    /// Parties that have it open, a bit each.
-    pub openers: [AtomicU64; PARTIES / 64],
+    /// Party that serves the function to a client outside of the node, and alone runs it; 0 is none.
+    pub server: AtomicU32,
     /// Party that polls the function all the time, so that its work is best left to it; 0 is none.
     pub poller: AtomicU32,
     /// The openers' shared block: its first page in the arena plus one.
     pub shared: AtomicU32,
+    /// Bits of `address` that name its network.
+    pub prefix: AtomicU32,
     /// Until when nobody is taken for a poller; not later than now: when one last let others wait, see `polling`. Milliseconds of
     /// the node's time.
     pub distrusted: AtomicU64,
-    /// Party that serves the function to a client outside of the node, and alone runs it; 0 is none.
-    pub server: AtomicU32,
-    /// What is above is mostly read; this keeps what is written often on another cache line.
-    pub reserved: [AtomicU32; 3],
-    /// Interrupts that wait for the parked thread of the vector's owner.
-    pub pending: AtomicU64,
-    /// Opener that a vector belongs to, see `Transport::opener`.
-    pub vectors: [AtomicU32; VECTORS],
     /// The IP address that was set, IPv6 or IPv4-mapped, as big-endian numbers; all zero is none.
     pub address: [AtomicU64; 2],
-    /// Bits of `address` that name its network.
-    pub prefix: AtomicU32,
+    /// Parties that have it open.
+    pub openers: PartySet,
+    /// Vectors that somebody listens to, a bit each: see [`Mapped::listeners`].
+    pub vectors: AtomicU64,
+    /// How often each vector fired; on cache lines of its own, for it is written often.
+    pub fired: Fired,
 }
 
-const PARTIES_AT: usize = PAGE;
-const FUNCTIONS_AT: usize = PARTIES_AT + PARTIES * size_of::<PartySlot>();
-const NEIGHBOURS_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
-const BLOCKS_AT: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
+/// A counter per interrupt vector.
+#[repr(C, align(128))]
+pub struct Fired(pub [AtomicU32; VECTORS]);
+
+const FUNCTIONS_AT: usize = PAGE;
+const LIVES_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
+const NEIGHBOURS_AT: usize = (LIVES_AT + PARTIES * size_of::<AtomicU32>()).next_multiple_of(PAGE);
+/// Bytes at the start of the file that are given memory when it is made.
+pub const HEAD_LEN: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
+const PARTIES_AT: usize = HEAD_LEN;
+const LISTENERS_AT: usize = (PARTIES_AT + PARTIES * size_of::<PartySlot>()).next_multiple_of(PAGE);
+const BLOCKS_AT: usize = (LISTENERS_AT + FUNCTIONS * VECTORS * size_of::<PartySet>()).next_multiple_of(PAGE);
 /// First byte of the adapter's region.
 pub const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
-/// Bytes at the start of the file that are given memory when it is made.
-pub const HEAD_LEN: usize = BLOCKS_AT;
 /// Bytes of the arena.
 pub const ARENA_LEN: usize = ARENA_PAGES as usize * PAGE;
 const _: () = assert!(size_of::<Header>() <= PAGE && BLOCKS_AT % PAGE == 0 && REGION_AT % PAGE == 0);
@@ -179,6 +190,15 @@ pub fn file_len() -> usize {
     arena_at() + ARENA_LEN
 }
 
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Looking. The kernel refuses stores.
+    Look,
+    /// A party's.
+    Change,
+}
+
 /// The file, mapped.
 pub struct Mapped {
     base: NonNull<u8>,
@@ -195,10 +215,15 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps `file`, which has [`file_len`] bytes.
-    pub fn new(file: File) -> io::Result<Self> {
+    pub fn new(file: File, access: Access) -> io::Result<Self> {
         let meta = file.metadata()?;
         let id = (meta.dev(), meta.ino());
-        Ok(Self { base: sys::map_shared(&file, file_len())?, file, id, arena: arena_at() })
+        Ok(Self {
+            base: sys::map_shared(&file, file_len(), access == Access::Change)?,
+            file,
+            id,
+            arena: arena_at(),
+        })
     }
 
     fn part<T>(&self, offset: usize, count: usize) -> &[T] {
@@ -212,10 +237,37 @@ impl Mapped {
         &self.part(0, 1)[0]
     }
 
-    /// The parties' places.
+    /// The place of party `slot`. Only a place that is or was taken has memory already.
     #[inline]
-    pub fn parties(&self) -> &[PartySlot] {
-        self.part(PARTIES_AT, PARTIES)
+    pub fn party(&self, slot: u16) -> &PartySlot {
+        &self.part(PARTIES_AT, PARTIES)[usize::from(slot) % PARTIES]
+    }
+
+    /// Gives the place of party `slot` memory, so that touching it cannot fail.
+    pub fn provide_party(&self, slot: u16) -> io::Result<()> {
+        let len = size_of::<PartySlot>();
+        sys::allocate(&self.file, (PARTIES_AT + usize::from(slot) * len) as u64, len as u64)
+    }
+
+    /// Thread id of the parked thread of party `slot`, 0 while there is none. When it is killed with its process the
+    /// kernel sets [`DIED`](sys::DIED). These words lie side by side, for who sends to a function asks for those of all
+    /// its openers.
+    #[inline]
+    pub fn life(&self, slot: u16) -> &AtomicU32 {
+        &self.part(LIVES_AT, PARTIES)[usize::from(slot) % PARTIES]
+    }
+
+    /// The parties that listen to an interrupt vector. Has memory if its bit in [`FunctionSlot::vectors`] is set.
+    #[inline]
+    pub fn listeners(&self, fid: u8, vector: u16) -> &PartySet {
+        let all: &[PartySet] = self.part(LISTENERS_AT, FUNCTIONS * VECTORS);
+        &all[(usize::from(fid) * VECTORS + usize::from(vector) % VECTORS) % all.len()]
+    }
+
+    /// Gives the listeners of a vector memory, so that touching them cannot fail.
+    pub fn provide_listeners(&self, fid: u8, vector: u16) -> io::Result<()> {
+        let (len, index) = (size_of::<PartySet>(), usize::from(fid) * VECTORS + usize::from(vector));
+        sys::allocate(&self.file, (LISTENERS_AT + index * len) as u64, len as u64)
     }
 
     /// The functions.

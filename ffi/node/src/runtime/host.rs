@@ -1,6 +1,6 @@
 //! What the model sees of us: the memory we reach, the interrupts we raise, the parties we can wake.
 
-use super::{file::VECTORS, memory::Memory, party, sys};
+use super::{file::PARTIES, memory::Memory, party, sys};
 use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
@@ -32,22 +32,12 @@ impl Host for NodeHost<'_> {
         if let Some(guest) = core.guest(rid.0) {
             return guest.irqs.raise(vector);
         }
-        let Some(function) = core.map.functions().get(usize::from(rid.0)) else { return };
-        if usize::from(vector) >= VECTORS {
-            return;
-        }
-        let owner = function.vectors[usize::from(vector)].load(Acquire);
-        if owner == core.me.opener() {
-            core.signal(rid.0, vector);
-        } else if owner != 0 {
-            function.pending.fetch_or(1 << vector, AcqRel);
-            core.wake(owner as u8);
-        }
+        core.fire(rid.0, vector);
     }
 
     #[inline]
     fn party(&self) -> Party {
-        Party(self.0.core.me.slot.into())
+        Party(self.0.core.me.slot)
     }
 
     #[inline]
@@ -65,7 +55,7 @@ impl Host for NodeHost<'_> {
 
     #[inline]
     fn reaches(&mut self, party: Party) -> bool {
-        u8::try_from(party.0).is_ok_and(|slot| self.0.core.reaches(slot))
+        usize::from(party.0) < PARTIES && self.0.core.reaches(party.0)
     }
 
     #[inline]
@@ -105,14 +95,15 @@ impl Host for NodeHost<'_> {
     }
 
     fn wake(&mut self, party: Party) {
-        if let Ok(slot) = u8::try_from(party.0) {
-            self.0.core.wake(slot);
+        // Only a place that is taken has memory.
+        if self.0.core.map.header().taken.has(party.0) {
+            self.0.core.wake(party.0);
         }
     }
 
     fn alive(&mut self, party: Party) -> bool {
         let core = self.0.core;
-        let Ok(slot) = u8::try_from(party.0) else { return false };
+        let slot = party.0;
         if slot == core.me.slot {
             return true;
         }

@@ -269,7 +269,7 @@ impl Core {
         self.lent.enabled
             && !ranges.over
             // Else others would go on writing to it when we are gone.
-            && self.place().life.load(Relaxed) != 0
+            && self.map.life(self.me.slot).load(Relaxed) != 0
             && len != 0
             && len <= LONGEST
             && ranges.bytes() + len <= ALL

@@ -3,34 +3,70 @@
 //! Byte 0 is the node's lock; byte `n` is held by party `n` as long as it lives. These are POSIX record locks: they go
 //! when the last thread of a process is gone, are not inherited by children, and know no PID namespaces. They also go
 //! when the process closes any descriptor of the file, so it is opened once and never closed.
+//!
+//! A process may be stopped while it holds the node's lock (SIGSTOP, a debugger, a frozen cgroup), for ever as far as we
+//! can tell. Whoever waits for it is told so within a second, and whoever only wants to leave goes without: what it
+//! leaves undone is done by whoever cleans up after it.
 
-use super::{NodeError, sys};
+use super::{NodeError, file::PARTIES, holder::Holder, sys};
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    path::{Path, PathBuf},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
+
+/// How long a stopped process may hold the node's lock before those who wait give up.
+const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(700);
+/// How long any other process may hold it. Cleaning up after thousands of programs on a busy machine takes seconds.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long one waits in all, whoever holds the lock meanwhile.
+const PATIENCE_WITH_ALL: Duration = Duration::from_secs(60);
+/// The holder is looked at this often.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two tries one sleeps for a part of the time waited so far, within these bounds: hundreds of programs that
+/// start at once would else keep the holder from its processor.
+const PART: u32 = 8;
+const SHORTEST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(30);
 
 /// The lock file of one node, as this process sees it.
 pub struct LockFile {
     file: File,
     id: (u64, u64, u32),
-    /// Record locks do not exclude threads of one process.
-    threads: Mutex<()>,
+    dir: PathBuf,
+    /// Record locks do not exclude threads of one process: true while one of ours has or wants the node's lock.
+    threads: Mutex<bool>,
+    free: Condvar,
+    /// The process that we no longer wait for.
+    given_up: Mutex<Option<u32>>,
     /// Places this process holds, on this node or on one that was here before it: record locks do not tell.
-    held: Mutex<BTreeSet<u8>>,
+    held: Mutex<BTreeSet<u16>>,
 }
 
 static OPEN: Mutex<Vec<&'static LockFile>> = Mutex::new(Vec::new());
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl LockFile {
     /// The lock file in `dir`, made if there is none.
     pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
+        Self::open_with(dir, true)
+    }
+
+    /// The lock file in `dir`, which must be there.
+    pub fn existing(dir: &Path) -> Result<&'static Self, NodeError> {
+        Self::open_with(dir, false)
+    }
+
+    fn open_with(dir: &Path, create: bool) -> Result<&'static Self, NodeError> {
         let path = dir.join("parties");
         let failed = || NodeError::system(format!("open {}", path.display()));
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = locked(&OPEN);
         let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
         // Opening and closing it once more would end our life: look before.
         if let Ok(meta) = std::fs::metadata(&path) {
@@ -40,30 +76,92 @@ impl LockFile {
             }
         }
         let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+            OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(failed())?;
         let id = id_of(file.metadata().map_err(failed())?);
-        let lock: &'static Self =
-            Box::leak(Box::new(Self { file, id, threads: Mutex::default(), held: Mutex::default() }));
+        let lock: &'static Self = Box::leak(Box::new(Self {
+            file,
+            id,
+            dir: dir.into(),
+            threads: Mutex::default(),
+            free: Condvar::new(),
+            given_up: Mutex::default(),
+            held: Mutex::default(),
+        }));
         open.push(lock);
         Ok(lock)
     }
 
-    /// Takes the node's lock.
+    /// Takes the node's lock. Waits for those who have it, but no longer than a second for one that is stopped.
     pub fn lock(&'static self) -> Result<NodeLock, NodeError> {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        sys::lock_byte(&self.file, 0, true).map_err(NodeError::system("lock the node"))?;
-        Ok(NodeLock { file: self, _threads: threads })
+        let begin = Instant::now();
+        let ours = self.enter(begin)?;
+        self.wait(begin)?;
+        *locked(&self.given_up) = None;
+        Ok(NodeLock { ours })
+    }
+
+    /// Keeps the other threads of this process out.
+    fn enter(&'static self, begin: Instant) -> Result<Entered, NodeError> {
+        let mut taken = locked(&self.threads);
+        while *taken {
+            let left = PATIENCE_WITH_ALL.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let holder = Holder::of_ourselves();
+                return Err(NodeError::Held { dir: self.dir.clone(), holder });
+            }
+            taken = self.free.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        Ok(Entered(self))
+    }
+
+    /// Waits for other processes, and takes the lock.
+    fn wait(&self, begin: Instant) -> Result<(), NodeError> {
+        let mut looked = begin;
+        // The process that has it, and since when.
+        let mut holding: Option<(u32, Instant)> = None;
+        loop {
+            let step = || NodeError::system("lock the node");
+            if sys::lock_byte(&self.file, 0).map_err(step())? {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if holding.is_none() || now - looked >= LOOK {
+                looked = now;
+                if let Some(pid) = self.holder(0) {
+                    let since = holding.filter(|(before, _)| *before == pid).map_or(now, |(_, since)| since);
+                    holding = Some((pid, since));
+                    self.look_at(Holder::of(pid), now - since, now - begin)?;
+                }
+            }
+            std::thread::sleep((begin.elapsed() / PART).clamp(SHORTEST_NAP, LONGEST_NAP));
+        }
+    }
+
+    /// Fails if there is no sense in waiting any longer for `holder`, which has had the lock for so long.
+    fn look_at(&self, holder: Holder, held: Duration, waited: Duration) -> Result<(), NodeError> {
+        let mut given_up = locked(&self.given_up);
+        // Whoever closes a device takes the lock dozens of times: the wait is paid once.
+        let known = *given_up == Some(holder.pid);
+        let hopeless = match holder.stopped {
+            Some(_) => known || held >= PATIENCE_WITH_STOPPED,
+            None => held >= if known { LOOK } else { PATIENCE } || waited >= PATIENCE_WITH_ALL,
+        };
+        if !hopeless {
+            return Ok(());
+        }
+        *given_up = Some(holder.pid);
+        Err(NodeError::Held { dir: self.dir.clone(), holder })
     }
 
     /// Holds the byte of party `slot` for the life of this process. False: it is held already.
-    pub fn begin_life(&self, slot: u8) -> Result<bool, NodeError> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn begin_life(&self, slot: u16) -> Result<bool, NodeError> {
+        let mut held = locked(&self.held);
         if held.contains(&slot) {
             return Ok(false);
         }
-        let got = sys::lock_byte(&self.file, slot.into(), false)
-            .map_err(NodeError::system("lock a place on the node"))?;
+        let got = sys::lock_byte(&self.file, slot).map_err(NodeError::system("lock a place on the node"))?;
         if got {
             held.insert(slot);
         }
@@ -71,26 +169,50 @@ impl LockFile {
     }
 
     /// Gives the byte back.
-    pub fn end_life(&self, slot: u8) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        sys::unlock_byte(&self.file, slot.into());
+    pub fn end_life(&self, slot: u16) {
+        let mut held = locked(&self.held);
+        sys::unlock_byte(&self.file, slot);
         held.remove(&slot);
     }
 
     /// The process that holds the byte of `slot`, unless that is us: its pid, 0 if it is hidden from us.
-    pub fn holder(&self, slot: u8) -> Option<u32> {
-        sys::byte_holder(&self.file, slot.into())
+    pub fn holder(&self, slot: u16) -> Option<u32> {
+        sys::byte_holder(&self.file, slot)
+    }
+
+    /// Whether another process lives on the node. One question, however many places there are.
+    pub fn is_lived_on(&self) -> bool {
+        sys::range_holder(&self.file, (1, PARTIES as i64 - 1)).is_some()
+    }
+
+    /// The other processes that live on the node, as [`holder`](Self::holder).
+    pub fn holders(&self) -> Vec<u32> {
+        let mut pids = Vec::new();
+        if self.is_lived_on() {
+            pids.extend((1..PARTIES as u16).filter_map(|slot| self.holder(slot)));
+        }
+        pids
     }
 }
 
-/// The right to change the node: parties, arena, who opened what. Ends with the process at the latest.
+/// What keeps the other threads of this process from the lock.
+struct Entered(&'static LockFile);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        *locked(&self.0.threads) = false;
+        self.0.free.notify_one();
+    }
+}
+
+/// The right to change the node: parties, arena, who opened what. Ends with the process at the latest, and with the
+/// call that has it, even if that panics.
 pub struct NodeLock {
-    file: &'static LockFile,
-    _threads: MutexGuard<'static, ()>,
+    ours: Entered,
 }
 
 impl Drop for NodeLock {
     fn drop(&mut self) {
-        sys::unlock_byte(&self.file.file, 0);
+        sys::unlock_byte(&self.ours.0.file, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Where a bus address lies, and copies between such places.
 //!
-//! Bits 63 to 48 of a bus address say whose memory it is: 0xa7e0 is the arena, 1 to 255 a party. The rest is an offset
+//! Bits 63 to 48 of a bus address say whose memory it is: 0xa7e0 is the arena, smaller numbers are parties. The rest is an offset
 //! into the arena or an address in the party's program. Addresses of a function that is served to a guest are the guest's
 //! own, all 64 bits, and mean something to the serving party alone.
 #![allow(unsafe_code)]
@@ -37,7 +37,7 @@ pub fn arena_offset(iova: Iova) -> Option<u64> {
 }
 
 /// The bus address of our address `at`; `None` if it has more than 47 bits.
-pub fn own_iova(slot: u8, at: u64, len: usize) -> Option<Iova> {
+pub fn own_iova(slot: u16, at: u64, len: usize) -> Option<Iova> {
     (at.checked_add(len as u64)? <= LOW).then_some(u64::from(slot) << 48 | at)
 }
 
@@ -45,15 +45,15 @@ pub fn own_iova(slot: u8, at: u64, len: usize) -> Option<Iova> {
 #[derive(Clone, Copy)]
 enum Place {
     Here(*mut u8),
-    There(u8, u64),
+    There(u16, u64),
     Guest(u8, Iova),
 }
 
 /// Which way a batch goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    From(u8),
-    To(u8),
+    From(u16),
+    To(u16),
 }
 
 /// What a host keeps from one call to the next.
@@ -72,7 +72,7 @@ pub struct Scratch {
     /// Timer words when last looked at, by function.
     pub timers: Vec<u32>,
     /// Party that a copy found gone.
-    pub suspect: u8,
+    pub suspect: u16,
     /// The runner is one thread's alone, which barriers of others reach.
     pub steady: bool,
     /// Whom it waited for.
@@ -208,7 +208,7 @@ impl Memory<'_> {
             return (server == u32::from(self.core.me.slot)).then_some(Place::Guest(rid.0, at));
         }
         let (tag, low) = (at >> 48, at & LOW);
-        let slot = u8::try_from(tag).ok().filter(|s| *s != 0)?;
+        let slot = u16::try_from(tag).ok().filter(|s| *s != 0)?;
         let end = low.checked_add(len as u64)?;
         if end > LOW || !self.core.has_open(slot, rid.0) {
             return None;
@@ -225,7 +225,7 @@ impl Memory<'_> {
     /// Memory of ours whose pages may not be there: the kernel copies, as it does for another program's. It brings pages in
     /// as they are touched, and tells of those that it cannot.
     #[cold]
-    fn paged(&self, slot: u8, low: u64, end: u64) -> Option<Place> {
+    fn paged(&self, slot: u16, low: u64, end: u64) -> Option<Place> {
         let mapped = self.core.paged.covers(low, end, &mut Found::default());
         mapped.then_some(Place::There(slot, low))
     }
@@ -399,7 +399,7 @@ impl Memory<'_> {
             // Who is not reached here has just gone: others were not asked for a copy.
             return Err(Abort::Gone);
         }
-        let pid = self.core.map.parties()[usize::from(slot)].pid.load(Relaxed);
+        let pid = self.core.map.party(slot).pid.load(Relaxed);
         // SAFETY: `place` checked the local ranges, or they are the caller's buffer.
         let done = unsafe {
             match way {
@@ -472,7 +472,7 @@ impl Memory<'_> {
 
     /// From one other party to another, through a buffer of ours.
     #[cold]
-    fn across(&mut self, from: (u8, u64), to: (u8, u64), len: usize) -> Result<(), Abort> {
+    fn across(&mut self, from: (u16, u64), to: (u16, u64), len: usize) -> Result<(), Abort> {
         self.flush()?;
         let mut bounce = std::mem::take(&mut self.scratch.bounce);
         bounce.resize(len.max(bounce.len()), 0);
@@ -487,7 +487,7 @@ impl Memory<'_> {
 }
 
 /// Our address behind a bus address.
-pub fn own_address(slot: u8, iova: Iova) -> Option<u64> {
+pub fn own_address(slot: u16, iova: Iova) -> Option<u64> {
     (iova >> 48 == u64::from(slot)).then_some(iova & LOW)
 }
 

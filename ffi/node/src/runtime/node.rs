@@ -4,14 +4,15 @@ use super::{
     NodeError, NodeStatus, NodeTransport,
     arena::{Arena, Owner},
     core::Core,
+    damage::{attach_region, map_existing, sane},
     dir,
-    file::{FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PARTIES, file_len},
+    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PROGRAMS, file_len},
     locks::{LockFile, NodeLock},
     parked::Parked,
     party::Me,
     sys, vfs,
 };
-use crate::devices::DeviceInfo;
+use crate::devices::{DeviceInfo, MAX_VFS};
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     host::{Abort, Host, Iova, Move, Party, Rid},
@@ -21,6 +22,7 @@ use devmodel::{
 use driver::verbs::{Device, OpenOptions};
 use std::{
     fs::OpenOptions as FileOptions,
+    io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
@@ -57,12 +59,14 @@ static NODES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
 impl Node {
     /// The node in `dir`, made if there is none.
     pub fn open_or_create(dir: &Path, options: &NodeOptions) -> Result<Arc<Self>, NodeError> {
-        Self::open_with(&dir::claim(dir)?, Some(options))
+        let dir = dir::claim(dir)?;
+        sane(&dir, || Self::open_with(&dir, Some(options)))
     }
 
     /// The node in `dir`, which must be there.
     pub fn open(dir: &Path) -> Result<Arc<Self>, NodeError> {
-        Self::open_with(&dir::existing(dir)?, None)
+        let dir = dir::existing(dir)?;
+        sane(&dir, || Self::open_with(&dir, None))
     }
 
     fn open_with(dir: &Path, options: Option<&NodeOptions>) -> Result<Arc<Self>, NodeError> {
@@ -83,7 +87,8 @@ impl Node {
             (None, Some(_), _) => Self::attach(dir, locks, &lock)?,
         };
         node.core.reap_locked(&lock);
-        let wanted = options.map_or(Ok(()), |options| {
+        let wanted = node.has_room().and_then(|()| {
+            let Some(options) = options else { return Ok(()) };
             node.is_as_asked(options)?;
             options.vfs.map_or(Ok(()), |asked| node.core.want_vfs(asked, &lock))
         });
@@ -93,6 +98,14 @@ impl Node {
         // A node that goes takes the lock: after an error it must be free.
         drop(lock);
         wanted.map(|()| node)
+    }
+
+    /// Whether there is a place for us. Those of the dead are free by now.
+    fn has_room(&self) -> Result<(), NodeError> {
+        match self.core.map.header().taken.len() > PROGRAMS {
+            true => Err(NodeError::Full),
+            false => Ok(()),
+        }
     }
 
     /// Whether the node is what `options` ask for and nobody can change.
@@ -133,7 +146,7 @@ impl Node {
             let file = file.map_err(step())?;
             file.set_len(file_len() as u64).map_err(step())?;
             sys::allocate(&file, 0, HEAD_LEN as u64).map_err(step())?;
-            let map = Arc::new(Mapped::new(file).map_err(step())?);
+            let map = Arc::new(Mapped::new(file, Access::Change).map_err(step())?);
             let id = map.id;
             let header = map.header();
             header.epoch.store(sys::monotonic_ns(), Relaxed);
@@ -150,7 +163,7 @@ impl Node {
             let adapter = power_on(base, len, &map, config, me);
             let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;
             let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
-            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(crate::devices::MAX_VFS), lock);
+            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(MAX_VFS), lock);
             core.map.header().magic.store(MAGIC, Release);
             std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
             Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
@@ -159,25 +172,12 @@ impl Node {
     }
 
     fn attach(dir: &Path, locks: &'static LockFile, lock: &NodeLock) -> Result<Arc<Self>, NodeError> {
-        let path = dir.join("adapter");
-        let step = || NodeError::system(format!("open {}", path.display()));
-        let file = FileOptions::new().read(true).write(true).open(&path).map_err(step())?;
-        let version =
-            |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
-        let len = file.metadata().map_err(step())?.len();
-        if len != file_len() as u64 {
-            return Err(version(format!("{len} bytes"), format!("{}", file_len())));
-        }
-        let map = Arc::new(Mapped::new(file).map_err(step())?);
+        let map = map_existing(dir, Access::Change)?;
         let id = map.id;
-        let magic = map.header().magic.load(Acquire);
-        if magic != MAGIC {
-            return Err(version(format!("layout {magic:#x}"), format!("{MAGIC:#x}")));
-        }
         let config = read_behaviour(&map);
-        let (base, len) = map.region();
-        let region = attach_region(base, len, &map)?;
+        let region = attach_region(dir, &map)?;
         let me = Me::claim(&map, locks, lock)?;
+        free_stray_locks(&region, me, (map.header().vfs.load(Acquire) as u8).min(MAX_VFS));
         let core = Arc::new(Core::new(dir.into(), map, Adapter::attach(region, config), locks, me));
         Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
     }
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// Our number among the parties.
-    pub fn party(&self) -> u8 {
+    pub fn party(&self) -> u16 {
         self.core.me.slot
     }
 
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// Whether this process copies to and from the memory of the program of `party` itself.
-    pub fn reaches(&self, party: u8) -> bool {
+    pub fn reaches(&self, party: u16) -> bool {
         self.core.reaches(party)
     }
 
@@ -245,10 +245,14 @@ impl Node {
         // Held until the lock is free again: dropping the last of one takes it.
         let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
         let locks = LockFile::open(&dir)?;
-        let _lock = locks.lock()?;
+        let _lock = match locks.lock() {
+            // Who makes the next node does not look at what the holder has.
+            Err(NodeError::Held { .. }) if force => None,
+            other => Some(other?),
+        };
         let path = dir.join("adapter");
         let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
-        let mut pids: Vec<u32> = (1..PARTIES as u16).filter_map(|slot| locks.holder(slot as u8)).collect();
+        let mut pids = locks.holders();
         if ours.iter().any(|n| Some(n.file) == id && n.core.is_ours()) {
             pids.push(std::process::id());
         }
@@ -258,7 +262,7 @@ impl Node {
         let _ = std::fs::remove_file(dir.join("adapter.new"));
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(NodeError::system(format!("remove {}", path.display()))(e)),
         }
     }
@@ -279,7 +283,7 @@ impl Drop for Node {
         let is_opener = || (0..FUNCTIONS as u8).any(|fid| core.has_open(core.me.slot, fid));
         if let Some(lock) = core.locks.lock().ok().filter(|_| !is_opener()) {
             Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
-            core.place().state.store(0, Release);
+            core.map.header().taken.remove(core.me.slot);
             core.locks.end_life(core.me.slot);
         }
     }
@@ -292,10 +296,12 @@ pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
 
 /// Opens device `iron<fid>` of `node`.
 pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
-    let transport = Arc::new(NodeTransport::open(node, fid)?);
-    let gids = node.core.device(fid).gids.to_vec();
-    let options = OpenOptions { gids, ..OpenOptions::default() };
-    Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
+    sane(node.dir(), || {
+        let transport = Arc::new(NodeTransport::open(node, fid)?);
+        let gids = node.core.device(fid).gids.to_vec();
+        let options = OpenOptions { gids, ..OpenOptions::default() };
+        Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
+    })
 }
 
 fn write_behaviour(map: &Mapped, config: &Config) {
@@ -352,23 +358,28 @@ fn power_on(
 ) -> Result<Adapter, NodeError> {
     // SAFETY: a part of the mapping that nobody else uses, which lives as long as `map`; new, so zero.
     let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(map.clone())) }?;
-    Ok(Adapter::power_on(region, config, &mut Booting(me)))
+    Ok(Adapter::power_on(region, config, &mut Unplugged(Party(me.slot))))
 }
 
-#[allow(unsafe_code)]
-pub(super) fn attach_region(
-    base: std::ptr::NonNull<u8>,
-    len: usize,
-    map: &Arc<Mapped>,
-) -> Result<Region, NodeError> {
-    // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
-    Ok(unsafe { Region::attach(base, len, Box::new(map.clone())) }?)
+/// Frees locks that name us, who have just come and hold none: they are damage, and we would wait for ourselves.
+fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
+    let me = Party(me.slot);
+    for fid in 0..=vfs {
+        let locks = [region.function_lock(fid), region.ring_lock(fid)];
+        if locks.iter().any(|lock| lock.holder() == Some(me)) {
+            region.free_locks_among(fid..fid + 1, &mut Unplugged(STRANGER), me);
+        }
+    }
 }
 
-/// The machine while the chip is switched on: nothing is plugged in yet.
-struct Booting(Me);
+/// A party that is on no node.
+const STRANGER: Party = Party(u16::MAX);
 
-impl Host for Booting {
+/// A machine in which nothing is plugged in, while the chip is switched on and when its locks are looked after: the
+/// party that does it. All others are dead to it.
+struct Unplugged(Party);
+
+impl Host for Unplugged {
     fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
         Err(Abort::Source)
     }
@@ -380,14 +391,14 @@ impl Host for Booting {
     }
     fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
     fn party(&self) -> Party {
-        Party(self.0.slot.into())
+        self.0
     }
     fn reaches(&mut self, _: Party) -> bool {
         false
     }
     fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, _: Party) -> bool {
-        true
+    fn alive(&mut self, party: Party) -> bool {
+        party == self.0
     }
     fn relax(&mut self, _: Party, _: u32) -> bool {
         std::thread::yield_now();

@@ -3,9 +3,12 @@
 use super::{
     NodeError,
     board::{self, CmId},
-    file::{MAGIC, Mapped, PARTIES, file_len},
+    damage::{attach_region, map_existing},
+    dir,
+    file::{Access, Mapped},
     locks::LockFile,
-    node::{attach_region, read_behaviour},
+    node::read_behaviour,
+    status::{NodeStatus, View},
 };
 use devmodel::{
     region::{PortGlimpse, Region},
@@ -13,10 +16,11 @@ use devmodel::{
 };
 use hwspec::wire::mad::MAD_SIZE;
 use std::{
-    fs::{Metadata, OpenOptions},
+    collections::HashMap,
+    fs::Metadata,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering::*},
+    sync::Arc,
 };
 
 /// A node that is only looked at.
@@ -55,28 +59,17 @@ impl Observer {
     /// Looks at the node in `dir`.
     ///
     /// # Errors
-    /// There is none, or one of another version.
+    /// There is none, one of another version, or one that is damaged.
     pub fn open(dir: &Path) -> Result<Self, NodeError> {
-        let path = dir.join("adapter");
-        let failed = || NodeError::system(format!("open {}", path.display()));
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed())?;
-        let wrong = |found| NodeError::Version { dir: dir.into(), found, expected: format!("{MAGIC:#x}") };
-        let len = file.metadata().map_err(failed())?.len();
-        if len != file_len() as u64 {
-            return Err(wrong(format!("{len} bytes")));
-        }
-        let map = Arc::new(Mapped::new(file).map_err(failed())?);
-        let magic = map.header().magic.load(Acquire);
-        if magic != MAGIC {
-            return Err(wrong(format!("layout {magic:#x}")));
-        }
-        let (base, len) = map.region();
-        Ok(Self {
-            region: attach_region(base, len, &map)?,
-            map,
-            locks: LockFile::open(dir)?,
-            dir: dir.into(),
-        })
+        let dir = dir::existing(dir)?;
+        let map = map_existing(&dir, Access::Look)?;
+        Ok(Self { region: attach_region(&dir, &map)?, locks: LockFile::existing(&dir)?, map, dir })
+    }
+
+    /// What is on the node. Whoever died and was not cleaned up after is still there, and said to be dead.
+    pub fn status(&self) -> NodeStatus {
+        let (dir, map, locks, region) = (&*self.dir, &*self.map, self.locks, &self.region);
+        View { dir, map, locks, region, config: &read_behaviour(map), me: None }.status()
     }
 
     /// Whether the node in `dir` is still the one that is looked at.
@@ -111,8 +104,7 @@ impl Observer {
 
     /// Whether programs are on the node; nothing happens on it while there are none.
     pub fn has_programs(&self) -> bool {
-        let taken = self.map.parties().iter().enumerate().filter(|(_, place)| place.state.load(Relaxed) != 0);
-        taken.into_iter().any(|(slot, _)| slot != 0 && self.locks.holder(slot as u8).is_some())
+        !self.map.header().taken.is_empty() && self.locks.is_lived_on()
     }
 
     /// The queue pairs of `fid`.
@@ -160,11 +152,10 @@ impl Observer {
     where
         R: devmodel::region::Row + zerocopy::FromBytes + 'static,
     {
-        let mut known: [Option<Option<u32>>; PARTIES] = [None; PARTIES];
+        let mut known: HashMap<u16, Option<u32>> = HashMap::new();
         self.region.objects::<R>(fid).filter_map(move |(number, row)| {
             let (context, party) = whose(&row);
-            let slot = usize::from(party) % PARTIES;
-            let pid = *known[slot].get_or_insert_with(|| self.locks.holder(slot as u8));
+            let pid = *known.entry(party).or_insert_with(|| self.locks.holder(party));
             Some(Seen { number, owner: Owner { context, pid: pid? }, row })
         })
     }

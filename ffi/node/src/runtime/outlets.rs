@@ -16,14 +16,11 @@ impl Core {
     }
 
     /// The party that takes from an outlet, if one does.
-    pub fn holder(&self, which: Outlet) -> Option<u8> {
+    pub fn holder(&self, which: Outlet) -> Option<u16> {
         let opener = self.outlet(which).holder.load(Acquire);
-        let slot = opener as u8;
-        let generation = self.map.parties()[usize::from(slot)].generation.load(Acquire);
-        let lives = opener != 0
-            && party::opener(slot, generation) == opener
-            && (slot == self.me.slot || party::lives(&self.map, self.locks, slot));
-        lives.then_some(slot)
+        let lives =
+            opener == self.me.opener() || opener != 0 && party::is_there(&self.map, self.locks, opener);
+        lives.then(|| party::party_of(opener))
     }
 
     /// Something waits in an outlet: its holder's thread wakes.
@@ -49,10 +46,10 @@ impl Core {
     }
 
     /// Party `slot` died: nobody takes from an outlet it held, or fills one.
-    pub fn reap_outlets(&self, slot: u8, lock: &NodeLock) {
+    pub fn reap_outlets(&self, slot: u16, lock: &NodeLock) {
         for which in [Outlet::Uplink, Outlet::Capture] {
             let held = self.outlet(which).holder.load(Acquire);
-            if held as u8 == slot {
+            if held != 0 && party::party_of(held) == slot {
                 self.close_outlet(which, lock);
             }
         }

@@ -3,7 +3,6 @@
 
 use super::{
     core::{Core, MILLI},
-    file::VECTORS,
     party, sys,
 };
 use driver::transport::Quiet;
@@ -21,6 +20,8 @@ use std::{
 const NEVER: u64 = u64::MAX;
 /// Wait after work that could not be finished, ps.
 const RETRY: u64 = MILLI;
+/// Wait before a dead program is cleaned up after that somebody who is stopped holds up, ps.
+const HELD_UP: u64 = 100 * MILLI;
 /// Least wait, ps: a timer that is due but held up by somebody else's lock.
 const LEAST: u64 = MILLI / 10;
 
@@ -66,7 +67,7 @@ impl Drop for Parked {
 fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     let place = core.place();
     // Without it others find out later that we are gone.
-    let _life = sys::Life::begin(&place.life);
+    let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
     core.park();
     loop {
@@ -75,12 +76,9 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
         if stop.load(Acquire) {
             return;
         }
-        let unfinished = serve(core);
+        let wait = serve(core);
         let now = core.now();
-        let mut until = next_timer(core, now);
-        if unfinished {
-            until = until.min(now + RETRY);
-        }
+        let until = next_timer(core, now).min(now.saturating_add(wait));
         place.deadline.store(until, SeqCst);
         fence(SeqCst);
         if next_timer(core, now) < until {
@@ -100,25 +98,32 @@ fn next_timer(core: &Core, now: u64) -> u64 {
     core.open_functions().filter_map(|fid| region.timer_hint(fid, now)).min().unwrap_or(NEVER)
 }
 
-/// Does what waits. True if something has to be tried again soon.
-fn serve(core: &Core) -> bool {
+/// Does what waits. How long until something has to be tried again, ps; [`NEVER`] if nothing has.
+fn serve(core: &Core) -> u64 {
+    let mut held_up = false;
     // While we are said to poll, somebody must see whether we do.
     let polled = core.check_pollers();
     let mut unfinished = core.check_streams() || polled != 0;
     core.meet();
     for slot in core.take_suspects() {
-        if core.map.parties()[usize::from(slot)].state.load(Acquire) != 0 {
+        if core.map.header().taken.has(slot) {
             if party::lives(&core.map, core.locks, slot) {
                 if party::probe(&core.map, core.locks, slot).is_none() {
                     core.suspect_later(slot);
                     unfinished = true;
                 }
-            } else if let Err(error) = core.reap() {
-                tracing::warn!(%error, "a program that died could not be cleaned up after");
+            } else {
+                if let Err(error) = core.reap() {
+                    tracing::warn!(%error, "a program that died could not be cleaned up after");
+                }
+                if core.map.header().taken.has(slot) {
+                    core.suspect_later(slot);
+                    held_up = true;
+                }
             }
         }
     }
-    deliver_interrupts(core);
+    core.deliver_interrupts();
     let now = core.now();
     unfinished |= core.take_back_stalled(now);
     let mut left = core.take_left();
@@ -135,7 +140,7 @@ fn serve(core: &Core) -> bool {
             core.run(now, fid);
         }
         // Somebody who holds the function sees its frames, but perhaps not that a timer is due; or is dead.
-        let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0 as u8);
+        let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0);
         if holder != 0 && holder != core.me.slot {
             unfinished = true;
             if !party::lives(&core.map, core.locks, holder) {
@@ -143,24 +148,10 @@ fn serve(core: &Core) -> bool {
             }
         }
     }
-    deliver_interrupts(core);
-    unfinished
-}
-
-/// Passes on what others raised for us.
-fn deliver_interrupts(core: &Core) {
-    for fid in core.open_functions() {
-        let function = &core.map.functions()[usize::from(fid)];
-        let pending = function.pending.load(Acquire);
-        if pending == 0 {
-            continue;
-        }
-        let ours = (0..VECTORS as u16)
-            .filter(|v| function.vectors[usize::from(*v)].load(Acquire) == core.me.opener())
-            .fold(0u64, |bits, v| bits | 1 << v);
-        let taken = function.pending.fetch_and(!ours, AcqRel) & ours;
-        for vector in (0..VECTORS as u16).filter(|v| taken & 1 << v != 0) {
-            core.signal(fid, vector);
-        }
+    core.deliver_interrupts();
+    match (unfinished, held_up) {
+        (true, _) => RETRY,
+        (false, true) => HELD_UP,
+        (false, false) => NEVER,
     }
 }

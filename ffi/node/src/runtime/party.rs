@@ -2,7 +2,7 @@
 
 use super::{
     NodeError,
-    file::{Mapped, PARTIES, PartySlot},
+    file::{Mapped, PARTY_BITS, PartySlot},
     locks::{LockFile, NodeLock},
     sys,
 };
@@ -55,22 +55,26 @@ impl Identity {
 /// Our place among the parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Me {
-    /// Number, 1 to 255.
-    pub slot: u8,
+    /// Number, from 1 on.
+    pub slot: u16,
     /// How often the place was taken before us, and by us.
     pub generation: u32,
 }
 
 impl Me {
-    /// Takes a free place. Dead parties were cleaned up after before.
+    /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::file::PROGRAMS) stay, once it
+    /// has cleaned up after the dead, for which it needs a place.
     pub fn claim(map: &Mapped, locks: &'static LockFile, _lock: &NodeLock) -> Result<Self, NodeError> {
-        for (index, place) in map.parties().iter().enumerate().take(PARTIES).skip(1) {
-            let slot = index as u8;
-            if place.state.load(Acquire) != 0 || !locks.begin_life(slot)? {
+        let taken = &map.header().taken;
+        for slot in taken.free() {
+            if !locks.begin_life(slot)? {
                 continue;
             }
-            let generation = place.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
-            let generation = generation.max(1);
+            let given =
+                map.provide_party(slot).map_err(NodeError::system("get memory for a place on the node"));
+            given.inspect_err(|_| locks.end_life(slot))?;
+            let place = map.party(slot);
+            let generation = (place.generation.load(Relaxed).wrapping_add(1) & GENERATIONS).max(1);
             let us = Identity::ours();
             let probe = PROBE.as_ptr() as u64;
             let random =
@@ -86,8 +90,9 @@ impl Me {
             place.deadline.store(0, Relaxed);
             place.wakes.store(0, Relaxed);
             place.ticks.store(0, Relaxed);
-            place.life.store(0, Relaxed);
-            place.state.store(1, Release);
+            place.functions.iter().for_each(|word| word.store(0, Relaxed));
+            map.life(slot).store(0, Relaxed);
+            taken.insert(slot);
             return Ok(Self { slot, generation });
         }
         Err(NodeError::Full)
@@ -99,34 +104,39 @@ impl Me {
     }
 }
 
+/// Numbers that tell those who had one place from each other.
+const GENERATIONS: u32 = u32::MAX >> PARTY_BITS;
+
 /// The id of an opener.
-pub fn opener(slot: u8, generation: u32) -> u32 {
-    generation << 8 | u32::from(slot)
+pub fn opener(slot: u16, generation: u32) -> u32 {
+    generation << PARTY_BITS | u32::from(slot)
+}
+
+/// The party that an opener's id names.
+pub fn party_of(opener: u32) -> u16 {
+    (opener & !(u32::MAX << PARTY_BITS)) as u16
+}
+
+/// Whether the opener of that id is on the node: its party lives, and nobody has had its place since.
+pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
+    let slot = party_of(id);
+    map.header().taken.has(slot)
+        && opener(slot, map.party(slot).generation.load(Acquire)) == id
+        && lives(map, locks, slot)
 }
 
 /// Whether the party in `slot` lives. A place that nobody took has no life.
-pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u8) -> bool {
-    let place = &map.parties()[usize::from(slot)];
-    if slot == 0 || place.state.load(Acquire) == 0 {
+pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
+    if slot == 0 || !map.header().taken.has(slot) {
         return false;
     }
     // Record locks do not tell us of our own, nor of another copy of this code in our process.
-    locks.holder(slot).is_some() || Identity::of(place) == Identity::ours()
-}
-
-/// The program of process `pid`, for messages; `pid` 0 is one that another PID namespace hides.
-pub fn name(pid: u32) -> String {
-    if pid == 0 {
-        return "a program in another PID namespace".into();
-    }
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let comm = if comm.trim().is_empty() { "a program" } else { comm.trim() };
-    format!("{comm} (pid {pid})")
+    locks.holder(slot).is_some() || Identity::of(map.party(slot)) == Identity::ours()
 }
 
 /// Whether the memory of the process in `slot` can be copied to and from. `None`: it is gone, or about to.
-pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u8) -> Option<bool> {
-    let place = &map.parties()[usize::from(slot)];
+pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<bool> {
+    let place = map.party(slot);
     match sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) {
         Ok(word) => Some(word == place.token.load(Acquire)),
         // Its memory goes before its locks. A holder that we see has this very pid for us; one that is hidden has not.

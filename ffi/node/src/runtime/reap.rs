@@ -4,7 +4,7 @@ use super::{
     NodeError,
     arena::{Arena, Owner},
     core::Core,
-    file::{FUNCTIONS, PARTIES, SERVED},
+    file::{FUNCTIONS, SERVED},
     locks::NodeLock,
     memory::bits,
     party,
@@ -25,51 +25,42 @@ impl Core {
 
     /// See [`reap`](Self::reap).
     pub fn reap_locked(&self, lock: &NodeLock) -> usize {
-        let dead: Vec<u8> = (1..PARTIES as u16)
-            .map(|slot| slot as u8)
-            .filter(|slot| {
-                let taken = self.map.parties()[usize::from(*slot)].state.load(Acquire) != 0;
-                taken && *slot != self.me.slot && !party::lives(&self.map, self.locks, *slot)
-            })
-            .collect();
+        let others = self.map.header().taken.iter().filter(|slot| *slot != self.me.slot);
+        let dead: Vec<u16> = others.filter(|slot| !party::lives(&self.map, self.locks, *slot)).collect();
         dead.iter().filter(|slot| self.bury(**slot, lock).is_some()).count()
     }
 
     /// Ends all that `slot` had. May be done again by the next if we die at it, or if it returns `None`: somebody who is stopped
     /// holds what it needs, and all others wait for the node's lock meanwhile.
-    fn bury(&self, slot: u8, lock: &NodeLock) -> Option<()> {
+    fn bury(&self, slot: u16, lock: &NodeLock) -> Option<()> {
         let now = self.now();
         let opened = (0..FUNCTIONS as u8).filter(|fid| self.has_open(slot, *fid));
         let opened: FunctionSet = opened.fold(0, |set, fid| set | 1 << fid);
         self.drive(now, |runner, host| {
             // What they were at is finished or taken back.
-            let repaired = self.adapter.region().free_locks_of(host, Party(slot.into()))?;
-            let (_, reaped) = self.adapter.reap(host, Party(slot.into()), opened)?;
+            let repaired = self.adapter.region().free_locks_of(host, Party(slot))?;
+            let (_, reaped) = self.adapter.reap(host, Party(slot), opened)?;
             // What others left to us while we held their functions.
             runner.run_waiting(&self.adapter, host, now, repaired | reaped);
             Some(())
         })?;
         for fid in bits(opened) {
             self.strike(slot, fid, lock)?;
-            self.tell(fid, slot);
+            // A driver that finds no event looks at what the dead held.
+            self.fire_all(fid);
         }
         self.reap_outlets(slot, lock);
         Arena::new(&self.map, lock).free_all(Owner::Party(slot));
         self.map.header().reaped.fetch_add(1, Relaxed);
-        self.map.parties()[usize::from(slot)].state.store(0, Release);
+        self.map.header().taken.remove(slot);
         Some(())
     }
 
     /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed. `None` if somebody
     /// who is stopped holds it up: `slot` is still an opener then, until it is cleaned up after.
-    pub fn strike(&self, slot: u8, fid: u8, lock: &NodeLock) -> Option<()> {
+    pub fn strike(&self, slot: u16, fid: u8, lock: &NodeLock) -> Option<()> {
         let function = &self.map.functions()[usize::from(fid)];
-        for vector in &function.vectors {
-            let owner = vector.load(Acquire);
-            if owner as u8 == slot {
-                let _ = vector.compare_exchange(owner, 0, AcqRel, Relaxed);
-            }
-        }
+        self.leave_vectors(slot, fid, lock);
         let _ = function.poller.compare_exchange(slot.into(), 0, AcqRel, Relaxed);
         let others = self.openers(fid).any(|other| other != slot);
         if function.server.load(Acquire) == u32::from(slot) {
@@ -83,27 +74,15 @@ impl Core {
             self.clear(fid, lock)?;
         }
         // Last, so that who comes after a death here does all of it again.
-        function.openers[usize::from(slot) / 64].fetch_and(!(1 << (slot % 64)), AcqRel);
+        function.openers.remove(slot);
+        self.map.party(slot).functions[usize::from(fid) / 64 % 2].fetch_and(!(1 << (fid % 64)), AcqRel);
         // Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any.
         let used = (0..FUNCTIONS as u8).any(|fid| self.openers(fid).next().is_some());
         if !used && self.map.functions()[0].shared.load(Acquire) != 0 {
-            self.clear(0, lock)?;
+            // If somebody holds it who is stopped, it is left to the next as well.
+            let _ = self.clear(0, lock);
         }
         Some(())
-    }
-
-    /// Interrupts the other openers of `fid`: a driver that finds no event looks at what the dead held.
-    fn tell(&self, fid: u8, dead: u8) {
-        let function = &self.map.functions()[usize::from(fid)];
-        for (vector, owner) in function.vectors.iter().enumerate() {
-            let owner = owner.load(Acquire);
-            if owner == self.me.opener() {
-                self.signal(fid, vector as u16);
-            } else if owner != 0 && owner as u8 != dead {
-                function.pending.fetch_or(1 << vector, AcqRel);
-                self.wake(owner as u8);
-            }
-        }
     }
 
     /// Resets a function that nobody has open and frees its memory.
@@ -111,7 +90,6 @@ impl Core {
         self.reset_function(fid, lock)?;
         Arena::new(&self.map, lock).free_all(Owner::Function(fid));
         let function = &self.map.functions()[usize::from(fid)];
-        function.pending.store(0, Release);
         function.shared.store(0, Release);
         Some(())
     }

@@ -57,7 +57,7 @@ impl Core {
     pub fn not_served(&self, fid: u8) -> Result<(), NodeError> {
         match self.server(fid) {
             0 => Ok(()),
-            slot => Err(self.in_use(fid, "served", [slot as u8])),
+            slot => Err(self.in_use(fid, "served", [slot as u16])),
         }
     }
 
@@ -70,15 +70,15 @@ impl Core {
         }
     }
 
-    fn in_use(&self, fid: u8, how: &'static str, slots: impl IntoIterator<Item = u8>) -> NodeError {
-        let pid = |slot: u8| match slot == self.me.slot {
+    fn in_use(&self, fid: u8, how: &'static str, slots: impl IntoIterator<Item = u16>) -> NodeError {
+        let pid = |slot: u16| match slot == self.me.slot {
             true => std::process::id(),
             false => self.locks.holder(slot).unwrap_or(0),
         };
         NodeError::InUse { fid, how, pids: slots.into_iter().map(pid).collect() }
     }
 
-    fn begin_serving(&self, fid: u8, _lock: &NodeLock) -> Result<(), NodeError> {
+    fn begin_serving(&self, fid: u8, lock: &NodeLock) -> Result<(), NodeError> {
         // Before it is ours: nobody uses it, but somebody who is stopped may still hold it.
         self.reset_alone(fid, Patience::UntilStopped).ok_or_else(|| {
             let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
@@ -88,7 +88,7 @@ impl Core {
         let function = &self.map.functions()[usize::from(fid)];
         self.guest_place(fid).forget();
         self.opens(fid).fetch_add(1, AcqRel);
-        function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
+        self.enlist(fid, lock);
         function.server.store(slot.into(), Release);
         // A guest's memory is no other party's to read: what it sends goes as bytes.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);

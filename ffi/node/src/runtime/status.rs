@@ -3,24 +3,32 @@
 use super::{
     FunctionAddress, NodeError,
     core::Core,
-    file::{PAGE, PARTIES},
+    file::{Mapped, PAGE},
+    locks::LockFile,
     party,
 };
+use crate::devices::MAX_VFS;
 use devmodel::{
-    LinkLayer,
-    region::Outlet,
+    Config, LinkLayer,
+    region::{Outlet, Region},
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
     wire::Faults,
 };
-use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::atomic::Ordering::*};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering::*,
+};
 
 /// A program on the node.
 #[derive(Clone, Debug)]
 pub struct PartyStatus {
     /// Its number.
-    pub party: u8,
-    /// Process id as we see it; 0 if another PID namespace hides it.
+    pub party: u16,
+    /// Process id as we see it; 0 if another PID namespace hides it. Of a program that died, in its own PID namespace.
     pub pid: u32,
+    /// Whether it lives. What a dead program had goes when the next program opens the node or finds it missing.
+    pub lives: bool,
     /// Functions it has open.
     pub functions: Vec<u8>,
     /// How often its parked thread was woken by somebody.
@@ -39,7 +47,7 @@ pub struct FunctionStatus {
     /// Brought up by a driver.
     pub up: bool,
     /// Parties that have it open.
-    pub parties: Vec<u8>,
+    pub parties: Vec<u16>,
     /// Its party serves it to a client outside of the node.
     pub served: bool,
     /// Objects by kind, those that are there at all.
@@ -63,7 +71,7 @@ pub struct NodeStatus {
     pub faults: Faults,
     /// Process that holds its uplink, and the one that captures its wire; 0 where another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
-    /// Programs that live, but for the one that asks if it has nothing open.
+    /// Programs on it, but for the one that asks if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
     pub functions: Vec<FunctionStatus>,
@@ -79,44 +87,87 @@ impl Core {
     /// Cleans up after the dead and looks at what is there.
     pub fn status(&self) -> Result<NodeStatus, NodeError> {
         self.reap()?;
+        let (region, config) = (self.adapter.region(), self.adapter.config());
+        let view = View {
+            dir: &self.dir,
+            map: &self.map,
+            locks: self.locks,
+            region,
+            config,
+            me: Some(self.me.slot),
+        };
+        Ok(view.status())
+    }
+
+    /// The address that was set for `fid`.
+    pub fn address(&self, fid: u8) -> Option<FunctionAddress> {
+        FunctionAddress::of(&self.map, fid)
+    }
+}
+
+/// What there is to look at of a node. Looking takes no lock and changes nothing.
+pub struct View<'a> {
+    /// Its directory.
+    pub dir: &'a Path,
+    /// Its file.
+    pub map: &'a Mapped,
+    /// Who lives.
+    pub locks: &'static LockFile,
+    /// The adapter.
+    pub region: &'a Region,
+    /// How it behaves.
+    pub config: &'a Config,
+    /// The party that looks, if it is one.
+    pub me: Option<u16>,
+}
+
+impl View<'_> {
+    /// What is there.
+    pub fn status(&self) -> NodeStatus {
         let header = self.map.header();
-        let vfs = header.vfs.load(Acquire) as u8;
-        let parties = (1..PARTIES as u16).map(|slot| slot as u8).filter_map(|slot| self.party_status(slot));
-        let functions = (0..=vfs).map(|fid| self.function_status(fid));
-        Ok(NodeStatus {
-            dir: self.dir.clone(),
+        let vfs = (header.vfs.load(Acquire) as u8).min(MAX_VFS);
+        let parties = header.taken.iter().filter(|slot| *slot != 0);
+        NodeStatus {
+            dir: self.dir.into(),
             vfs,
-            link_layer: self.adapter.config().link_layer,
-            node_id: self.adapter.config().node_id,
-            faults: self.adapter.config().faults,
-            outlets: [Outlet::Uplink, Outlet::Capture]
-                .map(|which| self.holder(which).map(|slot| self.pid(slot))),
-            parties: parties.collect(),
-            functions: functions.collect(),
+            link_layer: self.config.link_layer,
+            node_id: self.config.node_id,
+            faults: self.config.faults,
+            outlets: [Outlet::Uplink, Outlet::Capture].map(|which| self.outlet(which)),
+            parties: parties.filter_map(|slot| self.party(slot)).collect(),
+            functions: (0..=vfs).map(|fid| self.function(fid)).collect(),
             memory: self.map.file.metadata().map_or(0, |m| m.blocks() * 512),
             driver_memory: header.arena_used.load(Acquire) * PAGE as u64,
             reaped: header.reaped.load(Acquire),
-        })
+        }
     }
 
-    fn party_status(&self, slot: u8) -> Option<PartyStatus> {
-        let place = &self.map.parties()[usize::from(slot)];
-        let ours = slot == self.me.slot;
-        if !ours && !party::lives(&self.map, self.locks, slot) {
-            return None;
-        }
-        let functions: Vec<u8> = (0..=127).filter(|fid| self.has_open(slot, *fid)).collect();
+    fn pid(&self, slot: u16) -> u32 {
+        self.locks.holder(slot).unwrap_or_else(|| self.map.party(slot).pid.load(Acquire))
+    }
+
+    /// The process that takes from an outlet.
+    fn outlet(&self, which: Outlet) -> Option<u32> {
+        let opener = self.map.header().outlets[which as usize].holder.load(Acquire);
+        let held = opener != 0 && party::is_there(self.map, self.locks, opener);
+        held.then(|| self.pid(party::party_of(opener)))
+    }
+
+    fn party(&self, slot: u16) -> Option<PartyStatus> {
+        let (place, ours) = (self.map.party(slot), self.me == Some(slot));
+        let opened = |fid: &u8| self.map.functions()[usize::from(*fid)].openers.has(slot);
+        let functions: Vec<u8> = (0..=MAX_VFS).filter(opened).collect();
         if ours && functions.is_empty() {
             return None;
         }
-        let pid = self.pid(slot);
+        let lives = ours || party::lives(self.map, self.locks, slot);
         let (wakes, ticks) = (place.wakes.load(Relaxed), place.ticks.load(Relaxed));
-        Some(PartyStatus { party: slot, pid, functions, wakes, ticks })
+        Some(PartyStatus { party: slot, pid: self.pid(slot), lives, functions, wakes, ticks })
     }
 
     // Without its lock, for who holds that holds up the function's own program and its peers.
-    fn function_status(&self, fid: u8) -> FunctionStatus {
-        let region = self.adapter.region();
+    fn function(&self, fid: u8) -> FunctionStatus {
+        let region = self.region;
         let mut objects = vec![
             ("qp", region.used::<QpRow>(fid)),
             ("cq", region.used::<CqRow>(fid)),
@@ -128,12 +179,13 @@ impl Core {
             ("uctx", region.used::<UctxRow>(fid)),
         ];
         objects.retain(|(_, count)| *count != 0);
+        let function = &self.map.functions()[usize::from(fid)];
         FunctionStatus {
             fid,
-            address: self.address(fid),
+            address: FunctionAddress::of(self.map, fid),
             up: region.is_running(fid),
-            parties: self.openers(fid).collect(),
-            served: self.server(fid) != 0,
+            parties: function.openers.iter().collect(),
+            served: function.server.load(Relaxed) != 0,
             objects,
             counters: region.counters_since_reset(fid),
         }

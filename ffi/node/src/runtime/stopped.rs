@@ -3,7 +3,7 @@
 //! A program that is stopped (SIGSTOP, a debugger, a frozen cgroup) lives, so nobody may take over what it was at; whoever
 //! needs that waits until it goes on or is killed, and says on stderr for whom. docs/node.md says who that can be.
 
-use super::{core::Core, party, sys};
+use super::{core::Core, holder::Holder, sys};
 use devmodel::host::Party;
 use std::{
     sync::{Mutex, PoisonError},
@@ -92,19 +92,17 @@ impl Waits {
 
 /// Whether the kernel says that the program of `party` is stopped.
 fn is_stopped(core: &Core, party: Party) -> bool {
-    let slot = party.0;
-    slot != u16::from(core.me.slot) && sys::is_stopped(core.pid(slot as u8))
+    party.0 != core.me.slot && Holder::of(core.pid(party.0)).stopped.is_some()
 }
 
 impl Core {
     /// Whether a party that has `fid` open is stopped.
     pub fn has_stopped_opener(&self, waits: &Waits, fid: u8) -> bool {
-        self.openers(fid).any(|slot| waits.is_stopped(self, Party(slot.into())))
+        self.openers(fid).any(|slot| waits.is_stopped(self, Party(slot)))
     }
 
     /// Says on stderr, once in a while, for whom this program waits.
     fn tell_of_stopped(&self, party: Party) {
-        let pid = self.pid(party.0 as u8);
         let now = Instant::now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_some_and(|(who, when)| who == party && now - when < AGAIN) {
@@ -121,15 +119,10 @@ impl Core {
         };
         let held: Vec<String> =
             (0..region.functions()).filter(holds).map(|fid| format!("iron{fid}")).collect();
-        let who = party::name(pid);
-        match held.as_slice() {
-            [] => eprintln!(
-                "ironverbs: {who} is stopped: what only it can answer waits until it goes on or ends"
-            ),
-            held => eprintln!(
-                "ironverbs: {who} is stopped in the middle of work on {}: what needs that waits until it goes on or ends",
-                held.join(", ")
-            ),
-        }
+        let what = match held.as_slice() {
+            [] => "what only it can do".into(),
+            held => format!("what needs {}", held.join(", ")),
+        };
+        eprintln!("ironverbs: {what} waits for {}", Holder::of(self.pid(party.0)));
     }
 }

@@ -26,14 +26,15 @@ pub fn monotonic_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Maps `len` bytes of `file` for all who map it.
-pub fn map_shared(file: &File, len: usize) -> io::Result<NonNull<u8>> {
+/// Maps `len` bytes of `file` for all who map it, to be written too if `write`.
+pub fn map_shared(file: &File, len: usize, write: bool) -> io::Result<NonNull<u8>> {
+    let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     // SAFETY: a new mapping at a place the kernel chooses.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),
             len,
-            libc::PROT_READ | libc::PROT_WRITE,
+            protection,
             libc::MAP_SHARED | libc::MAP_NORESERVE,
             file.as_raw_fd(),
             0,
@@ -67,17 +68,6 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
 }
 
-/// Whether process `pid` is stopped by a signal or a debugger.
-pub fn is_stopped(pid: u32) -> bool {
-    if pid == 0 {
-        return false;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state is the word behind the name, which may hold anything (proc_pid_stat(5)).
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('T' | 't'))
-}
-
 fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
     // SAFETY: a plain structure of integers.
     let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -88,13 +78,12 @@ fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
     lock
 }
 
-/// Locks one byte of `file` for this process; waits if `wait`. False: another process has it.
-pub fn lock_byte(file: &File, byte: u16, wait: bool) -> io::Result<bool> {
+/// Locks one byte of `file` for this process. False: another process has it.
+pub fn lock_byte(file: &File, byte: u16) -> io::Result<bool> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
-    let command = if wait { libc::F_SETLKW } else { libc::F_SETLK };
     loop {
         // SAFETY: the structure lives across the call.
-        match done(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) }) {
+        match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
             Ok(()) => return Ok(true),
             Err(e) => match e.raw_os_error() {
                 Some(libc::EINTR) => {}

@@ -6,6 +6,7 @@ use super::{
     core::{Core, MILLI},
     dir,
     file::{PAGE, VECTORS},
+    interrupts::Listener,
     memory,
     node::Node,
     party, sys,
@@ -21,7 +22,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::*},
+        atomic::{AtomicU32, AtomicU64, Ordering::*},
     },
     time::Duration,
 };
@@ -36,6 +37,9 @@ const POLLS_PER_LOOK: u32 = 32;
 const LOOKS_PER_YIELD: u32 = 8;
 /// While somebody polls, time (ps) between two looks at whether the other parties live.
 const SWEEP: u64 = 250 * MILLI;
+/// Sweeps until all parties were asked for, and those that are asked for in each sweep.
+const SWEEPS: u32 = 32;
+const FEW: u16 = 64;
 /// Where messages of our interrupts would go on a bus; the host connects vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
@@ -44,11 +48,15 @@ pub struct NodeTransport {
     registers: Arc<Function>,
     core: Arc<Core>,
     swept: AtomicU64,
+    /// How many sweeps there were.
+    rotation: AtomicU32,
 }
 
 struct Function {
     core: Arc<Core>,
     fid: u8,
+    /// Whose the eventfds of this opener are.
+    listener: Listener,
     /// Opened, and so kept, as long as this.
     _node: Arc<Node>,
 }
@@ -85,16 +93,15 @@ impl NodeTransport {
             dir::room(&core.dir, dir::RESERVE)?;
             core.not_served(fid)?;
             if core.opens(fid).fetch_add(1, AcqRel) == 0 {
-                let slot = core.me.slot;
-                let function = &core.map.functions()[usize::from(fid)];
-                function.openers[usize::from(slot) / 64].fetch_or(1 << (slot % 64), AcqRel);
+                core.enlist(fid, &lock);
             }
         }
         core.meet();
         core.introduce();
         let core = node.shared_core().clone();
-        let registers = Arc::new(Function { core: core.clone(), fid, _node: node.clone() });
-        Ok(Self { registers, core, swept: AtomicU64::new(0) })
+        let listener = core.interrupts.listener();
+        let registers = Arc::new(Function { core: core.clone(), fid, listener, _node: node.clone() });
+        Ok(Self { registers, core, swept: AtomicU64::new(0), rotation: AtomicU32::new(0) })
     }
 
     fn core(&self) -> &Core {
@@ -159,12 +166,22 @@ impl NodeTransport {
         if now.wrapping_sub(swept) > SWEEP
             && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok()
         {
-            for (slot, place) in core.map.parties().iter().enumerate().skip(1) {
-                let slot = slot as u8;
-                let other = place.state.load(Relaxed) != 0 && slot != core.me.slot;
-                if other && !party::lives(&core.map, core.locks, slot) {
-                    core.suspect(slot);
-                }
+            self.sweep(core);
+        }
+    }
+}
+
+impl NodeTransport {
+    /// Looks whether the other parties live. Asking the kernel for a lock takes the longer the more there are: of those
+    /// whose parked threads seem to live some are asked for in each sweep.
+    fn sweep(&self, core: &Core) {
+        let turn = self.rotation.fetch_add(1, Relaxed) % SWEEPS;
+        for slot in core.map.header().taken.iter().filter(|slot| *slot != core.me.slot) {
+            let life = core.map.life(slot).load(Relaxed);
+            let seems_alive = life != 0 && life & sys::DIED == 0;
+            let due = !seems_alive || slot < FEW || u32::from(slot) % SWEEPS == turn;
+            if due && !party::lives(&core.map, core.locks, slot) {
+                core.suspect(slot);
             }
         }
     }
@@ -238,13 +255,16 @@ impl Drop for Function {
         }
         match core.locks.lock() {
             Ok(lock) => {
+                core.stop_listening(self.fid, self.listener, Some(&lock));
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
                     // What somebody who is stopped holds up is done when this process has ended.
                     let _ = core.strike(core.me.slot, self.fid, &lock);
-                    core.close_eventfds(self.fid);
                 }
             }
-            Err(error) => tracing::warn!(%error, "the function stays open until this process ends"),
+            Err(error) => {
+                core.stop_listening(self.fid, self.listener, None);
+                tracing::warn!(%error, "the function stays open until this process ends");
+            }
         }
     }
 }
@@ -346,18 +366,19 @@ impl Transport for NodeTransport {
         if usize::from(vector) >= VECTORS {
             return Err(errno(libc::EINVAL));
         }
-        let owner = &core.map.functions()[usize::from(self.fid())].vectors[usize::from(vector)];
-        let lock = core.locks.lock().map_err(refused)?;
-        // Openers agree among themselves who has which vector: the last to ask has it.
         let fd = sys::eventfd()?;
         let theirs = fd.try_clone()?;
-        core.set_eventfd(self.fid(), vector, fd);
-        owner.store(core.me.opener(), Release);
+        let lock = core.locks.lock().map_err(refused)?;
+        core.listen(self.fid(), vector, self.registers.listener, fd, &lock)?;
         drop(lock);
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
         let fid = self.fid();
         core.touch(core.now(), fid, |_, host| core.adapter.msix_program(host, fid, vector, Some(message)));
         Ok(Interrupt { fd: theirs })
+    }
+
+    fn shares_vectors(&self) -> bool {
+        true
     }
 
     fn reset(&self) -> io::Result<()> {
@@ -400,10 +421,7 @@ impl Transport for NodeTransport {
 
     fn alive(&self, opener: u32) -> bool {
         let core = self.core();
-        let slot = opener as u8;
-        let generation = core.map.parties()[usize::from(slot)].generation.load(Acquire);
-        opener == core.me.opener()
-            || party::opener(slot, generation) == opener && party::lives(&core.map, core.locks, slot)
+        opener == core.me.opener() || party::is_there(&core.map, core.locks, opener)
     }
 
     #[inline]

@@ -53,16 +53,20 @@ impl Other {
         Self::start_with(scratch, role, &[])
     }
 
-    pub fn start_with(scratch: &Scratch, role: &str, env: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+    /// What starts it.
+    pub fn command(scratch: &Scratch, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "--nocapture", "--test-threads=1", "runtime::tests::bed::other_process"])
             .env(ROLE, role)
             .env(DIR, &scratch.0)
-            .envs(env.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        command
+    }
+
+    pub fn start_with(scratch: &Scratch, role: &str, env: &[(&str, &str)]) -> Self {
+        let mut child = Self::command(scratch, role).envs(env.iter().copied()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         Self { child, said }
     }
@@ -81,6 +85,12 @@ impl Other {
 
     pub fn hear_number(&mut self) -> u64 {
         self.hear().parse().unwrap()
+    }
+
+    /// Says something to it.
+    pub fn tell(&mut self, what: &str) {
+        use std::io::Write;
+        writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
     pub fn kill(&mut self) {
@@ -136,6 +146,12 @@ fn other_process() {
         "verbs" => super::verbs::serves(&dir, 2),
         "verbs-1" => super::verbs::serves(&dir, 1),
         "open" => super::node::opens(&dir),
+        "crowd" => super::crowd::opens(&dir),
+        "refused" => super::crowd::is_refused(&dir),
+        "openers" => super::crowd::opens_many(&dir),
+        "holds-lock" => super::damage::holds_the_lock(&dir),
+        "visit" => super::damage::visits(&dir),
+        "stay" => super::damage::stays(&dir),
         "uplink" => super::link::holds_the_uplink(&dir),
         other => panic!("no role {other}"),
     }

@@ -5,6 +5,7 @@ use crate::runtime::{
     NodeTransport,
     arena::{Arena, Owner},
     node::Node,
+    party,
 };
 use devmodel::region::Func;
 use driver::transport::{Scope, Transport};
@@ -48,13 +49,14 @@ fn what_a_killed_program_had_comes_back() {
     assert_eq!((status.reaped, status.driver_memory), (1, 0));
     assert_eq!(status.parties.len(), 1, "only we are left: {:?}", status.parties);
     assert!(status.functions[1].parties.is_empty());
-    assert_eq!(node.core().map.functions()[1].vectors[3].load(SeqCst), 0);
+    assert_eq!(node.core().map.functions()[1].vectors.load(SeqCst), 0);
+    assert!(node.core().map.listeners(1, 3).is_empty());
     // The books and the parked threads' pages stay; the blocks do not.
     assert!(status.memory < memory + (1 << 20), "{memory} bytes before, {} after", status.memory);
     // The place is used again, the opener's id is not.
     let mut next = Other::start(&scratch, "arena");
     let again = next.hear_number() as u32;
-    assert_eq!(again & 0xff, opener & 0xff);
+    assert_eq!(party::party_of(again), party::party_of(opener));
     assert_ne!(again, opener);
     assert!(!ours.alive(opener) && ours.alive(again));
 }

@@ -450,8 +450,7 @@ fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_kille
         host.read(Rid(1), iova + 99, &mut seen).unwrap();
         host.write(Rid(1), iova + 100, &[42]).unwrap();
     });
-    use std::io::Write;
-    writeln!(other.child.stdin.as_mut().unwrap(), "look").unwrap();
+    other.tell("look");
     assert_eq!((seen, other.hear_number()), ([1, 1], 42));
     assert_eq!(node.status().unwrap().driver_memory, 4 * 4096);
     other.kill();

@@ -3,6 +3,8 @@
 mod arena;
 pub(crate) mod bed;
 mod copies;
+mod crowd;
+mod damage;
 mod death;
 mod lend;
 mod link;

@@ -8,7 +8,6 @@ use driver::{
     QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
-    io::Write,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -228,7 +227,7 @@ fn return_byte(end: &mut End, at: usize) {
 }
 
 fn tell(other: &mut Other, what: &str) -> String {
-    writeln!(other.child.stdin.as_mut().unwrap(), "{what}").unwrap();
+    other.tell(what);
     other.hear()
 }
 

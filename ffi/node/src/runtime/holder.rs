@@ -1,0 +1,101 @@
+//! The process that holds a lock which others wait for: what it is called, and whether it can go on.
+
+use std::{fmt, fs, path::Path};
+
+/// A process that others wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id as we see it; 0 where another PID namespace hides it.
+    pub pid: u32,
+    /// The name of its program, if it is known.
+    pub program: String,
+    /// Why it does not go on by itself, if it does not.
+    pub stopped: Option<&'static str>,
+}
+
+impl Holder {
+    /// Looks at process `pid`.
+    pub fn of(pid: u32) -> Self {
+        let nobody = Self { pid, program: String::new(), stopped: None };
+        if pid == 0 {
+            return nobody;
+        }
+        let dir = format!("/proc/{pid}");
+        let Ok(stat) = fs::read_to_string(format!("{dir}/stat")) else { return nobody };
+        // The name stands in parentheses and may hold anything, parentheses too.
+        let Some((front, rest)) = stat.rsplit_once(')') else { return nobody };
+        let program = front.split_once('(').map_or("", |(_, name)| name);
+        let stopped = match rest.trim_start().chars().next() {
+            Some('T') => Some("stopped by a signal"),
+            Some('t') => Some("stopped by a debugger"),
+            _ => is_frozen(&dir).then_some("frozen with its control group"),
+        };
+        // It goes into one line of an error.
+        let program = program.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        Self { pid, program, stopped }
+    }
+
+    /// Another thread of this process.
+    pub fn of_ourselves() -> Self {
+        Self { stopped: None, ..Self::of(std::process::id()) }
+    }
+}
+
+/// Whether the process behind `dir` is in a control group (version 2) that is frozen.
+fn is_frozen(dir: &str) -> bool {
+    let groups = fs::read_to_string(format!("{dir}/cgroup")).unwrap_or_default();
+    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
+    let events = fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("cgroup.events"));
+    events.is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            0 => write!(f, "a process of another PID namespace")?,
+            pid => write!(f, "process {pid}")?,
+        }
+        if !self.program.is_empty() {
+            write!(f, " ({})", self.program)?;
+        }
+        match self.stopped {
+            Some(how) => write!(f, ", which is {how}"),
+            None => write!(f, ", which has not given it back"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_stopped_is_told_from_one_that_runs() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let until = |stopped: Option<&str>| {
+            let found = (0..500).map(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                Holder::of(pid)
+            });
+            found.into_iter().find(|h| h.stopped == stopped && h.program == "sleep").is_some()
+        };
+        assert!(until(None));
+        #[allow(unsafe_code)]
+        // SAFETY: signals to a child of ours.
+        unsafe {
+            libc::kill(pid as libc::pid_t, libc::SIGSTOP)
+        };
+        assert!(until(Some("stopped by a signal")));
+        assert_eq!(
+            Holder::of(pid).to_string(),
+            format!("process {pid} (sleep), which is stopped by a signal")
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            Holder::of(0).to_string(),
+            "a process of another PID namespace, which has not given it back"
+        );
+    }
+}
