@@ -228,6 +228,6 @@ fn a_parked_thread_that_nobody_needs_never_runs() {
     core.drive(core.now(), |_, host| (0..100).for_each(|_| host.write(Rid(1), theirs, &[1; 64]).unwrap()));
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(ran(), (0, 0));
-    core.drive(core.now(), |_, host| host.wake(Party(party.into())));
+    core.drive(core.now(), |_, host| host.wake(Party(party)));
     eventually("it runs when it is woken", || ran().0 == 1);
 }

@@ -136,7 +136,7 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
         // SAFETY: as above.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            while all {
+            if all {
                 libc::pause();
             }
             libc::_exit(1)

@@ -22,7 +22,14 @@ pub fn holds_the_lock(dir: &Path) {
 }
 
 /// What every program has: a queue pair, and what it needs.
-fn objects(dir: &Path) -> Result<(Arc<Qp>, Arc<Cq>, Arc<Pd>, Arc<Device>), Box<dyn std::error::Error>> {
+struct Objects {
+    _qp: Arc<Qp>,
+    _cq: Arc<Cq>,
+    _pd: Arc<Pd>,
+    _device: Arc<Device>,
+}
+
+fn objects(dir: &Path) -> Result<Objects, Box<dyn std::error::Error>> {
     let device = open_device(dir, 1)?;
     let (pd, cq) = (Pd::alloc(&device)?, Cq::create(&device, 16, 0)?);
     let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
@@ -35,7 +42,7 @@ fn objects(dir: &Path) -> Result<(Arc<Qp>, Arc<Cq>, Arc<Pd>, Arc<Device>), Box<d
     cq.arm(false);
     qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
     while device.events().next().is_some() {}
-    Ok((qp, cq, pd, device))
+    Ok(Objects { _qp: qp, _cq: cq, _pd: pd, _device: device })
 }
 
 /// Has objects until it is killed.
