@@ -30,7 +30,7 @@ deps-test:
 	scripts/install-deps.sh test
 
 build:
-	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider
+	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader
 
 demo: deps-demo
 	$(MAKE) --no-print-directory build

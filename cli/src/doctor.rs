@@ -138,7 +138,7 @@ fn provider_object() -> Finding {
         .map_err(|e| e.to_string())
         .and_then(|exe| provider::find(&exe).map_err(|e| e.to_string()));
     match found_at {
-        Ok(file) => found(WHAT, file.display().to_string()),
+        Ok(files) => found(WHAT, files.provider.display().to_string()),
         Err(why) => missing(WHAT, why),
     }
 }

@@ -27,7 +27,9 @@ impl Bench {
         let copied =
             Command::new("cp").arg(env!("CARGO_BIN_EXE_ironverbs")).arg(root.join("ironverbs")).status();
         assert!(copied.unwrap().success());
-        fs::write(root.join("libironverbs_provider.so"), "").unwrap();
+        for object in ["libironverbs_loader.so", "libironverbs_provider.so"] {
+            fs::write(root.join(object), "").unwrap();
+        }
         Self { root, node }
     }
 

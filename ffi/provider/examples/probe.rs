@@ -30,5 +30,7 @@ fn load() -> Result<Library, String> {
     if handle.is_null() {
         return Err("not installed".into());
     }
-    Library::loaded()?.ok_or_else(|| "loaded, but not found again".into())
+    let mut all = Library::loaded();
+    let found = all.pop().ok_or("loaded, but not found again")?;
+    found.map_err(|(_, what)| what)
 }

@@ -11,7 +11,7 @@ use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
 use crate::import::{self, Exports};
 use crate::pd::Users;
-use crate::register::layout;
+use crate::register::Registration;
 use crate::table;
 use libc::{c_int, c_void};
 use node::place::Place;
@@ -32,6 +32,8 @@ pub struct Context {
     pub users: Users,
     /// The device's clock as the time of day.
     pub wall: WallClock,
+    /// The libibverbs whose context it is.
+    pub registration: &'static Registration,
     /// What others can import, of all contexts that share the device.
     pub exports: Arc<Exports>,
     pump: Arc<Pump>,
@@ -55,7 +57,11 @@ impl Context {
         if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
     }
 
-    fn open(place: &Place, async_file: AsyncFile) -> Result<Box<Self>, c_int> {
+    fn open(
+        registration: &'static Registration,
+        place: &Place,
+        async_file: AsyncFile,
+    ) -> Result<Box<Self>, c_int> {
         let device = place.open().map_err(|error| {
             eprintln!("ironverbs: {error}");
             error.errno()
@@ -70,6 +76,7 @@ impl Context {
             targets,
             users: Users::default(),
             wall: WallClock::default(),
+            registration,
             exports: Arc::default(),
             pump: Arc::new(pump),
             _silent: None,
@@ -86,6 +93,7 @@ impl Context {
             targets: Arc::clone(&self.targets),
             users: Users::default(),
             wall: WallClock::default(),
+            registration: self.registration,
             exports: Arc::clone(&self.exports),
             pump: Arc::clone(&self.pump),
             _silent: Some(silent),
@@ -118,13 +126,15 @@ pub unsafe extern "C" fn alloc_context(
     _private: *mut c_void,
 ) -> *mut verbs_context {
     guard_ptr(|| {
-        let layout = layout().ok_or(libc::ENOSYS)?;
+        // SAFETY: our device, as libibverbs has taken it over.
+        let registration = unsafe { Registration::of(device) };
+        let layout = &registration.layout;
         let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
         // SAFETY: our device; the room exceeds the library's part and our pointer behind it.
         let (place, base) = unsafe {
             (&(*device.cast::<IronDevice>()).place, layout.library.init_context(device, cmd_fd, CONTEXT_ROOM))
         };
-        let open = |async_file| Context::open(place, async_file);
+        let open = |async_file| Context::open(registration, place, async_file);
         // SAFETY: a context the library just initialised, known to nobody else.
         let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
         // SAFETY: laid out as the library does.
@@ -138,11 +148,17 @@ pub unsafe extern "C" fn alloc_context(
 ///
 /// # Safety
 /// Called by libibverbs with a device of ours.
-pub unsafe extern "C" fn import_context(_device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
+pub unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
     guard_ptr(|| {
-        let layout = layout().ok_or(libc::ENOSYS)?;
+        // SAFETY: our device, as libibverbs has taken it over.
+        let registration = unsafe { Registration::of(device) };
+        let layout = &registration.layout;
         let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
         let other = import::context_behind(cmd_fd)?;
+        // SAFETY: an open context of ours. A device of another libibverbs is not this one's to count.
+        if !std::ptr::eq(unsafe { Context::of(other) }.registration, registration) {
+            return Err(libc::EOPNOTSUPP);
+        }
         // SAFETY: an open context of ours; the room exceeds the library's part and our pointer behind it.
         let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
         // SAFETY: as above.
@@ -212,11 +228,12 @@ unsafe fn discard(layout: &Layout, base: *mut u8) {
 /// Called by libibverbs with an open context of ours.
 pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
     guard((), || {
-        let Some(layout) = layout() else { return };
         // SAFETY: by contract.
-        if unsafe { Context::of(context) }.users.none().is_err() {
+        let ours = unsafe { Context::of(context) };
+        if ours.users.none().is_err() {
             return;
         }
+        let layout = &ours.registration.layout;
         import::leave_context(context);
         // SAFETY: from Box::into_raw in `join`; the last use.
         let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };

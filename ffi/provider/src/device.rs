@@ -2,7 +2,7 @@
 
 use crate::abi::verbs_types::{verbs_device, verbs_sysfs_dev};
 use crate::guard::guard;
-use crate::register::layout;
+use crate::register;
 use node::place::Place;
 use std::ffi::CStr;
 use std::path::Path;
@@ -22,8 +22,7 @@ fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
     if !name.starts_with("uverbs") {
         return None;
     }
-    let marker =
-        Path::new(&layout()?.library.sysfs()).join("class/infiniband_verbs").join(name).join("ironverbs");
+    let marker = Path::new(&register::sysfs()?).join("class/infiniband_verbs").join(name).join("ironverbs");
     let text = std::fs::read(&marker).ok()?;
     Place::parse(&text).map_err(|what| eprintln!("ironverbs: {}: {what}", marker.display())).ok()
 }
@@ -33,7 +32,10 @@ fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
 /// # Safety
 /// Called by libibverbs with a record of its own.
 pub unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
-    guard(false, || place_of(sysfs).is_some())
+    guard(false, || {
+        register::unload_loaders();
+        place_of(sysfs).is_some()
+    })
 }
 
 /// Makes our part of a device that matched.

@@ -10,7 +10,6 @@ use crate::cq::IronCq;
 use crate::guard::{Birth, guard_int, guard_ptr};
 use crate::pd::{IronPd, Users};
 use crate::qp_ex::{self, Posting};
-use crate::register::layout;
 use crate::srq::IronSrq;
 use crate::xrc::IronXrcd;
 use driver::{QpCap, QpInit, Service, XrcDomain};
@@ -166,7 +165,7 @@ unsafe fn create(
     // SAFETY: by contract.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
     ours.check_birth()?;
-    let layout = layout().ok_or(libc::ENOSYS)?;
+    let layout = &ours.registration.layout;
     let service = convert::service_from_c(attr.qp_type)?;
     let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
     let strip_vlan = extras.flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0;

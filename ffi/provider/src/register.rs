@@ -1,28 +1,71 @@
-//! Loading: look at the libibverbs that loads us, and offer our devices to it if its layout is known.
+//! Loading: look at every libibverbs of this process, and offer our devices to those whose layout is known.
+//!
+//! There may be several, the system's and those that Python wheels bring along, and each has devices, contexts and a
+//! private interface of its own. So each gets a [`Registration`] of its own, to which the devices it makes of it lead back.
 
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
-use crate::abi::verbs_types::{verbs_device_ops, verbs_match_ent};
+use crate::abi::public::ibv_device;
+use crate::abi::verbs_types::{verbs_device, verbs_device_ops, verbs_match_ent};
 use crate::{channel, context, device, guard, import, mlx5dv, rdma_cm};
+use libc::c_char;
+use std::ffi::{CStr, CString};
 use std::ptr::null;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static LAYOUT: OnceLock<Layout> = OnceLock::new();
+/// One libibverbs that has our devices. It lives as long as the process.
+#[repr(C)]
+pub struct Registration {
+    /// First, so that the pointer to it that libibverbs keeps in a device leads to the whole.
+    ops: verbs_device_ops,
+    /// The library's functions, and its layout.
+    pub layout: Layout,
+}
 
-/// The layout of the library, known once it has accepted us.
-pub fn layout() -> Option<&'static Layout> {
-    LAYOUT.get()
+impl Registration {
+    /// The libibverbs that a device belongs to.
+    ///
+    /// # Safety
+    /// `device` is one that [`device::alloc_device`] made and libibverbs has taken over, which sets its operations.
+    pub unsafe fn of(device: *const ibv_device) -> &'static Self {
+        // SAFETY: by contract; operations that name our functions are the first member of a registration, never freed.
+        unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
+    }
+}
+
+/// What was loaded into this process and concerns us.
+#[derive(Default)]
+struct Process {
+    /// Addresses inside each libibverbs that was looked at, be it accepted or refused.
+    seen: Vec<usize>,
+    registrations: Vec<&'static Registration>,
+    /// Paths of the loaders that are loaded (`ffi/loader`).
+    loaders: Vec<CString>,
+}
+
+/// Never held while the dynamic linker is called: constructors come here with its lock held.
+static PROCESS: Mutex<Process> =
+    Mutex::new(Process { seen: Vec::new(), registrations: Vec::new(), loaders: Vec::new() });
+
+fn process() -> MutexGuard<'static, Process> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The root of sysfs as libibverbs sees it, once one has accepted us. All read it from the same variable.
+pub fn sysfs() -> Option<String> {
+    let first = process().registrations.first().copied();
+    first.map(|registration| registration.layout.library.sysfs())
 }
 
 /// The sentinel that ends a match table.
 static NO_TABLE_MATCH: verbs_match_ent =
     verbs_match_ent { driver_data: std::ptr::null_mut(), pattern: 0, vendor: 0, device: 0, kind: 0 };
 
-static DEVICE_OPS: verbs_device_ops = verbs_device_ops {
+const DEVICE_OPS: verbs_device_ops = verbs_device_ops {
     name: c"ironverbs".as_ptr(),
     match_min_abi_version: 0,
     match_max_abi_version: u32::MAX,
-    match_table: &NO_TABLE_MATCH,
+    match_table: &raw const NO_TABLE_MATCH,
     static_providers: null(),
     match_device: Some(device::match_device),
     alloc_context: Some(context::alloc_context),
@@ -35,16 +78,78 @@ static DEVICE_OPS: verbs_device_ops = verbs_device_ops {
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
+/// For a libibverbs that loads this object itself.
 extern "C" fn on_load() {
-    guard::guard((), || match Library::loaded() {
-        Ok(None) => {}
-        Ok(Some(library)) => {
-            if let Err(what) = join(library) {
-                refuse(&what);
+    guard::guard((), look);
+}
+
+/// What the loader calls when a libibverbs has loaded it.
+///
+/// # Safety
+/// Called by the constructor of the loader at `path`, a terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironverbs_join(path: *const c_char) {
+    // SAFETY: by contract.
+    let path = unsafe { CStr::from_ptr(path) }.to_owned();
+    guard::guard((), || {
+        look();
+        let mut process = process();
+        if !process.loaders.contains(&path) {
+            process.loaders.push(path);
+        }
+    });
+}
+
+/// Unloads the loaders, so that the next libibverbs that loads one is heard of. The libraries never use the handles they
+/// got, nor close them: a driver is there for good. Called by a libibverbs that is done with loading.
+pub fn unload_loaders() {
+    let loaders = std::mem::take(&mut process().loaders);
+    let mut unheard = false;
+    for path in loaders {
+        let mut handles = 0;
+        // SAFETY: terminated names. Nothing of a loader is used once its constructor has run, and the dynamic linker's lock,
+        // which whoever runs it holds, is waited for here.
+        unsafe {
+            loop {
+                let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+                if handle.is_null() {
+                    break;
+                }
+                // This handle, and one that a libibverbs got.
+                if libc::dlclose(handle) != 0 || libc::dlclose(handle) != 0 {
+                    break;
+                }
+                handles += 1;
             }
         }
-        Err(what) => refuse(&what),
-    });
+        unheard |= handles > 1;
+    }
+    // Another thread's libibverbs loaded a loader that was loaded already.
+    if unheard {
+        look();
+    }
+}
+
+/// Offers our devices to every libibverbs that does not have them yet.
+fn look() {
+    for library in Library::loaded() {
+        let inside = match &library {
+            Ok(library) => library.inside,
+            Err((inside, _)) => *inside,
+        };
+        {
+            let mut process = process();
+            if process.seen.contains(&inside) {
+                continue;
+            }
+            process.seen.push(inside);
+        }
+        if let Err(what) = library.map_err(|(_, what)| what).and_then(join) {
+            eprintln!(
+                "ironverbs: this libibverbs is of an unknown layout, its devices are not offered: {what}"
+            );
+        }
+    }
 }
 
 fn join(library: Library) -> Result<(), String> {
@@ -58,14 +163,10 @@ fn join(library: Library) -> Result<(), String> {
     }
     guard::watch_forks();
     mlx5dv::answer_program();
-    rdma_cm::hooks::watch(library.inside);
-    if LAYOUT.set(layout).is_ok() {
-        // SAFETY: the layout is a known one.
-        unsafe { library.register(&DEVICE_OPS) };
-    }
+    rdma_cm::hooks::watch(&library);
+    let registration: &'static Registration = Box::leak(Box::new(Registration { ops: DEVICE_OPS, layout }));
+    process().registrations.push(registration);
+    // SAFETY: the layout is a known one.
+    unsafe { library.register(&registration.ops) };
     Ok(())
-}
-
-fn refuse(what: &str) {
-    eprintln!("ironverbs: this libibverbs is of an unknown layout, its devices are not offered: {what}");
 }

@@ -11,6 +11,11 @@ pub fn compiled(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-libverbs", "-pthread"])
 }
 
+/// Compiles `tests/programs/NAME.c`, which finds its libraries itself.
+pub fn compiled_alone(name: &str) -> PathBuf {
+    built("cc", &format!("{name}.c"), &["-ldl"])
+}
+
 fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().expect("a name"));

@@ -45,8 +45,8 @@ pub struct Launch {
     pub node: PathBuf,
     /// The devices of the node, in order of function number.
     pub devices: Vec<DeviceInfo>,
-    /// The provider's shared object, absolute.
-    pub provider: PathBuf,
+    /// The shared objects libibverbs reaches the devices by.
+    pub provider: provider::Provider,
     /// The program, a path or a name to look up in PATH.
     pub program: OsString,
     /// Its arguments.

@@ -9,43 +9,66 @@ use std::path::{Path, PathBuf};
 use super::LaunchError;
 
 /// File name of the provider as cargo builds it.
-pub const PROVIDER: &str = "libironverbs_provider.so";
+const PROVIDER: &str = "libironverbs_provider.so";
+/// File name of what libibverbs loads, which then loads the provider.
+const LOADER: &str = "libironverbs_loader.so";
+/// The link to the provider, by which the loader finds it.
+const PROVIDER_LINK: &str = "libironverbs.so";
 
 /// Private provider interface versions that rdma-core releases append as `-rdmavN.so`. Which layout really is there the
 /// provider finds out by itself.
 const RDMAV: [u32; 5] = [34, 57, 59, 64, 65];
 
-/// Finds the provider for the command at `exe`: beside it, as in a build directory, or in `../lib/ironverbs`, as
+/// The shared objects by which programs reach the devices, absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// What libibverbs loads (`ffi/loader`).
+    pub loader: PathBuf,
+    /// The provider itself (`ffi/provider`).
+    pub provider: PathBuf,
+}
+
+/// Finds the shared objects for the command at `exe`: beside it, as in a build directory, or in `../lib/ironverbs`, as
 /// installed.
-pub fn find(exe: &Path) -> Result<PathBuf, LaunchError> {
+///
+/// # Errors
+/// One of them is in neither place.
+pub fn find(exe: &Path) -> Result<Provider, LaunchError> {
     let exe = fs::canonicalize(exe).unwrap_or_else(|_| exe.to_path_buf());
     let home = exe.parent().unwrap_or(Path::new("/"));
     let installed = home.parent().unwrap_or(Path::new("/")).join("lib/ironverbs");
     let places = [home.to_path_buf(), home.join("deps"), installed];
-    places.iter().map(|p| p.join(PROVIDER)).find(|p| p.is_file()).ok_or_else(|| {
-        LaunchError::Provider(format!(
-            "{PROVIDER} is neither in {} nor in {}: build it with `cargo build --release`",
-            places[0].display(),
-            places[2].display()
-        ))
-    })
+    let one = |name: &str| {
+        places.iter().map(|p| p.join(name)).find(|p| p.is_file()).ok_or_else(|| {
+            LaunchError::Provider(format!(
+                "{name} is neither in {} nor in {}: build it with `cargo build --release`",
+                places[0].display(),
+                places[2].display()
+            ))
+        })
+    };
+    Ok(Provider { loader: one(LOADER)?, provider: one(PROVIDER)? })
 }
 
-/// Makes `<node>/lib/libironverbs-rdmav{34,..}.so` lead to `provider` and returns the path without suffix, which is
-/// what `RDMAV_DRIVERS` and `.driver` files name. Others may be loading through the links meanwhile: each is replaced
-/// as a whole.
-pub fn link(node: &Path, provider: &Path) -> Result<PathBuf, LaunchError> {
+/// Makes `<node>/lib/libironverbs-rdmav{34,..}.so` lead to the loader and `libironverbs.so` beside them to the provider, and
+/// returns the path without suffix, which is what `RDMAV_DRIVERS` and `.driver` files name. Others may be loading through
+/// the links meanwhile: each is replaced as a whole, the provider's first.
+///
+/// # Errors
+/// A link cannot be made.
+pub fn link(node: &Path, provider: &Provider) -> Result<PathBuf, LaunchError> {
     let lib = node.join("lib");
     let failed = |e: io::Error| LaunchError::Provider(format!("cannot link it in {}: {e}", lib.display()));
     fs::create_dir_all(&lib).map_err(failed)?;
-    for version in RDMAV {
-        let name = lib.join(format!("libironverbs-rdmav{version}.so"));
-        if fs::read_link(&name).is_ok_and(|old| old == provider) {
+    let loaders = RDMAV.map(|version| (format!("libironverbs-rdmav{version}.so"), &provider.loader));
+    for (name, target) in [(PROVIDER_LINK.to_owned(), &provider.provider)].into_iter().chain(loaders) {
+        let link = lib.join(&name);
+        if fs::read_link(&link).is_ok_and(|old| old == *target) {
             continue;
         }
-        let fresh = lib.join(format!(".{version}.{}", std::process::id()));
+        let fresh = lib.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
-        symlink(provider, &fresh).and_then(|()| fs::rename(&fresh, &name)).map_err(failed)?;
+        symlink(target, &fresh).and_then(|()| fs::rename(&fresh, &link)).map_err(failed)?;
     }
     Ok(lib.join("libironverbs"))
 }
@@ -74,13 +97,18 @@ mod tests {
         let node = std::env::temp_dir().join(format!("ironverbs-lib-{}", std::process::id()));
         let _ = fs::remove_dir_all(&node);
         fs::create_dir_all(&node).unwrap();
-        link(&node, Path::new("/old.so")).unwrap();
-        let stem = link(&node, Path::new("/new.so")).unwrap();
+        let built = |at: &str| Provider {
+            loader: format!("/{at}/loader").into(),
+            provider: format!("/{at}/provider").into(),
+        };
+        link(&node, &built("old")).unwrap();
+        let stem = link(&node, &built("new")).unwrap();
         for version in RDMAV {
             let name = PathBuf::from(format!("{}-rdmav{version}.so", stem.display()));
-            assert_eq!(fs::read_link(name).unwrap(), Path::new("/new.so"));
+            assert_eq!(fs::read_link(name).unwrap(), Path::new("/new/loader"));
         }
-        assert_eq!(fs::read_dir(node.join("lib")).unwrap().count(), RDMAV.len());
+        assert_eq!(fs::read_link(node.join("lib/libironverbs.so")).unwrap(), Path::new("/new/provider"));
+        assert_eq!(fs::read_dir(node.join("lib")).unwrap().count(), RDMAV.len() + 1);
         fs::remove_dir_all(&node).unwrap();
     }
 

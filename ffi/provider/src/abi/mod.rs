@@ -3,6 +3,7 @@
 pub mod codes;
 pub mod got;
 pub mod memory;
+pub mod objects;
 pub mod ops;
 pub mod probe;
 pub mod public;

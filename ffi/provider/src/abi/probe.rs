@@ -1,9 +1,10 @@
-//! Finds out the private layout of the libibverbs that loaded us, by watching what it does.
+//! Finds out the private layout of each libibverbs of this process, by watching what it does.
 //!
 //! The version in a provider's file name does not tell the layout: upstream changed it four times without raising it.
 //! So the library initialises a throw-away context, copies a table of sentinels, and looks into a throw-away QP; what
 //! it touched is the layout. Anything that fits none of the known releases is refused, nothing is guessed.
 
+use super::objects::{self, Object};
 use super::ops::{CONTEXT_SLOTS, EXTENDED_SLOTS, MAX_OPS, OpsTable, PRIV_WORD, RELEASES};
 use super::public::{ibv_context, ibv_device, ibv_qp};
 use super::verbs_types::{VERBS_QP_EX, verbs_context, verbs_device, verbs_device_ops};
@@ -43,8 +44,9 @@ pub struct Library {
     set_ops: SetOpsFn,
     qp_to_ex: QpToExFn,
     sysfs_path: Option<SysfsPathFn>,
-    /// An address inside the library, to find its object by.
+    /// An address inside the library, to find its tables by.
     pub inside: usize,
+    object: Object,
 }
 
 /// What was found out.
@@ -60,19 +62,18 @@ pub struct Layout {
 }
 
 impl Library {
-    /// Finds the libibverbs already loaded into this process. `None`: there is none, so nobody wants a provider.
-    ///
-    /// # Errors
-    /// What is missing in the one that is there.
-    pub fn loaded() -> Result<Option<Self>, String> {
-        // SAFETY: RTLD_NOLOAD only looks up an object which is already there. The handle is never closed: the library
-        // outlives its providers.
-        let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
-        if handle.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: a valid handle and a terminated name.
-        let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
+    /// Every libibverbs loaded into this process, under whatever name. Of one that lacks something: an address inside it,
+    /// and what it lacks.
+    pub fn loaded() -> Vec<Result<Self, (usize, String)>> {
+        // Every release with the private interface of providers defines it, and nothing else does.
+        objects::defining(c"verbs_set_ops")
+            .into_iter()
+            .map(|object| Self::at(object).map_err(|what| (object.at, what)))
+            .collect()
+    }
+
+    fn at(object: Object) -> Result<Self, String> {
+        let find = |name: &CStr| object.find(name);
         let need = |name: &CStr| {
             let address = find(name);
             if address.is_null() { Err(format!("it lacks {}", name.to_string_lossy())) } else { Ok(address) }
@@ -83,7 +84,7 @@ impl Library {
         let (init, uninit) = (need(c"_verbs_init_and_alloc_context")?, need(c"verbs_uninit_context")?);
         let (set_ops, qp_to_ex) = (need(c"verbs_set_ops")?, need(c"ibv_qp_to_qp_ex")?);
         // SAFETY: these names have had these types in every release from 36 to 65.
-        Ok(Some(unsafe {
+        Ok(unsafe {
             Self {
                 register: std::mem::transmute::<*mut c_void, RegisterFn>(register),
                 init: std::mem::transmute::<*mut c_void, InitFn>(init),
@@ -92,9 +93,15 @@ impl Library {
                 qp_to_ex: std::mem::transmute::<*mut c_void, QpToExFn>(qp_to_ex),
                 sysfs_path: (!sysfs_path.is_null())
                     .then(|| std::mem::transmute::<*mut c_void, SysfsPathFn>(sysfs_path)),
-                inside: init as usize,
+                inside: object.at,
+                object,
             }
-        }))
+        })
+    }
+
+    /// The address of a function the library calls, as it is in the library or in those it is linked with; null if nowhere.
+    pub fn find(&self, name: &CStr) -> *mut c_void {
+        self.object.find(name)
     }
 
     /// Offers our devices.

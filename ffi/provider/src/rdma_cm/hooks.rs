@@ -7,61 +7,90 @@
 use super::commands::{self, Step};
 use super::manager::Shared;
 use super::open_files;
-use crate::abi::got;
+use crate::abi::probe::Library;
+use crate::abi::{got, objects};
 use crate::guard::{guard, set_errno};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::ffi::CStr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 /// The device, as librdmacm names it.
 pub const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
 /// Places inside every librdmacm whose imports are ours.
 static JOINED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// How many objects the process had loaded when we looked for the last time.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Watches the libibverbs around `inside` for the moments at which librdmacm may have come, and looks now.
-pub fn watch(inside: usize) {
-    for (name, target) in
-        [(c"opendir", opendir as *const c_void), (c"nl_socket_alloc", nl_socket_alloc as *const c_void)]
-    {
-        // SAFETY: the functions have the types of those they replace. One that is not imported is not called.
-        let _ = unsafe { got::replace_import(inside, name, target) };
+type SocketAlloc = unsafe extern "C" fn() -> *mut c_void;
+
+/// `nl_socket_alloc` of each libibverbs: wheels bring their own libnl, too, and what one makes no other can use.
+static NETLINK: [AtomicUsize; MOST_LIBRARIES] = [const { AtomicUsize::new(0) }; MOST_LIBRARIES];
+/// What each libibverbs calls in its place; by the function called we know whose it is.
+const NETLINK_HOOKS: [SocketAlloc; MOST_LIBRARIES] = [
+    nl_socket_alloc::<0>,
+    nl_socket_alloc::<1>,
+    nl_socket_alloc::<2>,
+    nl_socket_alloc::<3>,
+    nl_socket_alloc::<4>,
+    nl_socket_alloc::<5>,
+    nl_socket_alloc::<6>,
+    nl_socket_alloc::<7>,
+];
+/// How many libibverbs of a process are watched for a librdmacm that comes late; more have never been seen.
+const MOST_LIBRARIES: usize = 8;
+
+/// Watches a libibverbs for the moments at which librdmacm may have come, and looks now.
+pub fn watch(library: &Library) {
+    // SAFETY: the function has the type of the one it replaces. One that is not imported is not called.
+    let _ = unsafe { got::replace_import(library.inside, c"opendir", opendir as *const c_void) };
+    let real = library.find(c"nl_socket_alloc") as usize;
+    let free = |slot: &AtomicUsize| slot.compare_exchange(0, real, AcqRel, Relaxed).is_ok();
+    if real != 0 {
+        if let Some(slot) = NETLINK.iter().position(free) {
+            let hook = NETLINK_HOOKS[slot] as *const c_void;
+            // SAFETY: as above.
+            let _ = unsafe { got::replace_import(library.inside, c"nl_socket_alloc", hook) };
+        }
     }
     look();
 }
 
-/// Joins a librdmacm that has been loaded.
+/// Joins every librdmacm that has been loaded since the last time, the system's or one that a wheel brings along.
 fn look() {
-    let mut joined = JOINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: RTLD_NOLOAD only looks up an object that is already there. The handle keeps it there, patched as it is.
-    let inside = unsafe {
-        let handle = libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW);
-        if handle.is_null() {
-            return;
-        }
-        libc::dlsym(handle, c"rdma_create_id".as_ptr()) as usize
-    };
-    if inside == 0 || joined.contains(&inside) {
+    let loaded = objects::loaded_so_far();
+    if LOOKED_AT.swap(loaded, AcqRel) == loaded {
         return;
     }
-    joined.push(inside);
+    for object in objects::defining(c"rdma_create_id") {
+        {
+            // Not held while the dynamic linker is called: constructors come here with its lock held.
+            let mut joined = JOINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if joined.contains(&object.at) {
+                continue;
+            }
+            joined.push(object.at);
+        }
+        if let Err(what) = join(object.at) {
+            eprintln!(
+                "ironverbs: this librdmacm cannot be answered, connections will not come about: {what}"
+            );
+        }
+    }
+}
+
+/// Takes the imports by which the librdmacm around `inside` reaches its device.
+fn join(inside: usize) -> Result<usize, String> {
     // SAFETY: the functions have the types of those they replace.
-    let result = unsafe {
-        got::replace_import(inside, c"write", write as *const c_void)
-            .and_then(|_| {
-                got::replace_import(inside, c"open", open as *const c_void)
-                    .or_else(|_| got::replace_import(inside, c"open64", open as *const c_void))
-            })
-            .and_then(|_| got::replace_import(inside, c"close", close as *const c_void))
-            .and_then(|_| {
-                got::replace_import(inside, c"fstat", fstat as *const c_void)
-                    .or_else(|_| got::replace_import(inside, c"fstat64", fstat as *const c_void))
-                    .or_else(|_| got::replace_import(inside, c"__fxstat", fxstat as *const c_void))
-            })
-    };
-    if let Err(what) = result {
-        eprintln!("ironverbs: this librdmacm cannot be answered, connections will not come about: {what}");
+    unsafe {
+        got::replace_import(inside, c"write", write as *const c_void)?;
+        got::replace_import(inside, c"open", open as *const c_void)
+            .or_else(|_| got::replace_import(inside, c"open64", open as *const c_void))?;
+        got::replace_import(inside, c"close", close as *const c_void)?;
+        got::replace_import(inside, c"fstat", fstat as *const c_void)
+            .or_else(|_| got::replace_import(inside, c"fstat64", fstat as *const c_void))
+            .or_else(|_| got::replace_import(inside, c"__fxstat", fxstat as *const c_void))
     }
 }
 
@@ -84,16 +113,10 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut libc::DIR {
 
 /// # Safety
 /// As `nl_socket_alloc` of libnl.
-unsafe extern "C" fn nl_socket_alloc() -> *mut c_void {
+unsafe extern "C" fn nl_socket_alloc<const LIBRARY: usize>() -> *mut c_void {
     look_again();
-    // SAFETY: looked up by the name and with the type it has in libnl; libibverbs is linked with it.
-    unsafe {
-        let real = libc::dlsym(libc::RTLD_DEFAULT, c"nl_socket_alloc".as_ptr());
-        if real.is_null() {
-            return std::ptr::null_mut();
-        }
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut c_void>(real)()
-    }
+    // SAFETY: set before anybody could call this, to the function of that name and type in the libnl of this library.
+    unsafe { std::mem::transmute::<usize, SocketAlloc>(NETLINK[LIBRARY].load(Acquire))() }
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! The ports a program may connect from and to: the functions of nodes that it sees, with their addresses.
 
-use crate::register::layout;
+use crate::register;
 use driver::Device;
 use node::devices::{DeviceInfo, gid_of_ip};
 use node::place::Place;
@@ -71,7 +71,7 @@ impl Port {
 
 /// All of them, in the order in which the program sees its devices.
 pub fn ports() -> Vec<Port> {
-    let Some(sysfs) = layout().map(|layout| layout.library.sysfs()) else { return Vec::new() };
+    let Some(sysfs) = register::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");
     let mut nodes: BTreeMap<PathBuf, Arc<Node>> = BTreeMap::new();
     let mut found = BTreeMap::new();
