@@ -2,6 +2,8 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), a C compiler and libibverbs-dev.
 
+#[path = "tools/bundled.rs"]
+mod bundled;
 #[path = "tools/compile.rs"]
 mod compile;
 #[path = "tools/pair.rs"]
@@ -9,8 +11,6 @@ mod pair;
 
 use compile::{compiled, compiled_alone};
 use pair::Node;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Runs a program, which prints a line for each of its `promises` that is kept.
 fn keeps(name: &str, devices: &[&str], promises: usize) {
@@ -43,27 +43,11 @@ fn threads_share_a_queue_pair_and_fork_while_others_register() {
     keeps("threads", &["iron1"], 4);
 }
 
-/// A copy of the system's libibverbs under a name and an soname of its own, as those that Python wheels bring along have.
-fn bundled(dir: &Path) -> PathBuf {
-    let asked = Command::new("cc").arg("-print-file-name=libibverbs.so").output().expect("a compiler");
-    let system = String::from_utf8(asked.stdout).expect("a path in UTF-8");
-    let mut library = std::fs::read(system.trim()).expect("libibverbs-dev");
-    let (soname, ours) = (b"libibverbs.so.1\0", b"libibverbs-0.so\0");
-    let at: Vec<usize> =
-        (0..library.len() - soname.len()).filter(|at| library[*at..].starts_with(soname)).collect();
-    assert!(!at.is_empty(), "expected the soname libibverbs.so.1 in {}", system.trim());
-    at.into_iter().for_each(|at| library[at..][..ours.len()].copy_from_slice(ours));
-    std::fs::create_dir_all(dir).expect("a directory");
-    let path = dir.join("libibverbs-1de1263b.so.1.14.48.0");
-    std::fs::write(&path, library).expect("a copy");
-    path
-}
-
 #[test]
 fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems() {
     let program = compiled_alone("libraries");
     let program = program.to_str().expect("a path in UTF-8");
-    let own = bundled(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("bundled"));
+    let own = bundled::libraries("bundled-c").join("libibverbs-0.so");
     let own = own.to_str().expect("a path in UTF-8");
     for (name, first, second) in
         [("own-second", "libibverbs.so.1", own), ("own-first", own, "libibverbs.so.1")]

@@ -2,6 +2,8 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages rdmacm-utils and perftest.
 
+#[path = "tools/bundled.rs"]
+mod bundled;
 #[path = "tools/compile.rs"]
 mod compile;
 #[path = "tools/pair.rs"]
@@ -32,6 +34,19 @@ fn pair(name: &str, server: &str, client: &str) -> Pair {
 #[test]
 fn rping_sees_its_data_come_back() {
     let pair = pair("cm-rping", "rping -s -v -C 10", &format!("rping -c -a {SERVER} -v -C 10"));
+    for side in [&pair.server, &pair.client] {
+        assert!(side.contains("ping data: rdma-ping-9:"), "{side}");
+    }
+}
+
+#[test]
+fn a_program_that_brings_both_libraries_along_connects() {
+    let dir = bundled::libraries("bundled-cm");
+    bundled::rename(std::path::Path::new("/usr/bin/rping"), &dir.join("rping"));
+    let (dir, rping) = (dir.display(), dir.join("rping").display().to_string());
+    let rping = format!("env LD_LIBRARY_PATH={dir} {rping}");
+    let client = format!("{rping} -c -a {SERVER} -v -C 10");
+    let pair = pair("cm-bundled", &format!("{rping} -s -v -C 10"), &client);
     for side in [&pair.server, &pair.client] {
         assert!(side.contains("ping data: rdma-ping-9:"), "{side}");
     }

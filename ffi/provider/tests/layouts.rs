@@ -104,6 +104,10 @@ int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}(fd, &c, 1
 
     /// Builds it and loads it, and then the provider, into a process of its own.
     fn load(&self) -> Output {
+        load(&[self.build()])
+    }
+
+    fn build(&self) -> PathBuf {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layout-{}", self.name));
         std::fs::create_dir_all(&dir).expect("a directory in the target directory");
         let library = dir.join("libibverbs.so.1");
@@ -111,18 +115,19 @@ int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}(fd, &c, 1
         std::fs::write(&source, self.source()).expect("writing the source");
         let shared = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "-o"];
         cc(Command::new("cc").args(shared).arg(&library).arg(&source));
-        let program = dir.join("loader");
-        let source = dir.join("loader.c");
-        std::fs::write(&source, LOADER).expect("writing the source");
-        cc(Command::new("cc").arg("-o").arg(&program).arg(&source).arg("-ldl"));
-        Command::new("timeout")
-            .arg("10")
-            .arg(&program)
-            .arg(&library)
-            .arg(provider())
-            .output()
-            .expect("the loader")
+        library
     }
+}
+
+/// Loads libraries and then the provider into a process of its own.
+fn load(libraries: &[PathBuf]) -> Output {
+    let dir = libraries[0].parent().expect("in a directory");
+    let (source, program) = (dir.join("loader.c"), dir.join("loader"));
+    std::fs::write(&source, LOADER).expect("writing the source");
+    cc(Command::new("cc").arg("-o").arg(&program).arg(&source).arg("-ldl"));
+    let mut loader = Command::new("timeout");
+    loader.arg("10").arg(&program).args(libraries).arg(provider());
+    loader.output().expect("the loader")
 }
 
 const LOADER: &str = r#"
@@ -167,6 +172,16 @@ fn every_known_release_is_taken() {
     for (release, name) in [(36, "v36"), (59, "v59"), (62, "v62"), (64, "v64"), (65, "v65")] {
         taken(&Library::of(release, name));
     }
+}
+
+#[test]
+fn each_library_of_a_process_is_taken_or_refused_for_itself() {
+    let known = [Library::of(36, "beside-36"), Library::of(65, "beside-65")].map(|library| library.build());
+    let unknown = Library { sz_error: 8, ..Library::of(59, "beside-unknown") }.build();
+    let output = load(&[known[0].clone(), unknown, known[1].clone()]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((&*out, err.lines().count()), ("registered\nregistered\n", 1), "{err}");
+    assert!(err.contains("struct verbs_context: no sz"), "{err}");
 }
 
 #[test]
