@@ -264,3 +264,53 @@ fn what_comes_at_once_is_told_in_its_order() {
 fn tail(text: &str) -> String {
     text.lines().rev().take(5).collect::<Vec<_>>().join("\n")
 }
+
+/// The IPv4 addresses of the queue pairs that perftest printed, its own and its peer's, of which it tells GIDs.
+fn addresses(said: &str) -> Vec<String> {
+    let address = |line: &str| {
+        let octets = line.trim().strip_prefix("GID: ")?.split(':').skip(12);
+        let octets = octets.map(|octet| octet.parse::<u8>().expect("a decimal octet").to_string());
+        Some(octets.collect::<Vec<_>>().join("."))
+    };
+    said.lines().filter_map(address).collect()
+}
+
+#[test]
+fn perftest_connects_from_the_device_it_is_given() {
+    let tool = "ib_write_bw -R -F -n 100 -d";
+    let pair = pair("cm-device", &format!("{tool} iron1"), &format!("{tool} iron2 {SERVER}"));
+    assert_eq!(addresses(&pair.client), ["127.0.0.3", "127.0.0.2"], "{}", pair.client);
+}
+
+/// Runs a program with a network namespace of its own, whose loopback interface has one more address. `None`: this host
+/// forbids it.
+fn with_address(address: &str, program: &str) -> Option<Vec<String>> {
+    let namespace = ["unshare", "-n"];
+    let allowed = std::process::Command::new(namespace[0]).args([namespace[1], "true"]).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this user may not make network namespaces");
+        return None;
+    }
+    let script = format!("ip link set lo up && ip address add {address}/32 dev lo && exec {program}");
+    Some([&namespace[..], &["sh", "-c", &script]].concat().iter().map(|word| (*word).to_owned()).collect())
+}
+
+#[test]
+fn in_a_namespace_with_one_functions_address_that_function_connects() {
+    let tool = "ib_write_bw -R -F -n 100";
+    for (name, [to, from]) in [("own", ["127.0.0.2", "127.0.0.3"]), ("given", ["10.9.0.1", "10.9.0.2"])] {
+        let node = Node::new(&format!("cm-namespace-{name}"), 2);
+        node.run(&["true"]);
+        for (device, address) in [("iron1", to), ("iron2", from)] {
+            node.ironverbs(&["node", "address"], &[device, address]).finish();
+        }
+        // Neither names a device: perftest then opens the first, which has nothing to do with it.
+        let server = with_address(to, tool);
+        let client = with_address(from, &format!("{tool} {}", to));
+        let (Some(server), Some(client)) = (server, client) else { return };
+        let server: Vec<&str> = server.iter().map(String::as_str).collect();
+        let client: Vec<&str> = client.iter().map(String::as_str).collect();
+        let pair = Pair::managed(&node, &server, &client);
+        assert_eq!(addresses(&pair.client), [from, to], "{}", pair.client);
+    }
+}

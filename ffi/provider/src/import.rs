@@ -6,11 +6,13 @@
 use crate::abi::memory::ibv_dm;
 use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
+use crate::device::IronDevice;
 use crate::dm::IronDm;
 use crate::guard::{guard, guard_ptr};
 use crate::mr::{IronMr, TYPE_IMPORTED};
 use crate::pd::IronPd;
 use libc::{c_int, c_ulong, c_void};
+use node::place::Place;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -100,6 +102,18 @@ pub fn enter_context(fd: RawFd, context: *mut ibv_context) {
 /// It is about to go.
 pub fn leave_context(context: *mut ibv_context) {
     hold(&CONTEXTS).retain(|(_, at)| *at != context as At);
+}
+
+/// Where the devices are that this process has open contexts of.
+pub fn open_places() -> Vec<Place> {
+    let contexts = hold(&CONTEXTS);
+    // SAFETY: on the list, so not closed while that is held; its device is one of ours.
+    let place = |at: &At| unsafe {
+        let context = *at as *const ibv_context;
+        let here = Context::of(context).birth.is_here();
+        here.then(|| (*(*context).device.cast::<IronDevice>()).place.clone())
+    };
+    contexts.iter().filter_map(|(_, at)| place(at)).collect()
 }
 
 /// The context whose descriptor `fd` is, or is a duplicate of; the program keeps it open until the import is done.

@@ -70,6 +70,9 @@ pub unsafe fn run(fd: RawFd, buffer: *const u8, length: size_t) -> Step {
     };
     let head = uapi::Header::read(head);
     let Some(body) = body.get(..usize::from(head.in_len)) else { return Step::Failed(libc::EINVAL) };
+    if head.command == command::CONNECT {
+        super::connect::wait_for_listener(uapi::Connect::read(body).id);
+    }
     let mut manager = Shared::here().lock();
     match manager.obey(fd, head.command, body, usize::from(head.out_len)) {
         Ok(step) => step,

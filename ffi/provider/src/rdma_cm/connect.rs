@@ -3,7 +3,7 @@
 use super::commands::Step;
 use super::id::{Conn, State};
 use super::ip_header::IpHeader;
-use super::manager::{Listening, Manager};
+use super::manager::{Listening, Manager, Shared};
 use super::uapi::{ConnParam, Plain, UdParam, event, qp_type};
 use super::world;
 use cm::{Accept, Command, Connect, Refused, RejectReason, Service, SidrReply, SidrRequest, SidrStatus};
@@ -36,7 +36,26 @@ fn service(qp_type: u8) -> Option<Service> {
     }
 }
 
+/// Waits a moment for a listener on this node, if the connection that `number` asks for would find none. Between hosts a
+/// request takes its time, and servers count on that: perftest's listens only after it has told its client to connect.
+pub fn wait_for_listener(number: u32) {
+    const TRIES: u32 = 50;
+    for _ in 0..TRIES {
+        if !Shared::here().lock().would_be_refused(number) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 impl Manager {
+    /// Whether the connection that `number` asks for is one to a port of this node where nobody listens.
+    fn would_be_refused(&self, number: u32) -> bool {
+        let Some(id) = self.ids.get(number) else { return false };
+        let (State::RouteResolved, Some(path), Some(dst)) = (id.state, id.path, id.dst) else { return false };
+        self.nobody_listens(path.remote_gid, id.service_id(&dst))
+    }
+
     /// Asks the peer for a connection, or for its datagram QP.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use super::world::{self, Port};
 use crate::guard::Birth;
 use cm::{ConnId, Time};
 use libc::c_int;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -121,6 +121,8 @@ pub struct Manager {
     pub questions: Vec<Question>,
     /// The ports of the fabric.
     pub ports: Vec<Port>,
+    /// Those of which an id's device was told, before the program had opened that itself (see [`super::source`]).
+    pub announced: BTreeSet<usize>,
     /// Those that speak, by their number among `ports`.
     pub lines: BTreeMap<usize, Line>,
     /// Connections and who they are of.
@@ -143,6 +145,7 @@ impl Manager {
             groups: Slab::default(),
             questions: Vec::new(),
             ports: Vec::new(),
+            announced: BTreeSet::new(),
             lines: BTreeMap::new(),
             conns: HashMap::new(),
             listening: BTreeMap::new(),

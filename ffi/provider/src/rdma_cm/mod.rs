@@ -23,6 +23,7 @@ mod route;
 mod shown;
 mod slab;
 mod sockaddr;
+mod source;
 mod subnet;
 #[cfg(test)]
 mod tests;

@@ -48,6 +48,7 @@ impl Manager {
             false => Some(self.find(&address).ok_or(libc::EADDRNOTAVAIL)?),
         };
         if let Some(at) = at {
+            self.announce(at.port);
             self.line(at.port)?;
         }
         if let Some(id) = self.ids.get_mut(number) {
@@ -89,19 +90,18 @@ impl Manager {
     fn destination(&mut self, number: u32, dst: SockAddr) -> Result<Found, c_int> {
         let bound = self.ids.get(number).and_then(|id| id.at);
         if dst.is_any() {
-            // The loopback of the port that is bound, or of the first there is.
-            let first = (0..self.ports.len()).find(|port| self.ports[*port].info.active);
-            let at = bound.or(first.map(|port| At { port, gid: u8::from(self.ports[port].is_ethernet()) }));
-            let at = at.ok_or(libc::ENODEV)?;
+            // The loopback of the port that is bound, or of the program's own.
+            let at = bound.or_else(|| self.source(&dst, None)).ok_or(libc::ENODEV)?;
             return Ok(Found::Here(at, self.ports[at.port].gid(at.gid)));
         }
         if let Some(there) = self.find(&dst) {
             let to = self.ports[there.port].gid(there.gid);
-            // As a host reaches its own address from that address.
-            return Ok(Found::Here(bound.unwrap_or(there), to));
+            // Addresses of AF_IB, which no namespace knows, are reached from themselves.
+            let from = bound.or_else(|| self.source(&dst, Some(there))).unwrap_or(there);
+            return Ok(Found::Here(from, to));
         }
         let from = match dst.ip() {
-            Some(ip) => bound.or_else(|| world::towards(&self.ports, ip)),
+            Some(_) => bound.or_else(|| self.source(&dst, None)),
             None => bound.or_else(|| (!self.ports.is_empty()).then_some(At { port: 0, gid: 0 })),
         };
         let from = from.ok_or(libc::ENETUNREACH)?;
@@ -161,6 +161,9 @@ impl Manager {
     /// The search for a destination has ended.
     fn resolved(&mut self, number: u32, found: Result<(At, [u8; 16]), c_int>) {
         let opened = found.and_then(|(at, gid)| self.line(at.port).map(|_| (at, gid)));
+        if let Ok((at, _)) = &opened {
+            self.announce(at.port);
+        }
         let own = opened
             .as_ref()
             .ok()

@@ -121,6 +121,7 @@ impl Manager {
             private_data: &request.private_data,
         };
         let Some((listener, child, at)) = self.child(&asker) else { return self.hang_up(conn) };
+        self.announce(at.port);
         let kind = match request.service {
             Service::Rc => qp_type::RC,
             Service::Uc => qp_type::UC,
@@ -157,6 +158,7 @@ impl Manager {
             private_data: &question.private_data,
         };
         let Some((listener, child, at)) = self.child(&asker) else { return self.hang_up(conn) };
+        self.announce(at.port);
         let from = &question.from;
         let path = Path {
             local_gid: self.ports[at.port].gid(at.gid),

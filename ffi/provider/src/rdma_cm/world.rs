@@ -20,6 +20,8 @@ pub struct Port {
     pub node: Arc<Node>,
     /// Which ports are taken there.
     pub ports: &'static Ports,
+    /// The program may open its device: a container's view of `/dev` may leave devices out that sysfs shows.
+    pub usable: bool,
 }
 
 /// A port and one of its GIDs.
@@ -95,7 +97,8 @@ pub fn ports() -> Vec<Port> {
         };
         let info = node.devices().into_iter().find(|device| device.fid == *fid);
         let (Some(info), Ok(ports)) = (info, Ports::open(dir)) else { continue };
-        found.insert(number, Port { info, place, node, ports });
+        let usable = Path::new("/dev/infiniband").join(&name).exists();
+        found.insert(number, Port { info, place, node, ports, usable });
     }
     found.into_values().collect()
 }
@@ -112,26 +115,6 @@ pub fn with_gid(ports: &[Port], gid: &[u8; 16]) -> Option<At> {
         let position = port.info.gids.iter().position(|own| own == gid)?;
         Some(At { port: index, gid: position as u8 })
     })
-}
-
-/// The port from which `ip`, which is nobody's here, is reached: the one whose address has the longest beginning in common
-/// with it, and of those the first. `None` if no port has an address of its family.
-pub fn towards(ports: &[Port], ip: IpAddr) -> Option<At> {
-    let wanted = u128::from_be_bytes(gid_of_ip(ip));
-    let link_local = matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
-    let mut best: Option<(u32, At)> = None;
-    for (index, port) in ports.iter().enumerate().filter(|(_, port)| port.info.active) {
-        let (own, gid) = match link_local {
-            true => (port.gid(0), 0),
-            false if port.info.ip.is_ipv4() != ip.is_ipv4() => continue,
-            false => (gid_of_ip(port.info.ip), u8::from(port.is_ethernet())),
-        };
-        let common = (u128::from_be_bytes(own) ^ wanted).leading_zeros();
-        if best.is_none_or(|(most, _)| common > most) {
-            best = Some((common, At { port: index, gid }));
-        }
-    }
-    best.map(|(_, at)| at)
 }
 
 /// Code of the path MTU of an open device: 1 to 5 for 256 to 4096 bytes.

@@ -1,0 +1,262 @@
+//! From which port an id connects whose program named no source address.
+//!
+//! Linux asks the routes of the caller's network namespace. We ask it, too, for what it knows: functions may have the addresses
+//! of its interfaces, as in a pod with one function. Often it knows nothing of them: those of a new node are loopback
+//! addresses, which belong to no interface in particular. Then the device that the program itself has open tells.
+
+use super::manager::Manager;
+use super::sockaddr::SockAddr;
+use super::world::{At, Port};
+use crate::import;
+use libc::c_int;
+use node::devices::gid_of_ip;
+use std::collections::BTreeSet;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Every host has it on its loopback interface, where it says nothing of functions.
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// What the network namespace of this thread says about a destination.
+#[derive(Debug, Default)]
+pub struct Namespace {
+    /// Addresses of its interfaces.
+    addresses: Vec<IpAddr>,
+    /// The source address its routes give for the destination; `None`: there is no route.
+    route: Option<IpAddr>,
+}
+
+impl Namespace {
+    /// Asks the kernel; no packet is sent.
+    pub fn towards(dst: &SockAddr) -> Self {
+        Self { addresses: interface_addresses(), route: route_source(dst) }
+    }
+
+    fn has(&self, ip: IpAddr) -> bool {
+        ip != LOOPBACK && self.addresses.contains(&ip)
+    }
+}
+
+/// A port from which the destination might be reached.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    at: At,
+    ip: IpAddr,
+    /// The program has its device open, of its own accord.
+    open: bool,
+}
+
+impl Manager {
+    /// The port from which `dst` is reached by a program that names no source; `there` has that address, if a port of this
+    /// node does. `None`: no port has an
+    /// address of its family, or it is none of a network's.
+    pub fn source(&self, dst: &SockAddr, there: Option<At>) -> Option<At> {
+        let ip = match dst.ip() {
+            Some(ip) => ip.to_canonical(),
+            None if dst.is_any() => Ipv6Addr::UNSPECIFIED.into(),
+            None => return None,
+        };
+        let open = self.open_by_program();
+        let candidate = |(index, port): (usize, &Port)| {
+            let gid = gid_towards(port, ip)?;
+            Some(Candidate { at: At { port: index, gid }, ip: port.info.ip, open: open.contains(&index) })
+        };
+        let usable = self.ports.iter().enumerate().filter(|(_, port)| port.info.active && port.usable);
+        let candidates: Vec<Candidate> = usable.filter_map(candidate).collect();
+        choose(&candidates, ip, there.map(|there| there.port), &Namespace::towards(dst))
+    }
+
+    /// An id was given a device, which librdmacm will open: if the program had not opened it before, that is no word of its.
+    pub fn announce(&mut self, port: usize) {
+        if !self.open_by_program().contains(&port) {
+            self.announced.insert(port);
+        }
+    }
+
+    /// Ports whose devices the program has opened of its own accord.
+    fn open_by_program(&self) -> BTreeSet<usize> {
+        let places = import::open_places();
+        let open = |port: &Port| places.contains(&port.place);
+        let all = self.ports.iter().enumerate().filter(|(_, port)| open(port)).map(|(index, _)| index);
+        all.filter(|index| !self.announced.contains(index)).collect()
+    }
+}
+
+/// The GID of `port` that packets to `ip` come from: its link-local one goes with link-local addresses.
+fn gid_towards(port: &Port, ip: IpAddr) -> Option<u8> {
+    let link_local = matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
+    let reaches = ip.is_unspecified() || link_local || port.info.ip.is_ipv4() == ip.is_ipv4();
+    reaches.then(|| u8::from(port.is_ethernet() && !link_local))
+}
+
+/// Of `candidates` the one from which `dst` is reached, which is the address of port `there`, if that is known here.
+fn choose(candidates: &[Candidate], dst: IpAddr, there: Option<usize>, namespace: &Namespace) -> Option<At> {
+    let here: Vec<Candidate> = candidates.iter().copied().filter(|own| namespace.has(own.ip)).collect();
+    let known = !here.is_empty();
+    // In a namespace with functions' addresses the others are elsewhere.
+    let pool = if known { here.as_slice() } else { candidates };
+    let mut open = pool.iter().filter(|own| own.open);
+    let only_open = open.next().filter(|_| open.next().is_none());
+    let itself = pool.iter().find(|own| Some(own.at.port) == there);
+    if itself.is_some() || dst.is_unspecified() {
+        // A host reaches its own addresses from themselves, unless the program works with another device.
+        return only_open.or(itself).or(pool.first()).map(|own| own.at);
+    }
+    let routed = pool.iter().find(|own| known && namespace.route == Some(own.ip));
+    // Without a route: the longest beginning in common, of several such the one in use, and of those the first.
+    let wanted = u128::from_be_bytes(gid_of_ip(dst));
+    let common = |own: &Candidate| (u128::from_be_bytes(gid_of_ip(own.ip)) ^ wanted).leading_zeros();
+    let nearest = || pool.iter().rev().max_by_key(|own| (common(own), own.open));
+    routed.or_else(nearest).map(|own| own.at)
+}
+
+/// Addresses of the interfaces of this thread's network namespace; none if they cannot be listed.
+fn interface_addresses() -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    // SAFETY: the list is the C library's until it is given back; each address is null or a whole one of its family.
+    unsafe {
+        let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+        if libc::getifaddrs(&raw mut first) != 0 {
+            return found;
+        }
+        let mut entry = first;
+        while let Some(interface) = entry.as_ref() {
+            if !interface.ifa_addr.is_null() {
+                found.extend(read_ip(interface.ifa_addr));
+            }
+            entry = interface.ifa_next;
+        }
+        libc::freeifaddrs(first);
+    }
+    found
+}
+
+/// The source address with which the kernel would send to `dst`.
+fn route_source(dst: &SockAddr) -> Option<IpAddr> {
+    // A port number is needed, and of no matter.
+    const DISCARD: u16 = 9;
+    let family = if dst.ip()?.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let to = dst.with_port(DISCARD);
+    // SAFETY: a descriptor of our own; addresses of the sizes given. Connecting a datagram socket sends nothing.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return None;
+        }
+        let socket = OwnedFd::from_raw_fd(fd);
+        let connected =
+            libc::connect(socket.as_raw_fd(), to.storage().as_ptr().cast(), to.len() as libc::socklen_t);
+        let mut own: libc::sockaddr_storage = zeroed();
+        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        let named = |own, length| libc::getsockname(socket.as_raw_fd(), own, length);
+        if connected != 0 || named((&raw mut own).cast(), &raw mut length) != 0 {
+            return None;
+        }
+        read_ip((&raw const own).cast())
+    }
+}
+
+/// # Safety
+/// `address` leads to a whole socket address of its family.
+unsafe fn read_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: by contract; the bytes that are read are those of the family.
+    unsafe {
+        let length = match c_int::from((*address).sa_family) {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+            _ => return None,
+        };
+        Some(SockAddr::read(std::slice::from_raw_parts(address.cast(), length))?.ip()?.to_canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// Ports with these addresses, of which those in `open` are open.
+    fn ports(addresses: &[&str], open: &[usize]) -> Vec<Candidate> {
+        let port = |(port, text): (usize, &&str)| Candidate {
+            at: At { port, gid: 1 },
+            ip: ip(text),
+            open: open.contains(&port),
+        };
+        addresses.iter().enumerate().map(port).collect()
+    }
+
+    fn namespace(addresses: &[&str], route: Option<&str>) -> Namespace {
+        Namespace { addresses: addresses.iter().map(|text| ip(text)).collect(), route: route.map(ip) }
+    }
+
+    /// The port chosen towards an address that `there` has.
+    fn chosen(
+        candidates: &[Candidate],
+        to: &str,
+        there: Option<usize>,
+        namespace: &Namespace,
+    ) -> Option<usize> {
+        choose(candidates, ip(to), there, namespace).map(|at| at.port)
+    }
+
+    const NODE: [&str; 3] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"];
+
+    #[test]
+    fn on_a_host_that_knows_no_function_an_address_is_reached_from_itself() {
+        let host = namespace(&["127.0.0.1", "192.0.2.7"], Some("127.0.0.1"));
+        assert_eq!(chosen(&ports(&NODE, &[]), "127.0.0.2", Some(1), &host), Some(1));
+        assert_eq!(chosen(&ports(&NODE, &[]), "0.0.0.0", None, &host), Some(0));
+    }
+
+    #[test]
+    fn the_only_device_a_program_has_open_is_the_one_it_connects_from() {
+        let host = namespace(&["127.0.0.1"], Some("127.0.0.1"));
+        assert_eq!(chosen(&ports(&NODE, &[2]), "127.0.0.2", Some(1), &host), Some(2));
+        assert_eq!(chosen(&ports(&NODE, &[2]), "0.0.0.0", None, &host), Some(2));
+        // Of several none is meant more than the others.
+        assert_eq!(chosen(&ports(&NODE, &[0, 2]), "127.0.0.2", Some(1), &host), Some(1));
+        // Another node, to which all are as near.
+        assert_eq!(chosen(&ports(&NODE, &[2]), "127.1.1.2", None, &host), Some(2));
+        assert_eq!(chosen(&ports(&NODE, &[]), "127.1.1.2", None, &host), Some(0));
+    }
+
+    #[test]
+    fn in_a_namespace_with_the_address_of_one_function_that_one_connects() {
+        let functions = ports(&["127.0.0.1", "10.9.0.1", "10.9.0.2"], &[]);
+        let pod = namespace(&["127.0.0.1", "10.9.0.2"], Some("10.9.0.2"));
+        assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &pod), Some(2));
+        assert_eq!(chosen(&functions, "10.9.0.2", Some(2), &pod), Some(2));
+        assert_eq!(chosen(&functions, "0.0.0.0", None, &pod), Some(2));
+        // No route leads there, as with an address alone on the loopback interface.
+        let alone = namespace(&["127.0.0.1", "10.9.0.2"], None);
+        assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &alone), Some(2));
+        // What the program has open of others is not in this namespace.
+        let functions = ports(&["127.0.0.1", "10.9.0.1", "10.9.0.2"], &[1]);
+        assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &pod), Some(2));
+    }
+
+    #[test]
+    fn of_several_addresses_of_the_namespace_the_route_decides_before_likeness() {
+        let functions = ports(&["10.9.0.1", "10.8.0.1", "10.7.0.1"], &[]);
+        let known = ["10.9.0.1", "10.8.0.1"];
+        let seen = |route| namespace(&known, route);
+        assert_eq!(chosen(&functions, "10.9.0.77", None, &seen(Some("10.8.0.1"))), Some(1));
+        assert_eq!(chosen(&functions, "10.9.0.77", None, &seen(Some("192.0.2.7"))), Some(0));
+        assert_eq!(chosen(&functions, "10.7.0.1", Some(2), &seen(Some("10.9.0.1"))), Some(0));
+        assert_eq!(chosen(&[], "10.7.0.1", None, &seen(None)), None);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_addresses_and_routes() {
+        let seen = Namespace::towards(&SockAddr::V4 { ip: Ipv4Addr::LOCALHOST, port: 0 });
+        // A sandbox may have its loopback interface down, and then both say nothing.
+        assert_eq!(seen.addresses.contains(&LOOPBACK), seen.route == Some(LOOPBACK), "{seen:?}");
+        assert!(!seen.has(LOOPBACK));
+        let any_family = SockAddr::Ib { gid: [0; 16], pkey: 0, sid: 0, mask: 0 };
+        assert_eq!(Namespace::towards(&any_family).route, None);
+    }
+}
