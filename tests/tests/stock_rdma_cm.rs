@@ -11,6 +11,7 @@ mod pair;
 
 use compile::compiled_cpp;
 use pair::{Node, Pair, locks};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Every lock there can be on a node's ports.
@@ -42,7 +43,7 @@ fn rping_sees_its_data_come_back() {
 #[test]
 fn a_program_that_brings_both_libraries_along_connects() {
     let dir = bundled::libraries("bundled-cm");
-    bundled::rename(std::path::Path::new("/usr/bin/rping"), &dir.join("rping"));
+    bundled::rename(Path::new("/usr/bin/rping"), &dir.join("rping"));
     let (dir, rping) = (dir.display(), dir.join("rping").display().to_string());
     let rping = format!("env LD_LIBRARY_PATH={dir} {rping}");
     let client = format!("{rping} -c -a {SERVER} -v -C 10");
@@ -313,4 +314,23 @@ fn in_a_namespace_with_one_functions_address_that_function_connects() {
         let pair = Pair::managed(&node, &server, &client);
         assert_eq!(addresses(&pair.client), [from, to], "{}", pair.client);
     }
+}
+
+/// As a container has it that was given one function: the others are in sysfs, but not in `/dev`.
+#[test]
+fn a_program_that_may_open_one_device_connects_from_it() {
+    let allowed = std::process::Command::new("unshare").args(["-m", "true"]).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: this user may not make mount namespaces");
+    }
+    let node = Node::new("cm-one-device", 2);
+    let script = "mkdir \"$0\" && mount -t tmpfs none \"$0\" && \
+        for file in uverbs2 rdma_cm; do touch \"$0/$file\" && mount --bind /dev/infiniband/$file \"$0/$file\"; done && \
+        mount --rbind \"$0\" /dev/infiniband && exec rping -c -v -C 3 -a 127.0.0.2";
+    let view = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cm-one-device-{}", std::process::id()));
+    let client = ["unshare", "-m", "sh", "-c", script, view.to_str().expect("a path in UTF-8")];
+    let pair = Pair::managed(&node, &words("rping -s -C 3"), &client);
+    let _ = std::fs::remove_dir(view);
+    // Had it been given the device of the address it connects to, librdmacm would not have found that.
+    assert!(pair.client.contains("ping data: rdma-ping-2:"), "{}", pair.client);
 }
