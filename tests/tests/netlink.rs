@@ -40,8 +40,28 @@ fn what_the_kernel_refuses_is_refused_with_its_errno() {
 }
 
 #[test]
-fn children_keep_sockets_and_other_descriptors_are_left_alone() {
-    speak("nl-fork", &["forked", "many_descriptors", "few_descriptors"]);
+fn children_keep_sockets_and_numbers_of_closed_ones_are_used_again() {
+    speak("nl-fork", &["forked", "own_numbers", "few_descriptors"]);
+}
+
+#[test]
+fn a_programs_own_sockets_do_not_depend_on_the_supervisor() {
+    speak("nl-own", &["own_sockets"]);
+}
+
+/// A node of 128 devices is shown whole, also to programs that may have no more than 256 descriptors.
+#[test]
+fn rdma_shows_every_device_of_a_full_adapter_under_any_limit() {
+    let node = Node::new("nl-full", 127);
+    let few = node.beside(1).under(&["prlimit", "--nofile=256:256"]);
+    let soft = node.beside(2).under(&["prlimit", "--nofile=256:"]);
+    for node in [&node, &few, &soft] {
+        for object in ["link", "dev", "statistic", "resource"] {
+            let out = node.run(&["rdma", object, "show"]);
+            let shown = |i: u8| out.contains(&format!("iron{i}/1 ")) || out.contains(&format!("iron{i}: "));
+            assert!((0..128).all(shown), "{object}: {out}");
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses its part
 
 use std::{
+    ffi::OsString,
     fs,
     io::Read,
     path::{Path, PathBuf},
@@ -39,6 +40,7 @@ pub struct Node {
     vfs: u8,
     env: Vec<(&'static str, &'static str)>,
     options: Vec<String>,
+    prefix: Vec<String>,
     _turn: Option<MutexGuard<'static, ()>>,
 }
 
@@ -47,7 +49,7 @@ impl Node {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        Self { dir, vfs, env: Vec::new(), options: Vec::new(), _turn: Some(turn) }
+        Self { dir, vfs, env: Vec::new(), options: Vec::new(), prefix: Vec::new(), _turn: Some(turn) }
     }
 
     /// Another node for the same test, with its own number.
@@ -55,7 +57,7 @@ impl Node {
         let dir = self.dir.with_extension(id.to_string());
         let _ = fs::remove_dir_all(&dir);
         let options = ["--node-id".into(), id.to_string()].to_vec();
-        Self { dir, vfs: self.vfs, env: self.env.clone(), options, _turn: None }
+        Self { dir, vfs: self.vfs, env: self.env.clone(), options, prefix: Vec::new(), _turn: None }
     }
 
     /// Starts a command of `ironverbs` itself, such as `serve`, on the node.
@@ -79,6 +81,12 @@ impl Node {
         self
     }
 
+    /// The same for programs that are started by way of the command `prefix`.
+    pub fn under(mut self, prefix: &[&str]) -> Self {
+        self.prefix = prefix.iter().map(|word| (*word).into()).collect();
+        self
+    }
+
     /// The same with an environment variable set for all programs.
     pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.env.push((name, value));
@@ -91,8 +99,10 @@ impl Node {
     }
 
     fn command(&self, program: &[&str]) -> Command {
-        let mut command = Command::new(ironverbs());
+        let mut words = self.prefix.iter().map(OsString::from).chain([ironverbs().into()]);
+        let mut command = Command::new(words.next().expect("ironverbs at least"));
         command
+            .args(words)
             .arg("run")
             .arg("--node")
             .arg(&self.dir)

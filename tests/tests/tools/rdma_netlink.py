@@ -98,7 +98,7 @@ def bound_numbers():
     c = open_socket()
     c.bind((0x1234567, 0))
     assert c.getsockname()[0] == 0x1234567 and names(c)
-    assert a.fileno() >= 900 and os.get_inheritable(a.fileno()) is False
+    assert os.get_inheritable(a.fileno()) is False
 
 
 def unbound_and_connected():
@@ -124,14 +124,14 @@ def waiting():
     poll, epoll = select.poll(), select.epoll()
     poll.register(s, select.POLLIN)
     epoll.register(s, select.EPOLLIN)
-    assert not poll.poll(0) and not epoll.poll(0) and not select.select([s], [], [], 0)[0]
+    assert not poll.poll(0) and not epoll.poll(0)
     try:
         s.recv(100)
         raise SystemExit("something to read")
     except BlockingIOError:
         pass
     s.sendto(message(GET, DUMP), (0, 0))
-    assert poll.poll(1000) and epoll.poll(1) and select.select([s], [], [], 1)[0]
+    assert poll.poll(1000) and epoll.poll(1)
     while True:
         kinds = [m[0] for m in split(s.recv(65536))]
         if DONE in kinds:
@@ -274,33 +274,122 @@ def forked():
     assert "iron1" in names(many[-1])
 
 
-def many_descriptors():
-    """A program's own descriptors that come as far as ours work as ever."""
+def supervisor():
+    """The number of our own supervisor."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            name = open(f"/proc/{pid}/comm").read().strip()
+            command = open(f"/proc/{pid}/cmdline").read()
+        except OSError:
+            continue
+        if name == "ironverbs-super" and os.environ["IRONVERBS_NODE"] in command:
+            return int(pid)
+    raise SystemExit("no supervisor")
+
+
+def own_sockets():
+    """A program's own sockets work whatever becomes of the supervisor, and a question to one that dies is an error."""
     import resource
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    pairs = [socket.socketpair() for _ in range(600)]
-    for i, (a, b) in enumerate(pairs):
-        a.sendall(b"%d" % i)
-        assert b.recv(100) == b"%d" % i
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    s = open_socket()
+    s.bind((0, 0))
+    pairs = [socket.socketpair() for _ in range(700)]
     assert any(900 <= a.fileno() < 1024 for a, _ in pairs)
+
+    def exchange():
+        # A call that waits for the supervisor ends the program.
+        signal.alarm(10)
+        for i, (a, b) in enumerate(pairs):
+            a.sendall(b"%d" % i)
+            assert b.recv(100) == b"%d" % i
+            b.sendmsg([b"back"])
+            assert a.recvmsg(100)[0] == b"back"
+        signal.alarm(0)
+
+    exchange()
+    pid = supervisor()
+    os.kill(pid, signal.SIGSTOP)
+    exchange()
+    said = []
+
+    def wait_for_answer():
+        try:
+            said.append(names(s))
+        except OSError as e:
+            said.append(e.errno)
+
+    thread = threading.Thread(target=wait_for_answer)
+    thread.start()
+    time.sleep(0.3)
+    assert not said
+    os.kill(pid, signal.SIGKILL)
+    thread.join(5)
+    assert said == [errno.ENOSYS], said
+    exchange()
     try:
         open_socket()
-        raise SystemExit("a descriptor out of nowhere")
+        raise SystemExit("a socket of nobody's")
+    except OSError as e:
+        assert e.errno == errno.ENOSYS, e
+
+
+def own_numbers():
+    """No descriptor of a program's own gets a number of ours, and ours do not change the program's limit."""
+    import resource
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first = open_socket()
+    others = [open_socket() for _ in range(129)]
+    ours = {s.fileno() for s in [first] + others}
+    assert len(ours) == 130
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft <= min(ours), (soft, min(ours))
+    files = []
+    try:
+        while len(files) < 5000:
+            files.append(os.dup(0))
     except OSError as e:
         assert e.errno == errno.EMFILE, e
-    pairs.clear()
-    assert "iron1" in names(open_socket())
+    assert max(files) < min(ours)
+    try:
+        os.dup2(0, min(ours))
+        raise SystemExit("a descriptor of ours was replaced")
+    except OSError as e:
+        assert e.errno == errno.EBADF, e
+    # With not one descriptor left to the program: the limit of ours is another.
+    os.close(files.pop())
+    assert "iron1" in names(others[-1])
+    at = first.fileno()
+    first.close()
+    again = open_socket()
+    assert again.fileno() == at
+    while True:
+        try:
+            others.append(open_socket())
+        except OSError as e:
+            assert e.errno == errno.EMFILE, e
+            break
 
 
 def few_descriptors():
-    """Who may not have descriptors so high is told what a kernel without RDMA says."""
+    """A program that lowers its limit has its sockets all the same, if its hard limit lets us raise it again."""
     import resource
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    many = [open_socket() for _ in range(130)]
+    assert "iron1" in names(many[-1]) and resource.getrlimit(resource.RLIMIT_NOFILE) == (64, hard)
+    for s in many:
+        s.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     try:
-        open_socket()
-        raise SystemExit("a socket")
-    except OSError as e:
-        assert e.errno == errno.EPROTONOSUPPORT, e
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 65))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        assert "iron1" in names(open_socket())
+    except ValueError:
+        try:
+            open_socket()
+            raise SystemExit("a socket")
+        except OSError as e:
+            assert e.errno == errno.EPROTONOSUPPORT, e
 
 
 def bad_addresses():

@@ -17,6 +17,7 @@ mod pci;
 pub mod probe;
 mod project;
 pub mod provider;
+mod reserved;
 mod seccomp;
 mod supervisor;
 mod sys;

@@ -83,16 +83,16 @@ impl Listener {
         unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
     }
 
-    fn send(&self, mut answer: libc::seccomp_notif_resp) {
-        // Who was interrupted needs no answer.
+    /// Whether the answer arrived: a call that was interrupted takes none.
+    fn send(&self, mut answer: libc::seccomp_notif_resp) -> bool {
         // SAFETY: the structure is only read.
-        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) == 0 }
     }
 
-    /// The call returns a value, or fails with an errno.
-    pub fn answer(&self, notice: &Notice, result: Result<i64, i32>) {
+    /// The call returns a value, or fails with an errno. False if it was interrupted before.
+    pub fn answer(&self, notice: &Notice, result: Result<i64, i32>) -> bool {
         let (val, error) = result.map_or_else(|errno| (0, -errno), |value| (value, 0));
-        self.send(libc::seccomp_notif_resp { id: notice.id, val, error, flags: 0 });
+        self.send(libc::seccomp_notif_resp { id: notice.id, val, error, flags: 0 })
     }
 
     /// The kernel carries the call out.
@@ -100,33 +100,11 @@ impl Listener {
         self.send(libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: CONTINUE });
     }
 
-    /// The call returns descriptor `number`, which is `file` from then on.
-    pub fn give(&self, notice: &Notice, file: BorrowedFd<'_>, number: u32, cloexec: bool) -> io::Result<()> {
-        self.add(notice, file, number, cloexec, libc::SECCOMP_ADDFD_FLAG_SEND as u32)
-    }
-
     /// The caller's descriptor `number` is `file` from now on; the call still waits.
-    pub fn replace(
-        &self,
-        notice: &Notice,
-        file: BorrowedFd<'_>,
-        number: u32,
-        cloexec: bool,
-    ) -> io::Result<()> {
-        self.add(notice, file, number, cloexec, 0)
-    }
-
-    fn add(
-        &self,
-        notice: &Notice,
-        file: BorrowedFd<'_>,
-        number: u32,
-        cloexec: bool,
-        flags: u32,
-    ) -> io::Result<()> {
+    pub fn place(&self, notice: &Notice, file: BorrowedFd<'_>, number: u32, cloexec: bool) -> io::Result<()> {
         let give = libc::seccomp_notif_addfd {
             id: notice.id,
-            flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32 | flags,
+            flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32,
             srcfd: file.as_raw_fd() as u32,
             newfd: number,
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::reserved::Reserved;
 use super::sys;
 use super::{error, namespace, seccomp};
 
@@ -39,7 +40,7 @@ pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
 /// Whether a supervisor can answer RDMA netlink.
 pub fn supervisor() -> Answer {
-    sys::in_child(|| seccomp::watch_rdma_netlink().map(drop))
+    sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose()?).map(drop))
 }
 
 /// What an errno means, in words.

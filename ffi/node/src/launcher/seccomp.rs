@@ -6,9 +6,9 @@
 //! simulated devices stand side by side. Both spare the host the loading of ib_core, which that call triggers.
 
 use std::io;
-use std::ops::Range;
 
 use super::notify::Listener;
+use super::reserved::Reserved;
 use super::sys;
 
 #[cfg(target_arch = "x86_64")]
@@ -20,10 +20,6 @@ const AUDIT_ARCH: u32 = 0xc000_00f3;
 
 /// Netlink protocol number of RDMA.
 pub const NETLINK_RDMA: libc::c_int = 20;
-
-/// Numbers of the descriptors the supervisor gives. Programs seldom come so far by themselves; where they do, their calls on
-/// these take a detour over the supervisor, which lets them pass.
-pub const DESCRIPTORS: Range<u32> = 900..1024;
 
 /// Calls the supervisor answers on its descriptors. Everything else on them is the kernel's.
 const ON_DESCRIPTORS: [libc::c_long; 5] =
@@ -80,34 +76,38 @@ pub const ENABLE_PKEY: u32 = 0x1b03;
 /// As [`REGISTER`], with flags.
 pub const REGISTER_2: u32 = 0xc028_1b04;
 
-/// RDMA netlink and management datagrams are the supervisor's.
-const WATCHING: [libc::sock_filter; 25] = [
-    op(LOAD, DATA_ARCH),
-    want(AUDIT_ARCH, 22),
-    op(LOAD, DATA_NR),
-    either(ON_DESCRIPTORS[0] as u32, 10),
-    either(ON_DESCRIPTORS[1] as u32, 9),
-    either(ON_DESCRIPTORS[2] as u32, 8),
-    either(ON_DESCRIPTORS[3] as u32, 7),
-    either(ON_DESCRIPTORS[4] as u32, 6),
-    either(libc::SYS_ioctl as u32, 9),
-    want(libc::SYS_socket as u32, 14),
-    op(LOAD, DATA_ARG0),
-    want(libc::AF_NETLINK as u32, 12),
-    op(LOAD, DATA_ARG2),
-    libc::sock_filter { code: JUMP_EQ, jt: 9, jf: 10, k: NETLINK_RDMA as u32 },
-    op(LOAD, DATA_ARG0),
-    libc::sock_filter { code: JUMP_GE, jt: 0, jf: 8, k: DESCRIPTORS.start },
-    libc::sock_filter { code: JUMP_GE, jt: 7, jf: 0, k: DESCRIPTORS.end },
-    op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
-    op(LOAD, DATA_ARG1),
-    either(REGISTER, 3),
-    either(REGISTER_2, 2),
-    either(ENABLE_PKEY, 1),
-    want(UNREGISTER, 1),
-    op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
-    ALLOW,
-];
+/// Hands RDMA netlink and management datagrams to the supervisor. Socket calls are trapped on the `reserved` numbers alone,
+/// so that a program's own sockets never wait for it.
+fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
+    let numbers = reserved.numbers();
+    [
+        op(LOAD, DATA_ARCH),
+        want(AUDIT_ARCH, 22),
+        op(LOAD, DATA_NR),
+        either(ON_DESCRIPTORS[0] as u32, 10),
+        either(ON_DESCRIPTORS[1] as u32, 9),
+        either(ON_DESCRIPTORS[2] as u32, 8),
+        either(ON_DESCRIPTORS[3] as u32, 7),
+        either(ON_DESCRIPTORS[4] as u32, 6),
+        either(libc::SYS_ioctl as u32, 9),
+        want(libc::SYS_socket as u32, 14),
+        op(LOAD, DATA_ARG0),
+        want(libc::AF_NETLINK as u32, 12),
+        op(LOAD, DATA_ARG2),
+        libc::sock_filter { code: JUMP_EQ, jt: 9, jf: 10, k: NETLINK_RDMA as u32 },
+        op(LOAD, DATA_ARG0),
+        libc::sock_filter { code: JUMP_GE, jt: 0, jf: 8, k: numbers.start },
+        libc::sock_filter { code: JUMP_GE, jt: 7, jf: 0, k: numbers.end },
+        op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+        op(LOAD, DATA_ARG1),
+        either(REGISTER, 3),
+        either(REGISTER_2, 2),
+        either(ENABLE_PKEY, 1),
+        want(UNREGISTER, 1),
+        op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+        ALLOW,
+    ]
+}
 
 /// The kernel accepts a filter only from those who can no longer gain privileges by executing set-uid files (or
 /// already are privileged), since such a file would run under a filter its author never saw. With one uid mapped,
@@ -126,9 +126,9 @@ pub fn hide_rdma_netlink() -> io::Result<()> {
 ///
 /// # Errors
 /// EBUSY: somebody else listens to this process already. EINVAL: an old kernel.
-pub fn watch_rdma_netlink() -> io::Result<Listener> {
+pub fn watch_rdma_netlink(reserved: Reserved) -> io::Result<Listener> {
     promise()?;
-    Listener::install(&WATCHING)
+    Listener::install(&watching(reserved))
 }
 
 #[cfg(test)]
@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn the_supervisor_sees_rdma_sockets_and_its_own_descriptors_and_nothing_else() {
         let (netlink, rdma) = (libc::AF_NETLINK as u32, NETLINK_RDMA as u32);
-        let watched = |nr, args| match run(&WATCHING, nr, args) {
+        let reserved = Reserved::of(65536..65792);
+        let watched = |nr, args| match run(&watching(reserved), nr, args) {
             libc::SECCOMP_RET_USER_NOTIF => true,
             libc::SECCOMP_RET_ALLOW => false,
             other => panic!("{other:#x}"),
@@ -192,20 +193,20 @@ mod tests {
         assert!(!watched(libc::SYS_socket, [netlink, 3, 0]));
         assert!(!watched(libc::SYS_socket, [libc::AF_INET as u32, 1, rdma]));
         for call in ON_DESCRIPTORS {
-            let seen = [0, 3, 899, 900, 1023, 1024, u32::MAX].map(|fd| watched(call, [fd, 0, 0]));
-            assert_eq!(seen, [false, false, false, true, true, false, false]);
+            let seen = [0, 3, 900, 65535, 65536, 65791, 65792, u32::MAX].map(|fd| watched(call, [fd, 0, 0]));
+            assert_eq!(seen, [false, false, false, false, true, true, false, false]);
         }
         for command in [REGISTER, REGISTER_2, ENABLE_PKEY, UNREGISTER] {
             assert!(watched(libc::SYS_ioctl, [3, command, 0]));
         }
         // RDMA_VERBS_IOCTL, TCGETS.
         for command in [0xc018_1b01, 0x5401] {
-            assert!(!watched(libc::SYS_ioctl, [950, command, rdma]));
+            assert!(!watched(libc::SYS_ioctl, [65600, command, rdma]));
         }
         for call in [libc::SYS_read, libc::SYS_write, libc::SYS_futex, libc::SYS_getsockname] {
-            assert!(!watched(call, [950, 3, rdma]));
+            assert!(!watched(call, [65600, 3, rdma]));
         }
         assert_eq!(run(&HIDING, libc::SYS_socket, [netlink, 3, rdma]) & 0xffff, libc::EPROTONOSUPPORT as u32);
-        assert_eq!(run(&HIDING, libc::SYS_sendto, [950, 3, rdma]), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(run(&HIDING, libc::SYS_sendto, [65600, 3, rdma]), libc::SECCOMP_RET_ALLOW);
     }
 }

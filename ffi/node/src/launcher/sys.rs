@@ -132,6 +132,54 @@ pub fn statfs(path: &CStr) -> io::Result<(i64, u64)> {
     }
 }
 
+/// How many descriptors a process may have: numbers from the soft limit on are not given to it, and it may raise that as
+/// far as the hard limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// In force.
+    pub soft: u64,
+    /// The most it may be.
+    pub hard: u64,
+}
+
+/// The limit of the process a thread belongs to; `None` is the caller's.
+pub fn descriptor_limit(thread: Option<u32>) -> io::Result<Limit> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let thread = thread.unwrap_or(0) as libc::pid_t;
+    // SAFETY: the kernel fills the structure, of integers, and reads nothing.
+    done(unsafe { libc::prlimit64(thread, libc::RLIMIT_NOFILE, ptr::null(), &raw mut limit) })?;
+    Ok(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+/// Sets the limit of the process a thread belongs to; `None` is the caller's.
+pub fn limit_descriptors(thread: Option<u32>, limit: Limit) -> io::Result<()> {
+    let limit = libc::rlimit64 { rlim_cur: limit.soft, rlim_max: limit.hard };
+    let thread = thread.unwrap_or(0) as libc::pid_t;
+    // SAFETY: the structure is only read and outlives the call.
+    done(unsafe { libc::prlimit64(thread, libc::RLIMIT_NOFILE, &raw const limit, ptr::null_mut()) })
+}
+
+/// Lets the calling process have as many descriptors as it may.
+pub fn raise_own_limit() -> io::Result<()> {
+    let limit = descriptor_limit(None)?;
+    limit_descriptors(None, Limit { soft: limit.hard, ..limit })
+}
+
+/// The descriptors of the calling process that stay open when it becomes another program.
+pub fn inherited() -> io::Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        // SAFETY: no memory is passed.
+        let stays = |number: &RawFd| unsafe {
+            let flags = libc::fcntl(*number, libc::F_GETFD);
+            flags >= 0 && flags & libc::FD_CLOEXEC == 0
+        };
+        numbers.extend(number.filter(stays).map(|number| number as u32));
+    }
+    Ok(numbers)
+}
+
 /// Gives up gaining privileges by executing set-uid files, for this process and all it starts.
 pub fn no_new_privs() -> io::Result<()> {
     // SAFETY: no memory is passed.

@@ -11,7 +11,8 @@ mod umad;
 
 use super::nldev::{Host, World};
 use super::notify::Listener;
-use super::{project, seccomp};
+use super::reserved::Reserved;
+use super::{project, seccomp, sys as launcher};
 use crate::devices::DeviceInfo;
 use live::Live;
 use sockets::Sockets;
@@ -29,7 +30,10 @@ const PERIOD: Duration = Duration::from_millis(80);
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// The launcher's end of a supervisor that waits for a program to supervise.
-pub struct Waiting(UnixStream);
+pub struct Waiting {
+    line: UnixStream,
+    reserved: Reserved,
+}
 
 /// What a supervisor is told of the program's view.
 pub struct View {
@@ -46,15 +50,19 @@ pub struct View {
 /// # Errors
 /// It could not be started; nothing is left of it.
 pub fn start(view: View) -> io::Result<Waiting> {
-    let (ours, its) = UnixStream::pair()?;
+    let reserved = Reserved::choose()?;
+    let (line, its) = UnixStream::pair()?;
     let child = sys::fork_apart(|| {
         // Everything else that is open is the program's.
         let (tree, its) = sys::keep_only(view.tree, OwnedFd::from(its))?;
         let listener = sys::receive_descriptor(its.as_fd())?;
         drop(its);
-        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, tree)
+        // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
+        launcher::raise_own_limit()?;
+        let sockets = Sockets::new(reserved)?;
+        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, tree, sockets)
     });
-    child.map(|()| Waiting(ours))
+    child.map(|()| Waiting { line, reserved })
 }
 
 impl Waiting {
@@ -63,18 +71,25 @@ impl Waiting {
     /// # Errors
     /// The kernel does not have it: the supervisor ends, and nothing has changed.
     pub fn take_over(self) -> io::Result<()> {
-        let listener = seccomp::watch_rdma_netlink()?;
-        sys::send_descriptor(self.0.as_fd(), listener.as_fd())
+        let listener = seccomp::watch_rdma_netlink(self.reserved)?;
+        sys::send_descriptor(self.line.as_fd(), listener.as_fd())?;
+        self.reserved.keep_away()
     }
 }
 
 /// Serves until nobody is left.
-fn supervise(listener: &Listener, devices: Vec<DeviceInfo>, node: &Path, tree: OwnedFd) -> io::Result<()> {
+fn supervise(
+    listener: &Listener,
+    devices: Vec<DeviceInfo>,
+    node: &Path,
+    tree: OwnedFd,
+    mut sockets: Sockets,
+) -> io::Result<()> {
     let host = if project::host_has_devices() { Host::open().ok() } else { None };
     let mut live = Live::new(tree, &devices);
     let mut world = World::new(devices, host);
     world.look_at(node);
-    let (mut sockets, mut umads) = (Sockets::new()?, Umads::default());
+    let mut umads = Umads::default();
     let visits = sys::Visits::of(node).ok();
     // Somebody may have come before we looked.
     let mut awake = Some(Instant::now());

@@ -1,9 +1,9 @@
 //! A program that is supervised: its memory, its descriptors, what it may do. All of it may lie, and may be gone.
 #![allow(unsafe_code)]
 
-use crate::launcher::seccomp::DESCRIPTORS;
 use std::fs;
 use std::mem::size_of;
+use std::ops::Range;
 
 /// One thread of a program, by the number a notice named.
 #[derive(Clone, Copy, Debug)]
@@ -156,10 +156,9 @@ impl Process {
         self.file(number)?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     }
 
-    /// The first of our numbers that it does not use.
-    pub fn free_descriptor(self) -> Option<u32> {
-        let free = |number: &u32| fs::symlink_metadata(format!("/proc/{}/fd/{number}", self.0)).is_err();
-        DESCRIPTORS.clone().find(free)
+    /// The first of `numbers` that is not open in it.
+    pub fn free_descriptor(self, mut numbers: Range<u32>) -> Option<u32> {
+        numbers.find(|number| fs::symlink_metadata(format!("/proc/{}/fd/{number}", self.0)).is_err())
     }
 }
 
@@ -231,6 +230,8 @@ mod tests {
         use std::os::fd::AsRawFd;
         assert!(me().socket(a.as_raw_fd() as u32).is_some());
         assert_eq!((me().socket(file.as_raw_fd() as u32), me().group()), (None, Some(std::process::id())));
-        assert_eq!(me().free_descriptor(), Some(DESCRIPTORS.start));
+        let number = a.as_raw_fd() as u32;
+        assert_eq!(me().free_descriptor(number..number + 1), None);
+        assert_eq!(me().free_descriptor(1 << 20..(1 << 20) + 1), Some(1 << 20));
     }
 }

@@ -3,14 +3,16 @@
 //! Each is a netlink socket all the same, of the protocol that is free for users, so that its port, its options, waiting on
 //! it and what waits in it are the kernel's work. Sending is answered here: what is sent goes nowhere, and the answers are sent
 //! into the socket. Reading is, too, so that what is read comes from the kernel, port 0. Whoever else sends into the socket is
-//! not heard.
+//! not heard. Their numbers are [`Reserved`], so the calls of a program on sockets of its own never come here.
 
 use super::process::{Message, Piece, Process, room};
 use crate::launcher::netlink::Netlink;
 use crate::launcher::nldev::{Asker, World, answer};
 use crate::launcher::notify::{Listener, Notice};
+use crate::launcher::reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 /// Bytes of one request, at most.
@@ -52,15 +54,27 @@ enum Target {
 pub struct Sockets {
     ours: Netlink,
     port: u32,
+    reserved: Reserved,
     given: BTreeMap<u64, Given>,
+    undelivered: Vec<Undelivered>,
+}
+
+/// A socket whose caller was interrupted before it heard of it: it is the program's, and its next call is to find it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Undelivered {
+    program: u32,
+    /// Type and flags asked for.
+    kind: libc::c_int,
+    number: u32,
+    inode: u64,
 }
 
 impl Sockets {
-    /// None yet.
-    pub fn new() -> io::Result<Self> {
+    /// None yet; those to come get `reserved` numbers.
+    pub fn new(reserved: Reserved) -> io::Result<Self> {
         let ours = Netlink::open(libc::SOCK_RAW, libc::NETLINK_USERSOCK)?;
         ours.bind(0)?;
-        Ok(Self { port: ours.port()?, ours, given: BTreeMap::new() })
+        Ok(Self { port: ours.port()?, ours, reserved, given: BTreeMap::new(), undelivered: Vec::new() })
     }
 
     /// Answers one call.
@@ -71,7 +85,7 @@ impl Sockets {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
         let Some(inode) = process.socket(number).filter(|inode| self.given.contains_key(inode)) else {
-            // Somebody's own descriptor that came so far.
+            // A program that raised its own limit has a descriptor of its own there.
             return listener.pass(&notice);
         };
         let Some(given) = self.given.get_mut(&inode) else { return };
@@ -110,39 +124,49 @@ impl Sockets {
 
     /// Makes a socket and gives it away.
     fn socket(&mut self, listener: &Listener, notice: &Notice) {
-        let process = Process(notice.thread);
         self.forget();
-        let kind = notice.args[1] as libc::c_int;
-        let (flags, kind) = (kind & !0xf, kind & 0xf);
-        if !matches!(kind, libc::SOCK_RAW | libc::SOCK_DGRAM) {
-            return listener.answer(notice, Err(libc::ESOCKTNOSUPPORT));
+        let process = Process(notice.thread);
+        let (program, kind) = (process.group().unwrap_or(notice.thread), notice.args[1] as libc::c_int);
+        let same = |made: &Undelivered| (made.program, made.kind) == (program, kind);
+        let made = match self.undelivered.iter().position(same) {
+            Some(at) => Ok(self.undelivered.swap_remove(at)),
+            None => self.make(listener, notice, program, kind),
+        };
+        let arrived = listener.answer(notice, made.map(|made| made.number.into()));
+        self.undelivered.extend(made.ok().filter(|_| !arrived));
+    }
+
+    fn make(
+        &mut self,
+        listener: &Listener,
+        notice: &Notice,
+        program: u32,
+        kind: libc::c_int,
+    ) -> Result<Undelivered, i32> {
+        let process = Process(notice.thread);
+        let (flags, bare) = (kind & !0xf, kind & 0xf);
+        if !matches!(bare, libc::SOCK_RAW | libc::SOCK_DGRAM) {
+            return Err(libc::ESOCKTNOSUPPORT);
         }
         if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
-            return listener.answer(notice, Err(libc::EINVAL));
+            return Err(libc::EINVAL);
         }
-        // Who cannot be looked into is told what was told before there was a supervisor, and looks at sysfs.
+        // A program that cannot be looked into is told what was told before there was a supervisor, and looks at sysfs.
         let code = Piece { address: notice.instruction, len: 1 };
-        let refused = |_| libc::EPROTONOSUPPORT;
-        let made = process.read(code).map_err(refused).and_then(|_| {
-            let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::ENOBUFS);
-            let socket =
-                Netlink::open(kind | flags & libc::SOCK_NONBLOCK, libc::NETLINK_USERSOCK).map_err(errno)?;
-            let inode = socket.inode().map_err(errno)?;
-            let number = process.free_descriptor().ok_or(libc::EMFILE)?;
-            // A limit below our numbers: EBADF.
-            listener
-                .give(notice, std::os::fd::AsFd::as_fd(&socket), number, flags & libc::SOCK_CLOEXEC != 0)
-                .map_err(|_| libc::EPROTONOSUPPORT)?;
-            Ok((inode, socket, number))
-        });
-        match made {
-            Err(errno) => listener.answer(notice, Err(errno)),
-            Ok((inode, socket, number)) => {
-                let seen = vec![(process.group().unwrap_or(notice.thread), number)];
-                let given = Given { socket, seen, answers: VecDeque::new(), readers: Vec::new() };
-                self.given.insert(inode, given);
-            }
-        }
+        process.read(code).map_err(|_| libc::EPROTONOSUPPORT)?;
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::ENOBUFS);
+        let socket =
+            Netlink::open(bare | flags & libc::SOCK_NONBLOCK, libc::NETLINK_USERSOCK).map_err(errno)?;
+        let inode = socket.inode().map_err(errno)?;
+        let number = process.free_descriptor(self.reserved.numbers()).ok_or(libc::EMFILE)?;
+        let cloexec = flags & libc::SOCK_CLOEXEC != 0;
+        // The program must not see its limit lifted, so it hears of the socket afterwards.
+        self.reserved
+            .lift(notice.thread, || listener.place(notice, socket.as_fd(), number, cloexec))
+            .map_err(|_| libc::EPROTONOSUPPORT)?;
+        let seen = vec![(program, number)];
+        self.given.insert(inode, Given { socket, seen, answers: VecDeque::new(), readers: Vec::new() });
+        Ok(Undelivered { program, kind, number, inode })
     }
 
     /// Lets go of sockets that nobody has any more: they are not where they were seen.
@@ -151,6 +175,7 @@ impl Sockets {
             given.seen.retain(|(program, number)| Process(*program).socket(*number) == Some(*inode));
             !given.seen.is_empty()
         });
+        self.undelivered.retain(|made| self.given.contains_key(&made.inode));
     }
 
     /// When the next reader's patience ends.
@@ -236,7 +261,9 @@ impl Given {
         for reader in waiting {
             match self.read(listener, ours, port, &reader) {
                 Err(libc::EAGAIN) => self.readers.push(reader),
-                result => listener.answer(&reader.notice, result),
+                result => {
+                    listener.answer(&reader.notice, result);
+                }
             }
         }
     }

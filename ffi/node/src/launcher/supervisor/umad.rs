@@ -66,7 +66,10 @@ impl Umads {
                 let Some(fid) = function(world, process, number) else { return listener.pass(notice) };
                 match self.open(listener, notice, process, number, fid) {
                     Ok(inode) => inode,
-                    Err(e) => return listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO))),
+                    Err(e) => {
+                        listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO)));
+                        return;
+                    }
                 }
             }
         };
@@ -86,7 +89,7 @@ impl Umads {
         let flags = process.file_flags(number).unwrap_or(0);
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
         let inode = sys::inode(its.as_fd())?;
-        listener.replace(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
+        listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
         let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false, lost: Vec::new() };
         self.0.insert(inode, file);
         Ok(inode)

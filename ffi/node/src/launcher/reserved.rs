@@ -1,0 +1,168 @@
+//! Descriptor numbers for the supervisor's sockets that no descriptor of a program's own can have.
+//!
+//! A seccomp filter tells sockets apart by their numbers alone, and a call it traps depends on the supervisor. The kernel
+//! gives a process no number from its limit (`RLIMIT_NOFILE`) on, so the reserved numbers begin where the limit of the
+//! launched program ends: it can have no socket there, and none of its own calls is trapped. The supervisor lifts the limit
+//! while it hands over a socket.
+
+use super::sys::{self, Answer, Limit};
+use std::io;
+use std::ops::Range;
+
+/// Descriptors a program may have itself, as far as its own limit allows it. Servers ask for 65536 at most; the kernel's table
+/// of descriptors is a megabyte for numbers beyond.
+const OWN: u64 = 65536;
+/// Sockets of RDMA netlink that one program may have at a time: iproute2's `rdma` opens up to three for each device, and
+/// closes none.
+const MOST: u64 = 512;
+/// As many as are needed at least: one for each of 128 devices.
+const LEAST: u64 = 160;
+
+/// The reserved numbers, and the limits that keep programs away from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    first: u32,
+    end: u32,
+    /// The limits a program is started with.
+    program: Limit,
+}
+
+impl Reserved {
+    /// The numbers for a program that the calling process turns into.
+    ///
+    /// # Errors
+    /// EMFILE: the program may have too few descriptors to spare some.
+    pub fn choose() -> io::Result<Self> {
+        let limit = sys::descriptor_limit(None)?;
+        let raises = sys::in_child(|| {
+            let hard = limit.hard.min(OWN);
+            sys::limit_descriptors(None, Limit { soft: hard, hard })?;
+            sys::limit_descriptors(None, Limit { soft: hard, hard: OWN + MOST })
+        });
+        let chosen = Self::under(limit, raises == Answer::Yes, sys::inherited()?);
+        if chosen.numbers().is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        Ok(chosen)
+    }
+
+    /// The numbers where the host's limits are `limit`, and the program has `inherited` descriptors. Whoever may raise a hard
+    /// limit takes numbers above all a program may have. Others can only lift a soft limit, so they take the last numbers
+    /// below the hard one and lower the soft one.
+    fn under(limit: Limit, raises: bool, mut inherited: Vec<u32>) -> Self {
+        let window = match raises || limit.hard >= OWN + MOST {
+            true => OWN..OWN + MOST,
+            false => limit.hard * 3 / 8..limit.hard,
+        };
+        // Inherited descriptors are the program's own, so the numbers lie between two of them.
+        inherited.sort_unstable();
+        let taken = inherited.into_iter().map(u64::from).filter(|number| window.contains(number));
+        let mut widest = window.start..window.start;
+        let mut start = window.start;
+        for end in taken.chain([window.end]) {
+            if end - start > widest.end - widest.start {
+                widest = start..end;
+            }
+            start = end + 1;
+        }
+        let count = (limit.hard / 8).clamp(LEAST, MOST);
+        let count = if window.start == OWN { MOST } else { count };
+        let (first, end) = (widest.start.max(widest.end.saturating_sub(count)), widest.end);
+        let hard = if raises { limit.hard.min(first) } else { limit.hard };
+        // Both are below 2^17.
+        Self { first: first as u32, end: end as u32, program: Limit { soft: limit.soft.min(first), hard } }
+    }
+
+    #[cfg(test)]
+    pub fn of(numbers: Range<u32>) -> Self {
+        let limit = u64::from(numbers.start);
+        Self { first: numbers.start, end: numbers.end, program: Limit { soft: limit, hard: limit } }
+    }
+
+    /// The numbers.
+    pub fn numbers(self) -> Range<u32> {
+        self.first..self.end
+    }
+
+    /// Lowers the limits of the calling process, and of all it starts, so that they end where the numbers begin.
+    pub fn keep_away(self) -> io::Result<()> {
+        sys::limit_descriptors(None, self.program)
+    }
+
+    /// Lets `process` have the numbers for as long as `give` runs.
+    ///
+    /// # Errors
+    /// EPERM: the process has lowered its hard limit, and we may not raise it.
+    pub fn lift<T>(self, process: u32, give: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let before = sys::descriptor_limit(Some(process))?;
+        let end = u64::from(self.end);
+        let lifted = Limit { soft: before.soft.max(end), hard: before.hard.max(end) };
+        sys::limit_descriptors(Some(process), lifted)?;
+        let given = give();
+        // Another thread of the program may have set a limit of its own meanwhile, which stays.
+        if sys::descriptor_limit(Some(process)).is_ok_and(|now| now == lifted) {
+            let _ = sys::limit_descriptors(Some(process), before);
+        }
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn under(soft: u64, hard: u64, raises: bool) -> (Range<u32>, u64, u64) {
+        let reserved = Reserved::under(Limit { soft, hard }, raises, vec![0, 1, 2]);
+        (reserved.numbers(), reserved.program.soft, reserved.program.hard)
+    }
+
+    #[test]
+    fn numbers_begin_where_the_programs_own_end() {
+        // Whoever may raise limits leaves those of the program, up to a bound.
+        assert_eq!(under(256, 256, true), (65536..66048, 256, 256));
+        assert_eq!(under(1024, 4096, true), (65536..66048, 1024, 4096));
+        assert_eq!(under(1 << 20, 1 << 20, true), (65536..66048, 65536, 65536));
+        // Others need numbers below the hard limit.
+        assert_eq!(under(1024, 1 << 19, false), (65536..66048, 1024, 1 << 19));
+        assert_eq!(under(1024, 4096, false), (3584..4096, 1024, 4096));
+        assert_eq!(under(4096, 4096, false), (3584..4096, 3584, 4096));
+        assert_eq!(under(1024, 1024, false), (864..1024, 864, 1024));
+        // As few as these hold a socket for each of 128 devices.
+        assert_eq!(under(256, 256, false), (96..256, 96, 256));
+        for hard in 0..2000 {
+            let (numbers, soft, _) = under(hard, hard, false);
+            assert!(soft <= u64::from(numbers.start) && u64::from(numbers.end) <= hard, "{hard}");
+        }
+        assert!(under(0, 0, false).0.is_empty());
+    }
+
+    #[test]
+    fn inherited_descriptors_are_not_among_the_numbers() {
+        let under = |inherited: &[u32]| {
+            let reserved = Reserved::under(Limit { soft: 256, hard: 256 }, false, inherited.to_vec());
+            reserved.numbers()
+        };
+        assert_eq!(under(&[251, 2, 10]), 96..251);
+        assert_eq!(under(&[120, 100, 255]), 121..255);
+        assert_eq!(under(&(0..256).collect::<Vec<_>>()), 96..96);
+    }
+
+    #[test]
+    fn a_lifted_limit_comes_down_again_and_one_the_program_set_meanwhile_stays() {
+        let reserved = Reserved::of(100..120);
+        let told = sys::in_child(|| {
+            let me = std::process::id();
+            let is = |limit: Limit| match sys::descriptor_limit(Some(me))? == limit {
+                true => Ok(()),
+                false => Err(io::Error::from_raw_os_error(libc::EIO)),
+            };
+            let (low, other) = (Limit { soft: 90, hard: 120 }, Limit { soft: 60, hard: 110 });
+            sys::limit_descriptors(None, low)?;
+            reserved.lift(me, || is(Limit { soft: 120, hard: 120 }))?;
+            is(low)?;
+            reserved.lift(me, || sys::limit_descriptors(None, other))?;
+            is(other)
+        });
+        assert_eq!(told, Answer::Yes);
+    }
+}
