@@ -266,7 +266,7 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         smpquery -C iron1 nodedesc -D 0,1,3; smpquery -C iron1 portinfo -D 0 | grep -E '^(Lid|SMLid|LinkState|GidPrefix|CapMask)'; \
         ibstat iron1 | grep Capab; ibv_devinfo -v -d iron1 | grep port_cap_flags:; rdma -d link show iron1/1; \
         sminfo -C iron2; ibnetdiscover -C iron1; ibhosts -C iron2; ibtracert -C iron1 2 3; ibroute -C iron1 512; \
-        smpquery -C iron1 -t 100 nodeinfo -D 0,1,9; saquery -C iron1 -t 100; ibv_devinfo -d iron2 | grep state";
+        smpquery -C iron1 nodeinfo -D 0,1,9; ibv_devinfo -d iron2 | grep state";
     let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1")]);
     // The node's GUID as sysfs has it, written as these tools do.
     let guid = out.lines().next().expect("a GUID").replace(':', "");
@@ -286,12 +286,44 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         &format!("Ca\t: 0x{guid} ports 1 \"ironverbs iron1\""),
         "[2] lid 512-512 \"ironverbs switch\"\n[3] -> ca port",
         "3 valid lids dumped",
-        // Nobody is at a port without a function, and the administrator is not asked this way.
+        // Nobody is at a port without a function.
         "failed: operation nodeinfo: node info query failed",
-        "Query SA failed: Connection timed out",
         "state:\t\t\tPORT_ACTIVE",
     ] {
         assert!(out.contains(part), "{part:?} is missing in\n{out}");
     }
     assert_eq!(out.matches("Ca\t1 \"H-").count(), 3, "{out}");
+}
+
+#[test]
+fn management_packets_of_every_class_are_answered_at_once() {
+    let node = Node::new("nl-classes", 2).on_infiniband();
+    // Generous limits of time, which nothing here may use up.
+    let script = "saquery -C iron1 -t 20000 CPI; saquery -C iron1 -t 20000 --src-to-dst 2:3 PR; saquery -C iron1 -t 20000 NR 3; \
+        saquery -C iron1 -t 20000 PIR 512/2; saquery -C iron1 -t 20000 MCMR; saquery -C iron1 -t 20000 SR; saquery -C iron1 -t 20000; \
+        vendstat -C iron1 -t 20000 -N 3; ibsysstat -C iron1 -t 20000 3; \
+        perfquery -C iron1 -t 20000 512 2; perfquery -C iron1 -t 20000 512 200; perfquery -C iron1 -t 20000 99; \
+        timeout -s INT 3 ibping -C iron1 -t 20000 -c 1 3; ibqueryerrors -C iron1 -t 20000 --skip-sl --details; echo clean $?";
+    let start = Instant::now();
+    let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1; true")]);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}: {out}", start.elapsed());
+    for part in [
+        // The administrator's answers.
+        "Class version............2",
+        "dlid....................3",
+        "NodeDescription.........ironverbs iron2",
+        "(SA_ERR_NO_RESOURCES)",
+        "MAD Method/Attribute combination is not supported",
+        "vendstat: iberror: failed",
+        "failed: ibsystat to Lid 3: Connection timed out",
+        "1 packets transmitted, 0 received",
+        // Performance management at the switch: a port that is there, and one that is not.
+        "# Port counters: Lid 512 port 2",
+        "clean 0",
+    ] {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}");
+    }
+    // A table has as many records as there are.
+    assert_eq!(out.matches("PathRecord dump").count(), 1, "{out}");
+    assert!(!out.contains("sysstat ping succeeded"), "{out}");
 }

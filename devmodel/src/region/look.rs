@@ -9,10 +9,7 @@ use crate::state::{
     VLAN_LIST,
 };
 use crate::{Config, cmd::RUNNING};
-use hwspec::{
-    layout::prefix,
-    wire::mad::{MAD_SIZE, MadHeader, Method, MgmtClass, status},
-};
+use hwspec::wire::mad::MAD_SIZE;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromBytes;
@@ -35,18 +32,21 @@ impl Region {
         std::array::from_fn(|i| before[i].wrapping_add(now[i]))
     }
 
-    /// What the port of `fid` says to a performance management MAD that asks (IBTA 16.1), counted since power-on. Who wants
-    /// to clear them is told that nobody does so here. `None` to what is no question.
-    pub fn performance(&self, fid: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-        let header = MadHeader::from_bytes(prefix(request));
-        if header.mgmt_class() != MgmtClass::Perf {
-            return None;
-        }
-        if header.method() == Method::Set {
-            return Some(crate::subnet::refuse(request, status::BAD_METHOD));
-        }
-        let downs = self.look(fid, offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed))?;
-        crate::subnet::performance(request, &self.counters(fid), downs)
+    /// What comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
+    /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
+    /// told that nobody does so here. `None`: no answer, or it is no request.
+    pub fn general(
+        &self,
+        config: &Config,
+        from: u8,
+        dlid: u16,
+        request: &[u8; MAD_SIZE],
+    ) -> Option<[u8; MAD_SIZE]> {
+        let counters = |fid| {
+            let downs = offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed);
+            Some((self.counters(fid), self.look(fid, downs)?))
+        };
+        crate::subnet::general(self, config, from, dlid, request, counters)
     }
 
     /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),

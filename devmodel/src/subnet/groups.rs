@@ -35,14 +35,17 @@ const IPOIB_QKEY: u32 = 0x0b1b;
 const IPOIB_IPV4: [u8; 2] = [0x40, 0x1b];
 
 /// The group with this GID, and its MLID.
-pub(super) fn by_gid<'f>(func: &'f Func<'_>, mgid: &[u8; 16]) -> Option<(u16, &'f SubnetGroupRow)> {
-    let index = find(func, mgid)?;
-    Some((mlid(index), func.row::<SubnetGroupRow>(index)?))
+pub(super) fn by_gid(region: &Region, mgid: &[u8; 16]) -> Option<(u16, SubnetGroupRow)> {
+    all(region).find(|(_, row)| row.mgid == *mgid).map(|(index, row)| (mlid(index), row))
+}
+
+/// All groups, which the PF keeps.
+fn all(region: &Region) -> impl Iterator<Item = (u32, SubnetGroupRow)> + '_ {
+    region.objects::<SubnetGroupRow>(0)
 }
 
 fn find(func: &Func<'_>, mgid: &[u8; 16]) -> Option<u32> {
-    let all = func.live::<SubnetGroupRow>();
-    all.into_iter().find(|i| func.row::<SubnetGroupRow>(*i).is_some_and(|row| row.mgid == *mgid))
+    all(func.region()).find(|(_, row)| row.mgid == *mgid).map(|(index, _)| index)
 }
 
 const _: () = assert!(SUBNET_GROUPS < 0x3fff);
@@ -109,15 +112,13 @@ fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) 
 }
 
 /// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).
-pub(super) fn query(func: &Func<'_>, mask: u64, want: &McMemberRecord) -> Vec<Vec<u8>> {
-    let all = func.live::<SubnetGroupRow>();
-    let rows = all.into_iter().filter_map(|i| Some((i, func.row::<SubnetGroupRow>(i)?)));
-    let matching = rows.filter(|(index, row)| {
+pub(super) fn query(region: &Region, mask: u64, want: &McMemberRecord) -> Vec<Vec<u8>> {
+    let matching = all(region).filter(|(index, row)| {
         (mask & MGID == 0 || row.mgid == want.mgid())
             && (mask & MLID == 0 || mlid(*index) == want.mlid())
             && fits(row, mask, want)
     });
-    matching.map(|(index, row)| record(index, row, [0; 16], 0).bytes().to_vec()).collect()
+    matching.map(|(index, row)| record(index, &row, [0; 16], 0).bytes().to_vec()).collect()
 }
 
 /// Whether the properties asked for are the group's.
@@ -154,7 +155,7 @@ fn member(
     if mask & PORT_GID == 0 || mask & JOIN_STATE == 0 {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
-    let end = records::by_gid(func, config, &want.port_gid()).filter(|end| end.lid == from);
+    let end = records::by_gid(func.region(), config, &want.port_gid()).filter(|end| end.lid == from);
     let end = end.ok_or(status::INVALID_GID)?;
     Ok((end.fid.ok_or(status::INVALID_GID)?, end))
 }

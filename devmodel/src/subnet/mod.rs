@@ -17,9 +17,9 @@ mod view;
 
 pub(crate) use agent::{arrive, group_port_gone};
 pub(crate) use groups::is_in_a_group;
-pub(crate) use pma::{port_counters, reply as performance};
+pub(crate) use pma::port_counters;
 pub(crate) use smp::set_link;
-pub(crate) use view::management;
+pub(crate) use view::{general, management};
 
 use crate::{
     Config, identity,
@@ -105,7 +105,7 @@ fn turned(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
 }
 
 /// An answer that says why there is none.
-pub(crate) fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
+fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
     turned(request, status)
 }
 

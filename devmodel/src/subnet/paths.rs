@@ -4,7 +4,7 @@ use super::{
     Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G, groups,
     records::{self, End},
 };
-use crate::{Config, region::Func};
+use crate::{Config, region::Region};
 use hwspec::{
     layout::Layout,
     wire::mad::{
@@ -35,7 +35,7 @@ pub(super) fn selected(mask: u64, bits: u64, selector: Selector, want: u8, have:
 
 /// `PathRecord`s that match, for a requester with LID `from`.
 pub(super) fn find(
-    func: &Func<'_>,
+    region: &Region,
     config: &Config,
     from: u16,
     mask: u64,
@@ -51,16 +51,16 @@ pub(super) fn find(
         return Ok(Vec::new());
     }
     let source = match (has(SGID), has(SLID)) {
-        (true, _) => records::by_gid(func, config, &want.sgid()),
-        (_, true) => records::by_lid(func, config, want.slid()),
-        _ => records::by_lid(func, config, from),
+        (true, _) => records::by_gid(region, config, &want.sgid()),
+        (_, true) => records::by_lid(region, config, want.slid()),
+        _ => records::by_lid(region, config, from),
     };
     // IBTA 15.2.5.16: a source that does not exist has no paths.
     let Some(source) = source.filter(|end| !has(SLID) || end.lid == want.slid()) else {
         return Ok(Vec::new());
     };
     if has(DGID) && want.dgid()[0] == 0xff {
-        let group = groups::by_gid(func, &want.dgid());
+        let group = groups::by_gid(region, &want.dgid());
         let path = group.map(|(mlid, group)| {
             let mut record = between(&source, mlid, want.dgid(), mask, want);
             record.set().mtu(group.mtu).rate(group.rate).life_time(group.life_time).pkey(group.pkey);
@@ -73,7 +73,7 @@ pub(super) fn find(
     if !has(DGID) && !has(DLID) && !has(SGID) && !has(SLID) {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
-    let destinations = records::ends(func, config)
+    let destinations = records::ends(region, config)
         .into_iter()
         .filter(|end| (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid()));
     Ok(destinations.map(|to| between(&source, to.lid, to.gid(), mask, want).bytes().to_vec()).collect())

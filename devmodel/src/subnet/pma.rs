@@ -23,7 +23,7 @@ pub(super) fn answer(func: &mut Func<'_>, request: &[u8; MAD_SIZE]) -> Option<[u
         }
     }
     let f = func.function();
-    reply(request, &f.counters, f.ib.link_downed)
+    reply(request, is_port(request), &f.counters, f.ib.link_downed)
 }
 
 /// Whether a request to clear counters is one of a port that is there.
@@ -34,14 +34,21 @@ fn may_be_done(request: &[u8; MAD_SIZE]) -> bool {
         && is_port(request)
 }
 
-/// The port selected lies in the same place in both attributes.
-fn is_port(request: &[u8; MAD_SIZE]) -> bool {
-    matches!(request[DATA + 1], 1 | ALL_PORTS)
+/// The port selected, which lies in the same place in both attributes.
+pub(super) fn port_select(request: &[u8; MAD_SIZE]) -> u8 {
+    request[DATA + 1]
 }
 
-/// What a port with these counters says to a performance management MAD, once what was to be cleared is.
-pub(crate) fn reply(
+/// Whether the request selects a port of a function, which has one.
+pub(super) fn is_port(request: &[u8; MAD_SIZE]) -> bool {
+    matches!(port_select(request), 1 | ALL_PORTS)
+}
+
+/// What these counters of the port selected make of a performance management MAD, once what was to be cleared is; `known`
+/// says whether there is such a port.
+pub(super) fn reply(
     request: &[u8; MAD_SIZE],
+    known: bool,
     counters: &[u64; COUNTERS],
     link_downed: u8,
 ) -> Option<[u8; MAD_SIZE]> {
@@ -55,11 +62,11 @@ pub(crate) fn reply(
     if let Some(status) = status {
         return Some(refuse(request, status));
     }
-    let port = request[DATA + 1];
+    let port = port_select(request);
     let mut out = turned(request, 0);
     match header.attribute_id() {
         CLASS_PORT_INFO if header.method() == Method::Get => put(&mut out, &class_port_info()),
-        PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !is_port(request) => {
+        PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !known => {
             return Some(refuse(request, status::BAD_FIELD));
         }
         PORT_COUNTERS => {
@@ -90,6 +97,20 @@ fn class_port_info() -> ClassPortInfo {
         .capability_mask(EXTENDED_WIDTH)
         .resp_time_value(super::RESPONSE_TIME);
     info
+}
+
+/// The counters of the switch's end of a link whose other end counts `of`: what one sends the other receives.
+pub(super) fn other_end(of: &[u64; COUNTERS]) -> [u64; COUNTERS] {
+    let mut out = [0; COUNTERS];
+    for (sent, received) in [
+        (Counters::TxPackets, Counters::RxPackets),
+        (Counters::TxBytes, Counters::RxBytes),
+        (Counters::IbTxMulticastPackets, Counters::IbRxMulticastPackets),
+    ] {
+        out[sent as usize] = of[received as usize];
+        out[received as usize] = of[sent as usize];
+    }
+    out
 }
 
 /// Packets and bytes, as the port counts them.

@@ -1,7 +1,7 @@
 //! Who is on the subnet, and the records that say so (IBTA 15.2.5.2, 15.2.5.3).
 
 use super::{smp, switch};
-use crate::{Config, identity, region::Func};
+use crate::{Config, identity, region::Region};
 use hwspec::{
     layout::Layout,
     wire::mad::sa::{NodeRecord, PortInfoRecord},
@@ -26,21 +26,20 @@ fn function(config: &Config, fid: u8) -> End {
 }
 
 /// All ports: the switch, then the functions that are there.
-pub(super) fn ends(func: &Func<'_>, config: &Config) -> Vec<End> {
-    let region = func.region();
+pub(super) fn ends(region: &Region, config: &Config) -> Vec<End> {
     let functions = (0..region.functions()).filter(|fid| region.is_present(*fid));
     std::iter::once(switch(config)).chain(functions.map(|fid| function(config, fid))).collect()
 }
 
 /// The port with this LID.
-pub(super) fn by_lid(func: &Func<'_>, config: &Config, lid: u16) -> Option<End> {
-    ends(func, config).into_iter().find(|end| end.lid == lid)
+pub(super) fn by_lid(region: &Region, config: &Config, lid: u16) -> Option<End> {
+    ends(region, config).into_iter().find(|end| end.lid == lid)
 }
 
 /// The port whose own GID this is.
-pub(super) fn by_gid(func: &Func<'_>, config: &Config, gid: &[u8; 16]) -> Option<End> {
+pub(super) fn by_gid(region: &Region, config: &Config, gid: &[u8; 16]) -> Option<End> {
     let guid = gid.strip_prefix(&super::DEFAULT_PREFIX)?;
-    ends(func, config).into_iter().find(|end| end.guid == guid)
+    ends(region, config).into_iter().find(|end| end.guid == guid)
 }
 
 impl End {
@@ -58,14 +57,14 @@ const LID: u64 = 1 << 0;
 const PORT_NUM: u64 = 1 << 1;
 
 /// `NodeRecord`s that match.
-pub(super) fn nodes(func: &Func<'_>, config: &Config, mask: u64, wanted: &NodeRecord) -> Vec<Vec<u8>> {
-    let matching = ends(func, config).into_iter().filter(|end| mask & LID == 0 || end.lid == wanted.lid());
+pub(super) fn nodes(region: &Region, config: &Config, mask: u64, wanted: &NodeRecord) -> Vec<Vec<u8>> {
+    let matching = ends(region, config).into_iter().filter(|end| mask & LID == 0 || end.lid == wanted.lid());
     matching
         .map(|end| {
             let mut record = NodeRecord::zeroed();
             let (info, description) = match end.fid {
                 Some(fid) => (smp::node_info(config, fid), super::description(fid)),
-                None => (switch::node_info(func.region(), config), switch::description()),
+                None => (switch::node_info(region, config), switch::description()),
             };
             record.set().lid(end.lid).node_info(info).node_description(description);
             record.bytes().to_vec()
@@ -74,17 +73,17 @@ pub(super) fn nodes(func: &Func<'_>, config: &Config, mask: u64, wanted: &NodeRe
 }
 
 /// `PortInfoRecord`s that match.
-pub(super) fn ports(func: &Func<'_>, config: &Config, mask: u64, wanted: &PortInfoRecord) -> Vec<Vec<u8>> {
+pub(super) fn ports(region: &Region, config: &Config, mask: u64, wanted: &PortInfoRecord) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
-    for end in ends(func, config) {
+    for end in ends(region, config) {
         if mask & LID != 0 && end.lid != wanted.endport_lid() {
             continue;
         }
-        let numbers = if end.fid.is_some() { 1..=1 } else { 0..=func.region().functions() };
+        let numbers = if end.fid.is_some() { 1..=1 } else { 0..=region.functions() };
         for number in numbers.filter(|n| mask & PORT_NUM == 0 || *n == wanted.port_num()) {
             let info = match end.fid {
                 Some(fid) => smp::described(fid, &super::port(config, fid), true),
-                None => switch::port_info(func.region(), number),
+                None => switch::port_info(region, number),
             };
             let mut record = PortInfoRecord::zeroed();
             record.set().endport_lid(end.lid).port_num(number).port_info(info);

@@ -1,7 +1,10 @@
 //! The subnet administrator (IBTA 15.4): queries that come to QP1 of the switch.
 
 use super::{Answer, check_version, groups, paths, records, refuse};
-use crate::{Config, region::Func};
+use crate::{
+    Config,
+    region::{Func, Region},
+};
 use hwspec::{
     layout::Layout,
     wire::mad::{
@@ -25,6 +28,30 @@ pub(super) fn answer(
     from: u16,
     request: &[u8; MAD_SIZE],
 ) -> Option<[u8; MAD_SIZE]> {
+    respond(request, |query| match query.header().method() {
+        Method::Set | Method::Delete => change(func, config, from, query),
+        _ => find(func.region(), config, from, query),
+    })
+}
+
+/// As [`answer`], to those who only look: requests that change something are told that nobody does so here.
+pub(super) fn look(
+    region: &Region,
+    config: &Config,
+    from: u16,
+    request: &[u8; MAD_SIZE],
+) -> Option<[u8; MAD_SIZE]> {
+    respond(request, |query| match query.header().method() {
+        Method::Set | Method::Delete => Err(mad::status::BAD_METHOD),
+        _ => find(region, config, from, query),
+    })
+}
+
+/// The answer to `request`, with the records that `find` has for it.
+fn respond(
+    request: &[u8; MAD_SIZE],
+    find: impl FnOnce(&SaMad) -> Answer<Vec<Vec<u8>>>,
+) -> Option<[u8; MAD_SIZE]> {
     let query = SaMad::read(request);
     let header = query.header();
     let method = header.method();
@@ -33,12 +60,7 @@ pub(super) fn answer(
     if query.rmpp_flags() & rmpp::ACTIVE != 0 && query.rmpp_type() != rmpp::DATA {
         return None;
     }
-    let found = check_version(&header, CLASS_VERSION).and_then(|()| match method {
-        Method::Get | Method::GetTable => find(func, config, from, &query),
-        Method::Set | Method::Delete => change(func, config, from, &query),
-        _ => Err(mad::status::BAD_METHOD),
-    });
-    let records = match found {
+    let records = match check_version(&header, CLASS_VERSION).and_then(|()| find(&query)) {
         Ok(records) => records,
         Err(status) => return Some(refuse(request, status)),
     };
@@ -56,14 +78,14 @@ pub(super) fn answer(
     })
 }
 
-fn find(func: &Func<'_>, config: &Config, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
+fn find(region: &Region, config: &Config, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
     let (mask, data) = (query.component_mask(), query.data());
     match SaAttribute::from_raw(query.header().attribute_id()) {
         SaAttribute::ClassPortInfo => Ok(vec![class_port_info().bytes().to_vec()]),
-        SaAttribute::PathRecord => paths::find(func, config, from, mask, &PathRecord::read(&data)),
-        SaAttribute::McMemberRecord => Ok(groups::query(func, mask, &McMemberRecord::read(&data))),
-        SaAttribute::NodeRecord => Ok(records::nodes(func, config, mask, &NodeRecord::read(&data))),
-        SaAttribute::PortInfoRecord => Ok(records::ports(func, config, mask, &PortInfoRecord::read(&data))),
+        SaAttribute::PathRecord => paths::find(region, config, from, mask, &PathRecord::read(&data)),
+        SaAttribute::McMemberRecord => Ok(groups::query(region, mask, &McMemberRecord::read(&data))),
+        SaAttribute::NodeRecord => Ok(records::nodes(region, config, mask, &NodeRecord::read(&data))),
+        SaAttribute::PortInfoRecord => Ok(records::ports(region, config, mask, &PortInfoRecord::read(&data))),
         _ => Err(mad::status::BAD_ATTRIBUTE),
     }
 }

@@ -99,7 +99,8 @@ fn out(region: &Region, port: u8, packet: &Smp) -> Way {
     }
 }
 
-fn is_up(region: &Region, fid: u8) -> bool {
+/// Whether there is such a function.
+pub(super) fn is_up(region: &Region, fid: u8) -> bool {
     fid < region.functions() && region.is_present(fid)
 }
 

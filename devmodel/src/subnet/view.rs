@@ -1,14 +1,21 @@
 //! The subnet's management for those who only look: what its ports and its switch would answer.
 
-use super::{smp::Seen, switch};
-use crate::{Config, identity, region::Region, state::IbPort};
+use super::{pma, refuse, sa, smp::Seen, switch};
+use crate::{
+    Config, identity,
+    region::Region,
+    state::{COUNTERS, IbPort},
+};
 use hwspec::{
-    layout::Layout,
+    layout::{Layout, prefix},
     wire::{
         lrh::PERMISSIVE_LID,
-        mad::{MAD_SIZE, MgmtClass, Smp, status},
+        mad::{MAD_SIZE, MadHeader, Method, MgmtClass, Smp, status},
     },
 };
+
+/// Classes of vendors whose packets carry an OUI (IBTA 13.4.4).
+const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
 /// What comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of the port
 /// of a function, and whether its link is up. `None`: nothing, or it is no such packet.
@@ -67,4 +74,41 @@ fn at_the_end(mad: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
     *path.get_mut(usize::from(pointer)).filter(|_| pointer == count)? = 1;
     packet.set().return_path(path);
     Some(*packet.as_bytes())
+}
+
+/// What comes back to function `from` when a general management packet (QP1) leaves its port for `dlid`; `counters` tells what
+/// the port of a function counted, and how often its link went down. Where no agent is, the answer is that of Linux: method
+/// and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is of
+/// a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
+pub(crate) fn general(
+    region: &Region,
+    config: &Config,
+    from: u8,
+    dlid: u16,
+    request: &[u8; MAD_SIZE],
+    counters: impl Fn(u8) -> Option<([u64; COUNTERS], u8)>,
+) -> Option<[u8; MAD_SIZE]> {
+    let header = MadHeader::from_bytes(prefix(request));
+    header.method().answer()?;
+    let fid = match dlid {
+        identity::SWITCH_LID => None,
+        _ => Some(identity::fid_of_lid(dlid).filter(|fid| switch::is_up(region, *fid))?),
+    };
+    match (header.mgmt_class(), fid) {
+        (MgmtClass::SubnAdm, None) => sa::look(region, config, identity::lid(from), request),
+        (MgmtClass::Perf, _) if header.method() == Method::Set => Some(refuse(request, status::BAD_METHOD)),
+        (MgmtClass::Perf, Some(fid)) => {
+            let (counters, downs) = counters(fid)?;
+            pma::reply(request, pma::is_port(request), &counters, downs)
+        }
+        (MgmtClass::Perf, None) => {
+            let port = pma::port_select(request);
+            // The switch's own port 0 counts nothing.
+            let of_link = port.checked_sub(1).filter(|fid| switch::is_up(region, *fid)).and_then(&counters);
+            let (counters, downs) = of_link.map_or(([0; COUNTERS], 0), |(c, d)| (pma::other_end(&c), d));
+            pma::reply(request, port <= region.functions(), &counters, downs)
+        }
+        (class, _) if VENDOR_WITH_OUI.contains(&class.raw()) => None,
+        _ => Some(refuse(request, status::BAD_ATTRIBUTE)),
+    }
 }

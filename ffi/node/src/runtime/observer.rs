@@ -87,9 +87,9 @@ impl Observer {
         self.region.counters(fid)
     }
 
-    /// What the port of `fid` says to a performance management MAD; `None` to what is no question.
-    pub fn performance(&self, fid: u8, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-        self.region.performance(fid, request)
+    /// What comes back to function `from` when a general management MAD leaves its port for `dlid`; `None`: nothing.
+    pub fn general(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+        self.region.general(&read_behaviour(&self.map), from, dlid, request)
     }
 
     /// What comes back to function `from` when a subnet management MAD that asks leaves its port for `dlid`; `None`: nothing.

@@ -94,7 +94,7 @@ fn supervise(
     // Somebody may have come before we looked.
     let mut awake = Some(Instant::now());
     loop {
-        let mut until = [sockets.next_deadline(), umads.next_deadline()].into_iter().flatten().min();
+        let mut until = sockets.next_deadline();
         if let Some(observer) = world.observer() {
             live.refresh(observer);
             // Who opened the node a moment ago may not have taken its place yet.

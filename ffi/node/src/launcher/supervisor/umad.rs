@@ -1,21 +1,25 @@
 //! Device files for management datagrams (ib_user_mad.h): a function's `umadN` on InfiniBand.
 //!
 //! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
-//! number. What a program writes are packets to the subnet, what it reads are those that come back. Performance
-//! and subnet management of the node is answered here; whatever else is asked finds nobody, as on a port whose packets are lost.
+//! number. What a program writes are packets to the subnet, what it reads are those that come back. Subnet management, performance
+//! management and the subnet's administrator are answered here, other classes are said not to be supported, and packets to ports
+//! that are not there time out at once: nobody else could answer later.
 
 use super::process::{Piece, Process};
 use super::sys;
-use crate::devices::DeviceInfo;
 use crate::launcher::nldev::World;
 use crate::launcher::notify::{Listener, Notice};
 use crate::launcher::seccomp::{ENABLE_PKEY, REGISTER, REGISTER_2, UNREGISTER};
-use crate::runtime::Observer;
-use hwspec::wire::mad::MAD_SIZE;
+use hwspec::{
+    layout::Layout,
+    wire::mad::{
+        MAD_SIZE, MgmtClass,
+        sa::{SaMad, rmpp},
+    },
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 /// Agents one file may have.
 const AGENTS: usize = 32;
@@ -24,8 +28,8 @@ const OLD_HEADER: usize = 56;
 const HEADER: usize = 64;
 /// Bytes of a MAD's own header.
 const MAD_HEADER: usize = 24;
-/// Questions that wait for nobody, per file.
-const MANY: usize = 1024;
+/// Bytes of a MAD before what RMPP counts as data.
+const RMPP_HEADER: usize = 36;
 /// Packets taken at once.
 const BURST: usize = 64;
 
@@ -38,8 +42,6 @@ struct File {
     /// Its packets have a P_Key index.
     wide: bool,
     used: bool,
-    /// Packets without an answer, and when their senders hear of it.
-    lost: Vec<(Instant, Vec<u8>)>,
 }
 
 /// All such files.
@@ -90,7 +92,7 @@ impl Umads {
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
         let inode = sys::inode(its.as_fd())?;
         listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
-        let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false, lost: Vec::new() };
+        let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false };
         self.0.insert(inode, file);
         Ok(inode)
     }
@@ -104,11 +106,13 @@ impl Umads {
     pub fn work(&mut self, world: &World) {
         self.0.retain(|_, file| file.work(world));
     }
+}
 
-    /// When the next question has waited long enough.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.0.values().flat_map(|file| file.lost.iter().map(|(until, _)| *until)).min()
-    }
+/// Bytes of an answer that a reader is given: of RMPP data those there are, as the kernel has it. Readers count records by it.
+fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
+    let mad = SaMad::read(answer);
+    let data = mad.header().mgmt_class() == MgmtClass::SubnAdm && mad.rmpp_flags() & rmpp::ACTIVE != 0;
+    if data { RMPP_HEADER.saturating_add(mad.rmpp_payload_len() as usize).min(MAD_SIZE) } else { MAD_SIZE }
 }
 
 /// The function whose stand-in a descriptor is, if it is one of ours.
@@ -176,18 +180,6 @@ impl File {
                 Err(_) => return false,
             }
         }
-        let now = Instant::now();
-        let header = self.header();
-        let (over, waiting) =
-            std::mem::take(&mut self.lost).into_iter().partition(|(until, _)| *until <= now);
-        self.lost = waiting;
-        for (_, mut packet) in over {
-            // Back comes what was sent, as far as it tells which it was.
-            packet.truncate(header + MAD_HEADER);
-            packet[4..8].copy_from_slice(&libc::ETIMEDOUT.to_ne_bytes());
-            packet[16..20].copy_from_slice(&(MAD_HEADER as u32).to_ne_bytes());
-            sys::send_packet(self.ours.as_fd(), &packet);
-        }
         true
     }
 
@@ -204,27 +196,26 @@ impl File {
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
         let answer = match qpn {
             0 => world.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
-            1 => port(world, lid).and_then(|(observer, fid)| observer.performance(fid, &mad)),
+            1 => world.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
             _ => None,
         };
-        if let Some(answer) = answer {
-            let mut back = packet[..header].to_vec();
-            back[4..16].fill(0);
-            back[16..20].copy_from_slice(&((header + MAD_SIZE) as u32).to_ne_bytes());
-            back.extend(answer);
-            return sys::send_packet(self.ours.as_fd(), &back);
+        let mut back = packet;
+        match answer {
+            Some(answer) => {
+                back.truncate(header);
+                back[4..16].fill(0);
+                back.extend(&answer[..given_len(&answer)]);
+            }
+            // A sender that names no time does not wait for an answer.
+            None if ne32(&back, 8) == 0 => return,
+            // Back comes what was sent, as far as it tells which it was.
+            None => {
+                back.truncate(header + MAD_HEADER);
+                back[4..8].copy_from_slice(&libc::ETIMEDOUT.to_ne_bytes());
+            }
         }
-        let (timeout, retries) = (ne32(&packet, 8), ne32(&packet, 12));
-        // Who names no time does not wait for an answer.
-        if timeout != 0 && self.lost.len() < MANY {
-            let time = Duration::from_millis(timeout.into()).saturating_mul(retries.saturating_add(1));
-            self.lost.push((Instant::now() + time.min(Duration::from_secs(600)), packet));
-        }
+        let len = if answer.is_some() { back.len() } else { MAD_HEADER };
+        back[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
+        sys::send_packet(self.ours.as_fd(), &back);
     }
-}
-
-/// The port of a LID.
-fn port(world: &World, lid: u16) -> Option<(&Observer, u8)> {
-    let device: &DeviceInfo = world.devices().iter().find(|d| d.has_umad() && d.lid == lid)?;
-    world.observer().map(|observer| (observer, device.fid))
 }
