@@ -197,6 +197,23 @@ fn a_node_on_a_disk_is_refused_and_not_begun() {
     }
 }
 
+#[test]
+fn set_uid_programs_work_in_a_run_of_root() {
+    let bench = Bench::new("setuid");
+    if !root() {
+        return;
+    }
+    assert!(bench.sh("grep NoNewPrivs /proc/self/status").ends_with("\t0\n"));
+    let id = bench.root.join("id");
+    fs::copy("/usr/bin/id", &id).unwrap();
+    fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+    let ask = [&user[..], &[id.to_str().unwrap(), "-u"]].concat();
+    // A file system may forbid set-uid files altogether: then it is as outside.
+    let outside = text(&Command::new(ask[0]).args(&ask[1..]).output().unwrap());
+    assert_eq!(text(&bench.run(&[], &ask)), outside);
+}
+
 /// Runs `command` as user 65534 when we are root, else as ourselves.
 fn unprivileged(command: &Command) -> Command {
     let mut outer = if root() {

@@ -35,6 +35,16 @@ pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
+/// Whether set-uid programs such as `sudo` work in a run: not where it needs a user namespace, or a promise to gain no
+/// privileges.
+pub fn set_uid() -> Answer {
+    sys::in_child(|| {
+        sys::unshare(libc::CLONE_NEWNS)?;
+        seccomp::hide_rdma_netlink()?;
+        if sys::has_no_new_privs() { Err(io::Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
+    })
+}
+
 /// What [`supervisor`] finds where one listens already: the kernel has room for one.
 pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 

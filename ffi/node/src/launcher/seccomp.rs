@@ -109,17 +109,22 @@ fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
     ]
 }
 
-/// The kernel accepts a filter only from those who can no longer gain privileges by executing set-uid files (or
-/// already are privileged), since such a file would run under a filter its author never saw. With one uid mapped,
-/// set-uid files give nothing anyway; for root the promise costs nothing, so it is made for all alike.
-fn promise() -> io::Result<()> {
-    sys::no_new_privs()
+/// Installs a filter. The kernel takes one from a process with CAP_SYS_ADMIN, and from others only once they can no longer
+/// gain privileges by executing set-uid files, since such a file would run under a filter its author never saw. That
+/// promise cannot be taken back, and `sudo` fails after it, so it is made only where the kernel asks for it.
+fn install<T>(filter: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match filter() {
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
+            sys::no_new_privs()?;
+            filter()
+        }
+        done => done,
+    }
 }
 
 /// From now on there is no RDMA netlink for this process and all it starts.
 pub fn hide_rdma_netlink() -> io::Result<()> {
-    promise()?;
-    sys::seccomp(&HIDING)
+    install(|| sys::seccomp(&HIDING))
 }
 
 /// From now on RDMA netlink is who holds the listener, for this process and all it starts.
@@ -127,8 +132,7 @@ pub fn hide_rdma_netlink() -> io::Result<()> {
 /// # Errors
 /// EBUSY: somebody else listens to this process already. EINVAL: an old kernel.
 pub fn watch_rdma_netlink(reserved: Reserved) -> io::Result<Listener> {
-    promise()?;
-    Listener::install(&watching(reserved))
+    install(|| Listener::install(&watching(reserved)))
 }
 
 #[cfg(test)]
