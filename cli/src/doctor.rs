@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use node::launcher::probe::{self, Answer};
 use node::launcher::{dir, provider};
+use serde_json::json;
 
-use crate::options::NodeDir;
+use crate::options::Shown;
 use crate::say::say_line;
 
 /// rdma-core releases whose private provider interface is known; the provider probes again when it is loaded.
@@ -42,9 +43,20 @@ fn limited(what: &'static str, text: impl Into<String>) -> Finding {
     Finding { what, state: State::Limited, text: text.into() }
 }
 
-pub fn doctor(node: &NodeDir) -> ExitCode {
-    let node = node.path();
+impl State {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Limited => "limited",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+pub fn doctor(how: &Shown) -> ExitCode {
+    let node = how.node.path();
     let findings = [
+        view(),
         library(),
         program("ibverbs-utils", "ibv_devinfo"),
         program("perftest", "ib_read_lat"),
@@ -52,6 +64,7 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
         namespaces(),
         seccomp(),
         supervisor(),
+        set_uid(),
         memory(&node),
         process_vm(),
         lending(),
@@ -59,20 +72,38 @@ pub fn doctor(node: &NodeDir) -> ExitCode {
         vfio(),
         qemu(),
     ];
-    for f in &findings {
-        let word = match f.state {
-            State::Ok => "ok",
-            State::Limited => "limited",
-            State::Missing => "missing",
-        };
-        say_line!("{word:8} {:15} {}", f.what, f.text);
-    }
     let bad = findings.iter().filter(|f| matches!(f.state, State::Missing)).count();
+    if how.json {
+        let finding =
+            |f: &Finding| json!({ "what": f.what, "state": f.state.word(), "text": f.text.as_str() });
+        let all: Vec<_> = findings.iter().map(finding).collect();
+        say_line!("{:#}", json!({ "missing": bad, "findings": all }));
+    } else {
+        findings.iter().for_each(|f| say_line!("{:8} {:15} {}", f.state.word(), f.what, f.text));
+    }
     if bad == 0 {
         ExitCode::SUCCESS
     } else {
         crate::fail(1, format!("{bad} of what is needed missing on this host"))
     }
+}
+
+/// Whether programs started from here see a node at all.
+fn view() -> Finding {
+    const WHAT: &str = "this shell";
+    match env::var_os("IRONVERBS_NODE").filter(|_| sees_a_node()) {
+        Some(node) => found(WHAT, format!("its programs see the node in {}", Path::new(&node).display())),
+        None => found(
+            WHAT,
+            "its programs see no node: `ironverbs run -- ib_write_bw ...` sees one, `ib_write_bw ...` alone does not",
+        ),
+    }
+}
+
+/// Whether a device of a node is among the verbs devices here.
+fn sees_a_node() -> bool {
+    let devices = fs::read_dir("/sys/class/infiniband_verbs").into_iter().flatten().flatten();
+    devices.into_iter().any(|device| device.path().join("ironverbs").exists())
 }
 
 fn library() -> Finding {
@@ -183,6 +214,18 @@ fn supervisor() -> Finding {
                 ),
             ),
         },
+    }
+}
+
+/// Whether `sudo` works in a run.
+fn set_uid() -> Finding {
+    const WHAT: &str = "set-uid";
+    match probe::set_uid() {
+        Answer::Yes => found(WHAT, "sudo and other set-uid programs work in a run"),
+        _ => limited(
+            WHAT,
+            "sudo and other set-uid programs gain nothing in a run that is not root's: run `sudo ironverbs run` instead",
+        ),
     }
 }
 

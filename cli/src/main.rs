@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match options.command {
         Command::Run(run) => run::run(&run),
         Command::Demo(demo) => demo::demo(&demo),
-        Command::Doctor(node) => doctor::doctor(&node),
+        Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Node(node) => node_state::node(&node),
         Command::Bringup(bringup) => bringup::bringup(&bringup),
         Command::Bench(bench) => bench::bench(&bench),

@@ -9,6 +9,7 @@ use node::runtime::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
     Signals,
 };
+use serde_json::{Map, Value, json};
 
 use crate::say::say;
 use crate::{fail, options, place};
@@ -72,7 +73,10 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             Ok(format!("iron{}: {}\n", address.device, ip.unwrap_or_default()))
         }
         options::Node::Capture(capture) => captured(capture),
-        options::Node::Status(dir) => Ok(shown(&Observer::open(&dir.path())?.status())),
+        options::Node::Status(how) => {
+            let status = Observer::open(&how.node.path())?.status();
+            Ok(if how.json { format!("{:#}\n", json(&status)) } else { shown(&status) })
+        }
         options::Node::Reset(reset) => {
             let dir = reset.node.path();
             let was_there = Node::reset(&dir, reset.force)?;
@@ -149,6 +153,52 @@ fn party_line(party: &PartyStatus) -> String {
         }
         false => format!("dead program {pid}: had {open} open; the next program cleans up after it"),
     }
+}
+
+/// The same for programs: memory in bytes, every function and each of its counters.
+fn json(status: &NodeStatus) -> Value {
+    let [uplink, capture] = status.outlets;
+    let programs = status.parties.iter().map(|party| {
+        let functions: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
+        json!({
+            "party": party.party,
+            "pid": party.pid,
+            "lives": party.lives,
+            "functions": functions,
+            "wakes": party.wakes,
+            "timers": party.ticks,
+        })
+    });
+    let functions = status.functions.iter().map(|f| {
+        let objects: Map<String, Value> =
+            f.objects.iter().map(|(kind, n)| ((*kind).into(), json!(n))).collect();
+        let counter =
+            |(counter, name): &(Counters, &str)| ((*name).into(), json!(f.counters[*counter as usize]));
+        let counters: Map<String, Value> = COUNTERS.iter().map(counter).collect();
+        json!({
+            "device": format!("iron{}", f.fid),
+            "up": f.up,
+            "served": f.served,
+            "address": f.address.map(|address| address.to_string()),
+            "parties": f.parties,
+            "objects": objects,
+            "counters": counters,
+        })
+    });
+    json!({
+        "directory": status.dir.display().to_string(),
+        "node_id": status.node_id,
+        "link_layer": status.link_layer.to_string(),
+        "vfs": status.vfs,
+        "memory": status.memory,
+        "driver_memory": status.driver_memory,
+        "faults": (!status.faults.is_none()).then(|| status.faults.to_string()),
+        "uplink_pid": uplink,
+        "capture_pid": capture,
+        "reaped": status.reaped,
+        "programs": programs.collect::<Vec<_>>(),
+        "functions": functions.collect::<Vec<_>>(),
+    })
 }
 
 /// One line of a function that is or was in use.

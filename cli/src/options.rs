@@ -15,9 +15,11 @@ use node::place::{Addresses, Neighbour, Place};
 use node::runtime::link::LinkSpec;
 use node::runtime::{FunctionAddress, NodeOptions};
 
+use crate::say::say;
+
 /// RDMA programs on a simulated ConnectX, without the card.
 #[derive(Parser)]
-#[command(name = "ironverbs", version, about, arg_required_else_help = false)]
+#[command(name = "ironverbs", version = env!("IRONVERBS_VERSION"), about)]
 pub struct Options {
     #[command(subcommand)]
     pub command: Command,
@@ -30,7 +32,7 @@ pub enum Command {
     /// Show Debian's ib_read_lat running between two VFs
     Demo(Demo),
     /// Say what this host lacks and how to get it
-    Doctor(NodeDir),
+    Doctor(Shown),
     /// Serve functions of a node as vfio-user devices, for QEMU's guests
     Serve(Serve),
     /// Look at a node, or start it afresh
@@ -168,9 +170,19 @@ pub enum Node {
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
     /// Show the programs on a node, its functions and what they counted
-    Status(NodeDir),
+    Status(Shown),
     /// Remove a node: the next program makes a new one
     Reset(Reset),
+}
+
+/// What a command that only looks shows, and how.
+#[derive(Args)]
+pub struct Shown {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -383,10 +395,14 @@ impl NodeDir {
     }
 }
 
-/// Answers a command line that does not parse: help and version as asked for, else one line.
+/// Answers a command line that does not parse: help and version as asked for, help where nothing was asked, else one line.
 pub fn refuse(e: &clap::Error) -> ExitCode {
     if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say!("{e}");
         return ExitCode::SUCCESS;
     }
     let text = e.to_string();

@@ -214,6 +214,15 @@ fn set_uid_programs_work_in_a_run_of_root() {
     assert_eq!(text(&bench.run(&[], &ask)), outside);
 }
 
+#[test]
+fn a_card_that_is_not_there_is_hinted_at_and_the_program_runs() {
+    let bench = Bench::new("hint");
+    let out = bench.run(&["--vfs", "3"], &["echo", "-d", "mlx5_99"]);
+    assert_eq!(text(&out), "-d mlx5_99\n");
+    assert!(complaint(&out).contains("no device mlx5_99 here; the program sees iron0 to iron3"));
+    assert_eq!(bench.run(&[], &["echo", "-d", "iron1"]).stderr, b"");
+}
+
 /// Runs `command` as user 65534 when we are root, else as ourselves.
 fn unprivileged(command: &Command) -> Command {
     let mut outer = if root() {
