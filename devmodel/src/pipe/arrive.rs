@@ -174,7 +174,8 @@ pub(super) fn checked<'p>(
     Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, padded: whole })
 }
 
-/// What is dropped in silence: a QP of another transport or state, a foreign partition (IBTA 9.6.1).
+/// What is dropped in silence: packets for a QP of another transport or state, from an address the QP is not connected
+/// to, or of a foreign partition (IBTA 9.6.1).
 #[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let bth = packet.headers.bth();
@@ -185,7 +186,7 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     if !state || !transport && opcode != BthOpcode::Cnp {
         return dropped(w, Counters::RxDroppedQp);
     }
-    if w.is_infiniband() && !w.is_from_peer(packet) {
+    if !w.is_from_peer(packet) {
         return dropped(w, Counters::RxDroppedQp);
     }
     w.takes_partition(bth.pkey()) || dropped(w, Counters::RxDroppedPkey)
@@ -207,12 +208,18 @@ fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     connected(w, packet);
 }
 
-/// [`route`] of a connected service.
+/// [`route`] of a reliable connection.
 #[inline(always)]
-pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
         sort(w, packet);
     }
+    respond(w);
+}
+
+/// Sees to it that responses the QP owes are sent.
+#[inline(always)]
+fn respond(w: &mut Work<'_, '_, '_>) {
     if responses::waiting(w) {
         // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
         if w.step.more_in_hand || w.func.has_frame() {
@@ -221,6 +228,12 @@ pub(crate) fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
             w.execute = true;
         }
     }
+}
+
+/// A packet of a reliable connection that passed [`check`].
+pub(crate) fn checked_in(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    sort(w, packet);
+    respond(w);
 }
 
 /// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.

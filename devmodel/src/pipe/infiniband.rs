@@ -99,10 +99,19 @@ impl Work<'_, '_, '_> {
         identity::fid_of_lid(self.q.rlid)
     }
 
-    /// IBTA 9.6.1.5: a connected QP takes packets from its peer's port alone.
+    /// As [`is_from_peer`](Self::is_from_peer), on InfiniBand (IBTA 9.6.1.5): the packet comes from the peer's LID, and has a
+    /// GRH if and only if the connection does, between the GIDs of the connection. That it is for this port was seen when
+    /// it [arrived](accept). There is no alternate path, so a packet has no other way to be right (IBTA 17.2.8).
     #[cold]
-    pub(super) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
-        packet.headers.lrh().is_none_or(|lrh| lrh.slid() == self.q.rlid)
+    pub(super) fn is_from_port(&self, packet: &Arrived<'_>) -> bool {
+        let near = packet.headers.lrh().is_some_and(|lrh| lrh.slid() == self.q.rlid);
+        let global = self.q.grh != 0;
+        if !near || packet.headers.has_grh() != global {
+            return false;
+        }
+        let (source, destination) = packet.headers.addresses().gids();
+        !global
+            || source == self.q.dgid && self.func.function().ib.is_gid(self.q.sgid_index.into(), &destination)
     }
 }
 

@@ -1,12 +1,12 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
-use super::{Payload, service, work::Work};
+use super::{Payload, arrive::Packet as Arrived, service, work::Work};
 use crate::state::{Counters, QpRow, RoceAddress};
 use hwspec::{
     handle::Psn,
     wire::{
         Aeth, Bth, BthOpcode, Envelope, Head, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan,
-        pad,
+        ip::is_v4, pad,
     },
 };
 
@@ -97,6 +97,37 @@ impl Work<'_, '_, '_> {
     #[inline]
     pub(crate) fn takes_partition(&mut self, pkey: u16) -> bool {
         if self.is_infiniband() { self.takes_pkey(pkey) } else { is_same_partition(pkey) }
+    }
+
+    /// Whether a packet for this connected QP came over its connection (IBTA 9.6.1.5; annex A17: the IP header is the GRH).
+    ///
+    /// On RoCE its source must be the GID the QP is connected to and its destination the QP's own GID, in that GID's VLAN.
+    /// Both are looked up in the QP's path and the table of addresses as they are now, for a program may have several GIDs
+    /// and a function that sent the packet is known by its number alone. MAC and UDP source port are not asked for: routers
+    /// change the one, and senders choose the other (Linux rxe and mlx5 ignore them as well).
+    #[inline(always)]
+    pub(crate) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
+        let own = self.func.function().roce.get(usize::from(self.q.sgid_index));
+        match (packet.headers.plain_v4(), own) {
+            (Some((source, destination)), Some(own)) if own.vlan == [0; 2] => {
+                is_v4(&self.q.dgid, source) && is_v4(&own.gid, destination)
+            }
+            _ => self.is_from_peer_otherwise(packet, own),
+        }
+    }
+
+    /// [`is_from_peer`](Self::is_from_peer) of packets other than plain IPv4.
+    #[cold]
+    fn is_from_peer_otherwise(&self, packet: &Arrived<'_>, own: Option<&RoceAddress>) -> bool {
+        if self.is_infiniband() {
+            return self.is_from_port(packet);
+        }
+        let (source, destination) = packet.headers.addresses().gids();
+        own.is_some_and(|own| {
+            // An address in VLAN 0 is in none: its packets have a tag for the sake of their priority.
+            let vlan = own.vlan().filter(|vlan| *vlan != 0);
+            source == self.q.dgid && destination == own.gid && packet.headers.vlan_id() == vlan
+        })
     }
 
     /// Sends a packet to the peer. False if the QP has no address to send from.

@@ -56,6 +56,10 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, then: impl FnOnce(&mut Work<'_, '_, 
 
 /// A packet for the QP: a target takes requests, an initiator answers.
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    // First of all: a packet that is to be dropped must not choose the SRQ.
+    if !arrive::check(w, packet) {
+        return;
+    }
     let target_qp = w.q.has(QpFlags::NO_SQ);
     if packet.headers.bth().opcode().is_request() != target_qp {
         return w.count(Counters::RxDroppedQp);
@@ -67,12 +71,12 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         if !astray {
             w.q.xrc_srqn = srqn;
         }
-        if (astray || target(w, srqn).is_none()) && arrive::check(w, packet) && !responder::fatal_owed(w) {
+        if (astray || target(w, srqn).is_none()) && !responder::fatal_owed(w) {
             // A14: no such SRQ in the QP's domain.
             responder::refuse(w, NakCode::InvalidRequest, None);
             w.execute = true;
             return;
         }
     }
-    lend(w, srqn, |w| arrive::connected(w, packet));
+    lend(w, srqn, |w| arrive::checked_in(w, packet));
 }

@@ -98,9 +98,14 @@ impl IbPort {
 
     /// Whether `gid` is one of the port's, with its prefix or the link-local one (IBTA 4.1.1).
     pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        (0..self.guids.len()).any(|index| self.is_gid(index, gid))
+    }
+
+    /// Whether `gid` is the port's GID of that index, with its prefix or the link-local one (IBTA 4.1.1).
+    pub fn is_gid(&self, index: usize, gid: &[u8; 16]) -> bool {
         let (prefix, guid) = gid.split_at(8);
         let near = prefix == self.gid_prefix || prefix == crate::subnet::DEFAULT_PREFIX;
-        near && guid != [0; 8] && self.guids.iter().any(|own| own == guid)
+        near && guid != [0; 8] && self.guids.get(index).is_some_and(|own| own == guid)
     }
 
     /// Whether a packet with `pkey` is for a member with `own`: the same partition, and not two limited members

@@ -1,5 +1,5 @@
 //! IPv4 and IPv6 headers, as RoCEv2 uses them (annex A17: no IPv4 options, no extension headers).
-use crate::hw_layout;
+use crate::{hw_layout, layout::prefix};
 
 /// IP protocol number of UDP.
 pub const PROTO_UDP: u8 = 17;
@@ -48,7 +48,7 @@ impl Ipv4 {
     /// The words added up; the `checksum` field counts as 0.
     #[inline]
     pub(super) fn sum(&self) -> u64 {
-        let word = |at: usize| u32::from_be_bytes(crate::layout::prefix(&self.as_bytes()[at..]));
+        let word = |at: usize| u32::from_be_bytes(prefix(&self.as_bytes()[at..]));
         [word(0), word(4), word(8) & 0xffff_0000, word(12), word(16)].into_iter().map(u64::from).sum()
     }
     /// Whether the checksum is right.
@@ -118,6 +118,16 @@ impl IpPair {
 #[inline]
 pub fn v4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&V4_MAPPED)?.first_chunk().copied()
+}
+
+/// Whether `gid` is the IPv4-mapped GID of `addr`.
+#[inline(always)]
+pub fn is_v4(gid: &[u8; 16], addr: [u8; 4]) -> bool {
+    // As little-endian words, for which nothing is swapped.
+    const MAPPED: u64 = 0xffff_0000;
+    let [high, low]: [[u8; 8]; 2] = [prefix(gid), prefix(&gid[8..])];
+    u64::from_le_bytes(high) == 0
+        && u64::from_le_bytes(low) == MAPPED | u64::from(u32::from_le_bytes(addr)) << 32
 }
 
 /// The IPv4-mapped GID of `addr`.

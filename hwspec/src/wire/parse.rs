@@ -233,10 +233,20 @@ impl<'a> Headers<'a> {
     pub fn ethernet(&self) -> Ethernet {
         Ethernet::read(self.head)
     }
+    /// Whether there is a VLAN tag.
+    #[inline]
+    pub fn is_tagged(&self) -> bool {
+        !self.routed && usize::from(self.ip) > Ethernet::SIZE
+    }
     /// The VLAN tag, if there is one.
     #[inline]
     pub fn vlan(&self) -> Option<Vlan> {
-        (!self.routed && usize::from(self.ip) > Ethernet::SIZE).then(|| self.at(Ethernet::SIZE))
+        self.is_tagged().then(|| self.at(Ethernet::SIZE))
+    }
+    /// The VLAN the packet is in, if any: a tag with VLAN 0 carries a priority alone (IEEE 802.1Q, 9.6).
+    #[inline]
+    pub fn vlan_id(&self) -> Option<u16> {
+        self.vlan().map(|tag| tag.vid()).filter(|vid| *vid != 0)
     }
     /// Whether the network header is IPv6, or a GRH, which looks the same.
     #[inline]
@@ -265,6 +275,17 @@ impl<'a> Headers<'a> {
             let h: Ipv4 = self.at(self.ip.into());
             IpPair::V4 { src: h.src(), dst: h.dst() }
         }
+    }
+    /// Source and destination of a packet that has nothing but an IPv4 header between Ethernet and UDP, as nearly all have:
+    /// [`addresses`](Self::addresses) without the questions.
+    #[inline(always)]
+    pub fn plain_v4(&self) -> Option<([u8; 4], [u8; 4])> {
+        const AT: usize = Ethernet::SIZE + 12;
+        if usize::from(self.ip) != Ethernet::SIZE || self.v6 {
+            return None;
+        }
+        let pair: &[u8; 8] = self.head.get(AT..AT + 8)?.first_chunk()?;
+        Some((prefix(pair), prefix(&pair[4..])))
     }
     /// TOS or traffic class: DSCP and ECN.
     #[inline]

@@ -217,6 +217,17 @@ impl Bed {
 
     /// Writes an entry of the RoCE address table.
     pub fn set_gid(&mut self, fid: u8, index: u8, gid: [u8; 16]) -> Result<(), CommandError> {
+        self.set_gid_in(fid, index, gid, None)
+    }
+
+    /// As [`set_gid`](Self::set_gid), of an address in a VLAN.
+    pub fn set_gid_in(
+        &mut self,
+        fid: u8,
+        index: u8,
+        gid: [u8; 16],
+        vlan: Option<u16>,
+    ) -> Result<(), CommandError> {
         let mac = identity::mac(0, fid);
         let mut address = RoceAddr::zeroed();
         address
@@ -224,6 +235,8 @@ impl Bed {
             .source_l3_address(gid)
             .source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]))
             .source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
+            .vlan_valid(vlan.is_some())
+            .vlan_id(vlan.unwrap_or(0))
             .roce_version(2)
             .roce_l3_type(u8::from(hwspec::wire::ip::v4_of_gid(&gid).is_none()));
         let mut input = SetRoceAddressIn::zeroed();

@@ -121,14 +121,23 @@ impl Pkt {
 impl Peer {
     /// The frame of `pkt`, as it comes to the adapter.
     pub fn frame(&self, pkt: &Pkt) -> Vec<u8> {
+        self.frame_in(pkt, &self.envelope())
+    }
+
+    /// What the peer's packets begin with.
+    pub fn envelope(&self) -> Envelope {
+        let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
+        Envelope::new(MAC, identity::mac(0, self.qp.fid), addresses)
+    }
+
+    /// As [`frame`](Self::frame), with something else before the BTH.
+    pub fn frame_in(&self, pkt: &Pkt, envelope: &Envelope) -> Vec<u8> {
         let mut packet = pkt.packet;
         if packet.bth.dest_qp().0 == 0 {
             packet.bth.set().dest_qp(Qpn(self.qp.qpn));
         }
-        let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
-        let envelope = Envelope::new(MAC, identity::mac(0, self.qp.fid), addresses);
-        let mut frame = vec![0; build::frame_len(&envelope, packet.bth.opcode(), pkt.payload.len())];
-        write_frame(&mut frame, &envelope, &packet, &pkt.payload).expect("a packet that IP can carry");
+        let mut frame = vec![0; build::frame_len(envelope, packet.bth.opcode(), pkt.payload.len())];
+        write_frame(&mut frame, envelope, &packet, &pkt.payload).expect("a packet that IP can carry");
         frame
     }
 }

@@ -2,9 +2,15 @@
 
 use std::collections::BTreeSet;
 
-/// The rows of the table that this binary has to cover.
+/// The table.
+const TABLE: &str = include_str!("../../../docs/conformance.md");
+
+/// The rows of the table that this binary has to cover: their numbers stand in the first column, profile-dependent ones
+/// with a star.
 fn required() -> BTreeSet<u32> {
-    (1..=62).collect()
+    let (_, behaviours) = TABLE.split_once("## Behaviours").expect("a table of behaviours");
+    let first = |line: &str| line.strip_prefix("| ")?.split(" |").next()?.trim_end_matches('*').parse().ok();
+    behaviours.lines().filter_map(first).collect()
 }
 
 /// Every module with tests, as text.
@@ -31,6 +37,7 @@ const SOURCES: &[&str] = &[
     include_str!("retries.rs"),
     include_str!("rnr.rs"),
     include_str!("shared_receive.rs"),
+    include_str!("source.rs"),
     include_str!("states.rs"),
     include_str!("unreliable.rs"),
     include_str!("windows.rs"),
@@ -48,6 +55,13 @@ fn covered() -> BTreeSet<u32> {
             name.get(..2)?.parse().ok()
         })
         .collect()
+}
+
+#[test]
+fn rows_are_numbered_without_gaps() {
+    let rows = required();
+    assert!(rows.len() >= 63, "{} rows found", rows.len());
+    assert_eq!(rows, (1..=rows.len() as u32).collect());
 }
 
 #[test]
