@@ -44,8 +44,9 @@ pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         Some(Operation::AtomicAck) => atomic_answer(w, packet, psn),
         _ => return,
     }
-    if w.q.una_psn != before && w.state() != QpState::Err {
-        progress(w);
+    let waits = w.q.una_psn == w.q.max_psn || w.q.has(QpFlags::RNR_WAIT);
+    if w.q.una_psn != before && w.state() != QpState::Err && !waits {
+        requester::start_timer(w);
     }
     let more = w.q.sr_send != w.q.sr_tail || w.q.sq_next != w.q.sq_pi;
     if more && w.state() != QpState::Err && !w.q.has(QpFlags::RNR_WAIT) {
@@ -57,14 +58,14 @@ fn una(w: &Work<'_, '_, '_>) -> Psn {
     Psn::new(w.q.una_psn)
 }
 
-/// IBTA 9.7.6.1.3: counters and timer start anew with every step forward.
-fn progress(w: &mut Work<'_, '_, '_>) {
+/// An outstanding request was acknowledged: both retry counters start anew (IBTA 9.9.2). What else the answer says is
+/// charged to the counters after that. An RNR NAK acknowledges nothing but what was sent before its PSN, so by itself it does
+/// not restore the transport's counter (row 64 of the conformance table).
+#[inline(always)]
+fn reload(w: &mut Work<'_, '_, '_>) {
     w.q.retries_left = w.q.retry_count;
     w.q.rnr_left = w.q.rnr_retry;
     w.q.set(QpFlags::GAP, false);
-    if w.q.una_psn != w.q.max_psn && !w.q.has(QpFlags::RNR_WAIT) {
-        requester::start_timer(w);
-    }
 }
 
 fn acknowledge(w: &mut Work<'_, '_, '_>, psn: Psn, syndrome: Syndrome) {
@@ -92,6 +93,9 @@ fn acknowledge(w: &mut Work<'_, '_, '_>, psn: Psn, syndrome: Syndrome) {
 #[cold]
 fn refused(w: &mut Work<'_, '_, '_>, syndrome: Syndrome) {
     match syndrome {
+        // Everything will be sent again when the wait is over. What asks for it earlier was sent before the RNR NAK, or
+        // is a copy of it (row 65 of the conformance table).
+        Syndrome::RnrNak(_) | Syndrome::Nak(NakCode::PsnSequence) if w.q.has(QpFlags::RNR_WAIT) => {}
         Syndrome::RnrNak(code) => not_ready(w, code),
         Syndrome::Nak(NakCode::PsnSequence) => {
             w.count(Counters::PacketSeqErr);
@@ -118,6 +122,17 @@ fn refused(w: &mut Work<'_, '_, '_>, syndrome: Syndrome) {
 /// Acknowledges all before `upto`, as far as READs and atomics without an answer allow. False if one stands in the way.
 #[inline(always)]
 fn advance(w: &mut Work<'_, '_, '_>, upto: Psn) -> bool {
+    let before = w.q.una_psn;
+    let reached = acknowledge_until(w, upto);
+    if w.q.una_psn != before {
+        reload(w);
+    }
+    reached
+}
+
+/// [`advance`], but for the counters.
+#[inline(always)]
+fn acknowledge_until(w: &mut Work<'_, '_, '_>, upto: Psn) -> bool {
     let mut at = w.q.sr_head;
     while at != w.q.sr_tail {
         let record = w.func.send_record(w.qp, at);
@@ -141,10 +156,11 @@ fn advance(w: &mut Work<'_, '_, '_>, upto: Psn) -> bool {
     true
 }
 
-/// Something is missing among the answers: goes back once, until there is progress.
+/// Something is missing among the answers: goes back once, until there is progress. While an RNR NAK is waited out
+/// everything is to be sent again anyway.
 #[cold]
 fn gap(w: &mut Work<'_, '_, '_>) {
-    if w.q.has(QpFlags::GAP) {
+    if w.q.has(QpFlags::GAP) || w.q.has(QpFlags::RNR_WAIT) {
         return;
     }
     w.q.set(QpFlags::GAP, true);
@@ -268,6 +284,7 @@ fn deliver(
         }
     }
     w.q.una_psn = psn.add(1).get();
+    reload(w);
     settle::settle(w, in_cqe.then_some(&inline));
 }
 

@@ -28,5 +28,6 @@ mod rows;
 mod shared_receive;
 mod source;
 mod states;
+mod torture;
 mod unreliable;
 mod windows;

@@ -149,3 +149,23 @@ fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
     bed.from_peer(peer, &ack(p, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
+
+/// Row 42: it is asked for once, also if the response that shows the gap acknowledges requests before the READ.
+#[test]
+fn row_42_a_gap_behind_progress_is_asked_for_once() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { retry_count: 1, ..path() });
+    let mr = bed.mr(1, 4 * MTU, Access::LOCAL);
+    let p = sends_from();
+    bed.post_all(peer.qp, &[write_to_peer(mr.part(0, 8)), read_from_peer(mr.sge())]);
+    bed.answers();
+    let middle = |psn| Pkt::new(BthOpcode::RcReadRespMiddle, psn).payload(&[1; MTU]);
+    let again = bed.from_peer(peer, &middle(p + 2));
+    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, p + 1)]);
+    assert!(bed.one(peer.qp.send_cq).is_ok(), "the WRITE is acknowledged");
+    let last = Pkt::new(BthOpcode::RcReadRespLast, p + 4).aeth(ACK, 2).payload(&[1; MTU]);
+    for late in [middle(p + 3), last] {
+        assert_eq!(brief(&bed.from_peer(peer, &late)), []);
+    }
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+}

@@ -120,3 +120,81 @@ fn row_22_rnr_retries_exhausted_end_in_rnr_retry_exc() {
         assert_eq!(bed.qp_state(b), QpState::Rts);
     }
 }
+
+/// Row 64: an RNR NAK by itself neither costs a transport retry nor gives one back: timeouts add up over the RNR NAKs between
+/// them.
+#[test]
+fn row_64_rnr_nak_does_not_restore_retry_cnt() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { retry_count: 2, rnr_retry: 7, ..path() });
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let rnr = nak(Syndrome::RnrNak(1), sends_from(), 0);
+    bed.post(peer.qp, &Wr::send(from.sge()));
+    assert_eq!(bed.answers().len(), 1);
+    for _ in 0..2 {
+        // The request or its answer is lost, then the peer is not ready, several times.
+        assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()));
+        for _ in 0..5 {
+            bed.answers();
+            assert_eq!(brief(&bed.from_peer(peer, &rnr)), []);
+            bed.advance(MS);
+            assert_eq!(bed.wire().left.len(), 1);
+        }
+        bed.answers();
+    }
+    assert!(bed.advance_until(4 * timeout(14), |b| b.has_completion(peer.qp.send_cq)));
+    assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::TransportRetryExcErr);
+}
+
+/// Row 64: what an RNR NAK acknowledges, the requests before its PSN, restores both counters; and what it asks for is charged to
+/// the restored one.
+#[test]
+fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { retry_count: 1, rnr_retry: 1, ..path() });
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let p = sends_from();
+    let n = 6;
+    bed.post_all(peer.qp, &(0..n).map(|_| Wr::send(from.sge())).collect::<Vec<_>>());
+    bed.answers();
+    for i in 1..n {
+        assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()), "timeout {i}");
+        bed.answers();
+        bed.from_peer(peer, &nak(Syndrome::RnrNak(1), p + i, i));
+        bed.advance(MS);
+        assert_eq!(bed.answers().len() as u32, n - i, "RNR NAK {i}");
+    }
+    // The last one was the one retry there is for its PSN.
+    bed.from_peer(peer, &nak(Syndrome::RnrNak(1), p + n - 1, n - 1));
+    let failed = bed.completions(peer.qp.send_cq).last().and_then(|wc| wc.error);
+    assert_eq!(failed, Some(CqeSyndrome::RnrRetryExcErr));
+}
+
+/// Row 65: nothing shortens, prolongs or doubles an RNR wait, nor costs a retry in it: neither copies of the RNR NAK nor older NAKs
+/// that were overtaken, and the acknowledgement timer stands still, though the wait is longer.
+#[test]
+fn row_65_late_naks_do_not_disturb_an_rnr_wait() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, Path { timeout: 10, retry_count: 1, rnr_retry: 1, ..path() });
+    let from = bed.mr(1, 64, Access::LOCAL);
+    let p = sends_from();
+    bed.post_all(peer.qp, &[Wr::send(from.sge()), Wr::read(from.sge(), from)]);
+    bed.answers();
+    let start = bed.now();
+    let rnr = nak(Syndrome::RnrNak(25), p, 0);
+    for late in
+        [&rnr, &nak(NAK_SEQUENCE, p, 0), &rnr, &rnr, &nak(NAK_SEQUENCE, p, 0), &nak(NAK_SEQUENCE, p, 0)]
+    {
+        assert_eq!(brief(&bed.from_peer(peer, late)), []);
+        bed.advance(2 * MS);
+    }
+    assert!(bed.advance_until(S, |b| !b.wire().left.is_empty()));
+    let waited = bed.now() - start;
+    assert!((61_440 * US..63_000 * US).contains(&waited), "{waited} ps");
+    assert_eq!(bed.answers().iter().map(Captured::psn).collect::<Vec<_>>(), [p, p + 1], "sent again, once");
+    assert_eq!(bed.completions(peer.qp.send_cq), []);
+    assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
+    // Of both counters, one retry is left but for the one RNR NAK.
+    let left = bed.query(peer.qp);
+    assert_eq!((left.cur_retry_count(), left.cur_rnr_retry()), (1, 0));
+}

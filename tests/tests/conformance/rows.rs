@@ -39,6 +39,7 @@ const SOURCES: &[&str] = &[
     include_str!("shared_receive.rs"),
     include_str!("source.rs"),
     include_str!("states.rs"),
+    include_str!("torture.rs"),
     include_str!("unreliable.rs"),
     include_str!("windows.rs"),
 ];
