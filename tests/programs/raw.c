@@ -1,10 +1,14 @@
 /* Raw packets through the stock libibverbs: raw DEVICE DEVICE
  *
- * Checksums that are filled in and judged, VLAN tags beside the frame, receives flushed in error; what others are refused.
+ * Refused without CAP_NET_RAW, and with it: checksums that are filled in and judged, VLAN tags beside the frame, receives
+ * flushed in error; what others are refused. Without the capability the rest is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
+#include <linux/capability.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "hold.h"
 
@@ -32,13 +36,27 @@ static struct ibv_qp *queue(struct end *end, enum ibv_qp_type type, uint32_t fla
 	return ibv_create_qp_ex(end->context, &init);
 }
 
-static void open_end(struct end *end, const char *name, uint32_t flags)
+/* Puts CAP_NET_RAW in effect or takes it back; whether it was in effect. */
+static int net_raw(int on)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct sets[2];
+	uint32_t bit = 1u << CAP_NET_RAW;
+	int was;
+
+	HOLD(!syscall(SYS_capget, &header, sets));
+	was = !!(sets[0].effective & bit);
+	sets[0].effective = on ? sets[0].effective | bit : sets[0].effective & ~bit;
+	HOLD(!syscall(SYS_capset, &header, sets));
+	return was;
+}
+
+static void open_end(struct end *end, const char *name)
 {
 	int n = 0;
 	struct ibv_device **list = ibv_get_device_list(&n);
 	struct ibv_cq_init_attr_ex attr = { .cqe = 32, .wc_flags = FIELDS };
 	union ibv_gid gid;
-	struct ibv_qp_attr to = { .port_num = 1 };
 
 	for (int i = 0; i < n; i++)
 		if (!strcmp(ibv_get_device_name(list[i]), name))
@@ -53,6 +71,12 @@ static void open_end(struct end *end, const char *name, uint32_t flags)
 	memcpy(end->mac, gid.raw + 8, 3);
 	memcpy(end->mac + 3, gid.raw + 13, 3);
 	end->mac[0] ^= 2;
+}
+
+static void ready(struct end *end, uint32_t flags)
+{
+	struct ibv_qp_attr to = { .port_num = 1 };
+
 	HOLD(end->qp = queue(end, IBV_QPT_RAW_PACKET, flags));
 	for (to.qp_state = IBV_QPS_INIT; to.qp_state <= IBV_QPS_RTS; to.qp_state++)
 		HOLD(!ibv_modify_qp(end->qp, &to, IBV_QP_STATE | (to.qp_state == IBV_QPS_INIT ? IBV_QP_PORT : 0)));
@@ -174,6 +198,21 @@ static void refused(void)
 	puts("refused ok");
 }
 
+/* Frames of any addresses, and those of others, are for programs that may send and take them. */
+static void unprivileged(void)
+{
+	struct ibv_flow_attr sniffer = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(sniffer), .port = 1 };
+	struct ibv_qp *rc;
+
+	errno = 0;
+	HOLD(!queue(&a, IBV_QPT_RAW_PACKET, 0) && errno == EPERM);
+	HOLD(rc = queue(&a, IBV_QPT_RC, 0));
+	errno = 0;
+	HOLD(!ibv_create_flow(rc, &sniffer) && errno == EPERM);
+	HOLD(!ibv_destroy_qp(rc));
+	puts("unprivileged ok");
+}
+
 static void close_end(struct end *end)
 {
 	HOLD(!ibv_destroy_qp(end->qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(end->cq)));
@@ -188,11 +227,19 @@ int main(int argc, char **argv)
 	} rule = { .attr = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(rule), .num_of_specs = 1, .port = 1 },
 		.eth = { .type = IBV_FLOW_SPEC_ETH, .size = sizeof(rule.eth) } };
 	struct ibv_flow *flow;
+	int privileged;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	HOLD(argc == 3);
-	open_end(&a, argv[1], 0);
-	open_end(&b, argv[2], IBV_QP_CREATE_CVLAN_STRIPPING);
+	open_end(&a, argv[1]);
+	open_end(&b, argv[2]);
+	privileged = net_raw(0);
+	unprivileged();
+	if (!privileged)
+		return 0;
+	net_raw(1);
+	ready(&a, 0);
+	ready(&b, IBV_QP_CREATE_CVLAN_STRIPPING);
 	memcpy(rule.eth.val.dst_mac, b.mac, 6);
 	memset(rule.eth.mask.dst_mac, 0xff, 6);
 	HOLD(flow = ibv_create_flow(b.qp, &rule.attr));

@@ -13,6 +13,15 @@ use std::{
     time::Duration,
 };
 
+/// Whether this process, and programs it starts, have CAP_NET_RAW in effect: raw packet queue pairs and flows need it.
+pub fn may_send_raw() -> bool {
+    const NET_RAW: u32 = 13;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    set.is_some_and(|set| set >> NET_RAW & 1 != 0)
+}
+
 /// A node directory in memory that goes with the test.
 pub struct Scratch(PathBuf);
 

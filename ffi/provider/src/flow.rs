@@ -4,6 +4,7 @@ use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
 use crate::context::Context;
 use crate::guard::{guard_int, guard_ptr};
 use crate::qp::IronQp;
+use crate::rights;
 use driver::{FlowAttr, FlowKind, FlowSpec};
 use libc::c_int;
 
@@ -30,6 +31,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) 
         // SAFETY: by contract.
         let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
         ours.check_birth()?;
+        rights::raw_packets()?;
         // SAFETY: by contract.
         let attr = unsafe { read(attr) }?;
         let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;

@@ -33,6 +33,7 @@ mod qp_ex;
 mod query;
 mod rdma_cm;
 mod register;
+mod rights;
 mod srq;
 mod table;
 mod xrc;

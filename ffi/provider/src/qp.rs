@@ -10,6 +10,7 @@ use crate::cq::IronCq;
 use crate::guard::{Birth, guard_int, guard_ptr};
 use crate::pd::{IronPd, Users};
 use crate::qp_ex::{self, Posting};
+use crate::rights;
 use crate::srq::IronSrq;
 use crate::xrc::IronXrcd;
 use driver::{QpCap, QpInit, Service, XrcDomain};
@@ -167,6 +168,9 @@ unsafe fn create(
     ours.check_birth()?;
     let layout = &ours.registration.layout;
     let service = convert::service_from_c(attr.qp_type)?;
+    if service == Service::RawPacket {
+        rights::raw_packets()?;
+    }
     let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
     let strip_vlan = extras.flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0;
     if blocks && !matches!(service, Service::Ud | Service::RawPacket) {
