@@ -124,4 +124,9 @@ pub trait Host {
         let _ = rid;
         false
     }
+    /// Randomness for the adapter, asked for once, when it is powered on. The default makes equal adapters, for worlds in which
+    /// everything happens the same at every run.
+    fn entropy(&mut self) -> [u64; 2] {
+        [0; 2]
+    }
 }

@@ -33,6 +33,7 @@ impl Adapter {
     /// An adapter in its power-on state: only the PF is there.
     pub fn power_on(region: Region, config: Config, host: &mut dyn host::Host) -> Self {
         let adapter = Self { region, config };
+        adapter.region.set_key(host.entropy());
         // A VF is reset when it is enabled.
         let mut pf = Func::lock(&adapter.region, 0, host);
         pcie::power_on(&mut pf, &adapter.config);

@@ -18,11 +18,6 @@ const ETHERNET_MTU: u16 = 9000;
 /// `vport_state`: up; `admin_state`: up.
 const VPORT_UP: u32 = 1;
 
-/// Tables whose numbers peers know. They come back late also over resets: a queue pair with a number that a peer still
-/// thinks connected is refused as a stale connection (IBTA 12.9.8.3.1), and what is written to a key of before must not
-/// hit memory of now.
-const KNOWN_TO_PEERS: [Table; 3] = [Table::Qp, Table::Srq, Table::Mkey];
-
 /// Registers and books after reset, with no objects. Counts the reset.
 pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
@@ -47,7 +42,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     };
     let groups = Table::SubnetGroup as usize;
     func.function_mut(|f| &mut f.free)[groups] = before_reset[groups];
-    for table in KNOWN_TO_PEERS {
+    for table in Table::KNOWN_TO_PEERS {
         let next = before_reset[table as usize].over_reset(func.rows(table));
         func.function_mut(|f| &mut f.free)[table as usize] = next;
     }

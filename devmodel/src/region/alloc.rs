@@ -1,7 +1,10 @@
 //! Allocation of rows and of translation ranges.
 
 use super::{Func, Table, func::Row};
-use crate::{host::Party, state::Head};
+use crate::{
+    host::Party,
+    state::{FreeList, Head},
+};
 
 /// A range of translation entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,11 +30,22 @@ impl Func<'_> {
     ) -> Option<u32> {
         let rows = self.rows(R::TABLE);
         let mut free = self.function().free[R::TABLE as usize];
-        let index = if free.fresh.max(first) < rows {
-            // Unused numbers first: a number comes back as late as it can.
-            let index = free.fresh.max(first);
-            free.fresh = index + 1;
-            index
+        // Unused numbers first: a number comes back as late as it can.
+        if free.unused_in_block() == 0 && free.fresh.max(first) < rows {
+            let start = free.fresh.max(first);
+            let mixed = if Table::KNOWN_TO_PEERS.contains(&R::TABLE) { FreeList::BLOCK } else { 1 };
+            let block = mixed.min(rows - start);
+            free.fresh = start + block;
+            free.set_unused_in_block(u64::MAX >> (FreeList::BLOCK - block));
+        }
+        let unused = free.unused_in_block();
+        let index = if unused != 0 {
+            let bit = match unused.is_power_of_two() {
+                true => unused,
+                false => self.any_of(unused, R::TABLE, free.fresh),
+            };
+            free.set_unused_in_block(unused & !bit);
+            free.fresh - 1 - bit.trailing_zeros()
         } else {
             // A list that leads out of the table is damage: nothing behind it can be found.
             let index = free.head.checked_sub(1).filter(|index| *index < rows)?;
@@ -47,6 +61,21 @@ impl Func<'_> {
         *row = R::new_zeroed();
         *row.head_mut() = Head { live: 1, uid, party: party.0, ..Head::default() };
         Some(index)
+    }
+
+    /// One of the bits of `unused`, rows of `table` before `fresh`, by the region's key: who sees what was chosen before can't tell
+    /// what is chosen next. What was chosen before is in the question, so there is no state but the rows'; a block that is
+    /// handed out again after a reset is mixed anew.
+    fn any_of(&self, unused: u64, table: Table, fresh: u32) -> u64 {
+        let resets = u64::from(self.function().resets);
+        let place = u64::from(fresh) << 32 | u64::from(table as u8) << 8 | u64::from(self.fid());
+        let mut left = self.region().choice([unused, resets, place]) % u64::from(unused.count_ones());
+        let mut rest = unused;
+        while left > 0 {
+            rest &= rest - 1;
+            left -= 1;
+        }
+        rest & rest.wrapping_neg()
     }
 
     /// Frees row `index`.

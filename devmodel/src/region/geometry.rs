@@ -176,6 +176,11 @@ pub enum Table {
 }
 
 impl Table {
+    /// Tables whose numbers peers know. They come back late also over resets: a queue pair with a number that a peer still
+    /// thinks connected is refused as a stale connection (IBTA 12.9.8.3.1), and what is written to a key of before must not
+    /// hit memory of now. Nor can a peer tell the next number from those it has seen.
+    pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
+
     /// All tables, in order.
     pub const ALL: [Self; 35] = [
         Self::Sync,

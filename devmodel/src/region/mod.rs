@@ -37,7 +37,7 @@ use crate::host::{Host, Party};
 use std::{any::Any, ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_720f;
+const MAGIC: u64 = 0x6972_6f6e_7665_7210;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;
@@ -106,6 +106,8 @@ unsafe impl std::marker::Sync for Region {}
 #[repr(C)]
 struct Header {
     magic: u64,
+    /// Of the numbers that are not to be foreseen.
+    key: [u64; 2],
     geometry: Geometry,
 }
 
@@ -213,6 +215,25 @@ impl Region {
             std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
             (&raw mut (*header.as_ptr()).magic).write_volatile(MAGIC);
         }
+    }
+
+    /// Gives the adapter the key of its choices, before anything is chosen or anybody attaches.
+    pub(crate) fn set_key(&self, key: [u64; 2]) {
+        let header = self.at(0, size_of::<Header>()).cast::<Header>();
+        // SAFETY: in bounds and aligned, at the start of a page; nobody else uses the region yet.
+        unsafe { (&raw mut (*header).key).write_volatile(key) }
+    }
+
+    /// What a key that stays in the region makes of these words: SipHash-2-4, so that no number of answers tells the next.
+    #[allow(deprecated)] // For maps, which is not what it is for here; std has no other name for it.
+    fn choice(&self, words: [u64; 3]) -> u64 {
+        use std::hash::{Hasher, SipHasher};
+        let header = self.at(0, size_of::<Header>()).cast::<Header>();
+        // SAFETY: in bounds and aligned; the key does not change once the adapter is powered on.
+        let [first, second] = unsafe { (&raw const (*header).key).read_volatile() };
+        let mut hasher = SipHasher::new_with_keys(first, second);
+        words.into_iter().for_each(|word| hasher.write_u64(word));
+        hasher.finish()
     }
 
     /// Sizes of the tables.

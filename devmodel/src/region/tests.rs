@@ -272,6 +272,54 @@ fn a_number_comes_back_as_late_as_it_can() {
     assert_eq!(func.journal_stats(), JournalStats { overflows: 0, entries: 0 });
 }
 
+/// The first 150 numbers of QPs that an adapter with `key` gives out on function 1.
+fn numbers(key: [u64; 2]) -> Vec<u32> {
+    let region = Region::private(Geometry::SMALL);
+    region.set_key(key);
+    let mut machine = machine(1);
+    let mut func = Func::lock(&region, 1, &mut machine);
+    let rows = (0..150).map(|_| func.alloc_from::<QpRow>(0, Party(1), 2).expect("a row")).collect();
+    func.commit(&mut machine);
+    rows
+}
+
+#[test]
+fn numbers_that_peers_know_do_not_tell_the_next() {
+    let all = [[1, 2], [1, 3], [9, 2]].map(numbers);
+    for rows in &all {
+        // No two are the same, none is one of the first two, and all rows of a block are used before the next is begun.
+        let distinct: HashSet<u32> = rows.iter().copied().collect();
+        assert_eq!(distinct.len(), rows.len());
+        for (n, block) in rows.chunks(64).enumerate() {
+            let from = 2 + 64 * n as u32;
+            assert!(block.iter().all(|row| (from..from + 64).contains(row)), "{block:?}");
+        }
+        let successors = rows.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(successors < 20, "{rows:?}");
+    }
+    assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+    // Each block is mixed in its own way.
+    let way = |rows: &[u32]| rows.iter().map(|row| (row - 2) % 64).collect::<Vec<_>>();
+    assert_ne!(way(&all[0][..64]), way(&all[0][64..128]));
+    assert_eq!(numbers([1, 2]), all[0], "the same at every run");
+}
+
+#[test]
+fn a_snapshot_gives_out_the_numbers_its_original_does() {
+    let region = Region::private(Geometry::SMALL);
+    region.set_key([5, 6]);
+    let mut host = machine(1);
+    let some = |region: &Region, machine: &mut Machine| -> Vec<u32> {
+        let mut func = Func::lock(region, 1, machine);
+        let rows = (0..30).map(|_| func.alloc::<QpRow>(0, Party(1)).expect("a row")).collect();
+        func.commit(machine);
+        rows
+    };
+    some(&region, &mut host);
+    let copy = Region::restore(&region.snapshot());
+    assert_eq!(some(&copy, &mut machine(1)), some(&region, &mut host));
+}
+
 #[test]
 fn translation_ranges_do_not_overlap_and_come_back() {
     let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
@@ -316,13 +364,14 @@ fn a_range_taken_and_taken_back_leaves_the_free_list_whole() {
 fn timers_of_a_qp_that_goes_are_forgotten() {
     let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
     let mut func = Func::lock(&region, 0, &mut host);
-    for i in 0..40u64 {
-        let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+    let qps: Vec<u32> = (0..40).map(|_| func.alloc::<QpRow>(0, Party(1)).unwrap()).collect();
+    for (i, qp) in (0..).zip(qps.iter().copied()) {
         func.arm_timer(qp, TimerKind::Ack, (i * 7 % 40 + 1) << 30);
         func.arm_timer(qp, TimerKind::Rnr, (i * 11 % 40 + 1) << 30);
         func.commit(&mut host);
     }
-    for qp in (0..40).step_by(2) {
+    let gone: Vec<u32> = qps.iter().copied().step_by(2).collect();
+    for qp in gone.iter().copied() {
         func.forget_timers(qp);
         func.commit(&mut host);
         assert!(!func.row::<QpRow>(qp).unwrap().flags().intersects(QpFlags::TIMER_ACK | QpFlags::TIMER_RNR));
@@ -330,7 +379,7 @@ fn timers_of_a_qp_that_goes_are_forgotten() {
     let (mut last, mut left) = (0, 0);
     while let Some(due) = func.next_timer() {
         let (qp, _) = func.take_timer(due).unwrap();
-        assert!(due >= last && qp % 2 == 1, "QP {qp} at {due}");
+        assert!(due >= last && !gone.contains(&qp), "QP {qp} at {due}");
         (last, left) = (due, left + 1);
         func.commit(&mut host);
     }
@@ -402,7 +451,7 @@ fn a_full_ring_refuses_and_a_taken_slot_comes_back_with_the_commit() {
 fn a_snapshot_restores_to_the_same_bytes() {
     let (region, mut host) = (Region::private(Geometry::SMALL), machine(1));
     let mut func = Func::lock(&region, 1, &mut host);
-    func.alloc::<QpRow>(3, Party(1)).unwrap();
+    let qp = func.alloc::<QpRow>(3, Party(1)).unwrap();
     func.commit(&mut host);
     drop(func);
     let snapshot = region.snapshot();
@@ -410,5 +459,5 @@ fn a_snapshot_restores_to_the_same_bytes() {
     assert!(again.snapshot() == snapshot);
     assert!(snapshot.bytes() < 1 << 20, "{} bytes", snapshot.bytes());
     let func = Func::lock(&again, 1, &mut host);
-    assert_eq!(func.live::<QpRow>(), [0]);
+    assert_eq!(func.live::<QpRow>(), [qp]);
 }

@@ -218,7 +218,7 @@ pub struct FunctionRow {
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none. Of several, the one that came last.
     pub special_qp: [u32; 2],
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 14],
+    pub reserved0: [u32; 8],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

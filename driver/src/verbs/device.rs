@@ -22,9 +22,10 @@ use hwspec::{
     wqe::{MAX_DS, MAX_SGE_READ, WQE_BB, WQE_DS},
 };
 use std::{
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU8},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -62,13 +63,34 @@ impl Default for OpenOptions {
     }
 }
 
+/// Low bytes of keys (`mkey_7_0`), which the driver chooses: none can be told from those before, and none is that of the
+/// key before, for the device may give its index to the next.
+#[derive(Default)]
+struct Variants {
+    random: RandomState,
+    /// The last one in the low byte, and how many there were.
+    drawn: AtomicU64,
+}
+
+impl Variants {
+    fn next(&self) -> u8 {
+        let next = |drawn: u64| {
+            let step = 1 + (self.random.hash_one(drawn) % 255) as u8;
+            (drawn & !0xff).wrapping_add(0x100) | u64::from((drawn as u8).wrapping_add(step))
+        };
+        match self.drawn.fetch_update(Relaxed, Relaxed, |drawn| Some(next(drawn))) {
+            Ok(before) | Err(before) => next(before) as u8,
+        }
+    }
+}
+
 /// One opener's view of one function.
 pub struct Device {
     pub(crate) opener: Opener,
     pub(crate) function: Arc<Function>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) records: RecordPool,
-    pub(crate) mkey_variant: AtomicU8,
+    variants: Variants,
     pub(crate) shifted: Arc<Shifted>,
     null_key: OnceLock<u32>,
     attr: DeviceAttr,
@@ -241,12 +263,17 @@ impl Device {
             function,
             registry,
             records: RecordPool::default(),
-            mkey_variant: AtomicU8::new(0),
+            variants: Variants::default(),
             shifted: Arc::default(),
             null_key: OnceLock::new(),
             attr,
             events,
         }))
+    }
+
+    /// The low byte of a new key.
+    pub(crate) fn key_variant(&self) -> u8 {
+        self.variants.next()
     }
 
     /// What the function can do.

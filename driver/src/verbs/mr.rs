@@ -13,7 +13,7 @@ use hwspec::{
     handle::Mkey,
     wqe::MkeyMask,
 };
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
@@ -201,7 +201,7 @@ impl Mr {
         access: AccessFlags,
     ) -> Result<Mr, Error> {
         let device = &pd.device;
-        let variant = device.mkey_variant.fetch_add(1, Relaxed);
+        let variant = device.key_variant();
         let (mode, start, log_page, mut list) = match translation {
             Translation::Pages { log_page, list } => (AccessMode::Mtt, hca_va, log_page, list),
             Translation::Parts(list) => (AccessMode::Klm, hca_va, 0, list),

@@ -59,7 +59,7 @@ impl Mw {
     /// Allocates one; its key names nothing yet.
     pub fn alloc(pd: &Arc<Pd>, kind: MwType) -> Result<Mw, Error> {
         let device = &pd.device;
-        let variant = device.mkey_variant.fetch_add(1, Relaxed);
+        let variant = device.key_variant();
         let mut context = MkeyContext::zeroed();
         context
             .set()
