@@ -106,9 +106,9 @@ unsafe impl std::marker::Sync for Region {}
 #[repr(C)]
 struct Header {
     magic: u64,
+    geometry: Geometry,
     /// Of the numbers that are not to be foreseen.
     key: [u64; 2],
-    geometry: Geometry,
 }
 
 /// A region could not be formatted or attached.
