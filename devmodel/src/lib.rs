@@ -9,6 +9,7 @@ mod config;
 pub mod engine;
 pub mod host;
 pub mod identity;
+pub mod missing;
 pub mod pcie;
 pub mod pipe;
 pub mod region;

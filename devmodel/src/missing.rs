@@ -1,0 +1,346 @@
+//! Mapped pages that are missing when they are touched: their file was cut short, or its file system is full.
+//!
+//! The kernel raises SIGBUS in the thread that touched one. The handler puts zero pages in the place of what is missing, so that the
+//! access under way ends, and marks the mapping: its user looks at the mark and answers with an error. A signal for any other address
+//! goes to the handler that the program had before.
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*, compiler_fence},
+    },
+};
+
+/// Mappings watched in this process at most.
+const MAPPINGS: usize = 512;
+const PAGE: usize = 4096;
+
+/// Equal parts of a mapping at equal distances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stripes {
+    /// Offset of the first.
+    pub first: usize,
+    /// Bytes from the start of one to the start of the next.
+    pub every: usize,
+    /// Bytes of each.
+    pub len: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Stripes {
+    fn have(self, offset: usize) -> bool {
+        let Some(past) = offset.checked_sub(self.first) else { return false };
+        past.checked_div(self.every).is_some_and(|n| n < self.count && past - n * self.every < self.len)
+    }
+}
+
+/// What is replaced when a page is missing.
+#[derive(Clone, Debug)]
+pub enum Replace {
+    /// The whole mapping: its file is not to be trusted any more.
+    All,
+    /// The page alone; the others stay shared.
+    Page {
+        /// Pages of these parts are replaced without a mark: only this process depends on what it writes there.
+        unmarked: Stripes,
+        /// What is written to stderr with the first mark.
+        notice: String,
+    },
+}
+
+/// A mapping as the signal handler sees it: no lock, no allocation.
+struct Place {
+    /// 0: free; 1: being set up.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// [`Replace::All`].
+    whole: AtomicBool,
+    /// A page was missing.
+    marked: AtomicBool,
+    /// [`Stripes`], member by member.
+    unmarked: [AtomicUsize; 4],
+    notice: AtomicPtr<u8>,
+    notice_len: AtomicUsize,
+}
+
+static PLACES: [Place; MAPPINGS] = [const {
+    Place {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        whole: AtomicBool::new(false),
+        marked: AtomicBool::new(false),
+        unmarked: [const { AtomicUsize::new(0) }; 4],
+        notice: AtomicPtr::new(ptr::null_mut()),
+        notice_len: AtomicUsize::new(0),
+    }
+}; MAPPINGS];
+
+/// What the program did with the signal before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapping that may be touched whether its pages are there or not, as long as this lives.
+pub struct Watched {
+    place: &'static Place,
+    _notice: Vec<u8>,
+}
+
+impl Watched {
+    /// Watches `len` bytes at `base`. ENOSPC: too many are watched already.
+    ///
+    /// # Safety
+    /// They are a private or shared mapping of the caller's own that stays until the result is dropped, and that nothing is
+    /// assumed of beyond what zero pages in its place provide.
+    pub unsafe fn new(base: *mut u8, len: usize, replace: Replace) -> io::Result<Self> {
+        watch();
+        let free = |p: &&Place| p.base.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+        let place = PLACES.iter().find(free).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
+        let (whole, unmarked, mut notice) = match replace {
+            Replace::All => (true, Stripes::default(), Vec::new()),
+            Replace::Page { unmarked, notice } => (false, unmarked, notice.into_bytes()),
+        };
+        place.whole.store(whole, Relaxed);
+        place.marked.store(false, Relaxed);
+        let members = [unmarked.first, unmarked.every, unmarked.len, unmarked.count];
+        place.unmarked.iter().zip(members).for_each(|(to, member)| to.store(member, Relaxed));
+        place.notice.store(notice.as_mut_ptr(), Relaxed);
+        place.notice_len.store(notice.len(), Relaxed);
+        place.len.store(len, Relaxed);
+        place.base.store(base as usize, Release);
+        Ok(Self { place, _notice: notice })
+    }
+
+    /// The mark, to look at while this lives: see [`is_marked`](Self::is_marked).
+    pub fn mark(&self) -> &'static AtomicBool {
+        &self.place.marked
+    }
+
+    /// Whether a page was missing. What was copied before this answers `false` is what the file has.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        // The handler runs in the thread that touched the page.
+        compiler_fence(SeqCst);
+        self.place.marked.load(Relaxed)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.place.base.store(0, Release);
+    }
+}
+
+impl Place {
+    /// Puts zero pages in the place of what is missing at `at`. False: it is not ours, or the kernel refuses.
+    fn mend(&self, at: usize) -> bool {
+        let (base, len) = (self.base.load(Acquire), self.len.load(Relaxed));
+        if base <= 1 || !(base..base.saturating_add(len)).contains(&at) {
+            return false;
+        }
+        let [first, every, each, count] = self.unmarked.each_ref().map(|member| member.load(Relaxed));
+        let marks = !Stripes { first, every, len: each, count }.have(at - base);
+        let notice = marks && !self.marked.swap(true, Relaxed);
+        let (from, bytes) = if self.whole.load(Relaxed) { (base, len) } else { (at & !(PAGE - 1), PAGE) };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: within a mapping whose owner agreed to zero pages (`Watched::new`): pointers into it stay good. It is still
+        // mapped, for an access to it is under way: the one that faulted.
+        let put = unsafe { libc::mmap(from as *mut _, bytes, prot, flags, -1, 0) };
+        if put == libc::MAP_FAILED {
+            return false;
+        }
+        if notice {
+            // SAFETY: the bytes live as long as the `Watched`, which outlives accesses to the mapping.
+            unsafe {
+                let text = self.notice.load(Relaxed).cast_const().cast();
+                libc::write(libc::STDERR_FILENO, text, self.notice_len.load(Relaxed));
+            }
+        }
+        true
+    }
+}
+
+/// Sets the handler up, once.
+fn watch() {
+    BEFORE.get_or_init(|| {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: plain structures; the handler keeps to what signal handlers may do.
+        unsafe {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+            action.sa_sigaction = on_bus_error as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr());
+            before.assume_init()
+        }
+    });
+}
+
+extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's own structure; the address means something where an access raised the signal and no process sent it.
+    let (at, is_access) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
+    // SAFETY: a thread's own variable, which the calls below may change under code that is about to look at it.
+    let errno = unsafe { *libc::__errno_location() };
+    let mended = is_access && PLACES.iter().any(|place| place.mend(at));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !mended {
+        pass_on(signal, info, context, is_access);
+    }
+}
+
+/// Lets the handler that the program had before deal with a signal that is not ours.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_access: bool) {
+    // SAFETY: plain structures of integers.
+    let none: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    let before = BEFORE.get().unwrap_or(&none);
+    match before.sa_sigaction {
+        libc::SIG_IGN if !is_access => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The program ends by this signal, as it would without us: no access that raised it can be ignored.
+            // SAFETY: the default action needs nothing; the signal is delivered when this handler returns.
+            unsafe {
+                libc::sigaction(signal, &raw const none, ptr::null_mut());
+                libc::raise(signal);
+            }
+        }
+        handler => {
+            let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+            // SAFETY: the program's own handler, called as the kernel would: with the signals blocked that it asked for, and with
+            // the arguments of its kind, which `SA_SIGINFO` tells.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const before.sa_mask, mask.as_mut_ptr());
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                        std::mem::transmute(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                    handler(signal);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs::File,
+        os::{
+            fd::{AsRawFd, FromRawFd},
+            unix::fs::FileExt,
+        },
+    };
+
+    /// A file of `pages` pages, mapped, that is then cut short to one.
+    fn cut(pages: usize) -> (File, *mut u8) {
+        // SAFETY: a new descriptor, and a new mapping at a place that the kernel chooses.
+        unsafe {
+            let file = File::from_raw_fd(libc::memfd_create(c"missing".as_ptr(), 0));
+            file.set_len((pages * PAGE) as u64).unwrap();
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(ptr::null_mut(), pages * PAGE, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            file.set_len(PAGE as u64).unwrap();
+            (file, at.cast())
+        }
+    }
+
+    #[test]
+    fn a_missing_page_reads_as_zeros_and_is_marked_and_the_others_stay_shared() {
+        let (file, at) = cut(8);
+        let unmarked = Stripes { first: PAGE, every: 3 * PAGE, len: PAGE, count: 2 };
+        let replace = Replace::Page { unmarked, notice: String::new() };
+        // SAFETY: the mapping is the test's own and stays.
+        let watched = unsafe { Watched::new(at, 8 * PAGE, replace) }.unwrap();
+        // SAFETY: within the mapping.
+        let touch = |page: usize| unsafe { at.add(page * PAGE).write_volatile(1) };
+        [1, 4].into_iter().for_each(touch);
+        assert!(!watched.is_marked(), "those pages are not marked");
+        // Where a third part would lie.
+        touch(7);
+        assert!(watched.is_marked());
+        touch(0);
+        let mut byte = [0];
+        file.read_at(&mut byte, 0).unwrap();
+        assert_eq!(byte, [1], "the first page was there, and is the file's");
+    }
+
+    /// What a child of fork says: its exit status, or minus the signal that ended it.
+    fn in_child(body: fn()) -> i32 {
+        let mut status = 0;
+        // SAFETY: the child leaves without running anything else; the parent waits for it alone.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                body();
+                libc::_exit(0);
+            }
+            libc::waitpid(child, &raw mut status, 0);
+        }
+        if libc::WIFSIGNALED(status) { -libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+    }
+
+    /// Touches a page that nobody watches, after one that is.
+    fn touch_both() {
+        let (_file, ours) = cut(2);
+        let (_another, theirs) = cut(2);
+        // SAFETY: mappings of the test's own that stay.
+        unsafe {
+            let _watched = Watched::new(ours, 2 * PAGE, Replace::All).unwrap();
+            ours.add(PAGE).write_volatile(1);
+            theirs.add(PAGE).write_volatile(1);
+        }
+    }
+
+    #[test]
+    fn the_programs_own_handler_is_called_for_what_is_not_ours() {
+        extern "C" fn with_address(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+            // SAFETY: the kernel's structure; leaving is all that is done.
+            unsafe { libc::_exit(if (*info).si_addr().is_null() { 8 } else { 7 }) };
+        }
+        extern "C" fn plain(_: libc::c_int) {
+            // SAFETY: leaving is all that is done.
+            unsafe { libc::_exit(9) };
+        }
+        fn install(handler: usize, flags: libc::c_int) {
+            // SAFETY: plain structures; the handlers only leave.
+            unsafe {
+                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                (action.sa_sigaction, action.sa_flags) = (handler, flags);
+                libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
+            }
+            watch();
+        }
+        // In processes of their own, each a fresh run of this test alone: the handler is set up once.
+        match std::env::var("IRONVERBS_TEST_HANDLER").as_deref() {
+            Ok("address") => install(with_address as *const () as usize, libc::SA_SIGINFO),
+            Ok("plain") => install(plain as *const () as usize, 0),
+            Ok("default") => install(libc::SIG_DFL, 0),
+            _ => {
+                for (handler, expected) in [("address", 7), ("plain", 9), ("default", -libc::SIGBUS)] {
+                    let name = "missing::tests::the_programs_own_handler_is_called_for_what_is_not_ours";
+                    let run = std::process::Command::new(std::env::current_exe().unwrap())
+                        .args(["--exact", "--nocapture", name])
+                        .env("IRONVERBS_TEST_HANDLER", handler)
+                        .status();
+                    assert_eq!(run.unwrap().code(), Some(0), "{handler}: expected {expected}");
+                }
+                return;
+            }
+        }
+        let expected = match std::env::var("IRONVERBS_TEST_HANDLER").as_deref() {
+            Ok("address") => 7,
+            Ok("plain") => 9,
+            _ => -libc::SIGBUS,
+        };
+        assert_eq!(in_child(touch_both), expected);
+    }
+}
