@@ -64,7 +64,7 @@ pub enum PortEvent {
 /// What happened to the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The device reported a fatal error of its own.
+    /// The device reported a fatal error of its own, or the way to it is gone.
     Fatal,
     /// An event this driver has no name for: type and subtype.
     Other(u8, u8),
@@ -127,6 +127,8 @@ pub struct Events {
     pub(crate) further: Mutex<VecDeque<Event>>,
     /// There was an event since they last ran out.
     pub(crate) taken: AtomicBool,
+    /// It was told that the way to the device is gone.
+    pub(crate) gone: AtomicBool,
 }
 
 /// The objects events are about: number to cookie.
@@ -204,6 +206,9 @@ impl Events {
                 return Some(event);
             }
             let Some(eqe) = self.take() else {
+                if self.function.transport.is_gone() && !self.gone.swap(true, Relaxed) {
+                    return Some(Event::Device(DeviceEvent::Fatal));
+                }
                 self.look_after_the_dead();
                 return None;
             };

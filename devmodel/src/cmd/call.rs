@@ -4,7 +4,7 @@ use super::refusal::{Done, Refused, Syndrome};
 use crate::{
     host::Party,
     pipe::Step,
-    region::{Func, Row},
+    region::{Func, MttRange, Row, Shortage},
     state::UctxRow,
 };
 use hwspec::layout::{Layout, prefix};
@@ -96,7 +96,18 @@ impl Call<'_, '_, '_> {
     /// Allocates a row for the caller, with an index of at least `first`.
     pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, first: u32) -> Done<u32> {
         let party = self.party();
-        self.func.alloc_from::<R>(self.uid, party, first).ok_or(Refused(Syndrome::TableFull))
+        self.func.alloc_from::<R>(self.uid, party, first).map_err(|short| match short {
+            Shortage::Full => Refused(Syndrome::TableFull),
+            Shortage::NoMemory => Refused(Syndrome::NoMemory),
+        })
+    }
+
+    /// Allocates `len` translation entries.
+    pub fn alloc_mtt(&mut self, len: u32) -> Done<MttRange> {
+        self.func.alloc_mtt(len).map_err(|short| match short {
+            Shortage::Full => Refused(Syndrome::NoTranslation),
+            Shortage::NoMemory => Refused(Syndrome::NoMemory),
+        })
     }
 
     /// One more object refers to row `index` of `R`.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     region::{
-        Func, Memic,
+        Func, Memic, Table,
         memic::{PAGE, SIZE, WITHIN},
     },
     state::MemicRow,
@@ -57,6 +57,8 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     }
     Syndrome::NoMemic.unless(first.checked_add(len).is_some_and(|behind| behind <= end))?;
     let index = call.alloc::<MemicRow>(0)?;
+    let (from, to) = (first / PAGE as u32, (first + len) / PAGE as u32);
+    call.func.back_rows(Table::MemicPage, from, to).or(Err(Refused(Syndrome::NoMemory)))?;
     if let Some(row) = call.func.row_mut::<MemicRow>(index) {
         (row.first, row.len) = (first, len);
     }

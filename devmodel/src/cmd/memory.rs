@@ -37,7 +37,7 @@ pub(super) fn map(call: &mut Call<'_, '_, '_>, offset: usize, layout: Layout) ->
     let pages = (first + layout.bytes).div_ceil(1 << log_page);
     let list: Vec<u64> = call.list(offset, pages as usize).or(Syndrome::PageList.refuse())?.collect();
     Syndrome::PageAddress.unless(list.iter().all(|p| p & 0xfff == 0))?;
-    let range = call.func.alloc_mtt(pages as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(pages as u32)?;
     for (i, page) in list.iter().enumerate() {
         // Readable and writable, as the entries of a key that allows both.
         call.func.set_mtt(range.first + i as u32, page | 3);
@@ -82,7 +82,7 @@ pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64
     let pages = (offset + bytes).div_ceil(1 << whole.log_page);
     let fits = first.checked_add(pages).is_some_and(|end| end <= whole.pages.into());
     Syndrome::PageList.unless(fits)?;
-    let range = call.func.alloc_mtt(pages as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(pages as u32)?;
     for page in 0..pages as u32 {
         let entry = call.func.mtt(whole.mtt + first as u32 + page);
         call.func.set_mtt(range.first + page, entry);
@@ -111,7 +111,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let list = call.list(CreateUmemIn::SIZE, pages as usize).or(Syndrome::PageList.refuse())?;
     let list: Vec<u64> = list.collect();
     Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff == 0 || page & 0xfff <= 3))?;
-    let range = call.func.alloc_mtt(pages as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(pages as u32)?;
     for (entry, page) in (range.first..).zip(&list) {
         // What may be done is said by the entry's low bits, and the device only gets what queues are made of.
         call.func.set_mtt(entry, page | 3);

@@ -4,7 +4,7 @@ use super::{
     call::{Call, let_go},
     memic,
     memory::LOG_PAGE,
-    refusal::{Done, Refused, Syndrome},
+    refusal::{Done, Syndrome},
 };
 use crate::{
     region::{Func, MttRange},
@@ -139,7 +139,7 @@ fn translations(
     let always = if input.pg_access() { 0 } else { PRESENT };
     let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     Syndrome::PageAddress.unless(list.iter().take(needed as usize).all(|e| e & 0xfff & !PRESENT == 0))?;
-    let range = call.func.alloc_mtt(room as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(room as u32)?;
     for i in 0..room {
         let entry = list.get(i as usize).map_or(0, |e| e & !0xfff | e & PRESENT | always);
         call.func.set_mtt(range.first + i as u32, entry);
@@ -166,7 +166,7 @@ fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext
     let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     let physical = list.chunks(2).any(|klm| klm[0] as u32 == RESERVED_LKEY);
     Syndrome::MkeyAccess.unless(call.uid == 0 || !physical)?;
-    let range = call.func.alloc_mtt(room as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(room as u32)?;
     for i in 0..room {
         call.func.set_mtt(range.first + i as u32, list.get(i as usize).copied().unwrap_or(0));
     }

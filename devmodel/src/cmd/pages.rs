@@ -6,7 +6,7 @@
 use super::{
     call::Call,
     dispatch::RUNNING,
-    refusal::{Done, Refused, Syndrome},
+    refusal::{Done, Syndrome},
 };
 use crate::region::{Func, MttRange};
 use hwspec::cmd::adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
@@ -81,7 +81,7 @@ fn give(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
     let mut range = list(call.func);
     if held + count > range.len {
         let len = (held + count).next_power_of_two().max(LIST);
-        let larger = call.func.alloc_mtt(len).ok_or(Refused(Syndrome::NoTranslation))?;
+        let larger = call.alloc_mtt(len)?;
         for i in 0..held {
             let page = call.func.mtt(range.first + i);
             call.func.set_mtt(larger.first + i, page);

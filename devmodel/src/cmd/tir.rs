@@ -3,7 +3,7 @@
 use super::{
     call::{Call, let_go},
     flow_entry,
-    refusal::{Done, Refused, Syndrome},
+    refusal::{Done, Syndrome},
 };
 use crate::{
     region::{Func, MttRange},
@@ -214,7 +214,7 @@ fn queues(call: &Call<'_, '_, '_>, offset: usize, count: u16) -> Done<Vec<u32>> 
 
 /// Notes a list in translation entries of its own.
 fn note(call: &mut Call<'_, '_, '_>, list: &[u32]) -> Done<u32> {
-    let range = call.func.alloc_mtt(list.len() as u32).ok_or(Refused(Syndrome::NoTranslation))?;
+    let range = call.alloc_mtt(list.len() as u32)?;
     for (i, rqn) in list.iter().enumerate() {
         call.func.set_mtt(range.first + i as u32, (*rqn).into());
     }

@@ -293,7 +293,7 @@ fn load(func: &mut Func<'_>, row: &mut MkeyRow, offset: u64, words: &[u64]) -> R
         return Err(REFUSED);
     }
     if row.mtt == 0 {
-        let range = func.alloc_mtt(row.pages).ok_or(REFUSED)?;
+        let range = func.alloc_mtt(row.pages).map_err(|_| REFUSED)?;
         (row.mtt, row.pages) = (range.first, range.len);
         for i in 0..range.len {
             func.set_mtt(range.first + i, 0);

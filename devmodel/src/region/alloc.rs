@@ -15,9 +15,18 @@ pub struct MttRange {
     pub len: u32,
 }
 
+/// Why there is nothing to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// All are in use.
+    Full,
+    /// Those that are not have no memory, and the machine has none to give: see [`Memory`](super::Memory).
+    NoMemory,
+}
+
 impl Func<'_> {
-    /// Allocates a zeroed row for `uid` and `party`; `None` if the table is full.
-    pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, uid: u16, party: Party) -> Option<u32> {
+    /// Allocates a zeroed row for `uid` and `party`.
+    pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, uid: u16, party: Party) -> Result<u32, Shortage> {
         self.alloc_from::<R>(uid, party, 0)
     }
 
@@ -27,7 +36,7 @@ impl Func<'_> {
         uid: u16,
         party: Party,
         first: u32,
-    ) -> Option<u32> {
+    ) -> Result<u32, Shortage> {
         let rows = self.rows(R::TABLE);
         let mut free = self.function().free[R::TABLE as usize];
         // Unused numbers first: a number comes back as late as it can.
@@ -35,6 +44,7 @@ impl Func<'_> {
             let start = free.fresh.max(first);
             let mixed = if Table::KNOWN_TO_PEERS.contains(&R::TABLE) { FreeList::BLOCK } else { 1 };
             let block = mixed.min(rows - start);
+            self.back_fresh(R::TABLE, free.fresh, start + block)?;
             free.fresh = start + block;
             free.set_unused_in_block(u64::MAX >> (FreeList::BLOCK - block));
         }
@@ -45,10 +55,12 @@ impl Func<'_> {
                 false => self.any_of(unused, R::TABLE, free.fresh),
             };
             free.set_unused_in_block(unused & !bit);
-            free.fresh - 1 - bit.trailing_zeros()
+            let index = free.fresh - 1 - bit.trailing_zeros();
+            self.back_along(R::TABLE, index)?;
+            index
         } else {
             // A list that leads out of the table is damage: nothing behind it can be found.
-            let index = free.head.checked_sub(1).filter(|index| *index < rows)?;
+            let index = free.head.checked_sub(1).filter(|index| *index < rows).ok_or(Shortage::Full)?;
             free.head = self.any_row_mut::<R>(index).head().next_free;
             if free.head == 0 {
                 free.tail = 0;
@@ -60,7 +72,7 @@ impl Func<'_> {
         let row = self.any_row_mut::<R>(index);
         *row = R::new_zeroed();
         *row.head_mut() = Head { live: 1, uid, party: party.0, ..Head::default() };
-        Some(index)
+        Ok(index)
     }
 
     /// One of the bits of `unused`, rows of `table` before `fresh`, by the region's key: who sees what was chosen before can't tell
@@ -103,44 +115,45 @@ impl Func<'_> {
         (0..used).filter(|i| self.row::<R>(*i).is_some()).collect()
     }
 
-    /// Allocates `len` translation entries; `None` if there are none left. Entries are not cleared.
-    pub fn alloc_mtt(&mut self, len: u32) -> Option<MttRange> {
+    /// Allocates `len` translation entries. They are not cleared.
+    pub fn alloc_mtt(&mut self, len: u32) -> Result<MttRange, Shortage> {
         if len == 0 {
-            return Some(MttRange::default());
+            return Ok(MttRange::default());
         }
         if len > self.rows(Table::Mtt) / 2 {
-            return None;
+            return Err(Shortage::Full);
         }
         let class = len.next_power_of_two().trailing_zeros();
         let first = self.take_mtt(class)?;
         *self.function_mut(|f| &mut f.mtt_used) += 1 << class;
-        Some(MttRange { first, len })
+        Ok(MttRange { first, len })
     }
 
-    fn take_mtt(&mut self, class: u32) -> Option<u32> {
-        let head = *self.function().mtt_free.get(class as usize)?;
+    fn take_mtt(&mut self, class: u32) -> Result<u32, Shortage> {
+        let head = *self.function().mtt_free.get(class as usize).ok_or(Shortage::Full)?;
         if head >= self.rows(Table::Mtt) {
-            return None;
+            return Err(Shortage::Full);
         }
         if head != 0 {
             // Journaled, for the entry will be written over: the list must be whole again if the job is taken back.
             let next = *self.plain_mut::<u64>(Table::Mtt, head) as u32;
-            *self.function_mut(|f| &mut f.mtt_free).get_mut(class as usize)? = next;
-            return Some(head);
+            self.function_mut(|f| &mut f.mtt_free)[class as usize] = next;
+            return Ok(head);
         }
         // Entry 0 is "none", so fresh entries start behind it, aligned to nothing.
         let fresh = self.function().mtt_fresh.max(1);
         if u64::from(fresh) + (1 << class) <= self.rows(Table::Mtt).into() {
+            self.back_rows(Table::Mtt, self.function().mtt_fresh, fresh + (1 << class))?;
             *self.function_mut(|f| &mut f.mtt_fresh) = fresh + (1 << class);
-            return Some(fresh);
+            return Ok(fresh);
         }
         // Split a larger one: its upper half becomes free.
         if class >= 30 {
-            return None;
+            return Err(Shortage::Full);
         }
         let first = self.take_mtt(class + 1)?;
         self.give_mtt(first + (1 << class), class);
-        Some(first)
+        Ok(first)
     }
 
     fn give_mtt(&mut self, first: u32, class: u32) {

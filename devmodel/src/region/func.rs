@@ -354,6 +354,12 @@ impl<'r> Func<'r> {
         unsafe { self.row_of::<u64>(Table::Mtt, index as usize).write(value) }
     }
 
+    /// Writes entry `index` of the ready ring, which is no part of it yet (not journaled).
+    pub(super) fn set_ready(&mut self, index: u32, entry: u32) {
+        // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
+        unsafe { self.row_of::<u32>(Table::Ready, index as usize).write(entry) }
+    }
+
     /// A plain row of `table` that is no object: timers, ready entries, free translation entries.
     pub(super) fn plain<T: Copy>(&self, table: Table, index: u32) -> &T {
         // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock.

@@ -15,7 +15,10 @@
 use super::{Memic, Region, Table, memic};
 use crate::host::{Host, Iova, Party, Rid};
 use hwspec::cqe::Cqe64;
-use std::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
+use std::{
+    mem::offset_of,
+    sync::atomic::{AtomicU32, Ordering::*, compiler_fence},
+};
 
 const ENTRIES: usize = 512;
 const UNDO: usize = 192 << 10;
@@ -70,6 +73,10 @@ struct Entry {
 
 /// Bytes of a journal.
 pub(super) const SIZE: usize = size_of::<Layout>();
+
+/// Offsets and lengths of the parts that jobs of ordinary size fill: counts and index, and the first rows and effects.
+pub(super) const OFTEN_USED: [(usize, usize); 2] =
+    [(0, offset_of!(Layout, undo) + (8 << 10)), (offset_of!(Layout, effect), 8 << 10)];
 
 /// Something done to the outside when a job commits.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! Every word is one that was there, perhaps in the middle of a job; words of one row may be of two moments. Nothing is changed, nobody
 //! is held up, and no page is touched that nobody used.
 
-use super::{Region, Row, Table};
+use super::{Region, Row, Table, queues::READY};
 use crate::state::{
     COUNTERS, FreeList, FunctionRow, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress, UNICAST_LIST,
     VLAN_LIST,
@@ -129,6 +129,7 @@ impl Region {
         let mut limits = vec![
             ("timers", row.timers, rows(Table::Timer)),
             ("queues that are ready", row.ready[1].wrapping_sub(row.ready[0]), rows(Table::Ready)),
+            ("doublings of their ring", row.ready_doubled, (rows(Table::Ready) / READY).max(1).ilog2()),
             ("state", row.hca_state, RUNNING),
             ("translation entries", row.mtt_fresh, rows(Table::Mtt)),
             ("translation entries in use", row.mtt_used, rows(Table::Mtt)),

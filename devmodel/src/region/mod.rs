@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod alloc;
+mod back;
 mod func;
 mod geometry;
 mod journal;
@@ -22,7 +23,8 @@ mod senders;
 #[cfg(test)]
 mod tests;
 
-pub use alloc::MttRange;
+pub use alloc::{MttRange, Shortage};
+pub use back::Memory;
 pub use func::{Func, Held, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
@@ -34,10 +36,10 @@ pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
 
 use crate::host::{Host, Party};
-use std::{any::Any, ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
+use std::{ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7210;
+const MAGIC: u64 = 0x6972_6f6e_7665_7211;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;
@@ -54,7 +56,7 @@ pub struct Region {
     sizes: [usize; Table::ALL.len()],
     /// First bytes of the outlets.
     outlets: [usize; 2],
-    _memory: Box<dyn Any + Send + std::marker::Sync>,
+    memory: Box<dyn Memory>,
 }
 
 /// Bytes of the words below.
@@ -72,6 +74,10 @@ pub enum Sync {
     RxFull = 520,
     /// Receive ring: `RxHead` as its fillers last saw it. They look again only when the ring seems full.
     RxSeen = 524,
+    /// Payloads of the receive ring that have memory, a bit for each few of them: the first half.
+    RxBacked = 528,
+    /// The second half.
+    RxBackedToo = 532,
     /// Receive ring: slots given back to the senders, free-running.
     RxHead = 4,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
@@ -138,6 +144,11 @@ struct Private(NonNull<u8>, std::alloc::Layout);
 unsafe impl Send for Private {}
 // SAFETY: only `Region` touches the bytes.
 unsafe impl std::marker::Sync for Private {}
+impl Memory for Private {
+    fn back(&self, _: usize, _: usize) -> bool {
+        true
+    }
+}
 impl Drop for Private {
     fn drop(&mut self) {
         // SAFETY: allocated in `Region::private` with this layout.
@@ -173,7 +184,7 @@ impl Region {
         base: NonNull<u8>,
         len: usize,
         geometry: Geometry,
-        memory: Box<dyn Any + Send + std::marker::Sync>,
+        memory: Box<dyn Memory>,
     ) -> Result<Self, RegionError> {
         if len < geometry.size() {
             return Err(RegionError::Size { expected: geometry.size(), found: len });
@@ -190,7 +201,7 @@ impl Region {
     pub unsafe fn attach(
         base: NonNull<u8>,
         len: usize,
-        memory: Box<dyn Any + Send + std::marker::Sync>,
+        memory: Box<dyn Memory>,
     ) -> Result<Self, RegionError> {
         if len < size_of::<Header>() {
             return Err(RegionError::Size { expected: size_of::<Header>(), found: len });
@@ -287,10 +298,10 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// First byte of an outlet.
+    /// First byte of a lane of an outlet.
     #[inline(always)]
-    fn outlet_base(&self, which: Outlet) -> usize {
-        self.outlets[which as usize]
+    fn outlet_lane(&self, which: Outlet, lane: usize) -> usize {
+        self.outlets[which as usize] + lane * (outlet::WORDS + self.geometry.outlet_size(which))
     }
 
     /// Pointer to row `index` of `table`, of `size` bytes, in the block that starts at `base` (see `checked_base`).
@@ -399,12 +410,7 @@ impl Region {
         Some(held)
     }
 
-    fn new(
-        base: NonNull<u8>,
-        len: usize,
-        geometry: Geometry,
-        memory: Box<dyn Any + Send + std::marker::Sync>,
-    ) -> Self {
+    fn new(base: NonNull<u8>, len: usize, geometry: Geometry, memory: Box<dyn Memory>) -> Self {
         let each = |f: &dyn Fn(Table) -> usize| Table::ALL.map(f);
         Self {
             base,
@@ -416,7 +422,7 @@ impl Region {
             counts: each(&|t| t.rows(&geometry)),
             sizes: each(&|t| t.row_size()),
             outlets: [Outlet::Uplink, Outlet::Capture].map(|which| geometry.outlet_base(which)),
-            _memory: memory,
+            memory,
         }
     }
 }

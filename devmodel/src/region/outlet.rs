@@ -72,8 +72,13 @@ impl<'r> OutletRing<'r> {
 
     fn lane(&self, index: usize) -> Lane<'r> {
         let size = self.region.geometry().outlet_size(self.which);
-        let base = self.region.outlet_base(self.which) + index * (WORDS + size);
-        Lane { region: self.region, base, size }
+        Lane { region: self.region, base: self.region.outlet_lane(self.which, index), size, spare: index > 0 }
+    }
+
+    /// Takes the lock of a lane and keeps it.
+    #[cfg(test)]
+    pub(super) fn hold_lane(&self, index: usize, host: &mut dyn Host) {
+        let _ = self.lane(index).lock().acquire(host);
     }
 
     fn lanes(&self) -> impl Iterator<Item = Lane<'r>> + use<'r> {
@@ -142,6 +147,8 @@ struct Lane<'r> {
     base: usize,
     /// Bytes of the ring, a power of two.
     size: usize,
+    /// Not the first: its ring has no memory before it is used.
+    spare: bool,
 }
 
 impl<'r> Lane<'r> {
@@ -181,9 +188,11 @@ impl<'r> Lane<'r> {
             // What it had not published nobody sees.
             lock.repaired();
         }
-        let room = frame.len() <= MAX_FRAME && need <= self.size - self.used();
+        let tail = self.word(Word::Tail).load(Relaxed);
+        let room = frame.len() <= MAX_FRAME
+            && need <= self.size - self.used()
+            && (!self.spare || self.back(tail, need));
         if room {
-            let tail = self.word(Word::Tail).load(Relaxed);
             let mut head = [0; HEAD];
             head[..4].copy_from_slice(&(frame.len() as u32).to_le_bytes());
             head[4..6].copy_from_slice(&left.from.map_or(u16::MAX, u16::from).to_le_bytes());
@@ -236,6 +245,16 @@ impl<'r> Lane<'r> {
         if first < len {
             each(base, first, len - first);
         }
+    }
+
+    /// Sees to it that `len` bytes of the ring from `at` on have memory. False: there is none.
+    #[cold]
+    fn back(&self, at: u32, len: usize) -> bool {
+        let start = at as usize & (self.size - 1);
+        let first = len.min(self.size - start);
+        let ring = self.base + WORDS;
+        let memory = &self.region.memory;
+        memory.back(ring + start, first) && (first == len || memory.back(ring, len - first))
     }
 
     fn write(&self, at: u32, bytes: &[u8]) {

@@ -24,6 +24,9 @@ const CQ_TIMED: u32 = 1 << 2;
 /// Marks a send queue without a QP in the ready ring.
 pub const READY_SQ: u32 = 1 << 31;
 
+/// Entries of the ready ring while it was not doubled: a page.
+pub(super) const READY: u32 = 1024;
+
 /// Picoseconds per unit of [`Sync::Timer`].
 const COARSE: u32 = 20;
 
@@ -48,10 +51,39 @@ impl Func<'_> {
         self.push_ready(READY_SQ | index);
     }
 
+    /// Entries of the ready ring: a power of two. It goes round in as few pages as hold what waits at once, for pages once touched cost
+    /// memory.
+    fn ready_rows(&self) -> u32 {
+        let rows = u64::from(READY) << self.function().ready_doubled.min(u32::BITS);
+        rows.min(self.rows(Table::Ready).into()) as u32
+    }
+
+    /// Doubles the ready ring, which is full. Entries are copied to where none was, so the old ring is whole until the job commits.
+    #[cold]
+    fn double_ready(&mut self, head: u32, tail: u32) {
+        let rows = self.ready_rows();
+        if rows >= self.rows(Table::Ready) {
+            return;
+        }
+        // As a rule it was asked for with the queue pairs that wait here.
+        let _ = self.back_rows(Table::Ready, rows, 2 * rows);
+        for n in 0..tail.wrapping_sub(head) {
+            let at = head.wrapping_add(n) % (2 * rows);
+            if at >= rows {
+                let entry = *self.plain::<u32>(Table::Ready, at - rows);
+                self.set_ready(at, entry);
+            }
+        }
+        *self.function_mut(|f| &mut f.ready_doubled) += 1;
+    }
+
     fn push_ready(&mut self, entry: u32) {
-        let tail = self.function().ready[1];
-        let rows = self.rows(Table::Ready);
-        *self.plain_mut::<u32>(Table::Ready, tail % rows) = entry;
+        let [head, tail] = self.function().ready;
+        // More than that is damage, which whoever takes from it throws away.
+        if tail.wrapping_sub(head) == self.ready_rows() {
+            self.double_ready(head, tail);
+        }
+        *self.plain_mut::<u32>(Table::Ready, tail % self.ready_rows()) = entry;
         self.function_mut(|f| &mut f.ready)[1] = tail.wrapping_add(1);
         self.sync(Sync::Ready).store(1, Relaxed);
     }
@@ -78,7 +110,7 @@ impl Func<'_> {
                 self.sync(Sync::Ready).store(0, Relaxed);
                 return None;
             }
-            let rows = self.rows(Table::Ready);
+            let rows = self.ready_rows();
             if tail.wrapping_sub(head) > rows {
                 // Damage: no more than that ever waits.
                 self.function_mut(|f| &mut f.ready)[0] = tail;

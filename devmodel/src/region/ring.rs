@@ -165,7 +165,8 @@ impl<'r> WireRing<'r> {
         (0..looks).any(|_| word.load(SeqCst) == lap(next))
     }
 
-    /// Appends a frame. False if the ring is full, if the frame does not fit a slot, or if a stopped program holds the ring.
+    /// Appends a frame. False if the ring is full or has no memory for the payload, if the frame does not fit a slot, or if a
+    /// stopped program holds the ring.
     #[inline]
     pub fn push(&self, host: &mut dyn Host, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
         self.fill(host).is_some_and(|mut filler| filler.push(headers, payload, sealed))
@@ -218,7 +219,7 @@ impl Drop for Filler<'_> {
 }
 
 impl Filler<'_> {
-    /// Appends a frame. False if the ring is full or the frame does not fit a slot.
+    /// Appends a frame. False if the ring is full, or has no memory for the payload, or the frame does not fit a slot.
     #[inline(always)]
     pub fn push(&mut self, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
         let fits = headers.len() <= HEADERS
@@ -260,6 +261,9 @@ impl Filler<'_> {
                 }
                 SlotPayload::Bytes(bytes) => {
                     let index = tail as usize % SLOTS;
+                    if !self.region.has_payload(self.base, index) {
+                        return false;
+                    }
                     let body = self.region.row_pointer(self.base, Table::RxPayload, index, PAYLOAD);
                     (*slot).payload_len = bytes.len() as u32;
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
@@ -343,7 +347,7 @@ impl<'r> Func<'r> {
         let mut next = self.function().rx_next;
         while is_there(region, base, next) {
             let slot = slot_of(region, base, next);
-            let body = region.row_pointer(base, Table::RxPayload, next as usize % SLOTS, PAYLOAD);
+            let index = next as usize % SLOTS;
             next = next.wrapping_add(1);
             // SAFETY: in bounds; but for its lap, which is left alone, a slot whose frame is there belongs to the holder of the
             // function's lock, which we are, until the head passes it; `&mut self` rules out a reference from `front`.
@@ -352,7 +356,12 @@ impl<'r> Func<'r> {
                 if count == 0 || (*slot).from != from.0 {
                     continue;
                 }
+                if !region.has_payload(base, index) {
+                    ((*slot).pieces, (*slot).header_len, (*slot).payload_len) = (0, 0, 0);
+                    continue;
+                }
                 let pieces = (*slot).piece;
+                let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
                 let body = std::slice::from_raw_parts_mut(body, PAYLOAD);
                 let mut at = 0;
                 for piece in &pieces[..count] {

@@ -79,7 +79,7 @@ fn a_job_that_does_not_commit_leaves_nothing() {
     let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
     func.commit(&mut host);
     func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
-    assert!(func.alloc::<CqRow>(0, Party(1)).is_some());
+    assert!(func.alloc::<CqRow>(0, Party(1)).is_ok());
     func.make_ready(qp);
     func.arm_timer(qp, TimerKind::Ack, 5 << 30);
     assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
@@ -260,12 +260,12 @@ fn a_number_comes_back_as_late_as_it_can() {
     let rows = func.rows(Table::Pd);
     let all: Vec<_> = (0..rows).map(|_| func.alloc::<PdRow>(0, Party(1)).unwrap()).collect();
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), rows as usize);
-    assert_eq!(func.alloc::<PdRow>(0, Party(1)), None);
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Err(Shortage::Full));
     func.free::<PdRow>(9);
     func.free::<PdRow>(3);
-    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Some(9));
-    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Some(3));
-    assert_eq!(func.alloc::<PdRow>(0, Party(1)), None);
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Ok(9));
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Ok(3));
+    assert_eq!(func.alloc::<PdRow>(0, Party(1)), Err(Shortage::Full));
     assert_eq!(func.number::<PdRow>(3), 2 << Geometry::SMALL.log_pd | 3);
     assert_eq!(func.index::<PdRow>(3), None, "the number of another function");
     func.commit(&mut host);
@@ -328,20 +328,20 @@ fn translation_ranges_do_not_overlap_and_come_back() {
     for round in 0..200u32 {
         let len = 1 + round * 7 % 40;
         match func.alloc_mtt(len) {
-            Some(range) => {
+            Ok(range) => {
                 assert!(range.first > 0 && range.first + len <= func.rows(Table::Mtt));
                 for other in &held {
                     assert!(range.first + range.len <= other.first || other.first + other.len <= range.first);
                 }
                 held.push(range);
             }
-            None => held.drain(..held.len() / 2).for_each(|r| func.free_mtt(r)),
+            Err(_) => held.drain(..held.len() / 2).for_each(|r| func.free_mtt(r)),
         }
         func.commit(&mut host);
     }
     held.drain(..).for_each(|r| func.free_mtt(r));
     assert_eq!(func.function().mtt_used, 0);
-    assert!(func.alloc_mtt(u32::MAX).is_none());
+    assert_eq!(func.alloc_mtt(u32::MAX), Err(Shortage::Full));
 }
 
 #[test]
@@ -460,4 +460,42 @@ fn a_snapshot_restores_to_the_same_bytes() {
     assert!(snapshot.bytes() < 1 << 20, "{} bytes", snapshot.bytes());
     let func = Func::lock(&again, 1, &mut host);
     assert_eq!(func.live::<QpRow>(), [qp]);
+}
+
+#[test]
+fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
+    let geometry = Geometry { log_qp: 12, ..Geometry::SMALL };
+    let (region, mut host) = (Region::private(geometry), machine(1));
+    let mut func = Func::lock(&region, 1, &mut host);
+    let qps: Vec<u32> = (0..4000)
+        .map(|_| {
+            let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
+            func.commit(&mut host);
+            qp
+        })
+        .collect();
+    qps[..10].iter().for_each(|qp| func.make_ready(*qp));
+    for n in 0..5005 {
+        let qp = func.take_ready().unwrap();
+        assert_eq!(qp, qps[n % 10]);
+        func.make_ready(qp);
+        func.commit(&mut host);
+    }
+    let beyond =
+        |func: &Func<'_>| (1024..8192).filter(|at| *func.plain::<u32>(Table::Ready, *at) != 0).count();
+    assert_eq!(beyond(&func), 0, "ten fit a page");
+    // What made it larger is taken back: the next that is whole does so again.
+    for qp in &qps[10..] {
+        func.make_ready(*qp);
+        func.rollback();
+        func.make_ready(*qp);
+        func.commit(&mut host);
+    }
+    assert_ne!(beyond(&func), 0);
+    let first = (5..10).chain(0..5).chain(10..qps.len()).map(|n| qps[n]);
+    assert!(first.eq(std::iter::from_fn(|| {
+        let qp = func.take_ready();
+        func.commit(&mut host);
+        qp
+    })));
 }

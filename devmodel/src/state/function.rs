@@ -196,8 +196,8 @@ pub struct FunctionRow {
     pub vlan_list: [u16; VLAN_LIST],
     /// First flow table of each type, index plus one; 0 is none.
     pub flow_root: [u32; FLOW_ROOTS],
-    /// Padding.
-    pub reserved2: u32,
+    /// How often the ready ring was doubled, see `region::queues`.
+    pub ready_doubled: u32,
 
     /// The port on InfiniBand.
     pub ib: IbPort,

@@ -220,7 +220,7 @@ fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> A
     let time = (want.life_time_selector(), want.life_time());
     let life_time = choose(mask, LIFE_TIME_SELECTOR | LIFE, time, 0..=31, LIFE_TIME)?;
     let given = |bit: u64| mask & bit != 0;
-    let index = func.alloc::<SubnetGroupRow>(0, Party(0)).ok_or(status::NO_RESOURCES)?;
+    let index = func.alloc::<SubnetGroupRow>(0, Party(0)).map_err(|_| status::NO_RESOURCES)?;
     if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
         row.mgid = mgid;
         row.qkey = if given(QKEY) { want.qkey() } else { IPOIB_QKEY };

@@ -194,7 +194,7 @@ fn numbers_that_peers_know_come_back_late_also_over_resets() {
     let taken = (0..1000).take_while(|_| {
         let row = func.alloc_from::<QpRow>(0, Party(1), 2);
         func.commit(&mut bed.host);
-        row.is_some()
+        row.is_ok()
     });
     assert_eq!(taken.count(), 254, "all but QP0 and QP1");
 }

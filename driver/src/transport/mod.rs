@@ -157,6 +157,10 @@ pub trait Transport: Send + Sync {
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing: an in-process model runs what is due. Must be cheap.
     fn idle(&self);
+    /// Whether the way to the device is gone for good, as far as that is known without asking the device. Must be cheap.
+    fn is_gone(&self) -> bool {
+        false
+    }
     /// MAC of the port that answers a GID (neighbour resolution; RoCE has no subnet manager), where the way to the
     /// device knows its peers. `None`: not ours to know; the opener's list and the GID itself may tell.
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {

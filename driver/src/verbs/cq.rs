@@ -206,6 +206,12 @@ impl Cq {
         }
     }
 
+    /// Whether no completion can come any more, for the way to the device is gone.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.transport.is_gone()
+    }
+
     /// Takes completions; returns how many.
     #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> usize {

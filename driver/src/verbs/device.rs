@@ -256,6 +256,7 @@ impl Device {
             registry: registry.clone(),
             further: Mutex::default(),
             taken: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
         };
         let attr = attributes(&function);
         Ok(Arc::new(Device {

@@ -191,8 +191,10 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
             return -libc::EIO;
         }
         // SAFETY: by contract.
-        let taken = unsafe { poll::take(&ours.inner, count, wc) };
-        taken as c_int
+        match unsafe { poll::take(&ours.inner, count, wc) } {
+            0 if ours.inner.is_gone() => -libc::EIO,
+            taken => taken as c_int,
+        }
     })
 }
 

@@ -101,7 +101,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
         let ours = IronCq::of(cq.cast());
         let Current { completion, raw } = &mut *ours.current.get();
         if !ours.inner.poll_raw(completion, raw) {
-            return libc::ENOENT;
+            return if ours.inner.is_gone() { libc::EIO } else { libc::ENOENT };
         }
         (*cq).wr_id = completion.wr_id;
         (*cq).status = completion.status as c_uint;

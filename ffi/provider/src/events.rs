@@ -110,6 +110,9 @@ impl Targets {
             }
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
+                // Who waits for a completion looks, and sees that none will come.
+                let all: Vec<u64> = self.lock().keys().copied().collect();
+                all.into_iter().for_each(|cookie| self.completion(cookie));
             }
             Event::Device(DeviceEvent::Other(..)) => {}
         }

@@ -84,15 +84,29 @@ pub fn check(dir: &Path) -> Result<(), LaunchError> {
 
 /// True when the file system of `path` keeps its files in memory, which a region shared by processes needs.
 pub fn in_memory(path: &Path) -> bool {
-    statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.0))
+    statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
 }
 
-/// Bytes free to the caller in the file system of `path`.
+/// Bytes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All.
+    pub total: u64,
+    /// Free to the caller.
+    pub free: u64,
+}
+
+/// The space of the file system of `path`. `None`: it has no limit, or says nothing of it.
+pub fn space(path: &Path) -> Option<Space> {
+    statfs(path).map(|s| s.space).filter(|space| space.total != 0)
+}
+
+/// Bytes free to the caller in the file system of `path`; `None` as for [`space`].
 pub fn free_bytes(path: &Path) -> Option<u64> {
-    statfs(path).map(|s| s.1)
+    space(path).map(|space| space.free)
 }
 
-fn statfs(path: &Path) -> Option<(i64, u64)> {
+fn statfs(path: &Path) -> Option<sys::FileSystem> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     sys::statfs(&path).ok()
 }

@@ -1,6 +1,7 @@
 //! The system calls of the launcher that the standard library lacks, each made safe and turned into `io::Result`.
 #![allow(unsafe_code)]
 
+use super::dir::Space;
 use std::ffi::CStr;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -121,14 +122,24 @@ pub fn lock(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Magic number of the file system of `path` and the bytes free there to the caller.
-pub fn statfs(path: &CStr) -> io::Result<(i64, u64)> {
+/// A file system.
+pub struct FileSystem {
+    /// Its magic number.
+    pub kind: i64,
+    /// Its bytes.
+    pub space: Space,
+}
+
+/// The file system of `path`.
+pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
     let mut out = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills `out` whenever it returns 0, and only then it is read.
     unsafe {
         done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
         let out = out.assume_init();
-        Ok((out.f_type, out.f_bavail * out.f_bsize.unsigned_abs()))
+        let bytes = |blocks| blocks * out.f_bsize.unsigned_abs();
+        let space = Space { total: bytes(out.f_blocks), free: bytes(out.f_bavail) };
+        Ok(FileSystem { kind: out.f_type, space })
     }
 }
 

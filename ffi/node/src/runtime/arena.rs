@@ -6,7 +6,7 @@
 
 use super::{
     NodeError, dir,
-    file::{ARENA_PAGES, CLASSES, Mapped, PAGE, PARTIES, arena_at},
+    file::{ARENA_PAGES, BLOCKS_AT, CLASSES, Mapped, PAGE, PARTIES, arena_at},
     locks::NodeLock,
     sys,
 };
@@ -93,7 +93,7 @@ impl<'a> Arena<'a> {
     /// Allocates zeroed memory of `len` bytes; returns the first page's number.
     pub fn alloc(&self, len: usize, owner: Owner, room_at: &std::path::Path) -> Result<u32, NodeError> {
         let pages = u32::try_from(len.max(1).div_ceil(PAGE)).unwrap_or(u32::MAX);
-        let too_much = || NodeError::NoRoom { dir: room_at.into(), need: len as u64 >> 10, free: 0 };
+        let too_much = || dir::no_room(room_at, len as u64);
         if pages > 1 << (CLASSES - 1) {
             return Err(too_much());
         }
@@ -109,7 +109,8 @@ impl<'a> Arena<'a> {
             }
             None => {
                 let fresh = header.arena_fresh.load(SeqCst);
-                if fresh as u64 + (1 << class) > u64::from(ARENA_PAGES) {
+                let fits = fresh as u64 + (1 << class) <= u64::from(ARENA_PAGES);
+                if !fits || !self.map.back(BLOCKS_AT + fresh as usize * 8, 8) {
                     header.arena_busy.store(0, SeqCst);
                     return Err(too_much());
                 }
@@ -122,15 +123,9 @@ impl<'a> Arena<'a> {
         header.arena_used.fetch_add(pages.into(), SeqCst);
         header.arena_busy.store(0, SeqCst);
         let lazy = matches!(owner, Owner::Function(_)) && pages > LAZY;
-        if !lazy {
-            if let Err(source) = sys::allocate(&self.map.file, self.at(page), u64::from(pages) * PAGE as u64)
-            {
-                self.free(page);
-                return match source.raw_os_error() {
-                    Some(libc::ENOSPC) => Err(too_much()),
-                    _ => Err(NodeError::System { what: "allocate shared memory".into(), source }),
-                };
-            }
+        if !lazy && !self.map.back(self.at(page) as usize, pages as usize * PAGE) {
+            self.free(page);
+            return Err(too_much());
         }
         Ok(page)
     }

@@ -39,6 +39,8 @@ pub struct Core {
     pub dir: PathBuf,
     /// Its memory.
     pub map: Arc<Mapped>,
+    /// See [`Core::is_lost`].
+    lost: &'static AtomicBool,
     /// The chip.
     pub adapter: Adapter,
     /// Who lives.
@@ -90,6 +92,7 @@ impl Core {
             engines: Engines::new(adapter.config().faults, barriers),
             no_direct,
             dir,
+            lost: map.lost(),
             map,
             adapter,
             locks,
@@ -116,6 +119,13 @@ impl Core {
     #[inline]
     pub fn is_ours(&self) -> bool {
         self.forks == fork::generation()
+    }
+
+    /// Whether the node is lost to this process, for shared memory had no room when it touched a page of it. What it does there may
+    /// not be what others see: it gets errors from here on.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
     }
 
     /// The node's time, ps.
@@ -336,6 +346,10 @@ impl Core {
         });
         if scratch.suspect != 0 {
             self.suspect(std::mem::take(&mut scratch.suspect));
+        }
+        if self.is_lost() {
+            // It tells those who sleep.
+            self.wake(self.me.slot);
         }
     }
 

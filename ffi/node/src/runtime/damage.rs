@@ -1,8 +1,8 @@
 //! What a node's file says is checked before anybody believes it: a file that was damaged is refused with a reason.
 
 use super::{
-    NodeError,
-    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, PARTIES, file_len},
+    NodeError, dir,
+    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, PARTIES, RegionMemory, file_len},
 };
 use crate::devices::MAX_VFS;
 use devmodel::region::{Geometry, Region};
@@ -31,7 +31,9 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     if len != file_len() as u64 {
         return Err(version(format!("{len} bytes"), format!("{}", file_len())));
     }
-    let map = Mapped::new(file, access).map_err(step())?;
+    // Whoever only looks has no devices to lose.
+    let notice = if changes { dir::lost_notice(dir) } else { String::new() };
+    let map = Mapped::new(file, access, notice).map_err(step())?;
     let magic = map.header().magic.load(Acquire);
     if magic != MAGIC {
         return Err(version(format!("layout {magic:#x}"), format!("{MAGIC:#x}")));
@@ -45,7 +47,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
 pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
     let (base, len) = map.region();
     // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
-    let region = unsafe { Region::attach(base, len, Box::new(map.clone())) }?;
+    let region = unsafe { Region::attach(base, len, Box::new(RegionMemory(map.clone()))) }?;
     let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });
     if *region.geometry() != Geometry::NODE {
         return damaged(format!("geometry: expected {:?}, found {:?}", Geometry::NODE, region.geometry()));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// What must be free in the file system for a node to be made.
 pub const ROOM_TO_CREATE: u64 = 16 << 20;
-/// What must stay free when a driver asks for memory. The adapter's tables get their pages when they are first touched,
-/// which nothing can refuse in good order (the kernel sends SIGBUS): this is what is kept for them.
+/// What must stay free when a function is opened or a driver asks for memory: for what gets its pages when it is first touched, and
+/// for the tables of those who have a function open already.
 pub const RESERVE: u64 = 4 << 20;
 
 /// Makes `dir` ready to hold a node; returns its absolute path.
@@ -45,9 +45,21 @@ fn in_memory(dir: &Path) -> Result<(), NodeError> {
 /// Fails unless `need` bytes are free where `dir` is.
 pub fn room(dir: &Path, need: u64) -> Result<(), NodeError> {
     match launcher::free_bytes(dir) {
-        Some(free) if free < need => {
-            Err(NodeError::NoRoom { dir: dir.into(), need: need >> 10, free: free >> 10 })
-        }
+        Some(free) if free < need => Err(no_room(dir, need)),
         _ => Ok(()),
     }
+}
+
+/// The error for who needed `need` bytes where `dir` is and did not get them.
+pub fn no_room(dir: &Path, need: u64) -> NodeError {
+    let free = launcher::free_bytes(dir).unwrap_or(0);
+    NodeError::NoRoom { dir: dir.into(), need: need >> 10, free: free >> 10 }
+}
+
+/// What a program says that lost a page of the node in `dir`.
+pub fn lost_notice(dir: &Path) -> String {
+    format!(
+        "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",
+        dir.display()
+    )
 }

@@ -7,13 +7,19 @@
 #![allow(unsafe_code)]
 
 use super::{party_set::PartySet, sys};
-use devmodel::region::Geometry;
+use devmodel::{
+    missing::{Replace, Stripes, Watched},
+    region::{Geometry, Memory},
+};
 use std::{
     fs::File,
     io,
     os::unix::fs::MetadataExt,
     ptr::NonNull,
-    sync::atomic::{AtomicU32, AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64},
+    },
 };
 
 /// First word of the file: name and version of the layout.
@@ -168,7 +174,9 @@ const NEIGHBOURS_AT: usize = (LIVES_AT + PARTIES * size_of::<AtomicU32>()).next_
 pub const HEAD_LEN: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
 const PARTIES_AT: usize = HEAD_LEN;
 const LISTENERS_AT: usize = (PARTIES_AT + PARTIES * size_of::<PartySlot>()).next_multiple_of(PAGE);
-const BLOCKS_AT: usize = (LISTENERS_AT + FUNCTIONS * VECTORS * size_of::<PartySet>()).next_multiple_of(PAGE);
+/// First byte of the arena's books.
+pub const BLOCKS_AT: usize =
+    (LISTENERS_AT + FUNCTIONS * VECTORS * size_of::<PartySet>()).next_multiple_of(PAGE);
 /// First byte of the adapter's region.
 pub const REGION_AT: usize = BLOCKS_AT + ARENA_PAGES as usize * 8;
 /// Bytes of the arena.
@@ -207,6 +215,8 @@ pub struct Mapped {
     /// Device number of its file system, and its inode.
     pub id: (u64, u64),
     arena: usize,
+    /// Pages that the file system has no room for end no program.
+    watched: Option<Watched>,
 }
 // SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
 unsafe impl Send for Mapped {}
@@ -214,16 +224,39 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps `file`, which has [`file_len`] bytes.
-    pub fn new(file: File, access: Access) -> io::Result<Self> {
+    /// Maps `file`, which has [`file_len`] bytes. `notice` is what a program says on stderr that touches a page for which the file
+    /// system has no room.
+    pub fn new(file: File, access: Access, notice: String) -> io::Result<Self> {
         let meta = file.metadata()?;
         let id = (meta.dev(), meta.ino());
-        Ok(Self {
-            base: sys::map_shared(&file, file_len(), access == Access::Change)?,
-            file,
-            id,
-            arena: arena_at(),
-        })
+        let base = sys::map_shared(&file, file_len(), access == Access::Change)?;
+        let mut map = Self { base, file, id, arena: arena_at(), watched: None };
+        let journals = Geometry::NODE.journals();
+        let unmarked = Stripes { first: REGION_AT + journals.first, ..journals };
+        // SAFETY: the mapping is ours until `drop`, which ends this first; what is read of it may be anything that another program
+        // wrote, zeros among it.
+        let watched = unsafe { Watched::new(base.as_ptr(), file_len(), Replace::Page { unmarked, notice }) };
+        map.watched = Some(watched?);
+        Ok(map)
+    }
+
+    /// True when a page had no memory that others would have to see too: what this process does to the node is no longer what the
+    /// others see.
+    pub fn lost(&self) -> &'static AtomicBool {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        self.watched.as_ref().map_or(&NEVER, Watched::mark)
+    }
+
+    /// Gives `len` bytes at `offset` of the file memory. False: the file system is full.
+    pub fn back(&self, offset: usize, len: usize) -> bool {
+        loop {
+            match sys::allocate(&self.file, offset as u64, len as u64).map_err(|e| e.raw_os_error()) {
+                Err(Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM)) => return false,
+                Err(Some(libc::EINTR)) => {}
+                // Where the call is forbidden pages get their memory when they are touched.
+                _ => return true,
+            }
+        }
     }
 
     fn part<T>(&self, offset: usize, count: usize) -> &[T] {
@@ -243,10 +276,10 @@ impl Mapped {
         &self.part(PARTIES_AT, PARTIES)[usize::from(slot) % PARTIES]
     }
 
-    /// Gives the place of party `slot` memory, so that touching it cannot fail.
-    pub fn provide_party(&self, slot: u16) -> io::Result<()> {
+    /// Gives the place of party `slot` memory, so that touching it cannot fail. False: there is none.
+    pub fn back_party(&self, slot: u16) -> bool {
         let len = size_of::<PartySlot>();
-        sys::allocate(&self.file, (PARTIES_AT + usize::from(slot) * len) as u64, len as u64)
+        self.back(PARTIES_AT + usize::from(slot) * len, len)
     }
 
     /// Thread id of the parked thread of party `slot`, 0 while there is none. When it is killed with its process the
@@ -264,10 +297,10 @@ impl Mapped {
         &all[(usize::from(fid) * VECTORS + usize::from(vector) % VECTORS) % all.len()]
     }
 
-    /// Gives the listeners of a vector memory, so that touching them cannot fail.
-    pub fn provide_listeners(&self, fid: u8, vector: u16) -> io::Result<()> {
+    /// Gives the listeners of a vector memory, so that touching them cannot fail. False: there is none.
+    pub fn back_listeners(&self, fid: u8, vector: u16) -> bool {
         let (len, index) = (size_of::<PartySet>(), usize::from(fid) * VECTORS + usize::from(vector));
-        sys::allocate(&self.file, (LISTENERS_AT + index * len) as u64, len as u64)
+        self.back(LISTENERS_AT + index * len, len)
     }
 
     /// The functions.
@@ -313,7 +346,17 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        self.watched = None;
         // SAFETY: the mapping is ours, and whoever held a reference into it held us.
         unsafe { sys::unmap(self.base, file_len()) };
+    }
+}
+
+/// The adapter's region as a part of the file.
+pub struct RegionMemory(pub Arc<Mapped>);
+
+impl Memory for RegionMemory {
+    fn back(&self, offset: usize, len: usize) -> bool {
+        self.0.back(REGION_AT + offset, len)
     }
 }

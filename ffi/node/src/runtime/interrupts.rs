@@ -73,7 +73,9 @@ impl Core {
         fd: OwnedFd,
         _lock: &NodeLock,
     ) -> io::Result<()> {
-        self.map.provide_listeners(fid, vector)?;
+        if !self.map.back_listeners(fid, vector) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         let function = &self.map.functions()[usize::from(fid)];
         let fired = function.fired.0[usize::from(vector)].load(Acquire);
         {
@@ -148,6 +150,11 @@ impl Core {
             let _ = line.seen.compare_exchange(before, before.wrapping_add(1), AcqRel, Relaxed);
             line.signal();
         }
+    }
+
+    /// Signals all of our eventfds: whoever sleeps on one looks what there is.
+    pub fn signal_all(&self) {
+        self.interrupts.read().values().for_each(Line::signal);
     }
 
     /// Passes on what others fired for us.

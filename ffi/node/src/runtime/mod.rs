@@ -37,6 +37,7 @@ mod party_set;
 mod polling;
 mod ports;
 mod reap;
+mod room;
 mod served;
 mod signals;
 mod status;

@@ -6,7 +6,7 @@ use super::{
     core::Core,
     damage::{attach_region, map_existing, sane},
     dir,
-    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PROGRAMS, file_len},
+    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, PROGRAMS, REGION_AT, RegionMemory, file_len},
     locks::{LockFile, NodeLock},
     parked::Parked,
     party::Me,
@@ -146,8 +146,10 @@ impl Node {
             let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&half);
             let file = file.map_err(step())?;
             file.set_len(file_len() as u64).map_err(step())?;
-            sys::allocate(&file, 0, HEAD_LEN as u64).map_err(step())?;
-            let map = Arc::new(Mapped::new(file, Access::Change).map_err(step())?);
+            let map = Arc::new(Mapped::new(file, Access::Change, dir::lost_notice(dir)).map_err(step())?);
+            if !(map.back(0, HEAD_LEN) && map.back(REGION_AT, PAGE)) {
+                return Err(dir::no_room(dir, dir::ROOM_TO_CREATE));
+            }
             let id = map.id;
             let header = map.header();
             header.epoch.store(sys::monotonic_ns(), Relaxed);
@@ -159,12 +161,11 @@ impl Node {
                 ..options.config
             };
             write_behaviour(&map, &config);
-            let (base, len) = map.region();
-            let me = Me::claim(&map, locks, lock)?;
-            let adapter = power_on(base, len, &map, config, me);
+            let me = Me::claim(dir, &map, locks, lock)?;
+            let adapter = power_on(dir, &map, config, me);
             let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;
             let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
-            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(MAX_VFS), lock);
+            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(MAX_VFS), lock)?;
             core.map.header().magic.store(MAGIC, Release);
             std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
             Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
@@ -177,7 +178,7 @@ impl Node {
         let id = map.id;
         let config = read_behaviour(&map);
         let region = attach_region(dir, &map)?;
-        let me = Me::claim(&map, locks, lock)?;
+        let me = Me::claim(dir, &map, locks, lock)?;
         free_stray_locks(&region, me, (map.header().vfs.load(Acquire) as u8).min(MAX_VFS));
         let core = Arc::new(Core::new(dir.into(), map, Adapter::attach(region, config), locks, me));
         Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
@@ -350,15 +351,13 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
 }
 
 #[allow(unsafe_code)]
-fn power_on(
-    base: std::ptr::NonNull<u8>,
-    len: usize,
-    map: &Arc<Mapped>,
-    config: Config,
-    me: Me,
-) -> Result<Adapter, NodeError> {
+fn power_on(dir: &Path, map: &Arc<Mapped>, config: Config, me: Me) -> Result<Adapter, NodeError> {
+    let (base, len) = map.region();
     // SAFETY: a part of the mapping that nobody else uses, which lives as long as `map`; new, so zero.
-    let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(map.clone())) }?;
+    let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(RegionMemory(map.clone()))) }?;
+    if !(region.back_words() && region.back_function(0, Party(me.slot))) {
+        return Err(dir::no_room(dir, dir::ROOM_TO_CREATE));
+    }
     Ok(Adapter::power_on(region, config, &mut Unplugged(Party(me.slot))))
 }
 

@@ -83,6 +83,7 @@ impl Held {
                 pid: core.pid(slot),
             });
         }
+        core.make_room_for_outlet(which)?;
         core.outlet(which).holder.store(core.me.opener(), Release);
         core.outlet_ring(which).open(true);
         Ok(Self { node: node.clone(), which })

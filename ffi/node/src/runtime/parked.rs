@@ -70,18 +70,24 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
     core.park();
+    let mut told = false;
     loop {
         let seen = place.wake.load(SeqCst);
         place.deadline.store(0, SeqCst);
         if stop.load(Acquire) {
             return;
         }
-        let wait = serve(core);
+        let lost = core.is_lost();
+        if lost && !told {
+            core.signal_all();
+            told = true;
+        }
+        let wait = if lost { NEVER } else { serve(core) };
         let now = core.now();
-        let until = next_timer(core, now).min(now.saturating_add(wait));
+        let until = if lost { NEVER } else { next_timer(core, now).min(now.saturating_add(wait)) };
         place.deadline.store(until, SeqCst);
         fence(SeqCst);
-        if next_timer(core, now) < until {
+        if !lost && next_timer(core, now) < until {
             continue;
         }
         place.sleeping.store(1, SeqCst);

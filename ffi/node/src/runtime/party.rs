@@ -1,13 +1,14 @@
 //! Parties: the programs on a node, and whether they live.
 
 use super::{
-    NodeError,
-    file::{Mapped, PARTY_BITS, PartySlot},
+    NodeError, dir,
+    file::{Mapped, PAGE, PARTY_BITS, PartySlot},
     locks::{LockFile, NodeLock},
     sys,
 };
 use std::{
     os::unix::fs::MetadataExt,
+    path::Path,
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering::*},
@@ -64,15 +65,21 @@ pub struct Me {
 impl Me {
     /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::file::PROGRAMS) stay, once it
     /// has cleaned up after the dead, for which it needs a place.
-    pub fn claim(map: &Mapped, locks: &'static LockFile, _lock: &NodeLock) -> Result<Self, NodeError> {
+    pub fn claim(
+        dir: &Path,
+        map: &Mapped,
+        locks: &'static LockFile,
+        _lock: &NodeLock,
+    ) -> Result<Self, NodeError> {
         let taken = &map.header().taken;
         for slot in taken.free() {
             if !locks.begin_life(slot)? {
                 continue;
             }
-            let given =
-                map.provide_party(slot).map_err(NodeError::system("get memory for a place on the node"));
-            given.inspect_err(|_| locks.end_life(slot))?;
+            if !map.back_party(slot) {
+                locks.end_life(slot);
+                return Err(dir::no_room(dir, PAGE as u64));
+            }
             let place = map.party(slot);
             let generation = (place.generation.load(Relaxed).wrapping_add(1) & GENERATIONS).max(1);
             let us = Identity::ours();

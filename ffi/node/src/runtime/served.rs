@@ -34,6 +34,7 @@ impl ServedFunction {
         core.reap_locked(&lock);
         core.not_served(fid)?;
         core.not_open(fid)?;
+        core.make_room_for(fid)?;
         core.begin_serving(fid, &lock)?;
         drop(lock);
         // The others find out that we are here before anything is for us.

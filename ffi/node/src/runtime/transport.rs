@@ -92,6 +92,7 @@ impl NodeTransport {
             core.reap_locked(&lock);
             dir::room(&core.dir, dir::RESERVE)?;
             core.not_served(fid)?;
+            core.make_room_for(fid)?;
             if core.opens(fid).fetch_add(1, AcqRel) == 0 {
                 core.enlist(fid, &lock);
             }
@@ -112,11 +113,12 @@ impl NodeTransport {
         self.registers.fid
     }
 
-    /// Refuses children of a fork: the memory and the interrupts are their parent's.
+    /// Refuses children of a fork: the memory and the interrupts are their parent's. So it does when the node is lost.
     fn ours(&self) -> io::Result<&Core> {
-        match self.core().is_ours() {
-            true => Ok(self.core()),
-            false => Err(errno(libc::ENODEV)),
+        match self.core() {
+            core if !core.is_ours() => Err(errno(libc::ENODEV)),
+            core if core.is_lost() => Err(errno(libc::ENOMEM)),
+            core => Ok(core),
         }
     }
 
@@ -145,7 +147,7 @@ impl NodeTransport {
 
     #[cold]
     fn look_around(&self, core: &Core, streak: u32) {
-        if !core.is_ours() {
+        if !core.is_ours() || core.is_lost() {
             return;
         }
         let now = core.now();
@@ -190,7 +192,7 @@ impl NodeTransport {
 impl Registers for Function {
     fn read32(&self, offset: u32) -> u32 {
         let core = &*self.core;
-        if !core.is_ours() {
+        if !core.is_ours() || core.is_lost() {
             return u32::MAX;
         }
         let now = core.now();
@@ -440,6 +442,11 @@ impl Transport for NodeTransport {
         if streak % POLLS_PER_LOOK == 0 {
             self.look_around(core, streak);
         }
+    }
+
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.core().is_lost()
     }
 
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {

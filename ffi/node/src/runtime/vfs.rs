@@ -1,8 +1,8 @@
 //! Virtual functions: brought by the PF's SR-IOV capability, as a kernel would.
 
-use super::{NodeError, core::Core, locks::NodeLock};
+use super::{NodeError, core::Core, dir, locks::NodeLock};
 use crate::devices::MAX_VFS;
-use devmodel::region::Patience;
+use devmodel::{host::Party, region::Patience};
 use hwspec::pcie::SRIOV_CAP;
 use std::sync::atomic::Ordering::*;
 
@@ -17,8 +17,18 @@ const NUM_VFS: usize = SRIOV_CAP + 0x10;
 pub const DEFAULT: u8 = 8;
 
 impl Core {
-    /// Enables `vfs` VFs in place of those there are.
-    pub fn set_vfs(&self, vfs: u8, _lock: &NodeLock) {
+    /// Enables `vfs` VFs in place of those there are. An error: there is no room for their registers.
+    pub fn set_vfs(&self, vfs: u8, lock: &NodeLock) -> Result<(), NodeError> {
+        let (region, me) = (self.adapter.region(), Party(self.me.slot));
+        // Whoever runs something looks at the registers of all.
+        if !(0..=vfs).all(|fid| region.back_function(fid, me)) {
+            return Err(dir::no_room(&self.dir, dir::ROOM_TO_CREATE));
+        }
+        self.switch_vfs(vfs, lock);
+        Ok(())
+    }
+
+    fn switch_vfs(&self, vfs: u8, _lock: &NodeLock) {
         let now = self.now();
         self.drive(now, |runner, host| {
             let mut write = |at, value| self.adapter.config_write(runner, host, now, 0, at, 2, value);
@@ -48,8 +58,7 @@ impl Core {
         if self.vfs_in_use() {
             return refuse("some are in use; wait until their programs end");
         }
-        self.set_vfs(asked, lock);
-        Ok(())
+        self.set_vfs(asked, lock)
     }
 
     /// Whether any party has a VF open.
@@ -78,7 +87,7 @@ impl Core {
             Some(())
         })?;
         if fid == 0 {
-            self.set_vfs(self.map.header().vfs.load(Acquire) as u8, lock);
+            self.switch_vfs(self.map.header().vfs.load(Acquire) as u8, lock);
         }
         Some(())
     }

@@ -85,7 +85,7 @@ fn take_places(node: &Node, count: usize) {
     let free: Vec<u16> = taken.free().take(count).collect();
     assert_eq!(free.len(), count);
     for slot in free {
-        core.map.provide_party(slot).unwrap();
+        assert!(core.map.back_party(slot));
         taken.insert(slot);
     }
 }

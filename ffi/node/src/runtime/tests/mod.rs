@@ -9,4 +9,5 @@ mod death;
 mod lend;
 mod link;
 mod node;
+mod room;
 mod verbs;

@@ -1,0 +1,355 @@
+//! Memory behind the region: which parts of it are given some, and when.
+//!
+//! A region is sparse. Where its pages come from a file system that may be full, a page that is touched first and found to be missing
+//! ends the program. So what is about to be used is asked for first, and a refusal is an error of the call that wanted it: a
+//! function's registers, journals and ring when it is opened, rows when their numbers are first handed out, payloads when the first
+//! frame comes that brings one. All of this happens once for each page.
+
+use super::{Func, Geometry, Outlet, Region, SYNC, Shortage, Sync, Table, journal, outlet, ring};
+use crate::host::Party;
+use crate::missing::Stripes;
+use crate::state::{FunctionRow, ReadResource, SendRecord};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+const PAGE: usize = 4096;
+/// Payloads of the receive ring that are given memory together.
+const TOGETHER: usize = ring::SLOTS / 64;
+
+/// What a region lies in.
+pub trait Memory: Send + std::marker::Sync {
+    /// Sees to it that `len` bytes at `offset` of the region have memory, so that touching them can't fail. False: there is none.
+    fn back(&self, offset: usize, len: usize) -> bool;
+}
+
+/// Rows of other tables that belong to rows of one: the table, and how many for each.
+const fn along(table: Table) -> &'static [(Table, u32)] {
+    match table {
+        Table::Qp => &[
+            (Table::SendRecord, SendRecord::PER_QP as u32),
+            (Table::ReadResource, ReadResource::PER_QP as u32),
+        ],
+        _ => &[],
+    }
+}
+
+impl Geometry {
+    /// Where the journals of all functions lie. A party that loses pages of its own there goes on; it only can't be taken back what
+    /// it was at when it is killed.
+    pub fn journals(&self) -> Stripes {
+        Stripes {
+            first: self.function_base(0) + self.table_offset(Table::Journal),
+            every: self.block(),
+            len: Table::Journal.rows(self) * journal::SIZE,
+            count: self.functions.into(),
+        }
+    }
+}
+
+impl Region {
+    fn back_part(&self, base: usize, table: Table, from: usize, len: usize) -> bool {
+        self.memory.back(base + self.offsets[table as usize] + from, len)
+    }
+
+    /// Sees to it that what belongs to no use of any function has memory: the words of all functions that parties touch without a
+    /// lock. Whoever cleans up after a party looks at all of them.
+    pub fn back_words(&self) -> bool {
+        (0..self.functions()).all(|fid| self.back_part(self.checked_base(fid), Table::Sync, 0, SYNC))
+            && [Outlet::Uplink, Outlet::Capture].into_iter().all(|which| {
+                (0..outlet::LANES).all(|lane| self.memory.back(self.outlet_lane(which, lane), outlet::WORDS))
+            })
+    }
+
+    /// Sees to it that what every use of function `fid` by `party` touches has memory beyond [`back_words`](Self::back_words): its registers, the slots of its receive
+    /// ring, and as much of the party's journal as jobs of ordinary size fill. False: there is none.
+    pub fn back_function(&self, fid: u8, party: Party) -> bool {
+        let base = self.checked_base(fid);
+        let slots = ring::SLOTS * self.sizes[Table::RxSlot as usize];
+        self.back_part(base, Table::Function, 0, size_of::<FunctionRow>())
+            && self.back_part(base, Table::RxSlot, 0, slots)
+            && self.back_journal(fid, party)
+    }
+
+    /// The part of [`back_function`](Self::back_function) that a party needs which runs the function without having it open.
+    pub fn back_journal(&self, fid: u8, party: Party) -> bool {
+        let at = (usize::from(party.0) & (self.rows(Table::Journal) - 1)) * journal::SIZE;
+        let base = self.checked_base(fid);
+        journal::OFTEN_USED.iter().all(|(from, len)| self.back_part(base, Table::Journal, at + from, *len))
+    }
+
+    /// Sees to it that the first lane of an outlet has memory; else says how many bytes it needs. The other lanes, which are used
+    /// while a filler of the first is stopped, ask for each frame.
+    pub fn back_outlet(&self, which: Outlet) -> Result<(), usize> {
+        let len = outlet::WORDS + self.geometry.outlet_size(which);
+        if self.memory.back(self.outlet_lane(which, 0), len) { Ok(()) } else { Err(len) }
+    }
+
+    /// Whether the payload of slot `index` of the receive ring has memory, in the block that starts at `base`; if not, it is asked
+    /// for.
+    #[inline(always)]
+    pub(super) fn has_payload(&self, base: usize, index: usize) -> bool {
+        let group = index / TOGETHER;
+        let word = if group < 32 { Sync::RxBacked } else { Sync::RxBackedToo };
+        self.sync_at(base, word).load(Acquire) & 1 << (group % 32) != 0
+            || self.back_payload(base, group, word)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn back_payload(&self, base: usize, group: usize, word: Sync) -> bool {
+        let len = TOGETHER * ring::PAYLOAD;
+        let backed = self.back_part(base, Table::RxPayload, group * len, len);
+        if backed {
+            self.sync_at(base, word).fetch_or(1 << (group % 32), AcqRel);
+        }
+        backed
+    }
+}
+
+impl Func<'_> {
+    /// Sees to it that rows `from..to` of `table` have memory. Those before `from` have.
+    pub(crate) fn back_rows(&self, table: Table, from: u32, to: u32) -> Result<(), Shortage> {
+        let size = self.region().sizes[table as usize];
+        // Tables begin at pages.
+        let had = (from as usize * size).next_multiple_of(PAGE);
+        let end = (to.min(self.rows(table)) as usize * size).next_multiple_of(PAGE);
+        let there = end <= had || self.region().back_part(self.base(), table, had, end - had);
+        if there { Ok(()) } else { Err(Shortage::NoMemory) }
+    }
+
+    /// Sees to it that what belongs to row `index` of `table`, which was never used, has memory in other tables.
+    pub(super) fn back_along(&self, table: Table, index: u32) -> Result<(), Shortage> {
+        let there = along(table).iter().all(|(other, each)| {
+            let size = self.region().sizes[*other as usize] * *each as usize;
+            self.region().back_part(self.base(), *other, index as usize * size, size)
+        });
+        if there { Ok(()) } else { Err(Shortage::NoMemory) }
+    }
+
+    /// Sees to it that rows `fresh..end` of `table`, which were never used, have memory, and what timers and turns they may take.
+    pub(super) fn back_fresh(&self, table: Table, fresh: u32, end: u32) -> Result<(), Shortage> {
+        self.back_rows(table, fresh, end)?;
+        if matches!(table, Table::Qp | Table::Cq | Table::Sq | Table::Rq) {
+            let before = |t: Table| self.function().free[t as usize].fresh;
+            let after = |t: Table| if t as u8 == table as u8 { end } else { before(t) };
+            // As many as can be in use at once: two timers of each QP, one of each CQ and RQ.
+            let timers = |of: &dyn Fn(Table) -> u32| 2 * of(Table::Qp) + of(Table::Cq) + of(Table::Rq);
+            self.back_rows(Table::Timer, timers(&before), timers(&after))?;
+            // The ring of those that are ready is a power of two.
+            let ready = |of: &dyn Fn(Table) -> u32| match of(Table::Qp) + of(Table::Sq) {
+                0 => 0,
+                some => some.next_power_of_two(),
+            };
+            self.back_rows(Table::Ready, ready(&before), ready(&after))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Left, OutletRing, SlotPayload, TimerKind, WireRing, tests::machine};
+    use super::*;
+    use crate::state::{CqRow, FlowEntryRow, FreeList, MkeyRow, QpRow};
+    use std::{
+        collections::BTreeSet,
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicUsize, Ordering::Relaxed},
+        },
+    };
+
+    /// Asks nobody.
+    struct Plenty;
+
+    impl Memory for Plenty {
+        fn back(&self, _: usize, _: usize) -> bool {
+            true
+        }
+    }
+
+    /// Gives so many pages and no more, and notes which.
+    struct Scarce {
+        inner: Box<dyn Memory>,
+        books: Arc<Books>,
+    }
+
+    #[derive(Default)]
+    struct Books {
+        left: AtomicUsize,
+        given: Mutex<BTreeSet<usize>>,
+        asked: AtomicUsize,
+    }
+
+    impl Memory for Scarce {
+        fn back(&self, offset: usize, len: usize) -> bool {
+            self.books.asked.fetch_add(1, Relaxed);
+            let mut given = self.books.given.lock().unwrap();
+            let pages = (offset / PAGE)..(offset + len).div_ceil(PAGE);
+            let new: Vec<usize> = pages.filter(|page| !given.contains(page)).collect();
+            let enough = self.books.left.load(Relaxed).checked_sub(new.len());
+            if let Some(left) = enough {
+                self.books.left.store(left, Relaxed);
+                given.extend(new);
+            }
+            enough.is_some() && self.inner.back(offset, len)
+        }
+    }
+
+    fn region(pages: usize) -> (Region, Arc<Books>) {
+        let mut region = Region::private(Geometry::SMALL);
+        let books = Arc::new(Books::default());
+        books.left.store(pages, Relaxed);
+        let inner = std::mem::replace(&mut region.memory, Box::new(Plenty));
+        region.memory = Box::new(Scarce { inner, books: books.clone() });
+        (region, books)
+    }
+
+    /// Pages of function 1's block that something was written to and that were not given memory before.
+    fn untold(region: &Region, books: &Books) -> Vec<usize> {
+        let block = region.checked_base(1)..region.checked_base(2);
+        let given = books.given.lock().unwrap();
+        let touched = region.snapshot().pages.into_iter().map(|(offset, _)| offset);
+        touched.filter(|offset| block.contains(offset) && !given.contains(&(offset / PAGE))).collect()
+    }
+
+    #[test]
+    fn what_is_used_was_asked_for_before() {
+        let (region, books) = region(usize::MAX);
+        assert!(region.back_words() && region.back_function(1, Party(1)));
+        let mut host = machine(1);
+        let mut func = Func::lock(&region, 1, &mut host);
+        let qps: Vec<u32> = (0..200).map(|_| func.alloc_from::<QpRow>(0, Party(1), 2).unwrap()).collect();
+        let cq = func.alloc::<CqRow>(0, Party(1)).unwrap();
+        func.alloc::<FlowEntryRow>(0, Party(1)).unwrap();
+        func.commit(&mut host);
+        for (i, qp) in qps.iter().enumerate() {
+            func.send_record_mut(*qp, 63).psn = 1;
+            func.read_resource_mut(*qp, 15).psn = 1;
+            assert!(func.arm_timer(*qp, TimerKind::Ack, 1 + i as u64));
+            assert!(func.arm_timer(*qp, TimerKind::Rnr, 1 + i as u64));
+            func.make_ready(*qp);
+            func.commit(&mut host);
+        }
+        // Round and round, without running empty.
+        for _ in 0..5000 {
+            let qp = func.take_ready().unwrap();
+            func.make_ready(qp);
+            func.commit(&mut host);
+        }
+        assert!(func.arm_timer(cq, TimerKind::Cq, 1));
+        for len in [1, 30, 500] {
+            let range = func.alloc_mtt(len).unwrap();
+            (range.first..range.first + len).for_each(|entry| func.set_mtt(entry, 1));
+        }
+        func.commit(&mut host);
+        drop(func);
+        for n in 0..ring::SLOTS {
+            let payload = SlotPayload::Bytes(&[1; 900]);
+            assert!(WireRing::of(&region, 1).push(&mut host, &[1; 60], payload, false), "frame {n}");
+        }
+        assert_eq!(untold(&region, &books), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn rows_without_memory_are_refused_and_nothing_changes() {
+        let (region, books) = region(usize::MAX);
+        assert!(region.back_words() && region.back_function(1, Party(1)));
+        let mut host = machine(1);
+        let mut func = Func::lock(&region, 1, &mut host);
+        books.left.store(0, Relaxed);
+        assert_eq!(func.alloc_from::<QpRow>(0, Party(1), 2), Err(Shortage::NoMemory));
+        let free = func.function().free[Table::Qp as usize];
+        assert_eq!((free.fresh, free.unused_in_block(), free.used), (0, 0, 0), "no block was begun");
+        // The rows of a block, and a page of timers and one of turns.
+        let block = ((2 + FreeList::BLOCK as usize) * size_of::<QpRow>()).div_ceil(PAGE) + 2;
+        books.left.store(block + 8, Relaxed);
+        let made = (0..200).take_while(|_| func.alloc_from::<QpRow>(0, Party(1), 2).is_ok()).count();
+        // Two and a half KiB of send records are most of what one takes further.
+        assert!((1..20).contains(&made), "{made} queue pairs in 32 KiB");
+        let unused = func.function().free[Table::Qp as usize].unused_in_block().count_ones();
+        assert_eq!(unused as usize, FreeList::BLOCK as usize - made);
+        assert_eq!(func.alloc::<QpRow>(0, Party(1)), Err(Shortage::NoMemory));
+        assert_eq!((func.used::<QpRow>() as usize, func.live::<QpRow>().len()), (made, made));
+        books.left.store(0, Relaxed);
+        assert_eq!(func.alloc::<MkeyRow>(0, Party(1)), Err(Shortage::NoMemory));
+        assert_eq!(func.alloc_mtt(4), Err(Shortage::NoMemory));
+        assert_eq!(func.function().mtt_used, 0);
+        func.commit(&mut host);
+        drop(func);
+        let mut push = |len| {
+            let payload = [1; 4096];
+            WireRing::of(&region, 1).push(&mut host, &[1; 60], SlotPayload::Bytes(&payload[..len]), false)
+        };
+        assert!(!push(900), "there is no memory for the payload");
+        assert!(push(2), "a short one lies in its slot");
+        books.left.store(usize::MAX, Relaxed);
+        assert!(push(900));
+        let mut func = Func::lock(&region, 1, &mut host);
+        assert!(func.alloc::<QpRow>(0, Party(1)).is_ok());
+    }
+
+    #[test]
+    fn memory_is_asked_for_once_a_page() {
+        let (region, books) = region(usize::MAX);
+        let mut host = machine(1);
+        let mut func = Func::lock(&region, 1, &mut host);
+        func.alloc::<FlowEntryRow>(0, Party(1)).unwrap();
+        let asked = books.asked.load(Relaxed);
+        (0..PAGE / size_of::<FlowEntryRow>() - 1)
+            .for_each(|_| _ = func.alloc::<FlowEntryRow>(0, Party(1)).unwrap());
+        assert_eq!(books.asked.load(Relaxed), asked);
+        func.alloc::<FlowEntryRow>(0, Party(1)).unwrap();
+        assert_eq!(books.asked.load(Relaxed), asked + 1);
+    }
+
+    #[test]
+    fn memory_for_rows_in_mixed_order_is_asked_for_once_a_block() {
+        let (region, books) = region(usize::MAX);
+        let mut host = machine(1);
+        let mut func = Func::lock(&region, 1, &mut host);
+        for blocks in 1..=2 {
+            (0..FreeList::BLOCK).for_each(|_| _ = func.alloc::<MkeyRow>(0, Party(1)).unwrap());
+            assert_eq!(books.asked.load(Relaxed), blocks);
+        }
+    }
+
+    #[test]
+    fn a_list_that_leads_out_of_the_table_has_no_rows() {
+        let region = Region::private(Geometry::SMALL);
+        let mut host = machine(1);
+        let mut func = Func::lock(&region, 1, &mut host);
+        let rows = func.rows(Table::Mkey);
+        (0..rows).for_each(|_| _ = func.alloc::<MkeyRow>(0, Party(1)).unwrap());
+        func.function_mut(|f| &mut f.free)[Table::Mkey as usize].head = rows + 1;
+        assert_eq!(func.alloc::<MkeyRow>(0, Party(1)), Err(Shortage::Full));
+        func.function_mut(|f| &mut f.mtt_free)[2] = func.rows(Table::Mtt);
+        assert_eq!(func.alloc_mtt(4), Err(Shortage::Full));
+    }
+
+    #[test]
+    fn a_spare_lane_of_an_outlet_asks_for_each_frame() {
+        let (region, books) = region(usize::MAX);
+        assert!(region.back_words() && region.back_outlet(Outlet::Uplink).is_ok());
+        let ring = OutletRing::of(&region, Outlet::Uplink);
+        ring.open(true);
+        books.left.store(0, Relaxed);
+        let mut others = machine(9);
+        let mut push = |stopped: &[u16]| {
+            others.stopped.extend(stopped);
+            ring.push(&mut others, Left { from: Some(1), now: 1 }, &[7; 1000])
+        };
+        assert!(push(&[]), "the first lane has memory");
+        ring.hold_lane(0, &mut machine(1));
+        assert!(!push(&[1]), "there is no memory for the second");
+        books.left.store(1, Relaxed);
+        assert!(push(&[]));
+        let mut frame = Vec::new();
+        let taken = std::iter::from_fn(|| ring.pop(&mut frame)).count();
+        assert_eq!((taken, ring.lost()), (2, 1));
+        let outlets = region.geometry.outlet_base(Outlet::Uplink)..region.checked_base(0);
+        let given = books.given.lock().unwrap();
+        for (offset, _) in region.snapshot().pages {
+            assert!(!outlets.contains(&offset) || given.contains(&(offset / PAGE)), "{offset:#x}");
+        }
+    }
+}
