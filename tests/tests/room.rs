@@ -124,3 +124,14 @@ fn programs_that_run_already_are_not_disturbed_by_a_tmpfs_that_is_full() {
     let Some(outcome) = pair(64, "during 2", 0, true, "-q 2 -D 3") else { return };
     assert_eq!(outcome.codes[..2], [0, 0], "{}", outcome.said);
 }
+
+#[test]
+fn lending_takes_nothing_that_queues_need() {
+    if !Path::new("/usr/bin/ib_write_bw").exists() {
+        return println!("skipped: no perftest");
+    }
+    for lend in [false, true] {
+        let Some(outcome) = pair(24, "never", 0, lend, "-q 8 -s 524288 -t 1024 -D 1") else { return };
+        assert_eq!(outcome.codes, [0, 0, 0], "lending {lend}: {}", outcome.said);
+    }
+}

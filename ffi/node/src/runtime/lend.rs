@@ -278,6 +278,7 @@ impl Core {
             && ranges.touching(start, end).next().is_none()
             && !BY_ADDRESS.touches(start, end)
             && ranges.credit.allows(len, self.now())
+            && self.leaves_room(len)
     }
 
     /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.

@@ -5,10 +5,14 @@
 //! rows and payloads as they come into use (`devmodel::region::Memory`).
 
 use super::{NodeError, core::Core, dir};
+use crate::launcher::dir as launcher;
 use devmodel::{host::Party, region::Outlet};
 
 /// What a function with one program takes, about: registers, receive ring, a journal.
 const FUNCTION: u64 = 192 << 10;
+/// Lending leaves so much free, as a part of the file system, and at least and at most.
+const KEPT_PART: u64 = 4;
+const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
 
 impl Core {
     /// Sees to it that there is room for what every use of function `fid` by this program touches.
@@ -25,5 +29,37 @@ impl Core {
     pub fn make_room_for_outlet(&self, which: Outlet) -> Result<(), NodeError> {
         let need = self.adapter.region().back_outlet(which);
         need.map_err(|len| dir::no_room(&self.dir, len as u64))
+    }
+
+    /// Whether the file system has room enough for the queues of all programs when `len` bytes of this one's memory have moved there.
+    pub fn leaves_room(&self, len: u64) -> bool {
+        launcher::space(&self.dir).is_none_or(|space| leaves_enough(space, len))
+    }
+}
+
+/// Whether `len` bytes more leave enough of a file system for queues.
+fn leaves_enough(space: launcher::Space, len: u64) -> bool {
+    let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
+    space.free.checked_sub(len).is_some_and(|left| left >= kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lending_leaves_room_for_queues() {
+        let mib = 1 << 20;
+        let most = |total: u64, free: u64| {
+            (0..=free)
+                .step_by(mib as usize)
+                .take_while(|len| leaves_enough(launcher::Space { total, free }, *len))
+                .last()
+        };
+        assert_eq!(most(24 * mib, 22 * mib), Some(6 * mib));
+        assert_eq!(most(64 * mib, 60 * mib), Some(44 * mib));
+        assert_eq!(most(64 * mib, 15 * mib), None);
+        assert_eq!(most(512 * mib, 500 * mib), Some(372 * mib));
+        assert_eq!(most(32 << 30, 300 * mib), Some(44 * mib));
     }
 }
