@@ -34,6 +34,7 @@ mod outlets;
 mod parked;
 mod party;
 mod party_set;
+mod patience;
 mod polling;
 mod ports;
 mod reap;

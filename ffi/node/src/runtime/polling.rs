@@ -9,6 +9,7 @@ use super::{
     core::{Core, MILLI},
     file::FUNCTIONS,
     memory::bits,
+    patience::Patience,
     sys,
 };
 use devmodel::region::{Sync, WireRing};
@@ -34,13 +35,15 @@ pub struct Polling {
     entrusted: [AtomicU64; 2],
     /// How far their pollers had taken them when our parked thread last looked.
     taken: Box<[AtomicU32]>,
+    /// Whether processors are short.
+    pub patience: Patience,
 }
 
 impl Polling {
     /// Nobody polls.
     pub fn new() -> Self {
         let zeros = || (0..FUNCTIONS).map(|_| AtomicU32::new(0)).collect();
-        Self { seen: zeros(), entrusted: Default::default(), taken: zeros() }
+        Self { seen: zeros(), entrusted: Default::default(), taken: zeros(), patience: Patience::default() }
     }
 
     /// Frames for `fid` were left to others.

@@ -71,6 +71,11 @@ impl Stream {
         self.polls.load(Relaxed)
     }
 
+    /// How many of them there were when a doorbell last rang.
+    pub fn polls_before_doorbell(&self) -> u32 {
+        self.mark.load(Relaxed)
+    }
+
     /// A doorbell rang: the program does something. True now and then if it polls in vain between any two of them.
     #[inline]
     pub fn rang(&self) -> bool {

@@ -332,6 +332,32 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
+/// Sleeps for `nanos`, and not for the 50 us longer that the kernel's timers are usually slack for.
+pub fn nap(nanos: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
+    // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. Who is
+    // interrupted has slept.
+    unsafe {
+        let slack = libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
+        libc::nanosleep(&raw const time, ptr::null_mut());
+        if slack > 0 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, slack as libc::c_ulong, 0, 0, 0);
+        }
+    }
+}
+
+/// How often the kernel took the processor from the calling thread.
+pub fn involuntary_switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: written by the call; zeros are an answer too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw.unsigned_abs()
+}
+
 /// The eight bytes at `at` of process `pid`, if it lets us read them.
 pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
     let mut word = 0u64;

@@ -9,7 +9,9 @@ use super::{
     interrupts::Listener,
     memory,
     node::Node,
-    party, sys,
+    party,
+    patience::Seen,
+    sys,
 };
 use crate::devices::ip_of_gid;
 use devmodel::{
@@ -160,7 +162,13 @@ impl NodeTransport {
         if core.adapter.region().timer_due(self.fid(), now) {
             core.run(now, self.fid());
         }
-        if streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
+        let seen = Seen {
+            fid: self.fid(),
+            taken: core.adapter.region().sync(self.fid(), Sync::RxHead).load(Relaxed),
+            rang: core.stream(self.fid()).polls_before_doorbell(),
+        };
+        let naps = core.polling.patience.look(seen, || core.now());
+        if !naps && streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
             // More pollers than processors: whoever has something to say must get to say it.
             sys::yield_now();
         }
