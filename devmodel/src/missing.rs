@@ -273,6 +273,9 @@ mod tests {
         assert_eq!(byte, [1], "the first page was there, and is the file's");
     }
 
+    /// Pages that the program's own handler mended.
+    static MENDED: AtomicUsize = AtomicUsize::new(0);
+
     /// What a child of fork says: its exit status, or minus the signal that ended it.
     fn in_child(body: fn()) -> i32 {
         let mut status = 0;
@@ -288,23 +291,34 @@ mod tests {
         if libc::WIFSIGNALED(status) { -libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
     }
 
-    /// Touches a page that nobody watches, after one that is.
-    fn touch_both() {
-        let (_file, ours) = cut(2);
+    /// Touches a page that nobody watches between two that are. Leaves with 6 and the number of pages that the program's own handler
+    /// mended.
+    fn touch_all() {
+        let ([_one, _two], [first, last]) = {
+            let [a, b] = [cut(2), cut(2)];
+            ([a.0, b.0], [a.1, b.1])
+        };
         let (_another, theirs) = cut(2);
         // SAFETY: mappings of the test's own that stay.
         unsafe {
-            let _watched = Watched::new(ours, 2 * PAGE, Replace::All).unwrap();
-            ours.add(PAGE).write_volatile(1);
+            let _watched = [first, last].map(|at| Watched::new(at, 2 * PAGE, Replace::All).unwrap());
+            first.add(PAGE).write_volatile(1);
             theirs.add(PAGE).write_volatile(1);
+            last.add(PAGE).write_volatile(1);
+            libc::_exit(6 + MENDED.load(Relaxed) as i32);
         }
     }
 
     #[test]
     fn the_programs_own_handler_is_called_for_what_is_not_ours() {
         extern "C" fn with_address(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-            // SAFETY: the kernel's structure; leaving is all that is done.
-            unsafe { libc::_exit(if (*info).si_addr().is_null() { 8 } else { 7 }) };
+            MENDED.fetch_add(1, Relaxed);
+            // SAFETY: the kernel's structure, and a page of the test's own mapping that is missing.
+            unsafe {
+                let at = (*info).si_addr().map_addr(|at| at & !(PAGE - 1));
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                libc::mmap(at, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            }
         }
         extern "C" fn plain(_: libc::c_int) {
             // SAFETY: leaving is all that is done.
@@ -341,6 +355,6 @@ mod tests {
             Ok("plain") => 9,
             _ => -libc::SIGBUS,
         };
-        assert_eq!(in_child(touch_both), expected);
+        assert_eq!(in_child(touch_all), expected);
     }
 }
