@@ -97,26 +97,28 @@ impl Adapter {
         }
         let vfs = if fid == 0 { self.remove_vfs(host, patience)? } else { 0 };
         let pci_command = if fid == 0 { 0 } else { self.vf_memory_off() };
-        let locked = self.reset_registers(host, fid, pci_command, None, patience)?;
+        let mut locked = self.reset_registers(host, fid, pci_command, None, patience)?;
         if fid == 0 && self.config().link_layer == LinkLayer::Infiniband {
-            (1..self.region().functions()).try_for_each(|vf| self.leave_subnet(host, vf, patience))?;
+            for vf in 1..self.region().functions() {
+                locked |= self.leave_subnet(host, vf, patience)?;
+            }
         }
         Some(vfs | locked)
     }
 
-    /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's.
+    /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's. Returns the functions that were locked.
     #[cold]
-    fn leave_subnet(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<()> {
+    fn leave_subnet(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         // Whoever is in no group has no business with the PF, which a program that is stopped may hold.
         if !subnet::is_in_a_group(self.region(), fid) {
-            return Some(());
+            return Some(0);
         }
         let mut pf = Func::lock_with(self.region(), 0, host, patience)?;
         loop {
             let more = subnet::group_port_gone(&mut pf, fid);
             pf.commit(host);
             if !more {
-                return Some(());
+                return Some(1);
             }
         }
     }
@@ -153,10 +155,10 @@ impl Adapter {
         }
         func.commit(host);
         drop(func);
-        let locked = purge_frames(self, host, fid, patience)?;
+        let mut locked = purge_frames(self, host, fid, patience)?;
         Func::lock_with(self.region(), fid, host, patience)?.forget_peers(host, self.functions());
         if self.config().link_layer == LinkLayer::Infiniband {
-            self.leave_subnet(host, fid, patience)?;
+            locked |= self.leave_subnet(host, fid, patience)?;
         }
         Some(locked | 1 << fid)
     }

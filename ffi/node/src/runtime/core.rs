@@ -17,7 +17,12 @@ use super::{
     stream::Stream,
     sys,
 };
-use devmodel::{Adapter, engine::Runner, region::Sync, serve::Guest};
+use devmodel::{
+    Adapter,
+    engine::Runner,
+    region::{FunctionSet, Sync},
+    serve::Guest,
+};
 use std::{
     path::PathBuf,
     sync::{
@@ -307,6 +312,18 @@ impl Core {
             runner.look_again(&self.adapter, host, now, fid);
             result
         })
+    }
+
+    /// Sees to what others left to us while we had the functions `locked`; `None`: we gave up on the way, so it may be any of them.
+    pub fn see_to_what_was_left(
+        &self,
+        runner: &mut Runner,
+        host: &mut NodeHost<'_>,
+        now: u64,
+        locked: Option<FunctionSet>,
+    ) -> Option<()> {
+        runner.run_waiting(&self.adapter, host, now, locked.unwrap_or(FunctionSet::MAX));
+        locked.map(drop)
     }
 
     /// Runs `fid` if it has anything to do.

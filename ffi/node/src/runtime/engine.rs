@@ -1,7 +1,7 @@
 //! Runners: one for each thread that drives the model just now, taken from a small pool.
 #![allow(unsafe_code)]
 
-use super::{memory::Scratch, sys};
+use super::memory::Scratch;
 use devmodel::{
     engine::Runner,
     wire::{Faults, FaultyWire},
@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, compiler_fence},
 };
 
-/// Runners at most; more threads than this at once wait for each other.
+/// Runners that are kept; more threads than this at once get one for the call.
 const RUNNERS: usize = 8;
 /// Calls of one thread in a row that make it the owner of the first.
 const STEADY: u32 = 64;
@@ -108,15 +108,17 @@ impl Engines {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let first = &self.places[0];
-        let mut taken = if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
+        if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
             // For a signal handler in this thread.
             compiler_fence(SeqCst);
-            Taken(first, Kind { faults: self.faults, steady: self.barriers })
-        } else {
-            self.another()
-        };
-        f(taken.engine())
+            return f(Taken(first, Kind { faults: self.faults, steady: self.barriers }).engine());
+        }
+        match self.another() {
+            Some(mut taken) => f(taken.engine()),
+            // Those who have them may wait for a program that is stopped.
+            None => f(&mut Engine::new(Kind { faults: self.faults, steady: false })),
+        }
     }
 
     /// The calling thread sees to what others left: it is here seldom.
@@ -125,17 +127,12 @@ impl Engines {
     }
 
     #[inline(never)]
-    fn another(&self) -> Taken<'_> {
+    fn another(&self) -> Option<Taken<'_>> {
         if self.owner.load(Relaxed) == 0 {
             self.consider(this_thread());
         }
         let kind = Kind { faults: self.faults, steady: false };
-        loop {
-            if let Some(taken) = self.places[1..].iter().find_map(|place| place.take(kind)) {
-                return taken;
-            }
-            sys::yield_now();
-        }
+        self.places[1..].iter().find_map(|place| place.take(kind))
     }
 
     /// Makes thread `me` the owner if it is the one that comes all the time. Its next call is the first as such.
@@ -165,7 +162,7 @@ mod tests {
             for _ in 0..2 * RUNNERS {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let taken = engines.another();
+                        let Some(taken) = engines.another() else { continue };
                         let at = std::ptr::from_ref(taken.0) as usize;
                         let index = places.iter().position(|p| *p == at).expect("one of the places");
                         assert_eq!(inside[index].fetch_add(1, SeqCst), 0, "place {index}");

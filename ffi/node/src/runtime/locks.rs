@@ -146,7 +146,11 @@ impl LockFile {
         let known = *given_up == Some(holder.pid);
         let hopeless = match holder.stopped {
             Some(_) => known || held >= PATIENCE_WITH_STOPPED,
-            None => held >= if known { LOOK } else { PATIENCE } || waited >= PATIENCE_WITH_ALL,
+            // One that is hidden from us may be stopped all the same; one that we see is not, or not any more.
+            None => {
+                let patience = if known && holder.pid == 0 { LOOK } else { PATIENCE };
+                held >= patience || waited >= PATIENCE_WITH_ALL
+            }
         };
         if !hopeless {
             return Ok(());

@@ -38,11 +38,12 @@ impl Core {
         let opened: FunctionSet = opened.fold(0, |set, fid| set | 1 << fid);
         self.drive(now, |runner, host| {
             // What they were at is finished or taken back.
-            let repaired = self.adapter.region().free_locks_of(host, Party(slot))?;
-            let (_, reaped) = self.adapter.reap(host, Party(slot), opened)?;
-            // What others left to us while we held their functions.
-            runner.run_waiting(&self.adapter, host, now, repaired | reaped);
-            Some(())
+            let repaired = self.adapter.region().free_locks_of(host, Party(slot));
+            let locked = repaired.and_then(|repaired| {
+                let (_, reaped) = self.adapter.reap(host, Party(slot), opened)?;
+                Some(repaired | reaped)
+            });
+            self.see_to_what_was_left(runner, host, now, locked)
         })?;
         for fid in bits(opened) {
             self.strike(slot, fid, lock)?;

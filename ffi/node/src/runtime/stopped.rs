@@ -91,7 +91,7 @@ impl Waits {
 }
 
 /// Whether the kernel says that the program of `party` is stopped.
-fn is_stopped(core: &Core, party: Party) -> bool {
+pub fn is_stopped(core: &Core, party: Party) -> bool {
     party.0 != core.me.slot && Holder::of(core.pid(party.0)).stopped.is_some()
 }
 

@@ -6,7 +6,10 @@
 //! looks every millisecond meanwhile. A program that left it to the parked thread has its doorbells acted on at once for a
 //! while: it waits for something other than completions.
 
-use super::core::{Core, MILLI};
+use super::{
+    core::{Core, MILLI},
+    stopped::is_stopped,
+};
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicU32, AtomicU64, Ordering::*, fence},
@@ -185,6 +188,12 @@ impl Core {
             }
             let total = stream.total.load(Relaxed);
             if stream.seen.swap(total, Relaxed) != total {
+                again = true;
+                continue;
+            }
+            // The doorbell would wait for it, and our other functions with it.
+            let holder = self.adapter.region().function_lock(fid).holder();
+            if holder.is_some_and(|party| is_stopped(self, party)) {
                 again = true;
                 continue;
             }

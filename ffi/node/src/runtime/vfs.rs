@@ -71,9 +71,8 @@ impl Core {
     pub fn reset_alone(&self, fid: u8, patience: Patience) -> Option<()> {
         let now = self.now();
         self.drive(now, |runner, host| {
-            let locked = self.adapter.reset_alone(host, fid, patience)?;
-            runner.run_waiting(&self.adapter, host, now, locked);
-            Some(())
+            let locked = self.adapter.reset_alone(host, fid, patience);
+            self.see_to_what_was_left(runner, host, now, locked)
         })
     }
 
@@ -82,9 +81,8 @@ impl Core {
     pub fn reset_function(&self, fid: u8, lock: &NodeLock) -> Option<()> {
         let now = self.now();
         self.drive(now, |runner, host| {
-            let locked = self.adapter.reset_with(host, fid, Patience::UntilStopped)?;
-            runner.run_waiting(&self.adapter, host, now, locked);
-            Some(())
+            let locked = self.adapter.reset_with(host, fid, Patience::UntilStopped);
+            self.see_to_what_was_left(runner, host, now, locked)
         })?;
         if fid == 0 {
             self.switch_vfs(self.map.header().vfs.load(Acquire) as u8, lock);
