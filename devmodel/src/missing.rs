@@ -186,7 +186,7 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     // SAFETY: a thread's own variable, which the calls below may change under code that is about to look at it.
     let errno = unsafe { *libc::__errno_location() };
     let mended = is_access && PLACES.iter().any(|place| place.mend(at));
-    // SAFETY: as above.
+    // SAFETY: the thread's own variable again, which nobody else can look at while its handler runs.
     unsafe { *libc::__errno_location() = errno };
     if !mended {
         pass_on(signal, info, context, is_access);

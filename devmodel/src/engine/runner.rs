@@ -1,8 +1,8 @@
 //! The functional runner: costs are zero, and whoever needs the chip drives it.
 //!
 //! A runner belongs to one thread. [`Runner::run`] works on a function until nothing is left to do or its bound is
-//! reached, then on the functions its frames went to, and so on. It never waits for one function's lock while it holds
-//! another's.
+//! reached, then on the functions its frames went to, as far as its party uses one of the two ([`Host::uses`]). It never
+//! waits for one function's lock while it holds another's.
 
 use super::delivery::{Hand, Link, payload_of};
 use crate::{

@@ -109,7 +109,7 @@ impl Adapter {
     /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's. Returns the functions that were locked.
     #[cold]
     fn leave_subnet(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
-        // Whoever is in no group has no business with the PF, which a program that is stopped may hold.
+        // A port in no group needs nothing of the PF, which a stopped program may hold.
         if !subnet::is_in_a_group(self.region(), fid) {
             return Some(0);
         }

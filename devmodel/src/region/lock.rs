@@ -218,7 +218,7 @@ impl Lock {
                     }
                 }
                 checks = checks.saturating_add(1);
-                // Whoever has `holder` may itself be waiting for an owner that is inside.
+                // The party in `holder` may itself be waiting for an owner that is inside.
                 let inside = self.inside.load(Relaxed);
                 let waited_for = if inside == 0 { holder } else { inside };
                 if host.relax(Party(waited_for as u16), checks) && patience == Patience::UntilStopped {

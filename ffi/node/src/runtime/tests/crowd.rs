@@ -133,7 +133,7 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let all = others().all(|slot| locks.begin_life(slot).unwrap_or(false));
-        // SAFETY: as above.
+        // SAFETY: system calls that take no memory; the child shares none with the test that it writes to.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if all {
