@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use node::launcher::probe::{self, Answer};
-use node::launcher::{dir, provider};
+use node::launcher::{self, dir, provider};
+use node::place::Place;
+use node::runtime::Observer;
 use serde_json::json;
 
 use crate::options::Shown;
@@ -88,22 +90,35 @@ pub fn doctor(how: &Shown) -> ExitCode {
     }
 }
 
-/// Whether programs started from here see a node at all.
+/// Whether programs started from here see a node at all, and all of it.
 fn view() -> Finding {
     const WHAT: &str = "this shell";
-    match env::var_os("IRONVERBS_NODE").filter(|_| sees_a_node()) {
-        Some(node) => found(WHAT, format!("its programs see the node in {}", Path::new(&node).display())),
-        None => found(
+    let Some(node) = env::var_os("IRONVERBS_NODE").map(PathBuf::from) else { return no_view() };
+    let of_node = |place: &Place| matches!(place, Place::Node { dir, .. } if *dir == node);
+    // A directory of devices that cannot be listed counts as one without devices: this shell then sees no node.
+    let seen = launcher::places().unwrap_or_default();
+    // Functions elsewhere are no node's, and the directory stands for them all the same.
+    let (seen, on_node) = (seen.len(), seen.iter().all(of_node));
+    let there = Observer::open(&node).ok().filter(|_| on_node).map_or(seen, |node| node.addresses().len());
+    let shown = node.display();
+    match seen {
+        0 => no_view(),
+        _ if seen == there => found(WHAT, format!("its programs see the node in {shown}")),
+        _ => limited(
             WHAT,
-            "its programs see no node: `ironverbs run -- ib_write_bw ...` sees one, `ib_write_bw ...` alone does not",
+            format!(
+                "its programs see {seen} of the {there} functions of the node in {shown}: the supervisor of this run has ended, or may not \
+                 make device files; programs of another `ironverbs run` see all"
+            ),
         ),
     }
 }
 
-/// Whether a device of a node is among the verbs devices here.
-fn sees_a_node() -> bool {
-    let devices = fs::read_dir("/sys/class/infiniband_verbs").into_iter().flatten().flatten();
-    devices.into_iter().any(|device| device.path().join("ironverbs").exists())
+fn no_view() -> Finding {
+    found(
+        "this shell",
+        "its programs see no node: `ironverbs run -- ib_write_bw ...` sees one, `ib_write_bw ...` alone does not",
+    )
 }
 
 fn library() -> Finding {
@@ -191,7 +206,7 @@ fn namespaces() -> Finding {
 
 fn seccomp() -> Finding {
     match refused(probe::seccomp()) {
-        None => found("seccomp", "filters allowed"),
+        None => found("seccomp", "filters allowed: programs find RDMA netlink, `serve` is jailed"),
         Some(why) => missing("seccomp", format!("refused: {why}; the kernel needs CONFIG_SECCOMP_FILTER")),
     }
 }

@@ -269,12 +269,15 @@ pub struct Serve {
     /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,
+    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
+    #[arg(long)]
+    pub no_direct_copies: bool,
     /// A function (0 is the PF) and the socket it is to be plugged in at; for several functions, several times
     #[arg(long = "plug", required_unless_present = "links", value_name = "FUNCTION=SOCKET")]
     pub plugs: Vec<PlugAt>,
     /// Where the node's wire leads, several times for several: dgram:LOCAL,PEER (raw frames on a unix datagram socket),
-    /// stream:listen:PATH or stream:connect:PATH, udp:[ADDRESS][,peer=ADDRESS] (RoCE v2 on UDP port 4791), node:DIR (another node of
-    /// this host)
+    /// stream:listen:PATH or stream:connect:PATH, udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either
+    /// address may be left out), node:DIR (another node of this host)
     #[arg(long = "link", value_name = "LINK")]
     pub links: Vec<LinkSpec>,
     /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7
@@ -283,6 +286,9 @@ pub struct Serve {
     /// Break the functions on purpose: wrong-health[=fatal], stuck-command[=OPCODE] or lost-interrupt[=VECTOR]
     #[arg(long, value_name = "HOW")]
     pub misbehave: Option<Misbehaviour>,
+    /// Keep system calls and capabilities that serving does not need, to debug the server
+    #[arg(long)]
+    pub no_jail: bool,
 }
 
 /// A function and its socket.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use devmodel::serve::{Function, Misbehaving, Plug};
+use node::runtime::jail::{self, Jail, Needs, Role};
 use node::runtime::link::Uplink;
 use node::runtime::{Node, NodeError, NodeOptions, ServedFunction, Signals};
 
@@ -18,11 +19,17 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Ok(signals) => signals,
         Err(e) => return fail(1, format!("cannot hold signals back: {e}")),
     };
-    let options = serve.identity.over(NodeOptions { vfs: serve.vfs, ..NodeOptions::default() });
+    let jail = jail(serve);
+    let base =
+        NodeOptions { vfs: serve.vfs, no_direct_copies: serve.no_direct_copies, ..NodeOptions::default() };
+    let options = serve.identity.over(base);
     let node = match place::open(&serve.node.path(), &options) {
         Ok(node) => node,
         Err(e) => return fail(1, e),
     };
+    if let Ok(jail) = &jail {
+        jail.build(Needs::new(&node, &serve.links));
+    }
     let mut plugs = Vec::new();
     for at in &serve.plugs {
         match plug(&node, at, serve) {
@@ -36,18 +43,34 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Err(NodeError::OutletHeld { .. }) if serve.links.is_empty() => None,
         Err(e) => return fail(1, e),
     };
+    let jailed = match jail.as_ref().map(Jail::close) {
+        Ok(Ok(threads)) => format!("jailed: {threads} threads and an asker"),
+        Ok(Err(e)) => return fail(1, format!("cannot go to jail ({e}); --no-jail serves without")),
+        Err(why) => format!("not jailed: {why}"),
+    };
     for (at, plug) in serve.plugs.iter().zip(&plugs) {
         say_line!("iron{} at {}", at.function, plug.path().display());
     }
     for link in &serve.links {
         say_line!("linked by {link}");
     }
+    say_line!("{jailed}");
     let _ = std::io::stdout().flush();
     signals.wait();
     for link in uplink.iter().flat_map(Uplink::status) {
         say_line!("{link}");
     }
     ExitCode::SUCCESS
+}
+
+/// What the threads go to jail in, or why they do not.
+#[allow(unsafe_code)]
+fn jail(serve: &Serve) -> Result<Jail, String> {
+    if serve.no_jail {
+        return Err("as asked".into());
+    }
+    // SAFETY: the process has begun just now: one thread, which has opened nothing.
+    unsafe { Jail::prepare() }.map_err(|e| format!("the kernel refuses: {e}"))
 }
 
 fn plug(node: &Arc<Node>, at: &PlugAt, serve: &Serve) -> Result<Plug, String> {
@@ -57,5 +80,7 @@ fn plug(node: &Arc<Node>, at: &PlugAt, serve: &Serve) -> Result<Plug, String> {
         None => Arc::new(function),
     };
     let path = at.path.display();
-    Plug::new(&at.path, function).map_err(|e| format!("cannot serve iron{} at {path}: {e}", at.function))
+    let enter = || jail::enter(Role::Client);
+    Plug::after(&at.path, function, enter)
+        .map_err(|e| format!("cannot serve iron{} at {path}: {e}", at.function))
 }

@@ -88,8 +88,12 @@ fn the_program_sees_the_devices_in_every_place_tools_look() {
     let numbers =
         bench.sh("stat -c '%t:%T' /dev/infiniband/uverbs2; cat /sys/class/infiniband_verbs/uverbs2/dev");
     assert_eq!(numbers, "1:3\n1:3\n");
-    let path = bench.sh("realpath /sys/class/infiniband/iron2/device");
-    assert!(path.trim().ends_with("0000:c1:00.2"), "{path}");
+    let path = bench.sh("realpath /sys/class/infiniband/iron2/device /sys/bus/pci/devices/0000:c1:00.2");
+    let (device, function) = path.trim().split_once('\n').expect("two paths");
+    // As hwloc tells which PCI device a verbs device belongs to.
+    assert!(device == function && device.ends_with("/pci0000:00/0000:c1:00.2"), "{path}");
+    let link = bench.sh("readlink /sys/class/infiniband/iron2");
+    assert!(link.contains("/devices/") && link.contains("/pci0000:00/0000:c1:00.2/infiniband/"), "{link}");
     let drivers = bench.sh("echo $RDMAV_DRIVERS; cat /etc/libibverbs.d/ironverbs.driver 2>/dev/null || true");
     let stem = bench.node.join("lib/libironverbs").display().to_string();
     assert!(drivers.lines().all(|l| l.ends_with(&stem)), "{drivers}");
@@ -98,7 +102,8 @@ fn the_program_sees_the_devices_in_every_place_tools_look() {
 #[test]
 fn what_the_host_has_is_still_there() {
     let bench = Bench::new("keeps");
-    for place in ["/sys/class", "/sys/class/net", "/sys/bus/pci/devices", "/dev", "/dev/shm"] {
+    for place in ["/sys/devices", "/sys/class", "/sys/class/net", "/sys/bus/pci/devices", "/dev", "/dev/shm"]
+    {
         let Ok(entries) = fs::read_dir(place) else { continue };
         let inside = bench.sh(&format!("ls -a {place}"));
         for name in entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()) {

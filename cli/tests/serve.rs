@@ -321,6 +321,110 @@ fn a_server_goes_on_when_nobody_reads_what_it_says() {
     assert!(status.success() && why.is_empty(), "{status}: {why}");
 }
 
+/// Fields of `/proc/PID/status` of all threads of a process, and of all of its children.
+fn threads(pid: u32) -> Vec<(String, String)> {
+    let field = |status: &str, name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_string()).unwrap()
+    };
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let task = task.unwrap().path();
+        let status = fs::read_to_string(task.join("status")).unwrap();
+        found.push((field(&status, "Name:"), field(&status, "Seccomp:")));
+        for child in fs::read_to_string(task.join("children")).unwrap().split_whitespace() {
+            found.extend(threads(child.parse().unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn all_threads_are_in_jail_and_its_asker_goes_with_the_server() {
+    let link = Scratch::new();
+    fs::create_dir_all(link.dir()).unwrap();
+    let link = format!("dgram:{0}/a,{0}/b", link.dir().display());
+    let mut served = Served::with(&["--link", &link]);
+    let (_guest, _program) = served.pair();
+    let found = threads(served.process.id());
+    let expected =
+        ["ironverbs", "ironverbs", "ironverbs-asker", "ironverbs-link", "ironverbs-link", "vfio-user"];
+    assert_eq!(found, expected.map(|name| (name.to_string(), "2".to_string())));
+    served.signal("TERM");
+    assert!(served.process.wait().unwrap().success());
+    // It has the other end of this open.
+    let mut why = String::new();
+    served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+    assert_eq!(why, "");
+}
+
+#[test]
+fn a_server_that_is_to_be_debugged_is_not_in_jail() {
+    let served = Served::with(&["--no-jail"]);
+    let (_guest, _program) = served.pair();
+    let found = threads(served.process.id());
+    assert!(found.iter().all(|(_, filters)| filters == "0"), "{found:?}");
+}
+
+/// Makes the main thread of a process, which sleeps in a system call, execute a program next, as a fault that somebody uses would.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn break_out(pid: u32) {
+    let pid = pid as libc::pid_t;
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: a process of the test's own; its registers are plain integers.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, pid, none, none), 0);
+        assert_eq!(libc::waitpid(pid, none.cast(), 0), pid);
+        let mut registers: libc::user_regs_struct = std::mem::zeroed();
+        assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, pid, none, &raw mut registers), 0);
+        // The instruction by which it sleeps, once more: two bytes long.
+        registers.rip -= 2;
+        registers.rax = libc::SYS_execve as u64;
+        registers.orig_rax = u64::MAX;
+        assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, pid, none, &raw const registers), 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, pid, none, none), 0);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_server_that_breaks_out_ends_and_its_neighbours_go_on() {
+    let mut served = Served::new();
+    let (guest, program) = served.pair();
+    break_out(served.process.id());
+    let status = served.process.wait().unwrap();
+    let mut why = String::new();
+    served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+    assert_eq!(status.code(), Some(159), "{status}: {why}");
+    assert!(why.contains("the main thread refuses system call 59") && why.lines().count() == 1, "{why}");
+    let to = SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() };
+    program.post(1, to, &[program.sge(0, 8)]).unwrap();
+    let completion = program.wait(SOON).expect("a completion");
+    assert!(is_peer_gone(completion.status), "{completion:?}");
+    drop((guest, program));
+    served.process = start(&served.scratch, &[]);
+    let (guest, program) = served.pair();
+    let to = SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() };
+    guest.post(1, to, &[guest.sge(0, 8)]).unwrap();
+    done(&guest);
+}
+
+#[test]
+fn it_says_whether_it_is_in_jail() {
+    for (more, expected) in
+        [(&[][..], "jailed: 4 threads and an asker"), (&["--no-jail"], "not jailed: as asked")]
+    {
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.dir()).unwrap();
+        let mut process = command(&scratch, more).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let said: Vec<String> = lines.take(2).map(Result::unwrap).collect();
+        drop(Served { scratch, process });
+        assert_eq!(said.get(1).map(String::as_str), Some(expected));
+    }
+}
+
 #[test]
 fn wrong_words_are_one_line() {
     for words in [

@@ -22,7 +22,7 @@ pub struct Config {
 /// Whom a MAD of another process' connection must find: the process and its id there, or its QP.
 pub(crate) type Remote = (u64, u32);
 
-/// All connections of one process on one function; see the [crate](crate).
+/// All connections of one process on one function; see the [crate].
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) config: Config,

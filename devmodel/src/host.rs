@@ -3,16 +3,14 @@
 //! A [`Host`] is one runner's view: the memory it can reach, the interrupts it can raise and the other parties of the
 //! node it can wake. The model calls nothing else.
 
+pub use sync::Party;
+
 /// Requester id: the function (0 is the PF, `i` is VF `i`) that a transfer or an interrupt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rid(pub u8);
 
 /// A bus address. The host decides what its bits mean; the model only adds offsets to it.
 pub type Iova = u64;
-
-/// Who drives the node: a process, a server for guests, a test. Never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Party(pub u16);
 
 /// The host refused a transfer: nothing is mapped there, or not for this function, or its owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,5 +126,26 @@ pub trait Host {
     /// everything happens the same at every run.
     fn entropy(&mut self) -> [u64; 2] {
         [0; 2]
+    }
+}
+
+/// Whoever drives the model takes its locks.
+impl sync::Contender for dyn Host + '_ {
+    #[inline]
+    fn party(&self) -> Party {
+        Host::party(self)
+    }
+    #[inline]
+    fn steady(&self) -> Option<Party> {
+        Host::steady(self)
+    }
+    fn barrier(&mut self) {
+        Host::barrier(self);
+    }
+    fn alive(&mut self, party: Party) -> bool {
+        Host::alive(self, party)
+    }
+    fn relax(&mut self, holder: Party, times: u32) -> bool {
+        Host::relax(self, holder, times)
     }
 }

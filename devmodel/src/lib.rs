@@ -21,6 +21,7 @@ pub mod wire;
 
 pub use config::{Config, LinkLayer, Profile};
 pub use subnet::PORT_CAPABILITIES;
+pub use sync::laboratory;
 
 use region::{Func, Region, Sync};
 

@@ -189,7 +189,7 @@ fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Resu
             return Err(Error::Timeout { what: "initialization of the firmware".into(), waited: timeout });
         }
         transport.idle();
-        std::thread::sleep(Duration::from_millis(1));
+        transport.nap(Duration::from_millis(1));
     }
     let revision = (bar.read32(CMDIF_REV) >> 16) as u16;
     if revision != INTERFACE {

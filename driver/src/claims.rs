@@ -98,7 +98,7 @@ impl Shared {
                 return Err(Error::Timeout { what, waited: timeout });
             }
             self.transport.idle();
-            std::thread::sleep(Duration::from_micros(200));
+            self.transport.nap(Duration::from_micros(200));
         }
         Ok(FunctionLock(self))
     }

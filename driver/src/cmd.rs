@@ -224,7 +224,7 @@ impl CommandQueue {
                 return Err(self.timed_out(format!("a free command slot for {op:?}")));
             }
             self.transport.idle();
-            std::thread::sleep(Duration::from_micros(50));
+            self.transport.nap(Duration::from_micros(50));
         }
     }
 
@@ -286,7 +286,7 @@ impl CommandQueue {
             match polls < SPINS {
                 true => std::hint::spin_loop(),
                 false if polls % SPINS == 0 && is_gone(&self.bar) => return Err(Error::Gone),
-                false => std::thread::sleep(Duration::from_micros(20)),
+                false => self.transport.nap(Duration::from_micros(20)),
             }
         }
         let mut bytes = [0; CmdQueueEntry::SIZE];

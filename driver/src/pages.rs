@@ -126,7 +126,7 @@ impl PageSupply<'_> {
             if begin.elapsed() > PATIENCE {
                 return Err(Error::Timeout { what: "the supplier of pages".into(), waited: PATIENCE });
             }
-            std::thread::sleep(Duration::from_micros(200));
+            self.transport.nap(Duration::from_micros(200));
         }
         let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
         let pages = mem.len().div_ceil(PAGE_SIZE) as u32;

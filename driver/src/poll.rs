@@ -174,6 +174,18 @@ pub struct QpTable {
     root: Vec<Option<Box<Branch>>>,
     /// SRQs of XRC: their receives complete here whatever target QP they came by.
     srqs: Vec<Arc<SharedReceives>>,
+    /// Work queues by user index: frames that were spread by a hash name them by nothing else.
+    wqs: Vec<WqSlot>,
+}
+
+/// A user index of work queues.
+#[derive(Default)]
+enum WqSlot {
+    #[default]
+    Free,
+    /// The queue is being created.
+    Claimed,
+    Taken(Arc<QpQueues>),
 }
 
 type Branch = [Option<Box<Leaf>>; 256];
@@ -208,10 +220,49 @@ impl QpTable {
         self.srqs.retain(|srq| srq.srqn != srqn);
     }
 
+    /// A user index for a work queue that is about to be created.
+    pub fn claim_wq(&mut self) -> u32 {
+        let free = self.wqs.iter().position(|slot| matches!(slot, WqSlot::Free));
+        let index = free.unwrap_or(self.wqs.len());
+        if index == self.wqs.len() {
+            self.wqs.push(WqSlot::Free);
+        }
+        self.wqs[index] = WqSlot::Claimed;
+        index as u32
+    }
+
+    /// Enters a work queue, under its number too: its failed receives name that.
+    pub fn insert_wq(&mut self, index: u32, wq: Arc<QpQueues>) {
+        if let Some(slot) = self.wqs.get_mut(index as usize) {
+            *slot = WqSlot::Taken(wq.clone());
+            self.insert(wq);
+        }
+    }
+
+    /// Gives a user index back, and removes the work queue that has it.
+    pub fn remove_wq(&mut self, index: u32) {
+        let slot = self.wqs.get_mut(index as usize).map(std::mem::take);
+        if let Some(WqSlot::Taken(wq)) = slot {
+            self.remove(wq.qpn);
+        }
+        while matches!(self.wqs.last(), Some(WqSlot::Free)) {
+            self.wqs.pop();
+        }
+    }
+
+    /// The work queue that a CQE names by its user index, if it is of a frame that a hash spread.
+    fn wq(&self, cqe: &Cqe64) -> Option<&QpQueues> {
+        match self.wqs.get((cqe.srqn_uidx() & 0xff_ffff) as usize) {
+            Some(WqSlot::Taken(wq)) if is_spread(cqe) => Some(wq),
+            _ => None,
+        }
+    }
+
     /// The shared queue whose receive a CQE completes: that of its QP, or the one it names itself (XRC).
     pub fn shared(&self, cqe: &Cqe64) -> Option<&Arc<SharedReceives>> {
         match self.get(cqe.qpn().0) {
             Some(qp) => qp.srq.as_ref(),
+            None if is_spread(cqe) => None,
             None => self.srq(cqe.srqn_uidx() & 0xff_ffff),
         }
     }
@@ -243,6 +294,12 @@ impl QpTable {
             self.root.pop();
         }
     }
+}
+
+/// Whether a CQE is of a frame that a hash spread over work queues: flows to these have no tag, which is what the CQE has in
+/// the place of a QP number; and no QP has number 0.
+pub fn is_spread(cqe: &Cqe64) -> bool {
+    cqe.qpn().0 == 0 && cqe.opcode() == CqeOpcode::RespSend
 }
 
 /// The work completion a CQE means, in its place. False: it names a QP that is not there (any more), or is none.
@@ -330,10 +387,17 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; or one
-/// that a receive queue of raw packets flushed, whose CQE has the QP's number as user index.
+/// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; one of a work
+/// queue; or one that a receive queue of raw packets flushed, whose CQE has the QP's number as user index.
 #[cold]
 fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
+    if is_spread(cqe) {
+        let wq = table.wq(cqe)?;
+        let mut wc = Completion { qpn: wq.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
+        message(cqe, &mut wc);
+        received(wq, cqe, &mut wc);
+        return Some(wc);
+    }
     let index = cqe.srqn_uidx() & 0xff_ffff;
     let Some(srq) = table.srq(index) else {
         let qp = table.get(index).filter(|qp| qp.raw && cqe.opcode() == CqeOpcode::RespErr)?;
@@ -529,6 +593,30 @@ mod tests {
             }
         }
         assert_eq!((qp.sq.done(), qp.rq.done()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_frame_that_a_hash_spread_finds_its_work_queue_by_user_index() {
+        let mut table = QpTable::default();
+        let (first, second) = (queues(0xc0_0001), queues(0xc0_0002));
+        assert_eq!((table.claim_wq(), table.claim_wq()), (0, 1));
+        let mut frame = cqe(CqeOpcode::RespSend, 0, 0);
+        frame.set().srqn_uidx(1);
+        assert_eq!(convert(&table, &frame), None, "claimed, and not there yet");
+        table.insert_wq(0, first);
+        table.insert_wq(1, second.clone());
+        second.rq.put(0, 77);
+        second.rq.publish(1);
+        let wc = convert(&table, &frame).unwrap();
+        assert_eq!((wc.wr_id, wc.qpn, wc.status, wc.byte_len), (77, 0xc0_0002, WcStatus::Success, 9));
+        frame.set().srqn_uidx(2);
+        assert_eq!(convert(&table, &frame), None, "nobody's");
+        table.remove_wq(0);
+        assert!(table.get(0xc0_0001).is_none() && table.get(0xc0_0002).is_some());
+        assert_eq!(table.claim_wq(), 0, "given again");
+        table.remove_wq(1);
+        table.remove_wq(0);
+        assert!(table.wqs.is_empty() && table.root.is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::{
     dma::{DmaRing, SpinGuard, copy_from_caller, few_from_caller},
     error::PostError,
+    poll::RecvTracker,
     umr::Change,
     verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
 };
@@ -497,28 +498,40 @@ impl Qp {
 
     #[inline(always)]
     fn receive(&self, queue: &mut RecvQueue, wr: &RecvWr<'_>) -> Result<(), i32> {
-        if wr.sge.len() > queue.max_sge || !self.may_receive() {
+        if !self.may_receive() {
             return Err(libc::EINVAL);
         }
-        if queue.number.wrapping_sub(self.queues.rq.done()) >= queue.max_wr {
-            // Without a receive queue of its own it takes none here.
-            return Err(if queue.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
+        queue.put(&self.queues.rq, wr)
+    }
+}
+
+impl RecvQueue {
+    /// Writes a receive behind those posted, and notes it for who polls. EINVAL: pieces that the queue cannot have;
+    /// ENOMEM: it is full.
+    #[inline(always)]
+    pub fn put(&mut self, tracker: &RecvTracker, wr: &RecvWr<'_>) -> Result<(), i32> {
+        if wr.sge.len() > self.max_sge {
+            return Err(libc::EINVAL);
+        }
+        if self.number.wrapping_sub(tracker.done()) >= self.max_wr {
+            // Without a receive queue of its own a QP takes none here.
+            return Err(if self.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
         }
         let mut segment = 0;
         for sge in wr.sge.iter().filter(|sge| sge.length != 0) {
             if u64::from(sge.length) > MAX_RECEIVE {
                 return Err(libc::EINVAL);
             }
-            queue.ring.put_segment(queue.number, segment, data_segment(sge).as_bytes());
+            self.ring.put_segment(self.number, segment, data_segment(sge).as_bytes());
             segment += 1;
         }
-        if segment < queue.segments {
+        if segment < self.segments {
             let mut end = DataSeg::zeroed();
             end.set().lkey(INVALID_LKEY);
-            queue.ring.put_segment(queue.number, segment, end.as_bytes());
+            self.ring.put_segment(self.number, segment, end.as_bytes());
         }
-        self.queues.rq.put(queue.number, wr.wr_id);
-        queue.number = queue.number.wrapping_add(1);
+        tracker.put(self.number, wr.wr_id);
+        self.number = self.number.wrapping_add(1);
         Ok(())
     }
 }

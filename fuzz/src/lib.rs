@@ -1,21 +1,27 @@
-//! What hostile input may do to the model: nothing but what the interface defines.
+//! What hostile input may do: nothing but what the interface defines.
 //!
-//! Each target takes any bytes, turns them into commands, work requests, packets or vfio-user messages for function 1, lets the chip work and
-//! some time pass, and then asserts that functions 2 and 3 still serve each other as before. A panic anywhere is a
-//! finding by itself. The targets start from one state, restored for every input, so an input always does the same.
+//! Most targets take any bytes, turn them into commands, work requests, packets or vfio-user messages for function 1, let the chip work and
+//! some time pass, and then assert that functions 2 and 3 still serve each other as before. Two are about the node: any bytes in its file, and
+//! what a launched program says to its supervisor. A panic anywhere is a finding by itself. Targets start from one state, restored for
+//! every input; those about the chip do the same for an input each time, those about the node may depend on the system's timing.
 #![deny(unsafe_code)]
 
 mod bytes;
 mod command;
 mod ethernet;
+mod launched;
+mod node_file;
 mod packet;
 mod routed;
+mod scratch;
 mod stage;
 mod vfio_user;
 mod wqe;
 
 pub use command::command_mailbox;
 pub use ethernet::ethernet;
+pub use launched::launched;
+pub use node_file::node_file;
 pub use packet::packet;
 pub use routed::routed;
 pub use vfio_user::vfio_user;

@@ -1,46 +1,91 @@
-//! The fuzz targets with seeded random input: what `cargo test` can run without libFuzzer.
+//! The fuzz targets with the inputs kept in `fuzz/corpus` and with seeded random ones: what `cargo test` can run without libFuzzer.
 
+use std::{
+    fs, panic,
+    path::Path,
+    sync::{
+        Once,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 use tests::bed::Chaos;
 
-/// Inputs per target.
+/// Random inputs for a target.
 const INPUTS: u64 = 400;
 
-fn run(target: fn(&[u8])) {
-    for seed in 1..=INPUTS {
+/// Panics there were in any thread. Some are caught before they get here, and findings all the same.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+fn try_one(target: fn(&[u8]), input: &[u8], name: &str) {
+    static COUNT: Once = Once::new();
+    COUNT.call_once(|| {
+        let tell = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANICS.fetch_add(1, Relaxed);
+            tell(info);
+        }));
+    });
+    let before = PANICS.load(Relaxed);
+    let result = panic::catch_unwind(|| target(input));
+    assert!(result.is_ok() && PANICS.load(Relaxed) == before, "input {name}");
+}
+
+/// Runs `target`, whose inputs are kept under `name`.
+fn run(name: &str, target: fn(&[u8]), inputs: u64) {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let mut files: Vec<_> = fs::read_dir(&kept)
+        .expect("inputs that were kept")
+        .map(|file| file.expect("a file").path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no inputs in {}", kept.display());
+    for file in files {
+        try_one(target, &fs::read(&file).expect("an input"), &file.display().to_string());
+    }
+    for seed in 1..=inputs {
         let mut random = Chaos { seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), ..Chaos::default() };
         let len = random.draw() as usize % 800;
         let input: Vec<u8> = (0..len).map(|_| (random.draw() >> 32) as u8).collect();
-        let result = std::panic::catch_unwind(|| target(&input));
-        assert!(result.is_ok(), "input of seed {seed}");
+        try_one(target, &input, &format!("of seed {seed}"));
     }
 }
 
 #[test]
 fn commands_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::command_mailbox);
+    run("command_mailbox", ironverbs_fuzz::command_mailbox, INPUTS);
 }
 
 #[test]
 fn work_requests_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::wqe);
+    run("wqe", ironverbs_fuzz::wqe, INPUTS);
 }
 
 #[test]
 fn net_devices_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::ethernet);
+    run("ethernet", ironverbs_fuzz::ethernet, INPUTS);
 }
 
 #[test]
 fn packets_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::packet);
+    run("packet", ironverbs_fuzz::packet, INPUTS);
 }
 
 #[test]
 fn routed_packets_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::routed);
+    run("routed", ironverbs_fuzz::routed, INPUTS);
 }
 
 #[test]
 fn messages_of_any_bytes_leave_others_alone() {
-    run(ironverbs_fuzz::vfio_user);
+    run("vfio_user", ironverbs_fuzz::vfio_user, INPUTS);
+}
+
+#[test]
+fn node_files_of_any_bytes_are_refused_or_work() {
+    run("node_file", ironverbs_fuzz::node_file, INPUTS);
+}
+
+#[test]
+fn launched_programs_of_any_calls_are_answered_and_gone() {
+    run("launched", ironverbs_fuzz::launched, INPUTS / 4);
 }

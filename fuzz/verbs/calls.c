@@ -184,9 +184,9 @@ void call_address(void)
 void call_unusual(void)
 {
     int ctx = below(DEVICES);
-    struct object *pd = some(PD, ctx), *cq = some(CQ, ctx), *qp = some(QP, ctx);
+    struct object *qp = some(QP, ctx);
     errno = 0;
-    switch (below(5)) {
+    switch (below(4)) {
     case 0:
         if (qp) {
             struct { struct ibv_flow_attr attr; struct ibv_flow_spec_eth eth; } rule = {
@@ -198,22 +198,14 @@ void call_unusual(void)
                 judge(CLOSE, ibv_destroy_flow(flow));
         }
         break;
-    case 1:
-        if (pd && cq) {
-            struct ibv_wq_init_attr attr = { .wq_type = odd(IBV_WQT_RQ), .max_wr = odd(16), .max_sge = odd(1), .pd = pd->p, .cq = cq->p };
-            struct ibv_wq *wq = ibv_create_wq(context(ctx), &attr);
-            if (judge_pointer(CREATE_WQ, wq))
-                judge(CLOSE, ibv_destroy_wq(wq));
-        }
-        break;
-    case 2: {
+    case 1: {
         struct ibv_counters_init_attr attr = { .comp_mask = one_in(4) ? 1 : 0 };
         struct ibv_counters *counters = ibv_create_counters(context(ctx), &attr);
         if (judge_pointer(CREATE_COUNTERS, counters))
             judge(CLOSE, ibv_destroy_counters(counters));
         break;
     }
-    case 3:
+    case 2:
         if (qp) {
             struct ibv_ece ece = { .vendor_id = odd(0), .options = odd(0) };
             int error = one_in(2) ? ibv_query_ece(qp->p, &ece) : ibv_set_ece(qp->p, &ece);

@@ -11,13 +11,16 @@
 
 // --- objects (objects.c) --------------------------------------------------------------------------------------------
 
-enum kind { CTX, PD, TD, PARENT, MR, MW, DM, CHANNEL, CQ, SRQ, XRCD, QP, AH, KINDS };
+enum kind { CTX, PD, TD, PARENT, MR, MW, DM, CHANNEL, CQ, SRQ, XRCD, QP, AH, WQ, TABLE, FLOW, KINDS };
+
+// Most that one object is made of: the entries of a table of work queues.
+enum { HOLDS = 8 };
 
 // What a call made. `users` are objects that were made of it and hold it: closing it meanwhile must give EBUSY.
 struct object {
     enum kind kind;
     void *p;
-    struct object *of[4];
+    struct object *of[HOLDS];
     int users;
     // Windows may have been bound to it, and nobody here knows which still are: closing may give EBUSY or not.
     bool maybe_held;
@@ -32,6 +35,8 @@ extern struct object *objects[256];
 extern int number_of_objects;
 
 struct object *keep(enum kind kind, void *p, int ctx, struct object *a, struct object *b, struct object *c, struct object *d);
+// `held` is one more that `o` was made of.
+void hold(struct object *o, struct object *held);
 // A random object of a kind, of device `ctx` unless that is -1; NULL if there is none.
 struct object *some(enum kind kind, int ctx);
 // A PD or a parent domain, as a PD.
@@ -58,7 +63,7 @@ enum call {
     QUERY, ALLOC_PD, ALLOC_TD, ALLOC_PARENT, REG_MR, REREG_MR, ADVISE_MR, NULL_MR, DMABUF_MR, DM_MR, ALLOC_MW, BIND_MW,
     ALLOC_DM, COPY_DM, CREATE_CHANNEL, CREATE_CQ, CREATE_CQ_EX, RESIZE_CQ, MODIFY_CQ, REQ_NOTIFY, START_POLL,
     CREATE_SRQ, MODIFY_SRQ, SRQ_NUM, OPEN_XRCD, CREATE_QP, OPEN_QP, MODIFY_QP, QUERY_QP, RATE_LIMIT, ATTACH, DETACH, CREATE_AH,
-    CREATE_FLOW, CREATE_WQ, CREATE_COUNTERS, ECE, POST_SEND, POST_RECV, WR_COMPLETE, GET_EVENT, POLLED, SUCCEEDED, CLOSE, CALLS
+    CREATE_FLOW, CREATE_WQ, MODIFY_WQ, CREATE_TABLE, CREATE_COUNTERS, ECE, POST_SEND, POST_RECV, WR_COMPLETE, GET_EVENT, POLLED, SUCCEEDED, CLOSE, CALLS
 };
 
 // Ends the program if the call's documentation does not know `error`; 0 is success.
@@ -84,6 +89,7 @@ void call_memory(void);
 void call_query(void);
 void call_cq(void);
 void call_srq(void);
+void call_wq(void);
 void call_qp(void);
 void call_address(void);
 void call_unusual(void);

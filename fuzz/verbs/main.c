@@ -77,10 +77,11 @@ static int descriptors(void)
 }
 
 static const struct { const char *name; void (*call)(void); int weight; } calls[] = {
-    { "memory", call_memory, 8 }, { "query", call_query, 1 },     { "cq", call_cq, 6 },
-    { "srq", call_srq, 4 },       { "qp", call_qp, 10 },          { "address", call_address, 3 },
-    { "unusual", call_unusual, 2 }, { "send", call_post_send, 14 }, { "recv", call_post_recv, 10 },
-    { "poll", call_poll, 14 },    { "wr", call_wr, 6 },           { "events", call_events, 3 },
+    { "memory", call_memory, 8 }, { "query", call_query, 1 },       { "cq", call_cq, 6 },
+    { "srq", call_srq, 4 },       { "wq", call_wq, 6 },             { "qp", call_qp, 10 },
+    { "address", call_address, 3 }, { "unusual", call_unusual, 2 }, { "send", call_post_send, 14 },
+    { "recv", call_post_recv, 10 }, { "poll", call_poll, 14 },      { "wr", call_wr, 6 },
+    { "events", call_events, 3 },
 };
 
 static void close_one(void)

@@ -4,15 +4,28 @@
 struct object *objects[256];
 int number_of_objects;
 
+void hold(struct object *o, struct object *held)
+{
+    if (!held)
+        return;
+    for (int i = 0; i < HOLDS; i++)
+        if (!o->of[i]) {
+            o->of[i] = held;
+            held->users++;
+            return;
+        }
+    abort();
+}
+
 struct object *keep(enum kind kind, void *p, int ctx, struct object *a, struct object *b, struct object *c, struct object *d)
 {
     struct object *o = calloc(1, sizeof(*o));
     if (!o)
         abort();
-    *o = (struct object){ .kind = kind, .p = p, .ctx = ctx, .of = { a, b, c, d } };
+    *o = (struct object){ .kind = kind, .p = p, .ctx = ctx };
+    struct object *of[] = { a, b, c, d };
     for (int i = 0; i < 4; i++)
-        if (o->of[i])
-            o->of[i]->users++;
+        hold(o, of[i]);
     objects[number_of_objects++] = o;
     return o;
 }
@@ -57,13 +70,16 @@ static int close_by_kind(struct object *o)
     case SRQ: return ibv_destroy_srq(o->p);
     case XRCD: return ibv_close_xrcd(o->p);
     case QP: return ibv_destroy_qp(o->p);
+    case WQ: return ibv_destroy_wq(o->p);
+    case TABLE: return ibv_destroy_rwq_ind_table(o->p);
+    case FLOW: return ibv_destroy_flow(o->p);
     case AH: return ibv_destroy_ah(o->p);
     default: return ibv_close_device(o->p);
     }
 }
 
 static const char *const names[KINDS] = { "context", "PD", "TD", "parent domain", "MR", "MW", "DM", "channel", "CQ", "SRQ",
-                                          "XRCD", "QP", "AH" };
+                                          "XRCD", "QP", "AH", "WQ", "indirection table", "flow" };
 
 void close_object(struct object *o)
 {
@@ -78,7 +94,7 @@ void close_object(struct object *o)
         finding("closing a %s that nothing holds: expected 0, found %d", names[o->kind], error);
     if (error)
         return;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < HOLDS; i++)
         if (o->of[i])
             o->of[i]->users--;
     for (int i = 0; i < number_of_objects; i++) {

@@ -79,7 +79,7 @@ void call_post_send(void)
 
 void call_post_recv(void)
 {
-    struct object *srq = some(SRQ, -1), *qp = some(QP, -1), *o = srq && one_in(3) ? srq : qp;
+    struct object *srq = some(SRQ, -1), *wq = some(WQ, -1), *qp = some(QP, -1), *o = srq && one_in(3) ? srq : wq && one_in(3) ? wq : qp;
     enum { MOST = 8 };
     struct ibv_recv_wr list[MOST], *bad = NULL;
     struct ibv_sge sges[MOST][5];
@@ -91,7 +91,9 @@ void call_post_recv(void)
         for (int s = 0; s < 5; s++)
             sges[i][s] = piece(o);
     }
-    int error = o->kind == SRQ ? ibv_post_srq_recv(o->p, list, &bad) : ibv_post_recv(o->p, list, &bad);
+    int error = o->kind == SRQ  ? ibv_post_srq_recv(o->p, list, &bad)
+                : o->kind == WQ ? ibv_post_wq_recv(o->p, list, &bad)
+                                : ibv_post_recv(o->p, list, &bad);
     // What has no receive queue has no function for it either.
     if (error == EOPNOTSUPP && o->kind == QP)
         return;

@@ -5,6 +5,7 @@ use super::runner::{Runner, Traced, trace};
 use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
+    laboratory::{Site, step},
     pipe::{Frame, Payload, step::Outbox},
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Destination,
@@ -276,9 +277,11 @@ impl Runner {
     /// A frame of `from` (`None`: from outside) waits at `to`: it runs next, unless somebody is about to run it anyway.
     #[inline]
     fn arrived(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
+        step(Site::Arrived);
         // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
         // looks once more.
         if !host.is_tended(Rid(to)) {
+            step(Site::Arrived);
             // And before we look whether `to` is locked.
             fence(SeqCst);
             if may_run(host, from, to) || !host.leave_to_users(Rid(to)) {

@@ -33,6 +33,8 @@ pub(crate) struct Machine {
     pub written: Vec<(Iova, u32)>,
     /// Addresses from here up to here are refused.
     pub hole: (Iova, Iova),
+    /// One of the programs that use a function is stopped.
+    pub has_stopped_user: bool,
 }
 
 impl Machine {
@@ -88,6 +90,9 @@ impl Host for Machine {
     fn relax(&mut self, _: Party, _: u32) -> bool {
         false
     }
+    fn has_stopped_user(&mut self, _: Rid) -> bool {
+        self.has_stopped_user
+    }
 }
 
 /// One side: a QP with its queues, a CQ, an EQ and a key for all memory.
@@ -138,8 +143,13 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(config: Config, link: Link) -> Self {
-        let mut machine =
-            Machine { memory: vec![0; MEMORY], interrupts: Vec::new(), written: Vec::new(), hole: (0, 0) };
+        let mut machine = Machine {
+            memory: vec![0; MEMORY],
+            interrupts: Vec::new(),
+            written: Vec::new(),
+            hole: (0, 0),
+            has_stopped_user: false,
+        };
         let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut machine);
         let mut free = 0x10_0000;
         let mut sides = [1, 2].map(|fid| create(&adapter, &mut machine, fid, &mut free));

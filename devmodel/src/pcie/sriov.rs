@@ -1,6 +1,10 @@
 //! Single-root I/O virtualization: the PF's capability, and VFs that come and go (PCI Express Base 5.0, 9.3.3).
 
-use super::{VF_MEMORY_OFF, config::dword, reset};
+use super::{
+    VF_MEMORY_OFF,
+    config::{dword, set_dword},
+    reset,
+};
 use crate::{
     Adapter,
     host::Host,
@@ -8,7 +12,7 @@ use crate::{
     region::{Func, FunctionSet, Patience, Sync},
 };
 use hwspec::pcie::SRIOV_CAP;
-use std::sync::atomic::Ordering::Release;
+use std::{ops::Range, sync::atomic::Ordering::Release};
 
 /// SR-IOV control, with the status register above it.
 const CONTROL: usize = SRIOV_CAP + 0x08;
@@ -81,13 +85,54 @@ impl Adapter {
         all
     }
 
-    /// Resets all VFs and takes them away. Returns the functions that were locked for it; `None` when patience ran out.
+    /// Resets all VFs and takes them away. Returns the functions that were locked for it. `None` when patience ran out: all of
+    /// them are still there, some reset.
     pub(super) fn remove_vfs(&self, host: &mut dyn Host, patience: Patience) -> Option<FunctionSet> {
-        self.functions().skip(1).rev().try_fold(0, |locked, vf| {
+        let vfs = self.vfs_there();
+        let removed = vfs.clone().rev().try_fold(0, |locked, vf| {
             // First no new frames, then the end of what is there.
             self.region().sync(vf, Sync::Present).store(0, Release);
             Some(locked | self.reset_with(host, vf, patience)?)
-        })
+        });
+        if removed.is_none() {
+            self.bring_vfs(vfs);
+        }
+        removed
+    }
+
+    /// Enables `vfs` VFs with their memory space in place of those there are: what software does by the capability's registers,
+    /// as one step. Returns the functions that were locked for it: others may have left work there meanwhile. `None` when patience
+    /// ran out: the VFs and registers are as before, but for objects of VFs, which may be gone.
+    pub fn replace_vfs(&self, host: &mut dyn Host, vfs: u8, patience: Patience) -> Option<FunctionSet> {
+        let before = self.vfs_there();
+        let mut locked = self.remove_vfs(host, patience)?;
+        let last = vfs.min(self.region().functions() - 1);
+        let mut enable = || {
+            for vf in 1..=last {
+                let mut func = Func::lock_with(self.region(), vf, host, patience)?;
+                reset::defaults(&mut func, self.config());
+                func.commit(host);
+                locked |= 1 << vf;
+            }
+            let mut pf = Func::lock_with(self.region(), 0, host, patience)?;
+            let beside = dword(&pf, NUM_VFS) & !0xffff;
+            set_dword(&mut pf, NUM_VFS, beside | u32::from(vfs));
+            let control = dword(&pf, CONTROL) & !(VF_ENABLE | VF_MSE);
+            set_dword(&mut pf, CONTROL, if vfs > 0 { control | VF_ENABLE | VF_MSE } else { control });
+            pf.commit(host);
+            Some(())
+        };
+        let enabled = enable();
+        self.bring_vfs(if enabled.is_some() { 1..last + 1 } else { before });
+        enabled.map(|()| locked | 1)
+    }
+
+    fn vfs_there(&self) -> Range<u8> {
+        1..self.functions().end
+    }
+
+    fn bring_vfs(&self, vfs: Range<u8>) {
+        vfs.for_each(|vf| self.region().sync(vf, Sync::Present).store(1, Release));
     }
 
     /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program

@@ -7,7 +7,7 @@ use crate::{
         Runner, Traced,
         rig::{Link, Rig},
     },
-    region::{Effect, Func},
+    region::{Effect, Func, SlotPayload, WireRing},
     state::{Counters, CqRow, EqRow, FunctionRow, QpFlags, QpRow},
 };
 use hwspec::{
@@ -197,6 +197,63 @@ fn a_large_write_is_one_copy_and_one_acknowledgement() {
     assert_eq!(data, [&(to, 65536)], "sixteen packets, one move");
     let sent = rig.with(1, |func| func.function().counters[Counters::TxPackets as usize]);
     assert_eq!(sent, 1);
+}
+
+/// A request of side 0 whose packet waits at side 1.
+fn waiting_at_the_peer(rig: &mut Rig, runner: &mut Runner) {
+    rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true);
+    let job = rig.doorbell(0);
+    let (near, far) = (rig.sides[0].fid, rig.sides[1].fid);
+    let held = Func::lock(rig.adapter.region(), far, &mut rig.machine);
+    runner.submit(&rig.adapter, &mut rig.machine, 1, near, job);
+    drop(held);
+}
+
+/// The acknowledgement timer of side 0 runs out.
+fn time_out(rig: &mut Rig, runner: &mut Runner) {
+    let at = rig.qp(0).ack_deadline;
+    assert_ne!(at, 0, "no timer runs");
+    runner.run(&rig.adapter, &mut rig.machine, at, rig.sides[0].fid);
+}
+
+#[test]
+fn a_lost_packet_is_sent_again_though_a_bystander_at_the_peer_is_stopped() {
+    let (mut rig, mut runner) = rig();
+    waiting_at_the_peer(&mut rig, &mut runner);
+    rig.with(1, |func| func.take_front());
+    rig.machine.has_stopped_user = true;
+    for timeout in 0.. {
+        // Others go on sending to that function, and it takes what they send.
+        rig.with(1, |func| func.has_frame().then(|| func.take_front()));
+        let ring = WireRing::of(rig.adapter.region(), rig.sides[1].fid);
+        assert!(ring.push(&mut rig.machine, &[7; 60], SlotPayload::Bytes(&[]), false));
+        time_out(&mut rig, &mut runner);
+        if rig.poll(0).is_some_and(|cqe| cqe.opcode() == CqeOpcode::Req) {
+            break;
+        }
+        assert!(timeout < 3, "it is not sent again");
+    }
+}
+
+#[test]
+fn no_retry_is_spent_while_only_one_who_is_stopped_could_take_what_waits() {
+    let (mut rig, mut runner) = rig();
+    waiting_at_the_peer(&mut rig, &mut runner);
+    rig.machine.has_stopped_user = true;
+    let held = Func::lock(rig.adapter.region(), rig.sides[1].fid, &mut rig.machine);
+    let mut now = 0;
+    for _ in 0..20 {
+        let qp = rig.adapter.region();
+        let near = Func::lock(qp, rig.sides[0].fid, &mut rig.machine);
+        now = near.get::<QpRow>(rig.sides[0].qpn).expect("the rig's QP").ack_deadline;
+        drop(near);
+        runner.run(&rig.adapter, &mut rig.machine, now, rig.sides[0].fid);
+    }
+    drop(held);
+    let link = Link::default();
+    assert_eq!(rig.qp(0).retries_left, link.retry_count);
+    runner.run(&rig.adapter, &mut rig.machine, now, rig.sides[1].fid);
+    assert_eq!(rig.poll(0).map(|cqe| cqe.opcode()), Some(CqeOpcode::Req));
 }
 
 #[test]

@@ -5,11 +5,12 @@ use crate::{
     Profile,
     host::Rid,
     identity,
-    region::{Func, Held, Outlet, OutletRing, TimerKind, WireRing},
+    region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
 };
 use hwspec::{context::QpState, cqe::CqeSyndrome};
+use std::sync::atomic::Ordering::Acquire;
 
 /// Why a work request fails: what its completion says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,14 +133,25 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     }
 
     /// Whether the peer can't answer because a program is stopped: one that holds the peer's function or its receive ring, or one
-    /// that alone can take what waits there. On a card nobody would notice that: the adapter goes on when its users do not.
+    /// that alone can take what waits there. On a card nobody would notice that: the adapter goes on when its users do not. Asked
+    /// when the acknowledgement timer ran out.
     #[cold]
     pub(crate) fn is_peer_held_up(&mut self) -> bool {
         let (Some(fid), region) = (self.peer(), self.func.region()) else { return false };
         let holders = [region.function_lock(fid).holder(), region.ring_lock(fid).holder()];
         let host = &mut self.step.host;
-        holders.into_iter().flatten().any(|party| host.is_stopped(party))
-            || WireRing::of(region, fid).waits() && host.has_stopped_user(Rid(fid))
+        if holders.into_iter().flatten().any(|party| host.is_stopped(party)) {
+            return true;
+        }
+        if !WireRing::of(region, fid).waits() {
+            return false;
+        }
+        // A user of that function who is stopped is a bystander if others take what comes there: then our packet is lost.
+        let stall = (self.q.una_psn | QpRow::STALL, region.sync(fid, region::Sync::RxHead).load(Acquire));
+        let (psn, head) = (self.q.stall_psn, self.q.stall_head);
+        (self.q.stall_psn, self.q.stall_head) = stall;
+        let is_served = psn == stall.0 && head != stall.1;
+        !is_served && host.has_stopped_user(Rid(fid))
     }
 
     /// As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.

@@ -55,7 +55,9 @@ impl Func<'_> {
                 false => self.any_of(unused, R::TABLE, free.fresh),
             };
             free.set_unused_in_block(unused & !bit);
-            let index = free.fresh - 1 - bit.trailing_zeros();
+            // A number before the first or behind the last is damage.
+            let index = free.fresh.checked_sub(1 + bit.trailing_zeros()).filter(|index| *index < rows);
+            let index = index.ok_or(Shortage::Full)?;
             self.back_along(R::TABLE, index)?;
             index
         } else {

@@ -1,12 +1,9 @@
 //! A function, locked: the only way to its rows.
 
-use super::{
-    JournalStats, Region, Sync, Table, WireRing,
-    journal::Journal,
-    lock::{Dead, Holding, Patience},
-};
+use super::{JournalStats, Patience, Region, Sync, Table, WireRing, journal::Journal};
 use crate::{
     host::{Host, Iova, Rid},
+    laboratory::{Site, step},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
@@ -21,6 +18,7 @@ use std::{
         Ordering::{Relaxed, Release},
     },
 };
+use sync::{Dead, Holding};
 
 /// A row of an object table.
 pub trait Row: Copy {
@@ -243,14 +241,14 @@ impl<'r> Func<'r> {
         if index as usize >= self.region.rows(R::TABLE) {
             return None;
         }
-        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
-        // SAFETY: in bounds; rows are plain data; we hold the lock and `&mut self`.
-        let row: &mut R = unsafe { &mut *at.cast() };
-        if row.head().live == 0 {
+        let at = self.row_of::<R>(R::TABLE, index as usize);
+        // SAFETY: in bounds; rows are plain data; we hold the lock.
+        if unsafe { &*at }.head().live == 0 {
             return None;
         }
-        self.journal.save(self.region, at, size_of::<R>());
-        Some(row)
+        self.journal.save(self.region, at.cast(), size_of::<R>());
+        // SAFETY: as above, and by `&mut self` nobody else's. Only now, for the journal has read the row by its address.
+        Some(unsafe { &mut *at })
     }
 
     /// Takes row `index` in hand, if it is allocated: to look at and change for as long as a job needs it, but not over a commit, a
@@ -409,6 +407,7 @@ impl<'r> Func<'r> {
         self.journal.commit(self.region, host, self.fid);
         let (next, head) = (self.function().rx_next, self.sync(Sync::RxHead));
         if head.load(Relaxed) != next {
+            step(Site::Ring);
             head.store(next, Release);
         }
     }

@@ -13,7 +13,10 @@
 //! do, between compiler fences: what a count tells of comes before it, and what it allows after.
 
 use super::{Memic, Region, Table, memic};
-use crate::host::{Host, Iova, Party, Rid};
+use crate::{
+    host::{Host, Iova, Party, Rid},
+    laboratory::{Site, step},
+};
 use hwspec::cqe::Cqe64;
 use std::{
     mem::offset_of,
@@ -158,8 +161,11 @@ impl Journal {
                 data: used as u32,
             });
         }
+        step(Site::Journal);
         words.undo_bytes.store((used + len.next_multiple_of(8)) as u32, Relaxed);
+        step(Site::Journal);
         words.entries.store(n as u32 + 1, Release);
+        step(Site::Journal);
         // The row is not changed before.
         compiler_fence(SeqCst);
     }
@@ -195,7 +201,9 @@ impl Journal {
                 (noted.kind, noted.len, noted.at, noted.message) = (MSIX, vector.into(), address, data);
             }
         }
+        step(Site::Journal);
         words.effects.store(n as u32 + 1, Release);
+        step(Site::Journal);
         true
     }
 
@@ -212,6 +220,7 @@ impl Journal {
             ((*noted).kind, (*noted).len, (*noted).at) = (WRITE, Cqe64::SIZE as u32, at);
         }
         *self.noted_completion(n) = Cqe64::zeroed();
+        step(Site::Journal);
         // One that is not filled in yet is carried out no more than the others: not before the commit.
         self.words().effects.store(n as u32 + 1, Release);
         Some(n)
@@ -244,9 +253,11 @@ impl Journal {
     pub(super) fn commit(&self, region: &Region, host: &mut dyn Host, fid: u8) {
         let words = self.words();
         let effects = words.effects.load(Relaxed) as usize;
+        step(Site::Journal);
         if effects == 0 {
             // The undo list goes: from here on a death takes nothing back.
             words.entries.store(0, Release);
+            step(Site::Journal);
             words.undo_bytes.store(0, Relaxed);
             // The next job begins behind it.
             compiler_fence(SeqCst);
@@ -254,6 +265,7 @@ impl Journal {
         }
         words.committed.store(1, Release);
         compiler_fence(SeqCst);
+        step(Site::Journal);
         self.carry_out(region, host, fid, effects);
         self.clear();
     }
@@ -261,6 +273,7 @@ impl Journal {
     #[inline(always)]
     fn carry_out(&self, region: &Region, host: &mut dyn Host, fid: u8, effects: usize) {
         for i in 0..effects.min(NOTED) {
+            step(Site::Effect);
             // SAFETY: bounded; the caller holds the lock; whatever the bytes are they are a `Noted`.
             let noted = unsafe { &*(&raw const (*self.0).effect).cast::<Noted>().add(i) };
             if noted.kind != WRITE {
@@ -288,6 +301,7 @@ impl Journal {
     pub(super) fn take_back(&self, region: &Region) {
         let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
         for i in (0..n).rev() {
+            step(Site::Undo);
             // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
             unsafe {
                 let e = (&raw const (*self.0).index).cast::<Entry>().add(i).read();
@@ -318,11 +332,16 @@ impl Journal {
     #[inline]
     fn clear(&self) {
         let words = self.words();
+        step(Site::Journal);
         // The undo list goes first: from here on a death takes nothing back.
         words.entries.store(0, Release);
+        step(Site::Journal);
         words.undo_bytes.store(0, Relaxed);
+        step(Site::Journal);
         words.effects.store(0, Release);
+        step(Site::Journal);
         words.committed.store(0, Release);
+        step(Site::Journal);
         compiler_fence(SeqCst);
     }
 }

@@ -146,6 +146,12 @@ impl Region {
         limits.extend(tables.flat_map(|(table, free)| {
             [free.fresh, free.used, free.head, free.tail]
                 .map(|number| ("rows of a table", number, rows(*table)))
+                .into_iter()
+                .chain([(
+                    "rows left of a block",
+                    u64::BITS - free.unused_in_block().leading_zeros(),
+                    free.fresh,
+                )])
         }));
         let wrong = limits.into_iter().find(|(_, found, most)| found > most);
         wrong.map(|(what, found, most)| {

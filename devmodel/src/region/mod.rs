@@ -13,7 +13,6 @@ mod back;
 mod func;
 mod geometry;
 mod journal;
-mod lock;
 mod look;
 pub(crate) mod memic;
 mod outlet;
@@ -28,18 +27,18 @@ pub use back::Memory;
 pub use func::{Func, Held, Row};
 pub use geometry::{Geometry, Table};
 pub use journal::{Effect, JournalStats};
-pub use lock::{Lock, Patience};
 pub use look::PortGlimpse;
 pub use memic::Memic;
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
+pub use sync::{Lock, Patience};
 
 use crate::host::{Host, Party};
 use std::{ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7211;
+const MAGIC: u64 = 0x6972_6f6e_7665_7212;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;
@@ -92,8 +91,8 @@ pub enum Sync {
 }
 
 /// Where the function's lock lies among these words, and that of its receive ring's fillers.
-const FUNCTION_LOCK: usize = 32;
-const RING_LOCK: usize = 544;
+const FUNCTION_LOCK: usize = 16;
+const RING_LOCK: usize = 536;
 
 /// [`Sync::Group`]: a QP is attached to a group.
 pub const GROUP_QP: u32 = 1;
@@ -135,6 +134,14 @@ pub enum RegionError {
     Magic {
         /// First eight bytes.
         found: u64,
+    },
+    /// Its tables have sizes that the interface cannot name.
+    #[error(
+        "the adapter's region says its tables are {found:?}, expected what an adapter can have; reset the node"
+    )]
+    Geometry {
+        /// The geometry in its header.
+        found: Geometry,
     },
 }
 
@@ -212,7 +219,11 @@ impl Region {
             return Err(RegionError::Magic { found: header.magic });
         }
         let geometry = header.geometry;
-        if !geometry.is_sane() || len < geometry.size() {
+        // Sizes are computed only of tables that can be.
+        if !geometry.is_sane() {
+            return Err(RegionError::Geometry { found: geometry });
+        }
+        if len < geometry.size() {
             return Err(RegionError::Size { expected: geometry.size(), found: len });
         }
         Ok(Self::new(base, len, geometry, memory))
@@ -405,6 +416,7 @@ impl Region {
                 drop(Func::lock_with(self, fid, host, Patience::UntilStopped)?);
                 held |= 1 << fid;
             }
+            self.function_lock(fid).free_of(host, party, || {})?;
             self.ring_lock(fid).free_of(host, party, || WireRing::of(self, fid).recount())?;
         }
         Some(held)
@@ -456,13 +468,13 @@ fn prefetch(at: *const u8) {
 #[inline(always)]
 fn prefetch_to_write(at: *const u8) {
     // The intrinsic for it asks for the line to read where the target is not said to know better. A processor that does not know
-    // it does nothing.
-    #[cfg(target_arch = "x86_64")]
+    // it does nothing. Miri runs no assembly.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint that touches nothing, whatever the address.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;
 }
 

@@ -7,9 +7,15 @@
 //!
 //! A filler may be stopped while it holds the lock, for as long as somebody likes. So each outlet has several rings, its lanes:
 //! whoever finds the filler of one stopped takes the next. Nearly always all frames go through the first.
+//!
+//! Frames of one flow, which one party at a time sends, come out in the order they went in, though the lane changes between them: no
+//! frame goes into a lane while a later lane holds one, and the first lane that holds one is taken from.
 
-use super::{Patience, Region, lock::Lock};
-use crate::host::{Host, Party};
+use super::{Lock, Patience, Region};
+use crate::{
+    host::{Host, Party},
+    laboratory::{Site, step},
+};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// One of the two.
@@ -72,7 +78,7 @@ impl<'r> OutletRing<'r> {
 
     fn lane(&self, index: usize) -> Lane<'r> {
         let size = self.region.geometry().outlet_size(self.which);
-        Lane { region: self.region, base: self.region.outlet_lane(self.which, index), size, spare: index > 0 }
+        Lane { region: self.region, base: self.region.outlet_lane(self.which, index), size, index }
     }
 
     /// Takes the lock of a lane and keeps it.
@@ -127,7 +133,10 @@ impl<'r> OutletRing<'r> {
         if !self.is_open() {
             return false;
         }
-        let pushed = self.lanes().find_map(|lane| lane.push(host, left, frame)).unwrap_or(false);
+        // Where the frames before this one may be.
+        let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
+        let mut lanes = self.lanes().skip(last);
+        let pushed = lanes.find_map(|lane| lane.push(host, left, frame)).unwrap_or(false);
         if !pushed {
             self.lane(0).word(Word::Lost).fetch_add(1, Relaxed);
         }
@@ -136,8 +145,7 @@ impl<'r> OutletRing<'r> {
 
     /// Takes the oldest frame into `frame`. For the one party that opened it.
     pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
-        let waiting = self.lanes().filter_map(|lane| Some((lane.front()?.0.now, lane)));
-        waiting.min_by_key(|(now, _)| *now).and_then(|(_, lane)| lane.pop(frame))
+        self.lanes().find_map(|lane| lane.pop(frame))
     }
 }
 
@@ -147,8 +155,8 @@ struct Lane<'r> {
     base: usize,
     /// Bytes of the ring, a power of two.
     size: usize,
-    /// Not the first: its ring has no memory before it is used.
-    spare: bool,
+    /// But for the first its ring has no memory before it is used.
+    index: usize,
 }
 
 impl<'r> Lane<'r> {
@@ -191,14 +199,16 @@ impl<'r> Lane<'r> {
         let tail = self.word(Word::Tail).load(Relaxed);
         let room = frame.len() <= MAX_FRAME
             && need <= self.size - self.used()
-            && (!self.spare || self.back(tail, need));
+            && (self.index == 0 || self.back(tail, need));
         if room {
             let mut head = [0; HEAD];
             head[..4].copy_from_slice(&(frame.len() as u32).to_le_bytes());
             head[4..6].copy_from_slice(&left.from.map_or(u16::MAX, u16::from).to_le_bytes());
             head[8..].copy_from_slice(&left.now.to_le_bytes());
             self.write(tail, &head);
+            step(Site::Outlet);
             self.write(tail.wrapping_add(HEAD as u32), frame);
+            step(Site::Outlet);
             self.word(Word::Tail).store(tail.wrapping_add(need as u32), Release);
         }
         lock.release();
@@ -231,6 +241,7 @@ impl<'r> Lane<'r> {
         frame.resize(len, 0);
         self.read(at.wrapping_add(HEAD as u32), frame);
         let need = HEAD + len.next_multiple_of(8);
+        step(Site::Outlet);
         self.word(Word::Head).store(at.wrapping_add(need as u32), Release);
         Some(left)
     }
@@ -318,6 +329,46 @@ mod tests {
     }
 
     #[test]
+    fn frames_of_one_step_keep_their_order_when_a_filler_goes_on_between_them() {
+        let region = Region::private(Geometry::SMALL);
+        let ring = OutletRing::of(&region, Outlet::Uplink);
+        ring.open(true);
+        let left = Left { from: Some(1), now: 7 };
+        let mut sender = machine(9);
+        sender.stopped.insert(1);
+        let mut sent = 0..;
+        let mut send = |n: usize| {
+            for i in sent.by_ref().take(n) {
+                assert!(ring.push(&mut sender, left, &frame(i)));
+            }
+        };
+        // The fillers of the first two lanes are thought stopped, one after the other, and go on.
+        send(2);
+        let (first, _) = ring.lane(0).lock().acquire::<dyn Host>(&mut machine(1));
+        send(2);
+        let (second, _) = ring.lane(1).lock().acquire::<dyn Host>(&mut machine(1));
+        send(2);
+        first.release();
+        send(2);
+        second.release();
+        send(2);
+        let mut came = 0..;
+        let mut take = |n: usize| {
+            for i in came.by_ref().take(n) {
+                let mut out = Vec::new();
+                assert_eq!((ring.pop(&mut out), out == frame(i)), (Some(left), true), "frame {i}");
+            }
+        };
+        take(7);
+        send(3);
+        take(6);
+        // All lanes are empty: the first is used again.
+        send(1);
+        assert!(ring.lane(0).waits());
+        take(1);
+    }
+
+    #[test]
     fn a_stopped_filler_keeps_one_lane_and_nobody_else() {
         let region = Region::private(Geometry::SMALL);
         let ring = OutletRing::of(&region, Outlet::Uplink);
@@ -328,16 +379,16 @@ mod tests {
         // One after the other is stopped with the lock of the first lane that is free.
         for stopped in 1..LANES as u16 {
             let lane = ring.lane(usize::from(stopped) - 1);
-            let _ = lane.lock().acquire(&mut machine(stopped));
+            let _ = lane.lock().acquire::<dyn Host>(&mut machine(stopped));
             others.stopped.insert(stopped);
             assert!(ring.push(&mut others, left(1 + u64::from(stopped)), &frame(usize::from(stopped) + 1)));
         }
-        let _ = ring.lane(LANES - 1).lock().acquire(&mut machine(8));
+        let _ = ring.lane(LANES - 1).lock().acquire::<dyn Host>(&mut machine(8));
         others.stopped.insert(8);
         assert!(!ring.push(&mut others, left(20), &frame(0)), "all lanes are held");
         let mut out = Vec::new();
         for i in 1..=LANES {
-            assert_eq!(ring.pop(&mut out), Some(left(i as u64)), "in the order of their times");
+            assert_eq!(ring.pop(&mut out), Some(left(i as u64)), "in the order they went in");
             assert_eq!(out, frame(i));
         }
         assert_eq!((ring.pop(&mut out), ring.lost()), (None, 1));

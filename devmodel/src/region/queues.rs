@@ -1,7 +1,10 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Sync, Table, func::Row};
-use crate::state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow};
+use crate::{
+    laboratory::{Site, step},
+    state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow},
+};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What a timer of a QP is for.
@@ -85,6 +88,7 @@ impl Func<'_> {
         }
         *self.plain_mut::<u32>(Table::Ready, tail % self.ready_rows()) = entry;
         self.function_mut(|f| &mut f.ready)[1] = tail.wrapping_add(1);
+        step(Site::Publish);
         self.sync(Sync::Ready).store(1, Relaxed);
     }
 
@@ -95,6 +99,7 @@ impl Func<'_> {
         if head == tail {
             let word = self.sync(Sync::Ready);
             if word.load(Relaxed) != 0 {
+                step(Site::Publish);
                 word.store(0, Relaxed);
             }
             return None;
@@ -299,11 +304,13 @@ impl Func<'_> {
 
     pub(super) fn publish_timer(&self) {
         let coarse = self.next_timer().map_or(0, |at| ((at >> COARSE) as u32).max(1));
+        step(Site::Publish);
         self.sync(Sync::Timer).store(coarse, Release);
     }
 
     pub(super) fn publish_ready(&self) {
         let [head, tail] = self.function().ready;
+        step(Site::Publish);
         self.sync(Sync::Ready).store((head != tail).into(), Relaxed);
     }
 

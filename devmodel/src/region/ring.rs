@@ -5,12 +5,16 @@
 //! and a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
-use super::{Func, Patience, Region, Sync, Table, lock::Holding};
-use crate::host::{Host, Iova, Rid};
+use super::{Func, Patience, Region, Sync, Table};
+use crate::{
+    host::{Host, Iova, Rid},
+    laboratory::{Site, step},
+};
 use std::sync::atomic::{
     AtomicU16,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
+use sync::Holding;
 
 /// Slots of a ring.
 pub const SLOTS: usize = 512;
@@ -199,6 +203,7 @@ impl<'r> WireRing<'r> {
         while is_there(self.region, base, next) {
             next = next.wrapping_add(1);
         }
+        step(Site::Ring);
         tail.store(next, Release);
     }
 }
@@ -237,6 +242,7 @@ impl Filler<'_> {
         if !fits || tail.wrapping_sub(head) as usize >= SLOTS {
             return false;
         }
+        step(Site::Ring);
         let slot = slot_of(self.region, self.base, tail);
         // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
         // checked above.
@@ -280,9 +286,12 @@ impl Filler<'_> {
             (*slot).pieces = count;
             (*slot).form = form;
             (*slot).short_len = short_len;
+            step(Site::Ring);
             (*slot).lap.store(lap(tail), Release);
         }
+        step(Site::Ring);
         word(Sync::RxTail).store(tail.wrapping_add(1), Release);
+        step(Site::Ring);
         true
     }
 }
@@ -349,6 +358,7 @@ impl<'r> Func<'r> {
             let slot = slot_of(region, base, next);
             let index = next as usize % SLOTS;
             next = next.wrapping_add(1);
+            step(Site::Ring);
             // SAFETY: in bounds; but for its lap, which is left alone, a slot whose frame is there belongs to the holder of the
             // function's lock, which we are, until the head passes it; `&mut self` rules out a reference from `front`.
             unsafe {
@@ -371,6 +381,7 @@ impl<'r> Func<'r> {
                         _ => (*slot).header_len = 0,
                     }
                 }
+                step(Site::Ring);
                 (*slot).payload_len = at as u32;
                 ((*slot).pieces, (*slot).form) = (0, (*slot).form & !SHORT);
             }

@@ -8,6 +8,7 @@
 use super::{Func, Region, WireRing};
 use crate::{
     host::Host,
+    laboratory::{Site, step},
     state::{QpRow, SqRow},
 };
 use std::{
@@ -34,7 +35,9 @@ impl Region {
     #[inline]
     pub(crate) fn note_sender(&self, to: u8, from: u8) {
         let (word, bit) = (self.senders(to, from / BITS), 1 << (from % BITS));
+        step(Site::Senders);
         if word.load(SeqCst) & bit == 0 {
+            step(Site::Senders);
             word.fetch_or(bit, SeqCst);
         }
     }
@@ -54,11 +57,13 @@ impl Func<'_> {
         }
         let (region, from) = (self.region(), self.fid());
         for to in others.filter(|to| region.may_refer(*to, from)) {
+            step(Site::Senders);
             region.senders(to, from / BITS).fetch_and(!(1 << (from % BITS)), SeqCst);
         }
         // Nobody puts a frame in meanwhile, so none can be on its way whose sender would be forgotten.
         let Some(filler) = WireRing::of(region, self.fid()).fill(host) else { return };
         if !self.has_frame() {
+            step(Site::Senders);
             let words = 0..region.functions().div_ceil(BITS);
             words.for_each(|word| region.senders(from, word).store(0, SeqCst));
         }

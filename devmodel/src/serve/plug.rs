@@ -36,11 +36,24 @@ pub struct Plug {
 impl Plug {
     /// Makes the socket at `path` and serves `function` there, on a thread of its own.
     pub fn new(path: &Path, function: Arc<dyn Function>) -> Result<Self, Error> {
+        Self::after(path, function, || {})
+    }
+
+    /// As [`new`](Self::new). The thread calls `first` before it looks for clients.
+    pub fn after(
+        path: &Path,
+        function: Arc<dyn Function>,
+        first: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, Error> {
         let listener = Listener::bind(path)?;
         let shared = Arc::new(Shared { listener, function, client: Mutex::new(Client::None) });
         let theirs = shared.clone();
         let builder = std::thread::Builder::new().name("vfio-user".into());
-        let thread = builder.spawn(move || theirs.serve()).map_err(|e| Error::System("start a thread", e))?;
+        let thread = builder.spawn(move || {
+            first();
+            theirs.serve();
+        });
+        let thread = thread.map_err(|e| Error::System("start a thread", e))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

@@ -238,8 +238,13 @@ pub struct QpRow {
     pub special_next: u32,
     /// User memory objects of ring and doorbell record, index plus one; 0 is none.
     pub umems: [u16; 2],
+    /// Acknowledgement timers that ran out while frames waited at the peer: the PSN that was waited for, with [`STALL`](Self::STALL);
+    /// 0 is none.
+    pub stall_psn: u32,
+    /// How many frames the peer had taken then, see [`Sync::RxHead`](crate::region::Sync::RxHead).
+    pub stall_head: u32,
     /// Padding to whole cache lines.
-    pub reserved: [u8; 32],
+    pub reserved: [u8; 24],
 }
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.
@@ -249,6 +254,8 @@ const _: () = assert!(std::mem::offset_of!(QpRow, rnr_deadline) == 192);
 const _: () = assert!(QpRow::PATH == 32);
 
 impl QpRow {
+    /// Bit of `stall_psn` that says that there is one.
+    pub const STALL: u32 = 1 << 31;
     /// Bytes of [`path`](Self::path).
     pub const PATH: usize = offset_of!(Self, flow_label) + 4 - offset_of!(Self, sgid_index);
 

@@ -38,6 +38,10 @@ pub struct Machine {
     pub party: u16,
     /// Party whose memory can't be reached.
     pub out_of_reach: Option<Party>,
+    /// Party whose program is stopped.
+    pub stopped: Option<Party>,
+    /// Party whose program is dead.
+    pub dead: Option<Party>,
 }
 
 impl Machine {
@@ -79,11 +83,12 @@ impl Host for Machine {
         self.out_of_reach != Some(party)
     }
     fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, _: Party) -> bool {
-        true
+    fn alive(&mut self, party: Party) -> bool {
+        self.dead != Some(party)
     }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        false
+    fn relax(&mut self, holder: Party, times: u32) -> bool {
+        assert!(times < 100, "waits for party {}, which does not go on", holder.0);
+        self.stopped == Some(holder)
     }
 }
 

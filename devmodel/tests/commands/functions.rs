@@ -7,7 +7,7 @@ use crate::{
 };
 use devmodel::{
     host::{Party, Rid},
-    region::Func,
+    region::{Func, Patience},
     state::{CqRow, PdRow, QpRow},
 };
 use hwspec::{
@@ -132,6 +132,48 @@ fn virtual_functions_come_and_go_with_the_capability() {
     assert_eq!(bed.read32(1, 4), u32::MAX, "as after power-on: memory space is off");
     bed.bring_up(1);
     assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, before.qpn).status(), Status::BadResource);
+}
+
+/// A program is stopped while it holds function `fid`.
+fn stop_holding(bed: &mut Bed, fid: u8) {
+    (bed.host.party, bed.host.stopped, bed.host.dead) = (2, Some(Party(2)), None);
+    std::mem::forget(Func::lock(bed.adapter.region(), fid, &mut bed.host));
+    bed.host.party = 1;
+}
+
+/// It is killed.
+fn kill(bed: &mut Bed) {
+    (bed.host.stopped, bed.host.dead) = (None, Some(Party(2)));
+    assert!(bed.adapter.region().free_locks_of(&mut bed.host, Party(2)).is_some());
+}
+
+#[test]
+fn virtual_functions_stay_when_a_stopped_program_holds_one_up() {
+    // The VF that goes last, one in the middle, the one to come, the PF.
+    for held in [1, 2, 3, 0] {
+        let mut bed = Bed::ready();
+        bed.enable_vfs(2);
+        stop_holding(&mut bed, held);
+        let there = |bed: &Bed| (1..4).filter(|vf| bed.adapter.region().is_present(*vf)).count();
+        assert!(bed.adapter.replace_vfs(&mut bed.host, 3, Patience::UntilStopped).is_none(), "{held}");
+        assert_eq!(there(&bed), 2, "{held}");
+        if [1, 2].contains(&held) {
+            assert!(bed.adapter.reset_with(&mut bed.host, 0, Patience::UntilStopped).is_none(), "{held}");
+            assert_eq!(there(&bed), 2, "{held}");
+        }
+        kill(&mut bed);
+        assert_eq!(bed.config_read(0, SRIOV_CAP + 0x10, 2), 2, "{held}");
+        // What failed is made good by doing it again.
+        assert!(bed.adapter.replace_vfs(&mut bed.host, 3, Patience::UntilStopped).is_some());
+        assert_eq!((there(&bed), bed.config_read(0, SRIOV_CAP + 0x10, 2)), (3, 3), "{held}");
+        assert_eq!(bed.config_read(0, SRIOV_CAP + 8, 2) & 0b1001, 0b1001, "{held}");
+        for vf in 1..=3 {
+            bed.enable_pci(vf);
+            assert_eq!(bed.read32(vf, 4) >> 16, 5, "memory of VF {vf}");
+        }
+        assert!(bed.adapter.replace_vfs(&mut bed.host, 0, Patience::UntilStopped).is_some());
+        assert_eq!((there(&bed), bed.config_read(0, SRIOV_CAP + 8, 2) & 0b1001), (0, 0), "{held}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use interrupt::Interrupt;
 pub use quiet::Quiet;
 pub use vfio_user::VfioUserTransport;
 
-use std::{io, ptr::NonNull};
+use std::{io, ptr::NonNull, time::Duration};
 
 /// An address as the device sees it.
 pub type Iova = u64;
@@ -157,6 +157,10 @@ pub trait Transport: Send + Sync {
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing: an in-process model runs what is due. Must be cheap.
     fn idle(&self);
+    /// Waits `time`, after which something that another opener or the device does is looked at again.
+    fn nap(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
     /// Whether the way to the device is gone for good, as far as that is known without asking the device. Must be cheap.
     fn is_gone(&self) -> bool {
         false

@@ -164,6 +164,12 @@ pub struct DeviceAttr {
     pub raw_checksums: bool,
     /// Whether VLAN tags of raw packets can be taken out of the frame.
     pub raw_vlan_stripping: bool,
+    /// Work queues of receives, and receives of one; 0 where there are no frames to receive.
+    pub max_wq: u32,
+    pub max_wq_wr: u32,
+    /// Indirection tables of work queues, and entries of one; 0 is none.
+    pub max_rwq_tables: u32,
+    pub max_rwq_table_size: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,

@@ -1,10 +1,10 @@
 //! Completion queues.
 
-use super::{Completion, Device, Pd, pd::queue_memory, resize::entries_for};
+use super::{Completion, Device, pd::queue_memory, resize::entries_for};
 use crate::{
-    dma::{DmaMem, DmaRing, Spin, page_list},
+    dma::{Buffers, DmaMem, DmaRing, Spin, page_list},
     error::Error,
-    poll::{QpQueues, QpTable, convert},
+    poll::{QpQueues, QpTable, convert, is_spread},
     records::Record,
     shared_receive::SharedReceives,
     transport::{Bar, Transport},
@@ -53,7 +53,8 @@ pub struct Cq {
     arm_sn: Arc<AtomicU32>,
     pub(super) cqn: u32,
     pub(super) device: Arc<Device>,
-    pub(super) domain: Option<Arc<Pd>>,
+    /// Where its rings lie, if not in memory of the transport.
+    pub(super) buffers: Option<Arc<dyn Buffers>>,
     mem: Arc<DmaMem>,
     live: bool,
 }
@@ -96,11 +97,11 @@ impl Cq {
         Self::create_with(device, &CqInit { entries, cookie, ..CqInit::default() }, None)
     }
 
-    /// Creates a queue, with memory of `domain` if that has its own.
+    /// Creates a queue, with memory where `buffers` say.
     pub fn create_with(
         device: &Arc<Device>,
         init: &CqInit,
-        domain: Option<&Arc<Pd>>,
+        buffers: Option<&Arc<dyn Buffers>>,
     ) -> Result<Arc<Cq>, Error> {
         let count = entries_for(device, init.entries)?;
         let function = &device.function;
@@ -108,7 +109,7 @@ impl Cq {
             return Err(Error::unsupported("the device does not ignore overruns of a CQ"));
         }
         let len = count as usize * Cqe64::SIZE;
-        let mem = Arc::new(queue_memory(device, domain, len)?);
+        let mem = Arc::new(queue_memory(device, buffers, len)?);
         let ring = empty_ring(&mem, count);
         let record = device.records.alloc(&function.transport)?;
         let (log_page_size, pages) = page_list(mem.iova(), len);
@@ -151,7 +152,7 @@ impl Cq {
             arm_sn,
             cqn,
             device: device.clone(),
-            domain: domain.cloned(),
+            buffers: buffers.cloned(),
             mem,
             live: true,
         }))
@@ -336,6 +337,26 @@ impl Cq {
         let raw = self.consumer.lock().qps.get(qpn).is_some_and(|qp| qp.raw);
         let failed = |cqe: &Cqe64| cqe.opcode() == CqeOpcode::RespErr && cqe.srqn_uidx() & 0xff_ffff == qpn;
         self.remove(|cqe| cqe.qpn().0 == qpn || raw && failed(cqe));
+    }
+
+    /// A user index for a work queue that is to report here.
+    pub(crate) fn claim_wq(&self) -> u32 {
+        self.consumer.lock().qps.claim_wq()
+    }
+
+    /// A work queue begins to report here.
+    pub(crate) fn attach_wq(&self, index: u32, wq: Arc<QpQueues>) {
+        self.consumer.lock().qps.insert_wq(index, wq);
+    }
+
+    /// Removes the completions of work queue `wqn` that nobody has taken.
+    pub(crate) fn remove_wq_completions(&self, index: u32, wqn: u32) {
+        self.remove(|cqe| cqe.qpn().0 == wqn || is_spread(cqe) && cqe.srqn_uidx() & 0xff_ffff == index);
+    }
+
+    /// A work queue that is gone, or never was, gives its user index back.
+    pub(crate) fn detach_wq(&self, index: u32) {
+        self.consumer.lock().qps.remove_wq(index);
     }
 
     /// The receives of an SRQ of XRC complete here from now on.

@@ -435,6 +435,7 @@ fn attributes(function: &Function) -> DeviceAttr {
     let (caps, atomic) = (&function.caps.general, &function.caps.atomic);
     let memic = &function.caps.device_mem;
     let pow = |log: u8| 1u32 << log.min(31);
+    let ethernet = function.is_ethernet() && caps.eth_net_offloads();
     let send_wqe = usize::from(caps.max_wqe_sz_sq()).clamp(WQE_BB, MAX_DS * WQE_DS);
     let recv_sge = u32::from(caps.max_wqe_sz_rq()) / WQE_DS as u32;
     let send_sge = (send_wqe - SEND_OVERHEAD) / WQE_DS;
@@ -465,6 +466,10 @@ fn attributes(function: &Function) -> DeviceAttr {
         on_demand: function.transport.pages_on_demand(),
         raw_checksums: function.caps.ethernet.csum_cap(),
         raw_vlan_stripping: function.caps.ethernet.vlan_cap(),
+        max_wq: if ethernet { pow(caps.log_max_rq()) } else { 0 },
+        max_wq_wr: if ethernet { pow(caps.log_max_wq_sz()) } else { 0 },
+        max_rwq_tables: if ethernet { pow(caps.log_max_rqt()) } else { 0 },
+        max_rwq_table_size: if ethernet { pow(caps.log_max_rqt_size()) } else { 0 },
         max_dm_size: if memic.memic() { memic.max_memic_size().into() } else { 0 },
         max_pd: pow(caps.log_max_pd()),
         max_qp_rd_atom: pow(caps.log_max_ra_req_qp()),

@@ -21,6 +21,17 @@ fn overhead(service: Service) -> usize {
     }
 }
 
+/// Entries of a ring for `max_wr` receives of `max_sge` pieces, and bytes of one; no entries for no receives. The ring ends
+/// where a basic block does, for a send queue may lie behind it.
+pub(super) fn receive_ring(max_wr: u32, max_sge: u32) -> (u32, usize) {
+    if max_wr == 0 {
+        return (0, WQE_DS);
+    }
+    let stride = (max_sge.max(1) as usize * WQE_DS).next_power_of_two();
+    let bytes = (max_wr.next_power_of_two() as usize * stride).max(WQE_BB);
+    ((bytes / stride) as u32, stride)
+}
+
 /// Sizes of the queues in memory: receive queue first, send queue behind it.
 #[derive(Default)]
 pub(super) struct Geometry {
@@ -46,13 +57,8 @@ impl Geometry {
         if let Some((name, asked, most)) = limits.into_iter().find(|(_, asked, most)| asked > most) {
             return Err(Error::invalid(format!("{name} {asked} was asked for, {most} can be had")));
         }
-        let (mut rq_entries, mut rq_stride, mut rq_bytes) = (0, WQE_DS, 0);
-        if init.max_recv_wr > 0 {
-            rq_stride = (init.max_recv_sge.max(1) as usize * WQE_DS).next_power_of_two();
-            // The send queue behind it begins at a basic block.
-            rq_bytes = (init.max_recv_wr.next_power_of_two() as usize * rq_stride).max(WQE_BB);
-            rq_entries = (rq_bytes / rq_stride) as u32;
-        }
+        let (rq_entries, rq_stride) = receive_ring(init.max_recv_wr, init.max_recv_sge);
+        let mut rq_bytes = rq_entries as usize * rq_stride;
         if init.service == Service::RawPacket {
             // Each queue has pages of its own.
             rq_bytes = rq_bytes.next_multiple_of(PAGE_SIZE);

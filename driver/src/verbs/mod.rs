@@ -18,10 +18,12 @@ mod peers;
 mod qp;
 mod raw;
 mod resize;
+mod rss;
 mod service;
 mod srq;
 mod transitions;
 mod work;
+mod wq;
 mod xrc;
 
 pub use crate::post::SendBatch;
@@ -40,9 +42,11 @@ pub use mr::Mr;
 pub use mw::{Mw, MwBind, MwType, next_variant};
 pub use pd::Pd;
 pub use qp::Qp;
+pub use rss::{RssInit, RwqTable, RxHash, RxHashFields};
 pub use service::Service;
 pub use srq::{Srq, SrqAttr, SrqInit};
 pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus};
+pub use wq::{Wq, WqAttr, WqInit, WqState};
 pub use xrc::{XrcDomain, XrcOpen};
 
 pub(crate) use xrc::sweep;

@@ -20,14 +20,14 @@ pub struct Pd {
     live: bool,
 }
 
-/// Memory for a queue: of the domain's own making, or the transport's.
+/// Memory for a queue: where `buffers` say, or the transport's.
 pub(super) fn queue_memory(
     device: &Arc<Device>,
-    domain: Option<&Arc<Pd>>,
+    buffers: Option<&Arc<dyn Buffers>>,
     len: usize,
 ) -> Result<DmaMem, Error> {
     let transport = &device.function.transport;
-    if let Some(buffers) = domain.and_then(|domain| domain.buffers.as_ref()) {
+    if let Some(buffers) = buffers {
         if let Some(mem) = DmaMem::from_caller(transport, buffers, len)? {
             return Ok(mem);
         }
@@ -52,7 +52,12 @@ impl Pd {
 
     /// Memory for a queue of this domain, `len` bytes and more.
     pub(crate) fn queue_memory(self: &Arc<Self>, len: usize) -> Result<DmaMem, Error> {
-        queue_memory(&self.device, Some(self), len)
+        queue_memory(&self.device, self.buffers(), len)
+    }
+
+    /// Where queues made in it lie, if not in memory of the transport.
+    pub fn buffers(&self) -> Option<&Arc<dyn Buffers>> {
+        self.buffers.as_ref()
     }
 
     /// A domain of the function itself, which is not ours to deallocate.

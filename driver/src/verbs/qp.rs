@@ -1,8 +1,8 @@
 //! Queue pairs.
 
 use super::{
-    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, Service, Srq, XrcDomain,
-    geometry::Geometry, modify, raw::RawQueues, xrc,
+    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpInit, QpState, RssInit, RwqTable, Service, Srq,
+    XrcDomain, geometry::Geometry, modify, raw::RawQueues, xrc,
 };
 use crate::{
     dma::{DmaMem, DmaRing, Spin, page_list},
@@ -70,6 +70,8 @@ struct Links {
     srq: Option<Arc<Srq>>,
     /// Of a target of XRC, which is the domain's.
     domain: Option<Arc<XrcDomain>>,
+    /// Of one that spreads frames over work queues.
+    table: Option<Arc<RwqTable>>,
 }
 
 impl Links {
@@ -173,7 +175,7 @@ impl Qp {
             send_cq: Some(init.send_cq.clone()),
             recv_cq: (!init.service.is_xrc()).then(|| init.recv_cq.clone()),
             srq: init.srq.clone(),
-            domain: None,
+            ..Links::default()
         };
         Ok(Self::assemble(
             pd,
@@ -222,9 +224,23 @@ impl Qp {
             init.sq_sig_all,
             init.cookie,
         );
+        Self::with_raw(made, raw)
+    }
+
+    fn with_raw(made: Arc<Qp>, raw: RawQueues) -> Result<Arc<Qp>, Error> {
         let mut made = Arc::into_inner(made).ok_or_else(|| Error::invalid("the QP is in use"))?;
         made.raw = Some(raw);
         Ok(Arc::new(made))
+    }
+
+    /// One that spreads frames over the work queues of a table. It has no number: no packet and no completion names it.
+    pub(super) fn of_table(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
+        let mem = Arc::new(DmaMem::alloc(&pd.device.function.transport, 0, Scope::Opener)?);
+        let raw = RawQueues::spread(pd, &init.table, &init.hash, init.block_multicast_loopback)?;
+        let links = Links { table: Some(init.table.clone()), ..Links::default() };
+        let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
+        let made = Self::assemble(pd, 0, Service::RawPacket, geometry, mem, None, links, false, 0);
+        Self::with_raw(made, raw)
     }
 
     /// A handle of the target QP of XRC `qpn`.
@@ -271,7 +287,9 @@ impl Qp {
             srq: links.srq.as_ref().map(|srq| srq.receives().clone()),
         });
         links.cqs().for_each(|cq| cq.attach(queues.clone()));
-        device.registry.add_qp(qpn, cookie);
+        if links.table.is_none() {
+            device.registry.add_qp(qpn, cookie);
+        }
         let cap = geometry.cap;
         Arc::new(Qp {
             sq: Spin::new(SendQueue {
@@ -370,8 +388,18 @@ impl Qp {
         self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was.
+    /// EOPNOTSUPP of a QP that spreads frames: it has no states, nor other attributes.
+    fn has_states(&self) -> Result<(), Error> {
+        match self.links.table {
+            Some(_) => Err(Error::unsupported("a QP over a table of work queues has no states")),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was, and so does EOPNOTSUPP,
+    /// of a QP that spreads frames over work queues.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
+        self.has_states()?;
         let now = if self.links.domain.is_some() { Some(self.query()?.qp_state) } else { None };
         let mut control = self.control();
         if let Some(state) = now {
@@ -408,8 +436,9 @@ impl Qp {
         self.raw.as_ref()
     }
 
-    /// Asks the device.
+    /// Asks the device. EOPNOTSUPP: it spreads frames over work queues.
     pub fn query(&self) -> Result<QpAttr, Error> {
+        self.has_states()?;
         if self.raw.is_some() {
             let control = self.control();
             let (state, attr) = (control.state, control.attr);
@@ -501,7 +530,9 @@ impl Qp {
             }
         };
         self.links.cqs().for_each(|cq| cq.detach(self.qpn()));
-        device.registry.remove_qp(self.qpn(), self.cookie);
+        if self.links.table.is_none() {
+            device.registry.remove_qp(self.qpn(), self.cookie);
+        }
         if result.is_err() {
             // The device may still read and write: its memory is kept for ever.
             std::mem::forget((self.mem.clone(), self.record.take()));

@@ -1,7 +1,7 @@
 //! Raw packet queue pairs: on this hardware a send queue, a receive queue, and the transport interfaces of both
 //! (PRM: SQ, RQ, TIS, TIR).
 
-use super::{Pd, QpInit, QpState, geometry::Geometry};
+use super::{Pd, QpInit, QpState, RwqTable, RxHash, geometry::Geometry};
 use crate::{
     dma::{DmaMem, page_list},
     error::Error,
@@ -23,10 +23,14 @@ use std::sync::Arc;
 const CYCLIC: u8 = 1;
 /// `tirc.self_lb_block`: the function's own frames to groups are not for this queue.
 const BLOCK_MULTICAST: u8 = 2;
+/// `tirc.disp_type`: to a table of queues.
+const INDIRECT: u8 = 1;
+/// `tirc.rx_hash_fn`.
+const TOEPLITZ: u8 = 2;
 /// States of both queues.
-const RESET: u8 = 0;
-const READY: u8 = 1;
-const ERROR: u8 = 3;
+pub(super) const RESET: u8 = 0;
+pub(super) const READY: u8 = 1;
+pub(super) const ERROR: u8 = 3;
 
 /// The queues and interfaces of one raw packet queue pair; they end with this value.
 pub(super) struct RawQueues {
@@ -50,9 +54,9 @@ impl RawQueues {
     ) -> Result<Self, Error> {
         let device = &pd.device;
         let uid = device.opener.uid();
-        let function = device.function.clone();
-        let mut this = Self { function, uid, made: Vec::new(), sqn: 0, rqn: None, tirn: None };
+        let mut this = Self::nothing(pd);
         let domain = device.opener.transport_domain();
+        let place = |at: usize| (mem.iova() + at as u64, record);
         let mut tis = CreateTisIn::zeroed();
         let mut context = TisContext::zeroed();
         context.set().transport_domain(domain);
@@ -60,20 +64,8 @@ impl RawQueues {
         let out: CreateTisOut = this.function.call(Opcode::CreateTis, uid, &tis)?;
         this.made.push((Opcode::DestroyTis, out.tisn()));
 
-        let ring = |at: usize, bytes: usize, stride: usize| {
-            let (log_page, pages) = page_list(mem.iova() + at as u64, bytes);
-            let mut wq = WorkQueue::zeroed();
-            wq.set()
-                .wq_type(CYCLIC)
-                .pd(pd.pdn)
-                .uar_page(device.opener.uar())
-                .dbr_addr(record)
-                .log_wq_stride(stride.trailing_zeros() as u8)
-                .log_wq_pg_sz(log_page)
-                .log_wq_sz((bytes / stride).trailing_zeros() as u8);
-            (wq, pages)
-        };
-        let (wq, pages) = ring(geometry.sq_offset, geometry.sq_blocks.max(1) as usize * WQE_BB, WQE_BB);
+        let (wq, pages) =
+            ring(pd, place(geometry.sq_offset), geometry.sq_blocks.max(1) as usize * WQE_BB, WQE_BB);
         let mut context = SqContext::zeroed();
         context
             .set()
@@ -92,52 +84,73 @@ impl RawQueues {
         }
 
         let stride = geometry.rq_stride.max(WQE_DS);
-        let (wq, pages) = ring(0, geometry.rq_entries as usize * stride, stride);
-        let mut context = RqContext::zeroed();
-        context.set().flush_in_error_en(true).vsd(!init.strip_vlan).cqn(init.recv_cq.cqn()).wq(wq);
-        // By it a flushed receive finds its queue pair: no flow led it here.
-        context.set().user_index(this.sqn);
-        let mut input = CreateRqIn::zeroed();
-        input.set().ctx(context);
-        let out: CreateRqOut = this.function.call_with(Opcode::CreateRq, uid, &input, &pages)?;
-        this.made.push((Opcode::DestroyRq, out.rqn()));
-        this.rqn = Some(out.rqn());
+        let receives = Receives {
+            cqn: init.recv_cq.cqn(),
+            strip_vlan: init.strip_vlan,
+            // By it a flushed receive finds its queue pair: no flow led it here.
+            user_index: this.sqn,
+        };
+        let rqn = create_rq(pd, place(0), geometry.rq_entries, stride, &receives)?;
+        this.made.push((Opcode::DestroyRq, rqn));
+        this.rqn = Some(rqn);
         let mut context = TirContext::zeroed();
-        let block = if init.block_multicast_loopback { BLOCK_MULTICAST } else { 0 };
-        context.set().inline_rqn(out.rqn()).transport_domain(domain).self_lb_block(block);
+        context.set().inline_rqn(rqn);
+        this.add_tir(context, domain, init.block_multicast_loopback)?;
+        Ok(this)
+    }
+
+    /// What only receives, spread over the queues of `table` as `hash` says.
+    pub fn spread(
+        pd: &Pd,
+        table: &RwqTable,
+        hash: &RxHash,
+        block_multicast_loopback: bool,
+    ) -> Result<Self, Error> {
+        let mut this = Self::nothing(pd);
+        let mut context = TirContext::zeroed();
+        context
+            .set()
+            .disp_type(INDIRECT)
+            .indirect_table(table.number())
+            .rx_hash_fn(TOEPLITZ)
+            .rx_hash_toeplitz_key(hash.key)
+            .rx_hash_field_selector_outer(hash.selector()?);
+        let domain = pd.device.opener.transport_domain();
+        this.add_tir(context, domain, block_multicast_loopback)?;
+        Ok(this)
+    }
+
+    fn nothing(pd: &Pd) -> Self {
+        let (function, uid) = (pd.device.function.clone(), pd.device.opener.uid());
+        Self { function, uid, made: Vec::new(), sqn: 0, rqn: None, tirn: None }
+    }
+
+    /// Makes the interface that frames are steered to.
+    fn add_tir(
+        &mut self,
+        mut context: TirContext,
+        domain: u32,
+        block_multicast_loopback: bool,
+    ) -> Result<(), Error> {
+        let block = if block_multicast_loopback { BLOCK_MULTICAST } else { 0 };
+        context.set().transport_domain(domain).self_lb_block(block);
         let mut input = CreateTirIn::zeroed();
         input.set().ctx(context);
-        let out: CreateTirOut = this.function.call(Opcode::CreateTir, uid, &input)?;
-        this.made.push((Opcode::DestroyTir, out.tirn()));
-        this.tirn = Some(out.tirn());
-        Ok(this)
+        let out: CreateTirOut = self.function.call(Opcode::CreateTir, self.uid, &input)?;
+        self.made.push((Opcode::DestroyTir, out.tirn()));
+        self.tirn = Some(out.tirn());
+        Ok(())
     }
 
     /// Moves both queues as the queue pair moves.
     pub fn go(&self, from: QpState, to: QpState) -> Result<(), Error> {
         let [(sq, rq), (sq_to, rq_to)] = [states(from), states(to)];
         if sq != sq_to {
-            self.step(Opcode::ModifySq, self.sqn, sq, sq_to)?;
+            step(&self.function, self.uid, (Opcode::ModifySq, self.sqn), sq, sq_to)?;
         }
         match self.rqn {
-            Some(rqn) if rq != rq_to => self.step(Opcode::ModifyRq, rqn, rq, rq_to),
+            Some(rqn) if rq != rq_to => step(&self.function, self.uid, (Opcode::ModifyRq, rqn), rq, rq_to),
             _ => Ok(()),
-        }
-    }
-
-    fn step(&self, op: Opcode, number: u32, from: u8, to: u8) -> Result<(), Error> {
-        let order = |from: u8| {
-            // Both commands have the same layout as far as it is used here.
-            let mut input = ModifySqIn::zeroed();
-            let mut context = SqContext::zeroed();
-            context.set().state(to);
-            input.set().sq_state(from).sqn(number).ctx(context);
-            self.function.order(op, self.uid, &input)
-        };
-        match order(from) {
-            // A queue may have gone into the error state of its own accord.
-            Err(Error::Command { .. }) if to != READY => order(ERROR),
-            result => result,
         }
     }
 
@@ -156,6 +169,78 @@ impl Drop for RawQueues {
         if let Err(error) = self.end() {
             tracing::warn!(sqn = self.sqn, %error, "a raw packet queue pair could not be destroyed whole");
         }
+    }
+}
+
+/// A ring of `bytes`, and where its memory is: `place` is where the device sees ring and doorbell record.
+fn ring(pd: &Pd, place: (u64, u64), bytes: usize, stride: usize) -> (WorkQueue, Vec<u64>) {
+    let (log_page, pages) = page_list(place.0, bytes);
+    let mut wq = WorkQueue::zeroed();
+    wq.set()
+        .wq_type(CYCLIC)
+        .pd(pd.pdn)
+        .uar_page(pd.device.opener.uar())
+        .dbr_addr(place.1)
+        .log_wq_stride(stride.trailing_zeros() as u8)
+        .log_wq_pg_sz(log_page)
+        .log_wq_sz((bytes / stride).trailing_zeros() as u8);
+    (wq, pages)
+}
+
+/// What becomes of the frames of a receive queue.
+pub(super) struct Receives {
+    pub cqn: u32,
+    pub strip_vlan: bool,
+    /// What its completions name it by.
+    pub user_index: u32,
+}
+
+/// Makes a receive queue in RESET, of `entries` of `stride` bytes (powers of two) at `place`, where the device sees ring and
+/// doorbell record; returns its number.
+pub(super) fn create_rq(
+    pd: &Pd,
+    place: (u64, u64),
+    entries: u32,
+    stride: usize,
+    receives: &Receives,
+) -> Result<u32, Error> {
+    let (wq, pages) = ring(pd, place, entries as usize * stride, stride);
+    let mut context = RqContext::zeroed();
+    context
+        .set()
+        .flush_in_error_en(true)
+        .vsd(!receives.strip_vlan)
+        .cqn(receives.cqn)
+        .user_index(receives.user_index)
+        .wq(wq);
+    let mut input = CreateRqIn::zeroed();
+    input.set().ctx(context);
+    let device = &pd.device;
+    let out: CreateRqOut =
+        device.function.call_with(Opcode::CreateRq, device.opener.uid(), &input, &pages)?;
+    Ok(out.rqn())
+}
+
+/// Moves a queue from one state to another.
+pub(super) fn step(
+    function: &Function,
+    uid: u16,
+    (op, number): (Opcode, u32),
+    from: u8,
+    to: u8,
+) -> Result<(), Error> {
+    let order = |from: u8| {
+        // The commands of both queues have the same layout as far as it is used here.
+        let mut input = ModifySqIn::zeroed();
+        let mut context = SqContext::zeroed();
+        context.set().state(to);
+        input.set().sq_state(from).sqn(number).ctx(context);
+        function.order(op, uid, &input)
+    };
+    match order(from) {
+        // A queue may have gone into the error state of its own accord.
+        Err(Error::Command { .. }) if to != READY => order(ERROR),
+        result => result,
     }
 }
 

@@ -116,7 +116,7 @@ impl Cq {
         if place.get().is_none() {
             let count = 1u32 << log;
             let len = count as usize * Cqe64::SIZE;
-            let mem = Arc::new(queue_memory(&self.device, self.domain.as_ref(), len)?);
+            let mem = Arc::new(queue_memory(&self.device, self.buffers.as_ref(), len)?);
             let _ = place.set(empty_ring(&mem, count));
         }
         let ring = place.get().unwrap_or(&self.first);

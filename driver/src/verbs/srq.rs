@@ -94,9 +94,9 @@ impl Srq {
     pub fn create(pd: &Arc<Pd>, init: &SrqInit) -> Result<Arc<Srq>, Error> {
         let device = &pd.device;
         let (attr, function) = (device.attr(), &device.function);
-        if init.max_wr == 0 || init.max_wr > attr.max_srq_wr || init.max_sge > attr.max_srq_sge {
+        if init.max_wr > attr.max_srq_wr || init.max_sge > attr.max_srq_sge {
             return Err(Error::invalid(format!(
-                "an SRQ of {} receives of {} pieces was asked for, 1 to {} of at most {} can be had",
+                "an SRQ of {} receives of {} pieces was asked for, up to {} of at most {} can be had",
                 init.max_wr, init.max_sge, attr.max_srq_wr, attr.max_srq_sge
             )));
         }
@@ -108,7 +108,7 @@ impl Srq {
             }
         }
         // The last entry's successor must be known when it is taken: one is never posted.
-        let entries = (init.max_wr + 1).next_power_of_two();
+        let entries = (init.max_wr.max(1) + 1).next_power_of_two();
         let stride = (NextSeg::SIZE + init.max_sge.max(1) as usize * WQE_DS).next_power_of_two();
         let bytes = entries as usize * stride;
         let mem = Arc::new(pd.queue_memory(bytes)?);

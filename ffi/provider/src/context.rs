@@ -9,6 +9,7 @@ use crate::clock::WallClock;
 use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, guard, guard_ptr};
+use crate::huge::HugePool;
 use crate::import::{self, Exports};
 use crate::pd::Users;
 use crate::register::Registration;
@@ -30,6 +31,8 @@ pub struct Context {
     pub targets: Arc<Targets>,
     /// PDs and CQs of it.
     pub users: Users,
+    /// Huge pages that queues lie in, where the environment wants that.
+    pub huge: Arc<HugePool>,
     /// The device's clock as the time of day.
     pub wall: WallClock,
     /// The libibverbs whose context it is.
@@ -67,7 +70,8 @@ impl Context {
             error.errno()
         })?;
         let targets = Arc::new(Targets::new(async_file));
-        let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets)).map_err(io_errno)?;
+        let pump = Pump::start(Arc::clone(&device), Arc::clone(&targets));
+        let pump = pump.map_err(without("start the thread that waits for a device's events"))?;
         let channels = Arc::new(Channels::default());
         Ok(Box::new(Self {
             device,
@@ -75,6 +79,7 @@ impl Context {
             channels,
             targets,
             users: Users::default(),
+            huge: Arc::default(),
             wall: WallClock::default(),
             registration,
             exports: Arc::default(),
@@ -92,6 +97,7 @@ impl Context {
             channels: Arc::default(),
             targets: Arc::clone(&self.targets),
             users: Users::default(),
+            huge: Arc::default(),
             wall: WallClock::default(),
             registration: self.registration,
             exports: Arc::clone(&self.exports),
@@ -114,6 +120,14 @@ impl Context {
 /// The errno of a failed system call.
 pub fn io_errno(error: std::io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// The errno of a step `what` without which no device opens. It is told on stderr as well: few programs say the errno.
+fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
+    move |error| {
+        eprintln!("ironverbs: cannot {what}: {error}");
+        io_errno(error)
+    }
 }
 
 /// Opens a device. Takes over `cmd_fd`.
@@ -198,7 +212,7 @@ unsafe fn join(
     operations: &[*const c_void; MAX_OPS],
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
 ) -> Result<*mut verbs_context, c_int> {
-    let async_file = AsyncFile::new().map_err(io_errno)?;
+    let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
     // SAFETY: by contract. The event descriptor is set before the library would ask the kernel for one, and closed by it.
     unsafe {
         let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();

@@ -4,6 +4,7 @@ use crate::abi::public::{self as abi, ibv_comp_channel, ibv_context, ibv_cq, ibv
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
+use crate::huge::{self, Queue};
 use crate::pd::{IronPd, Users};
 use crate::poll;
 use driver::{Completion, CqInit, RawCompletion};
@@ -88,8 +89,9 @@ impl IronCq {
         let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, ignore_overrun };
         // SAFETY: by contract.
         let parent = (!domain.is_null()).then(|| unsafe { IronPd::of(domain) });
-        let inner = driver::Cq::create_with(&ours.device, &init, parent.map(|parent| &parent.inner))
-            .map_err(|e| e.errno())?;
+        let own = parent.and_then(|parent| parent.inner.buffers()).cloned();
+        let buffers = huge::buffers(&ours.huge, own, Queue::Cq)?;
+        let inner = driver::Cq::create_with(&ours.device, &init, buffers.as_ref()).map_err(|e| e.errno())?;
         if let Some(parent) = parent {
             parent.users.add();
         }

@@ -2,18 +2,20 @@
 
 use crate::abi::probe::QP_ROOM;
 use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex};
-use crate::abi::public::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd};
+use crate::abi::public::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_rwq_ind_table, ibv_xrcd};
 use crate::abi::verbs_types::VERBS_QP_EX;
 use crate::context::Context;
 use crate::convert;
 use crate::cq::IronCq;
 use crate::guard::{Birth, guard_int, guard_ptr};
+use crate::huge::{self, Queue};
 use crate::pd::{IronPd, Users};
 use crate::qp_ex::{self, Posting};
 use crate::rights;
 use crate::srq::IronSrq;
+use crate::wq::IronRwqTable;
 use crate::xrc::IronXrcd;
-use driver::{QpCap, QpInit, Service, XrcDomain};
+use driver::{QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
 use libc::{c_int, c_uint, c_void};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -38,6 +40,8 @@ pub struct IronQp {
     sq_sig_all: bool,
     /// The domain of a target of XRC, else null.
     xrcd: *mut ibv_xrcd,
+    /// The table of work queues that frames are spread over, else null.
+    table: *mut ibv_rwq_ind_table,
     /// Flows to it.
     pub flows: Users,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
@@ -65,6 +69,7 @@ impl IronQp {
             cookie,
             sq_sig_all: false,
             xrcd: std::ptr::null_mut(),
+            table: std::ptr::null_mut(),
             flows: Users::default(),
             posting: UnsafeCell::new(None),
         });
@@ -108,6 +113,8 @@ pub unsafe extern "C" fn create_qp_ex(
     const KNOWN: u32 = abi::IBV_QP_INIT_ATTR_PD
         | abi::IBV_QP_INIT_ATTR_XRCD
         | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | abi::IBV_QP_INIT_ATTR_IND_TABLE
+        | abi::IBV_QP_INIT_ATTR_RX_HASH
         | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     guard_ptr(|| {
         // SAFETY: by contract; a field is read only when the mask says the program filled it.
@@ -130,6 +137,9 @@ pub unsafe extern "C" fn create_qp_ex(
             }
             if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
                 return Err(libc::EINVAL);
+            }
+            if has(abi::IBV_QP_INIT_ATTR_IND_TABLE) || has(abi::IBV_QP_INIT_ATTR_RX_HASH) {
+                return spread(context, &mut *attr, flags);
             }
             let ops = has(abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then(|| (*attr).send_ops_flags);
             let service = convert::service_from_c((*attr).qp_type)?;
@@ -201,7 +211,8 @@ unsafe fn create(
         strip_vlan,
         ..QpInit::new(service, &send_cq.inner, &recv_cq.inner)
     };
-    let inner = driver::Qp::create(&owner.inner, &init).map_err(|e| e.errno())?;
+    let domain = huge::domain(&ours.huge, &owner.inner, Queue::Qp(service))?;
+    let inner = driver::Qp::create(&domain, &init).map_err(|e| e.errno())?;
     attr.cap = convert::caps_to_c(inner.cap());
     let mut made = IronQp::boxed(ours, inner, cookie);
     made.sq_sig_all = attr.sq_sig_all != 0;
@@ -225,6 +236,72 @@ unsafe fn create(
     send_cq.users.add();
     recv_cq.users.add();
     srq.iter().for_each(|srq| srq.users.add());
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// Makes a raw packet QP that spreads frames over the work queues of a table. It has neither queues nor sizes of its own.
+///
+/// # Safety
+/// All pointers are to objects of one context, the key is as long as it says.
+unsafe fn spread(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+    flags: u32,
+) -> Result<*mut ibv_qp, c_int> {
+    const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
+    // SAFETY: by contract.
+    let (ours, owner) = unsafe { (Context::of(context), IronPd::of(attr.pd)) };
+    ours.check_birth()?;
+    if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
+        return Err(libc::EOPNOTSUPP);
+    }
+    rights::raw_packets()?;
+    if attr.comp_mask & BOTH != BOTH
+        || attr.comp_mask & abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0
+        || attr.rwq_ind_tbl.is_null()
+        || !attr.send_cq.is_null()
+        || !attr.srq.is_null()
+        || attr.cap.max_send_wr | attr.cap.max_recv_wr | attr.cap.max_recv_sge != 0
+    {
+        return Err(libc::EINVAL);
+    }
+    // Tags are taken out by the work queues.
+    if flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0
+        || attr.rx_hash_conf.rx_hash_function != abi::IBV_RX_HASH_FUNC_TOEPLITZ
+    {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let conf = &attr.rx_hash_conf;
+    if conf.rx_hash_key.is_null() || usize::from(conf.rx_hash_key_len) != RxHash::KEY {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract; any alignment will do for bytes.
+    let (key, table) =
+        unsafe { (conf.rx_hash_key.cast::<[u8; RxHash::KEY]>().read(), IronRwqTable::of(attr.rwq_ind_tbl)) };
+    let fields = RxHashFields::from_bits(conf.rx_hash_fields_mask).ok_or(libc::EOPNOTSUPP)?;
+    let init = RssInit {
+        table: Arc::clone(&table.inner),
+        hash: RxHash { key, fields },
+        block_multicast_loopback: flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+    };
+    let inner = driver::Qp::create_rss(&owner.inner, &init).map_err(convert::not_made)?;
+    attr.cap = convert::caps_to_c(inner.cap());
+    let cookie = ours.targets.new_cookie();
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.table = attr.rwq_ind_tbl;
+    // SAFETY: zeroed memory is a valid ibv_qp_ex.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = attr.qp_context;
+        qp.pd = attr.pd;
+        qp.qp_type = attr.qp_type;
+    }
+    owner.users.add();
+    table.users.add();
     let qp = Box::into_raw(made);
     ours.targets.enter(cookie, qp as usize, None);
     Ok(qp.cast())
@@ -338,6 +415,10 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 return result;
             }
             IronPd::of(pd).users.remove();
+            if !ours.table.is_null() {
+                IronRwqTable::of(ours.table).users.remove();
+                return result;
+            }
             IronCq::of(send_cq).users.remove();
             IronCq::of(recv_cq).users.remove();
             if !srq.is_null() {

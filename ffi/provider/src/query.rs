@@ -9,7 +9,7 @@ use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_a
 use crate::context::Context;
 use crate::convert::mtu_code;
 use crate::guard::guard_int;
-use driver::{DeviceAttr, LinkLayer};
+use driver::{DeviceAttr, LinkLayer, RxHashFields};
 use libc::{c_int, c_void, size_t};
 
 /// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go. What a device is was
@@ -119,6 +119,16 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     if attr.raw_vlan_stripping {
         all.raw_packet_caps |= abi::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING;
     }
+    if attr.max_rwq_tables != 0 {
+        all.rss_caps = abi::ibv_rss_caps {
+            supported_qpts: 1 << abi::IBV_QPT_RAW_PACKET,
+            max_rwq_indirection_tables: attr.max_rwq_tables,
+            max_rwq_indirection_table_size: attr.max_rwq_table_size,
+            rx_hash_fields_mask: RxHashFields::all().bits(),
+            rx_hash_function: abi::IBV_RX_HASH_FUNC_TOEPLITZ,
+        };
+    }
+    all.max_wq_type_rq = attr.max_wq;
     out.max_pkeys = attr.max_pkeys;
     out.local_ca_ack_delay = attr.local_ca_ack_delay;
     out.phys_port_cnt = attr.phys_port_cnt;

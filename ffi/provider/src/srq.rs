@@ -5,6 +5,7 @@ use crate::abi::public::{ibv_recv_wr, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_i
 use crate::context::Context;
 use crate::cq::IronCq;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
+use crate::huge::{self, Queue};
 use crate::pd::{IronPd, Users};
 use crate::post;
 use crate::xrc::IronXrcd;
@@ -111,7 +112,8 @@ unsafe fn create(
         xrc: xrc.map(|(domain, cq)| (Arc::clone(&domain.inner), Arc::clone(&cq.inner))),
         cookie,
     };
-    let inner = driver::Srq::create(&owner.inner, &init).map_err(|e| e.errno())?;
+    let domain = huge::domain(&ours.huge, &owner.inner, Queue::Srq)?;
+    let inner = driver::Srq::create(&domain, &init).map_err(|e| e.errno())?;
     (attr.max_wr, attr.max_sge) = inner.size();
     // SAFETY: all-zero is a valid SRQ: null pointers; the locks are initialised below.
     let mut public: ibv_srq = unsafe { std::mem::zeroed() };

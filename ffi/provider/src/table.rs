@@ -1,10 +1,10 @@
 //! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): RSS.
+//! (EOPNOTSUPP): counters and actions of flows, for example.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
     ah, clock, context, cq, cq_ex, dm, flow, import, mcast, mr, mw, parent_domain, pd, post, qp, query, srq,
-    xrc,
+    wq, xrc,
 };
 use libc::c_void;
 
@@ -72,6 +72,11 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_qp", qp::destroy_qp as Op),
         ("post_send", post::post_send as Op),
         ("post_recv", post::post_recv as Op),
+        ("create_wq", wq::create_wq as Op),
+        ("modify_wq", wq::modify_wq as Op),
+        ("destroy_wq", wq::destroy_wq as Op),
+        ("create_rwq_ind_table", wq::create_rwq_ind_table as Op),
+        ("destroy_rwq_ind_table", wq::destroy_rwq_ind_table as Op),
     ];
     // Of newer releases: where there is no slot, nobody asks.
     let newer = [("query_port_speed", query::query_port_speed as Op)];

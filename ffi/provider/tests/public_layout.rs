@@ -40,6 +40,7 @@ fn claims() -> Vec<Claim> {
         ibv_qp_cap ibv_qp_init_attr ibv_qp_init_attr_ex ibv_qp_attr ibv_sge ibv_data_buf ibv_send_wr ibv_recv_wr ibv_wc
         ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp ibv_srq ibv_srq_attr ibv_srq_init_attr
         ibv_xrcd ibv_xrcd_init_attr ibv_qp_open_attr
+        ibv_wq ibv_wq_init_attr ibv_wq_attr ibv_rwq_ind_table ibv_rwq_ind_table_init_attr ibv_rx_hash_conf ibv_rss_caps
         ibv_moderate_cq ibv_modify_cq_attr ibv_values_ex ibv_td ibv_parent_domain_init_attr);
     offsets!(c: ibv_device { node_type, name, dev_name, dev_path, ibdev_path });
     offsets!(c: ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
@@ -51,6 +52,15 @@ fn claims() -> Vec<Claim> {
         completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps,
         max_wq_type_rq, packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size, pci_atomic_caps,
         xrc_odp_caps, phys_port_cnt_ex });
+    offsets!(c: ibv_rss_caps { supported_qpts, max_rwq_indirection_tables, max_rwq_indirection_table_size,
+        rx_hash_fields_mask, rx_hash_function });
+    offsets!(c: ibv_rx_hash_conf { rx_hash_function, rx_hash_key_len, rx_hash_key, rx_hash_fields_mask });
+    offsets!(c: ibv_wq { context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, mutex, cond,
+        events_completed, comp_mask });
+    offsets!(c: ibv_wq_init_attr { wq_context, wq_type, max_wr, max_sge, pd, cq, comp_mask, create_flags });
+    offsets!(c: ibv_wq_attr { attr_mask, wq_state, curr_wq_state, flags, flags_mask });
+    offsets!(c: ibv_rwq_ind_table { context, ind_tbl_handle, ind_tbl_num, comp_mask });
+    offsets!(c: ibv_rwq_ind_table_init_attr { log_ind_tbl_size, ind_tbl, comp_mask });
     offsets!(c: ibv_moderate_cq { cq_count, cq_period });
     offsets!(c: ibv_modify_cq_attr { attr_mask, moderate });
     offsets!(c: ibv_values_ex { comp_mask, raw_clock });
@@ -116,6 +126,8 @@ fn claims() -> Vec<Claim> {
         IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
         IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
         IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_XRCD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        IBV_QP_INIT_ATTR_IND_TABLE IBV_QP_INIT_ATTR_RX_HASH IBV_WQT_RQ IBV_WQ_INIT_ATTR_FLAGS
+        IBV_WQ_FLAGS_CVLAN_STRIPPING IBV_WQ_ATTR_STATE IBV_WQ_ATTR_CURR_STATE IBV_WQ_ATTR_FLAGS IBV_RX_HASH_FUNC_TOEPLITZ
         IBV_QP_EX_WITH_RDMA_WRITE IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM IBV_QP_EX_WITH_SEND IBV_QP_EX_WITH_SEND_WITH_IMM
         IBV_QP_EX_WITH_RDMA_READ IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         IBV_QP_EX_WITH_LOCAL_INV IBV_QP_EX_WITH_SEND_WITH_INV
@@ -153,7 +165,9 @@ const SPECS: [Spec; 5] = [
 
 /// The driver numbers its flags, states and codes as verbs does, so the provider hands them through.
 fn driver_claims() -> Vec<Claim> {
-    use driver::{AccessFlags, QpAttrMask, QpState, SendFlags, WcFlags, WcOpcode, WcStatus};
+    use driver::{
+        AccessFlags, QpAttrMask, QpState, RxHashFields, SendFlags, WcFlags, WcOpcode, WcStatus, WqState,
+    };
     let mut c = Vec::new();
     macro_rules! bits {
         ($flags:ident $prefix:literal: $($name:ident)*) => {
@@ -175,6 +189,9 @@ fn driver_claims() -> Vec<Claim> {
     bits!(QpAttrMask "IBV_QP_": STATE CUR_STATE EN_SQD_ASYNC_NOTIFY ACCESS_FLAGS PKEY_INDEX PORT QKEY AV PATH_MTU TIMEOUT
         RETRY_CNT RNR_RETRY RQ_PSN MAX_QP_RD_ATOMIC ALT_PATH MIN_RNR_TIMER SQ_PSN MAX_DEST_RD_ATOMIC PATH_MIG_STATE CAP
         DEST_QPN RATE_LIMIT);
+    bits!(RxHashFields "IBV_RX_HASH_": SRC_IPV4 DST_IPV4 SRC_IPV6 DST_IPV6 SRC_PORT_TCP DST_PORT_TCP SRC_PORT_UDP
+        DST_PORT_UDP);
+    codes!(WqState: Reset = IBV_WQS_RESET Rdy = IBV_WQS_RDY Err = IBV_WQS_ERR);
     codes!(QpState: Reset = IBV_QPS_RESET Init = IBV_QPS_INIT Rtr = IBV_QPS_RTR Rts = IBV_QPS_RTS Sqd = IBV_QPS_SQD
         Sqe = IBV_QPS_SQE Err = IBV_QPS_ERR);
     codes!(WcStatus: Success = IBV_WC_SUCCESS LocLenErr = IBV_WC_LOC_LEN_ERR LocQpOpErr = IBV_WC_LOC_QP_OP_ERR

@@ -145,7 +145,7 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// The headers of a frame of `frame_len` bytes that [`write_headers`](super::write_headers) wrote here and nobody touched
+    /// The headers of a frame of `frame_len` bytes that [`write_headers`] wrote here and nobody touched
     /// since: they are not asked once more whether they are right.
     #[inline(always)]
     pub fn of_built(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {

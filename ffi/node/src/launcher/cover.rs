@@ -118,18 +118,21 @@ pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
 }
 
 /// True when this kernel's tmpfs lists the entry made last first, as most do; told by trying in `dir`.
-pub fn newest_first(dir: &Path) -> bool {
+pub fn newest_first(dir: &Path) -> io::Result<bool> {
     let (one, two) = (dir.join(".first"), dir.join(".second"));
-    let made = fs::create_dir(&one).and_then(|()| fs::create_dir(&two));
-    let first = fs::read_dir(dir).ok().and_then(|mut list| {
-        list.find_map(|e| e.ok().map(|e| e.file_name()).filter(|n| n != ".first" || made.is_ok()))
-    });
+    let tried = || {
+        fs::create_dir(&one)?;
+        fs::create_dir(&two)?;
+        let first = fs::read_dir(dir)?.next().transpose()?;
+        Ok(first.is_none_or(|entry| entry.file_name() == ".second"))
+    };
+    let found = tried();
     let _ = fs::remove_dir(&two);
     let _ = fs::remove_dir(&one);
-    first.is_none_or(|name| name == ".second")
+    found
 }
 
-fn c_path(path: &Path) -> io::Result<CString> {
+pub fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 

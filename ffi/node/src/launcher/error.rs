@@ -63,8 +63,14 @@ impl LaunchError {
         }
     }
 
+    /// The call `tried` failed: it is forbidden here, unless it failed for want of descriptors or memory.
     pub(super) fn forbidden(tried: &str, source: io::Error) -> Self {
-        Self::Forbidden { tried: tried.to_string(), source, remedy: remedy() }
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                Self::Step { what: tried.to_string(), source }
+            }
+            _ => Self::Forbidden { tried: tried.to_string(), source, remedy: remedy() },
+        }
     }
 
     /// The bare error of the system call.
@@ -85,6 +91,14 @@ impl LaunchError {
             _ => 125,
         }
     }
+}
+
+/// Whether something failed for want of descriptors, memory or processes, which there may be again, and not because the host does
+/// not have or allow it. A process that ended before it was ready had no other reason.
+pub fn is_shortage(error: &io::Error) -> bool {
+    const SHORT_OF: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS];
+    let code = error.raw_os_error();
+    code.map_or(error.kind() == io::ErrorKind::UnexpectedEof, |code| SHORT_OF.contains(&code))
 }
 
 /// The setting of this host that most likely stands in the way, and how to change it.
@@ -112,5 +126,14 @@ mod tests {
         let said = e.to_string();
         assert!(said.contains("/sys/class") && said.contains("forbids") && !said.contains('\n'), "{said}");
         assert_eq!(e.exit_code(), 125);
+    }
+
+    #[test]
+    fn a_host_that_is_out_of_descriptors_is_not_said_to_forbid_anything() {
+        for lack in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            let said = LaunchError::forbidden("unshare(CLONE_NEWNS)", io::Error::from_raw_os_error(lack))
+                .to_string();
+            assert!(said.contains("cannot unshare(CLONE_NEWNS)") && !said.contains("forbids"), "{said}");
+        }
     }
 }

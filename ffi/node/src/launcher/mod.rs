@@ -1,7 +1,7 @@
 //! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.
 //!
-//! The program gets a mount namespace of its own in which `/sys/class`, `/sys/bus/pci/devices`, `/dev/infiniband` and
-//! `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
+//! The program gets a mount namespace of its own in which `/sys/devices`, `/sys/class`, `/sys/bus/pci/devices`,
+//! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
 //! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
 //! own, and supervisor and namespace go with the last process in it: nothing is left behind.
 
@@ -16,19 +16,20 @@ mod notify;
 mod pci;
 pub mod probe;
 mod project;
+pub mod projection;
 pub mod provider;
 mod reserved;
 mod seccomp;
-mod supervisor;
-mod sys;
+pub mod supervisor;
+pub(crate) mod sys;
 pub mod sysfs;
+mod tree;
 
 use std::convert::Infallible;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -36,8 +37,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use error::LaunchError;
+pub use project::places;
 
 use crate::devices::DeviceInfo;
+use projection::Projection;
 
 /// A program to run on a node.
 #[derive(Clone, Debug)]
@@ -59,12 +62,20 @@ impl Launch {
     pub fn exec(&self) -> Result<Infallible, LaunchError> {
         let program = find_program(&self.program)?;
         let stem = provider::link(&self.node, &self.provider)?;
-        if !project::already_there(&self.devices, &self.node) {
+        if !project::comes_to_show(&self.devices, &self.node)? {
             namespace::enter(&self.node)?;
-            let (devices, tree) = project::project(self.devices.clone(), &self.node, &stem)?;
-            self.supervise(devices, tree)
-                .or_else(|_| seccomp::hide_rdma_netlink())
-                .map_err(LaunchError::step("install the seccomp filter".into()))?;
+            let (devices, projection) = project::project(self.devices.clone(), &self.node, &stem)?;
+            match self.supervise(devices, projection) {
+                // Whoever waits until there is some again has it all; what the host does not have, programs do without.
+                Err(e) if error::is_shortage(&e) => {
+                    return Err(LaunchError::step("start the supervisor".into())(e));
+                }
+                Err(_) => {
+                    let step = LaunchError::step("install the seccomp filter".into());
+                    seccomp::hide_rdma_netlink().map_err(step)?;
+                }
+                Ok(()) => {}
+            }
         }
         let source = Command::new(program)
             .arg0(&self.program)
@@ -78,9 +89,9 @@ impl Launch {
 
 impl Launch {
     /// Starts a supervisor, and comes under it.
-    fn supervise(&self, devices: Vec<DeviceInfo>, tree: Option<OwnedFd>) -> io::Result<()> {
-        let tree = tree.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        supervisor::start(supervisor::View { devices, node: self.node.clone(), tree })?.take_over()
+    fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
+        let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        supervisor::start(supervisor::View { devices, node: self.node.clone(), projection })?.take_over()
     }
 }
 

@@ -1,6 +1,6 @@
-//! A function's directory under `/sys/bus/pci/devices`.
+//! A function's directory under `/sys/devices`.
 
-use super::sysfs::Tree;
+use super::tree::Tree;
 use crate::devices::{DeviceInfo, MAX_VFS};
 use hwspec::pcie::VF_DEVICE_ID;
 
@@ -102,7 +102,7 @@ fn config(d: &DeviceInfo) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::sysfs::Entry;
+    use crate::launcher::tree::Entry;
 
     fn file(tree: &Tree, path: &str) -> Vec<u8> {
         match tree.get(path) {

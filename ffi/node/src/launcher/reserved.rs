@@ -31,7 +31,7 @@ impl Reserved {
     /// The numbers for a program that the calling process turns into.
     ///
     /// # Errors
-    /// EMFILE: the program may have too few descriptors to spare some.
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few descriptors to spare some.
     pub fn choose() -> io::Result<Self> {
         let limit = sys::descriptor_limit(None)?;
         let raises = sys::in_child(|| {
@@ -41,7 +41,7 @@ impl Reserved {
         });
         let chosen = Self::under(limit, raises == Answer::Yes, sys::inherited()?);
         if chosen.numbers().is_empty() {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(chosen)
     }

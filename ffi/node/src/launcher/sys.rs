@@ -51,6 +51,15 @@ pub fn mount(
     })
 }
 
+/// Takes away what is mounted at `at` itself, not where a link there leads; whoever has files of it open keeps them.
+///
+/// # Errors
+/// EINVAL: nothing is mounted there.
+pub fn unmount(at: &CStr) -> io::Result<()> {
+    // SAFETY: the path is a C string that outlives the call.
+    done(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
+}
+
 /// Turns all mounts of the namespace into slaves of those they were copied from: what is mounted from now on is seen
 /// nowhere else.
 pub fn make_mounts_slaves() -> io::Result<()> {

@@ -1,22 +1,28 @@
 //! What sysfs shows of a ConnectX-5 and its verbs devices, as a list of files; nothing here touches the system.
 //!
-//! Real sysfs keeps a device's directory under `/sys/devices` and links to it from `class` and `bus`. Ours stands in
-//! the covered `/sys/bus/pci/devices` itself, and the classes link there: programs that resolve the links and cut the
-//! PCI address out of the path find it at the same place from the end.
+//! As in real sysfs, a device's directory stands under `/sys/devices`, below a host bridge, and `class` and `bus` link to it.
+//! hwloc takes the PCI address of a verbs device out of the text of such a link: it wants `/pciDDDD:BB/` and then addresses.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::counters::{HARDWARE, PORT};
 use super::pci;
+use super::tree::Tree;
 use crate::devices::{Colons, DeviceInfo};
 use crate::place::Place;
 use devmodel::LinkLayer;
 
-/// Where a link from a device's directory in a class leads, relative to `/sys/class/<class>`.
-pub const DEVICES_FROM_CLASS: &str = "../../bus/pci/devices/";
+/// What stands in `/sys/devices` for all of our devices; the kernel has no such name.
+pub const HOME: &str = "ironverbs";
+
+/// The directory of the functions. Real functions stand at their own addresses, so the bridge is nobody's bus.
+pub const FUNCTIONS: &str = "/sys/devices/ironverbs/pci0000:00";
+
+/// Where a link to a device of ours leads, relative to `/sys/class/<class>`.
+pub const DEVICES_FROM_CLASS: &str = "../../devices/ironverbs/pci0000:00/";
+
+/// The same, relative to `/sys/bus/pci/devices`.
+pub const DEVICES_FROM_BUS: &str = "../../../devices/ironverbs/pci0000:00/";
 
 /// Name of the file in `uverbsN` that tells the provider its node and function.
 pub const NODE_FILE: &str = "ironverbs";
@@ -37,58 +43,6 @@ const RDMA_CM_ABI: &str = "4";
 
 /// Version of the umad interface, which ibstat asks before it lists any device.
 const UMAD_ABI: &str = "5";
-
-/// One thing to make below a root; parent directories are implied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// A file with these bytes.
-    File(Vec<u8>),
-    /// A symbolic link to this target.
-    Link(String),
-}
-
-/// Things to make below one root, in this order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tree(Vec<(String, Entry)>);
-
-impl Tree {
-    /// A file holding one line.
-    pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
-        self.bytes(path, format!("{text}\n").into_bytes());
-    }
-
-    /// A file holding `bytes`.
-    pub fn bytes(&mut self, path: impl Into<String>, bytes: Vec<u8>) {
-        self.0.push((path.into(), Entry::File(bytes)));
-    }
-
-    /// A symbolic link.
-    pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) {
-        self.0.push((path.into(), Entry::Link(target.into())));
-    }
-
-    /// What stands at `path`.
-    pub fn get(&self, path: &str) -> Option<&Entry> {
-        self.0.iter().find(|(p, _)| p == path).map(|(_, e)| e)
-    }
-
-    /// Makes everything below `root`; an entry already there is an error.
-    pub fn write(&self, root: &Path) -> io::Result<()> {
-        let mut made = PathBuf::new();
-        for (path, entry) in &self.0 {
-            let path = root.join(path);
-            if let Some(parent) = path.parent().filter(|p| *p != made) {
-                fs::create_dir_all(parent)?;
-                made = parent.to_path_buf();
-            }
-            match entry {
-                Entry::File(bytes) => fs::write(&path, bytes)?,
-                Entry::Link(target) => symlink(target, &path)?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// `/sys/class` entries: the verbs classes with a link for each device, and the connection manager.
 pub fn classes(devices: &[DeviceInfo]) -> Tree {
@@ -111,7 +65,16 @@ pub fn classes(devices: &[DeviceInfo]) -> Tree {
     tree
 }
 
-/// `/sys/bus/pci/devices` entries: every function's directory with its verbs device inside.
+/// `/sys/bus/pci/devices` entries: a link for every function.
+pub fn bus(devices: &[DeviceInfo]) -> Tree {
+    let mut tree = Tree::default();
+    for d in devices {
+        tree.link(&d.bdf, format!("{DEVICES_FROM_BUS}{}", d.bdf));
+    }
+    tree
+}
+
+/// Entries of [`FUNCTIONS`]: every function's directory with its verbs device inside.
 pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
     let mut tree = Tree::default();
     let vfs = devices.iter().filter(|d| d.is_vf()).count();
@@ -233,7 +196,9 @@ fn umad(tree: &mut Tree, d: &DeviceInfo) {
 mod tests {
     use super::*;
     use crate::devices::{GID_TABLE, devices};
+    use crate::launcher::tree::Entry;
     use devmodel::Config;
+    use std::fs;
 
     fn text(tree: &Tree, path: &str) -> String {
         match tree.get(path) {
@@ -246,9 +211,10 @@ mod tests {
     fn a_vf_is_found_from_both_classes_and_leads_to_its_pf() {
         let all = devices(8, &Config::default());
         let (class, pci) = (classes(&all), functions(&all, Path::new("/run/x")));
-        let link = Entry::Link("../../bus/pci/devices/0000:c1:00.2/infiniband/iron2".into());
+        let link = Entry::Link("../../devices/ironverbs/pci0000:00/0000:c1:00.2/infiniband/iron2".into());
         assert_eq!(class.get("infiniband/iron2"), Some(&link));
-        let link = Entry::Link("../../bus/pci/devices/0000:c1:00.2/infiniband_verbs/uverbs2".into());
+        let link = "../../devices/ironverbs/pci0000:00/0000:c1:00.2/infiniband_verbs/uverbs2";
+        let link = Entry::Link(link.into());
         assert_eq!(class.get("infiniband_verbs/uverbs2"), Some(&link));
         assert_eq!(pci.get("0000:c1:00.2/physfn"), Some(&Entry::Link("../0000:c1:00.0".into())));
         assert_eq!(pci.get("0000:c1:00.0/virtfn1"), Some(&Entry::Link("../0000:c1:00.2".into())));
@@ -289,7 +255,10 @@ mod tests {
         let _ = fs::remove_dir_all(&root);
         let all = devices(3, &Config::default());
         classes(&all).write(&root.join("class")).unwrap();
-        functions(&all, Path::new("/n")).write(&root.join("bus/pci/devices")).unwrap();
+        let home = root.join(Path::new(FUNCTIONS).strip_prefix("/sys").unwrap());
+        functions(&all, Path::new("/n")).write(&home).unwrap();
+        bus(&all).write(&root.join("bus/pci/devices")).unwrap();
+        assert!(home.starts_with(root.join("devices").join(HOME)));
         for d in &all {
             let uverbs = root.join(format!("class/infiniband_verbs/uverbs{}", d.uverbs));
             assert_eq!(fs::read_to_string(uverbs.join("ibdev")).unwrap().trim(), d.name);
@@ -297,6 +266,8 @@ mod tests {
             let ib = root.join(format!("class/infiniband/{}", d.name));
             assert!(ib.join("device/infiniband_verbs").join(format!("uverbs{}", d.uverbs)).is_dir());
             assert_eq!(fs::canonicalize(ib.join("subsystem")).unwrap(), root.join("class/infiniband"));
+            let function = fs::canonicalize(root.join("bus/pci/devices").join(&d.bdf)).unwrap();
+            assert_eq!(function, fs::canonicalize(ib.join("device")).unwrap());
             let real = fs::canonicalize(ib).unwrap();
             assert!(real.ends_with(format!("{}/infiniband/{}", d.bdf, d.name)));
         }

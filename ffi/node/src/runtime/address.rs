@@ -2,6 +2,7 @@
 
 use super::{NodeError, core::Core, file::Mapped, node::Node};
 use crate::devices::{DeviceInfo, MAX_VFS, gid_of_ip, ip_of_gid};
+use devmodel::Config;
 use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
 
 /// An IP address and how many of its bits name the network.
@@ -47,14 +48,19 @@ impl FunctionAddress {
     }
 }
 
+/// The device of `fid` as programs meet it, on a node that behaves as `config` says, with the address that was set for it.
+pub(super) fn device(fid: u8, config: &Config, address: Option<FunctionAddress>) -> DeviceInfo {
+    let device = DeviceInfo::new(fid, config);
+    match address {
+        Some(address) => device.with_address(address.ip),
+        None => device,
+    }
+}
+
 impl Core {
     /// The device of `fid` as programs meet it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
-        let device = DeviceInfo::new(fid, self.adapter.config());
-        match self.address(fid) {
-            Some(address) => device.with_address(address.ip),
-            None => device,
-        }
+        device(fid, self.adapter.config(), self.address(fid))
     }
 
     /// The functions that are there, as programs meet them.
@@ -65,8 +71,8 @@ impl Core {
 }
 
 impl Node {
-    /// Gives function `fid` an address, or with `None` the one back that it has by itself. Programs that come after see
-    /// it: nobody may have the function open.
+    /// Gives function `fid` an address, or with `None` the one back that it has by itself. Nobody may have the
+    /// function open.
     pub fn set_address(&self, fid: u8, address: Option<FunctionAddress>) -> Result<(), NodeError> {
         let core = self.core();
         let lock = core.locks.lock()?;

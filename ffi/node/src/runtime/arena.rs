@@ -146,11 +146,13 @@ impl<'a> Arena<'a> {
         self.pages(page).is_some() && self.word(page).is_some_and(|w| w.owner() == owner.code())
     }
 
-    /// Frees the block that begins at `page`; its memory goes back to the system at once.
+    /// Frees the block that begins at `page`; its memory goes back to the system at once, if that can be.
     pub fn free(&self, page: u32) {
         let Some(pages) = self.pages(page) else { return };
-        // A hole reads as zeros, so the next owner finds them. Where holes cannot be made the block is lost.
-        if sys::punch(&self.map.file, self.at(page), u64::from(pages) * PAGE as u64).is_err() {
+        // A hole reads as zeros, so the next owner finds them. Where none can be made the block keeps its memory, without what
+        // was in it; one that cannot be cleared either stays its owner's, who is asked to free it again.
+        let (file, at, len) = (&self.map.file, self.at(page), u64::from(pages) * PAGE as u64);
+        if sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len)).is_err() {
             return;
         }
         let header = self.map.header();

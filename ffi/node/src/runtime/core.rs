@@ -136,7 +136,8 @@ impl Core {
     /// The node's time, ps.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.clock.now().wrapping_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
+        // A node that was damaged since it was opened may begin in the future: its time stands still then.
+        self.clock.now().saturating_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
     }
 
     /// Our place among the parties.
@@ -209,6 +210,11 @@ impl Core {
             return None;
         }
         self.openers(fid).find(|slot| self.map.life(*slot).load(Acquire) & sys::DIED != 0)
+    }
+
+    /// Whether copies to and from other programs are tried.
+    pub fn copies_directly(&self) -> bool {
+        !self.no_direct
     }
 
     /// Whether copies to and from the program of `slot` are possible; asked of the kernel once per party.

@@ -3,6 +3,7 @@
 use super::{
     NodeError, dir,
     file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, PARTIES, RegionMemory, file_len},
+    sys,
 };
 use crate::devices::MAX_VFS;
 use devmodel::region::{Geometry, Region};
@@ -52,11 +53,15 @@ pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError>
     if *region.geometry() != Geometry::NODE {
         return damaged(format!("geometry: expected {:?}, found {:?}", Geometry::NODE, region.geometry()));
     }
-    let present = 0..=map.header().vfs.load(Acquire) as u8;
-    match present.into_iter().find_map(|fid| region.damage(fid)) {
-        Some(what) => damaged(what),
-        None => Ok(region),
-    }
+    found(map, &region).map_or(Ok(region), damaged)
+}
+
+/// What is wrong with a node that may have changed since it was opened.
+pub fn found(map: &Mapped, region: &Region) -> Option<String> {
+    let present = || 0..=map.header().vfs.load(Acquire) as u8;
+    let magic = map.header().magic.load(Acquire);
+    let lost = (magic != MAGIC).then(|| format!("layout: expected {MAGIC:#x}, found {magic:#x}"));
+    lost.or_else(|| check(map).err()).or_else(|| present().find_map(|fid| region.damage(fid)))
 }
 
 /// Whoever works on a node that is not what it says may find anything, and panic: that is an error as any other, and
@@ -70,8 +75,14 @@ pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Resul
 /// What is wrong with the words before the region: expected and found.
 fn check(map: &Mapped) -> Result<(), String> {
     let header = map.header();
+    let (begun, now) = (header.epoch.load(Relaxed), sys::monotonic_ns());
+    if begun > now {
+        return Err(format!("when it was made: expected {now} ns at most by this clock, found {begun}"));
+    }
     within("virtual functions", header.vfs.load(Acquire), MAX_VFS.into())?;
     within("pages of the arena", header.arena_fresh.load(Acquire), ARENA_PAGES)?;
+    let used = u32::try_from(header.arena_used.load(Acquire)).unwrap_or(u32::MAX);
+    within("pages of the arena in use", used, ARENA_PAGES)?;
     let [profile, timeout, _, sealed, budget, link_layer, node_id, ..] =
         header.behaviour.each_ref().map(|word| word.load(Relaxed));
     within("profile", profile, 1)?;

@@ -56,6 +56,14 @@ pub enum NodeError {
         /// Who it is.
         holder: Holder,
     },
+    /// A program that is stopped holds a function that something needs.
+    #[error("{what} has to wait for {holder}")]
+    Stopped {
+        /// What needs it.
+        what: String,
+        /// Who it is.
+        holder: Holder,
+    },
     /// All places for programs are taken.
     #[error("{PROGRAMS} programs at most run on a node, and that many do")]
     Full,
@@ -169,6 +177,7 @@ impl NodeError {
             Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
             Self::NoRoom { .. } => libc::ENOMEM,
             Self::Held { .. }
+            | Self::Stopped { .. }
             | Self::Busy { .. }
             | Self::Full
             | Self::InUse { .. }

@@ -1,6 +1,10 @@
 //! The process that holds a lock which others wait for: what it is called, and whether it can go on.
 
+use super::jail;
 use std::{fmt, fs, path::Path};
+
+/// Why a process does not go on by itself.
+const REASONS: [&str; 3] = ["stopped by a signal", "stopped by a debugger", "frozen with its control group"];
 
 /// A process that others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +18,13 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Looks at process `pid`.
+    /// Looks at process `pid`, or has the jail's asker look.
     pub fn of(pid: u32) -> Self {
+        jail::ask(pid).unwrap_or_else(|| Self::look(pid))
+    }
+
+    /// What `/proc` says of process `pid`.
+    pub(super) fn look(pid: u32) -> Self {
         let nobody = Self { pid, program: String::new(), stopped: None };
         if pid == 0 {
             return nobody;
@@ -26,13 +35,31 @@ impl Holder {
         let Some((front, rest)) = stat.rsplit_once(')') else { return nobody };
         let program = front.split_once('(').map_or("", |(_, name)| name);
         let stopped = match rest.trim_start().chars().next() {
-            Some('T') => Some("stopped by a signal"),
-            Some('t') => Some("stopped by a debugger"),
-            _ => is_frozen(&dir).then_some("frozen with its control group"),
+            Some('T') => Some(REASONS[0]),
+            Some('t') => Some(REASONS[1]),
+            _ => is_frozen(&dir).then_some(REASONS[2]),
         };
         // It goes into one line of an error.
         let program = program.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         Self { pid, program, stopped }
+    }
+
+    /// As bytes, for [`decode`](Self::decode): pid, reason counted from 1, program.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let reason = REASONS.iter().position(|known| Some(*known) == self.stopped).map_or(0, |at| at + 1);
+        let mut bytes = self.pid.to_ne_bytes().to_vec();
+        bytes.push(reason as u8);
+        bytes.extend_from_slice(self.program.as_bytes());
+        bytes
+    }
+
+    /// What [`encode`](Self::encode) made bytes of.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (pid, rest) = bytes.split_first_chunk()?;
+        let (reason, program) = rest.split_first()?;
+        let stopped = usize::from(*reason).checked_sub(1).and_then(|at| REASONS.get(at)).copied();
+        let program = String::from_utf8_lossy(program).into_owned();
+        Some(Self { pid: u32::from_ne_bytes(*pid), program, stopped })
     }
 
     /// Another thread of this process.

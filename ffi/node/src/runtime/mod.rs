@@ -22,6 +22,7 @@ mod fork;
 mod holder;
 mod host;
 mod interrupts;
+pub mod jail;
 mod lend;
 pub mod link;
 mod locks;

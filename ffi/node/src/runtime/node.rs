@@ -222,6 +222,11 @@ impl Node {
         self.core.reaches(party)
     }
 
+    /// Whether this process copies to and from the memory of programs that let it.
+    pub fn copies_directly(&self) -> bool {
+        self.core.copies_directly()
+    }
+
     /// What is on it. Cleans up after the dead first.
     pub fn status(&self) -> Result<NodeStatus, NodeError> {
         self.core.status()

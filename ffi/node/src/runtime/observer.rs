@@ -1,15 +1,16 @@
 //! A node seen by somebody who is not on it: takes no place among the parties, no lock, and changes nothing.
 
 use super::{
-    NodeError,
+    FunctionAddress, NodeError, address,
     board::{self, CmId},
-    damage::{attach_region, map_existing},
+    damage::{self, attach_region, map_existing},
     dir,
     file::{Access, Mapped},
     locks::LockFile,
     node::read_behaviour,
     status::{NodeStatus, View},
 };
+use crate::devices::{DeviceInfo, MAX_VFS};
 use devmodel::{
     region::{PortGlimpse, Region},
     state::{COUNTERS, CqRow, MkeyRow, PdRow, QpRow, SrqRow, UctxRow},
@@ -20,7 +21,7 @@ use std::{
     fs::Metadata,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::*},
 };
 
 /// A node that is only looked at.
@@ -80,6 +81,26 @@ impl Observer {
     /// Device and inode number of the node in `dir`, if there is one.
     pub fn identity(dir: &Path) -> Option<(u64, u64)> {
         ids(std::fs::metadata(dir.join("adapter")))
+    }
+
+    /// The address that was set for each function that is there, in their order: what changes of [`Self::devices`] while the node is
+    /// the same.
+    pub fn addresses(&self) -> Vec<Option<FunctionAddress>> {
+        let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
+        (0..=vfs).map(|fid| FunctionAddress::of(&self.map, fid)).collect()
+    }
+
+    /// The functions that are there, as programs meet them.
+    ///
+    /// # Errors
+    /// The node was damaged since it was opened.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, NodeError> {
+        let (config, addresses) = (read_behaviour(&self.map), self.addresses());
+        if let Some(what) = damage::found(&self.map, &self.region) {
+            return Err(NodeError::Damaged { dir: self.dir.clone(), what });
+        }
+        let all = (0..).zip(addresses);
+        Ok(all.map(|(fid, address)| address::device(fid, &config, address)).collect())
     }
 
     /// What the port of `fid` has counted, by `devmodel::state::Counters`.

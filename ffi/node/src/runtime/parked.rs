@@ -3,6 +3,7 @@
 
 use super::{
     core::{Core, MILLI},
+    jail::{self, Role},
     party, sys,
 };
 use driver::transport::Quiet;
@@ -69,6 +70,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     // Without it others find out later that we are gone.
     let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
+    jail::enter(Role::Parked);
     core.park();
     let mut told = false;
     loop {

@@ -46,10 +46,12 @@ impl Core {
             self.see_to_what_was_left(runner, host, now, locked)
         })?;
         for fid in bits(opened) {
-            self.strike(slot, fid, lock)?;
+            self.strike_out(slot, fid, lock)?;
             // A driver that finds no event looks at what the dead held.
             self.fire_all(fid);
         }
+        // When that was done, and this was not, it is done now.
+        self.reset_unused_pf(lock)?;
         self.reap_outlets(slot, lock);
         Arena::new(&self.map, lock).free_all(Owner::Party(slot));
         self.map.header().reaped.fetch_add(1, Relaxed);
@@ -58,15 +60,21 @@ impl Core {
     }
 
     /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed. `None` if somebody
-    /// who is stopped holds it up: `slot` is still an opener then, until it is cleaned up after.
+    /// who is stopped holds it up: `slot` is still an opener then, until it is cleaned up after; or the PF, which nobody uses, is left
+    /// to whoever closes or cleans up next.
     pub fn strike(&self, slot: u16, fid: u8, lock: &NodeLock) -> Option<()> {
+        self.strike_out(slot, fid, lock)?;
+        self.reset_unused_pf(lock)
+    }
+
+    fn strike_out(&self, slot: u16, fid: u8, lock: &NodeLock) -> Option<()> {
         let function = &self.map.functions()[usize::from(fid)];
         self.leave_vectors(slot, fid, lock);
         let _ = function.poller.compare_exchange(slot.into(), 0, AcqRel, Relaxed);
         let others = self.openers(fid).any(|other| other != slot);
         if function.server.load(Acquire) == u32::from(slot) {
             // Whoever does this reaches the client's memory as little as the client itself now does.
-            self.reset_alone(fid, Patience::UntilStopped)?;
+            self.reset_alone(fid, Patience::UntilStopped).ok()?;
             function.server.store(0, Release);
             if self.map.functions().iter().all(|function| function.server.load(Acquire) == 0) {
                 self.map.header().by_value.fetch_and(!SERVED, AcqRel);
@@ -77,18 +85,22 @@ impl Core {
         // Last, so that who comes after a death here does all of it again.
         function.openers.remove(slot);
         self.map.party(slot).functions[usize::from(fid) / 64 % 2].fetch_and(!(1 << (fid % 64)), AcqRel);
-        // Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any.
-        let used = (0..FUNCTIONS as u8).any(|fid| self.openers(fid).next().is_some());
-        if !used && self.map.functions()[0].shared.load(Acquire) != 0 {
-            // If somebody holds it who is stopped, it is left to the next as well.
-            let _ = self.clear(0, lock);
-        }
         Some(())
+    }
+
+    /// Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any. `None` if somebody
+    /// who is stopped holds it up: to be done again.
+    fn reset_unused_pf(&self, lock: &NodeLock) -> Option<()> {
+        let is_used = |fid| self.openers(fid).next().is_some();
+        if self.map.functions()[0].shared.load(Acquire) == 0 || (0..FUNCTIONS as u8).any(is_used) {
+            return Some(());
+        }
+        self.clear(0, lock)
     }
 
     /// Resets a function that nobody has open and frees its memory.
     fn clear(&self, fid: u8, lock: &NodeLock) -> Option<()> {
-        self.reset_function(fid, lock)?;
+        self.reset_function(fid, lock).ok()?;
         Arena::new(&self.map, lock).free_all(Owner::Function(fid));
         let function = &self.map.functions()[usize::from(fid)];
         function.shared.store(0, Release);

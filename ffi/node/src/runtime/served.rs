@@ -81,10 +81,8 @@ impl Core {
 
     fn begin_serving(&self, fid: u8, lock: &NodeLock) -> Result<(), NodeError> {
         // Before it is ours: nobody uses it, but somebody who is stopped may still hold it.
-        self.reset_alone(fid, Patience::UntilStopped).ok_or_else(|| {
-            let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
-            NodeError::system(format!("reset iron{fid}, which a program that is stopped holds"))(busy)
-        })?;
+        self.reset_alone(fid, Patience::UntilStopped)
+            .map_err(|holder| NodeError::Stopped { what: format!("the reset of iron{fid}"), holder })?;
         let slot = self.me.slot;
         let function = &self.map.functions()[usize::from(fid)];
         self.guest_place(fid).forget();

@@ -75,6 +75,11 @@ impl Waits {
         stopped
     }
 
+    /// Who was found stopped last by waiting for it.
+    pub fn last_stopped(&self) -> Option<Party> {
+        self.stopped.map(|(party, ..)| party)
+    }
+
     /// Whether `party` was found stuck a moment ago.
     fn is_known(&self, party: Party, now: Instant) -> bool {
         self.stuck.is_some_and(|(who, when)| who == party && now - when < KNOWN)

@@ -5,7 +5,10 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
     ptr::{self, NonNull},
     sync::atomic::{AtomicU32, Ordering::SeqCst, fence},
 };
@@ -66,6 +69,31 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the descriptor is open.
     done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
+}
+
+/// Overwrites a range of `file` with zeros. What of it has no memory gets none.
+pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+    let seek = |from: u64, what: libc::c_int| {
+        // SAFETY: moves the offset of an open descriptor, which nobody reads or writes by.
+        let to = unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
+        u64::try_from(to).map_err(|_| io::Error::last_os_error())
+    };
+    let end = offset.saturating_add(len);
+    let mut at = offset;
+    while at < end {
+        at = match seek(at, libc::SEEK_DATA) {
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
+            data => data?,
+        };
+        let stop = seek(at, libc::SEEK_HOLE)?.min(end);
+        while at < stop {
+            let now = ZEROS.len().min((stop - at) as usize);
+            file.write_all_at(&ZEROS[..now], at)?;
+            at += now as u64;
+        }
+    }
+    Ok(())
 }
 
 fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
@@ -208,7 +236,7 @@ impl<'a> Life<'a> {
         // SAFETY: the list lives, and stays where it is, until it is taken back in `drop`; so does the word.
         unsafe {
             let len = size_of::<[usize; 3]>();
-            word.store(libc::syscall(libc::SYS_gettid) as u32, SeqCst);
+            word.store(thread_id(), SeqCst);
             let got = libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1);
             if got != 0 || libc::syscall(libc::SYS_set_robust_list, &raw const *list, len) != 0 {
                 word.store(0, SeqCst);
@@ -226,6 +254,12 @@ impl Drop for Life<'_> {
         debug_assert_eq!(self.list.entry, (&raw const self.list.first).cast());
         self.word.store(0, SeqCst);
     }
+}
+
+/// The kernel's number for the calling thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// An eventfd that counts.

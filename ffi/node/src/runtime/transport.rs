@@ -399,7 +399,7 @@ impl Transport for NodeTransport {
                 // It would end the VFs under their programs.
                 return Err(errno(libc::EBUSY));
             }
-            if core.reset_function(self.fid(), &lock).is_some() {
+            if core.reset_function(self.fid(), &lock).is_ok() {
                 return Ok(());
             }
             // Somebody who is stopped has it: we wait, and those who want the node's lock do not.

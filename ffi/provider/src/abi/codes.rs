@@ -52,7 +52,17 @@ pub const IBV_QPS_RESET: u32 = 0;
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+
+pub const IBV_WQT_RQ: u32 = 0;
+pub const IBV_WQ_INIT_ATTR_FLAGS: u32 = 1;
+pub const IBV_WQ_FLAGS_CVLAN_STRIPPING: u32 = 1;
+pub const IBV_WQ_ATTR_STATE: u32 = 1;
+pub const IBV_WQ_ATTR_CURR_STATE: u32 = 1 << 1;
+pub const IBV_WQ_ATTR_FLAGS: u32 = 1 << 2;
+pub const IBV_RX_HASH_FUNC_TOEPLITZ: u8 = 1;
 
 pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
 pub const IBV_QP_CREATE_CVLAN_STRIPPING: u32 = 1 << 9;

@@ -95,8 +95,7 @@ pub struct ibv_device_attr_ex {
     pub device_cap_flags_ex: u64,
     /// Largest message and QP types.
     pub tso_caps: [u32; 2],
-    /// QP types, tables, their size, padding; hash fields; hash functions.
-    pub rss_caps: [u64; 4],
+    pub rss_caps: ibv_rss_caps,
     pub max_wq_type_rq: u32,
     /// Least and most kb/s, and QP types by bit.
     pub packet_pacing_caps: [u32; 3],
@@ -108,6 +107,17 @@ pub struct ibv_device_attr_ex {
     pub pci_atomic_caps: [u16; 3],
     pub xrc_odp_caps: u32,
     pub phys_port_cnt_ex: u32,
+}
+
+/// Spreading frames over work queues: for which QP types, by bit; how many tables, and how large.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_rss_caps {
+    pub supported_qpts: u32,
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    pub rx_hash_fields_mask: u64,
+    pub rx_hash_function: u8,
 }
 
 /// Completions and microseconds.
@@ -282,10 +292,74 @@ pub struct ibv_qp_init_attr_ex {
     pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut c_void,
-    pub rx_hash_conf: [u64; 3],
+    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rx_hash_conf: ibv_rx_hash_conf,
     pub source_qpn: u32,
     pub send_ops_flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_rx_hash_conf {
+    pub rx_hash_function: u8,
+    pub rx_hash_key_len: u8,
+    pub rx_hash_key: *const u8,
+    pub rx_hash_fields_mask: u64,
+}
+
+/// `wq_context`, `events_completed` and the locks are the library's to fill, behind the call.
+#[repr(C)]
+pub struct ibv_wq {
+    pub context: *mut ibv_context,
+    pub wq_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub cq: *mut ibv_cq,
+    pub wq_num: u32,
+    pub handle: u32,
+    pub state: c_uint,
+    pub wq_type: c_uint,
+    pub post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_wq_init_attr {
+    pub wq_context: *mut c_void,
+    pub wq_type: c_uint,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub pd: *mut ibv_pd,
+    pub cq: *mut ibv_cq,
+    pub comp_mask: u32,
+    pub create_flags: u32,
+}
+
+#[repr(C)]
+pub struct ibv_wq_attr {
+    pub attr_mask: u32,
+    pub wq_state: c_uint,
+    pub curr_wq_state: c_uint,
+    pub flags: u32,
+    pub flags_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_rwq_ind_table {
+    pub context: *mut ibv_context,
+    pub ind_tbl_handle: c_int,
+    pub ind_tbl_num: c_int,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_rwq_ind_table_init_attr {
+    pub log_ind_tbl_size: u32,
+    pub ind_tbl: *mut *mut ibv_wq,
+    pub comp_mask: u32,
 }
 
 #[repr(C)]

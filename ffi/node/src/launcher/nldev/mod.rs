@@ -15,10 +15,11 @@ pub use message::{Asker, Replies};
 
 use super::counters;
 use crate::devices::DeviceInfo;
-use crate::runtime::Observer;
+use crate::runtime::{FunctionAddress, NodeError, Observer};
 use codes::*;
 use message::{Attributes, Malformed, Request, requests};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Index of our first device where the host has devices of its own; else it is 0.
 const BEHIND_HOST: u32 = 1 << 16;
@@ -32,10 +33,23 @@ pub struct World {
     /// The node they are on; none if they are no node's.
     observer: Option<Observer>,
     /// The node that could not be looked at.
-    refused: Option<(u64, u64)>,
+    refused: Option<Refusal>,
+    /// What was last asked of the node's devices: the addresses that were set for them.
+    addresses: Option<Vec<Option<FunctionAddress>>>,
     /// The kernel, if it has devices of its own.
     host: Option<Host>,
 }
+
+/// A node that could not be looked at.
+struct Refusal {
+    /// Its file.
+    node: (u64, u64),
+    /// Until when it is not tried again: for ever if that would not help.
+    until: Option<Instant>,
+}
+
+/// After how long a node is tried again that could not be opened for want of a descriptor or of memory.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A refusal: the errno, and a sentence for those who take one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +80,7 @@ struct Call<'a> {
 impl World {
     /// A world of these devices, and of the kernel's if it has any.
     pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
-        Self { devices, observer: None, refused: None, host }
+        Self { devices, observer: None, refused: None, addresses: None, host }
     }
 
     /// Looks at the node in `dir`, if there is one: also when another has come into its place.
@@ -75,12 +89,36 @@ impl World {
             return;
         }
         let there = Observer::identity(dir);
-        if there.is_some() && there == self.refused {
-            // Opening it again would be one more visit to look after.
+        // Opening it again would be one more visit to look after.
+        let holds = |refusal: &Refusal| refusal.until.is_none_or(|until| Instant::now() < until);
+        if self.refused.as_ref().is_some_and(|refusal| Some(refusal.node) == there && holds(refusal)) {
             return;
         }
-        self.observer = Observer::open(dir).ok();
-        self.refused = there.filter(|_| self.observer.is_none());
+        let opened = Observer::open(dir);
+        let until = matches!(opened, Err(NodeError::System { .. })).then(|| Instant::now() + AGAIN);
+        self.observer = opened.ok();
+        self.addresses = None;
+        self.refused = there.filter(|_| self.observer.is_none()).map(|node| Refusal { node, until });
+    }
+
+    /// The devices the node has now, numbered as in the program's view, if they are others than ours: told once.
+    pub fn changed(&mut self) -> Option<Vec<DeviceInfo>> {
+        let observer = self.observer.as_ref()?;
+        let first = self.devices.first().filter(|d| d.is_pf())?.uverbs;
+        let addresses = observer.addresses();
+        if self.addresses.as_ref() == Some(&addresses) {
+            return None;
+        }
+        self.addresses = Some(addresses);
+        // A node that is damaged has no devices to follow.
+        let mut now = observer.devices().ok()?;
+        now.iter_mut().for_each(|d| d.uverbs += first);
+        (now != self.devices).then_some(now)
+    }
+
+    /// Our devices are `devices` from now on.
+    pub fn replace(&mut self, devices: Vec<DeviceInfo>) {
+        self.devices = devices;
     }
 
     /// Our devices.

@@ -174,3 +174,64 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     world.look_at(dir);
     assert!(world.observer().is_some_and(|o| o.is_of(dir)));
 }
+
+#[test]
+fn a_world_hears_once_of_every_change_of_its_nodes_devices() {
+    let scratch = crate::runtime::tests::bed::Scratch::new();
+    let with = |vfs| scratch.node_with(&NodeOptions { vfs: Some(vfs), ..NodeOptions::default() });
+    let node = with(2);
+    let mut shown = devices(2, &Config::default());
+    // The host has devices of its own, so ours have other numbers than on the node.
+    shown.iter_mut().for_each(|d| d.uverbs += 4);
+    let mut world = World::new(shown, None);
+    world.look_at(&scratch.0);
+    assert_eq!(world.changed(), None);
+    with(5);
+    let now = world.changed().expect("five VFs");
+    assert_eq!(
+        now.iter().map(|d| (d.fid, d.uverbs)).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 4, 5].map(|i| (i, i as u32 + 4))
+    );
+    // One that could not be shown is not told again and again.
+    assert_eq!(world.changed(), None);
+    world.replace(now);
+    assert_eq!((world.devices().len(), world.changed()), (6, None));
+    node.set_address(5, Some("10.0.0.5/24".parse().unwrap())).unwrap();
+    let now = world.changed().expect("an address");
+    assert_eq!(now[5].ip.to_string(), "10.0.0.5");
+    world.replace(now);
+    // Another node in its place.
+    Node::reset(&scratch.0, true).unwrap();
+    world.look_at(&scratch.0);
+    assert_eq!(world.changed(), None, "no node, nothing to show in place of what is shown");
+    let infiniband = Some(LinkLayer::Infiniband);
+    scratch.node_with(&NodeOptions { vfs: Some(1), link_layer: infiniband, ..NodeOptions::default() });
+    world.look_at(&scratch.0);
+    let now = world.changed().expect("another node");
+    assert!(now.len() == 2 && now.iter().all(|d| d.has_umad()), "{now:?}");
+}
+
+#[test]
+fn a_world_of_functions_that_are_no_nodes_stays_as_it_is() {
+    let scratch = crate::runtime::tests::bed::Scratch::new();
+    drop(scratch.node());
+    let mut elsewhere = DeviceInfo::new(0, &Config::default());
+    elsewhere.place = Some(crate::place::Place::VfioUser("/nowhere".into(), Default::default()));
+    let mut world = World::new(vec![elsewhere], None);
+    world.look_at(&scratch.0);
+    assert_eq!(world.changed(), None);
+}
+
+#[test]
+fn a_node_that_was_cut_short_changes_no_view() {
+    let scratch = crate::runtime::tests::bed::Scratch::new();
+    let node = scratch.node();
+    let mut world = World::new(node.devices(), None);
+    world.look_at(&scratch.0);
+    assert_eq!(world.changed(), None);
+    let file = std::fs::OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
+    file.set_len(0).unwrap();
+    // Its pages read as zeros from now on: no VFs.
+    assert_eq!(world.changed(), None);
+    assert_eq!(world.devices().len(), 4);
+}

@@ -1,4 +1,5 @@
-//! The process beside a launched program that answers what the kernel cannot: RDMA netlink, and counters below `/sys`.
+//! The process beside a launched program that answers what the kernel cannot: RDMA netlink, and counters below `/sys`. It also
+//! keeps the program's view true when the node's devices change.
 //!
 //! It is started by the launcher before that becomes the program, is nobody's child and of a session of its own, holds no
 //! file of the program's, and ends with the last process under the program's filter.
@@ -11,12 +12,14 @@ mod umad;
 
 use super::nldev::{Host, World};
 use super::notify::Listener;
+use super::projection::Projection;
 use super::reserved::Reserved;
 use super::{project, seccomp, sys as launcher};
 use crate::devices::DeviceInfo;
+use crate::runtime::Observer;
 use live::Live;
 use sockets::Sockets;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -35,14 +38,20 @@ pub struct Waiting {
     reserved: Reserved,
 }
 
+/// The supervisor's end: see [`pair`].
+pub struct Supervisor {
+    line: OwnedFd,
+    reserved: Reserved,
+}
+
 /// What a supervisor is told of the program's view.
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
     /// The node they are on.
     pub node: PathBuf,
-    /// The directory of PCI devices, where files that change are written.
-    pub tree: OwnedFd,
+    /// Where they are shown.
+    pub projection: Projection,
 }
 
 /// Starts a supervisor. The calling process must have one thread.
@@ -50,30 +59,64 @@ pub struct View {
 /// # Errors
 /// It could not be started; nothing is left of it.
 pub fn start(view: View) -> io::Result<Waiting> {
-    let reserved = Reserved::choose()?;
-    let (line, its) = UnixStream::pair()?;
-    let child = sys::fork_apart(|| {
+    let (waiting, supervisor) = pair()?;
+    sys::fork_apart(|| {
         // Everything else that is open is the program's.
-        let (tree, its) = sys::keep_only(view.tree, OwnedFd::from(its))?;
-        let listener = sys::receive_descriptor(its.as_fd())?;
-        drop(its);
+        let Projection { functions, bus, classes, newest_first } = view.projection;
+        let [functions, bus, classes, line] = sys::keep_only([functions, bus, classes, supervisor.line])?;
+        let projection = Projection { functions, bus, classes, newest_first };
         // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
         launcher::raise_own_limit()?;
-        let sockets = Sockets::new(reserved)?;
-        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, tree, sockets)
-    });
-    child.map(|()| Waiting { line, reserved })
+        Supervisor { line, ..supervisor }.supervise(View { projection, ..view })
+    })?;
+    Ok(waiting)
+}
+
+/// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run.
+///
+/// # Errors
+/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few to spare
+/// the numbers that a supervisor needs.
+pub fn pair() -> io::Result<(Waiting, Supervisor)> {
+    let reserved = Reserved::choose()?;
+    let (line, its) = UnixStream::pair()?;
+    Ok((Waiting { line, reserved }, Supervisor { line: its.into(), reserved }))
 }
 
 impl Waiting {
     /// Puts the calling process, and all it starts, under the supervisor.
     ///
     /// # Errors
-    /// The kernel does not have it: the supervisor ends, and nothing has changed.
-    pub fn take_over(self) -> io::Result<()> {
+    /// The kernel does not have it, or the supervisor could not get ready, and may have ended before it said why
+    /// ([`UnexpectedEof`](io::ErrorKind::UnexpectedEof)): it ends, and nothing has changed.
+    pub fn take_over(mut self) -> io::Result<()> {
+        // A filter cannot be taken back: one without a supervisor fails all calls it is asked about.
+        let mut errno = [0; size_of::<i32>()];
+        self.line.read_exact(&mut errno)?;
+        match i32::from_ne_bytes(errno) {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
         let listener = seccomp::watch_rdma_netlink(self.reserved)?;
         sys::send_descriptor(self.line.as_fd(), listener.as_fd())?;
         self.reserved.keep_away()
+    }
+}
+
+impl Supervisor {
+    /// Waits for a program, and answers it in the calling thread until nobody is left of it.
+    ///
+    /// # Errors
+    /// Nobody came, or the program's calls cannot be heard any more.
+    pub fn supervise(self, view: View) -> io::Result<()> {
+        let mut line = UnixStream::from(self.line);
+        let sockets = Sockets::new(self.reserved);
+        let errno = sockets.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        line.write_all(&errno.to_ne_bytes())?;
+        let sockets = sockets?;
+        let listener = sys::receive_descriptor(line.as_fd())?;
+        drop(line);
+        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, &view.projection, sockets)
     }
 }
 
@@ -82,11 +125,11 @@ fn supervise(
     listener: &Listener,
     devices: Vec<DeviceInfo>,
     node: &Path,
-    tree: OwnedFd,
+    projection: &Projection,
     mut sockets: Sockets,
 ) -> io::Result<()> {
-    let host = if project::host_has_devices() { Host::open().ok() } else { None };
-    let mut live = Live::new(tree, &devices);
+    let host = if project::host_has_devices()? { Host::open().ok() } else { None };
+    let mut live = Live::new(&devices);
     let mut world = World::new(devices, host);
     world.look_at(node);
     let mut umads = Umads::default();
@@ -95,11 +138,14 @@ fn supervise(
     let mut awake = Some(Instant::now());
     loop {
         let mut until = sockets.next_deadline();
+        // Asked before the looks: what somebody changed who is gone by now is seen by them.
+        let peopled = world.observer().is_some_and(Observer::has_programs);
+        follow(&mut world, projection, node, &mut live);
         if let Some(observer) = world.observer() {
-            live.refresh(observer);
+            live.refresh(observer, &projection.functions());
             // Who opened the node a moment ago may not have taken its place yet.
             let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
-            awake = awake.filter(|_| arriving || observer.has_programs());
+            awake = awake.filter(|_| arriving || peopled);
             if awake.is_some() || visits.is_none() {
                 let next = Instant::now() + PERIOD;
                 until = Some(until.map_or(next, |until| until.min(next)));
@@ -126,5 +172,15 @@ fn supervise(
         }
         sockets.expire(listener);
         umads.work(&world);
+    }
+}
+
+/// Shows the node's devices where they have changed. Where the system does not let us, the view stays as it is until they change again, and
+/// answers stay those of what it shows; `ironverbs doctor` says so.
+fn follow(world: &mut World, projection: &Projection, node: &Path, live: &mut Live) {
+    let Some(devices) = world.changed() else { return };
+    if projection.change(world.devices(), &devices, node).is_ok() {
+        live.follow(&devices);
+        world.replace(devices);
     }
 }

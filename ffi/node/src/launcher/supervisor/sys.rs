@@ -48,27 +48,34 @@ pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Closes everything but these two, turns the standard descriptors to nothing, takes signals as they come.
-pub fn keep_only(a: OwnedFd, b: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+/// Closes everything but these, turns the standard descriptors to nothing, takes signals as they come.
+pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    // SAFETY: the first five descriptors are replaced by duplicates, whose numbers nobody owns afterwards but those made
+    // The numbers behind the standard ones.
+    let number = |place: usize| 3 + place as RawFd;
+    // SAFETY: the first `3 + N` descriptors are replaced by duplicates, whose numbers nobody owns afterwards but those made
     // into owners here; all above are closed, and this process never returns to code that believes to own them.
     unsafe {
         // Copies above the numbers that are overwritten.
-        let high = |fd: RawFd| check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16));
-        let (null, a, b) = (high(null.into_raw_fd())?, high(a.into_raw_fd())?, high(b.into_raw_fd())?);
+        let high = |fd: RawFd| check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16.max(number(N))));
+        let null = high(null.into_raw_fd())?;
+        let mut copies = [0; N];
+        for (copy, fd) in copies.iter_mut().zip(kept) {
+            *copy = high(fd.into_raw_fd())?;
+        }
         for standard in 0..3 {
             check(libc::dup2(null, standard))?;
         }
-        check(libc::dup3(a, 3, libc::O_CLOEXEC))?;
-        check(libc::dup3(b, 4, libc::O_CLOEXEC))?;
-        check(libc::syscall(libc::SYS_close_range, 5, u32::MAX, 0) as libc::c_int)?;
+        for (place, copy) in copies.into_iter().enumerate() {
+            check(libc::dup3(copy, number(place), libc::O_CLOEXEC))?;
+        }
+        check(libc::syscall(libc::SYS_close_range, number(N), u32::MAX, 0) as libc::c_int)?;
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(none.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
         libc::chdir(c"/".as_ptr());
         libc::prctl(libc::PR_SET_NAME, c"ironverbs-super".as_ptr());
-        Ok((OwnedFd::from_raw_fd(3), OwnedFd::from_raw_fd(4)))
+        Ok(std::array::from_fn(|place| OwnedFd::from_raw_fd(number(place))))
     }
 }
 

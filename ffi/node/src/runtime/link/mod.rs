@@ -16,7 +16,12 @@ mod udp;
 
 pub use spec::{LinkSpec, LinkSpecError};
 
-use super::{Node, NodeError, outlets::Held, sys};
+use super::{
+    Node, NodeError,
+    jail::{self, Role},
+    outlets::Held,
+    sys,
+};
 use bearer::Bearer;
 use devmodel::{
     LinkLayer,
@@ -137,6 +142,10 @@ impl Uplink {
     fn spawn(&mut self, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let builder = std::thread::Builder::new().name("ironverbs-link".into()).stack_size(512 << 10);
         let _quiet = Quiet::new();
+        let body = move || {
+            jail::enter(Role::Link);
+            body();
+        };
         self.threads.push(builder.spawn(body)?);
         Ok(())
     }

@@ -1,10 +1,15 @@
 //! The arena's books.
 
+#![allow(unsafe_code)]
+
 use super::bed::Scratch;
-use crate::runtime::{
-    arena::{Arena, Owner},
-    file::PAGE,
-    node::Node,
+use crate::{
+    launcher::sys as launcher,
+    runtime::{
+        arena::{Arena, Owner},
+        file::PAGE,
+        node::Node,
+    },
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering::*, time::Instant};
 
@@ -111,4 +116,43 @@ fn the_ten_thousandth_block_costs_no_more_than_the_first() {
     assert!(memory < (20_000 * 2 * PAGE + (16 << 20)) as u64, "{memory} bytes");
     assert_eq!(with_arena(&node, |a| a.free_all(Owner::Party(9))), 20_000);
     assert!(node.status().unwrap().memory < 16 << 20, "freed memory goes back");
+}
+
+/// From now on the calling thread can make no holes in files.
+fn forbid_holes() {
+    let op = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let holes = libc::FALLOC_FL_PUNCH_HOLE as u32;
+    let (number, mode) = (0, 24);
+    let sys_fallocate = libc::SYS_fallocate as u32;
+    let filter = [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, number),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 3, sys_fallocate),
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, mode),
+        op(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, holes),
+        op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    launcher::no_new_privs().unwrap();
+    launcher::seccomp(&filter).unwrap();
+}
+
+#[test]
+fn a_block_is_free_and_zero_where_no_holes_can_be_made() {
+    testkit::alone!();
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    forbid_holes();
+    let (len, owner) = (40 * PAGE, Owner::Party(9));
+    let mut first = None;
+    for _ in 0..3 {
+        let page = with_arena(&node, |a| a.alloc(len, owner, node.dir())).unwrap();
+        assert_eq!(*first.get_or_insert(page), page, "the block was used again");
+        let at = node.core().map.arena(u64::from(page) * PAGE as u64, len).unwrap();
+        // SAFETY: within the block, which is this thread's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(0xee);
+        with_arena(&node, |a| a.free(page));
+        assert_eq!(with_arena(&node, |a| a.count(owner)), (0, 0));
+    }
 }

@@ -150,6 +150,7 @@ fn other_process() {
         "refused" => super::crowd::is_refused(&dir),
         "openers" => super::crowd::opens_many(&dir),
         "holds-lock" => super::damage::holds_the_lock(&dir),
+        "holds-function" => super::damage::holds_a_function(&dir),
         "visit" => super::damage::visits(&dir),
         "stay" => super::damage::stays(&dir),
         "uplink" => super::link::holds_the_uplink(&dir),

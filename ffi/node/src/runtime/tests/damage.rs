@@ -1,8 +1,9 @@
-//! Nodes that are damaged, and processes that stop while they hold the node's lock.
+//! Nodes that are damaged, and processes that stop while they hold what whoever changes the node needs.
 #![allow(unsafe_code)]
 
 use super::bed::{Other, Scratch, say, until_killed};
 use crate::runtime::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
+use devmodel::region::Func;
 use driver::{
     Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
 };
@@ -19,6 +20,26 @@ pub fn holds_the_lock(dir: &Path) {
     let _lock = node.core().locks.lock().unwrap();
     say("locked");
     until_killed()
+}
+
+const FID: &str = "IRONVERBS_TEST_FID";
+
+/// Holds the function that the environment names, which it has not open, as one who runs its peer.
+pub fn holds_a_function(dir: &Path) {
+    let node = Node::open(dir).unwrap();
+    let fid = std::env::var(FID).unwrap().parse().unwrap();
+    let region = node.core().adapter.region();
+    node.core().drive(node.core().now(), |_, host| std::mem::forget(Func::lock(region, fid, host)));
+    say("locked");
+    until_killed()
+}
+
+/// A process that is stopped while it does so.
+fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
+    let mut other = Other::start_with(scratch, "holds-function", &[(FID, &fid.to_string())]);
+    other.hear();
+    signal(&other, libc::SIGSTOP);
+    other
 }
 
 /// What every program has: a queue pair, and what it needs.
@@ -96,6 +117,55 @@ fn a_process_that_is_stopped_with_the_nodes_lock_is_named_within_a_second() {
     signal(&other, libc::SIGCONT);
     other.kill();
     assert!(NodeTransport::open(&node, 2).is_ok());
+}
+
+/// VFs 1 to `vfs` are there and can be used, and no others.
+fn has_vfs(node: &Arc<Node>, vfs: u8) {
+    let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
+    assert_eq!((there, node.vfs()), ((1..=vfs).collect(), vfs));
+    (1..=vfs).for_each(|fid| drop(NodeTransport::open(node, fid).unwrap()));
+}
+
+#[test]
+fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut other = stopped_with(&scratch, 2);
+    let (asked, theirs) = (Arc::clone(&node), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let core = asked.core();
+        theirs.0.send(core.locks.lock().and_then(|lock| core.want_vfs(5, &lock)))
+    });
+    let said = theirs.1.recv_timeout(Duration::from_secs(10)).expect("it waits for who is stopped");
+    let said = said.unwrap_err().to_string();
+    let pid = format!("process {} (", other.child.id());
+    assert!(said.contains(&pid) && said.contains("stopped by a signal") && !said.contains('\n'), "{said}");
+    let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
+    assert_eq!((there, node.vfs()), (vec![1, 2, 3], 3));
+    other.kill();
+    node.core().reap().unwrap();
+    has_vfs(&node, 3);
+    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
+    has_vfs(&node, 5);
+}
+
+#[test]
+fn the_last_program_is_cleaned_up_after_when_who_holds_the_pf_goes_on() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let pf = NodeTransport::open(&node, 0).unwrap();
+    pf.shared().unwrap();
+    let mut last = Other::start(&scratch, "stay");
+    last.hear();
+    drop(pf);
+    let mut other = stopped_with(&scratch, 0);
+    last.kill();
+    let is_shared = || node.core().map.functions()[0].shared.load(std::sync::atomic::Ordering::Acquire) != 0;
+    assert_eq!((node.core().reap().unwrap(), is_shared()), (0, true), "the PF is not reset yet");
+    has_vfs(&node, 3);
+    other.kill();
+    assert_eq!((node.core().reap().unwrap(), is_shared()), (2, false));
+    has_vfs(&node, 3);
 }
 
 #[test]
@@ -256,12 +326,21 @@ fn a_node_whose_first_words_are_wrong_is_refused_in_one_line() {
         file.write_all_at(bytes, at).unwrap();
         before
     };
+    let epoch = std::mem::offset_of!(file::Header, epoch) as u64;
     let vfs = std::mem::offset_of!(file::Header, vfs) as u64;
     let fresh = std::mem::offset_of!(file::Header, arena_fresh) as u64;
+    let used = std::mem::offset_of!(file::Header, arena_used) as u64;
     let geometry = file::REGION_AT as u64 + 8;
-    for (at, bytes) in
-        [(0, &[1][..]), (vfs, &[200]), (fresh, &[255; 4]), (geometry, &[7, 9]), (geometry - 8, &[0])]
-    {
+    for (at, bytes) in [
+        (0, &[1][..]),
+        (epoch, &[255; 8]),
+        (vfs, &[200]),
+        (fresh, &[255; 4]),
+        (used, &[255; 8]),
+        (geometry, &[7, 9]),
+        (geometry + 1, &[77]),
+        (geometry - 8, &[0]),
+    ] {
         let before = write(at, bytes);
         for said in [Node::open(&scratch.0).err(), Observer::open(&scratch.0).err()] {
             let said = said.map(|e| e.to_string()).unwrap_or_default();

@@ -1,0 +1,172 @@
+//! Receive side scaling: frames spread over work queues by a hash of their addresses and ports. The queue is that entry of an
+//! indirection table which the low bits of the hash name.
+
+use super::{Device, Pd, Qp, Wq};
+use crate::{error::Error, stand_ins::end};
+use hwspec::{
+    cmd::{Opcode, tir::*},
+    context::tir::{HashFields, RqtContext},
+};
+use std::sync::Arc;
+
+bitflags::bitflags! {
+    /// What of a frame is hashed (`ibv_rx_hash_fields`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RxHashFields: u64 {
+        /// Source address of IPv4.
+        const SRC_IPV4 = 1;
+        /// Destination address of IPv4.
+        const DST_IPV4 = 1 << 1;
+        /// Source address of IPv6.
+        const SRC_IPV6 = 1 << 2;
+        /// Destination address of IPv6.
+        const DST_IPV6 = 1 << 3;
+        /// Source port of TCP.
+        const SRC_PORT_TCP = 1 << 4;
+        /// Destination port of TCP.
+        const DST_PORT_TCP = 1 << 5;
+        /// Source port of UDP.
+        const SRC_PORT_UDP = 1 << 6;
+        /// Destination port of UDP.
+        const DST_PORT_UDP = 1 << 7;
+    }
+}
+
+/// How frames are hashed: by Toeplitz, the function of RSS.
+#[derive(Clone, Copy, Debug)]
+pub struct RxHash {
+    /// The key.
+    pub key: [u8; RxHash::KEY],
+    /// What is hashed, as far as a frame has it. The hash of nothing is 0.
+    pub fields: RxHashFields,
+}
+
+impl RxHash {
+    /// Bytes of a key.
+    pub const KEY: usize = 40;
+
+    /// As a TIR has it. EINVAL: fields of two protocols that exclude each other.
+    pub(super) fn selector(&self) -> Result<HashFields, Error> {
+        use RxHashFields as F;
+        let (v4, v6) = (F::SRC_IPV4 | F::DST_IPV4, F::SRC_IPV6 | F::DST_IPV6);
+        let (tcp, udp) = (F::SRC_PORT_TCP | F::DST_PORT_TCP, F::SRC_PORT_UDP | F::DST_PORT_UDP);
+        let any = |of: F| self.fields.intersects(of);
+        if any(v4) && any(v6) || any(tcp) && any(udp) {
+            return Err(Error::invalid(format!(
+                "fields of one IP version and one transport protocol can be hashed, {:?} were given",
+                self.fields
+            )));
+        }
+        // `selected_fields`: source and destination address, source and destination port.
+        let selected = [
+            F::SRC_IPV4 | F::SRC_IPV6,
+            F::DST_IPV4 | F::DST_IPV6,
+            F::SRC_PORT_TCP | F::SRC_PORT_UDP,
+            F::DST_PORT_TCP | F::DST_PORT_UDP,
+        ];
+        let selected = (0..4).filter(|bit| any(selected[*bit])).fold(0, |all, bit| all | 1 << bit);
+        let mut selector = HashFields::zeroed();
+        selector.set().l3_prot_type(any(v6)).l4_prot_type(any(udp)).selected_fields(selected);
+        Ok(selector)
+    }
+}
+
+/// An indirection table: which work queue each value of the low bits of a hash means (`ibv_create_rwq_ind_table`).
+pub struct RwqTable {
+    device: Arc<Device>,
+    rqtn: u32,
+    /// Keeps them.
+    wqs: Vec<Arc<Wq>>,
+    live: bool,
+}
+
+impl RwqTable {
+    /// Creates one whose entries are `wqs`, of which some may be the same. EINVAL: their number is not a power of two, or more
+    /// than the device can have, or some are of another device; EOPNOTSUPP: the device has no such tables.
+    pub fn create(device: &Arc<Device>, wqs: &[Arc<Wq>]) -> Result<Arc<RwqTable>, Error> {
+        let most = device.attr().max_rwq_table_size;
+        if most == 0 {
+            return Err(Error::unsupported("the device has no tables of work queues"));
+        }
+        if !wqs.len().is_power_of_two() || wqs.len() > most as usize {
+            return Err(Error::invalid(format!(
+                "a power of two up to {most} was expected as the size of a table, {} found",
+                wqs.len()
+            )));
+        }
+        if wqs.iter().any(|wq| !Arc::ptr_eq(wq.pd().device(), device)) {
+            return Err(Error::invalid("the work queues belong to another device"));
+        }
+        let mut context = RqtContext::zeroed();
+        context.set().rqt_max_size(wqs.len() as u16).rqt_actual_size(wqs.len() as u16);
+        let mut input = CreateRqtIn::zeroed();
+        input.set().rqt_context(context);
+        // Two numbers of 32 bits in each word.
+        let number = |wq: Option<&Arc<Wq>>| u64::from(wq.map_or(0, |wq| wq.wqn()));
+        let list: Vec<u64> =
+            wqs.chunks(2).map(|pair| number(pair.first()) << 32 | number(pair.get(1))).collect();
+        let (function, uid) = (&device.function, device.opener.uid());
+        let out: CreateRqtOut = function.call_with(Opcode::CreateRqt, uid, &input, &list)?;
+        Ok(Arc::new(RwqTable { device: device.clone(), rqtn: out.rqtn(), wqs: wqs.to_vec(), live: true }))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.rqtn
+    }
+
+    /// The work queues, by entry.
+    pub fn wqs(&self) -> &[Arc<Wq>] {
+        &self.wqs
+    }
+
+    /// Destroys it; EBUSY while QPs use it (it goes with the last of them). Dropping the last reference does the same
+    /// silently.
+    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the table is in use".into(), errno: libc::EBUSY }),
+            Some(mut table) => table.release(),
+        }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        end(&self.device.function, Opcode::DestroyRqt, self.device.opener.uid(), self.rqtn)
+    }
+}
+
+impl Drop for RwqTable {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(rqtn = self.rqtn, %error, "a table of work queues could not be destroyed");
+        }
+    }
+}
+
+/// What a QP that spreads frames is created with.
+#[derive(Clone)]
+pub struct RssInit {
+    /// Over which queues.
+    pub table: Arc<RwqTable>,
+    /// By what.
+    pub hash: RxHash,
+    /// The function's own frames to groups do not come back to it.
+    pub block_multicast_loopback: bool,
+}
+
+impl Qp {
+    /// Creates a raw packet QP that only receives, frames spread over the work queues of a table. It has no queues, states and
+    /// number of its own, only flows. EINVAL: fields that cannot be hashed together, nothing to tell several entries by, or
+    /// a table of another device.
+    pub fn create_rss(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
+        if !Arc::ptr_eq(&init.table.device, pd.device()) {
+            return Err(Error::invalid("table and protection domain belong to different devices"));
+        }
+        if init.hash.fields.is_empty() && init.table.wqs.len() > 1 {
+            return Err(Error::invalid("no field is hashed, and the table has several entries"));
+        }
+        Self::of_table(pd, init)
+    }
+}

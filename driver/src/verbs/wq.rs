@@ -1,0 +1,305 @@
+//! Work queues of receives that belong to no queue pair (`ibv_create_wq`): frames reach them through indirection tables.
+
+use super::{
+    Cq, Pd, RecvWr,
+    geometry::receive_ring,
+    raw::{self, ERROR, READY, RESET, Receives},
+};
+use crate::{
+    dma::{DmaMem, DmaRing, Spin},
+    error::{Error, PostError},
+    poll::{QpQueues, RecvTracker, SendTracker},
+    post::RecvQueue,
+    records::Record,
+    stand_ins::end,
+};
+use hwspec::{
+    cmd::{Opcode, rq_sq::ModifyRqIn},
+    context::rq_sq::RqContext,
+    doorbell::RCV_DBR,
+    wqe::WQE_DS,
+};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// `modify_rq_in.modify_bitmask`: VLAN stripping.
+const VSD: u64 = 1 << 1;
+
+/// What a work queue is created with.
+#[derive(Clone)]
+pub struct WqInit {
+    /// Where its receives complete.
+    pub cq: Arc<Cq>,
+    /// Receives that fit at once.
+    pub max_wr: u32,
+    /// Pieces of each.
+    pub max_sge: u32,
+    /// VLAN tags come beside the frame, not in it (`vlan_info` of the CQE).
+    pub strip_vlan: bool,
+}
+
+/// State of a work queue, numbered as `ibv_wq_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum WqState {
+    /// Takes neither receives nor frames.
+    #[default]
+    Reset = 0,
+    /// Takes both.
+    Rdy = 1,
+    /// Receives are flushed, frames are lost.
+    Err = 2,
+}
+
+impl WqState {
+    /// From `ibv_wq_state`.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Reset,
+            1 => Self::Rdy,
+            2 => Self::Err,
+            _ => return None,
+        })
+    }
+
+    /// As `rqc.state` has it.
+    fn context(self) -> u8 {
+        match self {
+            Self::Reset => RESET,
+            Self::Rdy => READY,
+            Self::Err => ERROR,
+        }
+    }
+}
+
+/// What to change of a work queue; `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WqAttr {
+    /// The state to move to.
+    pub state: Option<WqState>,
+    /// The state it is thought to be in: if it is in another, nothing changes.
+    pub current: Option<WqState>,
+    /// See [`WqInit::strip_vlan`].
+    pub strip_vlan: Option<bool>,
+}
+
+/// A work queue of receives. Completions name it by its number, where others have that of a QP.
+pub struct Wq {
+    queue: Spin<RecvQueue>,
+    queues: Arc<QpQueues>,
+    record: Option<Record>,
+    /// As in `control`, for posts.
+    state: AtomicU32,
+    control: Mutex<WqState>,
+    /// What the device's completions name it by.
+    index: u32,
+    size: (u32, u32),
+    cq: Arc<Cq>,
+    pd: Arc<Pd>,
+    mem: Arc<DmaMem>,
+    live: bool,
+}
+
+impl Wq {
+    /// Creates one in RESET with room for at least what `init` says. EINVAL: sizes the device cannot have, or a CQ of another
+    /// device; EOPNOTSUPP: a port that is not Ethernet, or tags that cannot be taken out.
+    pub fn create(pd: &Arc<Pd>, init: &WqInit) -> Result<Arc<Wq>, Error> {
+        let device = &pd.device;
+        let attr = device.attr();
+        if attr.max_wq == 0 {
+            return Err(Error::unsupported("work queues receive frames, and this port has none"));
+        }
+        if !Arc::ptr_eq(init.cq.device(), device) {
+            return Err(Error::invalid("CQ and protection domain belong to different devices"));
+        }
+        if init.max_wr == 0 || init.max_wr > attr.max_wq_wr || init.max_sge > attr.max_sge {
+            return Err(Error::invalid(format!(
+                "a work queue of {} receives of {} pieces was asked for, 1 to {} of at most {} can be had",
+                init.max_wr, init.max_sge, attr.max_wq_wr, attr.max_sge
+            )));
+        }
+        if init.strip_vlan && !attr.raw_vlan_stripping {
+            return Err(Error::unsupported("the device does not take VLAN tags out of frames"));
+        }
+        let (entries, stride) = receive_ring(init.max_wr, init.max_sge);
+        let mem = Arc::new(pd.queue_memory(entries as usize * stride)?);
+        let record = device.records.alloc(&device.function.transport)?;
+        let index = init.cq.claim_wq();
+        let receives = Receives { cqn: init.cq.cqn(), strip_vlan: init.strip_vlan, user_index: index };
+        let rqn = match raw::create_rq(pd, (mem.iova(), record.iova()), entries, stride, &receives) {
+            Ok(rqn) => rqn,
+            Err(error) => {
+                init.cq.detach_wq(index);
+                if error.is_uncertain() {
+                    std::mem::forget((mem, record)); // the queue may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let queues = Arc::new(QpQueues {
+            qpn: rqn,
+            tells_more: true,
+            raw: true,
+            sq: SendTracker::new(0),
+            rq: RecvTracker::new(entries),
+            inbox: None,
+            srq: None,
+        });
+        init.cq.attach_wq(index, queues.clone());
+        let size = (entries, ((stride / WQE_DS) as u32).min(attr.max_sge));
+        Ok(Arc::new(Wq {
+            queue: Spin::new(RecvQueue {
+                ring: DmaRing::new(mem.clone(), 0, entries, stride),
+                number: 0,
+                max_wr: size.0,
+                max_sge: size.1 as usize,
+                segments: stride / WQE_DS,
+            }),
+            queues,
+            record: Some(record),
+            state: AtomicU32::new(WqState::Reset as u32),
+            control: Mutex::default(),
+            index,
+            size,
+            cq: init.cq.clone(),
+            pd: pd.clone(),
+            mem,
+            live: true,
+        }))
+    }
+
+    /// Its number.
+    pub fn wqn(&self) -> u32 {
+        self.queues.qpn
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Receives that fit, and pieces of each.
+    pub fn size(&self) -> (u32, u32) {
+        self.size
+    }
+
+    /// State as this side last set it.
+    pub fn state(&self) -> WqState {
+        *self.control()
+    }
+
+    fn control(&self) -> MutexGuard<'_, WqState> {
+        self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Moves it to another state, or changes how it receives (`ibv_modify_wq`). EINVAL, and nothing changes: it is in another
+    /// state than the request says, or cannot be moved so; EOPNOTSUPP: the device does not take tags out.
+    pub fn modify(&self, attr: &WqAttr) -> Result<(), Error> {
+        let device = &self.pd.device;
+        let (function, uid) = (&device.function, device.opener.uid());
+        if attr.strip_vlan == Some(true) && !device.attr().raw_vlan_stripping {
+            return Err(Error::unsupported("the device does not take VLAN tags out of frames"));
+        }
+        let mut state = self.control();
+        let (now, to) = (*state, attr.state.unwrap_or(*state));
+        if attr.current.is_some_and(|current| current != now) {
+            return Err(Error::invalid(format!("the WQ is in {now:?}, the request says {:?}", attr.current)));
+        }
+        if (now, to) == (WqState::Err, WqState::Rdy) {
+            return Err(Error::invalid("a WQ in error must be reset before it is ready again"));
+        }
+        if let Some(strip) = attr.strip_vlan {
+            let mut context = RqContext::zeroed();
+            context.set().state(now.context()).vsd(!strip);
+            let mut input = ModifyRqIn::zeroed();
+            input.set().rq_state(now.context()).rqn(self.wqn()).modify_bitmask(VSD).ctx(context);
+            function.order(Opcode::ModifyRq, uid, &input)?;
+        }
+        if to != now {
+            // Posts see it before the device does, so that none meets a queue that starts over.
+            if to == WqState::Reset {
+                self.state.store(to as u32, Relaxed);
+            }
+            let moved = raw::step(function, uid, (Opcode::ModifyRq, self.wqn()), now.context(), to.context());
+            self.state.store(if moved.is_ok() { to } else { now } as u32, Relaxed);
+            moved?;
+            *state = to;
+            if to == WqState::Reset {
+                self.start_over();
+            }
+        }
+        Ok(())
+    }
+
+    /// After the move to RESET: nothing is posted, nothing completes any more.
+    fn start_over(&self) {
+        let mut queue = self.queue.lock();
+        self.cq.remove_wq_completions(self.index, self.wqn());
+        queue.number = 0;
+        self.queues.rq.reset();
+        self.ring(0);
+    }
+
+    fn ring(&self, number: u32) {
+        if let Some(record) = &self.record {
+            record.set(RCV_DBR, number & 0xffff);
+        }
+    }
+
+    /// Posts receives in order. On an error those before it are posted. EINVAL: pieces it cannot have, or it is in RESET;
+    /// ENOMEM: it is full.
+    pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
+        let mut queue = self.queue.lock_often();
+        let begin = queue.number;
+        let mut result = Ok(());
+        for (index, wr) in wrs.into_iter().enumerate() {
+            let posted = match self.state.load(Relaxed) == WqState::Reset as u32 {
+                true => Err(libc::EINVAL),
+                false => queue.put(&self.queues.rq, &wr),
+            };
+            if let Err(errno) = posted {
+                result = Err(PostError { index, errno });
+                break;
+            }
+        }
+        if queue.number != begin {
+            self.queues.rq.publish(queue.number);
+            self.ring(queue.number);
+        }
+        result
+    }
+
+    /// Destroys it and removes its completions from its CQ; EBUSY while a table has it (it goes with the last of them). Dropping
+    /// the last reference does the same silently.
+    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
+        match Arc::into_inner(self) {
+            None => Err(Error::Invalid { what: "the WQ is in use".into(), errno: libc::EBUSY }),
+            Some(mut wq) => wq.release(),
+        }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.live) {
+            return Ok(());
+        }
+        let device = &self.pd.device;
+        let result = end(&device.function, Opcode::DestroyRq, device.opener.uid(), self.wqn());
+        self.cq.remove_wq_completions(self.index, self.wqn());
+        self.cq.detach_wq(self.index);
+        if result.is_err() {
+            // The device may still read it: its memory is kept for ever.
+            std::mem::forget((self.mem.clone(), self.record.take()));
+        }
+        result
+    }
+}
+
+impl Drop for Wq {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(wqn = self.wqn(), %error, "a WQ could not be destroyed");
+        }
+    }
+}

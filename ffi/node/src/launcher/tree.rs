@@ -1,0 +1,369 @@
+//! Files and links below a directory, as a list: made, and turned into those of another list while programs read them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+
+/// One thing to make below a root; parent directories are implied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A file with these bytes.
+    File(Vec<u8>),
+    /// A symbolic link to this target.
+    Link(String),
+}
+
+/// Things to make below one root, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree(Vec<(String, Entry)>);
+
+/// Where entries are made, and put away, before they get or after they had their names. Programs that list a directory pass
+/// over names that begin with a dot (libibverbs, libpci).
+const ASIDE: &str = ".ironverbs";
+
+impl Tree {
+    /// A file holding one line.
+    pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
+        self.bytes(path, format!("{text}\n").into_bytes());
+    }
+
+    /// A file holding `bytes`.
+    pub fn bytes(&mut self, path: impl Into<String>, bytes: Vec<u8>) {
+        self.0.push((path.into(), Entry::File(bytes)));
+    }
+
+    /// A symbolic link.
+    pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) {
+        self.0.push((path.into(), Entry::Link(target.into())));
+    }
+
+    /// What stands at `path`.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        self.0.iter().find(|(p, _)| p == path).map(|(_, e)| e)
+    }
+
+    /// Makes everything below `root`; an entry already there is an error.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        make(root, self.0.iter())
+    }
+
+    /// Takes from below `root`, where this tree stands, what is not in `next`: entry by entry, and at one instant directories of
+    /// `root` of which nothing stays. What is gone already does not matter.
+    ///
+    /// # Errors
+    /// Something could not be removed; the rest may still stand.
+    pub fn take_all_but(&self, next: &Self, root: &Path) -> io::Result<()> {
+        let (stays, tops) = (next.by_path(), next.tops());
+        for (path, _) in &self.0 {
+            if tops.contains(top(path)) && !stays.contains_key(path.as_str()) {
+                let path = root.join(path);
+                unless_gone(fs::remove_file(&path))?;
+                // Directories are implied by what is in them.
+                let mut parents = path.ancestors().skip(1).take_while(|dir| *dir != root);
+                while parents.next().is_some_and(|dir| fs::remove_dir(dir).is_ok()) {}
+            }
+        }
+        for name in self.tops().difference(&tops) {
+            put_away(root, name)?;
+        }
+        Ok(())
+    }
+
+    /// Makes below `root`, where `before` stands or what [`Tree::take_all_but`] left of it, what it lacks of this tree. A new
+    /// directory of `root` comes whole, then new entries of others, then files with other bytes, which are written in place: no
+    /// link leads nowhere meanwhile, and nobody reads half a file.
+    ///
+    /// # Errors
+    /// Something could not be made; what was made before stays.
+    pub fn add_to(&self, before: &Self, root: &Path) -> io::Result<()> {
+        let (had, tops) = (before.by_path(), before.tops());
+        let new: BTreeSet<&str> = self.tops().difference(&tops).copied().collect();
+        if !new.is_empty() {
+            let aside = root.join(ASIDE);
+            unless_gone(fs::remove_dir_all(&aside))?;
+            make(&aside, self.0.iter().filter(|(path, _)| new.contains(top(path))))?;
+            for name in &new {
+                put_away(root, name)?;
+                fs::rename(aside.join(name), root.join(name))?;
+            }
+            fs::remove_dir(&aside)?;
+        }
+        let others = || self.0.iter().filter(|(path, _)| !new.contains(top(path)));
+        let is_altered = |path: &str, entry: &Entry| match (had.get(path), entry) {
+            (Some(Entry::File(old)), Entry::File(bytes)) => Some(old != bytes),
+            _ => None,
+        };
+        for (path, entry) in others() {
+            if had.get(path.as_str()) == Some(&entry) || is_altered(path, entry).is_some() {
+                continue;
+            }
+            let path = root.join(path);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            match entry {
+                Entry::File(bytes) => fs::write(&path, bytes)?,
+                Entry::Link(target) => lay(Path::new(target), &path)?,
+            }
+        }
+        for (path, entry) in others().filter(|(path, entry)| is_altered(path, entry) == Some(true)) {
+            if let Entry::File(bytes) = entry {
+                overwrite(&root.join(path), bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays every link below `root` in this order, in place of those that stand there: directories list them as if they were
+    /// all new.
+    ///
+    /// # Errors
+    /// A link could not be laid; those before it are.
+    pub fn lay_links(&self, root: &Path) -> io::Result<()> {
+        for (path, entry) in &self.0 {
+            if let Entry::Link(target) = entry {
+                lay(Path::new(target), &root.join(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn by_path(&self) -> HashMap<&str, &Entry> {
+        self.0.iter().map(|(path, entry)| (path.as_str(), entry)).collect()
+    }
+
+    /// The names in the root itself.
+    fn tops(&self) -> BTreeSet<&str> {
+        self.0.iter().map(|(path, _)| top(path)).collect()
+    }
+}
+
+fn top(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
+}
+
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn make<'a>(root: &Path, entries: impl Iterator<Item = &'a (String, Entry)>) -> io::Result<()> {
+    let mut made = HashSet::new();
+    for (path, entry) in entries {
+        let (parent, _) = path.rsplit_once('/').unwrap_or_default();
+        if made.insert(parent) {
+            fs::create_dir_all(root.join(parent))?;
+        }
+        let path = root.join(path);
+        match entry {
+            Entry::File(bytes) => fs::write(&path, bytes)?,
+            Entry::Link(target) => symlink(target, &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes the directory `name` of `root`, if it is there: all of it is gone at one instant.
+fn put_away(root: &Path, name: &str) -> io::Result<()> {
+    let away = root.join(format!("{ASIDE}-{name}"));
+    unless_gone(fs::rename(root.join(name), &away))?;
+    unless_gone(fs::remove_dir_all(&away))
+}
+
+/// Lays a link to `target` at `at`, where one may stand: there is one at every instant.
+pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
+    let name = at.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let aside = at.with_file_name(format!("{ASIDE}-{name}"));
+    unless_gone(fs::remove_file(&aside))?;
+    symlink(target, &aside)?;
+    fs::rename(&aside, at)
+}
+
+/// Puts other bytes into a file, in place and in one piece: whoever holds it open reads the new ones, and nobody an empty file.
+pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).open(at)?;
+    let longer = file.metadata()?.len() > bytes.len() as u64;
+    file.write_all_at(bytes, 0)?;
+    if longer { file.set_len(bytes.len() as u64) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    /// A directory that goes with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("ironverbs-tree-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir(&dir).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Directories `0` to `last`, each with a file inside that says so, and the first with links to all others.
+    fn numbered(last: usize) -> Tree {
+        let mut tree = Tree::default();
+        for i in 0..=last {
+            tree.line(format!("{i}/port/1/number"), i);
+            if i > 0 {
+                tree.link(format!("0/to{i}"), format!("../{i}/port"));
+            }
+        }
+        tree.line("0/last", last);
+        tree
+    }
+
+    /// All below `root`, as paths with what they hold.
+    fn found(root: &Path) -> BTreeSet<(PathBuf, String)> {
+        let mut all = BTreeSet::new();
+        let mut dirs = vec![root.to_path_buf()];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                let meta = fs::symlink_metadata(&path).unwrap();
+                let text = match () {
+                    () if meta.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+                    () if meta.is_file() => fs::read_to_string(&path).unwrap(),
+                    () => {
+                        dirs.push(path.clone());
+                        String::new()
+                    }
+                };
+                all.insert((path.strip_prefix(root).unwrap().to_path_buf(), text));
+            }
+        }
+        all
+    }
+
+    fn turn(root: &Path, old: &Tree, new: &Tree) {
+        old.take_all_but(new, root).unwrap();
+        new.add_to(old, root).unwrap();
+    }
+
+    #[test]
+    fn a_tree_that_was_turned_into_another_is_as_if_it_had_been_made() {
+        let (turned, made) = (Scratch::new("turned"), Scratch::new("made"));
+        let mut other = numbered(5);
+        other.link("1/port/1/extra/link", "../number");
+        other.line("2/port/1/extra/file", "x");
+        let (empty, trees) = (Tree::default(), [numbered(2), numbered(9), other, numbered(1), numbered(3)]);
+        let mut before = &empty;
+        for tree in &trees {
+            turn(&turned.0, before, tree);
+            before = tree;
+            let _ = fs::remove_dir_all(&made.0);
+            fs::create_dir(&made.0).unwrap();
+            tree.write(&made.0).unwrap();
+            assert_eq!(found(&turned.0), found(&made.0));
+        }
+        // What somebody else took away, or left from another time, is no matter.
+        fs::remove_dir_all(turned.0.join("3")).unwrap();
+        fs::create_dir(turned.0.join("4")).unwrap();
+        turn(&turned.0, before, &numbered(2));
+        turn(&turned.0, &numbered(2), &numbered(4));
+        let _ = fs::remove_dir_all(&made.0);
+        fs::create_dir(&made.0).unwrap();
+        numbered(4).write(&made.0).unwrap();
+        assert_eq!(found(&turned.0), found(&made.0));
+    }
+
+    #[test]
+    fn a_file_that_is_held_open_reads_the_new_bytes_and_others_are_not_touched() {
+        let scratch = Scratch::new("held");
+        let at = |path: &str| scratch.0.join(path);
+        numbered(10).write(&scratch.0).unwrap();
+        let held = File::open(at("0/last")).unwrap();
+        let other = fs::metadata(at("1/port/1/number")).unwrap();
+        turn(&scratch.0, &numbered(10), &numbered(2));
+        let mut text = [0; 8];
+        assert_eq!(held.read_at(&mut text, 0).unwrap(), 2);
+        assert_eq!(&text[..2], b"2\n");
+        let now = fs::metadata(at("1/port/1/number")).unwrap();
+        assert_eq!((now.ino(), now.modified().unwrap()), (other.ino(), other.modified().unwrap()));
+    }
+
+    /// A reader that looks at all times: no link leads nowhere, and a directory that is there is whole.
+    #[test]
+    fn readers_meanwhile_see_whole_directories_and_links_that_lead_somewhere() {
+        let scratch = Scratch::new("readers");
+        let root = &scratch.0;
+        numbered(1).write(root).unwrap();
+        let over = AtomicBool::new(false);
+        let looks = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut looks = 0;
+                while !over.load(Relaxed) {
+                    looks += 1;
+                    // The directories are looked at before the next is taken away, or not at all.
+                    for entry in fs::read_dir(root.join("0")).unwrap().flatten() {
+                        let Ok(target) = fs::read_link(entry.path()) else { continue };
+                        let whole = root.join("0").join(target).join("1/number").exists();
+                        let gone = || fs::symlink_metadata(entry.path()).is_err();
+                        assert!(whole || gone(), "{}", entry.path().display());
+                    }
+                    for entry in fs::read_dir(root).unwrap().flatten() {
+                        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+                        let whole = || entry.path().join("port/1/number").exists();
+                        assert!(hidden || whole() || !entry.path().exists(), "{}", entry.path().display());
+                    }
+                }
+                looks
+            });
+            for _ in 0..20 {
+                turn(root, &numbered(1), &numbered(40));
+                turn(root, &numbered(40), &numbered(1));
+            }
+            over.store(true, Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(looks > 0);
+    }
+
+    /// libibverbs keeps the order of the directory.
+    #[test]
+    fn links_laid_anew_are_listed_as_if_all_had_been_made_in_that_order() {
+        let order = |root: &Path| -> Vec<_> {
+            fs::read_dir(root.join("class")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        };
+        let tree = |numbers: &mut dyn Iterator<Item = usize>| {
+            let mut tree = Tree::default();
+            numbers.for_each(|i| tree.link(format!("class/{i}"), format!("../{i}")));
+            tree
+        };
+        // In memory, as the directories are in which it matters.
+        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-order-{}", std::process::id())));
+        let (turned, made) = (scratch.0.join("turned"), scratch.0.join("made"));
+        fs::create_dir_all(&turned).unwrap();
+        for rising in [true, false] {
+            let list = |last: usize| match rising {
+                true => tree(&mut (0..last)),
+                false => tree(&mut (0..last).rev()),
+            };
+            let _ = fs::remove_dir_all(&turned);
+            let _ = fs::remove_dir_all(&made);
+            list(3).write(&turned).unwrap();
+            list(12).lay_links(&turned).unwrap();
+            list(12).write(&made).unwrap();
+            // Kernels that list the oldest entry first add new ones behind, which is the order only of rising numbers.
+            let oldest_first = order(&made).first().is_some_and(|name| (name == "0") == rising);
+            if rising || !oldest_first {
+                assert_eq!(order(&turned), order(&made));
+            }
+        }
+    }
+}

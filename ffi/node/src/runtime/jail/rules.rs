@@ -1,0 +1,265 @@
+//! Which system calls stay, by what for.
+//!
+//! Two filters lie over each other. The inner one lets pass what is named here and traps the rest, which ends the process (see
+//! `violation`). The outer one refuses with EPERM what the standard library or the C library ask for by themselves and can do without.
+//! Calls without conditions come first wherever there is a choice: the kernel remembers those and does not run the filter for them.
+//!
+//! The lists hold what glibc and musl make of the same function on x86-64 and on others, where only the `at` calls exist.
+
+use super::{Needs, Role};
+use libc::c_long;
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+use std::{collections::BTreeMap, io};
+
+/// A condition: argument by number, how it is compared, and with what. Arguments are compared as the `int` that the kernel takes.
+type Condition = (u8, Op, u64);
+
+/// Calls and when they match: in any of the cases, or always where there is none.
+#[derive(Default)]
+struct Rules(BTreeMap<i64, Vec<Vec<Condition>>>);
+
+impl Rules {
+    /// These match.
+    fn calls(&mut self, numbers: &[c_long]) -> &mut Self {
+        numbers.iter().for_each(|number| _ = self.0.insert(*number, Vec::new()));
+        self
+    }
+
+    /// `number` matches where all `conditions` hold, beside the cases in which it does already.
+    fn case(&mut self, number: c_long, conditions: &[Condition]) -> &mut Self {
+        let known = self.0.get(&number).is_some_and(Vec::is_empty);
+        if !known {
+            self.0.entry(number).or_default().push(conditions.to_vec());
+        }
+        self
+    }
+
+    /// `number` matches where its argument `which` is one of `values`.
+    fn one_of(&mut self, number: c_long, which: u8, values: &[u64]) -> &mut Self {
+        values.iter().for_each(|value| _ = self.case(number, &[(which, Op::Eq, *value)]));
+        self
+    }
+
+    /// A filter that does `on_match` where they match, and `otherwise` else.
+    fn filter(
+        &self,
+        on_match: SeccompAction,
+        otherwise: SeccompAction,
+    ) -> io::Result<Vec<seccompiler::sock_filter>> {
+        let mut rules = BTreeMap::new();
+        for (number, cases) in &self.0 {
+            let mut chain = Vec::new();
+            for conditions in cases {
+                let compiled = conditions
+                    .iter()
+                    .map(|(which, how, with)| SeccompCondition::new(*which, Len::Dword, how.clone(), *with));
+                let compiled = compiled.collect::<Result<_, _>>().map_err(io::Error::other)?;
+                chain.push(SeccompRule::new(compiled).map_err(io::Error::other)?);
+            }
+            rules.insert(*number, chain);
+        }
+        let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
+        let filter = SeccompFilter::new(rules, otherwise, on_match, arch).map_err(io::Error::other)?;
+        filter.try_into().map_err(io::Error::other)
+    }
+
+    /// Memory of the allocator and of stacks; pages put in the place of missing ones. Nothing in it is ever executed.
+    fn memory(&mut self) -> &mut Self {
+        let data = (2, Op::MaskedEq(libc::PROT_EXEC as u64), 0);
+        self.calls(&[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise])
+            .case(libc::SYS_mmap, std::slice::from_ref(&data))
+            .case(libc::SYS_mprotect, &[data])
+    }
+
+    /// Time, sleep, locks between threads, and what a thread says on the standard streams or signals by an eventfd.
+    fn running(&mut self) -> &mut Self {
+        self.calls(&[libc::SYS_write, libc::SYS_writev, libc::SYS_close])
+            .calls(&[libc::SYS_futex, libc::SYS_sched_yield, libc::SYS_nanosleep, libc::SYS_clock_nanosleep])
+            // Where the clock is not one that can be read without a call.
+            .calls(&[libc::SYS_clock_gettime, libc::SYS_gettimeofday])
+            // A call that sleeps goes on by this one when the process was stopped meanwhile.
+            .calls(&[libc::SYS_restart_syscall])
+            // Keys of hash tables; how many arenas glibc's allocator wants.
+            .calls(&[libc::SYS_getrandom, libc::SYS_sched_getaffinity])
+            .one_of(
+                libc::SYS_prctl,
+                0,
+                // Naps; which memory is the allocator's (glibc, if it is told to say so).
+                &[libc::PR_GET_TIMERSLACK as u64, libc::PR_SET_TIMERSLACK as u64, libc::PR_SET_VMA as u64],
+            )
+    }
+
+    /// Signals of a thread's own, and its end. Nobody else is signalled; the handler of SIGSYS stays.
+    fn signals(&mut self, (process, thread): (u32, u32)) -> &mut Self {
+        let (process, thread) = (u64::from(process), u64::from(thread));
+        let handled = [libc::SIGBUS, libc::SIGSEGV, libc::SIGABRT].map(|signal| signal as u64);
+        self.calls(&[libc::SYS_rt_sigreturn, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack])
+            .one_of(libc::SYS_rt_sigaction, 0, &handled)
+            .calls(&[libc::SYS_getpid, libc::SYS_gettid])
+            // abort(), and a SIGBUS that is no matter of ours.
+            .case(libc::SYS_tgkill, &[(0, Op::Eq, process), (1, Op::Eq, thread)])
+            .one_of(libc::SYS_tkill, 0, &[thread])
+            .calls(&[libc::SYS_exit, libc::SYS_exit_group, libc::SYS_set_robust_list])
+    }
+
+    /// A party of the node: any thread may run the model, clean up after the dead and wait for the living.
+    fn party(&mut self, needs: Needs) -> &mut Self {
+        // Memory of the node's file comes and goes.
+        self.calls(&[libc::SYS_fallocate])
+            // Barriers in all threads of the node's programs; how often the processor was taken from us.
+            .calls(&[libc::SYS_membarrier, libc::SYS_getrusage])
+            // Who lives, and the node's lock; whether a client's eventfd would block. F_GETFD: the standard library, when it checks
+            // what it closes.
+            .one_of(
+                libc::SYS_fcntl,
+                1,
+                &[libc::F_SETLK, libc::F_GETLK, libc::F_GETFL, libc::F_GETFD].map(|what| what as u64),
+            )
+            // The asker's answers.
+            .calls(&[libc::SYS_sendto, libc::SYS_recvfrom]);
+        if needs.copies {
+            // No filter can tell programs of the node from other processes of the user: docs/security.md.
+            self.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
+        }
+        self
+    }
+
+    /// The client of a vfio-user socket: messages with descriptors, of which memory is mapped and eventfds are signalled.
+    fn client(&mut self) -> &mut Self {
+        self.calls(&[
+            libc::SYS_accept4,
+            libc::SYS_recvmsg,
+            libc::SYS_sendmsg,
+            libc::SYS_ppoll,
+            libc::SYS_shutdown,
+        ])
+        // What kind of file a descriptor is: only regular files of local file systems are mapped, and eventfds are known by the
+        // name of their link below /proc/self/fd.
+        .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_fstatfs])
+        .calls(&[libc::SYS_readlinkat])
+        .one_of(libc::SYS_fcntl, 1, &[libc::F_SETFL as u64, libc::F_DUPFD_CLOEXEC as u64])
+        .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO])
+        .case(
+            libc::SYS_setsockopt,
+            &[(1, Op::Eq, libc::SOL_SOCKET as u64), (2, Op::Eq, libc::SO_SNDTIMEO as u64)],
+        );
+        #[cfg(target_arch = "x86_64")]
+        self.calls(&[libc::SYS_poll, libc::SYS_readlink]);
+        self
+    }
+
+    /// A link: frames on sockets, and peers that come and go.
+    fn link(&mut self, needs: Needs) -> &mut Self {
+        self.calls(&[libc::SYS_ppoll, libc::SYS_read, libc::SYS_readv, libc::SYS_recvmsg, libc::SYS_sendmsg])
+            // A stream's peer, and its buffers.
+            .calls(&[libc::SYS_accept4])
+            .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO]);
+        let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF].map(|option| (libc::SOL_SOCKET, option));
+        let fragments =
+            [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)];
+        for (level, option) in buffers.into_iter().chain(fragments) {
+            self.case(libc::SYS_setsockopt, &[(1, Op::Eq, level as u64), (2, Op::Eq, option as u64)]);
+        }
+        // Without these bits: SOCK_CLOEXEC and SOCK_NONBLOCK.
+        let kind = |kind: libc::c_int| (1, Op::MaskedEq(0xf), kind as u64);
+        if needs.unix_peer {
+            self.calls(&[libc::SYS_connect]);
+        }
+        if needs.unix_stream {
+            self.case(libc::SYS_socket, &[(0, Op::Eq, libc::AF_UNIX as u64), kind(libc::SOCK_STREAM)]);
+        }
+        if needs.udp {
+            self.calls(&[libc::SYS_bind]);
+            for family in [libc::AF_INET, libc::AF_INET6] {
+                self.case(libc::SYS_socket, &[(0, Op::Eq, family as u64), kind(libc::SOCK_DGRAM)]);
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        self.calls(&[libc::SYS_poll]);
+        self
+    }
+
+    /// The main thread, from the moment that everything runs: it waits, removes the sockets that are still its own, and sees the asker
+    /// end.
+    fn end(&mut self) -> &mut Self {
+        self.calls(&[libc::SYS_rt_sigtimedwait, libc::SYS_shutdown, libc::SYS_wait4]).calls(&[
+            libc::SYS_unlinkat,
+            libc::SYS_newfstatat,
+            libc::SYS_statx,
+        ]);
+        #[cfg(target_arch = "x86_64")]
+        self.calls(&[libc::SYS_unlink, libc::SYS_lstat]);
+        self
+    }
+
+    /// The asker: reads small files, and writes none.
+    fn asker(&mut self) -> &mut Self {
+        let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+        let reads = |which| (which, Op::MaskedEq(writing as u64), libc::O_RDONLY as u64);
+        self.calls(&[libc::SYS_recvfrom, libc::SYS_sendto])
+            .case(libc::SYS_openat, &[reads(2)])
+            .calls(&[libc::SYS_read, libc::SYS_lseek])
+            .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx])
+            .one_of(libc::SYS_fcntl, 1, &[libc::F_GETFD as u64, libc::F_SETFD as u64]);
+        #[cfg(target_arch = "x86_64")]
+        self.case(libc::SYS_open, &[reads(1)]);
+        self
+    }
+}
+
+/// What is let pass to a thread for `role`; `ids` are its process's and its own.
+fn allowed(role: Role, needs: Needs, ids: (u32, u32)) -> Rules {
+    let mut rules = Rules::default();
+    rules.memory().running().signals(ids);
+    match role {
+        Role::Main => rules.party(needs).end(),
+        Role::Client => rules.party(needs).client(),
+        Role::Parked => rules.party(needs),
+        Role::Link => rules.party(needs).link(needs),
+        Role::Asker => rules.asker(),
+    };
+    rules
+}
+
+/// What is refused with EPERM: asked for where a refusal is an answer like others.
+fn refused(role: Role, needs: Needs) -> Rules {
+    let mut rules = Rules::default();
+    if role != Role::Asker {
+        // The backtrace of a panic, which reads our own file if it may; glibc's allocator, which asks how many processors there are.
+        rules.calls(&[libc::SYS_openat, libc::SYS_getcwd]);
+        #[cfg(target_arch = "x86_64")]
+        rules.calls(&[libc::SYS_open]);
+    }
+    if !needs.copies {
+        // Whether a program that seems to be gone is: its lock tells.
+        rules.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
+    }
+    rules
+}
+
+/// Confines the calling thread for good.
+pub fn install(role: Role, needs: Needs, ids: (u32, u32)) -> io::Result<()> {
+    let refused = refused(role, needs);
+    let mut allowed = allowed(role, needs, ids);
+    // Of two filters the stricter answer counts, and a trap is stricter than an errno.
+    refused.0.keys().for_each(|number| _ = allowed.0.insert(*number, Vec::new()));
+    let outer = refused.filter(SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
+    let inner = allowed.filter(SeccompAction::Allow, SeccompAction::Trap)?;
+    // The other one first: after the inner one no filter can be installed. Both also give up gaining privileges by executing files.
+    seccompiler::apply_filter(&outer).map_err(io::Error::other)?;
+    seccompiler::apply_filter(&inner).map_err(io::Error::other)
+}
+
+/// Whether the kernel has filters that trap.
+#[allow(unsafe_code)]
+pub fn can_trap() -> io::Result<()> {
+    let action: u32 = libc::SECCOMP_RET_TRAP;
+    // SAFETY: the kernel reads one word that lives across the call.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

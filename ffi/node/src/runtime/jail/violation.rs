@@ -1,0 +1,94 @@
+//! A system call that the jail refuses: the process says which and ends. The node's other programs clean up after it, as after one
+//! that was killed.
+#![allow(unsafe_code)]
+
+use super::Role;
+use std::{
+    cell::Cell,
+    fmt::{self, Write},
+    io,
+    mem::MaybeUninit,
+    ptr,
+};
+
+/// How the process ends: as a shell shows a process that SIGSYS ended.
+pub const STATUS: libc::c_int = 128 + libc::SIGSYS;
+
+thread_local! {
+    /// What the thread is there for.
+    static ROLE: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// What `siginfo_t` holds for SIGSYS, from its start.
+#[repr(C)]
+struct Info {
+    signal: libc::c_int,
+    errno: libc::c_int,
+    code: libc::c_int,
+    _pad: libc::c_int,
+    /// Where the call was made.
+    at: usize,
+    /// Its number.
+    call: libc::c_int,
+    arch: libc::c_uint,
+}
+
+/// A line that is put together without memory from the allocator, and cut off where it is full.
+struct Line {
+    bytes: [u8; 200],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let taken = room.len().min(text.len());
+        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
+}
+
+/// Sets the handler up.
+pub fn watch() -> io::Result<()> {
+    // SAFETY: plain structures; the handler keeps to what signal handlers may do.
+    unsafe {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        action.sa_sigaction = on_refusal as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigfillset(&raw mut action.sa_mask);
+        match libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Notes what the calling thread is there for, and lets it hear of its refusals: where the signal is blocked the kernel ends the
+/// process without a word.
+pub fn watch_thread(role: Role) {
+    ROLE.set(role.name());
+    // SAFETY: the set is written before it is read.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGSYS);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
+extern "C" fn on_refusal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's own structure, which begins like this one on all 64-bit Linux.
+    let call = unsafe { (*info.cast::<Info>()).call };
+    let mut line = Line { bytes: [0; 200], len: 0 };
+    let _ = writeln!(
+        line,
+        "ironverbs: the jail of the {} thread refuses system call {call}: this process ends (docs/serve.md; --no-jail goes without)",
+        ROLE.get()
+    );
+    // SAFETY: bytes of the line's own; the process ends here and runs nothing more of ours.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len);
+        libc::_exit(STATUS);
+    }
+}

@@ -1,0 +1,251 @@
+//! Work queues of receives, and indirection tables of them: what a QP spreads frames over (`qp.rs`).
+
+use crate::abi::public::{self as abi, ibv_context, ibv_recv_wr, ibv_rwq_ind_table};
+use crate::abi::public::{ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
+use crate::context::Context;
+use crate::convert;
+use crate::cq::IronCq;
+use crate::guard::{Birth, guard, guard_int, guard_ptr};
+use crate::huge::{self, Queue};
+use crate::pd::{IronPd, Users};
+use crate::post;
+use driver::{PostError, RwqTable, Wq, WqAttr, WqInit, WqState};
+use libc::c_int;
+use std::sync::Arc;
+
+/// Most that the log of a table's size can be, on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
+const MAX_LOG_TABLE: u32 = 13;
+
+/// Our work queue; the program knows its first member.
+#[repr(C)]
+pub struct IronWq {
+    public: ibv_wq,
+    inner: Arc<Wq>,
+    /// Tables that have it.
+    users: Users,
+    birth: Birth,
+}
+
+impl IronWq {
+    /// The work queue behind what the program holds.
+    ///
+    /// # Safety
+    /// `wq` is one [`create_wq`] made, not yet destroyed.
+    unsafe fn of<'a>(wq: *const ibv_wq) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*wq.cast::<Self>() }
+    }
+
+    fn check_birth(&self) -> Result<(), c_int> {
+        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
+}
+
+/// Our indirection table; the program knows its first member.
+#[repr(C)]
+pub struct IronRwqTable {
+    public: ibv_rwq_ind_table,
+    /// The driver's.
+    pub inner: Arc<RwqTable>,
+    /// The work queues in it, once for each entry.
+    wqs: Vec<*mut ibv_wq>,
+    /// QPs over it.
+    pub users: Users,
+}
+
+impl IronRwqTable {
+    /// The table behind what the program holds.
+    ///
+    /// # Safety
+    /// `table` is one [`create_rwq_ind_table`] made, not yet destroyed.
+    pub unsafe fn of<'a>(table: *const ibv_rwq_ind_table) -> &'a Self {
+        // SAFETY: by contract; it is our first member.
+        unsafe { &*table.cast::<Self>() }
+    }
+}
+
+/// Whether tags are to be taken out; EOPNOTSUPP for what else flags may say.
+fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
+    if mask & !abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok((mask != 0).then_some(flags & abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0))
+}
+
+/// `ibv_create_wq`. The sizes given are written back.
+///
+/// # Safety
+/// Called by programs with an open context of ours, a PD and a CQ of it.
+pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_init_attr) -> *mut ibv_wq {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, init) = unsafe { (Context::of(context), &mut *init) };
+        ours.check_birth()?;
+        if init.comp_mask & !abi::IBV_WQ_INIT_ATTR_FLAGS != 0 || init.pd.is_null() || init.cq.is_null() {
+            return Err(libc::EINVAL);
+        }
+        if init.wq_type != abi::IBV_WQT_RQ {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let flags = if init.comp_mask & abi::IBV_WQ_INIT_ATTR_FLAGS != 0 { init.create_flags } else { 0 };
+        let strip_vlan = strips_tags(flags, flags)?.unwrap_or(false);
+        // SAFETY: by contract.
+        let (owner, cq) = unsafe { (IronPd::of(init.pd), IronCq::of(init.cq)) };
+        let wanted =
+            WqInit { cq: Arc::clone(&cq.inner), max_wr: init.max_wr, max_sge: init.max_sge, strip_vlan };
+        let domain = huge::domain(&ours.huge, &owner.inner, Queue::Wq)?;
+        let inner = Wq::create(&domain, &wanted).map_err(convert::not_made)?;
+        (init.max_wr, init.max_sge) = inner.size();
+        // SAFETY: all-zero is a valid work queue: null pointers; the library initialises the locks.
+        let mut public: ibv_wq = unsafe { std::mem::zeroed() };
+        public.context = context;
+        public.pd = init.pd;
+        public.cq = init.cq;
+        public.wq_num = inner.wqn();
+        public.handle = public.wq_num;
+        public.state = WqState::Reset as u32;
+        public.wq_type = init.wq_type;
+        public.post_recv = Some(post_wq_recv);
+        owner.users.add();
+        cq.users.add();
+        let made = IronWq { public, inner, users: Users::default(), birth: ours.birth };
+        Ok(Box::into_raw(Box::new(made)).cast())
+    })
+}
+
+/// `ibv_modify_wq`; the state is noted in what the program knows.
+///
+/// # Safety
+/// Called by programs with a work queue of ours and its new attributes.
+pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
+    const KNOWN: u32 = abi::IBV_WQ_ATTR_STATE | abi::IBV_WQ_ATTR_CURR_STATE | abi::IBV_WQ_ATTR_FLAGS;
+    guard_int(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (IronWq::of(wq), &*attr) };
+        ours.check_birth()?;
+        if attr.attr_mask == 0 || attr.attr_mask & !KNOWN != 0 {
+            return Err(libc::EINVAL);
+        }
+        let has = |bit| attr.attr_mask & bit != 0;
+        let state = |bit, raw| match has(bit) {
+            true => WqState::from_raw(raw).map(Some).ok_or(libc::EINVAL),
+            false => Ok(None),
+        };
+        let wanted = WqAttr {
+            state: state(abi::IBV_WQ_ATTR_STATE, attr.wq_state)?,
+            current: state(abi::IBV_WQ_ATTR_CURR_STATE, attr.curr_wq_state)?,
+            strip_vlan: match has(abi::IBV_WQ_ATTR_FLAGS) {
+                true => strips_tags(attr.flags, attr.flags_mask)?,
+                false => None,
+            },
+        };
+        ours.inner.modify(&wanted).map_err(|e| e.errno())?;
+        // SAFETY: by contract; the program does not read its members during the call.
+        unsafe { (*wq).state = ours.inner.state() as u32 };
+        Ok(())
+    })
+}
+
+/// `ibv_post_wq_recv`.
+///
+/// # Safety
+/// Called by programs with a work queue of ours and a list of receive work requests.
+unsafe extern "C" fn post_wq_recv(
+    wq: *mut ibv_wq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: by contract.
+        unsafe {
+            let ours = IronWq::of(wq);
+            post::receives(wr, bad, |walk| match ours.check_birth() {
+                Ok(()) => ours.inner.post_recv(walk),
+                Err(errno) => Err(PostError { index: 0, errno }),
+            })
+        }
+    })
+}
+
+/// `ibv_destroy_wq`; EBUSY while a table has it.
+///
+/// # Safety
+/// Called by programs with a work queue of ours, for the last time unless it is in use.
+pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; PD and CQ cannot have gone before it, and after the check this is its last use.
+        unsafe {
+            if !Context::of((*wq).context).birth.is_here() {
+                return Ok(());
+            }
+            IronWq::of(wq).users.none()?;
+            let (pd, cq) = (IronPd::of((*wq).pd), IronCq::of((*wq).cq));
+            let ours = Box::from_raw(wq.cast::<IronWq>());
+            let result = ours.inner.destroy().map_err(|e| e.errno());
+            pd.users.remove();
+            cq.users.remove();
+            result
+        }
+    })
+}
+
+/// `ibv_create_rwq_ind_table`.
+///
+/// # Safety
+/// Called by programs with an open context of ours and as many work queues of ours as the size says.
+pub unsafe extern "C" fn create_rwq_ind_table(
+    context: *mut ibv_context,
+    init: *const ibv_rwq_ind_table_init_attr,
+) -> *mut ibv_rwq_ind_table {
+    guard_ptr(|| {
+        // SAFETY: by contract.
+        let (ours, init) = unsafe { (Context::of(context), &*init) };
+        ours.check_birth()?;
+        let most = ours.device.attr().max_rwq_table_size;
+        if most == 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let log = init.log_ind_tbl_size;
+        if init.comp_mask != 0 || log > MAX_LOG_TABLE || 1 << log > most || init.ind_tbl.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by contract.
+        let wqs = unsafe { std::slice::from_raw_parts(init.ind_tbl, 1 << log) };
+        if wqs.iter().any(|wq| wq.is_null()) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by contract; they cannot go before the table.
+        let queues: Vec<&IronWq> = wqs.iter().map(|wq| unsafe { IronWq::of(*wq) }).collect();
+        let entries: Vec<Arc<Wq>> = queues.iter().map(|wq| Arc::clone(&wq.inner)).collect();
+        let inner = RwqTable::create(&ours.device, &entries).map_err(convert::not_made)?;
+        queues.iter().for_each(|wq| wq.users.add());
+        ours.users.add();
+        let number = inner.number() as c_int;
+        let public = ibv_rwq_ind_table { context, ind_tbl_handle: number, ind_tbl_num: number, comp_mask: 0 };
+        let made = IronRwqTable { public, inner, wqs: wqs.to_vec(), users: Users::default() };
+        Ok(Box::into_raw(Box::new(made)).cast())
+    })
+}
+
+/// `ibv_destroy_rwq_ind_table`; EBUSY while a QP is over it.
+///
+/// # Safety
+/// Called by programs with a table of ours, for the last time unless it is in use.
+pub unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; its work queues cannot have gone before it, and after the check this is its last use.
+        unsafe {
+            let context = Context::of((*table).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            IronRwqTable::of(table).users.none()?;
+            let ours = Box::from_raw(table.cast::<IronRwqTable>());
+            debug_assert_eq!(ours.public.comp_mask, 0);
+            let result = ours.inner.destroy().map_err(|e| e.errno());
+            ours.wqs.iter().for_each(|wq| IronWq::of(*wq).users.remove());
+            context.users.remove();
+            result
+        }
+    })
+}

@@ -1,0 +1,4 @@
+//! A launched program that says anything to its supervisor.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::launched(data));

@@ -1,0 +1,159 @@
+//! The node's file: bytes in it that no program of this version wrote, and a file of another length.
+//!
+//! Whoever opens it gets an error or a node that works: nobody panics, waits for ever, or touches memory that is not there. The file is
+//! a node's as it is when a program has objects and traffic on it, or a fresh one's; an input says which words of it are others.
+
+use crate::{bytes::Bytes, scratch::Scratch};
+use driver::{QpAttr, QpAttrMask, QpState, SendOp};
+use node::runtime::{Node, NodeOptions, Observer, open_device};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+use tests::end::{End, Patience};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// How long a transfer is waited for that a damaged node may never end.
+const SOON: Duration = Duration::from_millis(20);
+
+/// A node's file: its length, and the pages of it that are not zero.
+struct Image {
+    len: u64,
+    pages: Vec<(u64, Vec<u8>)>,
+}
+
+impl Image {
+    fn of(file: &File) -> Self {
+        let len = file.metadata().expect("its length").len();
+        let mut pages = Vec::new();
+        // What lies where nobody wrote, sparse as the file is, is found by its holes.
+        for (start, end) in extents::of(file, len) {
+            for at in (start..end).step_by(PAGE) {
+                let mut page = vec![0; PAGE];
+                file.read_exact_at(&mut page, at).expect("a page");
+                if page.iter().any(|byte| *byte != 0) {
+                    pages.push((at, page));
+                }
+            }
+        }
+        Self { len, pages }
+    }
+
+    /// Writes it with what the input changes.
+    fn write(&self, file: &File, input: &mut Bytes<'_>) {
+        let how = input.u8();
+        self.pages.iter().for_each(|(at, page)| file.write_all_at(page, *at).expect("a page"));
+        // One of many is of another length.
+        let cut = how >> 3 == 0b10101;
+        let len = if cut { u64::from(input.u32()) << (input.u8() % 8) } else { self.len };
+        file.set_len(len).expect("its length");
+        while !input.is_empty() {
+            let page = self.pages[usize::from(input.u16()) % self.pages.len()].0;
+            let shape = input.u16();
+            // Words of 1, 2, 4 or 8 bytes, where such words lie.
+            let size = 1 << (shape & 3);
+            let at = page + u64::from(shape >> 2) % PAGE as u64 / size * size;
+            let mut word = [0; 8];
+            let bytes = input.take(size as usize);
+            word[..bytes.len()].copy_from_slice(bytes);
+            if at + size <= len {
+                file.write_all_at(&word[..size as usize], at).expect("a word");
+            }
+        }
+    }
+}
+
+/// Where files have bytes.
+#[allow(unsafe_code)]
+mod extents {
+    use std::{fs::File, os::fd::AsRawFd};
+
+    /// From where to where `file` of `len` bytes has any.
+    pub fn of(file: &File, len: u64) -> Vec<(u64, u64)> {
+        // SAFETY: moves the offset of an open descriptor, by which nobody reads or writes.
+        let seek = |from: u64, what| unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
+        let (mut found, mut at) = (Vec::new(), 0);
+        while at < len {
+            let Ok(start) = u64::try_from(seek(at, libc::SEEK_DATA)) else { break };
+            at = u64::try_from(seek(start, libc::SEEK_HOLE)).unwrap_or(len);
+            found.push((start, at));
+        }
+        found
+    }
+}
+
+/// Nodes to begin with, and where inputs are tried, one at a time.
+struct Stage {
+    scratch: Scratch,
+    images: [Image; 2],
+}
+
+impl Stage {
+    fn get() -> &'static Mutex<Self> {
+        static STAGE: OnceLock<Mutex<Stage>> = OnceLock::new();
+        STAGE.get_or_init(|| {
+            let scratch = Scratch::new("file");
+            scratch.make(NodeOptions::default());
+            let image = || Image::of(&File::open(scratch.dir().join("adapter")).expect("the node's file"));
+            let fresh = image();
+            let end = end(&scratch).expect("an end");
+            transfer(&end).expect("a transfer");
+            let used = image();
+            drop(end);
+            Mutex::new(Self { scratch, images: [fresh, used] })
+        })
+    }
+}
+
+type Any = Box<dyn std::error::Error>;
+
+fn end(scratch: &Scratch) -> Result<End, Any> {
+    let end = End::new(open_device(scratch.dir(), 1)?, 8 * PAGE)?;
+    end.connect(&end.card()?, Patience::default())?;
+    Ok(end)
+}
+
+/// Writes to itself: payload, a receive, a completion and an event.
+fn transfer(end: &End) -> Result<(), Any> {
+    let to = end.card()?;
+    end.receive(1, 0, 0)?;
+    end.cq.arm(false);
+    let op = SendOp::WriteImm { raddr: to.addr + PAGE as u64, rkey: to.rkey, imm: 7 };
+    end.post(2, op, &[end.sge(0, 600)])?;
+    let _ = (end.wait(SOON), end.wait(SOON));
+    while end.device.events().next().is_some() {}
+    Ok(())
+}
+
+/// What programs do on a node: looking at it, opening it, objects, traffic, errors, closing.
+fn visit(scratch: &Scratch) -> Result<(), Any> {
+    let looked = Observer::open(scratch.dir()).map(|observer| observer.status());
+    let node = Node::open(scratch.dir())?;
+    let end = end(scratch)?;
+    transfer(&end)?;
+    end.qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
+    drop(end);
+    node.status()?;
+    looked?;
+    Ok(())
+}
+
+/// A node whose file is as `data` says.
+pub fn node_file(data: &[u8]) {
+    let stage = Stage::get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut input = Bytes(data);
+    let path = stage.scratch.dir().join("adapter");
+    // Another file each time: who had the last one open has let go of it.
+    let _ = std::fs::remove_file(&path);
+    let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    let image = &stage.images[usize::from(data.first().copied().unwrap_or(0) & 1)];
+    image.write(&file, &mut input);
+    drop(file);
+    if let Err(error) = visit(&stage.scratch) {
+        let said = error.to_string();
+        assert!(!said.is_empty() && !said.contains('\n'), "one line is expected, found {said:?}");
+    }
+}

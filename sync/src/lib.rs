@@ -1,0 +1,33 @@
+//! Locks in memory that programs share: they outlive their holders, and cost who takes one again and again no locked instruction.
+//!
+//! A program that dies with a [`Lock`] does not keep it, and whoever comes next hears what is to be repaired. One that is stopped
+//! does keep it, and whoever can do without waits no longer than until that is known.
+//!
+//! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for, and a model
+//! checker judges it by itself: `scripts/test-loom.sh`.
+
+pub mod laboratory;
+mod lock;
+
+pub use lock::{Dead, Holding, Lock, Patience};
+
+/// Who takes locks: a process, a server for guests, a test. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Party(pub u16);
+
+/// A runner that wants a lock, and what it can find out about others.
+pub trait Contender {
+    /// The party it works for.
+    fn party(&self) -> Party;
+    /// The same, if it is the one runner of that party that is always the same thread's, and [`barrier`](Self::barrier) of others
+    /// reaches that thread. At most one runner of a party says so.
+    fn steady(&self) -> Option<Party>;
+    /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this party and
+    /// all others.
+    fn barrier(&mut self);
+    /// Whether `party` still lives. Asked only when it holds a lock for long, or has a seat that somebody needs.
+    fn alive(&mut self, party: Party) -> bool;
+    /// Yields the processor while `holder` has a lock that this runner waits for: the `times`th time since the lock changed
+    /// hands. True if the holder is stopped, so that waiting on may take as long as somebody likes.
+    fn relax(&mut self, holder: Party, times: u32) -> bool;
+}
