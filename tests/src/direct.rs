@@ -28,48 +28,55 @@ use std::{
 /// Bytes of the area that openers share.
 const SHARED: usize = 64 << 10;
 
-/// The memory of this process, as far as it was mapped for a function; bus addresses are ours.
+/// The memory of this process, as far as it was mapped for a function.
 #[derive(Default)]
-struct Process {
-    /// Ranges by function and end: their starts, and how often they were mapped.
-    ranges: BTreeMap<(u8, u64, u64), usize>,
-    eventfds: BTreeMap<(u8, u16), OwnedFd>,
+pub struct Mapped {
+    /// Ranges of bus addresses, by function, end and start: where they begin in memory, and how often they were mapped.
+    ranges: BTreeMap<(u8, u64, u64), (u64, usize)>,
 }
 
-impl Process {
+impl Mapped {
     fn reach(&self, rid: Rid, at: Iova, len: usize) -> Option<*mut u8> {
         let end = at.checked_add(len as u64)?;
         let mut of_function = self.ranges.range((rid.0, end, 0)..(rid.0, u64::MAX, u64::MAX));
-        of_function.any(|((_, _, start), _)| *start <= at).then_some(at as *mut u8)
+        let ((_, _, start), (memory, _)) = of_function.find(|((_, _, start), _)| *start <= at)?;
+        Some((memory + (at - start)) as *mut u8)
     }
-    fn map(&mut self, fid: u8, at: u64, len: usize) {
-        *self.ranges.entry((fid, at + len as u64, at)).or_default() += 1;
+    /// Maps `len` bytes of this process from `memory` on to bus address `at` of function `fid`. Whoever maps keeps them until they
+    /// are unmapped.
+    pub fn map(&mut self, fid: u8, at: Iova, memory: u64, len: usize) {
+        self.ranges.entry((fid, at + len as u64, at)).or_insert((memory, 0)).1 += 1;
     }
-    fn unmap(&mut self, fid: u8, at: u64, len: usize) {
+    /// Takes one such mapping back.
+    pub fn unmap(&mut self, fid: u8, at: u64, len: usize) {
         let key = (fid, at + len as u64, at);
-        if let Some(times) = self.ranges.get_mut(&key) {
+        if let Some((_, times)) = self.ranges.get_mut(&key) {
             *times -= 1;
             if *times == 0 {
                 self.ranges.remove(&key);
             }
         }
     }
-}
-
-impl Host for Process {
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+    /// See [`Host::read`].
+    pub fn read(&self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
         // SAFETY: the range was mapped by its owner, who keeps it; all is one thread.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
-    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+    /// See [`Host::write`].
+    pub fn write(&self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
         Ok(())
     }
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+    /// See [`Host::copy`].
+    pub fn copy(&self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         for one in moves {
             let len = one.len as usize;
             let bytes = match one.src {
@@ -85,6 +92,25 @@ impl Host for Process {
             self.write(one.dst_rid, one.dst, &bytes)?;
         }
         Ok(())
+    }
+}
+
+/// The machine that the chip sees: memory, and the eventfds of its interrupts.
+#[derive(Default)]
+struct Process {
+    mapped: Mapped,
+    eventfds: BTreeMap<(u8, u16), OwnedFd>,
+}
+
+impl Host for Process {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        self.mapped.read(rid, at, buf)
+    }
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        self.mapped.write(rid, at, data)
+    }
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        self.mapped.copy(staged, moves)
     }
     fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
         if let Some(fd) = self.eventfds.get(&(rid.0, vector)) {
@@ -221,7 +247,7 @@ impl Slot {
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         let iova = ptr.as_ptr() as u64;
         inner.blocks.insert(iova, (self.fid, layout));
-        inner.process.map(self.fid, iova, layout.size());
+        inner.process.mapped.map(self.fid, iova, iova, layout.size());
         Ok(DmaBlock { ptr, iova, len })
     }
 }
@@ -243,11 +269,11 @@ impl Transport for Slot {
         }
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, _access: Access) -> io::Result<Iova> {
-        self.machine.inner().process.map(self.fid, base as u64, len);
+        self.machine.inner().process.mapped.map(self.fid, base as u64, base as u64, len);
         Ok(base as u64)
     }
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
-        self.machine.inner().process.unmap(self.fid, iova, len);
+        self.machine.inner().process.mapped.unmap(self.fid, iova, len);
         Ok(())
     }
     fn dma_alloc(&self, len: usize, _scope: Scope) -> io::Result<DmaBlock> {
@@ -256,7 +282,7 @@ impl Transport for Slot {
     fn dma_free(&self, block: DmaBlock) {
         let mut inner = self.machine.inner();
         if let Some((fid, layout)) = inner.blocks.remove(&block.iova) {
-            inner.process.unmap(fid, block.iova, layout.size());
+            inner.process.mapped.unmap(fid, block.iova, layout.size());
             // SAFETY: allocated in `block` with this layout; its owner gives it back.
             unsafe { std::alloc::dealloc(block.ptr.as_ptr(), layout) };
         }

@@ -1,8 +1,8 @@
 //! One end of an RC connection: the driver's safe verbs, and memory that other processes may change at any time.
 
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, PostError, Qp, QpAttr, QpAttrMask,
-    QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, LinkLayer, Mr, Pd, PostError, Qp, QpAttr,
+    QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     fmt,
@@ -44,33 +44,47 @@ impl FromStr for Card {
     }
 }
 
-/// Memory that is registered: whole words, as atomics, for a peer may write them while we read.
-pub struct Words(Box<[AtomicU64]>);
+/// Memory that is registered: whole words, as atomics, for a peer may write them while we read. It begins with a page, so that
+/// what a transfer is split into does not depend on where the allocator put it.
+pub struct Words {
+    pages: Box<[Page]>,
+    len: usize,
+}
+
+const WORDS_PER_PAGE: usize = 512;
+
+#[repr(align(4096))]
+struct Page([AtomicU64; WORDS_PER_PAGE]);
 
 impl Words {
     /// `len` bytes of zeros (a multiple of 8).
     pub fn new(len: usize) -> Self {
-        Self((0..len / 8).map(|_| AtomicU64::new(0)).collect())
+        let page = || Page([const { AtomicU64::new(0) }; WORDS_PER_PAGE]);
+        Self { pages: (0..len.div_ceil(size_of::<Page>())).map(|_| page()).collect(), len }
     }
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.0.len() * 8
+        self.len
     }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
-        self.0.as_ptr() as u64
+        self.pages.as_ptr() as u64
+    }
+    fn at(&self, at: usize) -> &AtomicU64 {
+        let words = &self.pages[at / size_of::<Page>()].0;
+        &words[at / 8 % WORDS_PER_PAGE]
     }
     /// The word at byte `at` (a multiple of 8).
     pub fn word(&self, at: usize) -> u64 {
-        self.0[at / 8].load(Relaxed)
+        self.at(at).load(Relaxed)
     }
     /// Changes the word at byte `at`.
     pub fn set_word(&self, at: usize, value: u64) {
-        self.0[at / 8].store(value, Relaxed);
+        self.at(at).store(value, Relaxed);
     }
     /// `len` bytes from `at`.
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
@@ -126,10 +140,24 @@ pub fn all_rights() -> AccessFlags {
 }
 
 /// Registers all of `words`.
-#[allow(unsafe_code)] // registering hands memory out; see the reason at the block
 pub fn register(pd: &Arc<Pd>, words: &Words, access: AccessFlags) -> Result<Mr, Error> {
-    // SAFETY: whoever holds the region keeps the words (`End` drops them last), and words that change under us are atomics.
-    unsafe { Mr::register(pd, words.addr() as *mut u8, words.len(), words.addr(), access) }
+    register_from(pd, words, 0, words.len(), access)
+}
+
+/// Registers `len` bytes of `words` from byte `at` on.
+#[allow(unsafe_code)] // registering hands memory out; see the reason at the block
+pub fn register_from(
+    pd: &Arc<Pd>,
+    words: &Words,
+    at: usize,
+    len: usize,
+    access: AccessFlags,
+) -> Result<Mr, Error> {
+    assert!(at + len <= words.len(), "{len} bytes from {at} on, of {}", words.len());
+    let addr = words.addr() + at as u64;
+    // SAFETY: whoever holds the region keeps the words (`End` drops them last), words that change under us are atomics, and
+    // the range was found to be theirs.
+    unsafe { Mr::register(pd, addr as *mut u8, len, addr, access) }
 }
 
 /// A QP with queues of 64 that reports to `cq`.
@@ -147,20 +175,43 @@ pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
     Qp::create(pd, &init)
 }
 
+/// The GID by which programs know the function of `device`: on InfiniBand it has one.
+pub fn own_gid(device: &Device) -> Result<[u8; 16], Error> {
+    device.gid(gid_index(device).into())
+}
+
+/// How `device` reaches the function of its node that is known by `gid`. On InfiniBand its LID follows from the last byte of
+/// its GUID, its number.
+pub fn way(device: &Device, gid: [u8; 16]) -> AddressHandle {
+    let dlid = match device.link_layer() {
+        LinkLayer::InfiniBand => u16::from(gid[15]) + 1,
+        LinkLayer::Ethernet => 0,
+    };
+    AddressHandle {
+        dgid: gid,
+        dlid,
+        sgid_index: gid_index(device),
+        hop_limit: 64,
+        is_global: true,
+        port_num: 1,
+        ..AddressHandle::default()
+    }
+}
+
+fn gid_index(device: &Device) -> u8 {
+    match device.link_layer() {
+        LinkLayer::InfiniBand => 0,
+        LinkLayer::Ethernet => 1,
+    }
+}
+
 /// Takes `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
 pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
     use QpAttrMask as M;
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     let init = QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
     qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
-    let ah = AddressHandle {
-        dgid: peer.gid,
-        sgid_index: 1,
-        hop_limit: 64,
-        is_global: true,
-        port_num: 1,
-        ..AddressHandle::default()
-    };
+    let ah = way(qp.pd().device(), peer.gid);
     let rtr = QpAttr {
         qp_state: QpState::Rtr,
         path_mtu: 4096,
@@ -170,9 +221,6 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
         ah,
         ..QpAttr::default()
     };
-    let mask =
-        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    qp.modify(&rtr, mask)?;
     let rts = QpAttr {
         qp_state: QpState::Rts,
         timeout: patience.timeout,
@@ -181,7 +229,16 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
         max_rd_atomic: 4,
         ..QpAttr::default()
     };
-    qp.modify(&rts, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC)
+    // Only reliable services have answers to wait for.
+    let (answers, patience) = match qp.service() {
+        Service::Uc => (M::empty(), M::empty()),
+        _ => (
+            M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+        ),
+    };
+    qp.modify(&rtr, M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | answers)?;
+    qp.modify(&rts, M::STATE | M::SQ_PSN | patience)
 }
 
 impl End {
@@ -198,7 +255,7 @@ impl End {
     /// What the other end must know.
     pub fn card(&self) -> Result<Card, Error> {
         Ok(Card {
-            gid: self.device.gid(1)?,
+            gid: own_gid(&self.device)?,
             qpn: self.qp.qpn(),
             addr: self.words.addr(),
             rkey: self.mr.rkey(),

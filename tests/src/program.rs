@@ -22,6 +22,11 @@ pub fn may_send_raw() -> bool {
     set.is_some_and(|set| set >> NET_RAW & 1 != 0)
 }
 
+/// A TCP port of 127.0.0.1 that nobody has just now.
+pub fn free_port() -> std::io::Result<u16> {
+    Ok(std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
 /// A node directory in memory that goes with the test.
 pub struct Scratch(PathBuf);
 

@@ -13,14 +13,19 @@ use compile::{compiled, compiled_alone};
 use ironverbs_tests::program::may_send_raw;
 use pair::Node;
 
-/// Runs a program, which prints a line for each of its `promises` that is kept.
-fn keeps(name: &str, devices: &[&str], promises: usize) {
+/// What a program says, which prints a line for each promise that is kept; and how many it kept.
+fn kept(name: &str, devices: &[&str]) -> (usize, String) {
     let program = compiled(name);
     let node = Node::new(&format!("c-{name}"), 2);
     let mut command = vec![program.to_str().expect("a path in UTF-8")];
     command.extend(devices);
     let out = node.run(&command);
-    let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
+    (out.lines().filter(|line| line.ends_with(" ok")).count(), out)
+}
+
+/// Runs a program, which keeps all of its `promises`.
+fn keeps(name: &str, devices: &[&str], promises: usize) {
+    let (kept, out) = kept(name, devices);
     assert_eq!(kept, promises, "{out}");
 }
 
@@ -38,6 +43,46 @@ fn what_a_program_imports_and_what_a_file_names_stays_as_long_as_it_is_used() {
 fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() {
     let promises = if may_send_raw() { 4 } else { 1 };
     keeps("raw", &["iron1", "iron2"], promises);
+}
+
+#[test]
+fn frames_are_spread_over_work_queues_as_the_published_hash_says() {
+    let promises = if may_send_raw() { 5 } else { 3 };
+    keeps("spread", &["iron1", "iron2"], promises);
+}
+
+/// Huge pages that the machine keeps ready for a test, if it lets us; afterwards it has what it had.
+struct HugePages(Option<u64>);
+
+impl HugePages {
+    const NUMBER: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+    fn number() -> Option<u64> {
+        std::fs::read_to_string(Self::NUMBER).ok()?.trim().parse().ok()
+    }
+
+    fn at_least(wanted: u64) -> Self {
+        let had = Self::number().filter(|had| *had < wanted);
+        Self(had.filter(|_| std::fs::write(Self::NUMBER, wanted.to_string()).is_ok()))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(had) = self.0 {
+            let _ = std::fs::write(Self::NUMBER, had.to_string());
+        }
+    }
+}
+
+#[test]
+fn queues_lie_in_huge_pages_where_the_environment_wants_that_and_nowhere_else() {
+    let pages = HugePages::at_least(16);
+    // As root; others may not have what `vm.hugetlb_shm_group` does not give them.
+    let given = pages.0.is_some() && HugePages::number().is_some_and(|number| number >= 16);
+    let promises = if given { 3 } else { 2 };
+    let (kept, out) = kept("huge", &["iron1"]);
+    assert!((promises..=3).contains(&kept), "{out}");
 }
 
 #[test]

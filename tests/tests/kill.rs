@@ -1,53 +1,43 @@
-//! kill -9 of either side in full flow, at random instants: the other side ends with a transport error, the node goes
-//! on, and nothing stays behind. IRONVERBS_KILLS says how often.
+//! kill -9 of programs in full flow, at random instants: who shares nothing with them goes on, their peers end with a
+//! transport error, and nothing stays behind. IRONVERBS_KILLS says how often.
 
+#[path = "tools/bystander.rs"]
+mod bystander;
+#[path = "tools/pair.rs"]
+mod pair;
+#[path = "tools/workload.rs"]
+mod workload;
+
+use bystander::{Baseline, SOON};
 use ironverbs_tests::{
     bed::Chaos,
     program::{Program, Scratch, connect},
 };
-use node::runtime::{NodeOptions, NodeStatus};
+use node::runtime::NodeOptions;
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
+use workload::Fate;
 
-/// How long anything may take that is not a matter of waiting for a timeout.
-const SOON: Duration = Duration::from_secs(20);
 /// How long a survivor may take to find out: 8 timeouts of 8 to 32 ms, on a machine that is busy.
 const DETECTED: Duration = Duration::from_secs(10);
-
-/// What must be the same before and after.
-#[derive(Debug, PartialEq)]
-struct Baseline {
-    parties: usize,
-    objects: Vec<Vec<(&'static str, u32)>>,
-    driver_memory: u64,
-}
-
-impl Baseline {
-    fn of(status: &NodeStatus) -> Self {
-        Self {
-            parties: status.parties.len(),
-            objects: status.functions.iter().map(|f| f.objects.clone()).collect(),
-            driver_memory: status.driver_memory,
-        }
-    }
-}
 
 fn start(scratch: &Scratch, fid: u8) -> Program {
     let dir = scratch.dir().to_string_lossy().into_owned();
     Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
 }
 
-fn kills() -> usize {
-    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1000)
+/// How often, where nobody says so `usual` times.
+fn kills(usual: usize) -> usize {
+    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
 fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(4), no_direct_copies, ..NodeOptions::default() };
     let node = scratch.node_with(&options).expect("a node");
-    let before = Baseline::of(&node.status().expect("status"));
+    let before = Baseline::of(&node);
     let mut random = Chaos { seed: 0x1234_5678_9abc_def1, ..Chaos::default() };
     let mut programs = fids.map(|fid| start(&scratch, fid));
     let mut cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
@@ -79,23 +69,23 @@ fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
         took[kills - 1],
         status.reaped
     );
-    assert_eq!(Baseline::of(&status), before);
+    assert_eq!(Baseline::of(&node), before);
     assert_eq!(status.reaped as usize, kills + 2);
 }
 
 #[test]
 fn either_side_killed_in_full_flow_leaves_a_working_node() {
-    killed_at_random([1, 2], kills(), false);
+    killed_at_random([1, 2], kills(1000), false);
 }
 
 #[test]
 fn either_of_two_programs_on_one_function_killed_leaves_a_working_node() {
-    killed_at_random([1, 1], kills() / 4, false);
+    killed_at_random([1, 1], kills(1000) / 4, false);
 }
 
 #[test]
 fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
-    killed_at_random([1, 2], kills() / 4, true);
+    killed_at_random([1, 2], kills(1000) / 4, true);
 }
 
 /// Killed at any moment from its start on: while it opens the device, creates, connects.
@@ -103,9 +93,9 @@ fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
 fn a_program_killed_while_it_sets_up_leaves_nothing() {
     let scratch = Scratch::new();
     let node = scratch.node(4).expect("a node");
-    let before = Baseline::of(&node.status().expect("status"));
+    let before = Baseline::of(&node);
     let mut random = Chaos { seed: 0xfeed_beef, ..Chaos::default() };
-    for _ in 0..kills() / 2 {
+    for _ in 0..kills(1000) / 2 {
         let mut program = start(&scratch, 3);
         std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x7fff));
         program.kill();
@@ -114,5 +104,16 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
     let mut program = start(&scratch, 3);
     program.expect("card", SOON).expect("a card");
     program.kill();
-    assert_eq!(Baseline::of(&node.status().expect("status")), before);
+    assert_eq!(Baseline::of(&node), before);
+}
+
+/// Programs of all kinds, of which any may be killed at any moment, and the supervisors of others.
+#[test]
+fn programs_killed_in_mixed_traffic_leave_a_node_as_it_was() {
+    workload::befalls(Fate::Killed, kills(80), false);
+}
+
+#[test]
+fn programs_killed_in_mixed_traffic_on_infiniband_leave_a_node_as_it_was() {
+    workload::befalls(Fate::Killed, kills(80) / 4, true);
 }

@@ -92,7 +92,7 @@ fn the_whole_run_says_at_its_end_why_it_failed_and_waits_for_nobody() {
     let scratch = Scratch::new();
     let fails = "echo begun; echo '        FAIL [   1.0s] a test'; echo 'test result: ok. 3 passed; 0 failed'; exit 2";
     let (code, said) = run(&scratch, &programs(&scratch, &[("make", fails)]), ".ci/run", &[]);
-    let (all, why) = said.split_once("ci: make test ended with 2").expect(&said);
+    let (all, why) = said.split_once("ci: make test lint ended with 2").expect(&said);
     assert!(code == Some(2) && all.contains("begun"), "{code:?}: {said}");
     assert!(why.contains("FAIL [   1.0s] a test") && !why.contains("0 failed"), "{said}");
     // Something stays behind with the run's output open.
@@ -211,6 +211,9 @@ fn tests_are_run_by_our_runner_whatever_else_is_installed() {
     );
     assert!(lines[0].contains("--workspace"), "{said}");
     assert!(lines[1].starts_with("cargo test") && lines[1].contains("--doc"), "{said}");
+    let laboratory =
+        |line: &&str| line.starts_with("ours: nextest run") && line.contains("--features laboratory");
+    assert!(lines[2..].iter().any(laboratory), "{said}");
     let (_, said) = nextest.run("scripts/test-rust.sh", &["-p", "one"]);
     assert!(
         said.starts_with("ours: nextest run") && said.contains("-p one") && said.lines().count() == 1,

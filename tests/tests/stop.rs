@@ -1,24 +1,26 @@
 //! SIGSTOP of either side in full flow, at random instants: whoever shares nothing with it goes on as if it were not there,
 //! its peer waits without losing the connection, and everything goes on after SIGCONT. IRONVERBS_STOPS says how often.
 
+#[path = "tools/bystander.rs"]
+mod bystander;
+#[path = "tools/pair.rs"]
+mod pair;
+#[path = "tools/workload.rs"]
+mod workload;
+
+use bystander::{Rounds, SOON, UNDISTURBED};
 use devmodel::state::QpRow;
-use driver::{SendOp, WcStatus};
 use ironverbs_tests::{
     bed::Chaos,
-    end::{End, pair},
     program::{Program, Scratch, connect},
 };
-use node::runtime::{Node, NodeOptions, open_device_of};
+use node::runtime::{Node, NodeOptions};
 use std::{
     path::Path,
-    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
+use workload::Fate;
 
-/// How long anything may take that is not held up.
-const SOON: Duration = Duration::from_secs(20);
-/// How long one round of a bystander may take on a machine that is busy: hundreds of times what it takes.
-const UNDISTURBED: Duration = Duration::from_secs(2);
 /// Longer than the transport's patience of the programs that are stopped: 8 timeouts of 8 to 14 ms.
 const LONG: Duration = Duration::from_millis(300);
 /// Every how many stops one is so long.
@@ -29,69 +31,15 @@ fn start(scratch: &Scratch, fid: u8) -> Program {
     Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
 }
 
-fn stops() -> usize {
-    std::env::var("IRONVERBS_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
-}
-
-/// What a program does that has nothing to do with the others: traffic on two functions, and a third one opened, used, closed.
-struct Bystander {
-    node: Arc<Node>,
-    ends: (End, End),
-}
-
-impl Bystander {
-    fn round(&self) -> Result<(), String> {
-        let (a, b) = &self.ends;
-        for i in 0..8 {
-            let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
-            a.post(i, op, &[a.sge(0, 4096)]).map_err(|e| e.to_string())?;
-            let done = a.wait(SOON).ok_or("no completion")?;
-            if done.status != WcStatus::Success {
-                return Err(format!("{:?}", done.status));
-            }
-        }
-        let device = open_device_of(&self.node, 5).map_err(|e| e.to_string())?;
-        End::new(device, 64 << 10).map(drop).map_err(|e| e.to_string())
-    }
+/// How often, where nobody says so `usual` times.
+fn stops(usual: usize) -> usize {
+    std::env::var("IRONVERBS_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
 /// Frames that the ports of `fids` have sent.
 fn sent(node: &Node, fids: [u8; 2]) -> [u64; 2] {
     let packets = devmodel::state::Counters::TxPackets as usize;
     fids.map(|fid| node.adapter().region().counters(fid)[packets])
-}
-
-/// A bystander in a thread of its own, so that a round which hangs is seen and does not hang the test.
-struct Rounds {
-    ask: mpsc::Sender<()>,
-    answers: mpsc::Receiver<(Result<(), String>, Duration)>,
-}
-
-impl Rounds {
-    fn start(node: &Arc<Node>) -> Self {
-        let bystander = Bystander { node: node.clone(), ends: pair(node, 3, 4, 64 << 10).expect("a pair") };
-        let (ask, asked) = mpsc::channel::<()>();
-        let (answer, answers) = mpsc::channel();
-        std::thread::spawn(move || {
-            while asked.recv().is_ok() {
-                let begin = Instant::now();
-                let outcome = bystander.round();
-                if answer.send((outcome, begin.elapsed())).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { ask, answers }
-    }
-
-    /// How long a round took.
-    fn one(&self, when: &str) -> Duration {
-        self.ask.send(()).expect("the bystander lives");
-        let answer = self.answers.recv_timeout(SOON);
-        let (outcome, took) = answer.unwrap_or_else(|_| panic!("{when}: the bystander hangs"));
-        outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
-        took
-    }
 }
 
 fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
@@ -101,7 +49,7 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     let mut programs = fids.map(|fid| start(&scratch, fid));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
     connect(&mut programs, &cards, SOON).expect("connected");
-    let bystander = Rounds::start(&node);
+    let bystander = Rounds::start(&node, [3, 4, 5]);
     let mut random = Chaos { seed: 0x5151_0bad_cafe_0001, ..Chaos::default() };
     let mut took: [Vec<Duration>; 2] = Default::default();
     for stop in 0..stops {
@@ -142,9 +90,9 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
 fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up_anybody() {
     let scratch = Scratch::new();
     let node = scratch.node(6).expect("a node");
-    let bystander = Rounds::start(&node);
+    let bystander = Rounds::start(&node, [3, 4, 5]);
     let mut random = Chaos { seed: 0x00c0_ffee, ..Chaos::default() };
-    for round in 0..stops() / 10 {
+    for round in 0..stops(300) / 10 {
         let mut programs = [1, 2].map(|fid| start(&scratch, fid));
         let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
         connect(&mut programs, &cards, SOON).unwrap_or_else(|e| panic!("round {round}: {e}"));
@@ -165,15 +113,26 @@ fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up
 
 #[test]
 fn either_side_stopped_in_full_flow_holds_up_nobody_else() {
-    stopped_at_random([1, 2], stops(), false);
+    stopped_at_random([1, 2], stops(300), false);
 }
 
 #[test]
 fn either_of_two_programs_on_one_function_stopped_holds_up_nobody_else() {
-    stopped_at_random([1, 1], stops() / 4, false);
+    stopped_at_random([1, 1], stops(300) / 4, false);
 }
 
 #[test]
 fn either_side_stopped_where_copies_are_forbidden_holds_up_nobody_else() {
-    stopped_at_random([1, 2], stops() / 4, true);
+    stopped_at_random([1, 2], stops(300) / 4, true);
+}
+
+/// Programs of all kinds and their supervisors: all come to their end.
+#[test]
+fn programs_stopped_in_mixed_traffic_go_on_and_hold_up_nobody_else() {
+    workload::befalls(Fate::Stopped, stops(60), false);
+}
+
+#[test]
+fn programs_stopped_in_mixed_traffic_on_infiniband_go_on_and_hold_up_nobody_else() {
+    workload::befalls(Fate::Stopped, stops(60) / 4, true);
 }

@@ -25,8 +25,8 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # The core, and below it what belongs to other kinds of devices too.
-FILES = ('addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering shared_pd srq'
-         ' rdmacm').split()
+FILES = ('addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering rss_traffic shared_pd'
+         ' srq mlx5_huge_page rdmacm').split()
 LIMIT = 40
 OUTCOMES = ('passed', 'skipped', 'failed', 'errors')
 
@@ -103,6 +103,8 @@ def one(device, file, done):
     package = type(sys)('tests')
     package.__path__ = [os.path.join(HERE, 'tests')]
     sys.modules['tests'] = package
+    # This and mlx5_base want each other, and only in this order.
+    importlib.import_module('tests.utils')
     module = importlib.import_module('tests.test_' + file)
     result = Lines(file)
     for test in cases(unittest.defaultTestLoader.loadTestsFromModule(module)):

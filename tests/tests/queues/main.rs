@@ -38,8 +38,8 @@ impl Side {
 
     /// As `of`, with the queues' memory of `domain`.
     fn within(device: Arc<Device>, domain: &Arc<Pd>, service: Service, init: &CqInit) -> Self {
-        let sends = Cq::create_with(&device, init, Some(domain)).expect("a CQ");
-        let receives = Cq::create_with(&device, init, Some(domain)).expect("a CQ");
+        let sends = Cq::create_with(&device, init, domain.buffers()).expect("a CQ");
+        let receives = Cq::create_with(&device, init, domain.buffers()).expect("a CQ");
         let words = Words::new(4096);
         let mr = register(domain, &words, all_rights()).expect("an MR");
         let init = QpInit {

@@ -11,6 +11,16 @@ pub fn compiled(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-libverbs", "-pthread"])
 }
 
+/// Compiles `tests/programs/NAME.c`, which connects by librdmacm.
+pub fn compiled_cm(name: &str) -> PathBuf {
+    built("cc", &format!("{name}.c"), &["-lrdmacm", "-libverbs"])
+}
+
+/// Compiles `tests/programs/NAME.c` to a library that is loaded before others.
+pub fn compiled_library(name: &str) -> PathBuf {
+    built("cc", &format!("{name}.c"), &["-shared", "-fPIC", "-ldl"])
+}
+
 /// Compiles `tests/programs/NAME.c`, which finds its libraries itself.
 pub fn compiled_alone(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-ldl"])

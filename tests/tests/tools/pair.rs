@@ -21,7 +21,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static PORTS: AtomicU16 = AtomicU16::new(0);
 
 /// The `ironverbs` command: `IRONVERBS_BIN`, or the one built beside this test, release before debug.
-fn ironverbs() -> PathBuf {
+pub fn ironverbs() -> PathBuf {
     if let Some(path) = std::env::var_os("IRONVERBS_BIN") {
         return path.into();
     }
@@ -172,6 +172,11 @@ impl Running {
         self.child.0.try_wait().expect("wait").is_some()
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
     /// Ends it now.
     pub fn kill(&mut self) {
         let _ = self.child.0.kill();
@@ -229,7 +234,7 @@ impl Running {
     }
 
     /// Waits for its end: whether it succeeded, and its output.
-    fn ends(mut self) -> (bool, String) {
+    pub fn ends(mut self) -> (bool, String) {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.0.try_wait().expect("wait") {
@@ -256,31 +261,34 @@ pub struct Pair {
     pub client: String,
 }
 
-fn port() -> String {
+/// A port that no other pair of this test has.
+pub fn port() -> String {
     let base = 20_000 + (std::process::id() % 20_000) as u16;
     (base + PORTS.fetch_add(1, Ordering::Relaxed)).to_string()
 }
 
 /// Waits until somebody listens on `port`.
 fn listening(port: &str, server: &mut Running) {
-    let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(20) && !server.ended() {
-        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
-        let heard = |line: &str| {
-            let mut words = line.split_whitespace().skip(1);
-            let local = words.next().unwrap_or_default().to_string() + " ";
-            local.ends_with(&wanted) && words.nth(1) == Some("0A")
-        };
-        if tables.iter().any(|t| t.lines().any(heard)) {
-            return;
-        }
+    while start.elapsed() < Duration::from_secs(20) && !server.ended() && !is_heard(port) {
         sleep(Duration::from_millis(5));
     }
 }
 
+/// Whether somebody listens on `port`.
+pub fn is_heard(port: &str) -> bool {
+    let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
+    let heard = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().unwrap_or_default().to_string() + " ";
+        local.ends_with(&wanted) && words.nth(1) == Some("0A")
+    };
+    tables.iter().any(|t| t.lines().any(heard))
+}
+
 /// Where the locks of those who listen begin and end in a node's file of ports.
-const LISTENING: std::ops::Range<u64> = 1 << 32..2 << 32;
+pub const LISTENING: std::ops::Range<u64> = 1 << 32..2 << 32;
 
 /// Locks on a range of a node's file of ports, by any process.
 pub fn locks(node: &Node, range: std::ops::Range<u64>) -> usize {
@@ -300,7 +308,7 @@ pub fn locks(node: &Node, range: std::ops::Range<u64>) -> usize {
 }
 
 /// 127.0.0.(i+1) for `iron<i>`.
-fn address(dev: &str) -> String {
+pub fn address(dev: &str) -> String {
     let fid: u8 = dev.trim_start_matches("iron").parse().expect("iron<number>");
     format!("127.0.0.{}", fid + 1)
 }

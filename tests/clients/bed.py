@@ -1,0 +1,166 @@
+"""A node of its own for one client, programs on it, and what its devices counted."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILT = pathlib.Path(os.environ.get("IRONVERBS_BUILT") or pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release")
+# The physical function and two VFs: more devices make clients that take all of them slow and show nothing more.
+VFS = 2
+
+
+class Skip(Exception):
+    """The client cannot be had on this machine."""
+
+
+class Wrong(Exception):
+    """What was expected and what was found instead."""
+
+
+def need(program):
+    """The path of a program, or a reason to skip."""
+    return shutil.which(program) or skip(f"no {program} here")
+
+
+def skip(why):
+    raise Skip(why)
+
+
+def expect(holds, what):
+    if not holds:
+        raise Wrong(what)
+
+
+def free_port():
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def tail(text, lines=6):
+    """The last lines of an output, as one."""
+    return " | ".join(line.strip() for line in text.strip().splitlines()[-lines:])[-900:]
+
+
+class Program:
+    """A program on the node, in a process group of its own; its output is in a file."""
+
+    def __init__(self, bed, words, environment):
+        self.bed = bed
+        self.name = " ".join(map(str, words))[:80]
+        self.log = tempfile.NamedTemporaryFile(dir=bed.directory, suffix=".log", delete=False)
+        self.process = subprocess.Popen(
+            bed.launch(words),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            cwd=bed.directory,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+            start_new_session=True,
+        )
+
+    def output(self):
+        return pathlib.Path(self.log.name).read_text(errors="replace")
+
+    def wait(self, seconds):
+        """The output of a program that must end well within this time."""
+        try:
+            status = self.process.wait(self.bed.left(seconds))
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise Wrong(f"expected {self.name} to end within {seconds} s, found it running: {tail(self.output())}") from None
+        expect(status == 0, f"expected {self.name} to succeed, found status {status}: {tail(self.output())}")
+        return self.output()
+
+    def until(self, word, seconds):
+        """Returns once the program has said this."""
+        end = time.monotonic() + self.bed.left(seconds)
+        while word not in self.output():
+            status = self.process.poll()
+            expect(status is None, f"expected {self.name} to say {word!r}, found its end with {status}: {tail(self.output())}")
+            expect(time.monotonic() < end, f"expected {self.name} to say {word!r} in {seconds} s, found {tail(self.output())}")
+            time.sleep(0.05)
+        return self
+
+    def end(self):
+        """Ends the program and its children."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.log.close()
+
+
+class Bed:
+    """A node for one client. All its programs are ended and its memory is given back when it closes."""
+
+    def __init__(self, limit, link_layer="ethernet"):
+        expect((BUILT / "ironverbs").exists(), f"expected the command at {BUILT / 'ironverbs'} (make build), found none")
+        self.end_of_time = time.monotonic() + limit
+        self.limit = limit
+        self.programs = []
+        self.directory = tempfile.mkdtemp(prefix="ironverbs-clients-")
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.node = tempfile.mkdtemp(prefix="ironverbs-clients-", dir=memory)
+        command = [BUILT / "ironverbs", "node", "create", "--node", self.node, "--vfs", str(VFS), "--link-layer", link_layer]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        expect(made.returncode == 0, f"expected a new node, found {tail(made.stderr)}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for program in self.programs:
+            program.end()
+        shutil.rmtree(self.node, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def left(self, seconds):
+        """This many seconds, or what the client has left of its time."""
+        left = self.end_of_time - time.monotonic()
+        expect(left > 0, f"expected the client to be done within {self.limit} s, found it busy")
+        return min(seconds, left)
+
+    def launch(self, words):
+        return [str(BUILT / "ironverbs"), "run", "--node", self.node, "--", *map(str, words)]
+
+    def start(self, *words, **environment):
+        """A program on the node that goes on while others run."""
+        self.left(1)
+        program = Program(self, words, environment)
+        self.programs.append(program)
+        return program
+
+    def run(self, *words, seconds=60, **environment):
+        """The output of a program on the node."""
+        return self.start(*words, **environment).wait(seconds)
+
+    def sent(self):
+        """Bytes of RDMA packets each device has sent, as a program on the node reads them below `/sys`."""
+        # The supervisor of a launched program brings the files up to date within 80 ms. It writes them in place, so one that
+        # grows between two reads is misread to its end; head needs one read.
+        script = "sleep 0.3; for d in /sys/class/infiniband/iron*; do echo ${d##*/} $(head -n 1 $d/ports/1/counters/port_xmit_data); done"
+        said = self.run("sh", "-c", script, seconds=20)
+        counted = {device: int(count) * 4 for device, count in re.findall(r"^(iron\d+) (\d+)$", said, re.M)}
+        expect(len(counted) == VFS + 1, f"expected a counter for each of {VFS + 1} devices, found {said!r}")
+        return counted
+
+    def must_have_sent(self, before, least):
+        """Holds what all devices sent since `before` to the bytes that a client says it moved, and returns it."""
+        # The supervisor brings the counters up to date every 80 ms.
+        end = time.monotonic() + self.left(3)
+        while True:
+            sent = sum(self.sent().values()) - sum(before.values())
+            if sent >= least:
+                return sent
+            expect(time.monotonic() < end, f"expected the devices to have sent at least {least} bytes, found {sent}")
+            time.sleep(0.1)

@@ -1,0 +1,84 @@
+"""What clients need besides Debian's packages: wheels and crates, fetched once in fixed versions."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from bed import Skip, need, tail
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOM = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ironverbs" / "clients"
+
+
+@contextlib.contextmanager
+def made(name, *parts):
+    """The folder of `name`, and whether it is still to be filled; it is whole once the block ends without an error.
+
+    It is named by what it is made of, so that other versions make a new one, which takes the place of the old.
+    """
+    folder = ROOM / f"{name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+    ROOM.mkdir(parents=True, exist_ok=True)
+    with open(ROOM / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        whole = folder / ".made"
+        missing = not whole.exists()
+        if missing:
+            for old in ROOM.glob(f"{name}-*"):
+                shutil.rmtree(old)
+            folder.mkdir()
+        yield folder, missing
+        whole.touch()
+
+
+def fetch(what, words, limit, **more):
+    """Runs a package client; that it fails is a reason to skip."""
+    print(f"clients: {what} is made ready", file=sys.stderr)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, **more)
+    except subprocess.TimeoutExpired:
+        raise Skip(f"{what} was not made ready within {limit} s") from None
+    if done.returncode != 0:
+        raise Skip(f"{what} cannot be had here: {tail(done.stderr, 3)}")
+    return done.stdout
+
+
+def wheels(name):
+    """The interpreter of an environment with the wheels of `wheels/NAME.txt` and nothing else."""
+    wanted = HERE / "wheels" / f"{name}.txt"
+    with made(name, wanted.read_text(), sys.version) as (folder, missing):
+        python = folder / "bin" / "python"
+        if missing:
+            fetch("an environment for wheels", [sys.executable, "-m", "venv", folder], 120)
+            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+            fetch(f"the wheel of {name}", [*pip, "-r", wanted], 900)
+    return python
+
+
+def crate(name, version):
+    """The directory of a crate's built tests and examples: `debug/deps` and `debug/examples`."""
+    cargo, rustc = need("cargo"), need("rustc")
+    release = subprocess.run([rustc, "--version"], capture_output=True, text=True, timeout=60).stdout
+    with made(name, version, release) as (folder, missing):
+        target = folder / "target"
+        if missing:
+            # cargo fetches crates for a package that names them.
+            asks = folder / "asks"
+            (asks / "src").mkdir(parents=True)
+            (asks / "src" / "lib.rs").touch()
+            package = f'[package]\nname = "asks"\nedition = "2021"\n[dependencies]\n{name} = "={version}"\n'
+            (asks / "Cargo.toml").write_text(package)
+            known = fetch(f"crate {name}", [cargo, "metadata", "--format-version", "1", "-q"], 300, cwd=asks)
+            manifest = next(p["manifest_path"] for p in json.loads(known)["packages"] if p["name"] == name)
+            shutil.copytree(pathlib.Path(manifest).parent, folder / "crate")
+            # Its own lock file chooses the crates it was tested with; no debug information, which takes most of the time.
+            build = [cargo, "test", "--locked", "--no-run", "--quiet", "--target-dir", target]
+            environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0"}
+            environment.pop("CARGO_BUILD_TARGET", None)
+            fetch(f"a build of {name}'s tests", build, 1500, cwd=folder / "crate", env=environment)
+    return target

@@ -1,0 +1,122 @@
+//! What may become of a message, by its service and by what befalls frames.
+
+use super::plan::{Plan, Request};
+use devmodel::wire::Faults;
+use driver::{Completion, Service, WcFlags, WcOpcode};
+
+/// What a wire may do to messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// An unreliable message may come as often: 2 where frames are doubled.
+    pub copies: u8,
+    /// Unreliable messages may come out of order.
+    pub reordered: bool,
+    /// So many frames are lost that a connection may run out of retries.
+    pub wears_out: bool,
+}
+
+impl Rules {
+    /// Those of a wire with `faults`.
+    pub fn of(faults: &Faults) -> Self {
+        // A frame that waits for others behind it is as good as lost where there are none.
+        let lost = faults.drop + faults.corrupt + faults.reorder;
+        Self {
+            copies: if faults.duplicate == 0 { 1 } else { 2 },
+            // A delay is a link's, and the lanes to a link keep no order among each other.
+            reordered: faults.reorder != 0 || faults.delay != 0,
+            wears_out: lost > 50_000,
+        }
+    }
+}
+
+/// What arrived on one lane so far.
+pub struct Arrivals {
+    plan: Plan,
+    rules: Rules,
+    reliable: bool,
+    /// The next request that has not been seen.
+    next: u64,
+    /// Messages that arrived.
+    pub count: u64,
+    /// How often unreliable ones came, by number.
+    seen: Vec<u8>,
+}
+
+impl Arrivals {
+    /// Nothing yet of what `plan` sends.
+    pub fn new(plan: Plan, service: Service, rules: Rules) -> Self {
+        let reliable = !matches!(service, Service::Uc | Service::Ud);
+        Self { plan, rules, reliable, next: 0, count: 0, seen: Vec::new() }
+    }
+
+    /// Which request `wc` is of, when the first word of its buffer is `first`; requests that came before it without a
+    /// receive go to `before`.
+    pub fn take(&mut self, wc: &Completion, first: u64, before: &mut Vec<u64>) -> Result<u64, String> {
+        let n = if self.reliable { self.in_order(before) } else { self.named(wc, first)? };
+        let request = self.plan.request(n);
+        self.is_of(wc, &request, n)?;
+        self.count += 1;
+        Ok(n)
+    }
+
+    /// The number after the last that was seen: no message may be missing.
+    pub fn end(&self) -> u64 {
+        self.next
+    }
+
+    fn in_order(&mut self, before: &mut Vec<u64>) -> u64 {
+        let mut n = self.next;
+        while !self.plan.request(n).kind.receives() {
+            before.push(n);
+            n += 1;
+        }
+        self.next = n + 1;
+        n
+    }
+
+    fn named(&mut self, wc: &Completion, first: u64) -> Result<u64, String> {
+        let n = match wc.flags.contains(WcFlags::WITH_IMM) {
+            true => self.plan.number_of(wc.imm_or_inv)?,
+            false => Plan::number_in(first),
+        };
+        if n > 1 << 24 {
+            return Err(format!("no message has the number {n:#x}"));
+        }
+        let index = n as usize;
+        if self.seen.len() <= index {
+            self.seen.resize(index + 1, 0);
+        }
+        self.seen[index] += 1;
+        let Rules { copies, reordered, .. } = self.rules;
+        if self.seen[index] > copies {
+            return Err(format!("message {n} came {} times, expected {copies} at most", self.seen[index]));
+        }
+        let last = self.next;
+        if !reordered && n + 1 < last {
+            return Err(format!("message {n} came behind message {}", last - 1));
+        }
+        self.next = last.max(n + 1);
+        Ok(n)
+    }
+
+    fn is_of(&self, wc: &Completion, request: &Request, n: u64) -> Result<(), String> {
+        let opcode = match request.kind.writes() {
+            true => WcOpcode::RecvRdmaWithImm,
+            false => WcOpcode::Recv,
+        };
+        let immediate = request.kind.has_immediate();
+        let grh = if wc.flags.contains(WcFlags::GRH) { super::sizes::GRH } else { 0 };
+        let found = (
+            wc.opcode,
+            wc.byte_len as usize,
+            wc.flags.contains(WcFlags::WITH_IMM),
+            if immediate { wc.imm_or_inv } else { 0 },
+        );
+        let expected =
+            (opcode, request.len + grh, immediate, if immediate { self.plan.immediate(n) } else { 0 });
+        match found == expected {
+            true => Ok(()),
+            false => Err(format!("message {n}, {request:?}: expected {expected:?}, found {found:?}")),
+        }
+    }
+}

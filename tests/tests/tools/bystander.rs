@@ -1,0 +1,131 @@
+//! Who has nothing to do with programs that are killed and stopped: what it does must not notice.
+#![allow(dead_code)] // each test program uses its part
+
+use devmodel::state::{GroupRow, SubnetGroupRow};
+use driver::{SendOp, WcStatus};
+use ironverbs_tests::end::{End, pair};
+use node::runtime::{Node, open_device_of};
+use std::{
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+/// How long anything may take that is not held up.
+pub const SOON: Duration = Duration::from_secs(20);
+/// How long one round of a bystander may take on a machine that is busy: hundreds of times what it takes.
+pub const UNDISTURBED: Duration = Duration::from_secs(2);
+/// Bytes of each WRITE of a bystander.
+const PIECE: usize = 4096;
+
+/// What must be the same before and after.
+#[derive(Debug, PartialEq)]
+pub struct Baseline {
+    parties: usize,
+    objects: Vec<Vec<(&'static str, u32)>>,
+    /// Memberships in multicast groups, and groups of the subnet.
+    groups: [u32; 2],
+    driver_memory: u64,
+}
+
+impl Baseline {
+    /// What there is of programs on `node`, and of what they had, when it has been cleaned up after the dead.
+    pub fn of(node: &Node) -> Self {
+        let status = node.status().expect("status");
+        let region = node.adapter().region();
+        let memberships = status.functions.iter().map(|f| region.used::<GroupRow>(f.fid)).sum();
+        Self {
+            parties: status.parties.len(),
+            objects: status.functions.iter().map(|f| f.objects.clone()).collect(),
+            groups: [memberships, region.used::<SubnetGroupRow>(0)],
+            driver_memory: status.driver_memory,
+        }
+    }
+}
+
+/// Traffic on two functions, and a third one opened, used, closed.
+struct Bystander {
+    node: Arc<Node>,
+    ends: (End, End),
+    third: u8,
+    round: u64,
+}
+
+impl Bystander {
+    fn round(&mut self) -> Result<(), String> {
+        let (a, b) = &self.ends;
+        for i in 0..8 {
+            self.round += 1;
+            for at in (0..PIECE).step_by(8) {
+                a.words.set_word(at, self.round << 16 | at as u64);
+            }
+            let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
+            a.post(i, op, &[a.sge(0, PIECE)]).map_err(|e| e.to_string())?;
+            let done = a.wait(SOON).ok_or("no completion")?;
+            if done.status != WcStatus::Success {
+                return Err(format!("{:?}", done.status));
+            }
+            if let Some(at) = (0..PIECE).step_by(8).find(|at| b.words.word(*at) != a.words.word(*at)) {
+                let (expected, found) = (a.words.word(at), b.words.word(at));
+                return Err(format!("byte {at}: expected {expected:#x}, found {found:#x}"));
+            }
+        }
+        let device = open_device_of(&self.node, self.third).map_err(|e| e.to_string())?;
+        End::new(device, 64 << 10).map(drop).map_err(|e| e.to_string())
+    }
+}
+
+/// A bystander in a thread of its own, so that a round which hangs is seen and does not hang the test.
+pub struct Rounds {
+    ask: mpsc::Sender<()>,
+    answers: mpsc::Receiver<(Result<(), String>, Duration)>,
+}
+
+impl Rounds {
+    /// A bystander that works on functions `fids` of `node`, which nobody else has.
+    pub fn start(node: &Arc<Node>, fids: [u8; 3]) -> Self {
+        let ends = pair(node, fids[0], fids[1], 64 << 10).expect("a pair");
+        let mut bystander = Bystander { node: node.clone(), ends, third: fids[2], round: 0 };
+        let (ask, asked) = mpsc::channel::<()>();
+        let (answer, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            while asked.recv().is_ok() {
+                let begin = Instant::now();
+                let outcome = bystander.round();
+                if answer.send((outcome, begin.elapsed())).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { ask, answers }
+    }
+
+    /// How long a round took.
+    pub fn one(&self, when: &str) -> Duration {
+        let (outcome, took) = self.ask(when);
+        outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
+        took
+    }
+
+    /// How long a round took while process `pid` is stopped, and whether it was told that this process has the node's lock:
+    /// then it could not open a device.
+    pub fn beside(&self, pid: u32, when: &str) -> (Duration, bool) {
+        let (outcome, took) = self.ask(when);
+        let told = |error: &String| error.contains(&format!("is locked by process {pid} "));
+        match outcome {
+            Err(error) if !told(&error) => panic!("{when}: the bystander: {error}"),
+            outcome => (took, outcome.is_err()),
+        }
+    }
+
+    fn ask(&self, when: &str) -> (Result<(), String>, Duration) {
+        self.ask.send(()).expect("the bystander lives");
+        self.answers.recv_timeout(SOON).unwrap_or_else(|_| panic!("{when}: the bystander hangs"))
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        drop(self.ask);
+        // Its thread drops the answers' sender when all it had open is closed.
+        assert!(self.answers.recv_timeout(SOON).is_err(), "an answer nobody asked for");
+    }
+}

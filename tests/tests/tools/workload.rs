@@ -1,0 +1,412 @@
+//! Mixed traffic: programs of many kinds on one node at once, each with a supervisor of its own, of which one after the
+//! other is killed or stopped at random instants, by a seed.
+
+use super::{
+    bystander::{Baseline, Rounds, SOON, UNDISTURBED},
+    pair::{LISTENING, Node, Running, address, is_heard, locks, port},
+};
+use ironverbs_tests::bed::Chaos;
+use node::runtime::Node as Runtime;
+use std::{
+    fs,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Pairs of programs that run at once: more programs that want a processor than there are.
+const AT_ONCE: usize = 3;
+/// Functions of the workload; those of the bystander follow.
+const FUNCTIONS: u64 = 6;
+const VFS: u8 = 9;
+/// What a node's directory holds for good.
+const FILES: [&str; 5] = ["adapter", "lib", "parties", "ports", "userns"];
+/// How long a pair may take to its end: some seconds of work, beside others and stopped now and then.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a client may take to learn that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end; on a
+/// machine that is busy.
+const TOLD: Duration = Duration::from_secs(30);
+/// How long one that cannot learn it, for it only waits for messages, or has minutes of patience, is given.
+const GRACE: Duration = Duration::from_millis(800);
+/// How long one of datagrams runs, which waits forever for those that are lost.
+const LOSSY: Duration = Duration::from_secs(5);
+/// Longest stop: longer than the patience of the impatient, 8 timeouts of 8 to 14 ms.
+const LONG: u64 = 300_000;
+
+/// How a client finds its server.
+#[derive(Clone, Copy, PartialEq)]
+enum Meets {
+    /// By a TCP port.
+    Port,
+    /// By the connection manager.
+    Manager,
+}
+
+/// A kind of traffic. In its commands `{own}` and `{peer}` stand for the numbers of functions, `{at}` and `{to}` for their
+/// addresses, `{gid}` for perftest's choice of one, `{port}` for a port.
+struct Kind {
+    server: &'static str,
+    /// What the client has behind the server's words, or all of them.
+    client: Result<&'static str, &'static str>,
+    meets: Meets,
+    /// The client of a server that was killed ends.
+    told: bool,
+    /// Datagrams, which may be lost: it need not come to its end.
+    lossy: bool,
+}
+
+const fn perftest(server: &'static str) -> Kind {
+    Kind { server, client: Ok(" {to}"), meets: Meets::Port, told: true, lossy: false }
+}
+
+const fn managed(server: &'static str, client: &'static str) -> Kind {
+    Kind { server, client: Err(client), meets: Meets::Manager, told: true, lossy: false }
+}
+
+const KINDS: &[Kind] = &[
+    perftest("ib_write_bw -q 64 -s 4096 -D 2 {gid}"),
+    perftest("ib_read_bw -q 64 -s 8192 -D 2 {gid}"),
+    perftest("ib_atomic_bw -q 64 -D 2 {gid}"),
+    perftest("ib_send_bw -q 64 -s 2048 -D 2 {gid}"),
+    perftest("ib_send_bw -q 4 -s 2048 -e -n 20000 {gid}"),
+    perftest("ib_send_bw --use-srq -q 8 -s 4096 -D 2 {gid}"),
+    perftest("ib_send_bw --use-srq -q 4 -e -s 4096 -n 20000 {gid}"),
+    perftest("ib_send_bw -c XRC -q 4 -s 4096 -D 2 {gid}"),
+    perftest("ib_send_bw -c XRC -q 2 -s 4096 -e -n 20000 {gid}"),
+    perftest("ib_write_bw -c XRC -q 4 -s 65536 -D 2 {gid}"),
+    // It waits for a WRITE of its peer's, and looks at nothing else.
+    Kind { told: false, ..perftest("ib_write_lat -s 64 -n 20000 {gid}") },
+    Kind { told: false, ..perftest("ib_send_bw -c UC -q 8 -s 8192 -D 2 {gid}") },
+    Kind { told: false, lossy: true, ..perftest("ib_send_bw -c UD -q 4 -s 1024 -D 2 {gid}") },
+    Kind { told: false, lossy: true, ..perftest("ib_send_bw -c UD -s 1024 -e -n 100000 {gid}") },
+    Kind {
+        client: Err("{torture} {dir} {own} connect {port} {seed} 1500 seed=0"),
+        ..perftest("{torture} {dir} {own} listen {port} {seed} 1500 seed=0")
+    },
+    // Connected by the manager a queue pair waits 8 times 2 s and more for an answer, as with Linux.
+    Kind { told: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
+    managed("rping -s -a {at} -p {port} -V -C 3000", "rping -c -a {to} -p {port} -V -C 3000"),
+    managed("ucmatose -b {at} -p {port} -c 16 -C 300", "ucmatose -s {to} -p {port} -c 16 -C 300"),
+    Kind {
+        lossy: true,
+        told: false,
+        ..managed("udaddy -b {at} -c 4 -C 50", "udaddy -b {at} -s {to} -c 4 -C 50")
+    },
+    Kind {
+        lossy: true,
+        told: false,
+        ..managed("mckey -m 239.1.1.1 -b {at} -C 1000", "mckey -m 239.1.1.1 -b {at} -s -C 1000")
+    },
+];
+
+/// What happens to a program at a random instant.
+#[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code)] // each test program has its own
+pub enum Fate {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP, and SIGCONT some milliseconds later.
+    Stopped,
+}
+
+/// A server and its client.
+struct Pair {
+    kind: &'static Kind,
+    what: String,
+    client_words: String,
+    port: String,
+    /// Locks of listeners there were before.
+    listeners: usize,
+    sides: [Option<Running>; 2],
+    begun: Instant,
+    /// Which side was killed, and when.
+    killed: Option<(usize, Instant)>,
+}
+
+/// All pairs of a run.
+struct Traffic<'a> {
+    node: &'a Node,
+    infiniband: bool,
+    random: Chaos,
+    pairs: Vec<Pair>,
+    /// Pairs that came to their end, and those of which one was killed and the other ended by itself.
+    ended: [usize; 2],
+}
+
+fn signal(name: &str, pid: u32) -> bool {
+    let told = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).output();
+    told.is_ok_and(|told| told.status.success())
+}
+
+/// The supervisors of programs on `node`.
+fn supervisors(node: &Node) -> Vec<u32> {
+    let dir = node.dir().display().to_string();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let read = |pid: &u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    pids.filter(|pid| read(pid, "comm").trim() == "ironverbs-super")
+        .filter(|pid| read(pid, "cmdline").split('\0').any(|word| word == dir))
+        .collect()
+}
+
+impl Traffic<'_> {
+    fn draw(&mut self, below: u64) -> u64 {
+        (self.random.draw() >> 20) % below
+    }
+
+    /// Starts a pair of any kind on any two functions, or one.
+    fn start(&mut self) {
+        let kinds: Vec<&'static Kind> =
+            KINDS.iter().filter(|kind| !self.infiniband || kind.meets == Meets::Port).collect();
+        let kind = kinds[self.draw(kinds.len() as u64) as usize];
+        let (own, peer) = (1 + self.draw(FUNCTIONS), 1 + self.draw(FUNCTIONS));
+        let (port, seed) = (port(), self.draw(1 << 30).to_string());
+        let dir = self.node.dir().display().to_string();
+        let gid =
+            if self.infiniband { "-F -d iron{own} -p {port}" } else { "-F -x 1 -d iron{own} -p {port}" };
+        let filled = |words: &str, own: u64, peer: u64| {
+            words
+                .replace("{gid}", gid)
+                .replace("{torture}", env!("CARGO_BIN_EXE_torture"))
+                .replace("{dir}", &dir)
+                .replace("{own}", &own.to_string())
+                .replace("{at}", &address(&format!("iron{own}")))
+                .replace("{to}", &address(&format!("iron{peer}")))
+                .replace("{port}", &port)
+                .replace("{seed}", &seed)
+        };
+        let server = filled(kind.server, own, peer);
+        let client = match kind.client {
+            Ok(more) => filled(&format!("{}{more}", kind.server), peer, own),
+            Err(words) => filled(words, peer, own),
+        };
+        let listeners = locks(self.node, LISTENING);
+        let first = self.node.start(&server.split_whitespace().collect::<Vec<_>>());
+        let what = format!("{server} and {client}");
+        let begun = Instant::now();
+        let sides = [Some(first), None];
+        self.pairs.push(Pair {
+            kind,
+            what,
+            client_words: client,
+            port,
+            listeners,
+            sides,
+            begun,
+            killed: None,
+        });
+    }
+
+    /// Starts what is to start, and sees to what has ended. Returns what is wrong.
+    fn go_on(&mut self) -> Result<(), String> {
+        while self.pairs.len() < AT_ONCE {
+            self.start();
+        }
+        let mut i = 0;
+        while i < self.pairs.len() {
+            match self.pairs[i].go_on(self.node)? {
+                true => i += 1,
+                false => self.end(i)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Pair `i` has ended: as it should?
+    fn end(&mut self, i: usize) -> Result<(), String> {
+        let pair = self.pairs.swap_remove(i);
+        let killed = pair.killed.is_some();
+        self.ended[usize::from(killed)] += 1;
+        for (side, running) in ["server", "client"].iter().zip(pair.sides) {
+            let Some(running) = running else { continue };
+            let (succeeded, said) = running.ends();
+            if !(succeeded || killed || pair.kind.lossy) {
+                return Err(format!("{}: the {side} failed; it printed\n{said}", pair.what));
+            }
+        }
+        Ok(())
+    }
+
+    /// A process of any pair, or a supervisor of any program, that lives: its id, and pair and side if it is of one.
+    fn victim(&mut self) -> Option<(u32, Option<(usize, usize)>)> {
+        if self.draw(5) == 0 {
+            let all = supervisors(self.node);
+            let which = self.draw(all.len().max(1) as u64) as usize;
+            return Some((*all.get(which)?, None));
+        }
+        let mut alive = Vec::new();
+        for (i, pair) in self.pairs.iter_mut().enumerate().filter(|(_, pair)| pair.killed.is_none()) {
+            for (side, running) in pair.sides.iter_mut().enumerate() {
+                let Some(running) = running else { continue };
+                if !running.ended() {
+                    alive.push((running.pid(), Some((i, side))));
+                }
+            }
+        }
+        let which = self.draw(alive.len().max(1) as u64) as usize;
+        alive.get(which).copied()
+    }
+
+    /// Lets all come to their end.
+    fn finish(&mut self) -> Result<(), String> {
+        while !self.pairs.is_empty() {
+            let mut i = 0;
+            while i < self.pairs.len() {
+                match self.pairs[i].go_on(self.node)? {
+                    true => i += 1,
+                    false => self.end(i)?,
+                }
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    /// Whether it goes on; an error if it does when it should have ended.
+    fn go_on(&mut self, node: &Node) -> Result<bool, String> {
+        let now = Instant::now();
+        let ended = self.sides.each_mut().map(|side| side.as_mut().is_none_or(Running::ended));
+        if let Some((side, when)) = self.killed {
+            let other = 1 - side;
+            if ended[other] {
+                return Ok(false);
+            }
+            let since = now - when;
+            let told = self.kind.told && side == 0;
+            if told && since > TOLD {
+                let what = &self.what;
+                return Err(format!("{what}: the client goes on {TOLD:?} after its server was killed"));
+            }
+            if !told && since > GRACE {
+                self.kill_all();
+            }
+            return Ok(true);
+        }
+        if self.sides[1].is_none() {
+            let ready = match self.kind.meets {
+                Meets::Port => is_heard(&self.port),
+                // Others may listen or stop to, meanwhile.
+                Meets::Manager => {
+                    locks(node, LISTENING) > self.listeners || now - self.begun > Duration::from_secs(3)
+                }
+            };
+            if ready {
+                self.sides[1] = Some(node.start(&self.client_words.split_whitespace().collect::<Vec<_>>()));
+            } else if ended[0] || now - self.begun > LIMIT {
+                return Err(format!("{}: the server does not listen", self.what));
+            }
+            return Ok(true);
+        }
+        if self.kind.lossy && now - self.begun > LOSSY {
+            self.kill_all();
+            return Ok(false);
+        }
+        if now - self.begun > LIMIT {
+            return Err(format!("{}: still under way after {LIMIT:?}: ended {ended:?}", self.what));
+        }
+        Ok(ended != [true, true])
+    }
+
+    fn kill_all(&mut self) {
+        self.sides.iter_mut().flatten().for_each(Running::kill);
+    }
+}
+
+/// What lies in the directory of a node.
+fn files(node: &Node) -> Vec<String> {
+    let entries = fs::read_dir(node.dir()).expect("the node's directory").flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Has `count` programs of mixed traffic meet `fate`, and says what that did to others. IRONVERBS_SEED says which ones and
+/// when.
+pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
+    let seed: u64 = std::env::var("IRONVERBS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("IRONVERBS_SEED={seed}");
+    let name = if fate == Fate::Killed { "KILL" } else { "STOP" };
+    let node = Node::new(&format!("mixed-{name}"), VFS);
+    let node = if infiniband { node.on_infiniband() } else { node };
+    node.run(&["ibv_devinfo"]);
+    let runtime = Runtime::open(node.dir()).expect("the node");
+    let before = (Baseline::of(&runtime), locks(&node, 0..u64::MAX));
+    let bystander = Rounds::start(&runtime, [VFS - 2, VFS - 1, VFS]);
+    let mut took = [Vec::new(), Vec::new()];
+    // Any state but 0 will do.
+    let random = Chaos { seed: seed.wrapping_mul(2).wrapping_add(1), ..Chaos::default() };
+    let mut traffic = Traffic { node: &node, infiniband, random, pairs: Vec::new(), ended: [0; 2] };
+    let (begin, mut met, mut watched, mut locked) = (Instant::now(), 0, 0, 0);
+    let mut next = Instant::now();
+    while met < count {
+        traffic.go_on().unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, after {met}: {what}"));
+        if Instant::now() < next {
+            sleep(Duration::from_millis(3));
+            continue;
+        }
+        next = Instant::now() + Duration::from_micros(traffic.draw(400_000));
+        let Some((pid, of)) = traffic.victim() else { continue };
+        took[0].push(bystander.one("with nobody stopped"));
+        if !signal(name, pid) {
+            continue;
+        }
+        met += 1;
+        watched += usize::from(of.is_none());
+        let when = format!("IRONVERBS_SEED={seed}, {met}: SIG{name} of {pid}");
+        match (fate, of) {
+            (Fate::Killed, of) => {
+                took[1].push(bystander.one(&when));
+                if let Some((pair, side)) = of {
+                    traffic.pairs[pair].killed = Some((side, Instant::now()));
+                }
+            }
+            (Fate::Stopped, _) => {
+                let (round, told) = bystander.beside(pid, &when);
+                took[1].push(round);
+                let longer = traffic.draw(LONG);
+                if !told {
+                    sleep(Duration::from_micros(longer));
+                }
+                signal("CONT", pid);
+                if told {
+                    // Others that opened or closed a device have heard the same, and failed for it.
+                    locked += 1;
+                    traffic.pairs.drain(..).for_each(|mut pair| pair.kill_all());
+                    bystander.one(&format!("{when}, which goes on"));
+                }
+            }
+        }
+    }
+    traffic.finish().unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, at the end: {what}"));
+    let [whole, parted] = traffic.ended;
+    bystander.end();
+    // A fresh pair, on functions whose programs were killed.
+    let gid: &[&str] = if infiniband { &[] } else { &["-x", "1"] };
+    let options = [gid, &["-F", "-q", "8", "-n", "200"]].concat();
+    super::pair::Pair::plain(&node, "ib_write_bw", "iron1", "iron2", &options).has_figures("a fresh pair");
+    let status = runtime.status().expect("status");
+    let begun = Instant::now();
+    // Supervisors end with their programs, and not before.
+    while !supervisors(&node).is_empty() {
+        assert!(begun.elapsed() < SOON, "supervisors are left: {:?}", supervisors(&node));
+        sleep(Duration::from_millis(20));
+    }
+    let after = (Baseline::of(&runtime), locks(&node, 0..u64::MAX));
+    assert_eq!(after, before, "IRONVERBS_SEED={seed}");
+    let strange: Vec<_> = files(&node).into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();
+    assert!(strange.is_empty(), "IRONVERBS_SEED={seed}: left in the node's directory: {strange:?}");
+    for times in &mut took {
+        times.sort();
+    }
+    println!(
+        "{met} programs met SIG{name} in {:?}, {watched} of them supervisors; {whole} pairs came to their end, {parted} lost one; \
+         {locked} of the programs had the node's lock; a bystander's round took {:?} (median), {:?} (slowest), before it {:?}, {:?}; {} were cleaned up after",
+        begin.elapsed(),
+        took[1][met / 2],
+        took[1][met - 1],
+        took[0][took[0].len() / 2],
+        took[0][took[0].len() - 1],
+        status.reaped,
+    );
+    assert!(took[1][met - 1] < UNDISTURBED, "{:?}", took[1][met - 1]);
+}

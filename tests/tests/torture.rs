@@ -1,0 +1,113 @@
+//! Torture in real time: two programs on a node, or on two that are joined by a link, whose wire loses, doubles, reorders,
+//! damages and delays frames. They check every byte, the order and the count of all services; see
+//! [`ironverbs_tests::torture`].
+//!
+//! IRONVERBS_TORTURE says for how many seconds, IRONVERBS_SEED from which seed on.
+
+use devmodel::wire::Faults;
+use ironverbs_tests::program::{Program, Scratch, free_port};
+use node::runtime::{
+    Node, NodeOptions,
+    link::{LinkSpec, Uplink},
+};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What befalls frames: each thing by itself, and together, up to 30 %.
+const MIXES: [&str; 9] = [
+    "drop=5%",
+    "duplicate=10%",
+    "reorder=5%",
+    "corrupt=5%",
+    "delay=200us",
+    "drop=1%,duplicate=1%,reorder=1%,corrupt=1%",
+    "drop=5%,reorder=10%",
+    "drop=7%,duplicate=8%,reorder=8%,corrupt=7%",
+    "drop=1%,duplicate=2%,reorder=1%,corrupt=1%,delay=50us",
+];
+/// How long requests are posted in one round.
+const ROUND: Duration = Duration::from_millis(1500);
+/// How long a round may take: programs that start, and what is under way at the end (20 s at most, see the program), on a
+/// machine that is busy.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The nodes of a round, with what joins them.
+struct Bench {
+    _uplink: Option<Uplink>,
+    nodes: Vec<(Arc<Node>, Scratch)>,
+}
+
+impl Bench {
+    /// One node with `faults` between its functions. A delay needs a link: two nodes.
+    fn of(faults: Faults) -> Self {
+        let node = |faults, id| {
+            let scratch = Scratch::new();
+            let options = NodeOptions { vfs: Some(2), faults, node_id: id, ..NodeOptions::default() };
+            (scratch.node_with(&options).expect("a node"), scratch)
+        };
+        if faults.delay == 0 {
+            return Self { _uplink: None, nodes: vec![node(Some(faults), None)] };
+        }
+        let nodes = vec![node(None, Some(1)), node(None, Some(2))];
+        let spec = LinkSpec::Node(nodes[1].1.dir().into());
+        let uplink = Uplink::hold(&nodes[0].0, &[spec], faults).expect("a link");
+        Self { _uplink: Some(uplink), nodes }
+    }
+
+    /// Directory and function of side `side`.
+    fn place(&self, side: usize) -> (&Path, &'static str) {
+        match self.nodes.get(side) {
+            Some((_, scratch)) if self.nodes.len() > 1 => (scratch.dir(), "1"),
+            _ => (self.nodes[0].1.dir(), ["1", "2"][side]),
+        }
+    }
+}
+
+/// A round with the faults of `mix`; what both sides say they did.
+fn round(mix: &str, seed: u64) -> Result<String, String> {
+    let faults: Faults = format!("{mix},seed={}", seed as u32).parse().expect("faults");
+    let bench = Bench::of(faults);
+    let (port, seed, time) =
+        (free_port().expect("a port").to_string(), seed.to_string(), ROUND.as_millis().to_string());
+    let side = |side: usize, role| {
+        let (dir, fid) = bench.place(side);
+        let dir = dir.to_str().expect("a path in UTF-8");
+        Program::start(Path::new(env!("CARGO_BIN_EXE_torture")), &[dir, fid, role, &port, &seed, &time, mix])
+    };
+    let mut sides = [side(0, "listen")?, side(1, "connect")?];
+    let told = sides.each_mut().map(|side| side.hear(LIMIT));
+    let [a, b] = told;
+    drop(sides);
+    let told = format!("{}\n{}", a?, b?);
+    for (node, scratch) in &bench.nodes {
+        let status = node.status().expect("status");
+        let left: Vec<_> = status.functions.iter().filter(|f| !f.objects.is_empty()).collect();
+        if !(left.is_empty() && status.parties.is_empty()) && bench._uplink.is_none() {
+            return Err(format!("left in {}: {left:?}, {:?}", scratch.dir().display(), status.parties));
+        }
+    }
+    Ok(told)
+}
+
+#[test]
+fn every_byte_is_right_in_order_and_counted_whatever_befalls_frames() {
+    let length = Duration::from_secs(number("IRONVERBS_TORTURE").unwrap_or(0));
+    let first = number("IRONVERBS_SEED").unwrap_or(1);
+    let begin = Instant::now();
+    let mut seed = first;
+    // Each mix once at least.
+    while seed < first + MIXES.len() as u64 || begin.elapsed() < length {
+        let mix = MIXES[(seed % MIXES.len() as u64) as usize];
+        let told = round(mix, seed).unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, {mix}: {what}"));
+        println!("seed {seed}, {mix}:\n{told}");
+        seed += 1;
+    }
+    println!("{} rounds in {:?}", seed - first, begin.elapsed());
+}
