@@ -13,13 +13,25 @@ FUZZ_SECONDS ?= 60
 # Seconds of random verbs calls, which `make test` takes a minute of.
 VERBS_SECONDS ?= 60
 
-# Times either side is killed in `make kill-test`.
+# Programs that are killed in each test of `make kill-test`, and stopped in `make stop-test`.
 KILLS ?= 1000
+STOPS ?= 1000
+# Seconds of `make torture`.
+SECONDS ?= 600
+# Where chance begins in these three.
+SEED ?= 1
 
 # Scenarios of `make test-guest`, by words in their names; all without.
 GUEST ?=
+# Clients of `make test-clients`, by name; all without.
+CLIENTS ?=
 
-.PHONY: kill-test all demo build test test-rust test-userlands test-guest test-fresh bench fuzz fuzz-verbs doctor deps-demo deps-test clean
+# The laboratory: seconds of seeds, and the first of them; or the one to repeat.
+LAB_SECONDS ?= 60
+LAB_FIRST ?= 1
+LAB_SEED ?=
+
+.PHONY: miri lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
 
 all: build
 
@@ -42,19 +54,39 @@ doctor: build
 test: deps-test
 	$(MAKE) --no-print-directory build
 	$(MAKE) --no-print-directory test-rust
-	FUZZ_SECONDS=10 timeout 1200 scripts/fuzz.sh
+	FUZZ_SECONDS=10 FUZZ_SEED=1 timeout 1200 scripts/fuzz.sh
 	VERBS_SECONDS=60 timeout 300 scripts/fuzz-verbs.sh
 	$(MAKE) --no-print-directory test-userlands
 	$(MAKE) --no-print-directory test-guest
+
+# Formatting, clippy, rustdoc and links between pages; `.ci/run` does this beside `make test`.
+lint:
+	CARGO="$(CARGO)" scripts/lint.sh
 
 # Everything cargo knows: units, properties, conformance, and Debian's own tools on the node.
 test-rust:
 	CARGO="$(CARGO)" timeout 3000 scripts/test-rust.sh
 
-# kill -9 of either side in full flow, at random instants, KILLS times; part of `make test` too.
-kill-test:
-	IRONVERBS_KILLS=$(KILLS) timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test kill -- \
+# kill -9 of programs in full flow, at random instants, KILLS times; part of `make test` too.
+kill-test: build
+	IRONVERBS_KILLS=$(KILLS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --release --locked -p ironverbs-tests --test kill -- \
 		--nocapture --test-threads 1
+
+# SIGSTOP of programs in full flow, and SIGCONT, STOPS times; part of `make test` too.
+stop-test: build
+	IRONVERBS_STOPS=$(STOPS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --release --locked -p ironverbs-tests --test stop -- \
+		--nocapture --test-threads 1
+
+# Every byte, order and count on bad networks, in real time, for SECONDS; part of `make test` too.
+torture: build
+	IRONVERBS_TORTURE=$(SECONDS) IRONVERBS_SEED=$(SEED) timeout $$(($(SECONDS) + 900)) $(CARGO) test --release --locked \
+		-p ironverbs-tests --test torture -- --nocapture
+
+# Programs interleaved, stopped and killed step by step by seeds; a minute of them is part of `make test`.
+laboratory: deps-test
+	IRONVERBS_SEED=$(LAB_SEED) IRONVERBS_LAB_SECONDS=$(LAB_SECONDS) IRONVERBS_LAB_FIRST=$(LAB_FIRST) \
+		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --release --locked -p ironverbs-laboratory --features laboratory \
+		-- --nocapture --test-threads 1 whatever_is_stopped_or_killed_nobody_else_notices
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
 test-userlands: build
@@ -72,6 +104,10 @@ test-guest: build
 test-fresh:
 	scripts/fresh.sh
 
+# Programs by others on our devices, from Debian, PyPI and crates.io; not part of `make test`, for they are much to install.
+test-clients: build
+	timeout 7200 scripts/clients.sh $(CLIENTS)
+
 bench: deps-test
 	$(MAKE) --no-print-directory build
 	timeout 3000 $(IRONVERBS) bench --rounds $(ROUNDS)
@@ -84,6 +120,10 @@ fuzz: deps-test
 # Random calls of the verbs interface: VERBS_SECONDS=3600 for an hour.
 fuzz-verbs:
 	VERBS_SECONDS=$(VERBS_SECONDS) timeout $$(($(VERBS_SECONDS) + 300)) scripts/fuzz-verbs.sh
+
+# What of hwspec and region Miri can run; needs a nightly Rust with it.
+miri:
+	timeout 3000 scripts/miri.sh
 
 clean:
 	$(CARGO) clean

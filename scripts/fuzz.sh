@@ -1,11 +1,13 @@
 #!/bin/sh
-# Fuzzes the device model, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets,
-# packets and management datagrams on InfiniBand, vfio-user messages.
+# Fuzzes the device model and the node, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets,
+# packets and management datagrams on InfiniBand, vfio-user messages, bytes of the node's file, what a launched program says to
+# its supervisor.
 #
-#   scripts/fuzz.sh [TARGET..]
+#   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 begins with the same inputs each time, as `make test` does
+#   scripts/fuzz.sh --keep [TARGET..]   # and then writes the smallest of those that together reach all into fuzz/corpus/TARGET
 #
-# Works with stable Rust: the coverage instrumentation is LLVM's, asked for by flags. Inputs that found something new
-# are kept in the corpus of the target directory; an input that failed stays there as crash-*, to be run again with
+# Works with stable Rust: the coverage instrumentation is LLVM's, asked for by flags. Each target begins with fuzz/corpus/TARGET. Inputs
+# that found something new are kept in the corpus of the target directory; an input that failed stays there as crash-*, to be run again with
 #   TARGET_DIRECTORY/.../release/TARGET FILE
 set -eu
 
@@ -14,7 +16,12 @@ SECONDS_EACH=${FUZZ_SECONDS:-20}
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 TRIPLE=$(rustc -vV | sed -n 's/^host: //p')
-[ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user
+KEEP=
+[ "${1:-}" != --keep ] || { KEEP=yes; shift; }
+[ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user node_file launched
+# Inputs that are kept, and the bytes of one, at most.
+KEPT=30
+SMALL=400
 
 FLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks"
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
@@ -25,17 +32,31 @@ cd "$HERE"
 RUSTFLAGS="$FLAGS" $CARGO build --release --locked -p ironverbs-fuzz --features libfuzzer --bins \
     --target "$TRIPLE" --target-dir "$TARGET/fuzz" </dev/null
 
+# Nodes of targets, also of those that crash.
+IRONVERBS_FUZZ_DIR=$(mktemp -d /dev/shm/ironverbs-fuzz.XXXXXX)
+export IRONVERBS_FUZZ_DIR
+trap 'rm -rf "$IRONVERBS_FUZZ_DIR"' EXIT
+trap 'exit 1' INT TERM
+
 for target in "$@"; do
     corpus=$TARGET/fuzz/corpus/$target
-    mkdir -p "$corpus"
+    kept=fuzz/corpus/$target
+    program=$TARGET/fuzz/$TRIPLE/release/$target
+    mkdir -p "$corpus" "$kept"
     echo "fuzz: $target for $SECONDS_EACH s"
     log=$TARGET/fuzz/$target.log
-    if ! timeout $((SECONDS_EACH + 60)) "$TARGET/fuzz/$TRIPLE/release/$target" "$corpus" \
-        -max_total_time="$SECONDS_EACH" -timeout=20 -rss_limit_mb=2048 -max_len=1024 -len_control=0 \
+    # The first directory takes what is new. A command on a damaged node may wait for the driver's ten seconds, twice.
+    if ! timeout $((SECONDS_EACH + 60)) "$program" "$corpus" "$kept" \
+        -max_total_time="$SECONDS_EACH" -seed="${FUZZ_SEED:-0}" -timeout=45 -rss_limit_mb=2048 -max_len=1024 -len_control=0 \
         -artifact_prefix="$TARGET/fuzz/$target-" >"$log" 2>&1; then
         tail -40 "$log" >&2
         echo "fuzz: $target failed; the input is $TARGET/fuzz/$target-*" >&2
         exit 1
     fi
     tail -1 "$log"
+    [ -n "$KEEP" ] || continue
+    rm -f "$kept"/*
+    timeout 600 "$program" -merge=1 -max_len=$SMALL -timeout=20 "$kept" "$corpus" >>"$log" 2>&1
+    ls -Sr "$kept" | tail -n +$((KEPT + 1)) | while read -r file; do rm -f "$kept/$file"; done
+    echo "fuzz: $(ls "$kept" | wc -l) inputs in $kept"
 done

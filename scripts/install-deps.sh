@@ -3,6 +3,7 @@
 #
 #   scripts/install-deps.sh demo    to build, and to run the demonstration
 #   scripts/install-deps.sh test    also what the tests and benchmarks run or read, and what runs the tests
+#   scripts/install-deps.sh clients what scripts/clients.sh runs, or needs to build it
 #
 # Needs root or sudo only when a package is missing; without either it prints the command to run.
 set -eu
@@ -19,7 +20,8 @@ die() { echo "install-deps: $*" >&2; exit 1; }
 case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
 test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3" ;;
-*) die "unknown set '$SET': demo or test" ;;
+clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin fio qperf hwloc qemu-system-x86 cmake libclang-dev" ;;
+*) die "unknown set '$SET': demo, test or clients" ;;
 esac
 
 rust_is_new_enough() {
@@ -45,7 +47,7 @@ rust_packages() {
 
 # What is not Debian's, once all packages are there.
 finish() {
-    [ "$SET" = demo ] || exec "$HERE/scripts/nextest.sh" install
+    [ "$SET" != test ] || exec "$HERE/scripts/nextest.sh" install
     exit 0
 }
 
@@ -63,7 +65,7 @@ missing=
 for package in $packages; do installed "$package" || missing="$missing $package"; done
 rust_is_new_enough && rust= || rust=wanted
 headers=
-[ "$SET" = demo ] || have_mlx5_ifc || headers=wanted
+[ "$SET" != test ] || have_mlx5_ifc || headers=wanted
 [ -n "$missing$rust$headers" ] || finish
 
 if [ "$(id -u)" = 0 ]; then

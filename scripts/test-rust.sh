@@ -19,3 +19,7 @@ cd "$HERE"
 "$nextest" nextest run --release --locked --no-fail-fast "$@" </dev/null
 # nextest leaves documentation tests out.
 [ "$*" != --workspace ] || $CARGO test --release --locked --workspace --doc --quiet </dev/null
+[ "$*" != --workspace ] || "$HERE/scripts/test-loom.sh" --quiet
+# The model with the laboratory's steps is another build: none of the tests above may have it.
+[ "$*" != --workspace ] || "$nextest" nextest run --release --locked --no-fail-fast \
+    -p ironverbs-laboratory --features laboratory </dev/null
