@@ -20,6 +20,8 @@ STOPS ?= 1000
 SECONDS ?= 600
 # Where chance begins in these three.
 SEED ?= 1
+# Cases of each test in `make properties`.
+CASES ?= 20000
 
 # Scenarios of `make test-guest`, by words in their names; all without.
 GUEST ?=
@@ -31,7 +33,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: miri lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
+.PHONY: miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
 
 all: build
 
@@ -120,6 +122,11 @@ fuzz: deps-test
 # Random calls of the verbs interface: VERBS_SECONDS=3600 for an hour.
 fuzz-verbs:
 	VERBS_SECONDS=$(VERBS_SECONDS) timeout $$(($(VERBS_SECONDS) + 300)) scripts/fuzz-verbs.sh
+
+# The property tests from a seed of chance, CASES each; `make test` has a few hundred each from always the same seed.
+properties:
+	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --release --locked -p ironverbs-cm -p ironverbs-hwspec -p ironverbs-devmodel \
+		--test faults --test frames --test mlx5_ifc --test commands
 
 # What of hwspec and region Miri can run; needs a nightly Rust with it.
 miri:

@@ -48,6 +48,11 @@ impl Agent {
         self.conns.get(&local).filter(|conn| conn.remote_id == remote).map(|conn| conn.state)
     }
 
+    /// Whether a connection has sent its REQ and does not know its peer's id yet.
+    fn awaits_reply(&self, id: u32) -> bool {
+        self.must_be(id, &[State::ReqSent, State::MraReqReceived]).is_ok()
+    }
+
     /// A REJ arrived.
     fn rejected(&mut self, now: Time, rej: &Rej) {
         let local = rej.remote_comm_id();
@@ -165,6 +170,8 @@ impl Agent {
         let id = dreq.remote_comm_id();
         let Some(state) = self.between(id, dreq.local_comm_id()) else {
             return match self.is_own(id) {
+                // The DREQ overtook the REP. A DREP would end the peer's side alone; the DREQ comes again.
+                true if self.awaits_reply(id) => {}
                 // Over long ago, and the DREP was lost.
                 true => self.send(*from, format::drep(dreq, &[])),
                 false => self.unclaimed(from, Wanted::Connection(id), dreq.as_bytes()),

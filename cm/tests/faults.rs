@@ -271,6 +271,25 @@ fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> World {
     world
 }
 
+/// The passive side's QP heard of the connection before the RTU, so its program may disconnect while the REP is on its way.
+#[test]
+fn a_dreq_that_overtakes_the_rep_is_not_answered() {
+    use Deed::*;
+    let deeds = vec![
+        Connect(Service::Rc),
+        Deliver(1),
+        Answer(Side::Right, true),
+        Established(0),
+        Disconnect(Side::Right, 0),
+        Deliver(3),
+        Answer(Side::Left, true),
+    ];
+    // The REP is late, and the RTU that would show the disagreement is lost.
+    let mut world = run(deeds, vec![3, 2, 3, 3, 0]);
+    agree(&world).expect("both sides agree");
+    nothing_is_left(&mut world).expect("nothing is left");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
