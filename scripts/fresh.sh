@@ -56,6 +56,8 @@ for suite in ${suites:-bookworm trixie}; do
         mkdir "$work/root/root/.cache"
         mount --bind "$work/cache" "$work/root/root/.cache"
         cp /etc/resolv.conf "$work/root/etc/resolv.conf"
+        # What every installer and container runtime writes, and debootstrap does not.
+        echo "127.0.0.1 localhost" >"$work/root/etc/hosts"
         # Where the host trusts more authorities than Debian does, downloads in the folder need them too.
         cp /etc/ssl/certs/ca-certificates.crt "$work/root/etc/host-authorities.crt" 2>/dev/null || true
         mkdir "$work/root/root/ironverbs"
