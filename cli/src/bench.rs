@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use node::launcher::dir;
+use node::dir;
 
 use crate::options::Bench;
 use crate::say::say_line;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use driver::harness::{self, Outcome, Plan, Progress, Report, StepReport};
 use driver::transport::Transport;
 use driver::transport::{VfioUserTransport, vfio::VfioTransport};
-use node::runtime::{Node, NodeTransport};
+use node::{Node, NodeTransport};
 use serde_json::{Value, json};
 
 use crate::say::{say, say_line};

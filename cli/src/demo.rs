@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use node::runtime::NodeOptions;
+use node::NodeOptions;
 
 use crate::options::Demo;
 use crate::say::say_line;

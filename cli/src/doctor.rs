@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use node::launcher::probe::{self, Answer};
-use node::launcher::{self, dir, provider};
+use launcher::probe::{self, Answer};
+use launcher::provider;
+use node::Observer;
+use node::dir;
 use node::place::Place;
-use node::runtime::Observer;
 use serde_json::json;
 
 use crate::options::Shown;

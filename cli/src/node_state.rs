@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use devmodel::state::Counters;
-use node::runtime::{
+use node::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
     Signals,
 };

@@ -10,10 +10,10 @@ use clap::{Args, Parser, Subcommand};
 use devmodel::wire::Faults;
 use devmodel::{LinkLayer, serve::Misbehaviour};
 use driver::pci::Address;
-use node::launcher::dir;
+use link::LinkSpec;
+use node::dir;
 use node::place::{Addresses, Neighbour, Place};
-use node::runtime::link::LinkSpec;
-use node::runtime::{FunctionAddress, NodeOptions};
+use node::{FunctionAddress, NodeOptions};
 
 use crate::say::say;
 

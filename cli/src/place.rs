@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use node::runtime::{Node, NodeError, NodeOptions};
+use node::{Node, NodeError, NodeOptions};
 
 /// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one. A
 /// directory that was not there before is gone again if there is to be no node in it.

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use launcher::{Launch, LaunchError, provider};
+use node::NodeOptions;
 use node::devices::DeviceInfo;
+use node::dir;
 use node::functions::functions;
-use node::launcher::{self, Launch, LaunchError, dir, provider};
 use node::place::Place;
-use node::runtime::NodeOptions;
 
 use crate::options::Run;
 use crate::{fail, place};

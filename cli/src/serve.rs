@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use devmodel::serve::{Function, Misbehaving, Plug};
-use node::runtime::jail::{self, Jail, Needs, Role};
-use node::runtime::link::Uplink;
-use node::runtime::{Node, NodeError, NodeOptions, ServedFunction, Signals};
+use link::Uplink;
+use node::jail::{self, Jail, Role};
+use node::{Node, NodeError, NodeOptions, ServedFunction, Signals};
 
 use crate::options::{PlugAt, Serve};
 use crate::say::say_line;
@@ -28,7 +28,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Err(e) => return fail(1, e),
     };
     if let Ok(jail) = &jail {
-        jail.build(Needs::new(&node, &serve.links));
+        jail.build(link::needs(&node, &serve.links));
     }
     let mut plugs = Vec::new();
     for at in &serve.plugs {

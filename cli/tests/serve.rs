@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use devmodel::identity;
 use driver::transport::VfioUserTransport;
 use driver::{Device, OpenOptions, SendOp, WcStatus};
-use node::runtime::{Node, open_device_of};
+use node::{Node, open_device_of};
 use tests::end::{End, Patience, is_peer_gone};
 use tests::program::Scratch;
 

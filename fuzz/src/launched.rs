@@ -7,14 +7,11 @@
 
 use crate::{bytes::Bytes, scratch::Scratch};
 use devmodel::{Config, LinkLayer};
-use node::{
-    devices::DeviceInfo,
-    launcher::{
-        projection::Projection,
-        supervisor::{View, Waiting, pair},
-    },
-    runtime::{NodeOptions, Observer},
+use launcher::{
+    projection::Projection,
+    supervisor::{View, Waiting, pair},
 };
+use node::{NodeOptions, Observer, devices::DeviceInfo};
 use std::{
     fs::File,
     os::fd::OwnedFd,

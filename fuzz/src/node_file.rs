@@ -5,7 +5,7 @@
 
 use crate::{bytes::Bytes, scratch::Scratch};
 use driver::{QpAttr, QpAttrMask, QpState, SendOp};
-use node::runtime::{Node, NodeOptions, Observer, open_device};
+use node::{Node, NodeOptions, Observer, open_device};
 use std::{
     fs::File,
     os::unix::fs::FileExt,

@@ -1,6 +1,6 @@
 //! A node that goes when the process ends.
 
-use node::runtime::{Node, NodeOptions};
+use node::{Node, NodeOptions};
 use std::path::{Path, PathBuf};
 
 /// The directory of a node of this process.

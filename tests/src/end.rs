@@ -298,12 +298,12 @@ impl End {
 
 /// Both ends, connected to each other, on functions `a` and `b` of `node`.
 pub fn pair(
-    node: &Arc<node::runtime::Node>,
+    node: &Arc<node::Node>,
     a: u8,
     b: u8,
     len: usize,
 ) -> Result<(End, End), Box<dyn std::error::Error>> {
-    let open = |fid| node::runtime::open_device_of(node, fid);
+    let open = |fid| node::open_device_of(node, fid);
     let (a, b) = (End::new(open(a)?, len)?, End::new(open(b)?, len)?);
     a.connect(&b.card()?, Patience::default())?;
     b.connect(&a.card()?, Patience::default())?;

@@ -1,6 +1,6 @@
 //! Programs on a scratch node: processes a test starts, talks to line by line, and kills.
 
-use node::runtime::{Node, NodeError, NodeOptions};
+use node::{Node, NodeError, NodeOptions};
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},

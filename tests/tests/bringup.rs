@@ -5,7 +5,7 @@ use driver::{
     transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width},
 };
 use ironverbs_tests::program::Scratch;
-use node::runtime::{Node, NodeTransport, open_device_of};
+use node::{Node, NodeTransport, open_device_of};
 use std::{
     io,
     sync::{

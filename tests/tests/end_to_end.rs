@@ -10,7 +10,7 @@ use ironverbs_tests::{
     end::{Card, End, Patience, Words, all_rights, connect, pair, queue_pair, register},
     program::{self, Program, Scratch},
 };
-use node::runtime::{Node, open_device, open_device_of};
+use node::{Node, open_device, open_device_of};
 use std::{
     path::Path,
     sync::Arc,

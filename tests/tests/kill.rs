@@ -13,7 +13,7 @@ use ironverbs_tests::{
     bed::Chaos,
     program::{Program, Scratch, connect},
 };
-use node::runtime::NodeOptions;
+use node::NodeOptions;
 use std::{
     path::Path,
     time::{Duration, Instant},

@@ -282,8 +282,8 @@ fn a_capture_holds_whole_packets_that_a_dissector_understands() {
 #[test]
 fn a_peer_that_nobody_has_is_refused_in_time_and_by_name() {
     let joined = Joined::by("dgram", "");
-    let node = node::runtime::Node::open(joined.nodes[0].dir()).expect("the node");
-    let device = node::runtime::open_device_of(&node, 1).expect("iron1");
+    let node = node::Node::open(joined.nodes[0].dir()).expect("the node");
+    let device = node::open_device_of(&node, 1).expect("iron1");
     let start = Instant::now();
     let gid = "::ffff:10.9.9.9".parse::<std::net::Ipv6Addr>().expect("an address").octets();
     let said = pair_refused(&device, gid);

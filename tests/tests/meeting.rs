@@ -3,11 +3,8 @@
 use driver::{Gsi, Mad};
 use hwspec::wire::mad::{MadAddress, MgmtClass};
 use ironverbs_tests::program::{Program, Scratch};
-use node::runtime::{
-    Node, NodeOptions,
-    link::{LinkSpec, Uplink},
-    open_device_of,
-};
+use link::{LinkSpec, Uplink};
+use node::{Node, NodeOptions, open_device_of};
 use std::{path::Path, sync::Arc, time::Duration};
 
 use devmodel::{LinkLayer, wire::Faults};

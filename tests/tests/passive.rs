@@ -5,7 +5,7 @@
 mod pair;
 
 use devmodel::state::Counters;
-use node::runtime::{Node as Runtime, NodeStatus};
+use node::{Node as Runtime, NodeStatus};
 use pair::{Node, Pair};
 use std::{
     process::Command,

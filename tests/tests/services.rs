@@ -10,7 +10,7 @@ use ironverbs_tests::{
     end::{Words, all_rights, register},
     program::Scratch,
 };
-use node::runtime::{Node, open_device_of};
+use node::{Node, open_device_of};
 use std::{
     sync::Arc,
     time::{Duration, Instant},

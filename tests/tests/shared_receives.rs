@@ -10,7 +10,7 @@ use ironverbs_tests::{
     end::{Card, Patience, Words, all_rights, connect, register},
     program::{Program, Scratch},
 };
-use node::runtime::{Node, NodeOptions, open_device_of};
+use node::{Node, NodeOptions, open_device_of};
 use std::{
     os::unix::fs::MetadataExt,
     path::Path,

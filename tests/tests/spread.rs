@@ -10,7 +10,7 @@ use ironverbs_tests::{
     end::{Words, all_rights, register},
     program::Scratch,
 };
-use node::runtime::{Node, NodeOptions, open_device_of};
+use node::{Node, NodeOptions, open_device_of};
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
     sync::Arc,

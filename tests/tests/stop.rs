@@ -14,7 +14,7 @@ use ironverbs_tests::{
     bed::Chaos,
     program::{Program, Scratch, connect},
 };
-use node::runtime::{Node, NodeOptions};
+use node::{Node, NodeOptions};
 use std::{
     path::Path,
     time::{Duration, Instant},

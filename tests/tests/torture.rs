@@ -6,10 +6,8 @@
 
 use devmodel::wire::Faults;
 use ironverbs_tests::program::{Program, Scratch, free_port};
-use node::runtime::{
-    Node, NodeOptions,
-    link::{LinkSpec, Uplink},
-};
+use link::{LinkSpec, Uplink};
+use node::{Node, NodeOptions};
 use std::{
     path::Path,
     sync::Arc,

@@ -1,7 +1,71 @@
-//! The simulated node: which devices it has, where it lives, and how unmodified programs come to see it.
+//! The simulated node: its shared memory, the programs on it, and the driver joined to the model.
+//!
+//! A node is one file in memory that every program maps: the adapter's region, the programs (parties) on it, and an
+//! arena for what drivers allocate. Whoever rings a doorbell or polls runs the model in its own thread; one parked thread
+//! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
+//!
+//! Read in this order: `devices` and `place` (which devices there are, and where), `dir` (where a node lives), `file` (what lies
+//! where in it), `party` (who lives), `arena`, `lend` (programs' memory in it), `host` (what the model sees of us), `transport` (what
+//! the driver sees), `parked`, `reap` (what becomes of the dead).
 
+mod address;
+mod arena;
+mod board;
+mod capture;
+mod clock;
+mod core;
+mod damage;
 pub mod devices;
+pub mod dir;
+mod engine;
+mod error;
+mod file;
+mod fork;
 pub mod functions;
-pub mod launcher;
+mod holder;
+mod host;
+mod interrupts;
+pub mod jail;
+mod lend;
+mod locks;
+mod maps;
+mod memory;
+mod neighbours;
+mod node;
+mod observer;
+mod outlets;
+mod parked;
+mod party;
+mod party_set;
+mod patience;
 pub mod place;
-pub mod runtime;
+mod polling;
+mod ports;
+mod reap;
+mod room;
+mod served;
+mod signals;
+mod status;
+mod stopped;
+mod stream;
+mod sys;
+mod transport;
+mod uplink;
+mod vfs;
+
+#[cfg(test)]
+mod tests;
+
+pub use address::FunctionAddress;
+pub use board::{Board, CmId};
+pub use capture::{CaptureThread, Captured};
+pub use error::NodeError;
+pub use holder::Holder;
+pub use node::{Node, NodeOptions, open_device, open_device_of};
+pub use observer::{Observer, Owner, Seen};
+pub use ports::{ADDRESSES, Hold, Matter, PortAt, Ports};
+pub use served::ServedFunction;
+pub use signals::Signals;
+pub use status::{FunctionStatus, NodeStatus, PartyStatus};
+pub use transport::NodeTransport;
+pub use uplink::{Question, UplinkHold};

@@ -4,7 +4,7 @@
 //! them into a device.
 
 use crate::devices::gid_of_ip;
-use crate::runtime::{NodeError, open_device};
+use crate::{NodeError, open_device};
 use driver::{
     Device, OpenOptions,
     pci::Address,

@@ -1,4 +1,4 @@
-//! What the driver sees: one function of the machine's adapter, as `ffi/node/src/runtime/transport.rs` has it.
+//! What the driver sees: one function of the machine's adapter, as `ffi/node/src/transport.rs` has it.
 #![allow(unsafe_code)] // the driver's buffers are the chip's host memory
 
 use crate::{
@@ -191,7 +191,7 @@ impl Registers for LabTransport {
 }
 
 /// The second thread of a program: sleeps until it is woken or a timer is due, and then runs what waits in its program's
-/// functions and cleans up after the dead (`ffi/node/src/runtime/parked.rs`).
+/// functions and cleans up after the dead (`ffi/node/src/parked.rs`).
 pub fn park(party: Party) {
     let machine = machine();
     let place = machine.place(party);

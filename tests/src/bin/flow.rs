@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let usage = "usage: flow DIR FID";
     let dir = PathBuf::from(args.next().ok_or(usage)?);
     let fid: u8 = args.next().ok_or(usage)?.parse()?;
-    let device = node::runtime::open_device(&dir, fid)?;
+    let device = node::open_device(&dir, fid)?;
     let mut end = End::new(device, LEN)?;
     loop {
         say(format!("card {}", end.card()?))?;

@@ -109,7 +109,7 @@ fn main() -> Done<()> {
     let (fid, seed): (u8, u64) = (fid.parse()?, seed.parse()?);
     let faults: Faults = faults.parse()?;
     let mut peering = Peering::meet(role, port.parse()?)?;
-    let device = node::runtime::open_device(&PathBuf::from(dir), fid)?;
+    let device = node::open_device(&PathBuf::from(dir), fid)?;
     let which = usize::from(role == "listen");
     // By the seed: memory that can be lent or not, a side that sleeps for events or polls.
     let mut side = Side::new(device, which, seed, Rules::of(&faults), seed & 1 == 0)?;

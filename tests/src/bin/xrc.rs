@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = PathBuf::from(args.next().ok_or(usage)?);
     let fid: u8 = args.next().ok_or(usage)?.parse()?;
     let file = std::fs::metadata(args.next().ok_or(usage)?)?;
-    let device = node::runtime::open_device(&dir, fid)?;
+    let device = node::open_device(&dir, fid)?;
     let file = FileId { dev: file.dev(), ino: file.ino() };
     let domain = XrcDomain::open(&device, XrcOpen { file: Some(file), create: true, exclusive: false })?;
     let pd = Pd::alloc(&device)?;

@@ -8,7 +8,7 @@ use ironverbs_tests::{
     end::{Card, Patience, Words, all_rights, connect, register},
     program::Scratch,
 };
-use node::runtime::open_device_of;
+use node::open_device_of;
 use std::{
     sync::Arc,
     time::{Duration, Instant},

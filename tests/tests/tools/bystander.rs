@@ -4,7 +4,7 @@
 use devmodel::state::{GroupRow, SubnetGroupRow};
 use driver::{SendOp, WcStatus};
 use ironverbs_tests::end::{End, pair};
-use node::runtime::{Node, open_device_of};
+use node::{Node, open_device_of};
 use std::{
     sync::{Arc, mpsc},
     time::{Duration, Instant},

@@ -6,7 +6,7 @@ use super::{
     pair::{LISTENING, Node, Running, address, is_heard, locks, port},
 };
 use ironverbs_tests::bed::Chaos;
-use node::runtime::Node as Runtime;
+use node::Node as Runtime;
 use std::{
     fs,
     process::Command,

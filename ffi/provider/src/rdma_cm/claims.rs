@@ -1,6 +1,6 @@
 //! Port numbers: which are free, and who has them.
 //!
-//! Between processes they are locks in the node's directory (`node::runtime::Ports`); within one, this list.
+//! Between processes they are locks in the node's directory (`node::Ports`); within one, this list.
 
 use super::id::{Id, State};
 use super::manager::Manager;
@@ -8,7 +8,7 @@ use super::sockaddr::SockAddr;
 use super::uapi::port_space;
 use super::world::At;
 use libc::c_int;
-use node::runtime::{Hold, Matter, PortAt};
+use node::{Hold, Matter, PortAt};
 
 /// A port number that an id holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +45,13 @@ impl Claim {
 
 impl Manager {
     /// The nodes a claim is held on, and how it is called there.
-    fn places(&self, claim: &Claim) -> Vec<(&'static node::runtime::Ports, PortAt)> {
+    fn places(&self, claim: &Claim) -> Vec<(&'static node::Ports, PortAt)> {
         let at = |address| PortAt { space: space_number(claim.space), port: claim.port, address };
         if let Some(place) = claim.at {
             let port = self.ports.get(place.port);
             return port.map(|p| (p.ports, at(Some(p.address_number(place.gid))))).into_iter().collect();
         }
-        let mut nodes: Vec<&'static node::runtime::Ports> = Vec::new();
+        let mut nodes: Vec<&'static node::Ports> = Vec::new();
         for port in &self.ports {
             if !nodes.iter().any(|known| std::ptr::eq(*known, port.ports)) {
                 nodes.push(port.ports);
@@ -64,9 +64,7 @@ impl Manager {
         let mut taken = Vec::new();
         for (ports, at) in self.places(claim) {
             if !ports.claim(matter, at, hold).unwrap_or(false) {
-                taken
-                    .into_iter()
-                    .for_each(|(ports, at): (&node::runtime::Ports, _)| ports.release(matter, at));
+                taken.into_iter().for_each(|(ports, at): (&node::Ports, _)| ports.release(matter, at));
                 return false;
             }
             taken.push((ports, at));

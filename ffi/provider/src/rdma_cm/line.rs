@@ -10,7 +10,7 @@ use cm::{Agent, Config, Input, Output, Unclaimed, Wanted};
 use driver::{Device, Gsi, Mad};
 use hwspec::wire::mad::{MadAddress, MgmtClass};
 use libc::c_int;
-use node::runtime::{Hold, Matter};
+use node::{Hold, Matter};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use super::world::{self, At};
 use crate::guard::guard;
 use cm::Path;
 use libc::c_int;
-use node::runtime::Matter;
+use node::Matter;
 
 /// `IB_RATE_PORT_CURRENT`: as fast as the port is.
 const RATE_OF_PORT: u8 = 0;

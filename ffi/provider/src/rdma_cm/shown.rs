@@ -3,7 +3,7 @@
 use super::id::{Id, State};
 use super::manager::Manager;
 use super::slab::Slab;
-use node::runtime::{Board, CmId, Ports};
+use node::{Board, CmId, Ports};
 use std::collections::HashMap;
 
 /// Ids by their handles, and which of them may have changed since they were shown.

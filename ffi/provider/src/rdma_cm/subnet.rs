@@ -15,7 +15,7 @@ use hwspec::{
     },
 };
 use libc::c_int;
-use node::runtime::{Hold, Matter, PortAt};
+use node::{Hold, Matter, PortAt};
 use std::time::Duration;
 
 /// How long the administrator is given to answer, and how often it is asked.

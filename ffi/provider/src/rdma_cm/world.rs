@@ -4,7 +4,7 @@ use crate::register;
 use driver::Device;
 use node::devices::{DeviceInfo, gid_of_ip};
 use node::place::Place;
-use node::runtime::{Node, PortAt, Ports};
+use node::{Node, PortAt, Ports};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,7 @@ impl Port {
 
     /// Whether a guest has the function: its own manager listens there.
     pub fn is_served(&self) -> bool {
-        let of_ours =
-            |function: &node::runtime::FunctionStatus| function.fid == self.info.fid && function.served;
+        let of_ours = |function: &node::FunctionStatus| function.fid == self.info.fid && function.served;
         self.node.status().is_ok_and(|status| status.functions.iter().any(of_ours))
     }
 

@@ -1,0 +1,134 @@
+//! What can keep a program from being launched, each in one line.
+
+use std::fs;
+use std::io;
+
+/// Why the program was not launched.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The node directory is unfit.
+    #[error(transparent)]
+    NodeDir(#[from] node::dir::DirError),
+    /// The provider's shared object is missing or cannot be linked.
+    #[error("verbs provider: {0}")]
+    Provider(String),
+    /// No such program.
+    #[error("program '{0}' not found")]
+    NotFound(String),
+    /// The program is there and cannot be executed.
+    #[error("program '{program}' cannot be executed: {source}")]
+    NotExecutable {
+        /// As the user named it.
+        program: String,
+        /// What exec said.
+        source: io::Error,
+    },
+    /// The host forbids what the launcher needs.
+    #[error("this host forbids the namespaces a simulated node needs: {tried} failed: {source}; {remedy}")]
+    Forbidden {
+        /// The call that was refused.
+        tried: String,
+        /// What the kernel said.
+        source: io::Error,
+        /// The setting that would allow it.
+        remedy: String,
+    },
+    /// Some other step failed.
+    #[error("cannot {what}: {source}")]
+    Step {
+        /// The step.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// For `map_err`: the error of the step `what`, which reads on after "cannot".
+    pub(super) fn step(what: String) -> impl Fn(io::Error) -> Self + Clone {
+        move |source| {
+            let what = what.clone();
+            // A mount refused for want of rights has the same cause and cure as a refused namespace.
+            match source.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) if what.starts_with("mount") => {
+                    Self::forbidden(&what, source)
+                }
+                _ => Self::Step { what, source },
+            }
+        }
+    }
+
+    /// The call `tried` failed: it is forbidden here, unless it failed for want of descriptors or memory.
+    pub(super) fn forbidden(tried: &str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                Self::Step { what: tried.to_string(), source }
+            }
+            _ => Self::Forbidden { tried: tried.to_string(), source, remedy: remedy() },
+        }
+    }
+
+    /// The bare error of the system call.
+    pub(super) fn into_io(self) -> io::Error {
+        match self {
+            Self::NotExecutable { source, .. }
+            | Self::Forbidden { source, .. }
+            | Self::Step { source, .. } => source,
+            _ => io::Error::from(io::ErrorKind::Other),
+        }
+    }
+
+    /// Exit status by the convention of env(1) and timeout(1): 127 not found, 126 not executable, else 125.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable { .. } => 126,
+            _ => 125,
+        }
+    }
+}
+
+/// Whether something failed for want of descriptors, memory or processes, which there may be again, and not because the host does
+/// not have or allow it. A process that ended before it was ready had no other reason.
+pub fn is_shortage(error: &io::Error) -> bool {
+    const SHORT_OF: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS];
+    let code = error.raw_os_error();
+    code.map_or(error.kind() == io::ErrorKind::UnexpectedEof, |code| SHORT_OF.contains(&code))
+}
+
+/// The setting of this host that most likely stands in the way, and how to change it.
+pub fn remedy() -> String {
+    let is = |file: &str, value: &str| fs::read_to_string(file).is_ok_and(|v| v.trim() == value);
+    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "allow it with: sysctl -w kernel.unprivileged_userns_clone=1, or run as root".into()
+    } else if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "allow it with: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or run as root".into()
+    } else if is("/proc/sys/user/max_user_namespaces", "0") {
+        "allow it with: sysctl -w user.max_user_namespaces=10000, or run as root".into()
+    } else {
+        "in a container, start it with --cap-add SYS_ADMIN --security-opt apparmor=unconfined, or --privileged".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_mount_names_the_setting_and_stays_one_line() {
+        let refused = io::Error::from_raw_os_error(libc::EPERM);
+        let e = LaunchError::step("mount a tmpfs over /sys/class".into())(refused);
+        let said = e.to_string();
+        assert!(said.contains("/sys/class") && said.contains("forbids") && !said.contains('\n'), "{said}");
+        assert_eq!(e.exit_code(), 125);
+    }
+
+    #[test]
+    fn a_host_that_is_out_of_descriptors_is_not_said_to_forbid_anything() {
+        for lack in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            let said = LaunchError::forbidden("unshare(CLONE_NEWNS)", io::Error::from_raw_os_error(lack))
+                .to_string();
+            assert!(said.contains("cannot unshare(CLONE_NEWNS)") && !said.contains("forbids"), "{said}");
+        }
+    }
+}

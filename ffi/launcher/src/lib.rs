@@ -1,0 +1,133 @@
+//! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.
+//!
+//! The program gets a mount namespace of its own in which `/sys/devices`, `/sys/class`, `/sys/bus/pci/devices`,
+//! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
+//! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
+//! own, and supervisor and namespace go with the last process in it: nothing is left behind.
+
+mod counters;
+mod cover;
+mod error;
+mod namespace;
+mod netlink;
+mod nldev;
+mod notify;
+mod pci;
+pub mod probe;
+mod project;
+pub mod projection;
+pub mod provider;
+mod reserved;
+mod seccomp;
+pub mod supervisor;
+mod sys;
+pub mod sysfs;
+mod tree;
+
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use error::LaunchError;
+pub use project::places;
+
+use node::devices::DeviceInfo;
+use projection::Projection;
+
+/// A program to run on a node.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The node directory, absolute, as [`node::dir::claim`] returns it.
+    pub node: PathBuf,
+    /// The devices of the node, in order of function number.
+    pub devices: Vec<DeviceInfo>,
+    /// The shared objects libibverbs reaches the devices by.
+    pub provider: provider::Provider,
+    /// The program, a path or a name to look up in PATH.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+}
+
+impl Launch {
+    /// Turns the calling process, which must have one thread, into the program. Returns only on failure.
+    pub fn exec(&self) -> Result<Infallible, LaunchError> {
+        let program = find_program(&self.program)?;
+        let stem = provider::link(&self.node, &self.provider)?;
+        if !project::comes_to_show(&self.devices, &self.node)? {
+            namespace::enter(&self.node)?;
+            let (devices, projection) = project::project(self.devices.clone(), &self.node, &stem)?;
+            match self.supervise(devices, projection) {
+                // Whoever waits until there is some again has it all; what the host does not have, programs do without.
+                Err(e) if error::is_shortage(&e) => {
+                    return Err(LaunchError::step("start the supervisor".into())(e));
+                }
+                Err(_) => {
+                    let step = LaunchError::step("install the seccomp filter".into());
+                    seccomp::hide_rdma_netlink().map_err(step)?;
+                }
+                Ok(()) => {}
+            }
+        }
+        let source = Command::new(program)
+            .arg0(&self.program)
+            .args(&self.args)
+            .env("RDMAV_DRIVERS", provider::drivers(&stem, env::var_os("RDMAV_DRIVERS")))
+            .env("IRONVERBS_NODE", &self.node)
+            .exec();
+        Err(LaunchError::NotExecutable { program: shown(&self.program), source })
+    }
+}
+
+impl Launch {
+    /// Starts a supervisor, and comes under it.
+    fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
+        let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        supervisor::start(supervisor::View { devices, node: self.node.clone(), projection })?.take_over()
+    }
+}
+
+fn shown(name: &OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}
+
+/// The file exec will take for `name`, looked up in PATH as a shell would; looked up before anything else is done.
+pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
+    let not_found = || LaunchError::NotFound(shown(name));
+    let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
+        vec![PathBuf::from(name)]
+    } else if name.is_empty() {
+        return Err(not_found());
+    } else {
+        let path = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+        env::split_paths(&path).map(|dir| dir.join(name)).collect()
+    };
+    let files: Vec<&PathBuf> = candidates.iter().filter(|c| c.is_file()).collect();
+    let first = files.first().ok_or_else(not_found)?;
+    let runs = |p: &Path| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o111 != 0);
+    files.iter().find(|f| runs(f)).map(|f| f.to_path_buf()).ok_or_else(|| LaunchError::NotExecutable {
+        program: first.display().to_string(),
+        source: io::Error::from(io::ErrorKind::PermissionDenied),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_a_shell_would() {
+        assert!(find_program(OsStr::new("sh")).unwrap().is_absolute());
+        assert_eq!(find_program(OsStr::new("/bin/sh")).unwrap(), Path::new("/bin/sh"));
+        let missing = find_program(OsStr::new("no-such-program")).unwrap_err();
+        assert_eq!((missing.exit_code(), missing.to_string().contains("no-such-program")), (127, true));
+        assert_eq!(find_program(OsStr::new("/etc/passwd")).unwrap_err().exit_code(), 126);
+    }
+}

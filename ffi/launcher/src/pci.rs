@@ -1,0 +1,138 @@
+//! A function's directory under `/sys/devices`.
+
+use super::tree::Tree;
+use hwspec::pcie::VF_DEVICE_ID;
+use node::devices::{DeviceInfo, MAX_VFS};
+
+const VENDOR: u16 = 0x15b3;
+const SUBSYSTEM: u16 = 0x0008;
+/// Network controller, Ethernet.
+const CLASS: u32 = 0x02_0000;
+
+/// Size of the register BAR of one function.
+const BAR0_SIZE: u64 = 32 << 20;
+/// Where the PF's BAR0 stands in the simulated address space; the VFs' follow it.
+const BAR0_BASE: u64 = 0x3800_0000_0000;
+/// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
+const BAR0_FLAGS: u64 = 0x0014_220c;
+
+/// Adds the directory of `d`, of an adapter with `vfs` VFs.
+pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
+    let device = d.device_id;
+    let mut line = |name: &str, text: String| tree.line(format!("{}/{name}", d.bdf), text);
+    // The kernel writes the digits in capitals. A program linked with the mlx5 library (perftest is) has that driver
+    // registered before any of `RDMAV_DRIVERS` is loaded, and it would take our devices by their modalias; libibverbs
+    // compares letter by letter, while those who parse the ids out of it do not mind.
+    let modalias = format!("pci:v{VENDOR:08x}d{device:08x}sv{VENDOR:08x}sd{SUBSYSTEM:08x}bc02sc00i00");
+    line("vendor", format!("{VENDOR:#06x}"));
+    line("device", format!("{device:#06x}"));
+    line("subsystem_vendor", format!("{VENDOR:#06x}"));
+    line("subsystem_device", format!("{SUBSYSTEM:#06x}"));
+    line("class", format!("{CLASS:#08x}"));
+    line("revision", "0x00".into());
+    let of_host =
+        |name: &str| Some(std::fs::read_to_string(d.host.as_ref()?.join(name)).ok()?.trim().to_owned());
+    line("numa_node", of_host("numa_node").unwrap_or("-1".into()));
+    line("enable", "1".into());
+    line("irq", "0".into());
+    line("current_link_speed", "8.0 GT/s PCIe".into());
+    line("current_link_width", "16".into());
+    line("max_link_speed", "8.0 GT/s PCIe".into());
+    line("max_link_width", "16".into());
+    line(
+        "uevent",
+        format!(
+            "PCI_CLASS={CLASS:X}\nPCI_ID={VENDOR:04X}:{device:04X}\nPCI_SUBSYS_ID={VENDOR:04X}:{SUBSYSTEM:04X}\n\
+             PCI_SLOT_NAME={}\nMODALIAS={modalias}",
+            d.bdf
+        ),
+    );
+    line("modalias", modalias);
+    line("resource", resource(d).trim_end().into());
+    if d.is_pf() {
+        line("sriov_totalvfs", MAX_VFS.to_string());
+        line("sriov_numvfs", vfs.to_string());
+        line("sriov_offset", "1".into());
+        line("sriov_stride", "1".into());
+        line("sriov_vf_device", format!("{VF_DEVICE_ID:x}"));
+        line("sriov_drivers_autoprobe", "1".into());
+    }
+    tree.bytes(format!("{}/config", d.bdf), config(d));
+    // What VFIO asks about the function stands where it stood.
+    for name in ["driver", "iommu_group", "vfio-dev"] {
+        let target = d.host.as_ref().and_then(|dir| std::fs::canonicalize(dir.join(name)).ok());
+        if let Some(target) = target.as_ref().and_then(|t| t.to_str()) {
+            tree.link(format!("{}/{name}", d.bdf), target);
+        }
+    }
+}
+
+fn bar0(d: &DeviceInfo) -> u64 {
+    BAR0_BASE + u64::from(d.fid) * BAR0_SIZE
+}
+
+/// One line per BAR, the ROM and the six SR-IOV BARs: start, end, flags.
+fn resource(d: &DeviceInfo) -> String {
+    let mut text = format!("{:#018x} {:#018x} {BAR0_FLAGS:#018x}\n", bar0(d), bar0(d) + BAR0_SIZE - 1);
+    for _ in 1..13 {
+        text.push_str("0x0000000000000000 0x0000000000000000 0x0000000000000000\n");
+    }
+    text
+}
+
+/// The type 0 header of configuration space (PCI 3.0, 6.1), as lspci reads it. A VF's ids and BARs read as zero
+/// ones there (SR-IOV 3.4.1), and the kernel fills the ids in.
+fn config(d: &DeviceInfo) -> Vec<u8> {
+    let mut c = vec![0u8; 256];
+    let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0x00, &VENDOR.to_le_bytes());
+    put(0x02, &d.device_id.to_le_bytes());
+    // Memory space and bus master on, legacy interrupt off.
+    put(0x04, &0x0406u16.to_le_bytes());
+    put(0x09, &CLASS.to_le_bytes()[..3]);
+    if d.is_pf() {
+        // 64-bit, prefetchable.
+        put(0x10, &(bar0(d) | 0xc).to_le_bytes());
+    }
+    put(0x2c, &VENDOR.to_le_bytes());
+    put(0x2e, &SUBSYSTEM.to_le_bytes());
+    c
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Entry;
+
+    fn file(tree: &Tree, path: &str) -> Vec<u8> {
+        match tree.get(path) {
+            Some(Entry::File(bytes)) => bytes.clone(),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn ids_agree_between_files_modalias_and_configuration_space() {
+        for (fid, id) in [(0u8, "0x1017"), (3, "0x1018")] {
+            let d = DeviceInfo::new(fid, &Default::default());
+            let mut tree = Tree::default();
+            function(&mut tree, &d, 8);
+            assert_eq!(file(&tree, &format!("{}/device", d.bdf)), format!("{id}\n").into_bytes());
+            let modalias = String::from_utf8(file(&tree, &format!("{}/modalias", d.bdf))).unwrap();
+            assert!(modalias.contains(&format!("d0000{}", &id[2..])), "{modalias}");
+            assert!(!modalias.contains(char::is_uppercase), "the mlx5 driver would match {modalias}");
+            let config = file(&tree, &format!("{}/config", d.bdf));
+            assert_eq!(config[..4], [0xb3, 0x15, if fid == 0 { 0x17 } else { 0x18 }, 0x10]);
+            assert_eq!(config[9..12], [0, 0, 2]);
+        }
+    }
+
+    #[test]
+    fn only_the_physical_function_offers_sriov() {
+        let mut tree = Tree::default();
+        function(&mut tree, &DeviceInfo::new(0, &Default::default()), 8);
+        function(&mut tree, &DeviceInfo::new(1, &Default::default()), 8);
+        assert_eq!(file(&tree, "0000:c1:00.0/sriov_numvfs"), b"8\n");
+        assert!(tree.get("0000:c1:00.1/sriov_totalvfs").is_none());
+    }
+}

@@ -1,0 +1,236 @@
+//! Puts the simulated devices into the launched program's view of the host.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::LaunchError;
+use super::cover::{Covered, c_path, cover, cover_or_make, newest_first};
+use super::error::is_shortage;
+use super::projection::{self, CDEVS, Projection, Shown};
+use super::sys;
+use super::sysfs::{self, DEVICES_FROM_BUS, DEVICES_FROM_CLASS, FUNCTIONS, HOME, NODE_FILE};
+use node::devices::DeviceInfo;
+use node::place::Place;
+
+const CLASS: &str = "/sys/class";
+const UVERBS: &str = "/sys/class/infiniband_verbs";
+const UMAD: &str = "/sys/class/infiniband_mad";
+const PCI: &str = "/sys/bus/pci/devices";
+const DEVICES: &str = "/sys/devices";
+const DEV: &str = "/dev";
+const DRIVERS: &str = "/etc/libibverbs.d";
+
+/// Classes where our entries stand among the host's links; the other classes stay as they are.
+const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
+
+/// How long a view of the node may take to show a change of it: a look of its supervisor, and making 128 devices.
+const CATCHES_UP: Duration = Duration::from_secs(1);
+
+/// True inside a program that was launched on the same node and sees these devices. One that sees other devices of the node is
+/// waited for: its supervisor may be about to show them.
+pub fn comes_to_show(devices: &[DeviceInfo], node: &Path) -> Result<bool, LaunchError> {
+    let mut wanted: Vec<_> = devices.iter().map(|d| sysfs::place(d, node)).collect();
+    wanted.sort_by_key(Place::text);
+    let of_node = |place: &Place| matches!(place, Place::Node { dir, .. } if dir == node);
+    let start = Instant::now();
+    loop {
+        let mut there = places().map_err(list(UVERBS))?;
+        there.sort_by_key(Place::text);
+        if there == wanted {
+            return Ok(true);
+        }
+        let may_come = there.iter().any(of_node) && wanted.iter().all(of_node);
+        if !may_come || start.elapsed() > CATCHES_UP {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Where the devices are that this process sees.
+///
+/// # Errors
+/// The directory of devices is there and cannot be listed.
+pub fn places() -> io::Result<Vec<Place>> {
+    let place = |name: OsString| {
+        let text = fs::read(Path::new(UVERBS).join(name).join(NODE_FILE)).ok()?;
+        Place::parse(&text).ok()
+    };
+    Ok(names(Path::new(UVERBS))?.into_iter().filter_map(place).collect())
+}
+
+/// Covers the directories and fills them: the caller is in a mount namespace of its own. `provider` is the path of
+/// the provider without its suffix. Gives the devices, numbered as they are there now, and what was projected for those who
+/// keep it true; none where the kernel is too old for it.
+pub fn project(
+    mut devices: Vec<DeviceInfo>,
+    node: &Path,
+    provider: &Path,
+) -> Result<(Vec<DeviceInfo>, Option<Projection>), LaunchError> {
+    let first = first_free_uverbs()?;
+    for d in &mut devices {
+        d.uverbs += first;
+    }
+    let projection = sysfs(&devices, node)?;
+    device_files(&devices)?;
+    driver_list(provider)?;
+    Ok((devices, projection))
+}
+
+/// Whether the view shows devices of the host beside ours.
+pub fn host_has_devices() -> io::Result<bool> {
+    let dir = Path::new(CLASS).join("infiniband");
+    let of_host =
+        |name: &OsString| fs::read_link(dir.join(name)).is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS));
+    Ok(names(&dir)?.iter().any(of_host))
+}
+
+/// The host's real uverbs devices keep their numbers, and so do its umad devices; ours follow them.
+fn first_free_uverbs() -> Result<u32, LaunchError> {
+    let mut free = 0;
+    for (dir, kind) in [(UVERBS, "uverbs"), (UMAD, "umad")] {
+        for name in names(Path::new(dir)).map_err(list(dir))? {
+            let ours =
+                fs::read_link(Path::new(dir).join(&name)).is_ok_and(|to| to.starts_with(DEVICES_FROM_CLASS));
+            let number = name.to_str().and_then(|name| name.strip_prefix(kind)?.parse::<u32>().ok());
+            if let Some(number) = number.filter(|_| !ours) {
+                free = free.max(number.saturating_add(1));
+            }
+        }
+    }
+    Ok(free)
+}
+
+/// What a directory holds: nothing, if it is not there.
+fn names(dir: &Path) -> io::Result<Vec<OsString>> {
+    match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        list => list?.map(|entry| Ok(entry?.file_name())).collect(),
+    }
+}
+
+fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, LaunchError> {
+    let home = cover_or_make(Path::new(DEVICES))?;
+    if let Some(home) = &home {
+        // All but the devices of another node this program was launched on. Functions of the host are read below.
+        home.keep(|name, _| name != HOME)?;
+    }
+    let pci = cover_or_make(Path::new(PCI))?;
+    let class = cover_or_make(Path::new(CLASS))?;
+    let newest_first = newest_first(Path::new(CLASS)).map_err(list(CLASS))?;
+    let shown = Shown::of(devices, node, newest_first);
+    shown.functions.write(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
+    let functions = c_path(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
+    let functions = clone_of(FUNCTIONS, sys::clone_mount(&functions))?;
+    if let Some(home) = &home {
+        home.seal()?;
+    }
+
+    shown.bus.write(Path::new(PCI)).map_err(fill(PCI))?;
+    let bus = clone_of(PCI, sys::clone_mount(c"/sys/bus/pci/devices"))?;
+    if let Some(pci) = &pci {
+        pci.keep(|_, target| target.is_some_and(|to| !to.starts_with(DEVICES_FROM_BUS)))?;
+        pci.seal()?;
+    }
+
+    shown.classes.write(Path::new(CLASS)).map_err(fill(CLASS))?;
+    let classes = clone_of(CLASS, sys::clone_mount(c"/sys/class"))?;
+    if let Some(class) = &class {
+        class.keep(|name, _| CLASSES.iter().all(|c| name != *c))?;
+        for name in CLASSES {
+            let (old, new) = (class.old_path().join(name), Path::new(CLASS).join(name));
+            host_links(&old, &new).map_err(fill(CLASS))?;
+        }
+        class.seal()?;
+    }
+    let clones = functions.zip(bus).zip(classes);
+    Ok(clones.map(|((functions, bus), classes)| Projection { functions, bus, classes, newest_first }))
+}
+
+/// The clone of a projected directory: none where the host does not have them. What it is only short of is an error.
+fn clone_of(dir: &str, clone: io::Result<OwnedFd>) -> Result<Option<OwnedFd>, LaunchError> {
+    match clone {
+        Err(e) if is_shortage(&e) => Err(LaunchError::step(format!("open {dir} once more"))(e)),
+        clone => Ok(clone.ok()),
+    }
+}
+
+/// Copies the links to the host's own devices; all of them lead out of the class relative to `/sys`.
+fn host_links(old: &Path, new: &Path) -> io::Result<()> {
+    for name in names(old)? {
+        let Ok(target) = fs::read_link(old.join(&name)) else { continue };
+        if !target.starts_with(DEVICES_FROM_CLASS) && fs::symlink_metadata(new.join(&name)).is_err() {
+            fs::create_dir_all(new)?;
+            std::os::unix::fs::symlink(target, new.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The device files, and one under the name of the connection manager's, which the provider answers for; the host's own
+/// could not bring our devices together.
+fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
+    let covered: Covered = if Path::new(CDEVS).is_dir() {
+        cover(Path::new(CDEVS))?
+    } else {
+        // A directory made in the host's own /dev would outlive the program.
+        let dev = cover(Path::new(DEV))?;
+        dev.keep(|_, _| true)?;
+        fs::create_dir(CDEVS).map_err(LaunchError::step(format!("create {CDEVS}")))?;
+        dev
+    };
+    for name in projection::device_files(devices).into_iter().chain([sysfs::RDMA_CM.to_owned()]) {
+        let at = Path::new(CDEVS).join(name);
+        projection::make_device_file(&at)
+            .map_err(LaunchError::step(format!("bind /dev/null to {}", at.display())))?;
+    }
+    covered.keep(|_, _| true)
+}
+
+/// Adds our `.driver` file, for programs that are started with a cleared environment. libibverbs tries the drivers
+/// in the reverse of the order in which the directory lists them, and the first that matches a device takes it: ours
+/// must be listed last.
+fn driver_list(provider: &Path) -> Result<(), LaunchError> {
+    let dir = Path::new(DRIVERS);
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    let covered = cover(dir)?;
+    let mut line = b"driver ".to_vec();
+    line.extend_from_slice(provider.as_os_str().as_encoded_bytes());
+    line.push(b'\n');
+    let ours = || fs::write(dir.join("ironverbs.driver"), &line).map_err(fill(DRIVERS));
+    if newest_first(dir).map_err(list(DRIVERS))? {
+        ours()?;
+        covered.keep(|_, _| true)?;
+    } else {
+        covered.keep(|name, _| name != "ironverbs.driver")?;
+        ours()?;
+    }
+    covered.seal()
+}
+
+fn list(dir: &str) -> impl Fn(io::Error) -> LaunchError + Clone {
+    LaunchError::step(format!("list {dir}"))
+}
+
+fn fill(dir: &str) -> impl Fn(io::Error) -> LaunchError + Clone {
+    LaunchError::step(format!("fill {dir}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else the host's own devices would be missing from a view that could not be made for want of a descriptor.
+    #[test]
+    fn a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one() {
+        assert!(names(Path::new("/no/such/directory")).unwrap().is_empty());
+        assert!(names(Path::new("/dev/null")).is_err());
+        assert!(newest_first(Path::new("/dev/null")).is_err());
+    }
+}

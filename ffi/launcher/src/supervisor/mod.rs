@@ -1,0 +1,186 @@
+//! The process beside a launched program that answers what the kernel cannot: RDMA netlink, and counters below `/sys`. It also
+//! keeps the program's view true when the node's devices change.
+//!
+//! It is started by the launcher before that becomes the program, is nobody's child and of a session of its own, holds no
+//! file of the program's, and ends with the last process under the program's filter.
+
+mod live;
+mod process;
+mod sockets;
+mod sys;
+mod umad;
+
+use super::nldev::{Host, World};
+use super::notify::Listener;
+use super::projection::Projection;
+use super::reserved::Reserved;
+use super::{project, seccomp, sys as launcher};
+use live::Live;
+use node::Observer;
+use node::devices::DeviceInfo;
+use sockets::Sockets;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use umad::Umads;
+
+/// How old a counter below `/sys` may be while programs are on the node, less what it takes to write it.
+const PERIOD: Duration = Duration::from_millis(80);
+
+/// How long whoever opens a node takes at most until it has its place there.
+const ARRIVAL: Duration = Duration::from_secs(1);
+
+/// The launcher's end of a supervisor that waits for a program to supervise.
+pub struct Waiting {
+    line: UnixStream,
+    reserved: Reserved,
+}
+
+/// The supervisor's end: see [`pair`].
+pub struct Supervisor {
+    line: OwnedFd,
+    reserved: Reserved,
+}
+
+/// What a supervisor is told of the program's view.
+pub struct View {
+    /// The devices, numbered as in the view.
+    pub devices: Vec<DeviceInfo>,
+    /// The node they are on.
+    pub node: PathBuf,
+    /// Where they are shown.
+    pub projection: Projection,
+}
+
+/// Starts a supervisor. The calling process must have one thread.
+///
+/// # Errors
+/// It could not be started; nothing is left of it.
+pub fn start(view: View) -> io::Result<Waiting> {
+    let (waiting, supervisor) = pair()?;
+    sys::fork_apart(|| {
+        // Everything else that is open is the program's.
+        let Projection { functions, bus, classes, newest_first } = view.projection;
+        let [functions, bus, classes, line] = sys::keep_only([functions, bus, classes, supervisor.line])?;
+        let projection = Projection { functions, bus, classes, newest_first };
+        // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
+        launcher::raise_own_limit()?;
+        Supervisor { line, ..supervisor }.supervise(View { projection, ..view })
+    })?;
+    Ok(waiting)
+}
+
+/// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run.
+///
+/// # Errors
+/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few to spare
+/// the numbers that a supervisor needs.
+pub fn pair() -> io::Result<(Waiting, Supervisor)> {
+    let reserved = Reserved::choose()?;
+    let (line, its) = UnixStream::pair()?;
+    Ok((Waiting { line, reserved }, Supervisor { line: its.into(), reserved }))
+}
+
+impl Waiting {
+    /// Puts the calling process, and all it starts, under the supervisor.
+    ///
+    /// # Errors
+    /// The kernel does not have it, or the supervisor could not get ready, and may have ended before it said why
+    /// ([`UnexpectedEof`](io::ErrorKind::UnexpectedEof)): it ends, and nothing has changed.
+    pub fn take_over(mut self) -> io::Result<()> {
+        // A filter cannot be taken back: one without a supervisor fails all calls it is asked about.
+        let mut errno = [0; size_of::<i32>()];
+        self.line.read_exact(&mut errno)?;
+        match i32::from_ne_bytes(errno) {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        let listener = seccomp::watch_rdma_netlink(self.reserved)?;
+        sys::send_descriptor(self.line.as_fd(), listener.as_fd())?;
+        self.reserved.keep_away()
+    }
+}
+
+impl Supervisor {
+    /// Waits for a program, and answers it in the calling thread until nobody is left of it.
+    ///
+    /// # Errors
+    /// Nobody came, or the program's calls cannot be heard any more.
+    pub fn supervise(self, view: View) -> io::Result<()> {
+        let mut line = UnixStream::from(self.line);
+        let sockets = Sockets::new(self.reserved);
+        let errno = sockets.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        line.write_all(&errno.to_ne_bytes())?;
+        let sockets = sockets?;
+        let listener = sys::receive_descriptor(line.as_fd())?;
+        drop(line);
+        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, &view.projection, sockets)
+    }
+}
+
+/// Serves until nobody is left.
+fn supervise(
+    listener: &Listener,
+    devices: Vec<DeviceInfo>,
+    node: &Path,
+    projection: &Projection,
+    mut sockets: Sockets,
+) -> io::Result<()> {
+    let host = if project::host_has_devices()? { Host::open().ok() } else { None };
+    let mut live = Live::new(&devices);
+    let mut world = World::new(devices, host);
+    world.look_at(node);
+    let mut umads = Umads::default();
+    let visits = sys::Visits::of(node).ok();
+    // Somebody may have come before we looked.
+    let mut awake = Some(Instant::now());
+    loop {
+        let mut until = sockets.next_deadline();
+        // Asked before the looks: what somebody changed who is gone by now is seen by them.
+        let peopled = world.observer().is_some_and(Observer::has_programs);
+        follow(&mut world, projection, node, &mut live);
+        if let Some(observer) = world.observer() {
+            live.refresh(observer, &projection.functions());
+            // Who opened the node a moment ago may not have taken its place yet.
+            let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
+            awake = awake.filter(|_| arriving || peopled);
+            if awake.is_some() || visits.is_none() {
+                let next = Instant::now() + PERIOD;
+                until = Some(until.map_or(next, |until| until.min(next)));
+            }
+        }
+        let watch = visits.as_ref().map(AsFd::as_fd);
+        let ready = sys::wait(listener.as_fd(), watch, &umads.files(), until)?;
+        if ready.over {
+            return Ok(());
+        }
+        if ready.visited {
+            visits.iter().for_each(sys::Visits::clear);
+            awake = Some(Instant::now());
+            world.look_at(node);
+        }
+        if ready.called {
+            match listener.receive() {
+                Ok(notice) if notice.call == libc::SYS_ioctl => umads.serve(listener, &world, &notice),
+                Ok(notice) => sockets.serve(listener, &world, notice),
+                // Whoever called was interrupted.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        sockets.expire(listener);
+        umads.work(&world);
+    }
+}
+
+/// Shows the node's devices where they have changed. Where the system does not let us, the view stays as it is until they change again, and
+/// answers stay those of what it shows; `ironverbs doctor` says so.
+fn follow(world: &mut World, projection: &Projection, node: &Path, live: &mut Live) {
+    let Some(devices) = world.changed() else { return };
+    if projection.change(world.devices(), &devices, node).is_ok() {
+        live.follow(&devices);
+        world.replace(devices);
+    }
+}

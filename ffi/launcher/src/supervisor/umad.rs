@@ -1,0 +1,221 @@
+//! Device files for management datagrams (ib_user_mad.h): a function's `umadN` on InfiniBand.
+//!
+//! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
+//! number. What a program writes are packets to the subnet, what it reads are those that come back. Subnet management, performance
+//! management and the subnet's administrator are answered here, other classes are said not to be supported, and packets to ports
+//! that are not there time out at once: nobody else could answer later.
+
+use super::process::{Piece, Process};
+use super::sys;
+use crate::nldev::World;
+use crate::notify::{Listener, Notice};
+use crate::seccomp::{ENABLE_PKEY, REGISTER, REGISTER_2, UNREGISTER};
+use hwspec::{
+    layout::Layout,
+    wire::mad::{
+        MAD_SIZE, MgmtClass,
+        sa::{SaMad, rmpp},
+    },
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Agents one file may have.
+const AGENTS: usize = 32;
+/// Bytes before a packet's MAD: as of old, and with a P_Key index.
+const OLD_HEADER: usize = 56;
+const HEADER: usize = 64;
+/// Bytes of a MAD's own header.
+const MAD_HEADER: usize = 24;
+/// Bytes of a MAD before what RMPP counts as data.
+const RMPP_HEADER: usize = 36;
+/// Packets taken at once.
+const BURST: usize = 64;
+
+/// A file that was opened and asked something.
+struct File {
+    ours: OwnedFd,
+    /// The function it is of.
+    fid: u8,
+    agents: [bool; AGENTS],
+    /// Its packets have a P_Key index.
+    wide: bool,
+    used: bool,
+}
+
+/// All such files.
+#[derive(Default)]
+pub struct Umads(BTreeMap<u64, File>);
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+}
+
+fn ne32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+impl Umads {
+    /// Answers a call to one of the files' ioctls; other files' are passed on.
+    pub fn serve(&mut self, listener: &Listener, world: &World, notice: &Notice) {
+        let process = Process(notice.thread);
+        let number = notice.args[0] as u32;
+        let known = process.socket(number).filter(|inode| self.0.contains_key(inode));
+        let inode = match known {
+            Some(inode) => inode,
+            None => {
+                let Some(fid) = function(world, process, number) else { return listener.pass(notice) };
+                match self.open(listener, notice, process, number, fid) {
+                    Ok(inode) => inode,
+                    Err(e) => {
+                        listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO)));
+                        return;
+                    }
+                }
+            }
+        };
+        let Some(file) = self.0.get_mut(&inode) else { return };
+        listener.answer(notice, file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0));
+    }
+
+    /// Puts a socket in the place of the descriptor.
+    fn open(
+        &mut self,
+        listener: &Listener,
+        notice: &Notice,
+        process: Process,
+        number: u32,
+        fid: u8,
+    ) -> io::Result<u64> {
+        let flags = process.file_flags(number).unwrap_or(0);
+        let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
+        let inode = sys::inode(its.as_fd())?;
+        listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
+        let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false };
+        self.0.insert(inode, file);
+        Ok(inode)
+    }
+
+    /// What to wait for.
+    pub fn files(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.values().map(|file| file.ours.as_fd()).collect()
+    }
+
+    /// Takes what programs wrote, and tells of what had no answer. Files that were closed go.
+    pub fn work(&mut self, world: &World) {
+        self.0.retain(|_, file| file.work(world));
+    }
+}
+
+/// Bytes of an answer that a reader is given: of RMPP data those there are, as the kernel has it. Readers count records by it.
+fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
+    let mad = SaMad::read(answer);
+    let data = mad.header().mgmt_class() == MgmtClass::SubnAdm && mad.rmpp_flags() & rmpp::ACTIVE != 0;
+    if data { RMPP_HEADER.saturating_add(mad.rmpp_payload_len() as usize).min(MAD_SIZE) } else { MAD_SIZE }
+}
+
+/// The function whose stand-in a descriptor is, if it is one of ours.
+fn function(world: &World, process: Process, number: u32) -> Option<u8> {
+    let path = process.file(number);
+    let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
+    let id: Option<u32> = name.and_then(|id| id.parse().ok());
+    let device = |id| world.devices().iter().find(|d| d.has_umad() && d.uverbs == id);
+    id.and_then(device).map(|device| device.fid)
+}
+
+impl File {
+    /// One ioctl.
+    fn control(&mut self, process: Process, command: u32, argument: u64) -> Result<(), i32> {
+        match command {
+            ENABLE_PKEY if self.used => Err(libc::EINVAL),
+            ENABLE_PKEY => {
+                (self.wide, self.used) = (true, true);
+                Ok(())
+            }
+            REGISTER => {
+                let request = process.read(Piece { address: argument, len: 28 })?;
+                self.register(process, argument, request[20].into())
+            }
+            REGISTER_2 => {
+                let request = process.read(Piece { address: argument, len: 40 })?;
+                // The only flag is that the program does RMPP itself.
+                if ne32(&request, 12) & !1 != 0 {
+                    process.put_u32(argument + 12, 1)?;
+                    return Err(libc::EINVAL);
+                }
+                self.wide |= !self.used;
+                self.register(process, argument, ne32(&request, 4))
+            }
+            UNREGISTER => {
+                let id = process.u32(argument)? as usize;
+                let agent = self.agents.get_mut(id).filter(|there| **there).ok_or(libc::EINVAL)?;
+                *agent = false;
+                Ok(())
+            }
+            _ => Err(libc::ENOTTY),
+        }
+    }
+
+    fn register(&mut self, process: Process, argument: u64, qpn: u32) -> Result<(), i32> {
+        if qpn > 1 {
+            return Err(libc::EINVAL);
+        }
+        let free = self.agents.iter().position(|there| !there).ok_or(libc::ENOMEM)?;
+        process.put_u32(argument, free as u32)?;
+        self.agents[free] = true;
+        self.used = true;
+        Ok(())
+    }
+
+    fn header(&self) -> usize {
+        if self.wide { HEADER } else { OLD_HEADER }
+    }
+
+    fn work(&mut self, world: &World) -> bool {
+        for _ in 0..BURST {
+            match sys::receive_packet(self.ours.as_fd(), HEADER + MAD_SIZE) {
+                Ok(Some(packet)) => self.sent(world, packet),
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// A packet that a program sends.
+    fn sent(&mut self, world: &World, packet: Vec<u8>) {
+        let header = self.header();
+        let agent = self.agents.get(ne32(&packet, 0) as usize).is_some_and(|there| *there);
+        if !agent || packet.len() < header + MAD_HEADER {
+            return;
+        }
+        let mut mad = [0; MAD_SIZE];
+        let len = (packet.len() - header).min(MAD_SIZE);
+        mad[..len].copy_from_slice(&packet[header..header + len]);
+        let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
+        let answer = match qpn {
+            0 => world.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
+            1 => world.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
+            _ => None,
+        };
+        let mut back = packet;
+        match answer {
+            Some(answer) => {
+                back.truncate(header);
+                back[4..16].fill(0);
+                back.extend(&answer[..given_len(&answer)]);
+            }
+            // A sender that names no time does not wait for an answer.
+            None if ne32(&back, 8) == 0 => return,
+            // Back comes what was sent, as far as it tells which it was.
+            None => {
+                back.truncate(header + MAD_HEADER);
+                back[4..8].copy_from_slice(&libc::ETIMEDOUT.to_ne_bytes());
+            }
+        }
+        let len = if answer.is_some() { back.len() } else { MAD_HEADER };
+        back[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
+        sys::send_packet(self.ours.as_fd(), &back);
+    }
+}

@@ -1,0 +1,222 @@
+//! The uplink: one party of the node carries what leaves it to other guests, nodes and machines, and brings in what comes.
+//!
+//! Read in this order: `spec` (where a link leads), `port` (frames out and in), `discovery` (who has which address), then the
+//! bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
+
+mod bearer;
+mod dgram;
+mod discovery;
+mod joined;
+mod outer;
+mod port;
+mod sockets;
+mod spec;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+pub use spec::{LinkSpec, LinkSpecError};
+
+use bearer::Bearer;
+use devmodel::{LinkLayer, region::MAX_FRAME, wire::Faults};
+use driver::transport::Quiet;
+use joined::Joined;
+use node::{
+    Node, NodeError, UplinkHold,
+    jail::{self, Needs, Role},
+};
+use port::{Port, PortLink};
+use std::{
+    fmt,
+    io::{self, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Frames taken from a link in one go.
+const BATCH: usize = 64;
+/// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a server of `node` with `links` needs of its [jail](node::jail).
+pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
+    let unix_stream = links.iter().any(|link| matches!(link, LinkSpec::Stream { listen: false, .. }));
+    Needs {
+        copies: node.copies_directly(),
+        unix_peer: unix_stream || links.iter().any(|link| matches!(link, LinkSpec::Dgram { .. })),
+        unix_stream,
+        udp: links.iter().any(|link| matches!(link, LinkSpec::Udp { local, .. } if local.is_empty())),
+    }
+}
+
+/// What went over a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The link, as it was asked for.
+    pub link: String,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received.
+    pub received: u64,
+    /// Frames that the peer had no room for.
+    pub lost: u64,
+    /// How often a fault befell a frame.
+    pub faults: u64,
+}
+
+impl fmt::Display for LinkStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { link, sent, received, lost, faults } = self;
+        write!(f, "{link}: sent {sent}, received {received}, lost {lost}, faults {faults}")
+    }
+}
+
+/// The uplink of a node, held by this process until this is dropped.
+pub struct Uplink {
+    port: Arc<Port>,
+    stop: Arc<AtomicBool>,
+    /// What is written here ends the threads' waiting.
+    bell: UnixStream,
+    ended: Arc<UnixStream>,
+    threads: Vec<JoinHandle<()>>,
+    /// The uplinks of nodes that are joined to ours.
+    joined: Vec<Uplink>,
+}
+
+impl Uplink {
+    /// Takes the uplink of `node` and joins it to `specs`, over which `faults` befall frames in both directions. Without
+    /// any links it still answers the node's guests for functions that programs drive.
+    pub fn hold(node: &Arc<Node>, specs: &[LinkSpec], faults: Faults) -> Result<Self, NodeError> {
+        if !specs.is_empty() && node.adapter().config().link_layer != LinkLayer::Ethernet {
+            return Err(NodeError::OwnSubnet(node.dir().into()));
+        }
+        let held = UplinkHold::new(node)?;
+        let (mut links, mut ends, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+        for spec in specs {
+            let which = links.len() as u32;
+            let link = |bearer| PortLink::new(spec.to_string(), bearer, faults, which);
+            let LinkSpec::Node(dir) = spec else {
+                let bearer = bear(node, spec).map_err(NodeError::system(format!("link {spec}")))?;
+                links.push(link(bearer));
+                continue;
+            };
+            let other = Node::open(dir)?;
+            let (a, b) = (node.adapter().config(), other.adapter().config());
+            if a.link_layer != b.link_layer || a.node_id == b.node_id {
+                return Err(NodeError::NotJoined {
+                    dir: other.dir().into(),
+                    id: b.node_id,
+                    layer: b.link_layer,
+                });
+            }
+            let (here, there) = (Arc::new(Joined::default()), Arc::new(Joined::default()));
+            links.push(link(Box::new(here.clone())));
+            let back = format!("node:{}", node.dir().display());
+            let far = PortLink::new(back, Box::new(there.clone()), Faults::default(), 0);
+            let far = Self::start(Port::new(UplinkHold::new(&other)?, vec![far]))?;
+            here.tie(Arc::downgrade(&far.port), 0);
+            ends.push((there, links.len() - 1));
+            joined.push(far);
+        }
+        let mut made = Self::start(Port::new(held, links))?;
+        ends.iter().for_each(|(end, link)| end.tie(Arc::downgrade(&made.port), *link));
+        made.joined = joined;
+        Ok(made)
+    }
+
+    fn start(port: Port) -> Result<Self, NodeError> {
+        let failed = || NodeError::system("start the uplink's threads");
+        let (bell, ended) = UnixStream::pair().map_err(failed())?;
+        let mut made = Self {
+            port: Arc::new(port),
+            stop: Arc::default(),
+            bell,
+            ended: Arc::new(ended),
+            threads: Vec::new(),
+            joined: Vec::new(),
+        };
+        for link in 0..made.port.links().len() {
+            let (port, stop, ended) = (made.port.clone(), made.stop.clone(), made.ended.clone());
+            made.spawn(move || listen(&port, link, &stop, &ended)).map_err(failed())?;
+        }
+        let (port, stop) = (made.port.clone(), made.stop.clone());
+        made.spawn(move || port.run(&stop)).map_err(failed())?;
+        Ok(made)
+    }
+
+    fn spawn(&mut self, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = std::thread::Builder::new().name("ironverbs-link".into()).stack_size(512 << 10);
+        let _quiet = Quiet::new();
+        let body = move || {
+            jail::enter(Role::Link);
+            body();
+        };
+        self.threads.push(builder.spawn(body)?);
+        Ok(())
+    }
+
+    /// What went over the links so far.
+    pub fn status(&self) -> Vec<LinkStatus> {
+        let of = |link: &PortLink| LinkStatus {
+            link: link.spec.clone(),
+            sent: link.sent.load(Relaxed),
+            received: link.received.load(Relaxed),
+            lost: link.lost.load(Relaxed),
+            faults: link.befallen(),
+        };
+        self.port.links().iter().map(of).collect()
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        // Eight bytes are always taken; the threads look again within a tenth of a second anyway.
+        let _ = (&self.bell).write(&[0; 8]);
+        self.port.hold().wake();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
+    Ok(match spec {
+        LinkSpec::Dgram { local, peer } => Box::new(dgram::Dgram::new(local, peer)?),
+        LinkSpec::Stream { listen, path } => Box::new(stream::Stream::new(path, *listen)?),
+        LinkSpec::Udp { local, peers } => Box::new(udp::Udp::new(node, local, peers)?),
+        LinkSpec::Node(_) => Box::new(Arc::new(Joined::default())),
+    })
+}
+
+/// Brings in what comes over a link, until `stop`.
+fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
+    let Some(bearer) = port.links().get(link).map(PortLink::bearer) else { return };
+    let mut frame = Vec::new();
+    while !stop.load(Acquire) {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH && bearer.receive(&mut frame).is_ok() {
+            // Longer than any of ours: somebody else's nonsense.
+            if frame.len() <= MAX_FRAME {
+                batch.push(std::mem::take(&mut frame));
+            }
+        }
+        let idle = batch.is_empty();
+        if !idle {
+            port.arrive(link, batch);
+        }
+        let next = port.arrive_late(link);
+        if idle {
+            let mut fds = bearer.incoming();
+            fds.push(ended.as_raw_fd());
+            let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.hold().now()) / 1000));
+            sockets::wait(&fds, None, Some(late.map_or(LOOK, |late| late.min(LOOK))));
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The port: frames that leave find their links, frames that come find the node, and who asks for an address of ours is
+//! answered.
+
+use super::{bearer::Bearer, discovery::Discovery, sockets};
+use devmodel::{
+    LinkLayer,
+    wire::{Faults, FaultyWire},
+};
+use node::{Question, UplinkHold};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::*},
+    },
+    time::Duration,
+};
+
+/// How long a peer may keep us from sending before what is for it is dropped.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// MACs remembered; when there are more all are learnt again.
+const LEARNT: usize = 4096;
+
+/// A link of a port.
+pub struct PortLink {
+    /// As it was asked for.
+    pub spec: String,
+    bearer: Box<dyn Bearer>,
+    faulty: bool,
+    out: Mutex<FaultyWire>,
+    inward: Mutex<FaultyWire>,
+    stalled: AtomicBool,
+    /// Frames sent.
+    pub sent: AtomicU64,
+    /// Frames received.
+    pub received: AtomicU64,
+    /// Frames that the peer had no room for, or that the link does not carry.
+    pub lost: AtomicU64,
+}
+
+impl PortLink {
+    /// A link over `bearer`; `which` tells the chances of several apart.
+    pub fn new(spec: String, bearer: Box<dyn Bearer>, faults: Faults, which: u32) -> Self {
+        Self {
+            spec,
+            bearer,
+            faulty: !faults.is_none(),
+            out: Mutex::new(FaultyWire::new(faults, which * 2)),
+            inward: Mutex::new(FaultyWire::new(faults, which * 2 + 1)),
+            stalled: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// How often a fault befell a frame of it.
+    pub fn befallen(&self) -> u64 {
+        lock(&self.out).befallen() + lock(&self.inward).befallen()
+    }
+
+    /// What carries its frames.
+    pub fn bearer(&self) -> &dyn Bearer {
+        &*self.bearer
+    }
+
+    /// Sends a frame, if nothing befalls it.
+    fn emit(&self, now: u64, frame: &[u8]) {
+        if !self.faulty {
+            return self.send(frame);
+        }
+        let mut through = Vec::new();
+        lock(&self.out).enter(now, frame.to_vec(), &mut through);
+        through.iter().for_each(|frame| self.send(frame));
+    }
+
+    /// Sends a frame. A peer that takes none for a while is not waited for again until it does.
+    fn send(&self, frame: &[u8]) {
+        let mut result = self.bearer.send(frame);
+        let full = |result: &io::Result<()>| {
+            result.as_ref().err().is_some_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+        };
+        if full(&result) && !self.stalled.load(Relaxed) {
+            if let Some(fd) = self.bearer.outgoing() {
+                sockets::wait(&[], Some(fd), Some(PATIENCE));
+                result = self.bearer.send(frame);
+            }
+        }
+        self.stalled.store(full(&result), Relaxed);
+        match result {
+            Ok(()) => self.sent.fetch_add(1, Relaxed),
+            Err(error) => {
+                tracing::debug!(link = %self.spec, %error, "a frame is lost");
+                self.lost.fetch_add(1, Relaxed)
+            }
+        };
+    }
+}
+
+/// The port of a node.
+pub struct Port {
+    hold: UplinkHold,
+    links: Vec<PortLink>,
+    /// Behind which link a MAC is.
+    learnt: Mutex<BTreeMap<[u8; 6], usize>>,
+    /// A frame with an address of ours has come from outside, which was said.
+    doubled: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn mac_at(frame: &[u8], at: usize) -> [u8; 6] {
+    frame.get(at..).and_then(|f| f.first_chunk()).copied().unwrap_or_default()
+}
+
+impl Port {
+    /// A port with its links.
+    pub fn new(hold: UplinkHold, links: Vec<PortLink>) -> Self {
+        Self { hold, links, learnt: Mutex::default(), doubled: AtomicBool::new(false) }
+    }
+
+    /// The node's end of it.
+    pub fn hold(&self) -> &UplinkHold {
+        &self.hold
+    }
+
+    /// The links.
+    pub fn links(&self) -> &[PortLink] {
+        &self.links
+    }
+
+    fn is_ethernet(&self) -> bool {
+        self.hold.node().adapter().config().link_layer == LinkLayer::Ethernet
+    }
+
+    /// A frame of the node that is for somebody outside, or for a group.
+    pub fn leave(&self, frame: &[u8]) {
+        if self.is_ethernet() {
+            if let Some(discovery) = Discovery::read(frame) {
+                if let Some(answer) = self.discover(discovery) {
+                    return self.take_in(vec![answer]);
+                }
+            }
+        }
+        self.emit(None, frame);
+    }
+
+    /// Frames that came over `link`.
+    pub fn arrive(&self, link: usize, frames: Vec<Vec<u8>>) {
+        let Some(this) = self.links.get(link) else { return };
+        this.received.fetch_add(frames.len() as u64, Relaxed);
+        if !this.faulty {
+            return self.let_in(link, frames);
+        }
+        let mut through = Vec::with_capacity(frames.len());
+        let now = self.hold.now();
+        let mut wire = lock(&this.inward);
+        frames.into_iter().for_each(|frame| wire.enter(now, frame, &mut through));
+        drop(wire);
+        self.let_in(link, through);
+    }
+
+    /// Frames that were under way over `link` and are through now arrive. Returns when the next will be.
+    pub fn arrive_late(&self, link: usize) -> Option<u64> {
+        let mut through = Vec::new();
+        let next = lock(&self.links.get(link)?.inward).leave(self.hold.now(), &mut through);
+        self.let_in(link, through);
+        next
+    }
+
+    fn let_in(&self, link: usize, frames: Vec<Vec<u8>>) {
+        let mut for_us = Vec::with_capacity(frames.len());
+        for frame in frames {
+            if !self.is_ethernet() {
+                for_us.push(frame);
+                continue;
+            }
+            let (dst, src) = (mac_at(&frame, 0), mac_at(&frame, 6));
+            self.learn(src, link);
+            if let Some(discovery) = Discovery::read(&frame) {
+                if let Some(answer) = self.discover(discovery) {
+                    self.emit(Some(link), &answer);
+                    continue;
+                }
+            }
+            let ours = self.is_ours(dst);
+            if !ours && self.links.len() > 1 {
+                self.pass_on(link, &frame);
+            }
+            if ours || dst[0] & 1 != 0 {
+                for_us.push(frame);
+            }
+        }
+        self.take_in(for_us);
+    }
+
+    /// Frames enter the node.
+    fn take_in(&self, frames: Vec<Vec<u8>>) {
+        if frames.is_empty() {
+            return;
+        }
+        self.hold.receive(&frames);
+    }
+
+    fn is_ours(&self, mac: [u8; 6]) -> bool {
+        devmodel::identity::fid_of_mac(self.hold.node().adapter().config().node_id, mac).is_some()
+    }
+
+    fn learn(&self, mac: [u8; 6], link: usize) {
+        if self.is_ours(mac) {
+            if !self.doubled.swap(true, Relaxed) {
+                let spec = &self.links[link].spec;
+                tracing::warn!(
+                    "a frame with an address of this node came over {spec}: another node with the same id?"
+                );
+            }
+            return;
+        }
+        if self.links.len() < 2 || mac[0] & 1 != 0 {
+            return;
+        }
+        let mut learnt = lock(&self.learnt);
+        if learnt.len() >= LEARNT {
+            learnt.clear();
+        }
+        learnt.insert(mac, link);
+    }
+
+    /// Sends a frame over the link its destination is behind, or all if that is not known, or over `only`.
+    fn emit(&self, only: Option<usize>, frame: &[u8]) {
+        let known = match only {
+            Some(_) => only,
+            None if self.links.len() > 1 => lock(&self.learnt).get(&mac_at(frame, 0)).copied(),
+            None => None,
+        };
+        let now = self.hold.now();
+        for (i, link) in self.links.iter().enumerate() {
+            if known.is_none_or(|known| known == i) {
+                link.emit(now, frame);
+            }
+        }
+    }
+
+    /// Frames that were under way and are through now leave. Returns when the next will be.
+    pub fn emit_late(&self) -> Option<u64> {
+        let now = self.hold.now();
+        let late = |link: &PortLink| {
+            let mut through = Vec::new();
+            let next = lock(&link.out).leave(now, &mut through);
+            through.iter().for_each(|frame| link.send(frame));
+            next
+        };
+        self.links.iter().filter_map(late).min()
+    }
+
+    /// From one link to the others, as a switch between them.
+    fn pass_on(&self, from: usize, frame: &[u8]) {
+        let known = lock(&self.learnt).get(&mac_at(frame, 0)).copied();
+        for (i, link) in self.links.iter().enumerate() {
+            if i != from && known.is_none_or(|known| known == i) {
+                link.send(frame);
+            }
+        }
+    }
+
+    /// Takes note of what a frame says of addresses. The answer, if it asks for one of ours.
+    fn discover(&self, discovery: Discovery) -> Option<Vec<u8>> {
+        match discovery {
+            Discovery::Answer { ip, mac } => {
+                self.hold.heard(ip, mac);
+                None
+            }
+            Discovery::Question { from, target } => {
+                if !from.0.is_unspecified() {
+                    self.hold.heard(from.0, from.1);
+                }
+                let device = self.hold.driven_here(target)?;
+                Discovery::answer(device.mac, target, from).filter(|_| device.mac != from.1)
+            }
+        }
+    }
+
+    /// Puts the questions of the node's programs to the wire. Returns when (ps) to look again.
+    pub fn ask(&self) -> Option<u64> {
+        let (questions, again) = self.hold.questions();
+        for Question { ip, asker } in questions {
+            let device = self.hold.device(asker);
+            for (i, link) in self.links.iter().enumerate() {
+                if let Some(mac) = link.bearer.neighbour(device.ip, ip) {
+                    lock(&self.learnt).insert(mac, i);
+                    self.hold.heard(ip, mac);
+                }
+            }
+            let own = match (ip, device.ip) {
+                (IpAddr::V6(_), IpAddr::V4(_)) => node::devices::ip_of_gid(&device.gids[0]),
+                (_, own) => own,
+            };
+            if let Some(frame) = Discovery::question(device.mac, own, ip) {
+                // Guests of this node may have the address as well.
+                self.take_in(vec![frame.clone()]);
+                self.emit(None, &frame);
+            }
+        }
+        again
+    }
+
+    /// Takes from the uplink until `stop`.
+    pub fn run(&self, stop: &AtomicBool) {
+        let mut frame = Vec::new();
+        while !stop.load(Acquire) {
+            let seen = self.hold.wake_count();
+            while self.hold.pop(&mut frame) {
+                self.leave(&frame);
+            }
+            let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
+            if !stop.load(Acquire) {
+                self.hold.sleep(seen, until);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Uplinks of nodes: who holds one, whom it finds, and what it does with peers that say nothing.
+
+use super::{LinkSpec, Uplink};
+use devmodel::{LinkLayer, wire::Faults};
+use driver::transport::Transport;
+use node::{Node, NodeError, NodeOptions, NodeTransport};
+use std::{
+    net::IpAddr,
+    os::unix::net::UnixDatagram,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use testkit::{Other, Scratch, say, until_killed};
+
+fn node_with_id(scratch: &Scratch, id: u16) -> Arc<Node> {
+    let options = NodeOptions { vfs: Some(2), node_id: Some(id), ..NodeOptions::default() };
+    Node::open_or_create(&scratch.0, &options).unwrap()
+}
+
+fn hold(node: &Arc<Node>, links: &[String]) -> Uplink {
+    let links: Vec<LinkSpec> = links.iter().map(|link| link.parse().unwrap()).collect();
+    Uplink::hold(node, &links, Faults::default()).unwrap()
+}
+
+/// The two ends of a datagram link in the directory of `scratch`.
+fn ends(scratch: &Scratch) -> [String; 2] {
+    let at = |name| scratch.0.join(name).display().to_string();
+    [format!("dgram:{},{}", at("a"), at("b")), format!("dgram:{},{}", at("b"), at("a"))]
+}
+
+fn gid(ip: &str) -> [u8; 16] {
+    node::devices::gid_of_ip(ip.parse().unwrap())
+}
+
+#[test]
+fn neighbours_on_another_node_are_found_and_nobody_else_is() {
+    let [a, b] = [Scratch::new(), Scratch::new()];
+    let nodes = [node_with_id(&a, 1), node_with_id(&b, 2)];
+    nodes[0].set_address(1, Some("10.0.0.1/24".parse().unwrap())).unwrap();
+    nodes[1].set_address(2, Some("10.0.0.2/24".parse().unwrap())).unwrap();
+    let there = NodeTransport::open(&nodes[0], 1).unwrap();
+    let start = Instant::now();
+    assert_eq!(there.resolve(&gid("10.0.0.2")), None);
+    assert!(start.elapsed() < Duration::from_millis(500), "without an uplink there is nobody to ask");
+    let [one, other] = ends(&a);
+    let _up = [hold(&nodes[0], &[one]), hold(&nodes[1], &[other])];
+    assert_eq!(there.resolve(&gid("10.0.0.2")), Some([2, 0x1b, 0x56, 0, 2, 2]));
+    assert_eq!(there.resolve(&gid("127.0.2.2")), Some([2, 0x1b, 0x56, 0, 2, 1]));
+    nodes[1].set_address(1, Some("fd00::7/64".parse().unwrap())).unwrap();
+    assert_eq!(there.resolve(&gid("fd00::7")), Some([2, 0x1b, 0x56, 0, 2, 1]));
+    let start = Instant::now();
+    assert_eq!(there.resolve(&gid("10.0.0.3")), None);
+    let waited = start.elapsed();
+    assert!(waited > Duration::from_secs(1) && waited < Duration::from_secs(5), "{waited:?}");
+}
+
+/// Not a test of its own: what the other process runs.
+#[test]
+fn other_process() {
+    let Some((_, dir)) = testkit::role() else { return };
+    let node = Node::open(&dir).unwrap();
+    let _up = Uplink::hold(&node, &[], Faults::default()).unwrap();
+    say("held");
+    until_killed()
+}
+
+#[test]
+fn an_uplink_has_one_holder_and_comes_free_when_that_is_killed() {
+    let scratch = Scratch::new();
+    let node = node_with_id(&scratch, 1);
+    let mut other = Other::start(&mut Other::command("tests::other_process", "holder", &scratch.0));
+    assert_eq!(other.hear(), "held");
+    let refused = Uplink::hold(&node, &[], Faults::default()).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        format!("the uplink of the node in {} is held by process {}", scratch.0.display(), other.child.id())
+    );
+    other.kill();
+    drop(hold(&node, &[]));
+    drop(hold(&node, &[]));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_costs_frames_and_nothing_else() {
+    let scratch = Scratch::new();
+    let node = node_with_id(&scratch, 1);
+    let [one, _] = ends(&scratch);
+    let _silent = UnixDatagram::bind(scratch.0.join("b")).unwrap();
+    let up = hold(&node, &[one]);
+    let start = Instant::now();
+    (0..2000).for_each(|_| up.port.leave(&[6; 1500]));
+    assert!(up.status()[0].lost > 0, "its socket has room for fewer");
+    // It is waited for once, not once for each frame.
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let start = Instant::now();
+    drop(up);
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(!scratch.0.join("a").exists(), "the socket is gone");
+}
+
+#[test]
+fn a_peer_that_comes_late_is_found() {
+    let [a, b] = [Scratch::new(), Scratch::new()];
+    let nodes = [node_with_id(&a, 1), node_with_id(&b, 2)];
+    let [one, other] = ["listen", "connect"].map(|how| format!("stream:{how}:{}", a.0.join("s").display()));
+    let there = NodeTransport::open(&nodes[1], 1).unwrap();
+    let _connects = hold(&nodes[1], &[other]);
+    assert_eq!(there.resolve(&gid("127.0.1.2")), None);
+    let _listens = hold(&nodes[0], &[one]);
+    assert_eq!(there.resolve(&gid("127.0.1.2")), Some([2, 0x1b, 0x56, 0, 1, 1]));
+}
+
+#[test]
+fn what_cannot_be_linked_is_said() {
+    let [a, b] = [Scratch::new(), Scratch::new()];
+    let (node, same) = (node_with_id(&a, 1), node_with_id(&b, 1));
+    let said = |link: String| {
+        let error = Uplink::hold(&node, &[link.parse().unwrap()], Faults::default()).err();
+        error.map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert!(said(format!("node:{}", same.dir().display())).contains("has id 1"));
+    assert!(said("node:/dev/shm/no-such-node".into()).contains("no node in"));
+    assert!(said("udp:192.0.2.1".into()).contains("UDP port 4791 of 192.0.2.1"));
+    let file = a.0.join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(said(format!("dgram:{},/x", file.display())).contains("expected room for a socket"));
+    let subnet = Scratch::new();
+    let infiniband = NodeOptions { link_layer: Some(LinkLayer::Infiniband), ..NodeOptions::default() };
+    let infiniband = Node::open_or_create(&subnet.0, &infiniband).unwrap();
+    let refused = Uplink::hold(&infiniband, &["udp:".parse().unwrap()], Faults::default()).err();
+    assert!(matches!(refused, Some(NodeError::OwnSubnet(_))));
+    hold(&infiniband, &[]);
+    let _bound = UnixDatagram::bind(a.0.join("taken")).unwrap();
+    assert!(said(format!("dgram:{},/x", a.0.join("taken").display())).contains("another process listens"));
+    hold(&node, &[]);
+}
+
+/// What a guest's kernel asks is answered for functions that programs drive, even without any link.
+#[test]
+fn who_asks_for_an_address_of_ours_is_answered() {
+    let scratch = Scratch::new();
+    let node = node_with_id(&scratch, 1);
+    let [one, _] = ends(&scratch);
+    let peer = UnixDatagram::bind(scratch.0.join("b")).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let _up = hold(&node, &[one]);
+    let ask = |target: &str| {
+        let mut frame = vec![0xff; 6];
+        frame.extend([0x52, 0x54, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 0x52, 0x54, 0, 0, 0, 9]);
+        frame.extend([10, 0, 0, 9, 0, 0, 0, 0, 0, 0]);
+        let target: IpAddr = target.parse().unwrap();
+        let IpAddr::V4(target) = target else { unreachable!() };
+        frame.extend(target.octets());
+        peer.send_to(&frame, scratch.0.join("a")).unwrap();
+    };
+    ask("10.0.0.77");
+    ask("127.0.1.3");
+    let mut answer = [0; 100];
+    let len = peer.recv(&mut answer).unwrap();
+    assert_eq!(len, 60);
+    assert_eq!(answer[..12], [0x52, 0x54, 0, 0, 0, 9, 2, 0x1b, 0x56, 0, 1, 2]);
+    assert_eq!(answer[20..32], [0, 2, 2, 0x1b, 0x56, 0, 1, 2, 127, 0, 1, 3]);
+}

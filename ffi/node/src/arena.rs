@@ -1,0 +1,218 @@
+//! Memory that drivers allocate for their rings: pages of the node's file, which every runner reaches.
+//!
+//! Blocks are of 2^n pages of addresses, of which as many as were asked for are memory. Every block has one word in
+//! the books, at its first page; from word to word the books can be walked without gaps at any instant, so that who
+//! dies while changing them leaves lists that the next can build anew. All calls need the node's lock.
+
+use super::{
+    NodeError,
+    file::{ARENA_PAGES, BLOCKS_AT, CLASSES, Mapped, PAGE, PARTIES, arena_at},
+    locks::NodeLock,
+    room, sys,
+};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Whose a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A party: it goes when the party goes.
+    Party(u16),
+    /// A function: it goes when nobody has the function open any more.
+    Function(u8),
+}
+
+/// In the code of an owner: it is a function, not a party.
+const OF_FUNCTION: u64 = 1 << 15;
+const _: () = assert!(PARTIES <= OF_FUNCTION as usize);
+
+impl Owner {
+    fn code(self) -> u64 {
+        match self {
+            Self::Party(slot) => slot.into(),
+            Self::Function(fid) => OF_FUNCTION | u64::from(fid),
+        }
+    }
+}
+
+/// A block's word: bit 63 used, 57..=62 class, 32..=47 owner, 0..=31 pages (used) or next free block plus one.
+#[derive(Clone, Copy)]
+struct Word(u64);
+
+const USED: u64 = 1 << 63;
+
+impl Word {
+    fn used(class: usize, owner: Owner, pages: u32) -> Self {
+        Self(USED | (class as u64) << 57 | owner.code() << 32 | u64::from(pages))
+    }
+    fn free(class: usize, next: u32) -> Self {
+        Self((class as u64) << 57 | u64::from(next))
+    }
+    fn is_used(self) -> bool {
+        self.0 & USED != 0
+    }
+    fn class(self) -> usize {
+        (self.0 >> 57) as usize & 0x3f
+    }
+    fn owner(self) -> u64 {
+        self.0 >> 32 & 0xffff
+    }
+    fn low(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// Function blocks of more pages than this are not given memory before they are touched: pages for the chip, which the
+/// model never looks at.
+const LAZY: u32 = 64;
+
+/// The arena, under the node's lock.
+pub struct Arena<'a> {
+    map: &'a Mapped,
+}
+
+impl<'a> Arena<'a> {
+    /// The arena of `map`; finishes what somebody who died left undone.
+    pub fn new(map: &'a Mapped, _lock: &NodeLock) -> Self {
+        let arena = Self { map };
+        if map.header().arena_busy.load(SeqCst) != 0 {
+            arena.rebuild();
+        }
+        arena
+    }
+
+    fn word(&self, page: u32) -> Option<Word> {
+        self.map.blocks().get(page as usize).map(|w| Word(w.load(SeqCst)))
+    }
+
+    fn set(&self, page: u32, word: Word) {
+        if let Some(w) = self.map.blocks().get(page as usize) {
+            w.store(word.0, SeqCst);
+        }
+    }
+
+    /// Allocates zeroed memory of `len` bytes; returns the first page's number.
+    pub fn alloc(&self, len: usize, owner: Owner, room_at: &std::path::Path) -> Result<u32, NodeError> {
+        let pages = u32::try_from(len.max(1).div_ceil(PAGE)).unwrap_or(u32::MAX);
+        let too_much = || room::no_room(room_at, len as u64);
+        if pages > 1 << (CLASSES - 1) {
+            return Err(too_much());
+        }
+        room::room(room_at, room::RESERVE + len as u64)?;
+        let class = pages.next_power_of_two().trailing_zeros() as usize;
+        let header = self.map.header();
+        header.arena_busy.store(1, SeqCst);
+        let head = header.arena_free[class].load(SeqCst);
+        let page = match head.checked_sub(1).and_then(|page| Some((page, self.word(page)?))) {
+            Some((page, word)) => {
+                header.arena_free[class].store(word.low(), SeqCst);
+                page
+            }
+            None => {
+                let fresh = header.arena_fresh.load(SeqCst);
+                let fits = fresh as u64 + (1 << class) <= u64::from(ARENA_PAGES);
+                if !fits || !self.map.back(BLOCKS_AT + fresh as usize * 8, 8) {
+                    header.arena_busy.store(0, SeqCst);
+                    return Err(too_much());
+                }
+                self.set(fresh, Word::free(class, 0));
+                header.arena_fresh.store(fresh + (1 << class), SeqCst);
+                fresh
+            }
+        };
+        self.set(page, Word::used(class, owner, pages));
+        header.arena_used.fetch_add(pages.into(), SeqCst);
+        header.arena_busy.store(0, SeqCst);
+        let lazy = matches!(owner, Owner::Function(_)) && pages > LAZY;
+        if !lazy && !self.map.back(self.at(page) as usize, pages as usize * PAGE) {
+            self.free(page);
+            return Err(too_much());
+        }
+        Ok(page)
+    }
+
+    fn at(&self, page: u32) -> u64 {
+        arena_at() as u64 + u64::from(page) * PAGE as u64
+    }
+
+    /// Pages of the block that begins at `page`, if one does.
+    pub fn pages(&self, page: u32) -> Option<u32> {
+        let word =
+            self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(SeqCst))?;
+        Some(word.low())
+    }
+
+    /// Whether the block that begins at `page` is `owner`'s.
+    pub fn belongs(&self, page: u32, owner: Owner) -> bool {
+        self.pages(page).is_some() && self.word(page).is_some_and(|w| w.owner() == owner.code())
+    }
+
+    /// Frees the block that begins at `page`; its memory goes back to the system at once, if that can be.
+    pub fn free(&self, page: u32) {
+        let Some(pages) = self.pages(page) else { return };
+        // A hole reads as zeros, so the next owner finds them. Where none can be made the block keeps its memory, without what
+        // was in it; one that cannot be cleared either stays its owner's, who is asked to free it again.
+        let (file, at, len) = (&self.map.file, self.at(page), u64::from(pages) * PAGE as u64);
+        if sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len)).is_err() {
+            return;
+        }
+        let header = self.map.header();
+        let Some(class) = self.word(page).map(Word::class).filter(|c| *c < CLASSES) else { return };
+        header.arena_busy.store(1, SeqCst);
+        self.set(page, Word::free(class, header.arena_free[class].load(SeqCst)));
+        header.arena_free[class].store(page + 1, SeqCst);
+        header.arena_used.fetch_sub(pages.into(), SeqCst);
+        header.arena_busy.store(0, SeqCst);
+    }
+
+    /// Frees all blocks of `owner`; returns how many.
+    pub fn free_all(&self, owner: Owner) -> usize {
+        let mut freed = 0;
+        self.walk(|page, word| {
+            if word.is_used() && word.owner() == owner.code() {
+                self.free(page);
+                freed += 1;
+            }
+        });
+        freed
+    }
+
+    /// Blocks and pages of `owner`.
+    #[cfg(test)]
+    pub fn count(&self, owner: Owner) -> (usize, u64) {
+        let mut sum = (0, 0);
+        self.walk(|_, word| {
+            if word.is_used() && word.owner() == owner.code() {
+                sum = (sum.0 + 1, sum.1 + u64::from(word.low()));
+            }
+        });
+        sum
+    }
+
+    fn walk(&self, mut see: impl FnMut(u32, Word)) {
+        let fresh = self.map.header().arena_fresh.load(SeqCst).min(ARENA_PAGES);
+        let mut page = 0;
+        while page < fresh {
+            let Some(word) = self.word(page) else { break };
+            see(page, word);
+            page += 1 << word.class().min(CLASSES - 1);
+        }
+    }
+
+    /// Builds the free lists and the sum anew.
+    fn rebuild(&self) {
+        let header = self.map.header();
+        header.arena_free.iter().for_each(|head| head.store(0, SeqCst));
+        let mut used = 0;
+        self.walk(|page, word| {
+            let class = word.class().min(CLASSES - 1);
+            if word.is_used() {
+                used += u64::from(word.low());
+            } else {
+                self.set(page, Word::free(class, header.arena_free[class].load(SeqCst)));
+                header.arena_free[class].store(page + 1, SeqCst);
+            }
+        });
+        header.arena_used.store(used, SeqCst);
+        header.arena_busy.store(0, SeqCst);
+    }
+}

@@ -1,0 +1,131 @@
+//! Captures of what goes over a node's wire.
+
+use super::{Node, NodeError, outlets::Held};
+use devmodel::{region::Outlet, wire::Capture};
+use driver::transport::Quiet;
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+    time::{Duration, SystemTime},
+};
+
+/// A capture of all frames on a node's wire, written by a thread of this process until [`finish`](Self::finish). One at a
+/// time on a node. While it runs all frames are put together whole, which costs the programs time.
+pub struct CaptureThread {
+    stop: Arc<AtomicBool>,
+    held: Arc<Held>,
+    lost_before: u32,
+    thread: Option<JoinHandle<io::Result<u64>>>,
+}
+
+/// What a capture holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Frames written.
+    pub frames: u64,
+    /// Frames for which there was no room.
+    pub lost: u32,
+}
+
+impl CaptureThread {
+    /// Starts to write frames to what `open` gives, which is called once no other capture can be under way.
+    pub fn start<W: Write + Send + 'static>(
+        node: &Arc<Node>,
+        open: impl FnOnce() -> io::Result<W>,
+    ) -> Result<Self, NodeError> {
+        let held = Arc::new(Held::new(node, Outlet::Capture)?);
+        let failed = || NodeError::system("start a capture");
+        let to = open().map_err(NodeError::system("open the file of a capture"))?;
+        let file = Capture::new(to, node.adapter().config().link_layer).map_err(failed())?;
+        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, their_stop) = (held.clone(), stop.clone());
+        let builder = std::thread::Builder::new().name("ironverbs-capture".into()).stack_size(512 << 10);
+        let quiet = Quiet::new();
+        let thread = builder.spawn(move || write(&theirs, file, &their_stop));
+        drop(quiet);
+        Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
+    }
+
+    /// Whether the thread has ended by itself: what it writes to takes no more.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Writes what waits, and ends.
+    pub fn finish(mut self) -> io::Result<Captured> {
+        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
+        match self.stop_thread() {
+            Some(Ok(result)) => result.map(|frames| Captured { frames, lost }),
+            _ => Err(io::Error::other("the capture's thread ended early")),
+        }
+    }
+
+    fn stop_thread(&mut self) -> Option<std::thread::Result<io::Result<u64>>> {
+        self.stop.store(true, Release);
+        self.held.core().outlet_filled(Outlet::Capture);
+        self.thread.take().map(JoinHandle::join)
+    }
+}
+
+impl Drop for CaptureThread {
+    fn drop(&mut self) {
+        let _ = self.stop_thread();
+    }
+}
+
+fn write<W: Write>(held: &Held, mut file: Capture<W>, stop: &AtomicBool) -> io::Result<u64> {
+    let core = held.core();
+    let (ring, wake) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).wake);
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let start = since_1970.saturating_sub(Duration::from_nanos(core.now() / 1000));
+    let (mut frame, mut frames) = (Vec::new(), 0);
+    loop {
+        let seen = wake.load(SeqCst);
+        let stopping = stop.load(Acquire);
+        while let Some(left) = ring.pop(&mut frame) {
+            file.write(start + Duration::from_nanos(left.now / 1000), &frame)?;
+            frames += 1;
+        }
+        if stopping {
+            break;
+        }
+        core.sleep_on_outlet(Outlet::Capture, seen, None);
+    }
+    file.into_inner().flush()?;
+    Ok(frames)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::bed::OnNode;
+    use testkit::Scratch;
+
+    #[test]
+    fn a_capture_ends_with_its_frames_written() {
+        let scratch = Scratch::new();
+        let node = scratch.node();
+        let file = scratch.0.join("capture");
+        let capture = CaptureThread::start(&node, || std::fs::File::create(&file)).unwrap();
+        let second: Result<_, NodeError> = CaptureThread::start(&node, || -> io::Result<Vec<u8>> {
+            panic!("one at a time: the first one's file is left alone")
+        });
+        assert!(second.is_err());
+        let core = node.core();
+        let now = core.now();
+        let frames = [vec![2; 60], vec![4; 1000]];
+        core.drive(now, |runner, host| {
+            runner.receive_all(&core.adapter, host, now, frames.iter().map(Vec::as_slice));
+        });
+        let captured = capture.finish().unwrap();
+        assert_eq!((captured.frames, captured.lost), (2, 0));
+        let bytes = std::fs::read(&file).unwrap();
+        assert_eq!(bytes.len(), 24 + 16 + 60 + 16 + 1000);
+        CaptureThread::start(&node, || Ok(Vec::new())).unwrap().finish().unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! What a node's file says is checked before anybody believes it: a file that was damaged is refused with a reason.
+
+use super::{
+    NodeError,
+    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, PARTIES, RegionMemory, file_len},
+    room, sys,
+};
+use crate::devices::MAX_VFS;
+use devmodel::region::{Geometry, Region};
+use std::{
+    fs::OpenOptions,
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::{Arc, atomic::Ordering::*},
+};
+
+/// The file of the node in `dir`, once it is known to be one of this version.
+pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError> {
+    let path = dir.join("adapter");
+    let step = || NodeError::system(format!("open {}", path.display()));
+    let changes = access == Access::Change;
+    // Neither through a link nor waiting for the other end of a pipe: what lies there is a file, or no node.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let options = OpenOptions::new().read(true).write(changes).custom_flags(flags).open(&path);
+    let file = options.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => NodeError::Missing(dir.into()),
+        _ => step()(error),
+    })?;
+    let version = |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
+    let len = file.metadata().map_err(step())?.len();
+    if len != file_len() as u64 {
+        return Err(version(format!("{len} bytes"), format!("{}", file_len())));
+    }
+    // Whoever only looks has no devices to lose.
+    let notice = if changes { room::lost_notice(dir) } else { String::new() };
+    let map = Mapped::new(file, access, notice).map_err(step())?;
+    let magic = map.header().magic.load(Acquire);
+    if magic != MAGIC {
+        return Err(version(format!("layout {magic:#x}"), format!("{MAGIC:#x}")));
+    }
+    check(&map).map_err(|what| NodeError::Damaged { dir: dir.into(), what })?;
+    Ok(Arc::new(map))
+}
+
+/// The adapter in `map`, the file of the node in `dir`.
+#[allow(unsafe_code)]
+pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
+    let (base, len) = map.region();
+    // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
+    let region = unsafe { Region::attach(base, len, Box::new(RegionMemory(map.clone()))) }?;
+    let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });
+    if *region.geometry() != Geometry::NODE {
+        return damaged(format!("geometry: expected {:?}, found {:?}", Geometry::NODE, region.geometry()));
+    }
+    found(map, &region).map_or(Ok(region), damaged)
+}
+
+/// What is wrong with a node that may have changed since it was opened.
+pub fn found(map: &Mapped, region: &Region) -> Option<String> {
+    let present = || 0..=map.header().vfs.load(Acquire) as u8;
+    let magic = map.header().magic.load(Acquire);
+    let lost = (magic != MAGIC).then(|| format!("layout: expected {MAGIC:#x}, found {magic:#x}"));
+    lost.or_else(|| check(map).err()).or_else(|| present().find_map(|fid| region.damage(fid)))
+}
+
+/// Whoever works on a node that is not what it says may find anything, and panic: that is an error as any other, and
+/// what it held is free by then.
+pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    let what = || "its tables contradict each other".to_owned();
+    result.unwrap_or_else(|_| Err(NodeError::Damaged { dir: dir.into(), what: what() }))
+}
+
+/// What is wrong with the words before the region: expected and found.
+fn check(map: &Mapped) -> Result<(), String> {
+    let header = map.header();
+    let (begun, now) = (header.epoch.load(Relaxed), sys::monotonic_ns());
+    if begun > now {
+        return Err(format!("when it was made: expected {now} ns at most by this clock, found {begun}"));
+    }
+    within("virtual functions", header.vfs.load(Acquire), MAX_VFS.into())?;
+    within("pages of the arena", header.arena_fresh.load(Acquire), ARENA_PAGES)?;
+    let used = u32::try_from(header.arena_used.load(Acquire)).unwrap_or(u32::MAX);
+    within("pages of the arena in use", used, ARENA_PAGES)?;
+    let [profile, timeout, _, sealed, budget, link_layer, node_id, ..] =
+        header.behaviour.each_ref().map(|word| word.load(Relaxed));
+    within("profile", profile, 1)?;
+    within("least acknowledgement timeout", timeout, 31)?;
+    within("sealed frames", sealed, 1)?;
+    within("link layer", link_layer, 1)?;
+    within("node id", node_id, u16::MAX.into())?;
+    if header.taken.has(0) {
+        return Err("places of programs: expected from 1 on, found 0 taken".into());
+    }
+    if budget == 0 {
+        return Err("work of a call: expected more than 0, found 0".into());
+    }
+    for function in map.functions() {
+        within("server of a function", function.server.load(Relaxed), PARTIES as u32 - 1)?;
+        within("bits of a network", function.prefix.load(Relaxed), 128)?;
+    }
+    let free = header.arena_free.iter().map(|head| head.load(Acquire));
+    free.take(CLASSES).try_for_each(|head| within("free block of the arena", head, ARENA_PAGES))
+}
+
+fn within(what: &str, found: u32, most: u32) -> Result<(), String> {
+    if found <= most { Ok(()) } else { Err(format!("{what}: expected {most} at most, found {found}")) }
+}

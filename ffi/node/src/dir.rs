@@ -1,0 +1,224 @@
+//! Where a node lives: the default directory of a user, and the checks before one is used.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::{NodeError, sys};
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// A directory that cannot be a node's.
+#[derive(Debug, thiserror::Error)]
+#[error("node directory {dir}: {why}")]
+pub struct DirError {
+    /// As the user named it.
+    pub dir: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The node directory of the calling user when none is named: in the runtime directory of the login, else in
+/// `/dev/shm`, else in `/tmp`; the first that lies in memory.
+pub fn default_dir() -> PathBuf {
+    let uid = sys::euid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let login = PathBuf::from(format!("/run/user/{uid}"));
+    for dir in runtime.into_iter().chain([login]) {
+        if dir.is_absolute() && in_memory(&dir) && owner(&dir) == Some(uid) {
+            return dir.join("ironverbs");
+        }
+    }
+    let shm = Path::new("/dev/shm");
+    let base = if in_memory(shm) { shm } else { Path::new("/tmp") };
+    base.join(format!("ironverbs-{uid}"))
+}
+
+/// Makes `dir` ready to hold a node: created with mode 0700 when missing, refused when it is someone else's, open to
+/// others' writes or not a directory. Returns its absolute path with links resolved.
+pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
+    let shown = || dir.display().to_string();
+    if dir.as_os_str().is_empty() {
+        return Err(DirError { dir: shown(), why: "the name is empty".into() });
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(DirError { dir: shown(), why: format!("cannot create it: {e}") }),
+    }
+    check(dir)?;
+    let full = fs::canonicalize(dir).map_err(|e| DirError { dir: shown(), why: e.to_string() })?;
+    check(&full)?;
+    // It stands in one line of the text file by which the provider finds its node, and in RDMAV_DRIVERS.
+    let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
+    if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
+        let why =
+            format!("{:?} is not a path libibverbs' lists of drivers can hold: no blanks, ':' or ';'", full);
+        return Err(DirError { dir: shown(), why });
+    }
+    Ok(full)
+}
+
+/// Refuses a directory that is not the caller's own; an existing one is not changed.
+pub fn check(dir: &Path) -> Result<(), DirError> {
+    let refuse = |why: String| DirError { dir: dir.display().to_string(), why };
+    let uid = sys::euid();
+    // A name in a directory that all can write to may be a link that somebody else laid to a directory of ours. Without
+    // a slash behind it, which would follow the link.
+    let name: PathBuf = dir.components().collect();
+    let link = fs::symlink_metadata(&name).map_err(|e| refuse(e.to_string()))?;
+    if link.is_symlink() && link.uid() != uid {
+        return Err(refuse(format!("it is a symbolic link of uid {}, you are uid {uid}", link.uid())));
+    }
+    let meta = fs::metadata(dir).map_err(|e| refuse(e.to_string()))?;
+    if !meta.is_dir() {
+        return Err(refuse("it is not a directory".into()));
+    }
+    if meta.uid() != uid {
+        return Err(refuse(format!("it is owned by uid {}, you are uid {uid}", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(refuse(format!(
+            "mode {:04o} lets others write to it, expected 0700",
+            meta.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}
+
+/// Makes `dir` ready to hold a node as [`claim`] does, if it lies in memory; returns its absolute path.
+pub(crate) fn claim_in_memory(dir: &Path) -> Result<PathBuf, NodeError> {
+    let full = claim(dir)?;
+    match in_memory(&full) {
+        true => Ok(full),
+        false => {
+            let why = "it lies on a disk, expected a file system in memory such as /dev/shm".into();
+            Err(DirError { dir: full.display().to_string(), why }.into())
+        }
+    }
+}
+
+/// The absolute path of an existing node directory of the caller.
+pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
+    match fs::canonicalize(dir) {
+        Ok(full) => {
+            // Under the name it was called by, which may be a link, and as what that leads to.
+            check(dir)?;
+            check(&full)?;
+            Ok(full)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(NodeError::Missing(dir.into())),
+        Err(e) => Err(DirError { dir: dir.display().to_string(), why: e.to_string() }.into()),
+    }
+}
+
+/// True when the file system of `path` keeps its files in memory, which a region shared by processes needs.
+pub fn in_memory(path: &Path) -> bool {
+    statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
+}
+
+/// Bytes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All.
+    pub total: u64,
+    /// Free to the caller.
+    pub free: u64,
+}
+
+/// The space of the file system of `path`. `None`: it has no limit, or says nothing of it.
+pub fn space(path: &Path) -> Option<Space> {
+    statfs(path).map(|s| s.space).filter(|space| space.total != 0)
+}
+
+/// Bytes free to the caller in the file system of `path`; `None` as for [`space`].
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    space(path).map(|space| space.free)
+}
+
+fn statfs(path: &Path) -> Option<sys::FileSystem> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    sys::statfs(&path).ok()
+}
+
+fn owner(path: &Path) -> Option<u32> {
+    fs::metadata(path).ok().map(|m| m.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("ironverbs-dir-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_missing_directory_is_created_for_its_owner_only() {
+        let dir = scratch("new");
+        let full = claim(&dir).unwrap();
+        assert_eq!(fs::metadata(&full).unwrap().mode() & 0o777, 0o700);
+        claim(&dir).unwrap();
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_others_can_write_is_refused_in_one_line() {
+        let dir = scratch("open");
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        let said = claim(&dir).unwrap_err().to_string();
+        assert!(said.contains("0777") && !said.contains('\n'), "{said}");
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused_by_name() {
+        let (dir, other) = if sys::euid() == 0 {
+            let dir = scratch("foreign");
+            fs::create_dir(&dir).unwrap();
+            std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+            (dir, 65534)
+        } else {
+            (PathBuf::from("/"), 0)
+        };
+        let said = claim(&dir).unwrap_err().to_string();
+        assert!(said.contains(&format!("owned by uid {other}")), "{said}");
+        if other != 0 {
+            fs::remove_dir(&dir).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_link_that_another_user_laid_is_refused_and_ones_own_is_followed() {
+        let (dir, link) = (scratch("linked"), scratch("link"));
+        let _ = fs::remove_file(&link);
+        claim(&dir).unwrap();
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        assert_eq!(claim(&link).unwrap(), fs::canonicalize(&dir).unwrap());
+        if sys::euid() == 0 {
+            std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+            for name in [link.clone(), link.join("")] {
+                let said = claim(&name).unwrap_err().to_string();
+                assert!(said.contains("symbolic link of uid 65534") && !said.contains('\n'), "{said}");
+            }
+        }
+        fs::remove_file(&link).unwrap();
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_directory_is_refused() {
+        let file = scratch("file");
+        fs::write(&file, "").unwrap();
+        assert!(claim(&file).unwrap_err().to_string().contains("not a directory"));
+        fs::remove_file(&file).unwrap();
+    }
+}

@@ -1,0 +1,160 @@
+//! The jail of a server. `ironverbs serve` reads what hostile guests and links send, so each of its threads gives up what it does not
+//! need before it reads anything of theirs: a fault that they could use has no way to files, programs or the network from there.
+//!
+//! Read in this order: this page (when what is given up), `rules` (which system calls stay), `violation` (what happens at any other),
+//! `privileges`, `asker` (what a thread that opens no files still has to know about other processes).
+//!
+//! A filter holds for the thread that installs it. The threads of a server are started one after the other while it opens its node and
+//! makes its sockets, so each begins with [`enter`], and the main thread enters last, when it has seen that all others did. In
+//! programs, which have no jail, [`enter`] does nothing.
+
+mod asker;
+mod privileges;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod violation;
+
+use super::{holder::Holder, sys};
+use std::{
+    fmt, fs, io,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+pub(super) use asker::ask;
+
+/// How long threads that were started may take to enter.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a thread is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Starts the others, waits for a signal, and removes the sockets at the end.
+    Main,
+    /// Serves the client of a vfio-user socket.
+    Client,
+    /// Does what waits: timers, frames left for us, cleaning up after the dead.
+    Parked,
+    /// Carries frames between the node and a link.
+    Link,
+    /// A process of its own: looks at other processes.
+    Asker,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Client => "vfio-user",
+            Self::Parked => "parked",
+            Self::Link => "link",
+            Self::Asker => "asker",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a server needs beyond what every one does. What its links need, crate `link` knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// It copies to and from the memory of programs.
+    pub copies: bool,
+    /// A link finds its peer by the path of a unix socket.
+    pub unix_peer: bool,
+    /// A link connects to unix streams.
+    pub unix_stream: bool,
+    /// A link binds UDP sockets as functions come to have addresses.
+    pub udp: bool,
+}
+
+/// What [`enter`] keeps; empty: there is no jail.
+static BUILT: OnceLock<Needs> = OnceLock::new();
+
+/// A jail that threads enter. Dropping it ends the asker; who is inside stays there.
+pub struct Jail {
+    _asker: asker::Asker,
+}
+
+impl Jail {
+    /// Makes ready for it: closes descriptors that were inherited, and starts the asker.
+    ///
+    /// # Errors
+    /// The kernel has no filters that trap, or there is no process to be had.
+    ///
+    /// # Safety
+    /// There are no other threads yet, and nobody has opened anything but the three standard streams.
+    #[allow(unsafe_code)]
+    pub unsafe fn prepare() -> io::Result<Self> {
+        rules::can_trap()?;
+        // SAFETY: the caller's promise.
+        unsafe { privileges::close_inherited() };
+        violation::watch()?;
+        // SAFETY: the caller's promise.
+        let asker = unsafe { asker::start() }?;
+        Ok(Self { _asker: asker })
+    }
+
+    /// Builds it: threads that are started from now on enter.
+    pub fn build(&self, needs: Needs) {
+        let _ = BUILT.set(needs);
+    }
+
+    /// The calling thread, which is the main one, enters when all others are inside: how many there are then.
+    ///
+    /// # Errors
+    /// A thread is outside, or could not enter.
+    pub fn close(&self) -> io::Result<usize> {
+        let begun = Instant::now();
+        let main = std::process::id();
+        loop {
+            let outside = outside(main)?;
+            match outside.first() {
+                None => break,
+                Some(name) if begun.elapsed() > PATIENCE => {
+                    return Err(io::Error::other(format!("thread {name:?} is outside of it")));
+                }
+                Some(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        let threads = fs::read_dir("/proc/self/task")?.count();
+        let needs = BUILT.get().copied().unwrap_or_default();
+        confine(Role::Main, needs)?;
+        Ok(threads)
+    }
+}
+
+/// The names of threads without a filter, but thread `main`.
+fn outside(main: u32) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for thread in fs::read_dir("/proc/self/task")? {
+        let thread = thread?;
+        // A thread that has ended meanwhile is no matter.
+        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("Seccomp:") != Some("2") && field("Pid:") != Some(&main.to_string()) {
+            names.push(field("Name:").unwrap_or_default().into());
+        }
+    }
+    Ok(names)
+}
+
+/// The calling thread, which is there for `role`, gives up what it does not need, if this process has a jail.
+pub fn enter(role: Role) {
+    let Some(needs) = BUILT.get() else { return };
+    if let Err(error) = confine(role, *needs) {
+        // `close` finds the thread outside, and the server ends.
+        eprintln!("ironverbs: the {role} thread cannot enter its jail: {error}");
+    }
+}
+
+fn confine(role: Role, needs: Needs) -> io::Result<()> {
+    violation::watch_thread(role);
+    privileges::drop_capabilities(needs)?;
+    rules::install(role, needs, (std::process::id(), sys::thread_id()))
+}

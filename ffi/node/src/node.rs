@@ -1,0 +1,419 @@
+//! A node: made, opened, looked at, reset.
+
+use super::{
+    NodeError, NodeStatus, NodeTransport,
+    arena::{Arena, Owner},
+    core::Core,
+    damage::{attach_region, map_existing, sane},
+    dir,
+    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, PROGRAMS, REGION_AT, RegionMemory, file_len},
+    locks::{LockFile, NodeLock},
+    parked::Parked,
+    party::Me,
+    room, sys, vfs,
+};
+use crate::devices::{DeviceInfo, MAX_VFS};
+use devmodel::{
+    Adapter, Config, LinkLayer, Profile,
+    host::{Abort, Host, Iova, Move, Party, Rid},
+    region::{Geometry, Region},
+    wire::Faults,
+};
+use driver::verbs::{Device, OpenOptions};
+use std::{
+    fs::OpenOptions as FileOptions,
+    hash::{BuildHasher, RandomState},
+    io,
+    net::IpAddr,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
+};
+
+/// How to make a node, or what to expect of one.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Virtual functions. `None`: as many as there are, 8 if the node is new.
+    pub vfs: Option<u8>,
+    /// Programs do not copy to and from each other's memory; each parked thread does it for its own. For hosts that
+    /// forbid such copies, and to test what happens there. Only a new node takes it.
+    pub no_direct_copies: bool,
+    /// Behaviour of the adapter. Only a new node takes it.
+    pub config: Config,
+    /// What the ports speak, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as the node
+    /// has it, or as `config` says if it is new. An error if the node is there with others.
+    pub link_layer: Option<LinkLayer>,
+    /// See `link_layer`.
+    pub node_id: Option<u16>,
+    /// As `link_layer`: [`Config::faults`].
+    pub faults: Option<Faults>,
+}
+
+/// A node, as this process has it: shared by all who open it here.
+pub struct Node {
+    parked: Mutex<Option<Parked>>,
+    pub(super) core: Arc<Core>,
+    file: (u64, u64),
+}
+
+static NODES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
+
+impl Node {
+    /// The node in `dir`, made if there is none.
+    pub fn open_or_create(dir: &Path, options: &NodeOptions) -> Result<Arc<Self>, NodeError> {
+        let dir = dir::claim_in_memory(dir)?;
+        sane(&dir, || Self::open_with(&dir, Some(options)))
+    }
+
+    /// The node in `dir`, which must be there.
+    pub fn open(dir: &Path) -> Result<Arc<Self>, NodeError> {
+        let dir = dir::existing(dir)?;
+        sane(&dir, || Self::open_with(&dir, None))
+    }
+
+    fn open_with(dir: &Path, options: Option<&NodeOptions>) -> Result<Arc<Self>, NodeError> {
+        let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|n| n.strong_count() != 0);
+        let path = dir.join("adapter");
+        if options.is_none() && !path.exists() {
+            return Err(NodeError::Missing(dir.into()));
+        }
+        let locks = LockFile::open(dir)?;
+        let lock = locks.lock()?;
+        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let known = nodes.iter().filter_map(Weak::upgrade).find(|n| Some(n.file) == id && n.core.is_ours());
+        let node = match (known, id, options) {
+            (Some(node), ..) => node,
+            (None, None, None) => return Err(NodeError::Missing(dir.into())),
+            (None, None, Some(options)) => Self::create(dir, options, locks, &lock)?,
+            (None, Some(_), _) => Self::attach(dir, locks, &lock)?,
+        };
+        node.core.reap_locked(&lock);
+        let wanted = node.has_room().and_then(|()| {
+            let Some(options) = options else { return Ok(()) };
+            node.is_as_asked(options)?;
+            options.vfs.map_or(Ok(()), |asked| node.core.want_vfs(asked, &lock))
+        });
+        if wanted.is_ok() && !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
+            nodes.push(Arc::downgrade(&node));
+        }
+        // A node that goes takes the lock: after an error it must be free.
+        drop(lock);
+        wanted.map(|()| node)
+    }
+
+    /// Whether there is a place for us. Those of the dead are free by now.
+    fn has_room(&self) -> Result<(), NodeError> {
+        match self.core.map.header().taken.len() > PROGRAMS {
+            true => Err(NodeError::Full),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the node is what `options` ask for and nobody can change.
+    fn is_as_asked(&self, options: &NodeOptions) -> Result<(), NodeError> {
+        let config = self.core.adapter.config();
+        let differs = |what, asked: String, found: String| {
+            Err(NodeError::Differs { dir: self.core.dir.clone(), what, asked, found })
+        };
+        match (options.link_layer, options.node_id) {
+            (Some(asked), _) if asked != config.link_layer => {
+                differs("link layer", asked.to_string(), config.link_layer.to_string())
+            }
+            (_, Some(asked)) if asked != config.node_id => {
+                differs("node id", asked.to_string(), config.node_id.to_string())
+            }
+            _ => match options.faults {
+                Some(asked) if asked != config.faults => {
+                    differs("faults", asked.to_string(), config.faults.to_string())
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Makes the file under another name, so that nobody ever sees half a node.
+    fn create(
+        dir: &Path,
+        options: &NodeOptions,
+        locks: &'static LockFile,
+        lock: &NodeLock,
+    ) -> Result<Arc<Self>, NodeError> {
+        room::room(dir, room::ROOM_TO_CREATE)?;
+        let (path, half) = (dir.join("adapter"), dir.join("adapter.new"));
+        let _ = std::fs::remove_file(&half);
+        let made = || -> Result<_, NodeError> {
+            let step = || NodeError::system(format!("make {}", half.display()));
+            let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&half);
+            let file = file.map_err(step())?;
+            file.set_len(file_len() as u64).map_err(step())?;
+            let map = Arc::new(Mapped::new(file, Access::Change, room::lost_notice(dir)).map_err(step())?);
+            if !(map.back(0, HEAD_LEN) && map.back(REGION_AT, PAGE)) {
+                return Err(room::no_room(dir, room::ROOM_TO_CREATE));
+            }
+            let id = map.id;
+            let header = map.header();
+            header.epoch.store(sys::monotonic_ns(), Relaxed);
+            header.no_direct.store(options.no_direct_copies.into(), Relaxed);
+            let config = Config {
+                link_layer: options.link_layer.unwrap_or(options.config.link_layer),
+                node_id: options.node_id.unwrap_or(options.config.node_id),
+                faults: options.faults.unwrap_or(options.config.faults),
+                ..options.config
+            };
+            write_behaviour(&map, &config);
+            let me = Me::claim(dir, &map, locks, lock)?;
+            let adapter = power_on(dir, &map, config, me);
+            let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;
+            let core = Arc::new(Core::new(dir.into(), map, adapter, locks, me));
+            core.set_vfs(options.vfs.unwrap_or(vfs::DEFAULT).min(MAX_VFS), lock)?;
+            core.map.header().magic.store(MAGIC, Release);
+            std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
+            Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
+        };
+        made().inspect_err(|_| drop(std::fs::remove_file(&half)))
+    }
+
+    fn attach(dir: &Path, locks: &'static LockFile, lock: &NodeLock) -> Result<Arc<Self>, NodeError> {
+        let map = map_existing(dir, Access::Change)?;
+        let id = map.id;
+        let config = read_behaviour(&map);
+        let region = attach_region(dir, &map)?;
+        let me = Me::claim(dir, &map, locks, lock)?;
+        free_stray_locks(&region, me, (map.header().vfs.load(Acquire) as u8).min(MAX_VFS));
+        let core = Arc::new(Core::new(dir.into(), map, Adapter::attach(region, config), locks, me));
+        Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Its directory, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.core.dir
+    }
+
+    /// Virtual functions enabled.
+    pub fn vfs(&self) -> u8 {
+        self.core.map.header().vfs.load(Acquire) as u8
+    }
+
+    /// The PF or a VF that has `ip` as its chosen address, or, without one, as its address of the loopback network.
+    pub fn device_at(&self, ip: IpAddr) -> Option<DeviceInfo> {
+        self.core.devices().find(|device| device.ip == ip)
+    }
+
+    /// The PF and the VFs enabled, as programs meet them.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        (0..=self.vfs()).map(|fid| self.core.device(fid)).collect()
+    }
+
+    /// Our number among the parties.
+    pub fn party(&self) -> u16 {
+        self.core.me.slot
+    }
+
+    /// The chip, for those who look into it.
+    pub fn adapter(&self) -> &Adapter {
+        &self.core.adapter
+    }
+
+    /// Whether this process copies to and from the memory of the program of `party` itself.
+    pub fn reaches(&self, party: u16) -> bool {
+        self.core.reaches(party)
+    }
+
+    /// Whether this process copies to and from the memory of programs that let it.
+    pub fn copies_directly(&self) -> bool {
+        self.core.copies_directly()
+    }
+
+    /// What is on it. Cleans up after the dead first.
+    pub fn status(&self) -> Result<NodeStatus, NodeError> {
+        self.core.status()
+    }
+
+    /// Starts the parked thread, once.
+    pub(super) fn park(&self) -> Result<(), NodeError> {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if parked.is_none() {
+            *parked = Some(Parked::start(&self.core).map_err(NodeError::system("start the node's thread"))?);
+        }
+        Ok(())
+    }
+
+    /// Removes the node in `dir`. Fails while programs live on it, unless `force`: those go on with what is then theirs
+    /// alone. True if there was one.
+    pub fn reset(dir: &Path, force: bool) -> Result<bool, NodeError> {
+        let dir: PathBuf = match dir::existing(dir) {
+            Err(NodeError::Missing(_)) => return Ok(false),
+            other => other?,
+        };
+        let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        // Held until the lock is free again: dropping the last of one takes it.
+        let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
+        let locks = LockFile::open(&dir)?;
+        let _lock = match locks.lock() {
+            // Who makes the next node does not look at what the holder has.
+            Err(NodeError::Held { .. }) if force => None,
+            other => Some(other?),
+        };
+        let path = dir.join("adapter");
+        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let mut pids = locks.holders();
+        if ours.iter().any(|n| Some(n.file) == id && n.core.is_ours()) {
+            pids.push(std::process::id());
+        }
+        if !pids.is_empty() && !force {
+            return Err(NodeError::Busy { dir, pids });
+        }
+        let _ = std::fs::remove_file(dir.join("adapter.new"));
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(NodeError::system(format!("remove {}", path.display()))(e)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let core = &self.core;
+        if !core.is_ours() {
+            return;
+        }
+        // What of the program's memory is still in the arena must not go with our place.
+        if !core.take_all_back() {
+            return;
+        }
+        // Else our place is found and taken apart when this process has ended.
+        let is_opener = || (0..FUNCTIONS as u8).any(|fid| core.has_open(core.me.slot, fid));
+        if let Some(lock) = core.locks.lock().ok().filter(|_| !is_opener()) {
+            Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
+            core.map.header().taken.remove(core.me.slot);
+            core.locks.end_life(core.me.slot);
+        }
+    }
+}
+
+/// Opens device `iron<fid>` of the node in `dir`.
+pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
+    open_device_of(&Node::open(dir)?, fid)
+}
+
+/// Opens device `iron<fid>` of `node`.
+pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
+    sane(node.dir(), || {
+        let transport = Arc::new(NodeTransport::open(node, fid)?);
+        let gids = node.core.device(fid).gids.to_vec();
+        let options = OpenOptions { gids, ..OpenOptions::default() };
+        Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
+    })
+}
+
+fn write_behaviour(map: &Mapped, config: &Config) {
+    let profile = match config.profile {
+        Profile::Ibta => 0,
+        Profile::Cx5 => 1,
+    };
+    let link_layer = match config.link_layer {
+        LinkLayer::Ethernet => 0,
+        LinkLayer::Infiniband => 1,
+    };
+    let words = [
+        profile,
+        config.min_ack_timeout.into(),
+        config.ack_every,
+        config.sealed.into(),
+        config.budget,
+        link_layer,
+        config.node_id.into(),
+        config.faults.drop,
+        config.faults.duplicate,
+        config.faults.reorder,
+        config.faults.corrupt,
+        config.faults.delay,
+        config.faults.seed,
+    ];
+    map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+}
+
+/// How the adapter behaves, as whoever made the node noted it.
+pub(super) fn read_behaviour(map: &Mapped) -> Config {
+    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, faults @ ..] =
+        map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
+    let [drop, duplicate, reorder, corrupt, delay, seed] = faults;
+    Config {
+        profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
+        min_ack_timeout: timeout as u8,
+        ack_every,
+        sealed: sealed != 0,
+        budget,
+        link_layer: if link_layer == 0 { LinkLayer::Ethernet } else { LinkLayer::Infiniband },
+        node_id: node_id as u16,
+        faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
+    }
+}
+
+#[allow(unsafe_code)]
+fn power_on(dir: &Path, map: &Arc<Mapped>, config: Config, me: Me) -> Result<Adapter, NodeError> {
+    let (base, len) = map.region();
+    // SAFETY: a part of the mapping that nobody else uses, which lives as long as `map`; new, so zero.
+    let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(RegionMemory(map.clone()))) }?;
+    if !(region.back_words() && region.back_function(0, Party(me.slot))) {
+        return Err(room::no_room(dir, room::ROOM_TO_CREATE));
+    }
+    Ok(Adapter::power_on(region, config, &mut Unplugged(Party(me.slot))))
+}
+
+/// Frees locks that name us, who have just come and hold none: they are damage, and we would wait for ourselves.
+fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
+    let me = Party(me.slot);
+    for fid in 0..=vfs {
+        let locks = [region.function_lock(fid), region.ring_lock(fid)];
+        if locks.iter().any(|lock| lock.holder() == Some(me)) {
+            region.free_locks_among(fid..fid + 1, &mut Unplugged(STRANGER), me);
+        }
+    }
+}
+
+/// A party that is on no node.
+const STRANGER: Party = Party(u16::MAX);
+
+/// A machine in which nothing is plugged in, while the chip is switched on and when its locks are looked after: the
+/// party that does it. All others are dead to it.
+struct Unplugged(Party);
+
+impl Host for Unplugged {
+    fn entropy(&mut self) -> [u64; 2] {
+        // Two hashes under keys that the standard library draws from the system.
+        let random = RandomState::new();
+        [0, 1].map(|i: u64| random.hash_one(i))
+    }
+    fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
+        Err(Abort::Source)
+    }
+    fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
+        Err(Abort::Destination)
+    }
+    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
+        Err(Abort::Source)
+    }
+    fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
+    fn party(&self) -> Party {
+        self.0
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        false
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, party: Party) -> bool {
+        party == self.0
+    }
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        std::thread::yield_now();
+        false
+    }
+}

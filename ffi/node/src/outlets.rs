@@ -1,0 +1,121 @@
+//! The outlets of the adapter as parties use them: who takes from one, and how that party is woken.
+
+use super::{NodeError, core::Core, file::OutletSlot, locks::NodeLock, node::Node, party, sys};
+use devmodel::region::{Outlet, OutletRing};
+use std::sync::{Arc, atomic::Ordering::*};
+
+impl Core {
+    /// What the node keeps of an outlet.
+    pub fn outlet(&self, which: Outlet) -> &OutletSlot {
+        &self.map.header().outlets[which as usize]
+    }
+
+    /// The ring of an outlet.
+    pub fn outlet_ring(&self, which: Outlet) -> OutletRing<'_> {
+        OutletRing::of(self.adapter.region(), which)
+    }
+
+    /// The party that takes from an outlet, if one does.
+    pub fn holder(&self, which: Outlet) -> Option<u16> {
+        let opener = self.outlet(which).holder.load(Acquire);
+        let lives =
+            opener == self.me.opener() || opener != 0 && party::is_there(&self.map, self.locks, opener);
+        lives.then(|| party::party_of(opener))
+    }
+
+    /// Something waits in an outlet: its holder's thread wakes.
+    #[inline]
+    pub fn outlet_filled(&self, which: Outlet) {
+        let outlet = self.outlet(which);
+        outlet.wake.fetch_add(1, SeqCst);
+        if outlet.sleeping.load(SeqCst) != 0 && outlet.sleeping.swap(0, SeqCst) != 0 {
+            sys::futex_wake(&outlet.wake);
+        }
+    }
+
+    /// Sleeps until an outlet is filled, somebody calls [`outlet_filled`](Self::outlet_filled), or `until` (ps) has come.
+    /// `seen` is the wake word before the caller last looked at what may wait.
+    pub fn sleep_on_outlet(&self, which: Outlet, seen: u32, until: Option<u64>) {
+        let outlet = self.outlet(which);
+        outlet.sleeping.store(1, SeqCst);
+        if !self.outlet_ring(which).waits() {
+            let nanos = until.map(|until| until.saturating_sub(self.now()) / 1000 + 1);
+            sys::futex_wait(&outlet.wake, seen, nanos);
+        }
+        outlet.sleeping.store(0, SeqCst);
+    }
+
+    /// Party `slot` died: nobody takes from an outlet it held, or fills one.
+    pub fn reap_outlets(&self, slot: u16, lock: &NodeLock) {
+        for which in [Outlet::Uplink, Outlet::Capture] {
+            let held = self.outlet(which).holder.load(Acquire);
+            if held != 0 && party::party_of(held) == slot {
+                self.close_outlet(which, lock);
+            }
+        }
+    }
+
+    fn close_outlet(&self, which: Outlet, lock: &NodeLock) {
+        self.outlet_ring(which).open(false);
+        if which == Outlet::Uplink {
+            self.forget_neighbours(lock);
+        }
+        self.outlet(which).holder.store(0, Release);
+    }
+}
+
+/// The right to take from an outlet, which is open as long as this lives.
+pub struct Held {
+    node: Arc<Node>,
+    which: Outlet,
+}
+
+impl Held {
+    /// Opens the outlet `which` of `node`, if nobody else has.
+    pub fn new(node: &Arc<Node>, which: Outlet) -> Result<Self, NodeError> {
+        let core = node.core();
+        let lock = core.locks.lock()?;
+        core.reap_locked(&lock);
+        if let Some(slot) = core.holder(which) {
+            return Err(NodeError::OutletHeld {
+                what: name(which),
+                dir: core.dir.clone(),
+                pid: core.pid(slot),
+            });
+        }
+        core.make_room_for_outlet(which)?;
+        core.outlet(which).holder.store(core.me.opener(), Release);
+        core.outlet_ring(which).open(true);
+        Ok(Self { node: node.clone(), which })
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Its core.
+    pub fn core(&self) -> &Core {
+        self.node.core()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let core = self.node.core();
+        if !core.is_ours() {
+            return;
+        }
+        match core.locks.lock() {
+            Ok(lock) => core.close_outlet(self.which, &lock),
+            Err(error) => tracing::warn!(%error, "an outlet stays open until this process ends"),
+        }
+    }
+}
+
+fn name(which: Outlet) -> &'static str {
+    match which {
+        Outlet::Uplink => "uplink",
+        Outlet::Capture => "capture",
+    }
+}

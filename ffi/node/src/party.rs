@@ -1,0 +1,153 @@
+//! Parties: the programs on a node, and whether they live.
+
+use super::{
+    NodeError,
+    file::{Mapped, PAGE, PARTY_BITS, PartySlot},
+    locks::{LockFile, NodeLock},
+    room, sys,
+};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::*},
+    },
+};
+
+/// A number that others read out of our memory to find out whether they reach it.
+static PROBE: AtomicU64 = AtomicU64::new(0);
+
+/// What tells this process from all others on the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    pid: u32,
+    namespace: u64,
+    started: u64,
+}
+
+impl Identity {
+    fn ours() -> Self {
+        static OURS: OnceLock<Identity> = OnceLock::new();
+        let read = || {
+            let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+            // Field 22, counted from behind the name, which may hold anything.
+            let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            Self {
+                pid: std::process::id(),
+                namespace: std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino()),
+                started: rest.split_whitespace().nth(19).and_then(|f| f.parse().ok()).unwrap_or(0),
+            }
+        };
+        let known = *OURS.get_or_init(read);
+        // A child of a fork is somebody else.
+        if known.pid == std::process::id() { known } else { read() }
+    }
+
+    fn of(slot: &PartySlot) -> Self {
+        Self {
+            pid: slot.pid.load(Acquire),
+            namespace: slot.pid_namespace.load(Acquire),
+            started: slot.started.load(Acquire),
+        }
+    }
+}
+
+/// Our place among the parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Me {
+    /// Number, from 1 on.
+    pub slot: u16,
+    /// How often the place was taken before us, and by us.
+    pub generation: u32,
+}
+
+impl Me {
+    /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::file::PROGRAMS) stay, once it
+    /// has cleaned up after the dead, for which it needs a place.
+    pub fn claim(
+        dir: &Path,
+        map: &Mapped,
+        locks: &'static LockFile,
+        _lock: &NodeLock,
+    ) -> Result<Self, NodeError> {
+        let taken = &map.header().taken;
+        for slot in taken.free() {
+            if !locks.begin_life(slot)? {
+                continue;
+            }
+            if !map.back_party(slot) {
+                locks.end_life(slot);
+                return Err(room::no_room(dir, PAGE as u64));
+            }
+            let place = map.party(slot);
+            let generation = (place.generation.load(Relaxed).wrapping_add(1) & GENERATIONS).max(1);
+            let us = Identity::ours();
+            let probe = PROBE.as_ptr() as u64;
+            let random =
+                std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), (us.pid, us.started));
+            let _ = PROBE.compare_exchange(0, random | 1, AcqRel, Acquire);
+            place.generation.store(generation, Relaxed);
+            place.pid.store(us.pid, Relaxed);
+            place.pid_namespace.store(us.namespace, Relaxed);
+            place.started.store(us.started, Relaxed);
+            place.probe.store(probe, Relaxed);
+            place.token.store(PROBE.load(Acquire), Relaxed);
+            place.sleeping.store(0, Relaxed);
+            place.deadline.store(0, Relaxed);
+            place.wakes.store(0, Relaxed);
+            place.ticks.store(0, Relaxed);
+            place.functions.iter().for_each(|word| word.store(0, Relaxed));
+            map.life(slot).store(0, Relaxed);
+            taken.insert(slot);
+            return Ok(Self { slot, generation });
+        }
+        Err(NodeError::Full)
+    }
+
+    /// Who we are to the other openers: never used again.
+    pub fn opener(self) -> u32 {
+        opener(self.slot, self.generation)
+    }
+}
+
+/// Numbers that tell those who had one place from each other.
+const GENERATIONS: u32 = u32::MAX >> PARTY_BITS;
+
+/// The id of an opener.
+pub fn opener(slot: u16, generation: u32) -> u32 {
+    generation << PARTY_BITS | u32::from(slot)
+}
+
+/// The party that an opener's id names.
+pub fn party_of(opener: u32) -> u16 {
+    (opener & !(u32::MAX << PARTY_BITS)) as u16
+}
+
+/// Whether the opener of that id is on the node: its party lives, and nobody has had its place since.
+pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
+    let slot = party_of(id);
+    map.header().taken.has(slot)
+        && opener(slot, map.party(slot).generation.load(Acquire)) == id
+        && lives(map, locks, slot)
+}
+
+/// Whether the party in `slot` lives. A place that nobody took has no life.
+pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
+    if slot == 0 || !map.header().taken.has(slot) {
+        return false;
+    }
+    // Record locks do not tell us of our own, nor of another copy of this code in our process.
+    locks.holder(slot).is_some() || Identity::of(map.party(slot)) == Identity::ours()
+}
+
+/// Whether the memory of the process in `slot` can be copied to and from. `None`: it is gone, or about to.
+pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<bool> {
+    let place = map.party(slot);
+    match sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) {
+        Ok(word) => Some(word == place.token.load(Acquire)),
+        // Its memory goes before its locks. A holder that we see has this very pid for us; one that is hidden has not.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) && locks.holder(slot) != Some(0) => None,
+        Err(_) => Some(false),
+    }
+}

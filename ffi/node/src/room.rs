@@ -1,0 +1,93 @@
+//! Room in shared memory: what is asked for ahead, so that a file system that is full shows itself in an error.
+//!
+//! The node's file is sparse. A page that is touched without memory behind it ends no program (`file::Mapped`), but it costs the
+//! program its devices; so what every use of a function touches is asked for when the function is opened, and the model asks for
+//! rows and payloads as they come into use (`devmodel::region::Memory`).
+
+use super::{NodeError, core::Core, dir};
+use devmodel::{host::Party, region::Outlet};
+use std::path::Path;
+
+/// What must be free in the file system for a node to be made.
+pub const ROOM_TO_CREATE: u64 = 16 << 20;
+/// What must stay free when a function is opened or a driver asks for memory: for what gets its pages when it is first touched, and
+/// for the tables of those who have a function open already.
+pub const RESERVE: u64 = 4 << 20;
+
+/// What a function with one program takes, about: registers, receive ring, a journal.
+const FUNCTION: u64 = 192 << 10;
+/// Lending leaves so much free, as a part of the file system, and at least and at most.
+const KEPT_PART: u64 = 4;
+const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
+
+impl Core {
+    /// Sees to it that there is room for what every use of function `fid` by this program touches.
+    pub fn make_room_for(&self, fid: u8) -> Result<(), NodeError> {
+        let (region, me) = (self.adapter.region(), Party(self.me.slot));
+        // All functions have dealings with the PF.
+        match region.back_function(fid, me) && region.back_journal(0, me) {
+            true => Ok(()),
+            false => Err(no_room(&self.dir, FUNCTION)),
+        }
+    }
+
+    /// Sees to it that there is room for all that waits in an outlet.
+    pub fn make_room_for_outlet(&self, which: Outlet) -> Result<(), NodeError> {
+        let need = self.adapter.region().back_outlet(which);
+        need.map_err(|len| no_room(&self.dir, len as u64))
+    }
+
+    /// Whether the file system has room enough for the queues of all programs when `len` bytes of this one's memory have moved there.
+    pub fn leaves_room(&self, len: u64) -> bool {
+        dir::space(&self.dir).is_none_or(|space| leaves_enough(space, len))
+    }
+}
+
+/// Whether `len` bytes more leave enough of a file system for queues.
+fn leaves_enough(space: dir::Space, len: u64) -> bool {
+    let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
+    space.free.checked_sub(len).is_some_and(|left| left >= kept)
+}
+
+/// Fails unless `need` bytes are free where `at` is.
+pub fn room(at: &Path, need: u64) -> Result<(), NodeError> {
+    match dir::free_bytes(at) {
+        Some(free) if free < need => Err(no_room(at, need)),
+        _ => Ok(()),
+    }
+}
+
+/// The error for who needed `need` bytes where `at` is and did not get them.
+pub fn no_room(at: &Path, need: u64) -> NodeError {
+    let free = dir::free_bytes(at).unwrap_or(0);
+    NodeError::NoRoom { dir: at.into(), need: need >> 10, free: free >> 10 }
+}
+
+/// What a program says that lost a page of the node in `at`.
+pub fn lost_notice(at: &Path) -> String {
+    format!(
+        "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",
+        at.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lending_leaves_room_for_queues() {
+        let mib = 1 << 20;
+        let most = |total: u64, free: u64| {
+            (0..=free)
+                .step_by(mib as usize)
+                .take_while(|len| leaves_enough(dir::Space { total, free }, *len))
+                .last()
+        };
+        assert_eq!(most(24 * mib, 22 * mib), Some(6 * mib));
+        assert_eq!(most(64 * mib, 60 * mib), Some(44 * mib));
+        assert_eq!(most(64 * mib, 15 * mib), None);
+        assert_eq!(most(512 * mib, 500 * mib), Some(372 * mib));
+        assert_eq!(most(32 << 30, 300 * mib), Some(44 * mib));
+    }
+}

@@ -1,0 +1,434 @@
+//! The system calls of the runtime that the standard library lacks, each made safe where it can be.
+#![allow(unsafe_code)]
+
+use super::dir::Space;
+use std::{
+    ffi::CStr,
+    fs::File,
+    io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicU32, Ordering::SeqCst, fence},
+};
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Effective user id.
+pub fn euid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A file system.
+pub struct FileSystem {
+    /// Its magic number.
+    pub kind: i64,
+    /// Its bytes.
+    pub space: Space,
+}
+
+/// The file system of `path`.
+pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
+    let mut out = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills `out` whenever it returns 0, and only then it is read.
+    unsafe {
+        done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
+        let out = out.assume_init();
+        let bytes = |blocks| blocks * out.f_bsize.unsigned_abs();
+        let space = Space { total: bytes(out.f_blocks), free: bytes(out.f_bavail) };
+        Ok(FileSystem { kind: out.f_type, space })
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    let mut t = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: `t` is written; this clock always exists.
+    let t = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, t.as_mut_ptr());
+        t.assume_init()
+    };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Maps `len` bytes of `file` for all who map it, to be written too if `write`.
+pub fn map_shared(file: &File, len: usize, write: bool) -> io::Result<NonNull<u8>> {
+    let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    // SAFETY: a new mapping at a place the kernel chooses.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            protection,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: our own fresh mapping; a core dump has no use for a sparse file of this size.
+    unsafe { libc::madvise(at, len, libc::MADV_DONTDUMP) };
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// # Safety
+/// `at` and `len` are a mapping that nobody uses any more.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(at.as_ptr().cast(), len) };
+}
+
+/// Gives `file` memory for a range, so that touching it cannot fail.
+pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, len as i64) })
+}
+
+/// Gives a range of `file` back; it reads as zeros.
+pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
+}
+
+/// Overwrites a range of `file` with zeros. What of it has no memory gets none.
+pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+    let seek = |from: u64, what: libc::c_int| {
+        // SAFETY: moves the offset of an open descriptor, which nobody reads or writes by.
+        let to = unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
+        u64::try_from(to).map_err(|_| io::Error::last_os_error())
+    };
+    let end = offset.saturating_add(len);
+    let mut at = offset;
+    while at < end {
+        at = match seek(at, libc::SEEK_DATA) {
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
+            data => data?,
+        };
+        let stop = seek(at, libc::SEEK_HOLE)?.min(end);
+        while at < stop {
+            let now = ZEROS.len().min((stop - at) as usize);
+            file.write_all_at(&ZEROS[..now], at)?;
+            at += now as u64;
+        }
+    }
+    Ok(())
+}
+
+fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
+    // SAFETY: a plain structure of integers.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte.into();
+    lock.l_len = 1;
+    lock
+}
+
+/// Locks one byte of `file` for this process. False: another process has it.
+pub fn lock_byte(file: &File, byte: u16) -> io::Result<bool> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    loop {
+        // SAFETY: the structure lives across the call.
+        match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
+            Ok(()) => return Ok(true),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
+                _ => return Err(e),
+            },
+        }
+    }
+}
+
+/// Releases a byte.
+pub fn unlock_byte(file: &File, byte: u16) {
+    let mut lock = byte_lock(libc::F_UNLCK, byte);
+    // SAFETY: the structure lives across the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
+}
+
+/// Whether another process holds the byte: its pid as we see it (0: hidden by a PID namespace).
+pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    // SAFETY: the structure lives across the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+    // An error is no proof of death.
+    (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
+}
+
+fn range_lock(kind: libc::c_int, (start, len): (i64, i64)) -> libc::flock {
+    let mut lock = byte_lock(kind, 0);
+    (lock.l_start, lock.l_len) = (start, len);
+    lock
+}
+
+/// Locks `(start, length)` of `file` for this process, alone or together with others. False: another process has some of it.
+pub fn lock_range(file: &File, range: (i64, i64), alone: bool) -> io::Result<bool> {
+    let mut lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
+    // SAFETY: the structure lives across the call.
+    match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
+        Ok(()) => Ok(true),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Releases `(start, length)`.
+pub fn unlock_range(file: &File, range: (i64, i64)) {
+    let mut lock = range_lock(libc::F_UNLCK, range);
+    // SAFETY: the structure lives across the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
+}
+
+/// The process that holds any of `(start, length)`, if another one does; 0 for one whose number is not to be seen.
+pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
+    let mut lock = range_lock(libc::F_WRLCK, range);
+    // SAFETY: the structure lives across the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+    let held = asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short;
+    held.then(|| u32::try_from(lock.l_pid).unwrap_or(0))
+}
+
+/// What `body` says in a forked child, which must do little more than a system call.
+#[cfg(test)]
+pub fn in_child(body: impl FnOnce() -> bool) -> bool {
+    let mut status = -1;
+    // SAFETY: the child leaves without running anything of ours; the parent waits for it alone.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(libc::c_int::from(body()));
+        }
+        libc::waitpid(child, &raw mut status, 0);
+    }
+    libc::WEXITSTATUS(status) == 1
+}
+
+/// Sleeps while `word` is `value`, at most `nanos`. True: woken (or the value had changed already).
+pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
+    let time = nanos.map(|n| libc::timespec {
+        tv_sec: (n / 1_000_000_000) as libc::time_t,
+        tv_nsec: (n % 1_000_000_000) as libc::c_long,
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the word lives; not private, for others map it too.
+    let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time) };
+    result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Wakes whoever sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word lives.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// Set in a word of [`Life`] when its thread has died (FUTEX_OWNER_DIED).
+pub const DIED: u32 = 0x4000_0000;
+
+/// A word in which the kernel notes the death of the calling thread, however it dies: set_robust_list(2).
+pub struct Life<'a> {
+    word: &'a AtomicU32,
+    list: Box<RobustList>,
+    /// The list the C library keeps for this thread.
+    before: (*mut libc::c_void, usize),
+}
+
+/// `struct robust_list_head` of `linux/futex.h`, and its one entry, whose word lies `offset` bytes behind it.
+#[repr(C)]
+struct RobustList {
+    first: *const *const libc::c_void,
+    offset: isize,
+    pending: *const libc::c_void,
+    entry: *const libc::c_void,
+}
+
+impl<'a> Life<'a> {
+    /// Notes the thread's id in `word`. An error: the kernel does not take note of deaths.
+    pub fn begin(word: &'a AtomicU32) -> io::Result<Self> {
+        let mut before = (ptr::null_mut::<libc::c_void>(), 0usize);
+        let mut list =
+            Box::new(RobustList { first: ptr::null(), offset: 0, pending: ptr::null(), entry: ptr::null() });
+        list.first = &raw const list.entry;
+        list.entry = (&raw const list.first).cast();
+        list.offset = word.as_ptr() as isize - list.first as isize;
+        // SAFETY: the list lives, and stays where it is, until it is taken back in `drop`; so does the word.
+        unsafe {
+            let len = size_of::<[usize; 3]>();
+            word.store(thread_id(), SeqCst);
+            let got = libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1);
+            if got != 0 || libc::syscall(libc::SYS_set_robust_list, &raw const *list, len) != 0 {
+                word.store(0, SeqCst);
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { word, list, before })
+    }
+}
+
+impl Drop for Life<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the list as it was; ours is not looked at from here on.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
+        debug_assert_eq!(self.list.entry, (&raw const self.list.first).cast());
+        self.word.store(0, SeqCst);
+    }
+}
+
+/// The kernel's number for the calling thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// An eventfd that counts.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: takes no memory.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    done(fd)?;
+    // SAFETY: a new descriptor that is ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds one to an eventfd.
+pub fn signal(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// One range of memory of some process.
+pub type Piece = libc::iovec;
+
+/// Bytes copied from `remote` of process `pid` to `local`.
+/// # Safety
+/// `local` names memory of ours that may be written.
+pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
+    // SAFETY: the caller's promise; the kernel checks the other side.
+    let got = unsafe {
+        libc::process_vm_readv(
+            pid as libc::pid_t,
+            local.as_ptr(),
+            local.len() as libc::c_ulong,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Bytes copied from `local` to `remote` of process `pid`.
+/// # Safety
+/// `local` names memory of ours that may be read.
+pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
+    // SAFETY: the caller's promise; the kernel checks the other side.
+    let got = unsafe {
+        libc::process_vm_writev(
+            pid as libc::pid_t,
+            local.as_ptr(),
+            local.len() as libc::c_ulong,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Lets any process of this user reach our memory, where the host's Yama module would want to be asked.
+pub fn allow_copies() {
+    // SAFETY: changes a kernel-side attribute of this process; fails where there is no Yama.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}
+
+/// Brings the pages of a range into memory, to be written if `write`. The errno says what is wrong with it.
+/// # Safety
+/// The range is not otherwise constrained; the call only faults pages in.
+pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    loop {
+        // SAFETY: faulting pages in changes no contents.
+        match done(unsafe { libc::madvise(at.cast(), len, advice) }) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Calls `f` in every child of a fork of this process.
+pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
+    // SAFETY: a function without preconditions.
+    unsafe { libc::pthread_atfork(None, None, Some(f)) };
+}
+
+/// From `linux/membarrier.h`: a memory barrier in every thread that runs now, of all processes that registered.
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+/// Lets [`barrier_everywhere`] of this and other processes reach the threads of this one. False: the kernel has no such call.
+pub fn accept_barriers() -> bool {
+    // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
+    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 }
+}
+
+/// A full memory barrier in every thread of a program that has a node open. False: the kernel has no such call.
+pub fn barrier_everywhere() -> bool {
+    fence(SeqCst);
+    // SAFETY: takes no memory.
+    unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
+}
+
+/// Gives the processor to whoever waits for it.
+pub fn yield_now() {
+    // SAFETY: takes nothing.
+    unsafe { libc::sched_yield() };
+}
+
+/// Sleeps for `nanos`, and not for the 50 us longer that the kernel's timers are usually slack for.
+pub fn nap(nanos: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
+    // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. Who is
+    // interrupted has slept.
+    unsafe {
+        let slack = libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
+        libc::nanosleep(&raw const time, ptr::null_mut());
+        if slack > 0 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, slack as libc::c_ulong, 0, 0, 0);
+        }
+    }
+}
+
+/// How often the kernel took the processor from the calling thread.
+pub fn involuntary_switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: written by the call; zeros are an answer too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw.unsigned_abs()
+}
+
+/// The eight bytes at `at` of process `pid`, if it lets us read them.
+pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
+    let mut word = 0u64;
+    let local = [Piece { iov_base: (&raw mut word).cast(), iov_len: 8 }];
+    let remote = [Piece { iov_base: at as *mut libc::c_void, iov_len: 8 }];
+    // SAFETY: `word` is ours.
+    match unsafe { read_process(pid, &local, &remote) }? {
+        8 => Ok(word),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}

@@ -1,0 +1,119 @@
+//! Nodes of a test, and other processes on them.
+#![allow(unsafe_code)]
+
+use crate::{Node, NodeOptions};
+use std::{
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+pub use testkit::{Other, Scratch, listen, say, until_killed};
+
+/// The node in a test's directory.
+pub trait OnNode {
+    /// One of three VFs.
+    fn node(&self) -> Arc<Node> {
+        self.node_with(&NodeOptions { vfs: Some(3), ..NodeOptions::default() })
+    }
+
+    /// One like this.
+    fn node_with(&self, options: &NodeOptions) -> Arc<Node>;
+}
+
+impl OnNode for Scratch {
+    fn node_with(&self, options: &NodeOptions) -> Arc<Node> {
+        Node::open_or_create(&self.0, options).unwrap()
+    }
+}
+
+/// What starts this binary in `role`, as [`other_process`] has it.
+pub fn command(scratch: &Scratch, role: &str) -> Command {
+    Other::command("tests::bed::other_process", role, &scratch.0)
+}
+
+/// Starts this binary in `role`.
+pub fn start(scratch: &Scratch, role: &str) -> Other {
+    Other::start(&mut command(scratch, role))
+}
+
+/// Not a test of its own: what the other processes run.
+#[test]
+fn other_process() {
+    let Some((role, dir)) = testkit::role() else { return };
+    match role.as_str() {
+        "arena" => super::death::leaves_blocks_behind(&dir),
+        "function-lock" => super::death::dies_with_a_function(&dir),
+        "node-lock" => super::death::dies_with_the_node(&dir),
+        "memory" => super::copies::lends_memory(&dir),
+        "lend" => super::lend::lends(&dir),
+        "interrupt" => super::copies::waits_for_an_interrupt(&dir),
+        "verbs" => super::verbs::serves(&dir, 2),
+        "verbs-1" => super::verbs::serves(&dir, 1),
+        "open" => super::node::opens(&dir),
+        "crowd" => super::crowd::opens(&dir),
+        "refused" => super::crowd::is_refused(&dir),
+        "openers" => super::crowd::opens_many(&dir),
+        "holds-lock" => super::damage::holds_the_lock(&dir),
+        "holds-function" => super::damage::holds_a_function(&dir),
+        "visit" => super::damage::visits(&dir),
+        "stay" => super::damage::stays(&dir),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Waits until `done`, at most five seconds.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{what}: not within 5 s");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whole pages of private memory.
+pub struct Pages {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    pub fn new(count: usize) -> Self {
+        let len = count * 4096;
+        // SAFETY: a new private mapping.
+        let base = unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED);
+        Self { base: base.cast(), len }
+    }
+
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: our own mapping; tests do not look while others write.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
+    }
+
+    /// Takes the pages from `first` on away.
+    pub fn cut(&mut self, first: usize) {
+        // SAFETY: our own mapping, from here on shorter.
+        unsafe { libc::munmap(self.base.add(first * 4096).cast(), self.len - first * 4096) };
+        self.len = first * 4096;
+    }
+
+    /// Makes the pages read-only.
+    pub fn protect(&self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_READ) };
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}

@@ -1,0 +1,233 @@
+//! Hundreds of programs on one node: living, and killed.
+#![allow(unsafe_code)]
+
+use super::bed::{OnNode, Other, Scratch, eventually, listen, say, start, until_killed};
+use crate::{NodeTransport, Observer, file::PROGRAMS, node::Node, open_device};
+use driver::{
+    Cq, Device, Event, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
+};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Opens a function, and ends when its parent does.
+pub fn opens(dir: &Path) {
+    let node = Node::open(dir).unwrap();
+    let _transport = NodeTransport::open(&node, 1).unwrap();
+    say(node.party());
+    until_killed()
+}
+
+/// Says why it could not open the node.
+pub fn is_refused(dir: &Path) {
+    say(Node::open(dir).err().map_or("it was let in".into(), |e| e.to_string()));
+    until_killed()
+}
+
+/// Openers of one function in each of some programs.
+const EACH: usize = 50;
+
+/// Opens one function many times, and has an event of its own at each of them.
+pub fn opens_many(dir: &Path) {
+    let devices: Vec<_> = (0..EACH).map(|_| open_device(dir, 1).unwrap()).collect();
+    say("open");
+    listen();
+    let heard = devices.iter().filter(|device| has_its_event(device)).count();
+    say(heard);
+    listen();
+    drop(devices);
+    say("closed");
+    until_killed()
+}
+
+/// Whether a completion on `device` comes as an event, to it and nobody else.
+fn has_its_event(device: &Arc<Device>) -> bool {
+    let (pd, cq) = (Pd::alloc(device).unwrap(), Cq::create(device, 16, 77).unwrap());
+    let init = QpInit {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        sq_sig_all: false,
+        cookie: 0,
+        ..QpInit::new(Service::Rc, &cq, &cq)
+    };
+    let qp = Qp::create(&pd, &init).unwrap();
+    let to =
+        |qp_state, mask| qp.modify(&QpAttr { qp_state, port_num: 1, ..QpAttr::default() }, mask).unwrap();
+    let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    to(QpState::Init, mask);
+    qp.post_recv([RecvWr { wr_id: 1, sge: &[] }]).unwrap();
+    while device.events().next().is_some() {}
+    cq.arm(false);
+    // What was posted is flushed: a completion.
+    to(QpState::Err, QpAttrMask::STATE);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(20) {
+        // Others listen to the same vector: most interrupts are not for us.
+        device.events().wait(Some(Duration::from_millis(100))).unwrap();
+        while let Some(event) = device.events().next() {
+            if let Event::Cq { cqn, cookie } = event {
+                return (cqn, cookie) == (cq.cqn(), 77);
+            }
+        }
+    }
+    false
+}
+
+/// Takes free places as if programs had died there: nobody holds their locks.
+fn take_places(node: &Node, count: usize) {
+    let core = node.core();
+    let (taken, _lock) = (&core.map.header().taken, core.locks.lock().unwrap());
+    let free: Vec<u16> = taken.free().take(count).collect();
+    assert_eq!(free.len(), count);
+    for slot in free {
+        assert!(core.map.back_party(slot));
+        taken.insert(slot);
+    }
+}
+
+#[test]
+fn a_node_full_of_the_dead_has_room_for_the_living() {
+    const KILLED: usize = 300;
+    let scratch = Scratch::new();
+    drop(scratch.node());
+    let mut all: Vec<Other> = (0..KILLED).map(|_| start(&scratch, "crowd")).collect();
+    all.iter_mut().for_each(|one| _ = one.hear());
+    all.iter_mut().for_each(Other::kill);
+    let observer = Observer::open(&scratch.0).unwrap();
+    let before = observer.status();
+    let dead = before.parties.iter().filter(|party| !party.lives && party.functions == [1]);
+    assert_eq!((dead.count(), before.reaped), (KILLED, 0), "nobody looked for the dead");
+    let node = Node::open(&scratch.0).unwrap();
+    let status = node.status().unwrap();
+    assert_eq!((status.reaped as usize, status.parties.len()), (KILLED, 0));
+    assert_eq!((observer.status().driver_memory, observer.status().functions[1].parties.len()), (0, 0));
+}
+
+#[test]
+fn a_table_whose_places_are_all_the_deads_is_emptied_by_the_next_who_comes() {
+    let scratch = Scratch::new();
+    drop({
+        let node = scratch.node();
+        take_places(&node, PROGRAMS);
+        node
+    });
+    let mut other = start(&scratch, "crowd");
+    other.hear_number();
+    let status = Observer::open(&scratch.0).unwrap().status();
+    assert_eq!((status.reaped as usize, status.parties.len()), (PROGRAMS, 1));
+}
+
+#[test]
+fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    take_places(&node, PROGRAMS - 1);
+    let (locks, party) = (node.core().locks, node.party());
+    let others = || (1..=PROGRAMS as u16).filter(|slot| *slot != party);
+    // SAFETY: the child makes system calls, and ends with its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let all = others().all(|slot| locks.begin_life(slot).unwrap_or(false));
+        // SAFETY: system calls that take no memory; the child shares none with the test that it writes to.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if all {
+                libc::pause();
+            }
+            libc::_exit(1)
+        }
+    }
+    eventually("a child holds all places", || others().all(|slot| locks.holder(slot) == Some(child as u32)));
+    let observer = Observer::open(&scratch.0).unwrap();
+    assert_eq!(observer.status().parties.len(), PROGRAMS, "to look at them takes no place");
+    let said = start(&scratch, "refused").hear();
+    assert_eq!(said, "4096 programs at most run on a node, and that many do");
+    assert_eq!(node.core().map.header().taken.len(), PROGRAMS, "who was refused left nothing");
+    // SAFETY: a child of ours.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(node.core().reap().unwrap(), PROGRAMS - 1);
+}
+
+#[test]
+fn an_empty_table_is_not_looked_through_place_by_place() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let memory = node.status().unwrap().memory;
+    drop(node);
+    let begin = Instant::now();
+    (0..200).for_each(|_| drop(Node::open(&scratch.0).unwrap()));
+    // 4096 questions for a lock take some milliseconds.
+    let each = begin.elapsed() / 200;
+    assert!(each < Duration::from_millis(2), "{each:?} to open and close the node");
+    let after = Observer::open(&scratch.0).unwrap().status().memory;
+    assert!(after < memory + (64 << 10), "{memory} bytes before, {after} after");
+}
+
+#[test]
+fn looking_at_a_node_changes_nothing_and_takes_no_place() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut other = start(&scratch, "crowd");
+    other.hear();
+    let lock = node.core().locks.lock().unwrap();
+    let seen = Observer::open(&scratch.0).unwrap().status();
+    assert_eq!(seen.parties.len(), 2, "the node's lock is ours, and nobody waits for it");
+    other.kill();
+    let seen = Observer::open(&scratch.0).unwrap().status();
+    let dead: Vec<u32> = seen.parties.iter().filter(|party| !party.lives).map(|party| party.pid).collect();
+    assert_eq!((dead, seen.reaped), (vec![other.child.id()], 0));
+    drop(lock);
+    assert_eq!(node.status().unwrap().reaped, 1);
+}
+
+#[test]
+fn hundreds_of_programs_live_on_one_function() {
+    const ALIVE: usize = 300;
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut all: Vec<Other> = (0..ALIVE).map(|_| start(&scratch, "crowd")).collect();
+    let mut parties: Vec<u64> = all.iter_mut().map(Other::hear_number).collect();
+    parties.sort_unstable();
+    parties.dedup();
+    assert_eq!(parties.len(), ALIVE);
+    let status = Observer::open(&scratch.0).unwrap().status();
+    assert_eq!(status.parties.iter().filter(|party| party.lives).count(), ALIVE + 1);
+    assert_eq!(status.functions[1].parties.len(), ALIVE);
+    let ours = NodeTransport::open(&node, 1).unwrap();
+    assert!(ours.alive(ours.opener()));
+    drop(ours);
+    drop(all);
+    assert_eq!(node.status().unwrap().reaped as usize, ALIVE);
+}
+
+#[test]
+fn five_hundred_openers_of_one_function_each_have_their_events() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut all: Vec<Other> = (0..10).map(|_| start(&scratch, "openers")).collect();
+    for one in &mut all {
+        assert_eq!(one.hear(), "open");
+    }
+    let up = node.status().unwrap();
+    let eqs = up.functions[1].objects.iter().find(|(kind, _)| *kind == "eq").map(|(_, count)| *count);
+    assert_eq!(eqs, Some((10 * EACH) as u32));
+    all.iter_mut().for_each(|one| one.tell("go"));
+    for one in &mut all {
+        assert_eq!(one.hear_number() as usize, EACH);
+    }
+    all.iter_mut().for_each(|one| one.tell("close"));
+    for one in &mut all {
+        assert_eq!(one.hear(), "closed");
+    }
+    let down = node.status().unwrap();
+    assert_eq!((down.driver_memory, down.functions[1].objects.len()), (0, 0), "{down:?}");
+    assert!(node.core().map.functions()[1].vectors.load(std::sync::atomic::Ordering::SeqCst) == 0);
+}

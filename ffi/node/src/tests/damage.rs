@@ -1,0 +1,357 @@
+//! Nodes that are damaged, and processes that stop while they hold what whoever changes the node needs.
+#![allow(unsafe_code)]
+
+use super::bed::{OnNode, Other, Scratch, command, say, start, until_killed};
+use crate::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
+use devmodel::region::Func;
+use driver::{
+    Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
+};
+use std::{
+    fs::{File, OpenOptions},
+    os::{fd::AsRawFd, unix::fs::FileExt},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+pub fn holds_the_lock(dir: &Path) {
+    let node = Node::open(dir).unwrap();
+    let _lock = node.core().locks.lock().unwrap();
+    say("locked");
+    until_killed()
+}
+
+const FID: &str = "IRONVERBS_TEST_FID";
+
+/// Holds the function that the environment names, which it has not open, as one who runs its peer.
+pub fn holds_a_function(dir: &Path) {
+    let node = Node::open(dir).unwrap();
+    let fid = std::env::var(FID).unwrap().parse().unwrap();
+    let region = node.core().adapter.region();
+    node.core().drive(node.core().now(), |_, host| std::mem::forget(Func::lock(region, fid, host)));
+    say("locked");
+    until_killed()
+}
+
+/// A process that is stopped while it does so.
+fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
+    let mut other = Other::start(command(scratch, "holds-function").env(FID, fid.to_string()));
+    other.hear();
+    signal(&other, libc::SIGSTOP);
+    other
+}
+
+/// What every program has: a queue pair, and what it needs.
+struct Objects {
+    _qp: Arc<Qp>,
+    _cq: Arc<Cq>,
+    _pd: Arc<Pd>,
+    _device: Arc<Device>,
+}
+
+fn objects(dir: &Path) -> Result<Objects, Box<dyn std::error::Error>> {
+    let device = open_device(dir, 1)?;
+    let (pd, cq) = (Pd::alloc(&device)?, Cq::create(&device, 16, 0)?);
+    let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
+    let qp = Qp::create(&pd, &init)?;
+    let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
+    let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    qp.modify(&attr, mask)?;
+    qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
+    // Flushed: a completion, and an event.
+    cq.arm(false);
+    qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
+    while device.events().next().is_some() {}
+    Ok(Objects { _qp: qp, _cq: cq, _pd: pd, _device: device })
+}
+
+/// Has objects until it is killed.
+pub fn stays(dir: &Path) {
+    let _objects = objects(dir).unwrap();
+    say("here");
+    until_killed()
+}
+
+/// Does what every program does on a node, and says how it went.
+pub fn visits(dir: &Path) {
+    let visit = || -> Result<(), Box<dyn std::error::Error>> {
+        drop(objects(dir)?);
+        Observer::open(dir)?.status();
+        Ok(())
+    };
+    match visit() {
+        Ok(()) => say("ok"),
+        Err(error) => say(format!("error {error}")),
+    }
+}
+
+fn signal(other: &Other, number: i32) {
+    // SAFETY: a child of ours.
+    assert_eq!(unsafe { libc::kill(other.child.id() as libc::pid_t, number) }, 0);
+}
+
+#[test]
+fn a_process_that_is_stopped_with_the_nodes_lock_is_named_within_a_second() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let transport = NodeTransport::open(&node, 1).unwrap();
+    let blocks: Vec<_> =
+        (0..20).map(|_| transport.dma_alloc(4096, driver::transport::Scope::Opener).unwrap()).collect();
+    let mut other = start(&scratch, "holds-lock");
+    other.hear();
+    signal(&other, libc::SIGSTOP);
+    let begin = Instant::now();
+    let said = NodeTransport::open(&node, 2).err().map(|e| e.to_string()).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}: {said}", begin.elapsed());
+    let pid = format!("process {} (", other.child.id());
+    assert!(said.contains(&pid) && said.contains("stopped by a signal") && !said.contains('\n'), "{said}");
+    // The wait is paid once: who closes takes the lock again and again.
+    let begin = Instant::now();
+    blocks.into_iter().for_each(|block| transport.dma_free(block));
+    drop(transport);
+    assert!(matches!(Node::open(&scratch.0), Err(NodeError::Held { .. })));
+    assert!(begin.elapsed() < Duration::from_millis(500), "{:?} to close", begin.elapsed());
+    assert_eq!(Observer::open(&scratch.0).unwrap().status().parties.len(), 2, "looking needs no lock");
+    // When it goes on, so do all others.
+    signal(&other, libc::SIGCONT);
+    other.kill();
+    assert!(NodeTransport::open(&node, 2).is_ok());
+}
+
+/// VFs 1 to `vfs` are there and can be used, and no others.
+fn has_vfs(node: &Arc<Node>, vfs: u8) {
+    let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
+    assert_eq!((there, node.vfs()), ((1..=vfs).collect(), vfs));
+    (1..=vfs).for_each(|fid| drop(NodeTransport::open(node, fid).unwrap()));
+}
+
+#[test]
+fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut other = stopped_with(&scratch, 2);
+    let (asked, theirs) = (Arc::clone(&node), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let core = asked.core();
+        theirs.0.send(core.locks.lock().and_then(|lock| core.want_vfs(5, &lock)))
+    });
+    let said = theirs.1.recv_timeout(Duration::from_secs(10)).expect("it waits for who is stopped");
+    let said = said.unwrap_err().to_string();
+    let pid = format!("process {} (", other.child.id());
+    assert!(said.contains(&pid) && said.contains("stopped by a signal") && !said.contains('\n'), "{said}");
+    let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
+    assert_eq!((there, node.vfs()), (vec![1, 2, 3], 3));
+    other.kill();
+    node.core().reap().unwrap();
+    has_vfs(&node, 3);
+    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
+    has_vfs(&node, 5);
+}
+
+#[test]
+fn the_last_program_is_cleaned_up_after_when_who_holds_the_pf_goes_on() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let pf = NodeTransport::open(&node, 0).unwrap();
+    pf.shared().unwrap();
+    let mut last = start(&scratch, "stay");
+    last.hear();
+    drop(pf);
+    let mut other = stopped_with(&scratch, 0);
+    last.kill();
+    let is_shared = || node.core().map.functions()[0].shared.load(std::sync::atomic::Ordering::Acquire) != 0;
+    assert_eq!((node.core().reap().unwrap(), is_shared()), (0, true), "the PF is not reset yet");
+    has_vfs(&node, 3);
+    other.kill();
+    assert_eq!((node.core().reap().unwrap(), is_shared()), (2, false));
+    has_vfs(&node, 3);
+}
+
+#[test]
+fn a_lock_that_is_handed_on_is_waited_for() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut other = start(&scratch, "holds-lock");
+    other.hear();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.core().locks.lock().map(drop));
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(!waiting.is_finished(), "its holder runs");
+        other.kill();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_panic_with_the_nodes_lock_gives_it_back() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _lock = node.core().locks.lock().unwrap();
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    drop(node.core().locks.lock().unwrap());
+    let mut other = start(&scratch, "holds-lock");
+    assert_eq!(other.hear(), "locked");
+}
+
+/// A node as it is after some use, with every byte it has: places in the file, and what lies there.
+struct Copy(Vec<(u64, Vec<u8>)>);
+
+impl Copy {
+    fn of(path: &Path) -> Self {
+        let file = File::open(path).unwrap();
+        let mut parts = Vec::new();
+        let mut at = 0;
+        // SAFETY: moves the offset of our own descriptor.
+        let seek = |from: i64, what| unsafe { libc::lseek(file.as_raw_fd(), from, what) };
+        loop {
+            let start = seek(at, libc::SEEK_DATA);
+            if start < 0 {
+                return Self(parts);
+            }
+            at = seek(start, libc::SEEK_HOLE);
+            let mut bytes = vec![0; (at - start) as usize];
+            file.read_exact_at(&mut bytes, start as u64).unwrap();
+            parts.push((start as u64, bytes));
+        }
+    }
+
+    /// Writes it, with `wrong` bytes at random places.
+    fn write(&self, path: &Path, random: &mut Random, wrong: usize) {
+        let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
+        file.set_len(file::file_len() as u64).unwrap();
+        self.0.iter().for_each(|(at, bytes)| file.write_all_at(bytes, *at).unwrap());
+        for _ in 0..wrong {
+            // Tables that are used a lot are as likely as those that are not.
+            let (at, bytes) = &self.0[random.below(self.0.len() as u64) as usize];
+            let at = at + random.below(bytes.len() as u64 - 3) / 4 * 4;
+            // What is little, what is large, and anything.
+            let word = match random.below(4) {
+                0 => random.below(20) as u32,
+                1 => u32::MAX - random.below(20) as u32,
+                2 => 1 << random.below(32),
+                _ => random.below(1 << 32) as u32,
+            };
+            let len = [1, 2, 4][random.below(3) as usize];
+            file.write_all_at(&word.to_ne_bytes()[..len], at).unwrap();
+        }
+    }
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}
+
+/// A process that visits the node in `dir`: what it said, or what was wrong with it.
+fn visit(scratch: &Scratch) -> Result<String, String> {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let mut child = command(scratch, "visit").stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if begin.elapsed() > LIMIT => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return Err(format!("it hung for {LIMIT:?}"));
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    let output = child.wait_with_output().unwrap();
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !status.success() || told.contains("panicked") || said.contains("panicked") {
+        return Err(format!("{status}: {said}{told}"));
+    }
+    let word = said.split_once(">>").map(|(_, word)| word.lines().next().unwrap_or("").trim().to_owned());
+    word.ok_or_else(|| format!("it said nothing: {said}{told}"))
+}
+
+#[test]
+fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
+    let rounds = std::env::var("IRONVERBS_DAMAGE").ok().and_then(|n| n.parse().ok()).unwrap_or(100u64);
+    let first = std::env::var("IRONVERBS_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1u64);
+    let scratch = Scratch::new();
+    let path = scratch.0.join("adapter");
+    drop(scratch.node());
+    assert_eq!(visit(&scratch).unwrap(), "ok");
+    let clean = Copy::of(&path);
+    // The node of a program that was killed: whoever comes works on what it had.
+    let mut killed = start(&scratch, "stay");
+    killed.hear();
+    killed.kill();
+    let copies = [clean, Copy::of(&path)];
+    assert!(copies.iter().all(|copy| copy.0.len() > 10));
+    let (mut refused, mut longest, mut wrong) = (0, Duration::ZERO, Vec::new());
+    for seed in first..first + rounds {
+        std::fs::remove_file(&path).unwrap();
+        let mut random = Random(seed);
+        let count = [1, 8, 64, 512, 4096][random.below(5) as usize];
+        copies[random.below(2) as usize].write(&path, &mut random, count);
+        let begin = Instant::now();
+        match visit(&scratch) {
+            Ok(said) => {
+                longest = longest.max(begin.elapsed());
+                assert!(said == "ok" || said.starts_with("error "), "seed {seed}: {said}");
+                refused += usize::from(said != "ok");
+            }
+            Err(what) => wrong.push(format!("seed {seed}, {count} bytes: {what}")),
+        }
+    }
+    println!("{rounds} damaged nodes, {refused} of them refused; the longest visit took {longest:?}");
+    assert!(wrong.is_empty(), "{} of {rounds}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_node_whose_first_words_are_wrong_is_refused_in_one_line() {
+    let scratch = Scratch::new();
+    drop(scratch.node());
+    let path = scratch.0.join("adapter");
+    let write = |at: u64, bytes: &[u8]| {
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let mut before = vec![0; bytes.len()];
+        File::open(&path).unwrap().read_exact_at(&mut before, at).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        before
+    };
+    let epoch = std::mem::offset_of!(file::Header, epoch) as u64;
+    let vfs = std::mem::offset_of!(file::Header, vfs) as u64;
+    let fresh = std::mem::offset_of!(file::Header, arena_fresh) as u64;
+    let used = std::mem::offset_of!(file::Header, arena_used) as u64;
+    let geometry = file::REGION_AT as u64 + 8;
+    for (at, bytes) in [
+        (0, &[1][..]),
+        (epoch, &[255; 8]),
+        (vfs, &[200]),
+        (fresh, &[255; 4]),
+        (used, &[255; 8]),
+        (geometry, &[7, 9]),
+        (geometry + 1, &[77]),
+        (geometry - 8, &[0]),
+    ] {
+        let before = write(at, bytes);
+        for said in [Node::open(&scratch.0).err(), Observer::open(&scratch.0).err()] {
+            let said = said.map(|e| e.to_string()).unwrap_or_default();
+            assert!(said.contains("reset") && !said.contains('\n'), "{at:#x}: {said:?}");
+        }
+        write(at, &before);
+    }
+    assert!(Node::open(&scratch.0).is_ok());
+    for len in [0, 100, 5000, file::file_len() as u64 - 1] {
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+        assert!(matches!(Node::open(&scratch.0), Err(NodeError::Version { .. })), "{len} bytes");
+        assert!(matches!(Observer::open(&scratch.0), Err(NodeError::Version { .. })), "{len} bytes");
+    }
+}

@@ -1,0 +1,473 @@
+//! What the driver sees: one function of the node's adapter.
+
+use super::{
+    NodeError,
+    arena::{Arena, Owner},
+    core::{Core, MILLI},
+    file::{PAGE, VECTORS},
+    interrupts::Listener,
+    memory,
+    node::Node,
+    party,
+    patience::Seen,
+    room, sys,
+};
+use crate::devices::ip_of_gid;
+use devmodel::{
+    pcie::MsixMessage,
+    region::{Sync, WireRing},
+};
+use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::*},
+    },
+    time::Duration,
+};
+
+/// Bytes of the block that openers of a function share.
+const SHARED_LEN: usize = 64 << 10;
+/// Looks whether a frame is there in one poll: the program's way from one poll to the next takes as long as some dozens.
+const LOOKS: u32 = 48;
+/// Timers are looked at once in so many polls that found nothing.
+const POLLS_PER_LOOK: u32 = 32;
+/// The processor is offered to others once in so many looks.
+const LOOKS_PER_YIELD: u32 = 8;
+/// While somebody polls, time (ps) between two looks at whether the other parties live.
+const SWEEP: u64 = 250 * MILLI;
+/// Sweeps until all parties were asked for, and those that are asked for in each sweep.
+const SWEEPS: u32 = 32;
+const FEW: u16 = 64;
+/// Where messages of our interrupts would go on a bus; the host connects vectors by number.
+const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
+
+/// A function of a node.
+pub struct NodeTransport {
+    registers: Arc<Function>,
+    core: Arc<Core>,
+    swept: AtomicU64,
+    /// How many sweeps there were.
+    rotation: AtomicU32,
+}
+
+struct Function {
+    core: Arc<Core>,
+    fid: u8,
+    /// Whose the eventfds of this opener are.
+    listener: Listener,
+    /// Opened, and so kept, as long as this.
+    _node: Arc<Node>,
+}
+
+fn refused(error: NodeError) -> io::Error {
+    match &error {
+        NodeError::System { source, .. } => source
+            .raw_os_error()
+            .map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error),
+        NodeError::NoRoom { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
+        _ => io::Error::other(error.to_string()),
+    }
+}
+
+/// Wait before a function is asked for again that a stopped program holds.
+const HELD_UP: Duration = Duration::from_millis(50);
+
+fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}
+
+impl NodeTransport {
+    /// Opens function `fid` for one more user in this process.
+    pub fn open(node: &Arc<Node>, fid: u8) -> Result<Self, NodeError> {
+        let core = node.core();
+        let vfs = node.vfs();
+        if fid > vfs {
+            return Err(NodeError::NoDevice { fid, vfs });
+        }
+        node.park()?;
+        {
+            let lock = core.locks.lock()?;
+            core.reap_locked(&lock);
+            room::room(&core.dir, room::RESERVE)?;
+            core.not_served(fid)?;
+            core.make_room_for(fid)?;
+            if core.opens(fid).fetch_add(1, AcqRel) == 0 {
+                core.enlist(fid, &lock);
+            }
+        }
+        core.meet();
+        core.introduce();
+        let core = node.core.clone();
+        let listener = core.interrupts.listener();
+        let registers = Arc::new(Function { core: core.clone(), fid, listener, _node: node.clone() });
+        Ok(Self { registers, core, swept: AtomicU64::new(0), rotation: AtomicU32::new(0) })
+    }
+
+    fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn fid(&self) -> u8 {
+        self.registers.fid
+    }
+
+    /// Refuses children of a fork: the memory and the interrupts are their parent's. So it does when the node is lost.
+    fn ours(&self) -> io::Result<&Core> {
+        match self.core() {
+            core if !core.is_ours() => Err(errno(libc::ENODEV)),
+            core if core.is_lost() => Err(errno(libc::ENOMEM)),
+            core => Ok(core),
+        }
+    }
+
+    fn block(&self, page: u32, len: usize) -> io::Result<DmaBlock> {
+        let offset = u64::from(page) * PAGE as u64;
+        let ptr = self.core().map.arena(offset, len).ok_or_else(|| errno(libc::EINVAL))?;
+        Ok(DmaBlock { ptr, iova: memory::arena_iova(offset), len })
+    }
+
+    /// The first page of the arena block at `iova`.
+    fn page_of(iova: Iova) -> Option<u32> {
+        let offset = memory::arena_offset(iova).filter(|o| o % PAGE as u64 == 0)?;
+        u32::try_from(offset / PAGE as u64).ok()
+    }
+
+    /// Runs our function, which seems to have something to do.
+    #[inline(never)]
+    fn work(&self, core: &Core, streak: u32) {
+        if core.is_ours() {
+            core.run_busy(core.now(), self.fid());
+        }
+        if streak % POLLS_PER_LOOK == 0 {
+            self.look_around(core, streak);
+        }
+    }
+
+    #[cold]
+    fn look_around(&self, core: &Core, streak: u32) {
+        if !core.is_ours() || core.is_lost() {
+            return;
+        }
+        let now = core.now();
+        core.persevere(self.fid(), streak, now);
+        let mut left = core.take_left();
+        while left != 0 {
+            core.run(now, left.trailing_zeros() as u8);
+            left &= left - 1;
+        }
+        if core.adapter.region().timer_due(self.fid(), now) {
+            core.run(now, self.fid());
+        }
+        let seen = Seen {
+            fid: self.fid(),
+            taken: core.adapter.region().sync(self.fid(), Sync::RxHead).load(Relaxed),
+            rang: core.stream(self.fid()).polls_before_doorbell(),
+        };
+        let naps = core.polling.patience.look(seen, || core.now());
+        if !naps && streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
+            // More pollers than processors: whoever has something to say must get to say it.
+            sys::yield_now();
+        }
+        let swept = self.swept.load(Relaxed);
+        if now.wrapping_sub(swept) > SWEEP
+            && self.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok()
+        {
+            self.sweep(core);
+        }
+    }
+}
+
+impl NodeTransport {
+    /// Looks whether the other parties live. Asking the kernel for a lock takes the longer the more there are: of those
+    /// whose parked threads seem to live some are asked for in each sweep.
+    fn sweep(&self, core: &Core) {
+        let turn = self.rotation.fetch_add(1, Relaxed) % SWEEPS;
+        for slot in core.map.header().taken.iter().filter(|slot| *slot != core.me.slot) {
+            let life = core.map.life(slot).load(Relaxed);
+            let seems_alive = life != 0 && life & sys::DIED == 0;
+            let due = !seems_alive || slot < FEW || u32::from(slot) % SWEEPS == turn;
+            if due && !party::lives(&core.map, core.locks, slot) {
+                core.suspect(slot);
+            }
+        }
+    }
+}
+
+impl Registers for Function {
+    fn read32(&self, offset: u32) -> u32 {
+        let core = &*self.core;
+        if !core.is_ours() || core.is_lost() {
+            return u32::MAX;
+        }
+        let now = core.now();
+        core.touch(now, self.fid, |_, host| core.adapter.bar_read32(host, now, self.fid, offset.into()))
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        let core = &*self.core;
+        if !core.is_ours() {
+            return;
+        }
+        core.stream(self.fid).rang();
+        core.release(self.fid);
+        let now = core.now();
+        core.touch(now, self.fid, |runner, host| {
+            core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
+        });
+    }
+
+    #[inline]
+    fn write64(&self, offset: u32, value: u64) {
+        let core = &*self.core;
+        if !core.is_ours() {
+            return;
+        }
+        let stream = core.stream(self.fid);
+        if stream.rang() {
+            self.poll_on();
+        }
+        match offset as usize % UAR_SIZE {
+            BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
+            BF_OFFSET.. => {}
+            register => self.before_another(register),
+        }
+        core.ring(self.fid, offset, value);
+    }
+}
+
+impl Function {
+    /// The program is a poller.
+    #[cold]
+    fn poll_on(&self) {
+        self.core.poll_on(self.fid, self.core.now());
+    }
+
+    /// A register other than a send doorbell is about to be written.
+    #[inline(never)]
+    fn before_another(&self, register: usize) {
+        self.core.release(self.fid);
+        if register == CQ_DOORBELL {
+            // Who arms a CQ is about to sleep.
+            self.core.stop_polling(self.fid);
+        }
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        let core = &*self.core;
+        if !core.is_ours() {
+            return;
+        }
+        match core.locks.lock() {
+            Ok(lock) => {
+                core.stop_listening(self.fid, self.listener, Some(&lock));
+                if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
+                    // What somebody who is stopped holds up is done when this process has ended.
+                    let _ = core.strike(core.me.slot, self.fid, &lock);
+                }
+            }
+            Err(error) => {
+                core.stop_listening(self.fid, self.listener, None);
+                tracing::warn!(%error, "the function stays open until this process ends");
+            }
+        }
+    }
+}
+
+fn width(width: Width) -> usize {
+    match width {
+        Width::B1 => 1,
+        Width::B2 => 2,
+        Width::B4 => 4,
+    }
+}
+
+impl Transport for NodeTransport {
+    fn config_read(&self, offset: u16, w: Width) -> io::Result<u32> {
+        let core = self.ours()?;
+        let fid = self.fid();
+        Ok(core
+            .touch(core.now(), fid, |_, host| core.adapter.config_read(host, fid, offset.into(), width(w))))
+    }
+
+    fn config_write(&self, offset: u16, w: Width, value: u32) -> io::Result<()> {
+        let core = self.ours()?;
+        let now = core.now();
+        core.touch(now, self.fid(), |runner, host| {
+            core.adapter.config_write(runner, host, now, self.fid(), offset.into(), width(w), value);
+        });
+        Ok(())
+    }
+
+    fn bar(&self, index: u8) -> io::Result<Bar> {
+        match index {
+            0 => Ok(Bar::Trapped(self.registers.clone())),
+            _ => Err(errno(libc::ENXIO)),
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        // SAFETY: the caller's promise.
+        unsafe { self.ours()?.register(base, len, access) }
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.ours()?.unregister(iova, len)
+    }
+
+    fn pages_on_demand(&self) -> bool {
+        true
+    }
+
+    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        self.ours()?.register_paged(base, len)
+    }
+
+    fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
+        self.ours()?.unregister_paged(iova, len)
+    }
+
+    fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
+        self.ours()?;
+        memory::check_user_range(base, len, write)
+    }
+
+    fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let owner = match scope {
+            Scope::Function => Owner::Function(self.fid()),
+            Scope::Opener => Owner::Party(core.me.slot),
+        };
+        let page = {
+            let lock = core.locks.lock().map_err(refused)?;
+            Arena::new(&core.map, &lock).alloc(len, owner, &core.dir).map_err(refused)?
+        };
+        self.block(page, len)
+    }
+
+    fn dma_free(&self, block: DmaBlock) {
+        let Ok(core) = self.ours() else { return };
+        let Some(page) = Self::page_of(block.iova) else { return };
+        if let Ok(lock) = core.locks.lock() {
+            Arena::new(&core.map, &lock).free(page);
+        }
+    }
+
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let page = Self::page_of(iova).ok_or_else(|| errno(libc::EINVAL))?;
+        let lock = core.locks.lock().map_err(refused)?;
+        let arena = Arena::new(&core.map, &lock);
+        let fits = arena.pages(page).is_some_and(|pages| len.div_ceil(PAGE) <= pages as usize);
+        if !fits || !arena.belongs(page, Owner::Function(self.fid())) {
+            return Err(errno(libc::EINVAL));
+        }
+        self.block(page, len)
+    }
+
+    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
+        let core = self.ours()?;
+        if usize::from(vector) >= VECTORS {
+            return Err(errno(libc::EINVAL));
+        }
+        let fd = sys::eventfd()?;
+        let theirs = fd.try_clone()?;
+        let lock = core.locks.lock().map_err(refused)?;
+        core.listen(self.fid(), vector, self.registers.listener, fd, &lock)?;
+        drop(lock);
+        let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
+        let fid = self.fid();
+        core.touch(core.now(), fid, |_, host| core.adapter.msix_program(host, fid, vector, Some(message)));
+        Ok(Interrupt { fd: theirs })
+    }
+
+    fn shares_vectors(&self) -> bool {
+        true
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        let core = self.ours()?;
+        loop {
+            let lock = core.locks.lock().map_err(refused)?;
+            if self.fid() == 0 && core.vfs_in_use() {
+                // It would end the VFs under their programs.
+                return Err(errno(libc::EBUSY));
+            }
+            if core.reset_function(self.fid(), &lock).is_ok() {
+                return Ok(());
+            }
+            // Somebody who is stopped has it: we wait, and those who want the node's lock do not.
+            drop(lock);
+            std::thread::sleep(HELD_UP);
+        }
+    }
+
+    fn shared(&self) -> io::Result<DmaBlock> {
+        let core = self.ours()?;
+        let known = &core.map.functions()[usize::from(self.fid())].shared;
+        let lock = core.locks.lock().map_err(refused)?;
+        let page = match known.load(Acquire).checked_sub(1) {
+            Some(page) => page,
+            None => {
+                let arena = Arena::new(&core.map, &lock);
+                let page =
+                    arena.alloc(SHARED_LEN, Owner::Function(self.fid()), &core.dir).map_err(refused)?;
+                known.store(page + 1, Release);
+                page
+            }
+        };
+        self.block(page, SHARED_LEN)
+    }
+
+    fn opener(&self) -> u32 {
+        self.core().me.opener()
+    }
+
+    fn alive(&self, opener: u32) -> bool {
+        let core = self.core();
+        opener == core.me.opener() || party::is_there(&core.map, core.locks, opener)
+    }
+
+    #[inline]
+    fn idle(&self) {
+        let core = self.core();
+        let region = core.adapter.region();
+        let fid = self.fid();
+        let stream = core.stream(fid);
+        let streak = stream.polled();
+        if stream.pauses() && core.is_ours() {
+            core.release_now(fid);
+        }
+        if WireRing::of(region, fid).awaits(LOOKS) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+            return self.work(core, streak);
+        }
+        if streak % POLLS_PER_LOOK == 0 {
+            self.look_around(core, streak);
+        }
+    }
+
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.core().is_lost()
+    }
+
+    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
+        let core = self.ours().ok()?;
+        let region = core.adapter.region();
+        let there = |fid: u8| fid < region.functions() && region.is_present(fid);
+        if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
+            return Some(device.mac);
+        }
+        // Without their locks: a function that a stopped program holds is none of ours.
+        let ours =
+            (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| region.mac_with_gid(fid, dgid));
+        // The MAC is part of a link-local address.
+        let is_outside = ours.is_none() && dgid[..2] != [0xfe, 0x80];
+        ours.or_else(|| is_outside.then(|| core.neighbour(self.fid(), ip_of_gid(dgid))).flatten())
+    }
+}

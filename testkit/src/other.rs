@@ -1,0 +1,101 @@
+//! Other processes of a test: its own binary again, in a role.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+const ROLE: &str = "IRONVERBS_TEST_ROLE";
+const DIR: &str = "IRONVERBS_TEST_DIR";
+
+/// Another process, which ends with this.
+pub struct Other {
+    /// The process.
+    pub child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Other {
+    /// What starts this binary in `role`: its test `plays` asks for [`role`] and plays it, in `dir`.
+    pub fn command(plays: &str, role: &str, dir: &Path) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("the name of this binary"));
+        command
+            .args(["--exact", "--nocapture", "--test-threads=1", plays])
+            .env(ROLE, role)
+            .env(DIR, dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        command
+    }
+
+    /// Starts what [`command`](Self::command) gave.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("another process");
+        let said = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, said }
+    }
+
+    /// The next thing it [says](say).
+    pub fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.said.read_line(&mut line).expect("what it says");
+            assert!(read > 0, "the other process has ended");
+            // The test harness may have begun the line.
+            if let Some((_, word)) = line.split_once(">>") {
+                return word.trim().into();
+            }
+        }
+    }
+
+    /// The same, as a number.
+    pub fn hear_number(&mut self) -> u64 {
+        self.hear().parse().expect("a number")
+    }
+
+    /// Says something to it, for its [`listen`].
+    pub fn tell(&mut self, what: &str) {
+        writeln!(self.child.stdin.as_mut().expect("its input"), "{what}").expect("it listens");
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a process to kill");
+        self.child.wait().expect("its end");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The role this process was started in, and its directory; `None` in the test's own process.
+pub fn role() -> Option<(String, PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var_os(DIR)?.into()))
+}
+
+/// Says something to whoever started this process.
+pub fn say(what: impl std::fmt::Display) {
+    println!(">>{what}");
+    let _ = std::io::stdout().flush();
+}
+
+/// Waits until that process lets go.
+pub fn until_killed() -> ! {
+    loop {
+        listen();
+    }
+}
+
+/// Waits for that process to say something; ends with it.
+pub fn listen() -> String {
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {
+        std::process::exit(0);
+    }
+    line.trim().into()
+}
