@@ -185,6 +185,9 @@ pub fn open(
 fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Result<(u8, u8), Error> {
     let begin = Instant::now();
     while bar.read32(INITIALIZING) >> 31 != 0 {
+        if transport.acts_at_once() {
+            return Err(cmd::left_undone(bar, "initialization of the firmware".into()));
+        }
         if begin.elapsed() > timeout {
             return Err(Error::Timeout { what: "initialization of the firmware".into(), waited: timeout });
         }

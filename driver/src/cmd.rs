@@ -62,6 +62,12 @@ pub fn is_gone(bar: &Bar) -> bool {
     bar.read32(HEALTH) == u32::MAX
 }
 
+/// Why a device that acts at once has left `what` undone.
+#[cold]
+pub fn left_undone(bar: &Bar, what: String) -> Error {
+    if is_gone(bar) { Error::Gone } else { Error::Unanswered { what } }
+}
+
 /// A function's command queue as one opener uses it.
 pub struct CommandQueue {
     mem: DmaMem,
@@ -214,7 +220,7 @@ impl CommandQueue {
         loop {
             for slot in 0..self.slots {
                 if self.shared.claim_slot(slot) {
-                    if !self.owned_by_device(slot) {
+                    if !self.owned_by_device(slot) || self.reclaims(slot) {
                         return Ok(slot);
                     }
                     self.shared.release_slot(slot);
@@ -226,6 +232,17 @@ impl CommandQueue {
             self.transport.idle();
             self.transport.nap(Duration::from_micros(50));
         }
+    }
+
+    /// Whether the device never comes back to the entry of a slot that is ours, which somebody left who died: it serves us then.
+    #[cold]
+    fn reclaims(&self, slot: usize) -> bool {
+        // Whatever the dead one's thread was doing for the device is finished or taken back before a register is read.
+        let never = self.transport.acts_at_once() && !is_gone(&self.bar);
+        if never {
+            self.take_back(slot);
+        }
+        never
     }
 
     fn submit(
@@ -267,6 +284,12 @@ impl CommandQueue {
         self.mem.words()[slot * self.stride / 8 + 7].load(Acquire).to_ne_bytes()[7] & 1 != 0
     }
 
+    /// Makes an entry ours again that the device will not come back to: its slot serves the next command.
+    #[cold]
+    fn take_back(&self, slot: usize) {
+        self.mem.words()[slot * self.stride / 8 + 7].store(0, Release);
+    }
+
     fn finish(
         &self,
         op: Opcode,
@@ -278,6 +301,10 @@ impl CommandQueue {
         let begin = Instant::now();
         let mut polls = 0u32;
         while self.owned_by_device(slot) {
+            if self.transport.acts_at_once() {
+                self.take_back(slot);
+                return Err(left_undone(&self.bar, format!("{op:?}")));
+            }
             if begin.elapsed() > self.timeout {
                 return Err(self.timed_out(format!("{op:?}")));
             }

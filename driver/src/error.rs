@@ -40,6 +40,12 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) did not.
+    #[error("{what} was never carried out")]
+    Unanswered {
+        /// What was asked for.
+        what: String,
+    },
     /// The device or its answer is not as the interface says.
     #[error("expected {expected}, found {found}")]
     Device {
@@ -113,7 +119,7 @@ impl Error {
                 Status::NoResources => libc::EAGAIN,
                 _ => libc::EIO,
             },
-            Self::Delivery { .. } | Self::Device { .. } => libc::EIO,
+            Self::Delivery { .. } | Self::Device { .. } | Self::Unanswered { .. } => libc::EIO,
             Self::Timeout { .. } => libc::ETIMEDOUT,
             Self::Gone => libc::ENODEV,
             Self::Invalid { errno, .. } => *errno,

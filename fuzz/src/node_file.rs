@@ -10,7 +10,7 @@ use std::{
     fs::File,
     os::unix::fs::FileExt,
     sync::{Mutex, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tests::end::{End, Patience};
 
@@ -18,6 +18,8 @@ use tests::end::{End, Patience};
 const PAGE: usize = 4096;
 /// How long a transfer is waited for that a damaged node may never end.
 const SOON: Duration = Duration::from_millis(20);
+/// A visit that waits for a command until the driver's patience ends takes longer.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// A node's file: its length, and the pages of it that are not zero.
 struct Image {
@@ -152,8 +154,10 @@ pub fn node_file(data: &[u8]) {
     let image = &stage.images[usize::from(data.first().copied().unwrap_or(0) & 1)];
     image.write(&file, &mut input);
     drop(file);
+    let begin = Instant::now();
     if let Err(error) = visit(&stage.scratch) {
         let said = error.to_string();
         assert!(!said.is_empty() && !said.contains('\n'), "one line is expected, found {said:?}");
     }
+    assert!(begin.elapsed() < LONGEST, "a visit of {:?}", begin.elapsed());
 }

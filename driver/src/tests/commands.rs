@@ -52,6 +52,34 @@ fn silent_device_is_given_up_in_bounded_time_and_slots_go_round() {
     Pd::alloc(&device).unwrap().dealloc().unwrap();
 }
 
+/// Twenty are more than there are slots: none of them is lost.
+#[test]
+fn device_that_acts_at_once_is_not_waited_for() {
+    let (chip, device) = device();
+    chip.state().acts_at_once = true;
+    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    let begin = Instant::now();
+    for _ in 0..20 {
+        let error = Pd::alloc(&device).err().unwrap();
+        assert_eq!((error.errno(), error.to_string().as_str()), (libc::EIO, "AllocPd was never carried out"));
+    }
+    assert!(begin.elapsed() < Duration::from_millis(100));
+    chip.state().lie = None;
+    Pd::alloc(&device).unwrap().dealloc().unwrap();
+}
+
+/// As by programs that were killed between filling an entry and ringing.
+#[test]
+fn slots_left_to_a_device_that_acts_at_once_serve_again() {
+    let (chip, device) = device();
+    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    (0..8).for_each(|_| assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT));
+    chip.state().lie = None;
+    assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT, "the device may still have them");
+    chip.state().acts_at_once = true;
+    Pd::alloc(&device).unwrap().dealloc().unwrap();
+}
+
 #[test]
 fn many_threads_share_the_queue() {
     let (chip, device) = device();

@@ -54,6 +54,8 @@ pub struct State {
     pub gone: bool,
     pub dead: HashSet<u32>,
     pub busy_vectors: HashSet<u16>,
+    /// Commands are answered, or never, when the doorbell write returns.
+    pub acts_at_once: bool,
     /// Vectors may be connected more than once.
     pub shares_vectors: bool,
     pub mapped: Vec<(Iova, usize)>,
@@ -427,6 +429,10 @@ impl Transport for Fake {
         }
         // SAFETY: a new descriptor, nobody else's.
         Ok(Interrupt { fd: unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) } })
+    }
+
+    fn acts_at_once(&self) -> bool {
+        self.chip.state().acts_at_once
     }
 
     fn shares_vectors(&self) -> bool {

@@ -161,6 +161,11 @@ pub trait Transport: Send + Sync {
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);
     }
+    /// Whether the device does all that a register write asks for before that write returns, as a model in this process does: what it
+    /// has left undone then it never does.
+    fn acts_at_once(&self) -> bool {
+        false
+    }
     /// Whether the way to the device is gone for good, as far as that is known without asking the device. Must be cheap.
     fn is_gone(&self) -> bool {
         false

@@ -309,7 +309,13 @@ pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeErro
         let transport = Arc::new(NodeTransport::open(node, fid)?);
         let gids = node.core.device(fid).gids.to_vec();
         let options = OpenOptions { gids, ..OpenOptions::default() };
-        Device::open(transport, options).map_err(|source| NodeError::Device { fid, source })
+        Device::open(transport, options).map_err(|source| match source {
+            // The model here is sound, so what it works on is not.
+            driver::Error::Unanswered { .. } => {
+                NodeError::Damaged { dir: node.dir().into(), what: format!("iron{fid}: {source}") }
+            }
+            source => NodeError::Device { fid, source },
+        })
     })
 }
 

@@ -451,6 +451,11 @@ impl Transport for NodeTransport {
         }
     }
 
+    /// A command is carried out in the thread that rings its doorbell, which waits for the function's lock.
+    fn acts_at_once(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn is_gone(&self) -> bool {
         self.core().is_lost()

@@ -5,8 +5,10 @@ use super::bed::{OnNode, Other, Scratch, command, say, start, until_killed};
 use crate::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
 use devmodel::region::Func;
 use driver::{
-    Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
+    Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service,
+    transport::{Transport, Width},
 };
+use hwspec::pcie::SRIOV_CAP;
 use std::{
     fs::{File, OpenOptions},
     os::{fd::AsRawFd, unix::fs::FileExt},
@@ -254,6 +256,9 @@ impl Random {
     }
 }
 
+/// Within which a damaged node is refused, or serves.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// A process that visits the node in `dir`: what it said, or what was wrong with it.
 fn visit(scratch: &Scratch) -> Result<String, String> {
     const LIMIT: Duration = Duration::from_secs(20);
@@ -296,22 +301,59 @@ fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
     assert!(copies.iter().all(|copy| copy.0.len() > 10));
     let (mut refused, mut longest, mut wrong) = (0, Duration::ZERO, Vec::new());
     for seed in first..first + rounds {
-        std::fs::remove_file(&path).unwrap();
-        let mut random = Random(seed);
-        let count = [1, 8, 64, 512, 4096][random.below(5) as usize];
-        copies[random.below(2) as usize].write(&path, &mut random, count);
-        let begin = Instant::now();
-        match visit(&scratch) {
-            Ok(said) => {
-                longest = longest.max(begin.elapsed());
+        let damaged = || {
+            std::fs::remove_file(&path).unwrap();
+            let mut random = Random(seed);
+            let count = [1, 8, 64, 512, 4096][random.below(5) as usize];
+            copies[random.below(2) as usize].write(&path, &mut random, count);
+            let begin = Instant::now();
+            (visit(&scratch), begin.elapsed())
+        };
+        let (mut outcome, mut took) = damaged();
+        if took >= AT_ONCE {
+            // A machine that is busy holds up any visit, a damaged node each that meets the same bytes.
+            (outcome, took) = damaged();
+        }
+        longest = longest.max(took);
+        match outcome {
+            Ok(said) if took < AT_ONCE => {
                 assert!(said == "ok" || said.starts_with("error "), "seed {seed}: {said}");
                 refused += usize::from(said != "ok");
             }
-            Err(what) => wrong.push(format!("seed {seed}, {count} bytes: {what}")),
+            Ok(what) | Err(what) => wrong.push(format!("seed {seed}, {took:?}: {what}")),
         }
     }
     println!("{rounds} damaged nodes, {refused} of them refused; the longest visit took {longest:?}");
     assert!(wrong.is_empty(), "{} of {rounds}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A function whose registers do not answer, and one that may not reach memory and so carries no command out: what is asked of it
+/// fails at once, more often than there are command slots, and so does closing it.
+#[test]
+fn a_function_that_carries_nothing_out_is_not_waited_for() {
+    const COMMAND: u16 = 4;
+    const MEMORY_SPACE: u32 = 1 << 1;
+    const SRIOV_CONTROL: u16 = SRIOV_CAP as u16 + 8;
+    const VF_MEMORY_SPACE: u32 = 1 << 3;
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let begin = Instant::now();
+    let pf = NodeTransport::open(&node, 0).unwrap();
+    let control = pf.config_read(SRIOV_CONTROL, Width::B2).unwrap();
+    pf.config_write(SRIOV_CONTROL, Width::B2, control & !VF_MEMORY_SPACE).unwrap();
+    let said = open_device(&scratch.0, 1).err().unwrap().to_string();
+    assert!(said.starts_with("iron1: ") && said.contains("all ones") && !said.contains('\n'), "{said}");
+    pf.config_write(SRIOV_CONTROL, Width::B2, control).unwrap();
+    let vf = Arc::new(NodeTransport::open(&node, 1).unwrap());
+    let device = Device::open(vf.clone(), driver::OpenOptions::default()).unwrap();
+    vf.config_write(COMMAND, Width::B2, MEMORY_SPACE).unwrap();
+    for _ in 0..20 {
+        let said = Pd::alloc(&device).err().unwrap().to_string();
+        assert_eq!(said, "AllocPd was never carried out");
+    }
+    drop((device, vf));
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    assert!(open_device(&scratch.0, 1).is_ok());
 }
 
 #[test]
