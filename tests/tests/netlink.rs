@@ -184,6 +184,36 @@ fn counters_count_in_the_kernels_units_and_stay_when_programs_go() {
     assert!(out.trim_end().ends_with(&format!("rx_write_requests\n{writes}")), "{out}");
 }
 
+/// Reads every counter of two ports, all the time for three seconds, and says how often, and what one said last.
+const READS: &str = r#"
+import glob, time
+last = {file: 0 for file in glob.glob("/sys/class/infiniband/iron[12]/ports/1/*counters/*")}
+end, reads = time.monotonic() + 3, 0
+while time.monotonic() < end:
+    for file in last:
+        text = open(file).read()
+        assert text.endswith("\n") and int(text) >= last[file], (file, last[file], text)
+        last[file] = int(text)
+        reads += 1
+print("reads", reads, last["/sys/class/infiniband/iron1/ports/1/counters/port_xmit_packets"])
+"#;
+
+#[test]
+fn counters_are_whole_at_every_read_and_true_in_new_views_from_the_start() {
+    let node = Node::new("nl-whole", 2);
+    let script = format!(
+        "ib_write_bw -d iron2 -x 1 -p 18633 -D 3 >/dev/null 2>&1 & sleep 0.5; \
+         ib_write_bw -d iron1 -x 1 -p 18633 -D 3 127.0.0.1 >/dev/null 2>&1 & python3 -c '{READS}'; wait"
+    );
+    let out = node.run(&["sh", "-c", &script]);
+    let said: Vec<u64> = out.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(matches!(*said, [reads, packets] if reads > 1000 && packets > 1000), "{out}");
+    let packets = "/sys/class/infiniband/iron1/ports/1/counters/port_xmit_packets";
+    let known = node.run(&["sh", "-c", &format!("sleep 0.3; cat {packets}")]);
+    let views: Vec<String> = (0..20).map(|_| node.run(&["cat", packets])).collect();
+    assert!(views.iter().all(|view| *view == known), "{known:?} is found as {views:?}");
+}
+
 #[test]
 fn nothing_is_left_when_the_last_process_goes_and_not_before() {
     let node = Node::new("nl-end", 1);

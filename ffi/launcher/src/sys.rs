@@ -50,6 +50,14 @@ pub fn mount(
     })
 }
 
+/// Lets two files on one mount change places: each name leads to one of them at every instant.
+pub fn exchange(one: &CStr, other: &CStr) -> io::Result<()> {
+    let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: the paths are C strings that outlive the call; other memory is not passed.
+    let result = unsafe { libc::syscall(libc::SYS_renameat2, at, one.as_ptr(), at, other.as_ptr(), flags) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Takes away what is mounted at `at` itself, not where a link there leads; whoever has files of it open keeps them.
 ///
 /// # Errors

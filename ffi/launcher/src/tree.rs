@@ -7,6 +7,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
+use super::cover::c_path;
+use super::sys::exchange;
+
 /// One thing to make below a root; parent directories are implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -182,12 +185,33 @@ pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
     fs::rename(&aside, at)
 }
 
-/// Puts other bytes into a file, in place and in one piece: whoever holds it open reads the new ones, and nobody an empty file.
+/// Puts other bytes into a file, in place: whoever holds it open reads the new ones. Readers meanwhile find the old or the new bytes,
+/// with empty lines behind them, but for one whose read meets the copy of these bytes in the kernel.
 pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(at)?;
-    let longer = file.metadata()?.len() > bytes.len() as u64;
-    file.write_all_at(bytes, 0)?;
-    if longer { file.set_len(bytes.len() as u64) } else { Ok(()) }
+    let before = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    // The kernel changes the bytes of a file and its length one after the other: a length that changes with them would cut them off, or
+    // leave old ones behind.
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len().max(before), b'\n');
+    if let Some(behind) = bytes.len().checked_sub(before) {
+        file.write_all_at(&vec![b'\n'; behind], before as u64)?;
+    }
+    file.write_all_at(&padded, 0)?;
+    if before > bytes.len() { file.set_len(bytes.len() as u64) } else { Ok(()) }
+}
+
+/// Puts other bytes into the place of a file at one instant: they are written into `twin`, on the same mount, and the two change
+/// places. Whoever opens the file reads them whole; who holds it open holds the twin now, and reads the old ones.
+pub fn swap(at: &Path, twin: &Path, bytes: &[u8]) -> io::Result<()> {
+    match overwrite(twin, bytes) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            twin.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(twin, bytes)?;
+        }
+        other => other?,
+    }
+    exchange(&c_path(at)?, &c_path(twin)?)
 }
 
 #[cfg(test)]
@@ -295,6 +319,66 @@ mod tests {
         assert_eq!(&text[..2], b"2\n");
         let now = fs::metadata(at("1/port/1/number")).unwrap();
         assert_eq!((now.ino(), now.modified().unwrap()), (other.ino(), other.modified().unwrap()));
+    }
+
+    /// Opens the file anew each time, as most do.
+    #[test]
+    fn readers_of_a_file_that_is_swapped_find_one_whole_value_each_time() {
+        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-swap-{}", std::process::id())));
+        fs::create_dir_all(&scratch.0).unwrap();
+        let (at, twin) = (scratch.0.join("counter"), scratch.0.join(".twins/counter"));
+        fs::write(&at, "0\n").unwrap();
+        let over = AtomicBool::new(false);
+        let values = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut last, mut values) = (String::new(), 0);
+                while !over.load(Relaxed) {
+                    let text = fs::read_to_string(&at).unwrap();
+                    let digits = text.trim_end_matches('\n');
+                    // All digits of a value are one: whatever is put together of two values is none.
+                    let first = digits.bytes().next();
+                    let whole = text != digits && digits.bytes().all(|digit| Some(digit) == first);
+                    assert!(first.is_some() && whole, "{text:?}");
+                    values += u32::from(text != last);
+                    last = text;
+                }
+                values
+            });
+            for round in 0..2000 {
+                let (length, digit) = ([1, 7, 20, 3][round % 4], round % 9 + 1);
+                swap(&at, &twin, format!("{}\n", digit.to_string().repeat(length)).as_bytes()).unwrap();
+                std::thread::sleep(std::time::Duration::from_micros(500));
+            }
+            over.store(true, Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(values > 10, "{values} values were seen");
+    }
+
+    /// A file that is held open is written in place, and may be read while its length changes.
+    #[test]
+    fn a_longer_or_shorter_value_is_not_cut_off_for_those_who_hold_the_file_open() {
+        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-length-{}", std::process::id())));
+        fs::create_dir_all(&scratch.0).unwrap();
+        let at = scratch.0.join("counter");
+        fs::write(&at, "1111\n").unwrap();
+        let over = AtomicBool::new(false);
+        let held = File::open(&at).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    let mut text = [0; 32];
+                    let len = held.read_at(&mut text, 0).unwrap();
+                    let text = std::str::from_utf8(&text[..len]).unwrap();
+                    assert!(text.ends_with('\n'), "{text:?}");
+                }
+            });
+            for round in 0..20_000 {
+                overwrite(&at, if round % 2 == 0 { b"11111111\n" } else { b"1111\n" }).unwrap();
+            }
+            over.store(true, Relaxed);
+            reader.join().unwrap();
+        });
     }
 
     /// A reader that looks at all times: no link leads nowhere, and a directory that is there is whole.

@@ -1,29 +1,91 @@
 //! Files below `/sys` that change: counters and port states of the node's functions.
 
-use crate::counters::{HARDWARE, Named, PORT};
-use crate::{sysfs::port_states, tree::overwrite};
+use crate::counters::{HARDWARE, PORT};
+use crate::sysfs::port_states;
+use crate::tree::{overwrite, swap};
 use devmodel::state::COUNTERS;
 use node::Observer;
 use node::devices::DeviceInfo;
-use std::io;
 use std::path::Path;
+
+/// Below the directory of the functions: where files are while their twins are shown.
+const TWINS: &str = ".ironverbs-twins";
 
 /// The files of all functions, and what was last written into them.
 pub struct Live(Vec<Port>);
 
 struct Port {
     fid: u8,
-    /// Its directory below that of PCI devices.
-    dir: String,
     counters: [u64; COUNTERS],
     up: bool,
+    /// Those of [`PORT`], of [`HARDWARE`], the state, the physical state.
+    files: Vec<Line>,
+    /// Some twin does not say yet what its file says.
+    settling: bool,
+}
+
+/// A file of one line, and its twin, which whoever opened the file before the last change may hold open.
+struct Line {
+    /// Below the directory of the functions, and below that of the twins.
+    path: String,
+    shown: String,
+    twin: String,
+}
+
+impl Line {
+    fn new(path: String, text: impl std::fmt::Display) -> Self {
+        let shown = format!("{text}\n");
+        Self { path, twin: shown.clone(), shown }
+    }
+
+    /// Shows `text`, or else tells the twin what is shown. False: the twin is still to be told, or something could not be written.
+    fn show(&mut self, home: &Path, text: impl std::fmt::Display) -> bool {
+        let text = format!("{text}\n");
+        if text == self.shown && self.twin == self.shown {
+            return true;
+        }
+        let (at, twin) = (home.join(&self.path), home.join(TWINS).join(&self.path));
+        if text == self.shown {
+            // A while after the change: nobody is left who opened it before and is about to read it for the first time.
+            let told = overwrite(&twin, self.shown.as_bytes()).is_ok();
+            if told {
+                self.twin.clone_from(&self.shown);
+            }
+            return told;
+        }
+        if swap(&at, &twin, text.as_bytes()).is_ok() {
+            self.twin = std::mem::replace(&mut self.shown, text);
+        }
+        false
+    }
 }
 
 impl Port {
     /// The port of `d`, whose directory has every counter 0.
     fn new(d: &DeviceInfo) -> Self {
         let dir = format!("{}/infiniband/{}/ports/1", d.bdf, d.name);
-        Self { fid: d.fid, dir, counters: [0; COUNTERS], up: d.active }
+        let counters = PORT.iter().map(|(name, _)| Line::new(format!("{dir}/counters/{name}"), 0));
+        let hardware = HARDWARE.iter().map(|(name, _)| Line::new(format!("{dir}/hw_counters/{name}"), 0));
+        let (state, physical) = port_states(d.active);
+        let states = [("state", state), ("phys_state", physical)];
+        let states = states.map(|(name, text)| Line::new(format!("{dir}/{name}"), text));
+        let files = counters.chain(hardware).chain(states).collect();
+        Self { fid: d.fid, counters: [0; COUNTERS], up: d.active, files, settling: false }
+    }
+
+    /// Has its files say what `observer` sees.
+    fn refresh(&mut self, observer: &Observer, home: &Path) {
+        let counters = observer.counters(self.fid);
+        let up = observer.port(self.fid).map_or(self.up, |port| port.up);
+        if (counters, up) == (self.counters, self.up) && !self.settling {
+            return;
+        }
+        (self.counters, self.up) = (counters, up);
+        let numbers = PORT.iter().chain(&HARDWARE).map(|(_, value)| value(&counters).to_string());
+        let (state, physical) = port_states(up);
+        let lines = numbers.chain([state.to_owned(), physical.to_owned()]);
+        let settled = self.files.iter_mut().zip(lines).map(|(file, text)| file.show(home, text));
+        self.settling = settled.fold(false, |settling, settled| settling | !settled);
     }
 }
 
@@ -44,40 +106,10 @@ impl Live {
         self.0 = now;
     }
 
-    /// Writes what has changed below `home`, the directory of the functions.
-    pub fn refresh(&mut self, observer: &Observer, home: &Path) {
-        for port in &mut self.0 {
-            let now = observer.counters(port.fid);
-            if now != port.counters {
-                let dir = home.join(&port.dir);
-                // A file that cannot be written stays as it is; there is nobody to tell.
-                let _ = changed(&dir.join("counters"), &PORT, &port.counters, &now);
-                let _ = changed(&dir.join("hw_counters"), &HARDWARE, &port.counters, &now);
-                port.counters = now;
-            }
-            let up = observer.port(port.fid).map_or(port.up, |p| p.up);
-            if up != port.up {
-                port.up = up;
-                let dir = home.join(&port.dir);
-                let (state, physical) = port_states(up);
-                let _ = write(&dir.join("state"), state);
-                let _ = write(&dir.join("phys_state"), physical);
-            }
-        }
+    /// Shows what has changed below `home`, the directory of the functions. A file that cannot be written is tried again at the next look;
+    /// there is nobody to tell. True: another look is needed, whether or not anything changes.
+    pub fn refresh(&mut self, observer: &Observer, home: &Path) -> bool {
+        self.0.iter_mut().for_each(|port| port.refresh(observer, home));
+        self.0.iter().any(|port| port.settling)
     }
-}
-
-fn changed(dir: &Path, names: &[Named], old: &[u64; COUNTERS], new: &[u64; COUNTERS]) -> io::Result<()> {
-    for (name, value) in names {
-        let new = value(new);
-        if value(old) != new {
-            write(&dir.join(name), &new.to_string())?;
-        }
-    }
-    Ok(())
-}
-
-/// Puts one line into a file.
-fn write(at: &Path, line: &str) -> io::Result<()> {
-    overwrite(at, format!("{line}\n").as_bytes())
 }

@@ -22,7 +22,7 @@ use sockets::Sockets;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use umad::Umads;
 
@@ -111,42 +111,66 @@ impl Supervisor {
     pub fn supervise(self, view: View) -> io::Result<()> {
         let mut line = UnixStream::from(self.line);
         let sockets = Sockets::new(self.reserved);
+        let sight = Sight::new(view)?;
         let errno = sockets.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
         line.write_all(&errno.to_ne_bytes())?;
         let sockets = sockets?;
         let listener = sys::receive_descriptor(line.as_fd())?;
         drop(line);
-        supervise(&Listener::from_descriptor(listener), view.devices, &view.node, &view.projection, sockets)
+        supervise(&Listener::from_descriptor(listener), sight, sockets)
+    }
+}
+
+/// What the program sees of the node.
+struct Sight {
+    node: PathBuf,
+    projection: Projection,
+    world: World,
+    live: Live,
+}
+
+impl Sight {
+    /// What is in `view`: its files say what the node has counted before, from the program's first instruction on.
+    fn new(View { devices, node, projection }: View) -> io::Result<Self> {
+        let host = if project::host_has_devices()? { Host::open().ok() } else { None };
+        let live = Live::new(&devices);
+        let mut sight = Self { world: World::new(devices, host), node, projection, live };
+        sight.world.look_at(&sight.node);
+        sight.look();
+        Ok(sight)
+    }
+
+    /// Shows the node's devices where they have changed, and what has changed of their ports. Where the system does not let us, the view
+    /// stays as it is until they change again, and answers stay those of what it shows; `ironverbs doctor` says so. True: another
+    /// look is needed.
+    fn look(&mut self) -> bool {
+        if let Some(devices) = self.world.changed()
+            && self.projection.change(self.world.devices(), &devices, &self.node).is_ok()
+        {
+            self.live.follow(&devices);
+            self.world.replace(devices);
+        }
+        let home = self.projection.functions();
+        self.world.observer().is_some_and(|observer| self.live.refresh(observer, &home))
     }
 }
 
 /// Serves until nobody is left.
-fn supervise(
-    listener: &Listener,
-    devices: Vec<DeviceInfo>,
-    node: &Path,
-    projection: &Projection,
-    mut sockets: Sockets,
-) -> io::Result<()> {
-    let host = if project::host_has_devices()? { Host::open().ok() } else { None };
-    let mut live = Live::new(&devices);
-    let mut world = World::new(devices, host);
-    world.look_at(node);
+fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io::Result<()> {
     let mut umads = Umads::default();
-    let visits = sys::Visits::of(node).ok();
+    let visits = sys::Visits::of(&sight.node).ok();
     // Somebody may have come before we looked.
     let mut awake = Some(Instant::now());
     loop {
         let mut until = sockets.next_deadline();
         // Asked before the looks: what somebody changed who is gone by now is seen by them.
-        let peopled = world.observer().is_some_and(Observer::has_programs);
-        follow(&mut world, projection, node, &mut live);
-        if let Some(observer) = world.observer() {
-            live.refresh(observer, &projection.functions());
+        let peopled = sight.world.observer().is_some_and(Observer::has_programs);
+        let again = sight.look();
+        if sight.world.observer().is_some() {
             // Who opened the node a moment ago may not have taken its place yet.
             let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
             awake = awake.filter(|_| arriving || peopled);
-            if awake.is_some() || visits.is_none() {
+            if awake.is_some() || again || visits.is_none() {
                 let next = Instant::now() + PERIOD;
                 until = Some(until.map_or(next, |until| until.min(next)));
             }
@@ -159,28 +183,18 @@ fn supervise(
         if ready.visited {
             visits.iter().for_each(sys::Visits::clear);
             awake = Some(Instant::now());
-            world.look_at(node);
+            sight.world.look_at(&sight.node);
         }
         if ready.called {
             match listener.receive() {
-                Ok(notice) if notice.call == libc::SYS_ioctl => umads.serve(listener, &world, &notice),
-                Ok(notice) => sockets.serve(listener, &world, notice),
+                Ok(notice) if notice.call == libc::SYS_ioctl => umads.serve(listener, &sight.world, &notice),
+                Ok(notice) => sockets.serve(listener, &sight.world, notice),
                 // Whoever called was interrupted.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 Err(e) => return Err(e),
             }
         }
         sockets.expire(listener);
-        umads.work(&world);
-    }
-}
-
-/// Shows the node's devices where they have changed. Where the system does not let us, the view stays as it is until they change again, and
-/// answers stay those of what it shows; `ironverbs doctor` says so.
-fn follow(world: &mut World, projection: &Projection, node: &Path, live: &mut Live) {
-    let Some(devices) = world.changed() else { return };
-    if projection.change(world.devices(), &devices, node).is_ok() {
-        live.follow(&devices);
-        world.replace(devices);
+        umads.work(&sight.world);
     }
 }
