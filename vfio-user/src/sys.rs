@@ -47,7 +47,7 @@ pub fn receive(
     let flags = libc::MSG_CMSG_CLOEXEC | if dont_wait { libc::MSG_DONTWAIT } else { 0 };
     let got = retry(|| {
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = size_of_val(&control) as _;
         // SAFETY: the structure names a buffer and a control buffer that live across the call.
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) }
     })?;
@@ -57,7 +57,9 @@ pub fn receive(
         while let Some(one) = header.as_ref() {
             if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                let bytes = one.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                // A 32-bit number in musl, one of the machine's size in glibc.
+                let len: usize = one.cmsg_len as _;
+                let bytes = len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 for i in 0..bytes / size_of::<RawFd>() {
                     fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
                 }
