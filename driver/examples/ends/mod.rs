@@ -1,0 +1,120 @@
+//! What the examples stand on: a node with nobody else on it, and the two ends of a reliable connection on two of its functions.
+//!
+//! Here the objects of verbs are made, in the order in which each needs those before it: device, protection domain, completion
+//! queue, memory region, queue pair; and a queue pair goes through its states (IBTA 10.3.1) until it is connected.
+#![allow(dead_code)] // each example uses its part
+
+use driver::{
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
+    QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge, dma::DmaMem, transport::Scope,
+};
+use node::runtime::{Node, NodeOptions, open_device_of};
+use std::{
+    error::Error as StdError,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What an example ends with: any error, with its own words.
+pub type Outcome<T = ()> = Result<T, Box<dyn StdError>>;
+/// How long anything here may take.
+pub const SOON: Duration = Duration::from_secs(10);
+/// Entry of the GID table: 0 is the link-local address, 1 the one with the device's IPv4 address.
+const GID: u8 = 1;
+
+/// A node of the example's own, gone when this is dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes a node with two virtual functions and opens both.
+    pub fn devices() -> Outcome<(Self, [Arc<Device>; 2])> {
+        let scratch = Self(format!("/dev/shm/ironverbs-example-{}", std::process::id()).into());
+        let options = NodeOptions { vfs: Some(2), ..NodeOptions::default() };
+        let node = Node::open_or_create(&scratch.0, &options)?;
+        // A card has the same `Device`, over `driver::transport::vfio::VfioTransport`; `node::place` opens either.
+        let devices = [open_device_of(&node, 1)?, open_device_of(&node, 2)?];
+        Ok((scratch, devices))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One end of a connection. Each object keeps those alive that it was made of.
+pub struct End {
+    pub qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
+    pub mr: Mr,
+    pub memory: Arc<DmaMem>,
+    pub device: Arc<Device>,
+}
+
+impl End {
+    /// An end that is not connected yet, with a page of memory that a peer may write to.
+    pub fn new(device: Arc<Device>) -> Result<Self, Error> {
+        let pd = Pd::alloc(&device)?;
+        let cq = Cq::create(&device, 16, 0)?;
+        // Driver memory can be registered without `unsafe`; a program's own is a promise, see `Mr::register`.
+        let memory = Arc::new(DmaMem::alloc(device.transport(), 4096, Scope::Opener)?);
+        let mr = Mr::over(&pd, &memory, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+        let sizes = QpInit::new(Service::Rc, &cq, &cq);
+        let init = QpInit { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, ..sizes };
+        Ok(Self { qp: Qp::create(&pd, &init)?, cq, mr, memory, device })
+    }
+
+    /// Connects to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may send).
+    pub fn connect(&self, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
+        let access = AccessFlags::REMOTE_WRITE;
+        let init =
+            QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
+        self.qp.modify(&init, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS)?;
+
+        let way = AddressHandle { dgid: gid, sgid_index: GID, hop_limit: 64, ..AddressHandle::default() };
+        let ah = AddressHandle { is_global: true, port_num: 1, ..way };
+        let rtr =
+            QpAttr { qp_state: QpState::Rtr, path_mtu: 4096, dest_qp_num: qpn, ah, ..QpAttr::default() };
+        let answers = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+        let path = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
+        self.qp.modify(&rtr, Mask::STATE | path | answers)?;
+
+        let rts = QpAttr { qp_state: QpState::Rts, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
+        let retries = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&QpAttr { rnr_retry: 7, ..rts }, Mask::STATE | Mask::SQ_PSN | retries)
+    }
+
+    /// `len` bytes of this end's memory from `offset` on, as work requests name them.
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge { addr: self.memory.iova() + offset, length: len, lkey: self.mr.lkey() }
+    }
+
+    /// Posts one work request that reports its completion.
+    pub fn post(&self, wr_id: u64, op: SendOp, sge: Sge) -> Outcome {
+        Ok(self.qp.post_send([SendWr { wr_id, op, sge: &[sge], flags: SendFlags::SIGNALED }])?)
+    }
+
+    /// The next completion, polled for; [`events`](driver::Events) say how to sleep until there is one.
+    pub fn completion(&self) -> Outcome<Completion> {
+        let (begin, mut found) = (Instant::now(), [Completion::default()]);
+        while self.cq.poll(&mut found) == 0 {
+            if begin.elapsed() > SOON {
+                return Err(format!("no completion within {SOON:?}").into());
+            }
+            std::thread::yield_now();
+        }
+        Ok(found[0])
+    }
+}
+
+/// Two ends, connected to each other. Programs tell each other GID and queue pair number by other means: a socket, or rdma_cm.
+pub fn connected([a, b]: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
+    let ends = [End::new(a)?, End::new(b)?];
+    for (this, peer) in [(0, 1), (1, 0)] {
+        let gid = ends[peer].device.gid(GID.into())?;
+        ends[this].connect(gid, ends[peer].qp.qpn())?;
+    }
+    Ok(ends)
+}

@@ -1,0 +1,38 @@
+//! RDMA WRITE: one end puts bytes into the other's memory, whose program does nothing.
+//!
+//! `cargo run --release -p ironverbs-driver --example write`
+
+mod ends;
+
+use driver::{SendOp, WcStatus};
+use ends::{Outcome, Scratch, connected};
+
+const TEXT: &[u8] = b"written from afar";
+/// Where in the peer's memory it goes.
+const THERE: u64 = 1024;
+
+fn main() -> Outcome {
+    let (_scratch, devices) = Scratch::devices()?;
+    let [writer, owner] = connected(devices)?;
+
+    // The peer must know address and key of the memory; programs send each other these as they do queue pair numbers.
+    let (raddr, rkey) = (owner.memory.iova() + THERE, owner.mr.rkey());
+    writer.memory.copy_in(0, TEXT);
+    writer.post(1, SendOp::Write { raddr, rkey }, writer.sge(0, TEXT.len() as u32))?;
+
+    // The writer learns that the bytes are there. Its peer does not: it has posted nothing, and nothing completes.
+    let wc = writer.completion()?;
+    if wc.status != WcStatus::Success {
+        return Err(format!("the WRITE ended with {:?}", wc.status).into());
+    }
+    let mut found = vec![0; TEXT.len()];
+    owner.memory.copy_out(THERE as usize, &mut found);
+    println!("in the peer's memory: {}", String::from_utf8_lossy(&found));
+
+    // One byte too far: the responder finds it outside the region and says so, and both queue pairs go to the error state.
+    let raddr = owner.memory.iova() + owner.memory.len() as u64;
+    writer.post(2, SendOp::Write { raddr, rkey }, writer.sge(0, 1))?;
+    let wc = writer.completion()?;
+    println!("past its end: {:?}, and the queue pair is in {:?}", wc.status, writer.qp.query()?.qp_state);
+    Ok(())
+}
