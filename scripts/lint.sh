@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a machine can see of a change's form: formatting, clippy, rustdoc, and links between the pages in docs/.
+# What a machine can see of a change's form: formatting, clippy, rustdoc, links between the pages in docs/, and the crates as they are drawn there.
 #
 # Warnings are errors with the toolchain this tree is written with. Other versions of clippy and rustdoc know other warnings, which are
 # shown and fail nothing. A toolchain without clippy or rustfmt, as Debian's may be, skips those with a word.
@@ -31,4 +31,15 @@ broken=$(grep -noE '\]\([^)#: ]+' README.md docs/*.md | while IFS=: read -r page
     [ -e "$(dirname "$page")/$target" ] || echo "$page:$line: there is no $target"
 done)
 [ -z "$broken" ] || { echo "$broken"; echo "lint: expected every linked file to exist"; exit 1; }
+
+# The crates as docs/README.md draws them, and as cargo knows them: a directory, and the last names of those it is built on.
+drawn=$(sed -n '/^## Which crate needs which/,/^## /s/^    //p' docs/README.md | tr -s ' ' | sed 's/ $//')
+known=$($CARGO tree --locked --workspace --edges normal --depth 1 --no-dedupe --prefix depth --format '{p}' |
+    sed -n "s|^\([01]\).* ($PWD/\([^)]*\)).*|\1 \2|p" |
+    awk '$1 == 0 { printf "%s%s", end, $2; end = "\n" } $1 == 1 { sub(".*/", "", $2); printf " %s", $2 } END { print "" }')
+[ "$(echo "$drawn" | sort)" = "$(echo "$known" | sort)" ] ||
+    { echo "$known"; echo "lint: expected these lines under \"Which crate needs which\" of docs/README.md"; exit 1; }
+# Each below all that need it.
+upward=$(echo "$drawn" | awk '{ for (i = 2; i <= NF; i++) if ($i in seen) print $1 " needs " $i; name = $1; sub(".*/", "", name); seen[name] = 1 }')
+[ -z "$upward" ] || { echo "$upward"; echo "lint: expected crates above those they need in docs/README.md"; exit 1; }
 echo "lint: ok"
