@@ -1,4 +1,13 @@
 //! `ironverbs`: RDMA programs on a simulated ConnectX, without the card.
+//!
+//! ```text
+//! ironverbs run -- ib_write_bw -d iron1 -x 1
+//! ironverbs run -- ib_write_bw -d iron2 -x 1 127.0.0.2
+//! ironverbs node status
+//! ```
+//!
+//! `options` is the command line, then one file for each command. What a command does lies in the crates below: `node`, `driver`,
+//! `devmodel`. A program's examples cannot be run by rustdoc; `tests/run.rs` runs the commands.
 
 mod bench;
 mod bringup;

@@ -1,7 +1,31 @@
 //! How software drives a ConnectX-class function: bring-up, command queue, events, and safe Rust verbs.
 //!
 //! A function is reached through [`transport::Transport`]; everything above it is the same for a real card and a
-//! simulated one. Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot files
+//! simulated one. `device` is here a function of a node (`ironverbs-node`), and these are the objects that every program makes:
+//!
+//! ```
+//! use driver::{AccessFlags, Cq, Mr, Pd, Qp, QpInit, QpState, Service, dma::DmaMem, transport::Scope};
+//! use std::sync::Arc;
+//! # use node::{Node, NodeOptions, open_device_of};
+//! # let dir = std::path::PathBuf::from(format!("/dev/shm/ironverbs-driver-doc-{}", std::process::id()));
+//! # let node = Node::open_or_create(&dir, &NodeOptions { vfs: Some(1), ..NodeOptions::default() })?;
+//! # std::fs::remove_dir_all(&dir)?;
+//! let device = open_device_of(&node, 1)?;
+//! let pd = Pd::alloc(&device)?;
+//! let cq = Cq::create(&device, 16, 0)?;
+//! let memory = Arc::new(DmaMem::alloc(device.transport(), 4096, Scope::Opener)?);
+//! let mr = Mr::over(&pd, &memory, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+//! let init = QpInit { max_send_wr: 8, max_send_sge: 1, ..QpInit::new(Service::Rc, &cq, &cq) };
+//! let qp = Qp::create(&pd, &init)?;
+//! assert_eq!(qp.query()?.qp_state, QpState::Reset);
+//! assert_ne!(mr.rkey(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/` goes on from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE (`write`), and completions
+//! and asynchronous events that wake a sleeper (`events`).
+//!
+//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot files
 //! `post` and `poll`.
 
 mod bringup;

@@ -4,6 +4,14 @@
 //! some time pass, and then assert that functions 2 and 3 still serve each other as before. Two are about the node: any bytes in its file, and
 //! what a launched program says to its supervisor. A panic anywhere is a finding by itself. Targets start from one state, restored for
 //! every input; those about the chip do the same for an input each time, those about the node may depend on the system's timing.
+//!
+//! A target is a function of bytes. `scripts/fuzz.sh` has libFuzzer find the bytes; a finding is repeated, and looked into, by a call:
+//!
+//! ```
+//! // Two work requests that make no sense, and packets that do not either: the other functions notice nothing.
+//! ironverbs_fuzz::wqe(&[0xff; 64]);
+//! ironverbs_fuzz::packet(b"neither headers nor payload");
+//! ```
 #![deny(unsafe_code)]
 
 mod bytes;

@@ -1,7 +1,31 @@
-//! Locks in memory that programs share: they outlive their holders, and cost who takes one again and again no locked instruction.
+//! Locks in memory that programs share: they outlive their holders, and a thread that takes one again and again pays no locked
+//! instruction for it.
 //!
 //! A program that dies with a [`Lock`] does not keep it, and whoever comes next hears what is to be repaired. One that is stopped
 //! does keep it, and whoever can do without waits no longer than until that is known.
+//!
+//! ```
+//! use sync::{Contender, Dead, Lock, Party};
+//!
+//! /// A program; number 1 has died.
+//! struct Program(u16);
+//! impl Contender for Program {
+//!     fn party(&self) -> Party { Party(self.0) }
+//!     fn steady(&self) -> Option<Party> { None }
+//!     fn barrier(&mut self) {}
+//!     fn alive(&mut self, party: Party) -> bool { party != Party(1) }
+//!     fn relax(&mut self, _holder: Party, _times: u32) -> bool { false }
+//! }
+//!
+//! let lock = Lock::default();
+//! let _ = lock.acquire(&mut Program(1));
+//! let (holding, dead) = lock.acquire(&mut Program(2));
+//! assert_eq!(dead, Dead([Some(Party(1)), None]));
+//! // Here it makes good what party 1 left half done.
+//! holding.repaired();
+//! holding.release();
+//! assert_eq!(lock.holder(), None);
+//! ```
 //!
 //! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for, and a model
 //! checker judges it by itself: `scripts/test-loom.sh`.

@@ -4,19 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Sets a flag when it is dropped, also by a panic.
 ///
-/// `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would keep
-/// a test that has failed from ending, unless the body holds one of these:
-///
-/// ```
-/// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-///
-/// let over = AtomicBool::new(false);
-/// std::thread::scope(|scope| {
-///     let _stop = testkit::Stop(&over);
-///     scope.spawn(|| while !over.load(Relaxed) {});
-///     assert_eq!(1 + 1, 2);
-/// });
-/// ```
+/// Held by the body of a scope whose threads run until the flag is set; the crate's front page says why, and shows it.
 #[derive(Debug)]
 pub struct Stop<'a>(pub &'a AtomicBool);
 

@@ -1,8 +1,24 @@
 //! Where driver and model meet, and what judges them.
 //!
 //! [`bed`] drives the device model alone, in logical time, through the registers, rings and records a driver would use.
-//! [`direct`] joins driver and model in one thread, in logical time. [`end`] is one end of a connection made of the driver's verbs on a node; [`manager`] joins communication management to queue pair 1; [`program`] runs such ends in processes.
-//! [`torture`] checks all that goes between two programs.
+//! [`direct`] joins driver and model in one thread, in logical time. [`end`] is one end of a connection made of the driver's verbs
+//! on a node; [`manager`] joins communication management to queue pair 1. [`torture`] checks all that goes between two programs.
+//!
+//! ```
+//! use hwspec::wire::BthOpcode;
+//! use ironverbs_tests::bed::{Access, Bed, Path, Wr};
+//!
+//! let mut bed = Bed::cx5();
+//! let (a, _) = bed.pair(Path::default());
+//! let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+//! bed.fill(from, b"over the wire");
+//! bed.post(a, &Wr::write(from.sge(), to));
+//!
+//! assert!(bed.one(a.send_cq).is_ok());
+//! assert_eq!(bed.bytes(to), bed.bytes(from));
+//! let frames: Vec<_> = bed.take_frames().iter().map(|frame| frame.opcode()).collect();
+//! assert_eq!(frames, [BthOpcode::RcWriteOnly, BthOpcode::RcAck]);
+//! ```
 #![deny(unsafe_code)]
 
 pub mod bed;

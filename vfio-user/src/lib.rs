@@ -4,6 +4,25 @@
 //! payloads as plain data, [`version`] the negotiation that opens a session, [`socket`] the framing. A server reads
 //! requests from a [`Receiver`] and answers through a [`Sender`]; a client uses [`Connection::call`].
 //!
+//! ```
+//! use std::{os::unix::net::UnixStream, thread, time::Duration};
+//! use vfio_user_proto::{Command, Connection, DEVICE_FLAG_PCI, DeviceInfo, zerocopy::IntoBytes};
+//!
+//! let (client, server) = UnixStream::pair()?;
+//! let device = thread::spawn(move || {
+//!     let mut server = Connection::new(server)?;
+//!     let request = server.receiver.receive(None)?.header;
+//!     let info = DeviceInfo { argsz: 16, flags: DEVICE_FLAG_PCI, num_regions: 9, num_irqs: 5 };
+//!     server.sender.reply(&request, &[info.as_bytes()], &[])
+//! });
+//! let question = DeviceInfo { argsz: 16, ..DeviceInfo::default() };
+//! let (info, _): (DeviceInfo, _) =
+//!     Connection::new(client)?.ask(Command::DEVICE_GET_INFO, &question, Duration::from_secs(5))?;
+//! assert_eq!(info.num_regions, 9);
+//! device.join().expect("the server")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! All numbers are in the byte order of the host, which both ends share. Nothing here trusts the other end: sizes are
 //! bounded before anything is kept, a payload too short is an error, and so is a message that does not come to its end.
 #![deny(unsafe_code)]

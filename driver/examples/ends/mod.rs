@@ -8,7 +8,7 @@ use driver::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
     QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge, dma::DmaMem, transport::Scope,
 };
-use node::runtime::{Node, NodeOptions, open_device_of};
+use node::{Node, NodeOptions, open_device_of};
 use std::{
     error::Error as StdError,
     path::PathBuf,

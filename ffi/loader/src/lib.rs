@@ -5,6 +5,9 @@
 //! it, so a provider named there would hear of the first libibverbs and of no other. This object is therefore apart from
 //! the provider, and the provider unloads it as soon as the libibverbs that loaded it is served (`register.rs` there). The
 //! next one loads it anew.
+//!
+//! There is nothing to call, so there is no example: an object whose only interface is to be loaded. A program sees it at work by
+//! `ironverbs run -- env LD_DEBUG=files ibv_devices`.
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_void};

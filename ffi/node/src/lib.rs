@@ -4,6 +4,22 @@
 //! arena for what drivers allocate. Whoever rings a doorbell or polls runs the model in its own thread; one parked thread
 //! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
 //!
+//! ```
+//! use node::{Node, NodeOptions, open_device_of};
+//!
+//! let dir = std::path::PathBuf::from(format!("/dev/shm/ironverbs-node-doc-{}", std::process::id()));
+//! let node = Node::open_or_create(&dir, &NodeOptions { vfs: Some(2), ..NodeOptions::default() })?;
+//! let devices: Vec<String> = node.devices().into_iter().map(|d| format!("{} {}", d.name, d.ip)).collect();
+//! assert_eq!(devices, ["iron0 127.0.0.1", "iron1 127.0.0.2", "iron2 127.0.0.3"]);
+//!
+//! let device = open_device_of(&node, 1)?; // a `driver::Device`, for Rust programs
+//! assert!(device.is_virtual() && device.port()?.active);
+//! assert_eq!(node.status()?.parties.len(), 1, "this program");
+//! # drop((device, node));
+//! std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Read in this order: `devices` and `place` (which devices there are, and where), `dir` (where a node lives), `file` (what lies
 //! where in it), `party` (who lives), `arena`, `lend` (programs' memory in it), `host` (what the model sees of us), `transport` (what
 //! the driver sees), `parked`, `reap` (what becomes of the dead).

@@ -1,8 +1,22 @@
 //! Linux guests that judge the device model: QEMU under TCG, Debian's kernels and Debian's programs.
 //!
-//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`log`] judges its kernel's log. [`server`] is
-//! the `ironverbs serve` process whose functions are plugged into guests. [`scenarios`] is what guests must show;
-//! [`report`] counts what was shown.
+//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`log`] judges its
+//! kernel's log. [`server`] is the `ironverbs serve` process whose functions are plugged into guests. [`scenarios`] is what guests must
+//! show; [`report`] counts what was shown. The program `guest` runs them (`make test-guest GUEST=boot`), and so can any other:
+//!
+//! ```no_run
+//! use guest::{Trouble, report, scenarios};
+//!
+//! for scenario in scenarios::all() {
+//!     println!("{}: {}", scenario.name, scenario.about);
+//! }
+//! // Those whose name has one of the words; makes images that are missing, and takes minutes.
+//! match report::run(&scenarios::all(), &["boot".into()]) {
+//!     Ok(failed) => std::process::exit(failed.into()),
+//!     Err(Trouble::Cannot(why)) => println!("skipped: {why}"),
+//!     Err(failed) => panic!("{failed}"),
+//! }
+//! ```
 
 pub mod images;
 pub mod log;
