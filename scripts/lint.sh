@@ -26,11 +26,24 @@ if have clippy; then timeout 1500 $CARGO clippy --release --locked --workspace -
 RUSTDOCFLAGS="$deny -A rustdoc::private_intra_doc_links" timeout 1500 $CARGO doc --locked --no-deps --workspace --exclude ironverbs-fuzz --document-private-items
 
 # Each page or directory a page links to is there.
-broken=$(grep -noE '\]\([^)#: ]+' README.md docs/*.md | while IFS=: read -r page line link; do
+broken=$(grep -noE '\]\([^)#: ]+' README.md CONTRIBUTING.md docs/*.md | while IFS=: read -r page line link; do
     target=${link#*\(}
     [ -e "$(dirname "$page")/$target" ] || echo "$page:$line: there is no $target"
 done)
 [ -z "$broken" ] || { echo "$broken"; echo "lint: expected every linked file to exist"; exit 1; }
+
+# What CONTRIBUTING.md names is there: files, and the functions, types and tests in its recipes.
+rooms="cli cm devmodel docs driver ffi fuzz hwspec scripts sync testkit tests vfio-user"
+# shellcheck disable=SC2086  # directories
+stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sort -u | while read -r name; do
+    word=${name##*::}
+    case $name in
+    */*) [ -e "$name" ] ;;
+    *.rs | *.md) [ -e "$name" ] || [ -n "$(find $rooms -name "$name")" ] ;;
+    *) grep -rqwF --include='*.rs' --include=Cargo.toml -e "${word%%[!a-zA-Z0-9_.-]*}" $rooms ;;
+    esac || echo "$name"
+done)
+[ -z "$stale" ] || { echo "$stale"; echo "lint: expected to find in the source what CONTRIBUTING.md names"; exit 1; }
 
 # The crates as docs/README.md draws them, and as cargo knows them: a directory, and the last names of those it is built on.
 drawn=$(sed -n '/^## Which crate needs which/,/^## /s/^    //p' docs/README.md | tr -s ' ' | sed 's/ $//')
