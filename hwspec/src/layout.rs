@@ -267,6 +267,8 @@ macro_rules! hw_enum {
             $( $(#[$vm])* pub const $name: Self = Self($val); )*
             /// The named values, in declaration order.
             pub const NAMED: &'static [(&'static str, $raw)] = &[ $( (stringify!($name), $val) ),* ];
+            /// The values of [`NAMED`](Self::NAMED).
+            pub const ALL: &'static [Self] = &[ $( Self::$name ),* ];
 
             /// A value, named or not.
             #[inline(always)]

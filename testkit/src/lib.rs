@@ -1,5 +1,5 @@
 //! What tests of several crates share: a process of a test's own ([`alone!`]), others beside it ([`Other`]), a directory
-//! ([`Scratch`]), and an end to threads that spin ([`Stop`]).
+//! ([`Scratch`]), an end to threads that spin ([`Stop`]), and the kernel's headers as a judge ([`linux`]).
 //!
 //! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would keep
 //! a test that has failed from ending, unless the body holds a [`Stop`]:
@@ -22,6 +22,7 @@
 
 #[doc(hidden)]
 pub mod alone;
+pub mod linux;
 mod other;
 mod scratch;
 mod stop;

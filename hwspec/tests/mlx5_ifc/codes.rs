@@ -1,13 +1,12 @@
 //! Opcodes, statuses, events and constants, against the enumerators of the headers.
 
-use crate::c::Header;
-use crate::headers::{dirs, is_reference, read};
 use hwspec::cmd::{Opcode, Status};
 use hwspec::context::{AccessMode, ArmState, CapType, CqStatus, PathMigState, QpState, ServiceType};
 use hwspec::cqe::{CqeFormat, CqeOpcode, CqeSyndrome, RoceL3Type};
 use hwspec::eqe::{EventType, PortChange, QueueKind};
 use hwspec::wqe::{FenceMode, MkeyMask, UmrCheck, WqeOpcode};
 use hwspec::{doorbell, pcie, wqe};
+use testkit::linux::{Header, dirs, is_reference, read};
 
 /// Where the header's name is not the prefix and ours in capitals; `-` where no kernel header has the value.
 const NAMES: &[(&str, &str)] = &[

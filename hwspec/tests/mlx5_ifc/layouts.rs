@@ -1,7 +1,6 @@
 //! Names, places, widths and sizes of every layout, against `mlx5_ifc.h`.
 
-use crate::headers::{dirs, is_reference, read};
-use crate::ifc::Ifc;
+use testkit::linux::{Ifc, dirs, is_reference, read};
 
 /// Fields of ours that no header shows where we have them, and why. `*` is the whole structure's size.
 const OURS_ALONE: &[(&str, &str, &str)] = &[

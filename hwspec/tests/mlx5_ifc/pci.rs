@@ -1,9 +1,8 @@
 //! PCI layouts against `pci_regs.h`, which comes in the same package.
 
-use crate::c::Header;
 use crate::cases::all;
-use crate::headers::{dirs, read};
 use hwspec::pcie;
+use testkit::linux::{Header, dirs, read};
 
 /// Layout, field, register, mask within it (nothing: the whole register of the field's width).
 const FIELDS: &[(&str, &str, &str, &str)] = &[

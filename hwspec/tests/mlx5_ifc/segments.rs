@@ -1,8 +1,7 @@
 //! WQE segments, CQEs and events, against the driver's plain C structures: each field inside the member that holds it.
 
-use crate::c::Header;
 use crate::cases::all;
-use crate::headers::{dirs, read};
+use testkit::linux::{Header, dirs, read};
 
 /// Our layout, their structure, bytes by which ours lies behind theirs, (our field, their member).
 type Row = (&'static str, &'static str, usize, &'static [(&'static str, &'static str)]);

@@ -1,12 +1,14 @@
 //! `struct mlx5_ifc_*_bits`: each `u8` of an array is one bit.
 
-use crate::lexer::{Cursor, Token, tokens};
+use super::lexer::{Cursor, Token, tokens};
 use std::collections::{BTreeMap, HashMap};
 
 /// Named fields of one structure: offset and width in bits. Members of nameless structures and unions are its own.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
+    /// Offset and width by name.
     pub fields: BTreeMap<String, (usize, usize)>,
+    /// Bits of the whole.
     pub size: usize,
 }
 
@@ -18,6 +20,7 @@ pub struct Ifc {
 }
 
 impl Ifc {
+    /// Reads the text of a header.
     pub fn parse(text: &str) -> Self {
         let tokens = tokens(text);
         let mut bodies = HashMap::new();

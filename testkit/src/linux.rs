@@ -1,4 +1,13 @@
-//! Finds the kernel's public mlx5 headers.
+//! The kernel's public mlx5 headers, as a judge of layouts, codes and commands.
+//!
+//! They come with Debian's `linux-headers-*-common`; every version installed judges.
+
+mod c;
+mod ifc;
+mod lexer;
+
+pub use c::{Header, Struct};
+pub use ifc::{Ifc, Shape};
 
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,14 @@
 //! Plain C of the driver's headers: packed structures of fixed-width integers, and constants.
 
-use crate::lexer::{Cursor, Token, tokens};
+use super::lexer::{Cursor, Token, tokens};
 use std::collections::{BTreeMap, HashMap};
 
 /// Named members: offset and length in bytes. Members of nameless structures and unions are its own.
 #[derive(Default)]
 pub struct Struct {
+    /// Offset and length by name.
     pub members: BTreeMap<String, (usize, usize)>,
+    /// Bytes of the whole.
     pub size: usize,
 }
 
@@ -17,6 +19,7 @@ pub struct Header {
 }
 
 impl Header {
+    /// Reads the text of one or more headers.
     pub fn parse(text: &str) -> Self {
         let mut header = Self { tokens: tokens(text), constants: HashMap::new() };
         for line in text.lines().filter_map(|l| l.strip_prefix("#define")) {
@@ -76,6 +79,11 @@ impl Header {
     /// The value of an enumerator or constant.
     pub fn value(&self, name: &str) -> Option<u64> {
         self.constants.get(name).copied()
+    }
+
+    /// Every enumerator and constant whose name begins with `prefix`, with what is behind it.
+    pub fn named<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+        self.constants.iter().filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?, *value)))
     }
 
     /// `struct name { ... }`.
