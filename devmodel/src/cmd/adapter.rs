@@ -2,9 +2,9 @@
 
 use super::{
     call::Call,
-    dispatch::{ENABLED, RESET, RUNNING},
     pages,
     refusal::{Done, Syndrome},
+    table::HcaState,
 };
 use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use hwspec::cmd::{adapter::*, adapter_id::*};
@@ -27,8 +27,8 @@ fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
 pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
     let input: EnableHcaIn = call.input()?;
     if is_self(call, input.function_id())? {
-        Syndrome::HcaState.unless(call.func.function().hca_state == RESET)?;
-        *call.func.function_mut(|f| &mut f.hca_state) = ENABLED;
+        Syndrome::HcaState.unless(call.func.function().hca_state == HcaState::Reset.raw())?;
+        *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
         pages::ask(call.func);
     }
     call.done()
@@ -37,8 +37,8 @@ pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DisableHcaIn = call.input()?;
     if is_self(call, input.function_id())? {
-        Syndrome::HcaState.unless(call.func.function().hca_state == ENABLED)?;
-        *call.func.function_mut(|f| &mut f.hca_state) = RESET;
+        Syndrome::HcaState.unless(call.func.function().hca_state == HcaState::Enabled.raw())?;
+        *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Reset.raw();
         *call.func.function_mut(|f| &mut f.issi) = 0;
         *call.func.function_mut(|f| &mut f.caps_set) = [0; 16];
         pages::forget(call.func);
@@ -49,9 +49,8 @@ pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
     // The owner's identity behind the header is for cards that share; older drivers leave it out.
-    Syndrome::HcaState.unless(call.func.function().hca_state == ENABLED)?;
     Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
-    *call.func.function_mut(|f| &mut f.hca_state) = RUNNING;
+    *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Running.raw();
     call.answer(&InitHcaOut::zeroed())
 }
 
@@ -59,10 +58,9 @@ pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
     let input: TeardownHcaIn = call.input()?;
     // 0 graceful, 1 forced; fast teardown (2) is not offered.
     Syndrome::Teardown.unless(input.profile() <= 1)?;
-    Syndrome::HcaState.unless(call.func.function().hca_state == RUNNING)?;
     call.answer(&TeardownHcaOut::zeroed())?;
     super::end_objects(call.func, call.step.host, |_| true);
-    *call.func.function_mut(|f| &mut f.hca_state) = ENABLED;
+    *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
     *call.func.function_mut(|f| &mut f.roce_enabled) = 0;
     call.quiesce = true;
     Ok(())
@@ -96,6 +94,10 @@ pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
     let end = version.iter().position(|b| *b == 0).unwrap_or(version.len());
     tracing::debug!(fid = call.func.fid(), driver = %String::from_utf8_lossy(&version[..end]), "driver version");
     call.answer(&SetDriverVersionOut::zeroed())
+}
+
+pub(super) fn nop(call: &mut Call<'_, '_, '_>) -> Done {
+    call.done()
 }
 
 pub(super) fn special_contexts(call: &mut Call<'_, '_, '_>) -> Done {

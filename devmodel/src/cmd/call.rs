@@ -7,7 +7,10 @@ use crate::{
     region::{Func, MttRange, Row, Shortage},
     state::UctxRow,
 };
-use hwspec::layout::{Layout, prefix};
+use hwspec::{
+    cmd::Opcode,
+    layout::{Layout, prefix},
+};
 
 pub(super) struct Call<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
@@ -18,6 +21,8 @@ pub(super) struct Call<'a, 'r, 'h> {
     pub output: &'a mut Vec<u8>,
     /// User context the command speaks for.
     pub uid: u16,
+    /// The command.
+    pub opcode: Opcode,
     /// `op_mod`.
     pub op_mod: u16,
     /// Set when the answer must wait until nothing refers to the function's memory through what is gone.

@@ -3,7 +3,7 @@
 use super::{
     call::Call,
     caps_ethernet, caps_infiniband, cq, eq, mcg, memic, mkey, qp, qp_context,
-    refusal::{Done, Refused, Syndrome},
+    refusal::{Done, Syndrome},
     srq,
 };
 use crate::LinkLayer;
@@ -28,6 +28,39 @@ const ATOMICS: u16 = 0b11;
 const ATOMIC_SIZE: u16 = 8;
 /// UDP port of RoCE v2 (A17.3.2.4).
 const ROCE_PORT: u16 = 4791;
+
+/// The capability pages this device knows.
+const PAGES: [CapType; 9] = [
+    CapType::General,
+    CapType::EthernetOffloads,
+    CapType::Odp,
+    CapType::Atomic,
+    CapType::Roce,
+    CapType::FlowTable,
+    CapType::Qos,
+    CapType::DeviceMem,
+    CapType::General2,
+];
+/// `op_mod` of `SET_HCA_CAP`: the page, above bit 0.
+pub(super) const SET: &[u16] = &{
+    let mut all = [0; PAGES.len()];
+    let mut i = 0;
+    while i < PAGES.len() {
+        all[i] = (PAGES[i].raw() as u16) << 1;
+        i += 1;
+    }
+    all
+};
+/// `op_mod` of `QUERY_HCA_CAP`: the page, and in bit 0 whether its current values are meant or the largest.
+pub(super) const QUERY: &[u16] = &{
+    let mut all = [0; 2 * PAGES.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = SET[i / 2] | (i % 2) as u16;
+        i += 1;
+    }
+    all
+};
 
 /// Words of `FunctionRow::caps_set`: what `SET_HCA_CAP` chose, where 0 is the default.
 const SET_UAR_4K: usize = 0;
@@ -154,8 +187,8 @@ fn whole(bytes: &[u8]) -> [u8; PAGE] {
     prefix(bytes)
 }
 
-fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> Done<[u8; PAGE]> {
-    Ok(match kind {
+fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> [u8; PAGE] {
+    match kind {
         CapType::General => whole(general(func, link, current).as_bytes()),
         CapType::Atomic => whole(atomic(func, current).as_bytes()),
         CapType::Roce if link == LinkLayer::Ethernet => whole(roce(func, current).as_bytes()),
@@ -163,22 +196,20 @@ fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> Done<
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
         // Known, and nothing of it is there.
-        CapType::Roce | CapType::Odp | CapType::Qos | CapType::General2 => [0; PAGE],
-        _ => return Syndrome::CapType.refuse(),
-    })
+        _ => [0; PAGE],
+    }
 }
 
 /// The page and whether its current values are meant, from `op_mod`.
-fn which(op_mod: u16) -> Done<(CapType, bool)> {
-    let kind = u8::try_from(op_mod >> 1).or(Err(Refused(Syndrome::CapType)))?;
-    Ok((CapType::from_bits(kind.into()), op_mod & 1 != 0))
+fn which(op_mod: u16) -> (CapType, bool) {
+    (CapType::from_bits((op_mod >> 1).into()), op_mod & 1 != 0)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaCapIn = call.input()?;
     Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
-    let (kind, current) = which(call.op_mod)?;
-    let page = page(call.func, call.step.config.link_layer, kind, current)?;
+    let (kind, current) = which(call.op_mod);
+    let page = page(call.func, call.step.config.link_layer, kind, current);
     let mut out = QueryHcaCapOut::zeroed();
     out.set().capability(page);
     // Who knows a shorter page asks for that much of it.
@@ -189,14 +220,12 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetHcaCapIn = call.input()?;
     Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
-    // They are fixed once the device runs.
-    Syndrome::HcaState.unless(call.func.function().hca_state == super::dispatch::ENABLED)?;
-    let (kind, _) = which(call.op_mod)?;
+    let (kind, _) = which(call.op_mod);
     let given = input.capability();
     let link = call.step.config.link_layer;
     let mut chosen = call.func.function().caps_set;
     // What the page would read if nothing but that which can be chosen were given.
-    let mut allowed = page(call.func, link, kind, true)?;
+    let mut allowed = page(call.func, link, kind, true);
     match kind {
         CapType::General => {
             let (want, max) = (HcaCap::read(&given), general(call.func, link, false));

@@ -28,8 +28,10 @@ const OVERRUN_IGNORED: u32 = 1;
 const PERIOD: u32 = 1 << 0;
 const COUNT: u32 = 1 << 1;
 const OVERRUN: u32 = 1 << 2;
-/// `op_mod` of `MODIFY_CQ`: other memory, and then `resize_field_select`.
-const RESIZE: u16 = 1;
+/// `op_mod` of `MODIFY_CQ`: single fields, or other memory, and then `resize_field_select`.
+pub(super) const FIELDS: u16 = 0;
+/// See [`FIELDS`].
+pub(super) const RESIZE: u16 = 1;
 const RESIZE_SIZE: u32 = 1 << 0;
 /// Size, page offset and page size.
 const RESIZE_FIELDS: u32 = 0b111;
@@ -114,7 +116,6 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     if call.op_mod == RESIZE {
         return resize(call, &input, index);
     }
-    Syndrome::OpMod.unless(call.op_mod == 0)?;
     let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
     Syndrome::ModifyField.unless(fields & !(PERIOD | COUNT | OVERRUN) == 0)?;
     let context = input.cq_context();

@@ -29,8 +29,10 @@ const MISS_DROP: u8 = 0;
 const MISS_FORWARD: u8 = 1;
 /// `modify_field_select`: where packets go that no entry matches.
 const MISS_TABLE: u16 = 1;
-/// `op_mod` of `SET_FLOW_TABLE_ROOT`: no table any more.
-const DISCONNECT: u16 = 1;
+/// `op_mod` of `SET_FLOW_TABLE_ROOT`: this table, or no table any more.
+pub(super) const CONNECT: u16 = 0;
+/// See [`CONNECT`].
+pub(super) const DISCONNECT: u16 = 1;
 /// `match_criteria_enable`: outer headers.
 pub(super) const OUTER: u8 = 1;
 
@@ -143,7 +145,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
     own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
     Syndrome::QueueFlags.unless(input.underlay_qpn() == 0)?;
     let root = match call.op_mod {
-        0 => table(call, input.table_id())? + 1,
+        CONNECT => table(call, input.table_id())? + 1,
         DISCONNECT => 0,
         _ => return Syndrome::OpMod.refuse(),
     };

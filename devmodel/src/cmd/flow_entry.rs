@@ -27,8 +27,10 @@ pub(crate) const COUNT: u32 = 8;
 pub(crate) const TO_TABLE: u32 = 1;
 /// See [`TO_TABLE`].
 pub(crate) const TO_TIR: u32 = 2;
-/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: change one that is there.
-const MODIFY: u16 = 1;
+/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: make one, or change one that is there.
+pub(super) const ADD: u16 = 0;
+/// See [`ADD`].
+pub(super) const MODIFY: u16 = 1;
 /// `modify_enable_mask`: action, tag, destinations, counters.
 const ACTION: u8 = 1 << 0;
 const TAG: u8 = 1 << 1;
@@ -140,7 +142,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let act = act(call, (!input.ignore_flow_level()).then_some(level), &c)?;
     let (before, here) = find(call.func, table, input.flow_index());
     match call.op_mod {
-        0 => {
+        ADD => {
             Syndrome::InUse.unless(here.is_none())?;
             insert(call, table, before, &input, &act)?;
         }

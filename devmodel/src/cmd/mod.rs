@@ -1,7 +1,7 @@
 //! Commands: what the driver asks of the device through the command queue (PRM: command interface).
 //!
-//! `queue` brings a command in and its answer out, `dispatch` knows which command is allowed when, and one file per kind
-//! of object carries it out. A command that is refused changes nothing: its changes are taken back as a whole.
+//! `queue` brings a command in and its answer out, `table` says which commands there are, when and to whom, `dispatch` holds
+//! them to it, and one file per kind of object carries them out. A command that is refused changes nothing: its changes are taken back as a whole.
 
 mod adapter;
 mod call;
@@ -35,13 +35,14 @@ mod special_qps;
 mod sq;
 mod srq;
 mod srq_context;
+mod table;
 mod tir;
 mod uctx;
 mod vport;
 
-pub(crate) use dispatch::RUNNING;
 pub(crate) use queue::{Completion, complete_held, doorbell};
 pub use refusal::Syndrome;
 pub(crate) use special_qps::all as special_qps;
+pub use table::{COMMANDS, Command, HcaState, Sender};
 pub(crate) use uctx::end_objects;
 pub(crate) use vport::{port_event, set_link};

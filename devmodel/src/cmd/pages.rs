@@ -5,8 +5,8 @@
 
 use super::{
     call::Call,
-    dispatch::RUNNING,
     refusal::{Done, Syndrome},
+    table::HcaState,
 };
 use crate::region::{Func, MttRange};
 use hwspec::cmd::adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
@@ -18,13 +18,15 @@ const LIST: u32 = 128;
 /// Pages a function holds at most.
 const MOST: u32 = 1 << 20;
 
-const BOOT: u16 = 1;
-const INIT: u16 = 2;
-const REGULAR: u16 = 3;
+/// `op_mod` of `QUERY_PAGES`.
+pub(super) const BOOT: u16 = 1;
+pub(super) const INIT: u16 = 2;
+pub(super) const REGULAR: u16 = 3;
 
-const CANT_GIVE: u16 = 0;
-const GIVE: u16 = 1;
-const TAKE: u16 = 2;
+/// `op_mod` of `MANAGE_PAGES`.
+pub(super) const CANT_GIVE: u16 = 0;
+pub(super) const GIVE: u16 = 1;
+pub(super) const TAKE: u16 = 2;
 
 /// Begins to ask.
 pub(super) fn ask(func: &mut Func<'_>) {
@@ -104,7 +106,9 @@ fn give(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
 fn take(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
     let held = call.func.function().pages_held;
     // While it runs the device keeps what it asked for.
-    let kept = if call.func.function().hca_state == RUNNING { WANTED[0] + WANTED[1] } else { 0 } as u32;
+    let kept =
+        if call.func.function().hca_state == HcaState::Running.raw() { WANTED[0] + WANTED[1] } else { 0 }
+            as u32;
     let n = count.min(held.saturating_sub(kept));
     let range = list(call.func);
     let mut out = ManagePagesOut::zeroed();

@@ -77,8 +77,9 @@ fn table(op: Opcode) -> Option<Transition> {
     Some(Transition { from, to, optional })
 }
 
-pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
-    let Some(transition) = table(op) else { return to_end(call, op) };
+pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
+    let op = call.opcode;
+    let Some(transition) = table(op) else { return Syndrome::UnknownOpcode.refuse() };
     // All these inputs are alike up to the end of the context.
     let input: Rst2initQpIn = call.input()?;
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
@@ -129,24 +130,27 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     call.answer(&Rst2initQpOut::zeroed())
 }
 
-/// The transitions that every state allows: to ERR and to RESET.
-fn to_end(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
-    let input: Qp2errIn = call.input()?;
-    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
-    match op {
-        Opcode::Qp2Err => {
-            // Everything posted completes with a flush error.
-            if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
-                return Syndrome::NoSuchQp.refuse();
-            }
-        }
-        Opcode::Qp2Rst => {
-            call.func.forget_timers(index);
-            if let Some(row) = call.func.row_mut::<QpRow>(index) {
-                qp::reset(row);
-            }
-        }
-        _ => return Syndrome::UnknownOpcode.refuse(),
+/// To ERR, which every state allows. Everything posted completes with a flush error.
+pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
+    let index = named(call)?;
+    if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
+        return Syndrome::NoSuchQp.refuse();
     }
     call.answer(&Qp2errOut::zeroed())
+}
+
+/// To RESET, which every state allows.
+pub(super) fn to_reset(call: &mut Call<'_, '_, '_>) -> Done {
+    let index = named(call)?;
+    call.func.forget_timers(index);
+    if let Some(row) = call.func.row_mut::<QpRow>(index) {
+        qp::reset(row);
+    }
+    call.answer(&Qp2rstOut::zeroed())
+}
+
+/// The queue pair that the input of a transition to an end names; both inputs are alike.
+fn named(call: &Call<'_, '_, '_>) -> Done<u32> {
+    let input: Qp2errIn = call.input()?;
+    call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)
 }

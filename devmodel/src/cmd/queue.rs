@@ -108,15 +108,14 @@ pub(crate) fn complete_held(func: &mut Func<'_>, completion: &Completion) {
 /// Carries a command out and fills `output`. True if its completion has to wait for the end of transfers under way.
 fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut Vec<u8>) -> bool {
     let header = CmdIn::read(input);
-    let mut call =
-        Call { func, step, input, output, uid: header.uid(), op_mod: header.op_mod(), quiesce: false };
-    match dispatch::run(&mut call, header.opcode()) {
+    let (opcode, uid, op_mod) = (header.opcode(), header.uid(), header.op_mod());
+    let mut call = Call { func, step, input, output, uid, opcode, op_mod, quiesce: false };
+    match dispatch::run(&mut call) {
         Ok(()) => call.quiesce,
         Err(Refused(syndrome)) => {
-            let op = header.opcode();
             tracing::debug!(
                 fid = call.func.fid(),
-                ?op,
+                op = ?opcode,
                 expected = Syndrome::text(syndrome),
                 "command refused"
             );

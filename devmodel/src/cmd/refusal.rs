@@ -43,7 +43,6 @@ syndromes! {
     Privileged = 0x0a, BadResource, "uid 0: the command belongs to the function's own driver";
     PageAddress = 0x0b, BadParam, "page addresses aligned to 4096 bytes";
     Issi = 0x0c, BadParam, "an interface step sequence this device supports";
-    CapType = 0x0d, BadParam, "a capability page this device has";
     CapValue = 0x0e, BadParam, "capabilities within the maximum, of those that can be set";
     Register = 0x0f, BadParam, "a register this device has, and a method it supports";
     Teardown = 0x10, BadParam, "a teardown profile this device supports";

@@ -17,8 +17,8 @@ use hwspec::{
 };
 
 /// `op_mod`: write, read.
-const WRITE: u16 = 0;
-const READ: u16 = 1;
+pub(super) const WRITE: u16 = 0;
+pub(super) const READ: u16 = 1;
 
 /// Register ids.
 const PCAP: u16 = 0x5001;

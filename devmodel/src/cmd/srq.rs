@@ -21,7 +21,7 @@ const LWM: u64 = 1;
 /// `rmp_state`: ready.
 const RMP_READY: u8 = 1;
 /// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
-const ARM: u16 = 1;
+pub(super) const ARM: u16 = 1;
 
 fn kind_of(op: Opcode) -> Kind {
     match op {
@@ -31,8 +31,8 @@ fn kind_of(op: Opcode) -> Kind {
     }
 }
 
-pub(super) fn create(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
-    let kind = kind_of(op);
+pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
+    let kind = kind_of(call.opcode);
     Syndrome::InputLength.unless(call.input.len() >= CreateSrqIn::SIZE)?;
     let shape = srq_context::read(call.input, kind);
     Syndrome::Umem.unless(!shape.umem)?;
@@ -83,9 +83,9 @@ fn find(call: &Call<'_, '_, '_>, number: u32, kind: Kind) -> Done<u32> {
     Ok(index)
 }
 
-pub(super) fn query(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
+pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QuerySrqIn = call.input()?;
-    let kind = kind_of(op);
+    let kind = kind_of(call.opcode);
     let index = find(call, input.srqn(), kind)?;
     let Some(row) = call.func.row::<SrqRow>(index) else { return Syndrome::NoSuchSrq.refuse() };
     let (page_offset, log_page_size) = memory::shown(&row.memory);
@@ -107,10 +107,9 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
     call.answer_bytes(&out)
 }
 
-pub(super) fn arm(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
-    Syndrome::OpMod.unless(call.op_mod == ARM)?;
+pub(super) fn arm(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ArmRqIn = call.input()?;
-    let index = find(call, input.srq_number(), kind_of(op))?;
+    let index = find(call, input.srq_number(), kind_of(call.opcode))?;
     set_limit(call, index, input.lwm())?;
     call.answer(&ArmRqOut::zeroed())
 }
@@ -133,9 +132,9 @@ pub(super) fn modify_rmp(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&ModifyRmpOut::zeroed())
 }
 
-pub(super) fn destroy(call: &mut Call<'_, '_, '_>, op: Opcode) -> Done {
+pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroySrqIn = call.input()?;
-    let index = find(call, input.srqn(), kind_of(op))?;
+    let index = find(call, input.srqn(), kind_of(call.opcode))?;
     let refs = call.func.row::<SrqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);

@@ -29,8 +29,12 @@ const IPV6: u8 = 1;
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// `admin_state`: follow the link.
 const FOLLOW: u8 = 2;
-/// Largest `op_mod` of the state commands: vNIC, e-switch and uplink ports.
-const PORTS: u16 = 2;
+/// `op_mod` of the state commands: which port of the vport is meant. All have the same state.
+pub(super) const VNIC: u16 = 0;
+/// See [`VNIC`].
+pub(super) const ESWITCH: u16 = 1;
+/// See [`VNIC`].
+pub(super) const UPLINK: u16 = 2;
 
 /// A function speaks for its own vport only.
 pub(super) fn own_vport(other: bool, number: u16) -> Done {
@@ -40,7 +44,6 @@ pub(super) fn own_vport(other: bool, number: u16) -> Done {
 pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportStateIn = call.input()?;
     own_vport(input.other_vport(), input.vport_number())?;
-    Syndrome::OpMod.unless(call.op_mod <= PORTS)?;
     let f = call.func.function();
     let mut out = QueryVportStateOut::zeroed();
     out.set().admin_state(f.vport_admin_state as u8).state(f.vport_state as u8);
@@ -50,7 +53,6 @@ pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyVportStateIn = call.input()?;
     own_vport(input.other_vport(), input.vport_number())?;
-    Syndrome::OpMod.unless(call.op_mod <= PORTS)?;
     let admin = input.admin_state();
     Syndrome::VportState.unless(admin <= FOLLOW)?;
     *call.func.function_mut(|f| &mut f.vport_admin_state) = admin.into();

@@ -8,7 +8,7 @@ use crate::state::{
     COUNTERS, FreeList, FunctionRow, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress, UNICAST_LIST,
     VLAN_LIST,
 };
-use crate::{Config, cmd::RUNNING};
+use crate::{Config, cmd::HcaState};
 use hwspec::wire::mad::MAD_SIZE;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -78,7 +78,7 @@ impl Region {
 
     /// Whether a driver has brought `fid` up: `INIT_HCA` was its last word.
     pub fn is_running(&self, fid: u8) -> bool {
-        self.look(fid, offset_of!(FunctionRow, hca_state)) == Some(RUNNING)
+        self.look(fid, offset_of!(FunctionRow, hca_state)) == Some(HcaState::Running.raw())
     }
 
     /// As [`counters`](Self::counters), since the function's last reset.
@@ -130,7 +130,7 @@ impl Region {
             ("timers", row.timers, rows(Table::Timer)),
             ("queues that are ready", row.ready[1].wrapping_sub(row.ready[0]), rows(Table::Ready)),
             ("doublings of their ring", row.ready_doubled, (rows(Table::Ready) / READY).max(1).ilog2()),
-            ("state", row.hca_state, RUNNING),
+            ("state", row.hca_state, HcaState::Running.raw()),
             ("translation entries", row.mtt_fresh, rows(Table::Mtt)),
             ("translation entries in use", row.mtt_used, rows(Table::Mtt)),
             ("unicast addresses", row.list_len[0], UNICAST_LIST as u32),
@@ -264,7 +264,7 @@ mod tests {
         assert!(region.port(2).unwrap().up);
         let sent = region.counters_since_reset(2)[Counters::TxPackets as usize];
         assert_eq!((sent, region.used::<PdRow>(2), region.is_running(2)), (5, 1, false));
-        *func.function_mut(|f| &mut f.hca_state) = RUNNING;
+        *func.function_mut(|f| &mut f.hca_state) = HcaState::Running.raw();
         assert!(region.is_running(2));
         assert_eq!(
             (

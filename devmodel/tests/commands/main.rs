@@ -11,4 +11,5 @@ mod ownership;
 mod pci;
 mod properties;
 mod queue_pairs;
+mod table;
 mod umem;
