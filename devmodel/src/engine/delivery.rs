@@ -275,18 +275,24 @@ impl Runner {
     }
 
     /// A frame of `from` (`None`: from outside) waits at `to`: it runs next, unless somebody is about to run it anyway.
-    #[inline]
+    #[inline(always)]
     fn arrived(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
         step(Site::Arrived);
         // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
         // looks once more.
         if !host.is_tended(Rid(to)) {
-            step(Site::Arrived);
-            // And before we look whether `to` is locked.
-            fence(SeqCst);
-            if may_run(host, from, to) || !host.leave_to_users(Rid(to)) {
-                self.due |= 1 << to;
-            }
+            self.arrived_untended(host, from, to);
+        }
+    }
+
+    /// [`arrived`](Self::arrived), where nobody polls `to` all the time.
+    #[inline(never)]
+    fn arrived_untended(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
+        step(Site::Arrived);
+        // And before we look whether `to` is locked.
+        fence(SeqCst);
+        if may_run(host, from, to) || !host.leave_to_users(Rid(to)) {
+            self.due |= 1 << to;
         }
     }
 

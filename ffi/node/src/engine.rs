@@ -108,17 +108,22 @@ impl Engines {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let first = &self.places[0];
-        if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
+        let mut taken = if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
             // For a signal handler in this thread.
             compiler_fence(SeqCst);
-            return f(Taken(first, Kind { faults: self.faults, steady: self.barriers }).engine());
-        }
-        match self.another() {
-            Some(mut taken) => f(taken.engine()),
+            Some(Taken(first, Kind { faults: self.faults, steady: self.barriers }))
+        } else {
+            self.another()
+        };
+        let mut spare = None;
+        let engine = match &mut taken {
+            Some(taken) => taken.engine(),
             // Those who have them may wait for a program that is stopped.
-            None => f(&mut Engine::new(Kind { faults: self.faults, steady: false })),
-        }
+            None => spare.insert(Engine::new(Kind { faults: self.faults, steady: false })),
+        };
+        // At one place, so that what is done with an engine is inlined here.
+        f(engine)
     }
 
     /// The calling thread sees to what others left: it is here seldom.
