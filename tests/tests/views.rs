@@ -188,10 +188,10 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
         if !user.is_empty() && !root {
             continue;
         }
-        let node = Node::new(name, 2).under(user);
+        let node = Node::new(name, 2).under(user).installed();
         let script = format!(
             "shown; {0} run --vfs 7 -- rdma link | grep -c iron; comes 8; shown; {0} doctor | grep shell",
-            pair::ironverbs().display()
+            node.binary().display()
         );
         let printed = Shell::start(&node, &script).finish();
         printed.shows(&[2, 7]);

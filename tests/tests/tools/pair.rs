@@ -34,6 +34,28 @@ pub fn ironverbs() -> PathBuf {
         .unwrap_or_else(|| panic!("no ironverbs below {}: run `make build` first", target.display()))
 }
 
+/// The command and the provider in a directory of their own, which is gone when this is.
+struct Installed(PathBuf);
+
+impl Installed {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("ironverbs-test-{}-installed", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).expect("a directory to install to");
+        let from = ironverbs();
+        for name in ["ironverbs", "libironverbs_loader.so", "libironverbs_provider.so"] {
+            fs::copy(from.with_file_name(name), dir.join(name)).expect("a copy of what was built");
+        }
+        Self(dir)
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A node that is gone when the test ends.
 pub struct Node {
     dir: PathBuf,
@@ -41,6 +63,7 @@ pub struct Node {
     env: Vec<(&'static str, &'static str)>,
     options: Vec<String>,
     prefix: Vec<String>,
+    installed: Option<Installed>,
     _turn: Option<MutexGuard<'static, ()>>,
 }
 
@@ -49,7 +72,7 @@ impl Node {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        Self { dir, vfs, env: Vec::new(), options: Vec::new(), prefix: Vec::new(), _turn: Some(turn) }
+        Self { dir, vfs, env: Vec::new(), options: Vec::new(), prefix: Vec::new(), installed: None, _turn: Some(turn) }
     }
 
     /// Another node for the same test, with its own number.
@@ -57,7 +80,7 @@ impl Node {
         let dir = self.dir.with_extension(id.to_string());
         let _ = fs::remove_dir_all(&dir);
         let options = ["--node-id".into(), id.to_string()].to_vec();
-        Self { dir, vfs: self.vfs, env: self.env.clone(), options, prefix: Vec::new(), _turn: None }
+        Self { dir, vfs: self.vfs, env: self.env.clone(), options, prefix: Vec::new(), installed: None, _turn: None }
     }
 
     /// Starts a command of `ironverbs` itself, such as `serve`, on the node.
@@ -87,6 +110,17 @@ impl Node {
         self
     }
 
+    /// The same with a command that every user may read: a checkout below `/root` is root's alone.
+    pub fn installed(mut self) -> Self {
+        self.installed = Some(Installed::new());
+        self
+    }
+
+    /// The command that programs are run by.
+    pub fn binary(&self) -> PathBuf {
+        self.installed.as_ref().map_or_else(ironverbs, |installed| installed.0.join("ironverbs"))
+    }
+
     /// The same with an environment variable set for all programs.
     pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.env.push((name, value));
@@ -99,7 +133,7 @@ impl Node {
     }
 
     fn command(&self, program: &[&str]) -> Command {
-        let mut words = self.prefix.iter().map(OsString::from).chain([ironverbs().into()]);
+        let mut words = self.prefix.iter().map(OsString::from).chain([self.binary().into()]);
         let mut command = Command::new(words.next().expect("ironverbs at least"));
         command
             .args(words)
