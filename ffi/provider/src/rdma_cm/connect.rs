@@ -140,7 +140,7 @@ impl Manager {
             id.state = State::Connect;
         }
         if datagram {
-            let param = UdParam { private_data_len: super::told::SIDR_REP_DATA, ..UdParam::zero() };
+            let param = UdParam { private_data_len: super::cm_events::SIDR_REP_DATA, ..UdParam::zero() };
             self.report(number, event::UNREACHABLE, UNSUPPORTED, param.bytes(), (0, 0));
         } else {
             let param = ConnParam { private_data_len: REJ_DATA, ..ConnParam::zero() };

@@ -142,7 +142,7 @@ impl Manager {
                         tracing::debug!(%error, "a MAD was not sent");
                     }
                 }
-                Output::Event(conn, event) => self.told((number, conn), event),
+                Output::Event(conn, event) => self.handle_event((number, conn), event),
                 Output::Unclaimed(unclaimed) => self.unclaimed(number, &unclaimed),
             }
         }

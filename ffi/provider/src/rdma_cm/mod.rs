@@ -3,10 +3,11 @@
 //! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. [`hooks`] brings them here, [`commands`] reads
 //! them, and [`resolve`], [`connect`], [`route`], [`qp_attr`] and [`multicast`] are what they do to an [`id`]. Under them the
 //! protocol (the crate `cm`) speaks over QP1 of each function that is used ([`mod@line`]); what it has to tell comes back in
-//! [`told`] and lies in the program's [`mod@file`] as an event. All state is the [`manager`]'s, under one lock; [`thread`]
+//! [`cm_events`] and lies in the program's [`mod@file`] as an event. All state is the [`manager`]'s, under one lock; [`thread`]
 //! waits for messages and times.
 
 mod claims;
+mod cm_events;
 mod commands;
 mod connect;
 mod file;
@@ -28,6 +29,5 @@ mod subnet;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod told;
 mod uapi;
 mod world;

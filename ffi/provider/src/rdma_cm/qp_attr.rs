@@ -1,9 +1,9 @@
 //! INIT_QP_ATTR: what a QP needs to be told on its way, from where the connection stands.
 
+use super::cm_events::address_vector;
 use super::commands::{Answer, Step};
 use super::id::Id;
 use super::manager::Manager;
-use super::told::address_vector;
 use super::uapi::{Plain, QpAttr, qp_type};
 use super::world::PORT;
 use cm::{QpParameters, State};

@@ -1,4 +1,4 @@
-//! What the protocol tells, and what the program hears of it.
+//! Events of the protocol, and the events of librdmacm that the program gets for them.
 
 use super::file::Pending;
 use super::id::{Conn, Id, State};
@@ -35,20 +35,20 @@ fn fill(field: &mut [u8; 256], len: &mut u8, data: &[u8]) {
 
 impl Manager {
     /// An event of the connection or listener `conn`.
-    pub fn told(&mut self, conn: Conn, told: Event) {
-        match told {
+    pub fn handle_event(&mut self, conn: Conn, happened: Event) {
+        match happened {
             Event::Request(request) => return self.requested(conn, &request),
             Event::SidrRequest(question) => return self.asked(conn, &question),
             _ => {}
         }
         let Some(number) = self.conns.get(&conn).copied() else { return };
         let Some(id) = self.ids.get_mut(number) else { return };
-        let wanted = if told == Event::TimewaitOver { State::Disconnect } else { State::Connect };
+        let wanted = if happened == Event::TimewaitOver { State::Disconnect } else { State::Connect };
         if id.state != wanted {
             return;
         }
         let nothing = ConnParam::zero();
-        match told {
+        match happened {
             Event::Reply(reply) => self.replied(conn, number, &reply),
             Event::Established { .. } => self.report(number, event::ESTABLISHED, 0, nothing.bytes(), (0, 0)),
             Event::Rejected { reason, private_data, .. } => {
@@ -61,7 +61,7 @@ impl Manager {
             }
             Event::Disconnect { .. } | Event::Disconnected { .. } | Event::Failed(Failure::Disconnect) => {
                 id.state = State::Disconnect;
-                let silent = matches!(told, Event::Failed(_));
+                let silent = matches!(happened, Event::Failed(_));
                 let status = if silent { -libc::ETIMEDOUT } else { 0 };
                 self.report(number, event::DISCONNECTED, status, nothing.bytes(), (0, 0));
             }
