@@ -1,11 +1,11 @@
 //! All there is of the connection manager in one process, under one lock.
 
+use super::board_rows::{BoardRows, Ids};
 use super::file::{EventFile, Pending};
 use super::id::{Conn, Id};
 use super::line::Line;
 use super::multicast::Group;
 use super::open_files;
-use super::shown::{Ids, Shown};
 use super::slab::Slab;
 use super::subnet::Question;
 use super::thread::Thread;
@@ -114,7 +114,7 @@ pub struct Manager {
     /// Ids by their handles.
     pub ids: Ids,
     /// What others see of them.
-    pub shown: Shown,
+    pub board_rows: BoardRows,
     /// Memberships by their handles.
     pub groups: Slab<Group>,
     /// What a subnet's administrator was asked and has not answered.
@@ -141,7 +141,7 @@ impl Manager {
     fn new() -> Self {
         Self {
             ids: Ids::default(),
-            shown: Shown::default(),
+            board_rows: BoardRows::default(),
             groups: Slab::default(),
             questions: Vec::new(),
             ports: Vec::new(),

@@ -6,6 +6,7 @@
 //! [`cm_events`] and lies in the program's [`mod@file`] as an event. All state is the [`manager`]'s, under one lock; [`thread`]
 //! waits for messages and times.
 
+mod board_rows;
 mod claims;
 mod cm_events;
 mod commands;
@@ -21,7 +22,6 @@ mod open_files;
 mod qp_attr;
 mod resolve;
 mod route;
-mod shown;
 mod slab;
 mod sockaddr;
 mod source;

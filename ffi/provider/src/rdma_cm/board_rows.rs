@@ -53,15 +53,15 @@ impl Ids {
 /// A row: the board, the number on it, and what it says.
 type Row = (usize, u32, CmId);
 
-/// What is seen.
+/// The rows of this process on the boards.
 #[derive(Default)]
-pub struct Shown {
+pub struct BoardRows {
     boards: Vec<Board>,
     /// Rows by the handles of ids.
     rows: HashMap<u32, Vec<Row>>,
 }
 
-impl Shown {
+impl BoardRows {
     fn board(&mut self, ports: &'static Ports) -> usize {
         self.boards.iter().position(|board| board.is_of(ports)).unwrap_or_else(|| {
             self.boards.push(Board::new(ports));
@@ -103,7 +103,7 @@ impl Manager {
         touched.dedup();
         for number in touched {
             let rows = self.ids.get(number).map_or(Vec::new(), |id| self.rows(number, id));
-            self.shown.update(number, rows);
+            self.board_rows.update(number, rows);
         }
     }
 
