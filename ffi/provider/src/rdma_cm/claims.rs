@@ -4,9 +4,9 @@
 
 use super::id::{Id, State};
 use super::manager::Manager;
+use super::ports::At;
 use super::sockaddr::SockAddr;
 use super::uapi::port_space;
-use super::world::At;
 use libc::c_int;
 use node::{Hold, Matter, PortAt};
 

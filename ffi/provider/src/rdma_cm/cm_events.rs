@@ -4,9 +4,9 @@ use super::file::Pending;
 use super::id::{Conn, Id, State};
 use super::ip_header::{IpHeader, sock_addr};
 use super::manager::{Manager, response};
+use super::ports::{self, At};
 use super::sockaddr::SockAddr;
 use super::uapi::{AhAttr, ConnParam, Plain, UdParam, event, qp_type};
-use super::world::{self, At};
 use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrAnswer, SidrQuestion, SidrStatus};
 
 /// Private data of a SIDR_REP.
@@ -264,7 +264,7 @@ pub fn address_vector(path: &Path, at: At) -> AhAttr {
         sl: path.sl,
         static_rate: path.rate,
         is_global: path.grh.into(),
-        port_num: world::PORT,
+        port_num: ports::PORT,
         ..AhAttr::zero()
     }
 }

@@ -4,8 +4,8 @@ use super::commands::Step;
 use super::id::{Conn, State};
 use super::ip_header::IpHeader;
 use super::manager::{Listening, Manager, Shared};
+use super::ports;
 use super::uapi::{ConnParam, Plain, UdParam, event, qp_type};
-use super::world;
 use cm::{Accept, Command, Connect, Refused, RejectReason, Service, SidrReply, SidrRequest, SidrStatus};
 use libc::c_int;
 
@@ -124,7 +124,7 @@ impl Manager {
 
     /// Whether the peer is a port of this node at which nobody listens to the service.
     fn nobody_listens(&self, remote: [u8; 16], service_id: u64) -> bool {
-        let Some(there) = world::with_gid(&self.ports, &remote) else { return false };
+        let Some(there) = ports::with_gid(&self.ports, &remote) else { return false };
         if self.is_listened_to(there, service_id) {
             return false;
         }

@@ -1,9 +1,9 @@
 //! One id (`struct rdma_cm_id`): an end of a connection, or a listener.
 
 use super::claims::Claim;
+use super::ports::At;
 use super::sockaddr::SockAddr;
 use super::uapi::{self, qp_type};
-use super::world::At;
 use cm::{ConnId, Path};
 use std::os::fd::RawFd;
 

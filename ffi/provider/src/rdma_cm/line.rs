@@ -5,7 +5,7 @@
 
 use super::id::Conn;
 use super::manager::Manager;
-use super::world::Port;
+use super::ports::Port;
 use cm::{Agent, Config, Input, Output, Unclaimed, Wanted};
 use driver::{Device, Gsi, Mad};
 use hwspec::wire::mad::{MadAddress, MgmtClass};
@@ -154,7 +154,7 @@ impl Manager {
         let elsewhere = match unclaimed.wanted {
             Wanted::Service(service) => {
                 let gid = port.info.gids.iter().position(|gid| *gid == unclaimed.from.local_gid).unwrap_or(0);
-                let at = super::world::At { port: number, gid: gid as u8 };
+                let at = super::ports::At { port: number, gid: gid as u8 };
                 self.is_listened_to_elsewhere(at, service)
             }
             Wanted::Connection(id) => port.ports.held_elsewhere(Matter::Agent, port.whole((id >> 16) as u16)),
@@ -170,7 +170,7 @@ impl Manager {
 
     /// Whether the process at the other end of a connection within this node still lives; `None` if it is elsewhere.
     pub fn peer_lives(&self, conn: Conn, remote_gid: &[u8; 16]) -> Option<bool> {
-        let there = super::world::with_gid(&self.ports, remote_gid)?;
+        let there = super::ports::with_gid(&self.ports, remote_gid)?;
         let tag = (self.lines.get(&conn.0)?.agent.remote_id(conn.1)? >> 16) as u16;
         let port = &self.ports[there.port];
         let ours = self.lines.get(&there.port).is_some_and(|line| line.tag == tag);

@@ -6,11 +6,11 @@ use super::id::{Conn, Id};
 use super::line::Line;
 use super::multicast::Group;
 use super::open_files;
+use super::ports::{self, Port};
 use super::slab::Slab;
 use super::subnet::Question;
 use super::thread::Thread;
 use super::uapi::{Ece, EventResp, Plain};
-use super::world::{self, Port};
 use crate::guard::Birth;
 use cm::{ConnId, Time};
 use libc::c_int;
@@ -182,7 +182,7 @@ impl Manager {
             return Err(libc::EMFILE);
         }
         if self.ports.is_empty() {
-            self.ports = world::ports();
+            self.ports = ports::visible();
         }
         // A channel of that number was closed behind our back.
         self.close(fd);

@@ -4,8 +4,8 @@ use super::cm_events::address_vector;
 use super::commands::{Answer, Step};
 use super::id::Id;
 use super::manager::Manager;
+use super::ports::PORT;
 use super::uapi::{Plain, QpAttr, qp_type};
-use super::world::PORT;
 use cm::{QpParameters, State};
 use libc::c_int;
 

@@ -4,9 +4,9 @@ use super::commands::Step;
 use super::id::State;
 use super::ip_header::sock_addr;
 use super::manager::{Manager, Shared};
+use super::ports::{self, At};
 use super::sockaddr::SockAddr;
 use super::uapi::event;
-use super::world::{self, At};
 use crate::guard::guard;
 use cm::Path;
 use libc::c_int;
@@ -21,12 +21,12 @@ impl Manager {
     /// The port of the fabric that has an address.
     fn find(&mut self, address: &SockAddr) -> Option<At> {
         let find = |manager: &Self| match address.ip() {
-            Some(ip) => world::with_ip(&manager.ports, ip),
-            None => world::with_gid(&manager.ports, &address.gid()),
+            Some(ip) => ports::with_ip(&manager.ports, ip),
+            None => ports::with_gid(&manager.ports, &address.gid()),
         };
         find(self).or_else(|| {
             // A function may have got the address since we looked; those that speak keep their numbers.
-            let fresh = world::ports();
+            let fresh = ports::visible();
             if fresh.len() == self.ports.len() {
                 self.ports = fresh;
             }
@@ -212,7 +212,7 @@ impl Manager {
 
     /// The path between a port of ours and a GID.
     fn path(&mut self, at: At, remote: [u8; 16], tos: u8, timeout: Option<u8>) -> Result<Path, c_int> {
-        let mtu = world::mtu_code(self.line(at.port)?.device());
+        let mtu = ports::mtu_code(self.line(at.port)?.device());
         let port = self.ports.get(at.port).ok_or(libc::ENODEV)?;
         let base = Path {
             local_gid: port.gid(at.gid),

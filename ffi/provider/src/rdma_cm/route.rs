@@ -2,9 +2,9 @@
 
 use super::commands::{Answer, Step};
 use super::manager::Manager;
+use super::ports::PORT;
 use super::sockaddr::SockAddr;
 use super::uapi::{PathData, Plain, QueryAddrResp, QueryRouteResp, UserPath};
-use super::world::PORT;
 use cm::Path;
 use libc::c_int;
 

@@ -5,8 +5,8 @@
 //! addresses, which belong to no interface in particular. Then the device that the program itself has open tells.
 
 use super::manager::Manager;
+use super::ports::{At, Port};
 use super::sockaddr::SockAddr;
-use super::world::{At, Port};
 use crate::import;
 use libc::c_int;
 use node::devices::gid_of_ip;

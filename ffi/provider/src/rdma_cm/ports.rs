@@ -71,7 +71,7 @@ impl Port {
 }
 
 /// All of them, in the order in which the program sees its devices.
-pub fn ports() -> Vec<Port> {
+pub fn visible() -> Vec<Port> {
     let Some(sysfs) = register::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");
     let mut nodes: BTreeMap<PathBuf, Arc<Node>> = BTreeMap::new();
