@@ -36,7 +36,7 @@ pub struct Agent {
     /// Connections by the peer's GUID and QP.
     pub(crate) by_qp: BTreeMap<Remote, u32>,
     /// SIDR_REQs not yet answered, by where they came from and their id.
-    pub(crate) questions: BTreeMap<(crate::Gid, u16, u32), u32>,
+    pub(crate) queries: BTreeMap<(crate::Gid, u16, u32), u32>,
     timers: BTreeSet<(Time, u32)>,
     outputs: VecDeque<Output>,
 }
@@ -52,7 +52,7 @@ impl Agent {
             services: BTreeMap::new(),
             by_id: BTreeMap::new(),
             by_qp: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            queries: BTreeMap::new(),
             timers: BTreeSet::new(),
             outputs: VecDeque::new(),
         }

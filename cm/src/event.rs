@@ -83,7 +83,7 @@ pub enum Event {
     /// The QP's number may be used again.
     TimewaitOver,
     /// SIDR_REQ: the id of the event is a new one, to be answered by `SidrReply` or destroyed.
-    SidrRequest(Box<SidrQuestion>),
+    SidrRequest(Box<SidrQuery>),
     /// SIDR_REP.
     SidrReply(Box<SidrAnswer>),
 }
@@ -167,7 +167,7 @@ pub struct Reply {
 
 /// A SIDR_REQ.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SidrQuestion {
+pub struct SidrQuery {
     /// Who listened.
     pub listener: ConnId,
     /// How it came, and how the answer goes.

@@ -26,7 +26,7 @@ impl Agent {
             CmAttribute::Dreq => self.disconnect_request(now, from, &Dreq::from_bytes(*mad)),
             CmAttribute::Drep => self.disconnected(now, &Drep::from_bytes(*mad)),
             CmAttribute::Lap => self.alternate_path(from, &Lap::from_bytes(*mad)),
-            CmAttribute::SidrReq => self.sidr_question(from, mad),
+            CmAttribute::SidrReq => self.sidr_query(from, mad),
             CmAttribute::SidrRep => self.sidr_answer(&SidrRep::from_bytes(*mad)),
             // Nobody here sends a LAP, and the class has no attributes to get.
             CmAttribute::Apr | CmAttribute::ClassPortInfo => {}

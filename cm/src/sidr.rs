@@ -1,7 +1,7 @@
 //! Service id resolution: which datagram queue pair has this service (IBTA 12.11)?
 use crate::{
-    Address, Agent, ConnId, Event, Mad, Refused, SidrAnswer, SidrQuestion, SidrReply, SidrRequest, State,
-    Time, Wanted, conn::Conn, format,
+    Address, Agent, ConnId, Event, Mad, Refused, SidrAnswer, SidrQuery, SidrReply, SidrRequest, State, Time,
+    Wanted, conn::Conn, format,
 };
 use hwspec::wire::mad::cm::{SidrRep, SidrReq};
 
@@ -22,10 +22,10 @@ impl Agent {
     }
 
     /// A SIDR_REQ arrived.
-    pub(crate) fn sidr_question(&mut self, from: &Address, mad: &Mad) {
+    pub(crate) fn sidr_query(&mut self, from: &Address, mad: &Mad) {
         let req = SidrReq::from_bytes(*mad);
         let key = (from.remote_gid, from.remote_lid, req.request_id());
-        if self.questions.contains_key(&key) {
+        if self.queries.contains_key(&key) {
             return;
         }
         let Some(listener) = self.services.get(&req.service_id()).copied() else {
@@ -41,15 +41,15 @@ impl Agent {
         };
         // The peer asks again.
         let Ok(id) = self.insert(conn) else { return };
-        self.questions.insert(key, id.0);
-        let question = SidrQuestion {
+        self.queries.insert(key, id.0);
+        let query = SidrQuery {
             listener: ConnId(listener),
             from: *from,
             service_id: req.service_id(),
             pkey: req.pkey(),
             private_data: req.private_data().to_vec(),
         };
-        self.tell(id.0, Event::SidrRequest(Box::new(question)));
+        self.tell(id.0, Event::SidrRequest(Box::new(query)));
     }
 
     pub(crate) fn sidr_reply(&mut self, id: u32, reply: &SidrReply) -> Result<(), Refused> {
@@ -57,7 +57,7 @@ impl Agent {
         let Some(conn) = self.conns.get(&id) else { return Err(Refused::NoSuchId) };
         let mad = format::sidr_rep(conn.transaction, conn.remote_id, conn.service_id, reply)?;
         let to = conn.address;
-        self.questions.remove(&(to.remote_gid, to.remote_lid, conn.remote_id));
+        self.queries.remove(&(to.remote_gid, to.remote_lid, conn.remote_id));
         self.send(to, mad);
         self.idle(id);
         Ok(())

@@ -7,7 +7,7 @@ use super::manager::{Manager, response};
 use super::ports::{self, At};
 use super::sockaddr::SockAddr;
 use super::uapi::{AhAttr, ConnParam, Plain, UdParam, event, qp_type};
-use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrAnswer, SidrQuestion, SidrStatus};
+use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrAnswer, SidrQuery, SidrStatus};
 
 /// Private data of a SIDR_REP.
 pub const SIDR_REP_DATA: u8 = 136;
@@ -38,7 +38,7 @@ impl Manager {
     pub fn handle_event(&mut self, conn: Conn, happened: Event) {
         match happened {
             Event::Request(request) => return self.requested(conn, &request),
-            Event::SidrRequest(question) => return self.asked(conn, &question),
+            Event::SidrRequest(query) => return self.asked(conn, &query),
             _ => {}
         }
         let Some(number) = self.conns.get(&conn).copied() else { return };
@@ -147,19 +147,19 @@ impl Manager {
         }
     }
 
-    fn asked(&mut self, conn: Conn, question: &SidrQuestion) {
+    fn asked(&mut self, conn: Conn, query: &SidrQuery) {
         let asker = Asker {
             conn,
-            listener: question.listener,
-            service_id: question.service_id,
-            local_gid: question.from.local_gid,
-            remote_gid: question.from.remote_gid,
-            pkey: question.pkey,
-            private_data: &question.private_data,
+            listener: query.listener,
+            service_id: query.service_id,
+            local_gid: query.from.local_gid,
+            remote_gid: query.from.remote_gid,
+            pkey: query.pkey,
+            private_data: &query.private_data,
         };
         let Some((listener, child, at)) = self.child(&asker) else { return self.hang_up(conn) };
         self.announce(at.port);
-        let from = &question.from;
+        let from = &query.from;
         let path = Path {
             local_gid: self.ports[at.port].gid(at.gid),
             remote_gid: from.remote_gid,
@@ -169,7 +169,7 @@ impl Manager {
             sl: from.sl,
             traffic_class: from.traffic_class,
             hop_limit: from.hop_limit,
-            pkey: question.pkey,
+            pkey: query.pkey,
             ..Path::default()
         };
         let mut param = UdParam::zero();
@@ -177,7 +177,7 @@ impl Manager {
         fill(
             &mut param.private_data,
             &mut param.private_data_len,
-            question.private_data.get(skip..).unwrap_or(&[]),
+            query.private_data.get(skip..).unwrap_or(&[]),
         );
         let child = Id { path: Some(path), at: Some(at), ..child };
         self.present(listener, child, conn, param.bytes(), (0, 0));
