@@ -8,7 +8,7 @@ use super::multicast::Group;
 use super::open_files;
 use super::ports::{self, Port};
 use super::slab::Slab;
-use super::subnet::Question;
+use super::subnet::SaQuery;
 use super::thread::Thread;
 use super::uapi::{Ece, EventResp, Plain};
 use crate::guard::Birth;
@@ -118,7 +118,7 @@ pub struct Manager {
     /// Memberships by their handles.
     pub groups: Slab<Group>,
     /// What a subnet's administrator was asked and has not answered.
-    pub questions: Vec<Question>,
+    pub sa_queries: Vec<SaQuery>,
     /// The ports of the fabric.
     pub ports: Vec<Port>,
     /// Those of which an id's device was told, before the program had opened that itself (see [`super::source`]).
@@ -143,7 +143,7 @@ impl Manager {
             ids: Ids::default(),
             board_rows: BoardRows::default(),
             groups: Slab::default(),
-            questions: Vec::new(),
+            sa_queries: Vec::new(),
             ports: Vec::new(),
             announced: BTreeSet::new(),
             lines: BTreeMap::new(),

@@ -139,7 +139,7 @@ impl Manager {
     }
 
     fn end_group(&mut self, group: u32) -> Option<Group> {
-        self.questions.retain(|question| question.group != group);
+        self.sa_queries.retain(|query| query.group != group);
         let ended = self.groups.remove(group)?;
         if let Some(membership) = ended.membership {
             self.ask_to_leave(membership);

@@ -38,8 +38,8 @@ pub struct Membership {
     pub send_only: bool,
 }
 
-/// A question to the administrator.
-pub struct Question {
+/// A query to the subnet administrator.
+pub struct SaQuery {
     /// The membership of this process it is about.
     pub group: u32,
     port: usize,
@@ -125,16 +125,10 @@ impl Manager {
         let transaction = u64::from(self.random()) << 32 | u64::from(self.random());
         let mad = membership.mad(Method::Set, WHICH | LIKE, port.gid(0), qkey, transaction);
         let again = self.now() + PATIENCE;
-        let question = Question {
-            group,
-            port: membership.port,
-            transaction,
-            mad: Box::new(mad),
-            left: TRIES - 1,
-            again,
-        };
-        self.tell_administrator(membership.port, &question.mad);
-        self.questions.push(question);
+        let query =
+            SaQuery { group, port: membership.port, transaction, mad: Box::new(mad), left: TRIES - 1, again };
+        self.tell_administrator(membership.port, &query.mad);
+        self.sa_queries.push(query);
         self.wake();
         Ok(())
     }
@@ -173,16 +167,16 @@ impl Manager {
     /// Asks again what had no answer, and gives up what was asked often enough.
     pub fn ask_again(&mut self) {
         let now = self.now();
-        let (due, rest) = std::mem::take(&mut self.questions).into_iter().partition(|q| q.again <= now);
-        self.questions = rest;
-        for mut question in due {
-            match question.left.checked_sub(1) {
+        let (due, rest) = std::mem::take(&mut self.sa_queries).into_iter().partition(|q| q.again <= now);
+        self.sa_queries = rest;
+        for mut query in due {
+            match query.left.checked_sub(1) {
                 Some(left) => {
-                    (question.left, question.again) = (left, now + PATIENCE);
-                    self.tell_administrator(question.port, &question.mad);
-                    self.questions.push(question);
+                    (query.left, query.again) = (left, now + PATIENCE);
+                    self.tell_administrator(query.port, &query.mad);
+                    self.sa_queries.push(query);
                 }
-                None => self.joined(question.group, Err(libc::ETIMEDOUT)),
+                None => self.joined(query.group, Err(libc::ETIMEDOUT)),
             }
         }
     }
@@ -191,14 +185,14 @@ impl Manager {
     pub fn administrator_says(&mut self, port: usize, mad: &Mad) {
         let answer = SaMad::read(mad);
         let header = answer.header();
-        let ours = |q: &Question| q.port == port && q.transaction == header.transaction_id();
-        let Some(at) = self.questions.iter().position(ours).filter(|_| header.method() == Method::GetResp)
+        let ours = |q: &SaQuery| q.port == port && q.transaction == header.transaction_id();
+        let Some(at) = self.sa_queries.iter().position(ours).filter(|_| header.method() == Method::GetResp)
         else {
             return;
         };
-        let question = self.questions.swap_remove(at);
+        let query = self.sa_queries.swap_remove(at);
         let record = McMemberRecord::read(&answer.data());
-        self.joined(question.group, if header.status() == 0 { Ok(record) } else { Err(libc::EINVAL) });
+        self.joined(query.group, if header.status() == 0 { Ok(record) } else { Err(libc::EINVAL) });
     }
 }
 

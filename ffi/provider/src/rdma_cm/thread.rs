@@ -84,7 +84,7 @@ impl Manager {
     /// When something is due.
     fn due(&self) -> Option<Time> {
         let protocol = self.lines.values().filter_map(|line| line.agent.deadline());
-        protocol.chain(self.questions.iter().map(|question| question.again)).min()
+        protocol.chain(self.sa_queries.iter().map(|query| query.again)).min()
     }
 
     /// Notes until when the thread sleeps, and tells it what it waits for.
