@@ -527,3 +527,37 @@ fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
         qp
     })));
 }
+
+/// Sizes are computed of nothing that no adapter has: 1 << 77 would be a small number.
+#[test]
+fn a_region_of_impossible_tables_is_refused() {
+    struct There;
+    impl Memory for There {
+        fn back(&self, _: usize, _: usize) -> bool {
+            true
+        }
+    }
+    let region = Region::private(Geometry::SMALL);
+    let attach = |geometry: Geometry| {
+        let header = region.at(0, size_of::<Header>()).cast::<Header>();
+        // SAFETY: in bounds and aligned, memory of ours that nobody else uses.
+        unsafe { (&raw mut (*header).geometry).write_volatile(geometry) };
+        // SAFETY: page-aligned memory of this length, which `region` keeps until the end of the test.
+        unsafe { Region::attach(region.base, region.len, Box::new(There)) }.map(|region| *region.geometry())
+    };
+    let small = Geometry::SMALL;
+    for geometry in [
+        Geometry { functions: 0, ..small },
+        Geometry { functions: 129, ..small },
+        Geometry { log_qp: 77, ..small },
+        Geometry { log_cq: 3, ..small },
+        Geometry { log_mkey: 64 + small.log_mkey, ..small },
+        Geometry { log_mtt: 32 + small.log_mtt, ..small },
+        Geometry { log_parties: 9, ..small },
+        Geometry { log_uplink: 31, ..small },
+    ] {
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attach(geometry)));
+        assert!(matches!(found, Ok(Err(RegionError::Geometry { .. }))), "{geometry:?}");
+    }
+    assert_eq!(attach(small).ok(), Some(small));
+}
