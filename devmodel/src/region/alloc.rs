@@ -133,7 +133,8 @@ impl Func<'_> {
 
     fn take_mtt(&mut self, class: u32) -> Result<u32, Shortage> {
         let head = *self.function().mtt_free.get(class as usize).ok_or(Shortage::Full)?;
-        if head >= self.rows(Table::Mtt) {
+        // A list that was damaged may lead behind the table.
+        if u64::from(head) + (1 << class) > self.rows(Table::Mtt).into() {
             return Err(Shortage::Full);
         }
         if head != 0 {

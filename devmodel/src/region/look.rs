@@ -136,7 +136,8 @@ impl Region {
             ("unicast addresses", row.list_len[0], UNICAST_LIST as u32),
             ("multicast addresses", row.list_len[1], MULTICAST_LIST as u32),
             ("VLANs", row.list_len[2], VLAN_LIST as u32),
-            ("pages listed", row.page_list[1], rows(Table::Mtt)),
+            ("pages held", row.pages_held, row.page_list[1]),
+            ("end of the list of pages", row.page_list[0].saturating_add(row.page_list[1]), rows(Table::Mtt)),
         ];
         limits.extend(
             row.mtt_free.iter().map(|first| ("free translation entry", *first, rows(Table::Mtt) - 1)),
