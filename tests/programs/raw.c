@@ -4,13 +4,12 @@
  * flushed in error; what others are refused. Without the capability the rest is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
-#include <linux/capability.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "hold.h"
+#include "raw_packets.h"
 
 #define FIELDS (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_CVLAN)
 
@@ -36,33 +35,12 @@ static struct ibv_qp *queue(struct end *end, enum ibv_qp_type type, uint32_t fla
 	return ibv_create_qp_ex(end->context, &init);
 }
 
-/* Puts CAP_NET_RAW in effect or takes it back; whether it was in effect. */
-static int net_raw(int on)
-{
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct sets[2];
-	uint32_t bit = 1u << CAP_NET_RAW;
-	int was;
-
-	HOLD(!syscall(SYS_capget, &header, sets));
-	was = !!(sets[0].effective & bit);
-	sets[0].effective = on ? sets[0].effective | bit : sets[0].effective & ~bit;
-	HOLD(!syscall(SYS_capset, &header, sets));
-	return was;
-}
-
 static void open_end(struct end *end, const char *name)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
 	struct ibv_cq_init_attr_ex attr = { .cqe = 32, .wc_flags = FIELDS };
 	union ibv_gid gid;
 
-	for (int i = 0; i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			end->context = ibv_open_device(list[i]);
-	HOLD(end->context);
-	ibv_free_device_list(list);
+	end->context = opened(name);
 	HOLD(end->pd = ibv_alloc_pd(end->context));
 	HOLD(end->cq = ibv_create_cq_ex(end->context, &attr));
 	HOLD(end->mr = ibv_reg_mr(end->pd, end->memory, sizeof(end->memory), IBV_ACCESS_LOCAL_WRITE));
