@@ -127,6 +127,14 @@ impl Adapter {
         enabled.map(|()| locked | 1)
     }
 
+    /// Whether there are other VFs than the PF's registers say: whoever was changing them has died at it.
+    pub fn has_half_changed_vfs(&self) -> bool {
+        let register = |at| self.region().config_dword(0, at);
+        let enabled = register(CONTROL) & VF_ENABLE != 0;
+        let said = if enabled { register(NUM_VFS) & 0xffff } else { 0 };
+        self.vfs_there().len() as u32 != said
+    }
+
     fn vfs_there(&self) -> Range<u8> {
         1..self.functions().end
     }

@@ -27,7 +27,9 @@ impl Core {
     pub fn reap_locked(&self, lock: &NodeLock) -> usize {
         let others = self.map.header().taken.iter().filter(|slot| *slot != self.me.slot);
         let dead: Vec<u16> = others.filter(|slot| !party::lives(&self.map, self.locks, *slot)).collect();
-        dead.iter().filter(|slot| self.bury(**slot, lock).is_some()).count()
+        let buried = dead.iter().filter(|slot| self.bury(**slot, lock).is_some()).count();
+        self.complete_vfs(lock);
+        buried
     }
 
     /// Ends all that `slot` had. May be done again by the next if we die at it, or if it returns `None`: somebody who is stopped

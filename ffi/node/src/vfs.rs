@@ -61,6 +61,18 @@ impl Core {
         self.set_vfs(asked, lock)
     }
 
+    /// Brings back the VFs of a program that was killed while it changed their number. What somebody who is stopped holds up is left
+    /// to whoever comes next; and whoever has the PF, a guest it is served to for one, may be changing them just now.
+    pub fn complete_vfs(&self, lock: &NodeLock) {
+        let is_at_it = || self.openers(0).next().is_some() || self.vfs_in_use();
+        if self.adapter.has_half_changed_vfs() && !is_at_it() {
+            let vfs = self.map.header().vfs.load(Acquire) as u8;
+            if let Err(error) = self.set_vfs(vfs.min(MAX_VFS), lock) {
+                tracing::warn!(%error, "the virtual functions are not complete");
+            }
+        }
+    }
+
     /// Whether any party has a VF open.
     pub fn vfs_in_use(&self) -> bool {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())

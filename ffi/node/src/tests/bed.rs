@@ -55,6 +55,7 @@ fn other_process() {
         "openers" => super::crowd::opens_many(&dir),
         "holds-lock" => super::damage::holds_the_lock(&dir),
         "holds-function" => super::damage::holds_a_function(&dir),
+        "changes-vfs" => super::damage::changes_vfs(&dir),
         "visit" => super::damage::visits(&dir),
         "stay" => super::damage::stays(&dir),
         other => panic!("no role {other}"),

@@ -3,7 +3,7 @@
 
 use super::bed::{OnNode, Other, Scratch, command, say, start, until_killed};
 use crate::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
-use devmodel::region::Func;
+use devmodel::region::{Func, Sync};
 use driver::{
     Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service,
     transport::{Transport, Width},
@@ -126,6 +126,31 @@ fn has_vfs(node: &Arc<Node>, vfs: u8) {
     let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
     assert_eq!((there, node.vfs()), ((1..=vfs).collect(), vfs));
     (1..=vfs).for_each(|fid| drop(NodeTransport::open(node, fid).unwrap()));
+}
+
+/// Is killed when it has taken two of three VFs away, to bring others.
+pub fn changes_vfs(dir: &Path) {
+    let node = Node::open(dir).unwrap();
+    let _lock = node.core().locks.lock().unwrap();
+    let region = node.core().adapter.region();
+    for fid in [3, 2] {
+        region.sync(fid, Sync::Present).store(0, std::sync::atomic::Ordering::Release);
+    }
+    say("taken away");
+    until_killed()
+}
+
+#[test]
+fn vfs_that_a_killed_program_was_changing_come_back() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let mut other = start(&scratch, "changes-vfs");
+    other.hear();
+    other.kill();
+    node.core().reap().unwrap();
+    has_vfs(&node, 3);
+    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
+    has_vfs(&node, 5);
 }
 
 #[test]
