@@ -167,8 +167,10 @@ pub fn open(
         vport: Vport::default(),
         outcome: Arc::default(),
     };
+    // From here on, dropping `function` undoes what was done: it takes the lock for that, which goes first then, also when a stage
+    // of a model panics.
+    let lock = lock;
     lock.set_command_memory(iova, cmd_len);
-    // From here on, dropping `function` after the lock undoes what was done.
     let result = lock.enlist().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
         .and_then(|()| describe(&mut function, watch))

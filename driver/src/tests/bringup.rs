@@ -1,6 +1,7 @@
 use super::{device, open, options};
 use crate::{
-    Device,
+    Device, OpenOptions,
+    bringup::{self, Step, Watch},
     claims::{FunctionState, Shared},
     transport::{
         Transport,
@@ -8,7 +9,11 @@ use crate::{
     },
 };
 use hwspec::cmd::Opcode;
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 #[test]
 fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
@@ -160,4 +165,22 @@ fn foreign_device_is_refused() {
     chip.config(0, 0x1533_8086);
     let error = Device::open(chip.opener(1), options()).err().unwrap();
     assert!(error.to_string().contains("8086:1533"), "{error}");
+}
+
+/// As does a model that finds its tables damaged. Who undoes what was done must not wait for the lock of the one that panicked.
+#[test]
+fn bring_up_that_panics_leaves_the_function_at_once() {
+    struct Panics;
+    impl Watch for Panics {
+        fn step(&mut self, step: Step) {
+            assert_ne!(step, Step::SetCaps, "on purpose");
+        }
+        fn read(&mut self, _: &'static str, _: String) {}
+    }
+    let chip = Chip::new();
+    let patient = OpenOptions { command_timeout: Duration::from_secs(10), ..options() };
+    let (fake, begin) = (chip.opener(1), Instant::now());
+    assert!(catch_unwind(AssertUnwindSafe(|| bringup::open(fake, patient, &mut Panics))).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    open(&chip.opener(2)).close().unwrap();
 }
