@@ -27,6 +27,7 @@
 mod address;
 mod arena;
 mod board;
+pub mod capabilities;
 mod capture;
 mod clock;
 mod core;
