@@ -22,6 +22,18 @@ pub fn may_send_raw() -> bool {
     set.is_some_and(|set| set >> NET_RAW & 1 != 0)
 }
 
+/// The directory of the built `ironverbs`, beside the test that asks.
+///
+/// # Panics
+/// It was not built.
+pub fn built() -> PathBuf {
+    let me = std::env::current_exe().expect("the test's own path");
+    let release = me.ancestors().nth(2).expect("target/release/deps/<test>");
+    let is_there = release.join("ironverbs").exists();
+    assert!(is_there, "no ironverbs in {}: run `make build` first", release.display());
+    release.into()
+}
+
 /// A TCP port of 127.0.0.1 that nobody has just now.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())

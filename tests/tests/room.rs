@@ -2,22 +2,8 @@
 //!
 //! Each run has a tmpfs of its own in a mount namespace, which takes root.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-/// The directory of the built `ironverbs`.
-fn built() -> PathBuf {
-    let me = std::env::current_exe().expect("the test's own path");
-    let release = me.ancestors().nth(2).expect("target/release/deps/<test>");
-    assert!(
-        release.join("ironverbs").exists(),
-        "no ironverbs in {}: run `make build` first",
-        release.display()
-    );
-    release.into()
-}
+use ironverbs_tests::program::built;
+use std::{path::Path, process::Command};
 
 /// What a pair of programs did.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use crate::{
     compile,
     run::{KINDS, Outcome, Shim, Shortage},
 };
+use ironverbs_tests::program::built;
 use std::{
     collections::BTreeSet,
     fs,
@@ -43,18 +44,6 @@ pub struct Lab {
     words: Vec<String>,
     /// What it says when nothing fails.
     says: String,
-}
-
-/// The directory of the built `ironverbs`.
-fn built() -> PathBuf {
-    let me = std::env::current_exe().expect("the test's own path");
-    let release = me.ancestors().nth(2).expect("target/release/deps/<test>");
-    assert!(
-        release.join("ironverbs").exists(),
-        "no ironverbs in {}: run `make build` first",
-        release.display()
-    );
-    release.into()
 }
 
 impl Lab {
