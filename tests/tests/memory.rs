@@ -208,7 +208,7 @@ fn a_zero_based_region_is_addressed_from_zero_wherever_it_begins() {
         mr.deregister().expect("deregister");
     }
     let words = Words::new(4096);
-    // SAFETY: as above.
+    // SAFETY: `words` outlives the region, and only its atomics touch the bytes meanwhile.
     #[allow(unsafe_code)]
     let mr = unsafe { Mr::register(&s.b.pd, (words.addr() + 8) as *mut u8, 100, 0, access) }.expect("MR");
     assert_eq!(s.write(100 - 7, mr.rkey()), WcStatus::RemAccessErr, "behind its end");
@@ -322,7 +322,7 @@ fn pages_come_when_they_are_touched_and_missing_ones_are_an_error() {
     let at = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     let (at, base) = (at as u64, at.cast::<u8>());
-    // SAFETY: as above.
+    // SAFETY: the last page of that mapping, in which nothing lies.
     assert_eq!(unsafe { libc::munmap(base.wrapping_add(3 * PAGE).cast(), PAGE) }, 0);
     // SAFETY: what is not there is an error of the work request, as this test is about.
     let register = |base, len, access| unsafe { Mr::register(&s.b.pd, base, len, base as u64, access) };

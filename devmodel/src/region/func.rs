@@ -247,7 +247,8 @@ impl<'r> Func<'r> {
             return None;
         }
         self.journal.save(self.region, at.cast(), size_of::<R>());
-        // SAFETY: as above, and by `&mut self` nobody else's. Only now, for the journal has read the row by its address.
+        // SAFETY: in bounds by the check, plain data, ours by the lock, and by `&mut self` no other reference of ours lives. Only now,
+        // for the journal has read the row by its address.
         Some(unsafe { &mut *at })
     }
 

@@ -105,7 +105,7 @@ pub const GROUP_NOT_OWN: u32 = 8;
 
 // SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: shared references give atomics, and rows only to a `Func`, which has its function's lock.
 unsafe impl std::marker::Sync for Region {}
 
 #[repr(C)]

@@ -40,7 +40,7 @@ pub struct Mapping {
 }
 // SAFETY: a mapping of device registers, only touched by volatile accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: registers may be accessed from any thread; each access is one volatile load or store.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -19,7 +19,7 @@ pub struct Mapped {
 }
 // SAFETY: an address range; what it holds is touched by volatile accesses and atomics only.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives the address alone; whoever touches what lies there does so by volatile accesses and atomics.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {

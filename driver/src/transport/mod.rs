@@ -83,7 +83,7 @@ pub struct DmaBlock {
 }
 // SAFETY: a block is memory shared with a device; it is only touched through atomics (see `dma`).
 unsafe impl Send for DmaBlock {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives the addresses alone; `dma` touches what lies there through atomics only.
 unsafe impl Sync for DmaBlock {}
 
 /// One PCI function: kernel VFIO, a vfio-user socket, or a model in this process.

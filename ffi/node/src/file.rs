@@ -220,7 +220,7 @@ pub struct Mapped {
 }
 // SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives atomics, and addresses of the region and the arena, which are touched by their own rules.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {

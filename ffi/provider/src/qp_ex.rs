@@ -253,47 +253,47 @@ unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::SendImm(u32::from_be(imm))) }
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::SendInv(rkey)) }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::Write { raddr, rkey }) }
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, imm: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::WriteImm { raddr, rkey, imm: u32::from_be(imm) }) }
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::Read { raddr, rkey }) }
 }
 
 unsafe extern "C" fn atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, compare: u64, swap: u64) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::CmpSwap { raddr, rkey, compare, swap }) }
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, add: u64) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::FetchAdd { raddr, rkey, add }) }
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { begin(qp, SendOp::LocalInv(rkey)) }
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: as above; the program keeps its address handle until the work request is complete.
+    // SAFETY: called by programs between start and complete; the program keeps its address handle until the work request is complete.
     unsafe {
         with(qp, |posting| {
             if ah.is_null() {
@@ -306,12 +306,12 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { with(qp, |posting| posting.aim(Target::Srq(srqn))) }
 }
 
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: as above, with a window and a region of ours.
+    // SAFETY: called by programs between start and complete, with a window and a region of ours.
     unsafe {
         match mw::binding(mw, rkey, &*info) {
             Ok(op) => begin(qp, op),
@@ -321,12 +321,12 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, inf
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: as above.
+    // SAFETY: called by programs between start and complete.
     unsafe { with(qp, |posting| posting.data(&[Sge { addr, length, lkey }], SendFlags::empty())) }
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
-    // SAFETY: as above; the program's list of `count` pieces, laid out as the driver's.
+    // SAFETY: called by programs between start and complete; the program's list of `count` pieces, laid out as the driver's.
     unsafe {
         let pieces: &[Sge] = if count == 0 { &[] } else { std::slice::from_raw_parts(list.cast(), count) };
         with(qp, |posting| posting.data(pieces, SendFlags::empty()));
@@ -334,7 +334,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *cons
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    // SAFETY: as above; the data is copied before this returns.
+    // SAFETY: called by programs between start and complete; the data is copied before this returns.
     unsafe {
         with(qp, |posting| match u32::try_from(length) {
             Ok(length) => posting.data(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
@@ -344,7 +344,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
-    // SAFETY: as above; the program's list of `count` buffers.
+    // SAFETY: called by programs between start and complete; the program's list of `count` buffers.
     unsafe {
         with(qp, |posting| {
             let buffers: &[ibv_data_buf] =

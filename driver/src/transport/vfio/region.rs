@@ -89,7 +89,7 @@ mod tests {
         // SAFETY: a new descriptor.
         let fd = unsafe { libc::memfd_create(c"ironverbs-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: as above.
+        // SAFETY: the descriptor was made just now and has no other owner.
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         file.set_len(len).unwrap();
         (Arc::new(file.try_clone().unwrap()), file)

@@ -267,7 +267,7 @@ mod tests {
         // SAFETY: refused before anything happens.
         let error = unsafe { store.find(base, PAGE, &[]).err().unwrap() };
         assert!(error.to_string().contains("stack"), "{error}");
-        // SAFETY: as above.
+        // SAFETY: page 1 is nobody's, and is refused before anything happens.
         let error = unsafe { store.find(PAGE as *mut u8, PAGE, &[]).err().unwrap() };
         assert!(error.to_string().contains("mapped"), "{error}");
     }

@@ -239,7 +239,7 @@ fn an_asker_that_is_stopped_or_gone_is_not_waited_for() {
             unsafe { libc::kill(asker.pid(), signal) };
             let begun = Instant::now();
             let found = Holder::of(std::process::id());
-            // SAFETY: as above.
+            // SAFETY: a signal to a child of its own, which nobody has waited for.
             unsafe { libc::kill(asker.pid(), libc::SIGKILL) };
             found.program.is_empty() && found.stopped.is_none() && begun.elapsed() < Duration::from_secs(2)
         });
