@@ -280,7 +280,9 @@ impl Runner {
         step(Site::Arrived);
         // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
         // looks once more.
-        if !host.is_tended(Rid(to)) {
+        if host.is_tended(Rid(to)) {
+            self.tended = Some(to);
+        } else {
             self.arrived_untended(host, from, to);
         }
     }
@@ -288,6 +290,7 @@ impl Runner {
     /// [`arrived`](Self::arrived), where nobody polls `to` all the time.
     #[inline(never)]
     fn arrived_untended(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
+        self.tended = None;
         step(Site::Arrived);
         // And before we look whether `to` is locked.
         fence(SeqCst);

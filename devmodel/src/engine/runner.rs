@@ -26,6 +26,8 @@ pub struct Runner {
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
     pub(super) hand: Hand,
+    /// The function whose frames were last left to who polls it: the next ones go into its ring without a question first.
+    pub(super) tended: Option<u8>,
 }
 
 /// Something that happened, for those who watch: all there is to a run, so equal traces are equal runs.
@@ -201,6 +203,14 @@ impl Runner {
         if let Some(keeper) = host.keeper(Rid(fid)) {
             return host.wake(keeper);
         }
+        match Func::lock_own(adapter.region(), fid, host) {
+            Some(func) => self.work_on(adapter, host, now, func, None),
+            None => self.work_as_any(adapter, host, now, fid),
+        }
+    }
+
+    #[inline(never)]
+    fn work_as_any(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if let Some(func) = Func::try_lock(adapter.region(), fid, host) {
             self.work_on(adapter, host, now, func, None);
         }
@@ -292,7 +302,7 @@ impl Runner {
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
         } else if let Some(to) = self.addressee(adapter) {
-            if hands > 0 && to != fid && !host.is_tended(Rid(to)) {
+            if hands > 0 && to != fid && self.tended != Some(to) && !host.is_tended(Rid(to)) {
                 *handed = self.hand_over(adapter, host, now, fid, to);
             }
             if handed.is_none() {
@@ -326,13 +336,16 @@ impl Runner {
         // Where it begins, and begins again when jobs were taken back: with `first`, unless that was committed.
         let (mut first, mut kept, mut budget) = (first, first, config.budget);
         loop {
+            let in_hand = hand.next < hand.frames.len();
+            // A job stays where it was put together: one that is copied right behind waits until its parts have been stored.
+            let found = if in_hand || kept.is_some() { None } else { next(func, now, config) };
             // A job and all that follows from it within the function is the least that commits.
-            if hand.next < hand.frames.len() {
+            if in_hand {
                 take_in_hand(func, &mut step, hand, watch);
-            } else if let Some(job) = kept.take().copied().or_else(|| next(func, now, config)) {
+            } else if let Some(job) = kept.take().or(found.as_ref()) {
                 step.begin();
-                trace(watch, now, func.fid(), Traced::Job(job));
-                dispatch(&job, func, &mut step);
+                trace(watch, now, func.fid(), Traced::Job(*job));
+                dispatch(job, func, &mut step);
             } else if commit(func, &mut step, hand) {
                 return Outcome::Idle;
             } else {

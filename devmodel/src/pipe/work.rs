@@ -56,7 +56,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     }
 
     #[inline(always)]
-    fn close(mut self) {
+    fn close(&mut self) {
         let (ack, rnr) = (self.q.ack_deadline, self.q.rnr_deadline);
         if ack != 0 && !self.q.has(QpFlags::TIMER_ACK) {
             self.arm(TimerKind::Ack, ack);
