@@ -38,6 +38,7 @@ pub mod engine;
 pub mod host;
 pub mod identity;
 pub mod missing;
+mod mlx5;
 pub mod pcie;
 pub mod pipe;
 pub mod region;
@@ -45,6 +46,7 @@ pub mod serve;
 pub mod state;
 mod subnet;
 pub mod translate;
+pub mod transport;
 pub mod wire;
 
 pub use config::{Config, LinkLayer, Profile};

@@ -7,9 +7,9 @@ use super::{
     srq,
 };
 use crate::LinkLayer;
-use crate::pipe::LOG_MAX_MESSAGE;
 use crate::region::{Func, Table};
 use crate::state::ROCE_ADDRESSES;
+use crate::transport::LOG_MAX_MESSAGE;
 use hwspec::{
     cmd::{CmdOut, adapter::*, uctx::INTERNAL_DEV_RES},
     context::{CapType, caps::*},

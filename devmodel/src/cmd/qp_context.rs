@@ -7,9 +7,10 @@ use super::{
 };
 use crate::{
     LinkLayer,
-    pipe::{LOG_MAX_MESSAGE, is_datagram},
+    pipe::is_datagram,
     region::Func,
     state::{PKEYS, QpFlags, QpRow},
+    transport::{LOG_MAX_MESSAGE, Rights},
 };
 use hwspec::{
     context::{
@@ -68,13 +69,13 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
         Syndrome::OptParam.unless(context.pm_state() != PathMigState::Rearm)?;
     }
     if has(OptParam::RRE) {
-        row.set(QpFlags::REMOTE_READ, context.rre());
+        row.responder.allow(Rights::READ, context.rre());
     }
     if has(OptParam::RWE) {
-        row.set(QpFlags::REMOTE_WRITE, context.rwe());
+        row.responder.allow(Rights::WRITE, context.rwe());
     }
     if has(OptParam::RAE) {
-        row.set(QpFlags::REMOTE_ATOMIC, context.rae());
+        row.responder.allow(Rights::ATOMIC, context.rae());
     }
     if has(OptParam::Q_KEY) {
         row.qkey = context.q_key();
@@ -90,25 +91,25 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
     }
     if has(OptParam::RRA_MAX) {
         Syndrome::ReadDepth.unless(context.log_rra_max() <= LOG_MAX_READS)?;
-        row.log_rra_max = context.log_rra_max();
+        row.responder.log_resources = context.log_rra_max();
     }
     if has(OptParam::SRA_MAX) {
         Syndrome::ReadDepth.unless(context.log_sra_max() <= LOG_MAX_READS)?;
-        row.log_sra_max = context.log_sra_max();
+        row.requester.log_reads = context.log_sra_max();
     }
     if has(OptParam::RNR_TIMEOUT) {
-        row.min_rnr_nak = context.min_rnr_nak();
+        row.responder.min_rnr_nak = context.min_rnr_nak();
     }
     if has(OptParam::RETRY_COUNT) {
-        row.retry_count = context.retry_count();
-        row.retries_left = row.retry_count;
+        row.requester.retry_count = context.retry_count();
+        row.requester.retries_left = row.requester.retry_count;
     }
     if has(OptParam::RNR_RETRY) {
-        row.rnr_retry = context.rnr_retry();
-        row.rnr_left = row.rnr_retry;
+        row.requester.rnr_retry = context.rnr_retry();
+        row.requester.rnr_left = row.requester.rnr_retry;
     }
     if has(OptParam::ACK_TIMEOUT) {
-        row.ack_timeout = path.ack_timeout();
+        row.requester.ack_timeout = path.ack_timeout();
     }
     Ok(())
 }
@@ -174,8 +175,7 @@ pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &Q
         // One port per flow, in the dynamic range, so that switches can spread flows (A17.9.2).
         row.udp_sport = MIN_SOURCE_PORT | ((qpn ^ row.remote_qpn) & 0x3fff) as u16;
     }
-    row.rx_psn = context.next_rcv_psn();
-    row.rx_ack_psn = row.rx_psn;
+    row.responder.begin(context.next_rcv_psn());
     Ok(())
 }
 
@@ -186,8 +186,7 @@ pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpCo
         let must = OptParam::SRA_MAX | OptParam::RETRY_COUNT | OptParam::RNR_RETRY | OptParam::ACK_TIMEOUT;
         take(call, row, context, must)?;
     }
-    let psn = context.next_send_psn();
-    (row.snd_psn, row.una_psn, row.max_psn) = (psn, psn, psn);
+    row.requester.begin(context.next_send_psn());
     Ok(())
 }
 
@@ -198,7 +197,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
     path.set()
         .pkey_index(row.pkey_index)
         .grh(row.grh != 0)
-        .ack_timeout(row.ack_timeout)
+        .ack_timeout(row.requester.ack_timeout)
         .src_addr_index(row.sgid_index)
         .rlid(row.rlid)
         .mlid(row.path_bits & 0x7f)
@@ -239,29 +238,29 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .remote_qpn(row.remote_qpn)
         .primary_address_path(path);
     c.set()
-        .log_sra_max(row.log_sra_max)
-        .retry_count(row.retry_count)
-        .rnr_retry(row.rnr_retry)
-        .cur_rnr_retry(row.rnr_left)
-        .cur_retry_count(row.retries_left)
-        .next_send_psn(row.snd_psn & 0xff_ffff)
+        .log_sra_max(row.requester.log_reads)
+        .retry_count(row.requester.retry_count)
+        .rnr_retry(row.requester.rnr_retry)
+        .cur_rnr_retry(row.requester.rnr_left)
+        .cur_retry_count(row.requester.retries_left)
+        .next_send_psn(row.requester.psn & 0xff_ffff)
         .cqn_snd(row.cqn_snd)
         .deth_sqpn(row.deth_sqpn)
-        .last_acked_psn(row.una_psn.wrapping_sub(1) & 0xff_ffff)
-        .log_rra_max(row.log_rra_max)
-        .rre(has(QpFlags::REMOTE_READ))
-        .rwe(has(QpFlags::REMOTE_WRITE))
-        .rae(has(QpFlags::REMOTE_ATOMIC))
+        .last_acked_psn(row.requester.una_psn.wrapping_sub(1) & 0xff_ffff)
+        .log_rra_max(row.responder.log_resources)
+        .rre(row.responder.allows(Rights::READ))
+        .rwe(row.responder.allows(Rights::WRITE))
+        .rae(row.responder.allows(Rights::ATOMIC))
         .page_offset(page_offset)
-        .min_rnr_nak(row.min_rnr_nak)
-        .next_rcv_psn(row.rx_psn & 0xff_ffff)
+        .min_rnr_nak(row.responder.min_rnr_nak)
+        .next_rcv_psn(row.responder.psn & 0xff_ffff)
         .xrcd(row.xrcd)
         .cqn_rcv(row.cqn_rcv)
         .dbr_addr(row.dbr)
         .q_key(row.qkey)
         .rq_type(rq_type)
         .srqn_rmpn_xrqn(row.srqn)
-        .rmsn(row.rx_msn & 0xff_ffff)
+        .rmsn(row.responder.msn & 0xff_ffff)
         .hw_sq_wqebb_counter(row.sq_next)
         .sw_sq_wqebb_counter(row.sq_pi)
         .hw_rq_counter(row.rq_ci.into())

@@ -6,8 +6,9 @@ use crate::{
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     identity,
     region::{Func, Geometry, Region, Sync},
-    state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
+    state::{CqRow, EqRow, MkeyRow, PdRow, QpRow, RoceAddress, WqMemory},
     translate::{ANY_QP, access},
+    transport::Rights,
 };
 use hwspec::{
     context::{AccessMode, QpState},
@@ -387,10 +388,13 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
     (q.dmac, q.dgid) = (identity::mac(NODE, peer.fid), gid(peer.fid));
-    (q.retry_count, q.retries_left) = (link.retry_count, link.retry_count);
-    (q.rnr_retry, q.rnr_left, q.ack_timeout) = (link.rnr_retry, link.rnr_retry, link.ack_timeout);
-    (q.log_sra_max, q.log_rra_max, q.min_rnr_nak) = (link.log_rd_atomic, link.log_rd_atomic, 12);
-    (q.snd_psn, q.una_psn, q.max_psn, q.rx_psn) = (link.psn, link.psn, link.psn, link.psn);
-    q.set(QpFlags::REMOTE_READ | QpFlags::REMOTE_WRITE | QpFlags::REMOTE_ATOMIC, true);
+    let (requester, responder) = (&mut q.requester, &mut q.responder);
+    (requester.retry_count, requester.retries_left) = (link.retry_count, link.retry_count);
+    (requester.rnr_retry, requester.rnr_left) = (link.rnr_retry, link.rnr_retry);
+    (requester.ack_timeout, requester.log_reads) = (link.ack_timeout, link.log_rd_atomic);
+    (responder.log_resources, responder.min_rnr_nak) = (link.log_rd_atomic, 12);
+    requester.begin(link.psn);
+    responder.begin(link.psn);
+    responder.allow(Rights::all(), true);
     func.commit(machine);
 }

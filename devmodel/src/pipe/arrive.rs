@@ -4,13 +4,14 @@
 use super::{
     Step, acks, cnp,
     datagram::{self, MULTICAST_QPN},
-    ethernet, infiniband, responder, responses, service,
+    ethernet, infiniband, responses, service,
     work::Work,
 };
 use crate::{
     LinkLayer, Profile,
     region::{Func, Piece, SlotPayload},
     state::{Counters, QpFlags, QpRow},
+    transport,
 };
 use hwspec::{
     context::{QpState, ServiceType},
@@ -259,7 +260,7 @@ fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if opcode.is_response() {
         acks::answer(w, packet);
     } else if opcode.is_known() || w.profile() == Profile::Cx5 {
-        responder::request(w, packet);
+        transport::request(w, packet);
     } else {
         // A reserved opcode: neither executed nor answered.
         w.count(Counters::RxDroppedQp);

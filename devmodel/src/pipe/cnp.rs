@@ -12,10 +12,10 @@ const TRAFFIC_CLASS: u8 = 48 << 2;
 /// Tells the peer that a packet of its QP met congestion.
 #[cold]
 pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
-    if w.step.now < w.q.cnp_after {
+    if w.step.now < w.q.responder.cnp_after {
         return;
     }
-    w.q.cnp_after = w.step.now + PACE_PS;
+    w.q.responder.cnp_after = w.step.now + PACE_PS;
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
     w.send_as(&Packet { bth, ..Packet::default() }, &Payload::Empty, TRAFFIC_CLASS);

@@ -4,7 +4,7 @@ use super::{
     lists,
     work::{Failure, Work},
 };
-use crate::translate;
+use crate::{translate, transport::LOG_MAX_MESSAGE};
 use hwspec::{
     context::ServiceType,
     cqe::CqeSyndrome,
@@ -17,10 +17,6 @@ use hwspec::{
 
 /// Vendor error of a WQE that makes no sense.
 const BAD_WQE: u8 = 0x68;
-/// log2 of the longest message a requester sends, which the device advertises. At the least MTU it takes a quarter of all
-/// PSNs, so what is under way compares by half of them (IBTA 9.3.3.1 would let it be twice as long).
-pub(crate) const LOG_MAX_MESSAGE: u8 = 30;
-
 /// A send WQE taken apart. Its bytes stay in the step's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wqe {

@@ -4,16 +4,13 @@ use super::{
     completion, doorbell, event, fetch, receive,
     work::{Failure, Work},
 };
-use crate::state::{QpFlags, RxMessage};
-use hwspec::{
-    context::QpState,
-    cqe::{CqeOpcode, CqeSyndrome, vendor_err},
-    eqe::EventType,
-    layout::Layout,
-    wqe::CtrlSeg,
+use crate::{
+    state::QpFlags,
+    transport::{Message, Status},
 };
+use hwspec::{context::QpState, cqe::CqeOpcode, eqe::EventType, layout::Layout, wqe::CtrlSeg};
 
-const FLUSHED: Failure = Failure::new(CqeSyndrome::WrFlushErr, vendor_err::FLUSH);
+const FLUSHED: Failure = Failure::of(Status::Flushed);
 /// Completions in one go.
 pub(crate) const BATCH: usize = 64;
 /// The first look at the receive counter of a QP in error, and the wait behind which there is no further one.
@@ -32,12 +29,10 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     let q = &mut *w.q;
     q.state = QpState::Err.raw();
     q.set(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ | QpFlags::SQ_FAILED, true);
-    q.set(QpFlags::RNR_WAIT | QpFlags::ACK_OWED | QpFlags::DRAINING, false);
-    (q.ack_deadline, q.rnr_deadline, q.flush_wait) = (0, 0, 0);
-    q.sr_head = q.sr_tail;
-    q.sr_send = q.sr_tail;
-    q.sq_reads = 0;
-    q.rr_send = q.rr_tail;
+    q.set(QpFlags::DRAINING, false);
+    q.flush_wait = 0;
+    q.requester.stop();
+    q.responder.stop();
     w.ready = true;
     let shared = w.q.has(QpFlags::HAS_SRQ);
     w.q.set(QpFlags::LAST_WQE_OWED, shared);
@@ -80,14 +75,14 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
     sends(w, &mut left);
     if w.q.has(QpFlags::HAS_SRQ) {
         // The WQE in use was taken out of the SRQ and must come back.
-        if w.q.rx.kind == receive::SEND {
-            let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.rx.wqe_index as u16, 0);
+        if w.q.responder.rx.kind == Message::SEND {
+            let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
             completion::push(w, w.q.cqn_rcv, cqe, true);
-            w.q.rx = RxMessage::default();
+            w.q.responder.rx = Message::default();
         }
         last_wqe(w);
     } else if !w.q.has(QpFlags::NO_RQ) {
-        w.q.rx = RxMessage::default();
+        w.q.responder.rx = Message::default();
         let before = w.q.rq_ci;
         if receive::refresh(w).is_some() {
             while w.q.rq_ci != w.q.rq_pi && left > 0 {
@@ -108,7 +103,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
         w.ready = true;
     } else if !w.q.has(QpFlags::NO_RQ) && !w.q.has(QpFlags::HAS_SRQ) {
         w.q.flush_wait = if w.q.flush_wait == 0 { FIRST_LOOK_US } else { w.q.flush_wait * 2 };
-        w.q.rnr_deadline = match w.q.flush_wait {
+        w.q.requester.rnr_deadline = match w.q.flush_wait {
             wait if wait <= LAST_LOOK_US => w.step.now + u64::from(wait) * PS_PER_US,
             _ => {
                 w.q.flush_wait = LAST_LOOK_US;

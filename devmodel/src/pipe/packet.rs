@@ -190,7 +190,7 @@ impl Work<'_, '_, '_> {
     /// Sends an acknowledge packet with `psn` (IBTA 9.7.5.1).
     pub(crate) fn send_ack(&mut self, psn: u32, syndrome: Syndrome) {
         let mut aeth = Aeth::zeroed();
-        aeth.set().syndrome(syndrome).msn(Psn::new(self.q.rx_msn));
+        aeth.set().syndrome(syndrome).msn(Psn::new(self.q.responder.msn));
         let packet = Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..Packet::default() };
         self.send(&packet, &Payload::Empty);
     }

@@ -12,11 +12,6 @@ use hwspec::{
     wqe::{NextSeg, WQE_DS},
 };
 
-/// `RxMessage::kind`: a SEND is being received.
-pub(crate) const SEND: u32 = 1;
-/// `RxMessage::kind`: a WRITE is being received.
-pub(crate) const WRITE: u32 = 2;
-
 /// Reads the receive counter of the doorbell record.
 #[inline(never)]
 pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {

@@ -11,56 +11,67 @@ use super::{
     work::{Failure, Work},
 };
 use crate::{
-    Profile,
     state::{QpFlags, SendRecord},
     translate,
+    transport::{self, Kind, Order, Request, Requests},
 };
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::{CqeSyndrome, vendor_err},
     handle::{Psn, Srqn},
-    wire::{AtomicEth, BthOpcode, Packet, Reth},
+    wire::{AtomicEth, Packet, Reth},
     wqe::{FenceMode, WqeOpcode},
 };
 
-/// PSNs that may be under way: less than half the window in which they compare.
-const WINDOW: u32 = 1 << 22;
-
-/// Kinds of request by what answers them.
+/// What a WQE asks the peer to do; `None` if it sends nothing. Other opcodes were refused when it was fetched.
 #[inline(always)]
-pub(crate) fn is_answered(opcode: u8) -> bool {
-    let opcode = WqeOpcode::from_raw(opcode);
-    opcode == WqeOpcode::RdmaRead || opcode.is_atomic()
+fn kind_of(opcode: WqeOpcode) -> Option<Kind> {
+    match opcode {
+        WqeOpcode::Send => Some(Kind::Send),
+        WqeOpcode::SendImm => Some(Kind::SendImm),
+        WqeOpcode::SendInval => Some(Kind::SendInvalidate),
+        WqeOpcode::RdmaWrite => Some(Kind::Write),
+        WqeOpcode::RdmaWriteImm => Some(Kind::WriteImm),
+        WqeOpcode::RdmaRead => Some(Kind::Read),
+        WqeOpcode::AtomicCs => Some(Kind::CompareSwap),
+        WqeOpcode::AtomicFa => Some(Kind::FetchAdd),
+        _ => None,
+    }
 }
 
-/// Whether a request writes to the peer's memory.
+/// What a WQE waits for.
 #[inline(always)]
-fn is_write(opcode: u8) -> bool {
-    matches!(WqeOpcode::from_raw(opcode), WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm)
+fn order_of(fence: FenceMode) -> Order {
+    match fence {
+        FenceMode::Fence | FenceMode::SmallAndFence => Order::Answers,
+        FenceMode::StrongOrdering => Order::All,
+        // What is local is done when its turn comes.
+        _ => Order::None,
+    }
 }
 
 /// Whether there is anything to send.
 #[inline(always)]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
-    w.q.sr_send != w.q.sr_tail || w.q.sq_next != w.q.sq_pi
+    w.q.requester.has_unsent() || w.q.sq_next != w.q.sq_pi
 }
 
 /// Whether requests go out just now.
 #[inline(always)]
 fn may_send(w: &Work<'_, '_, '_>) -> bool {
-    !w.q.has(QpFlags::RNR_WAIT) && matches!(w.state(), QpState::Rts | QpState::SqDrained)
+    !w.q.requester.waits_rnr() && w.is_sending()
 }
 
 /// Sends up to `budget` packets: first what must be sent again, then new requests.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    if w.q.sr_send != w.q.sr_tail {
+    if w.q.requester.has_unsent() {
         resume(w, budget);
     }
     let mut wqe = Wqe::NONE;
-    while w.q.sr_send == w.q.sr_tail && w.q.sq_next != w.q.sq_pi && may_send(w) {
-        let at = w.q.sr_tail;
+    while !w.q.requester.has_unsent() && w.q.sq_next != w.q.sq_pi && may_send(w) {
+        let at = w.q.requester.tail;
         let Some(record) = admit(w, &mut wqe) else { return };
-        if record.packets == 0 {
+        if record.request.packets == 0 {
             if !settled(w) {
                 return;
             }
@@ -68,7 +79,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         } else if let Err(failure) = transmit(w, &record, &wqe, budget) {
-            return condemn(w, at, failure);
+            return settle::condemn(w, at, failure);
         }
     }
 }
@@ -76,8 +87,8 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// A request that sends nothing is done, and completes when those before it have. False if the job can note no more.
 #[inline(never)]
 fn settled(w: &mut Work<'_, '_, '_>) -> bool {
-    next_record(w);
-    settle::settle(w, None);
+    w.q.requester.next_request();
+    transport::settle(w, None);
     // Any number of them follow one another: no acknowledgement and no budget ends the row.
     let room = w.func.has_room();
     w.ready |= !room;
@@ -87,13 +98,13 @@ fn settled(w: &mut Work<'_, '_, '_>) -> bool {
 /// Sends requests that were taken before, from the one that is next; nothing goes past one that failed here.
 #[inline(never)]
 fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    while w.q.sr_send != w.q.sr_tail && may_send(w) {
-        let at = w.q.sr_send;
+    while w.q.requester.has_unsent() && may_send(w) {
+        let at = w.q.requester.send;
         let record = *w.func.send_record(w.qp, at);
-        if record.status != 0 {
+        if record.request.failed != 0 {
             return;
         }
-        if record.packets == 0 {
+        if record.request.packets == 0 {
             if !settled(w) {
                 return;
             }
@@ -104,7 +115,7 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             return;
         }
         if let Err(failure) = again(w, &record).and_then(|wqe| transmit(w, &record, &wqe, budget)) {
-            return condemn(w, at, failure);
+            return settle::condemn(w, at, failure);
         }
     }
 }
@@ -113,23 +124,9 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
     let mut wqe = Wqe::NONE;
     fetch::wqe(w, record.wqe_index, &mut wqe).map_err(|(_, failure)| failure)?;
-    let same = wqe.opcode.raw() == record.opcode && wqe.length == record.length && wqe.ds == record.ds;
+    let same =
+        wqe.opcode.raw() == record.opcode && wqe.length == record.request.length && wqe.ds == record.ds;
     if same { Ok(wqe) } else { Err(fetch::refuse(CqeSyndrome::LocalQpOpErr)) }
-}
-
-fn next_record(w: &mut Work<'_, '_, '_>) {
-    w.q.sr_send = w.q.sr_send.wrapping_add(1);
-    w.q.sr_packet = 0;
-}
-
-/// Marks record `at` as failed here; it completes with that when all before it have completed.
-#[cold]
-fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
-    let record = w.func.send_record_mut(w.qp, at);
-    record.status = failure.syndrome.raw();
-    record.vendor = failure.vendor;
-    w.q.set(QpFlags::SQ_FAILED, true);
-    settle::settle(w, None);
 }
 
 /// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait, or has
@@ -137,52 +134,39 @@ fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
 #[inline(always)]
 fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;
-    let full = q.sr_tail.wrapping_sub(q.sr_head) as usize >= SendRecord::PER_QP;
-    if full || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
+    if !q.requester.has_room() || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
         return None;
     }
-    let (index, at, psn) = (q.sq_next, q.sr_tail, q.snd_psn);
+    let (index, at, psn) = (q.sq_next, q.requester.tail, q.requester.psn);
     if let Err((ds, failure)) = fetch::wqe(w, index, wqe) {
         senseless(w, index, ds, failure);
         return None;
     }
-    let answered = is_answered(wqe.opcode.raw());
-    // IBTA 10.8.3.3: a fenced request waits for READs and atomics before it.
-    let waits = match wqe.fence {
-        FenceMode::Fence | FenceMode::SmallAndFence => w.q.sq_reads > 0,
-        FenceMode::StrongOrdering => w.q.sr_head != w.q.sr_tail,
-        _ => false,
-    };
-    // IBTA 9.7.3.3.1: no more READs and atomics under way than the peer has resources for.
-    if waits || answered && u32::from(w.q.sq_reads) >= 1u32 << (w.q.log_sra_max & 7) {
+    let kind = kind_of(wqe.opcode);
+    let packets = kind.map_or(0, |kind| kind.packets(wqe.length, w.q.mtu.max(256).into()));
+    if !w.q.requester.admits(kind, packets, order_of(wqe.fence)) {
         return None;
     }
-    let mtu = u32::from(w.q.mtu.max(256));
-    let packets = match wqe.opcode {
-        WqeOpcode::Nop | WqeOpcode::LocalInval | WqeOpcode::Umr => 0,
-        _ if wqe.length <= mtu || wqe.opcode.is_atomic() => 1,
-        _ => wqe.length.div_ceil(mtu),
-    };
-    let under_way = Psn::new(psn).ahead_of(Psn::new(w.q.una_psn)) as u32;
-    if under_way != 0 && under_way + packets > WINDOW {
-        return None;
-    }
-    let mut failure = None;
-    if packets == 0 {
-        failure = local(w, wqe).err();
-    } else if !answered && !wqe.inline {
+    let failure = match kind {
+        None => local(w, wqe).err(),
         // A READ's list is looked at when its data come (row 35 of the conformance table).
-        failure = check_list(w, wqe);
-    }
+        Some(kind) if kind.is_answered() || wqe.inline => None,
+        Some(_) => check_list(w, wqe),
+    };
+    let request = Request {
+        psn,
+        packets,
+        length: wqe.length,
+        kind: kind.map_or(0, |kind| kind as u8),
+        ..Default::default()
+    };
     let record = SendRecord {
         wqe_index: index,
         wqebbs: fetch::blocks(wqe.ds) as u8,
         opcode: wqe.opcode.raw(),
         flags: u8::from(wqe.signaled) | u8::from(wqe.solicited) << 1,
         ds: wqe.ds,
-        psn,
-        packets,
-        length: wqe.length,
+        request,
         imm: wqe.imm,
         raddr: wqe.raddr,
         rkey: wqe.rkey,
@@ -190,13 +174,12 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     };
     *w.func.send_record_mut(w.qp, at) = record;
     w.q.sq_next = index.wrapping_add(fetch::blocks(wqe.ds));
-    w.q.sr_tail = at.wrapping_add(1);
+    w.q.requester.take();
     if let Some(failure) = failure {
-        condemn(w, at, failure);
+        settle::condemn(w, at, failure);
         return None;
     }
-    w.q.sq_reads += u16::from(answered);
-    w.q.snd_psn = Psn::new(psn).add(packets).get();
+    w.q.requester.number(&request);
     Some(record)
 }
 
@@ -210,13 +193,14 @@ fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
 /// A WQE that makes no sense becomes a request that has failed.
 #[cold]
 fn senseless(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
-    let (at, psn) = (w.q.sr_tail, w.q.snd_psn);
+    let (at, psn) = (w.q.requester.tail, w.q.requester.psn);
     let wqebbs = fetch::blocks(ds);
+    let request = Request { psn, ..Default::default() };
     *w.func.send_record_mut(w.qp, at) =
-        SendRecord { wqe_index: index, ds, wqebbs: wqebbs as u8, psn, ..Default::default() };
+        SendRecord { wqe_index: index, ds, wqebbs: wqebbs as u8, request, ..Default::default() };
     w.q.sq_next = index.wrapping_add(wqebbs);
-    w.q.sr_tail = at.wrapping_add(1);
-    condemn(w, at, failure);
+    w.q.requester.take();
+    settle::condemn(w, at, failure);
 }
 
 /// A request that sends nothing: what it does is done here.
@@ -245,38 +229,31 @@ fn transmit(
     budget: &mut u32,
 ) -> Result<(), Failure> {
     let mtu = u32::from(w.q.mtu.max(256));
-    if is_answered(record.opcode) {
-        ask(w, record, wqe, mtu);
+    let (request, kind) = (&record.request, record.request.kind());
+    if kind.is_answered() {
+        ask(w, record, kind, wqe, mtu);
         *budget -= 1;
         return Ok(());
     }
-    let reliable = w.q.service != ServiceType::Uc.raw();
+    let ask_every = (w.q.service != ServiceType::Uc.raw()).then_some(w.step.config.ack_every);
     let mut alike = false;
     while *budget > 0 {
-        let i = w.q.sr_packet;
-        let last = i + 1 == record.packets;
-        let from = i * mtu;
-        let len = mtu.min(record.length.saturating_sub(from));
-        let payload = match len {
+        let one = w.q.requester.next_packet(request, mtu, ask_every);
+        let payload = match one.len {
             0 => Payload::Empty,
-            _ => gather(w, wqe, from, len)?,
+            len => gather(w, wqe, one.from, len)?,
         };
-        let psn = Psn::new(record.psn).add(i).get();
-        w.q.unasked += 1;
-        let ask = reliable && (last || w.q.unasked >= w.step.config.ack_every);
-        if ask {
-            w.q.unasked = 0;
-        }
+        let psn = one.psn.get();
         // Over XRC the BTH does not end the headers.
-        let middle = i > 0 && !last && w.q.service != ServiceType::Xrc.raw();
+        let middle = !one.first && !one.last && w.q.service != ServiceType::Xrc.raw();
         if middle && alike {
-            w.send_alike(psn, ask, payload);
+            w.send_alike(psn, one.ask, payload);
         } else {
-            let solicits = last && record.flags & 2 != 0;
-            let bth = w.bth_with(opcode(record.opcode, i == 0, last), psn, ask, solicits);
+            let solicits = one.last && record.flags & 2 != 0;
+            let bth = w.bth_with(kind.opcode(one.first, one.last), psn, one.ask, solicits);
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
-            if is_write(record.opcode) {
-                packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(record.length);
+            if kind.is_write() {
+                packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(request.length);
             }
             if w.q.service == ServiceType::Xrc.raw() {
                 packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
@@ -284,12 +261,12 @@ fn transmit(
             alike = w.send(&packet, &payload) && middle;
         }
         *budget -= 1;
-        sent(w, Psn::new(psn).add(1).get());
-        if last {
-            next_record(w);
+        if w.q.requester.sent(&one) {
+            transport::start_timer(w);
+        }
+        if one.last {
             return Ok(());
         }
-        w.q.sr_packet = i + 1;
     }
     w.ready = true;
     Ok(())
@@ -297,25 +274,22 @@ fn transmit(
 
 /// Sends a READ or atomic request; a READ from where its answers stand.
 #[inline(never)]
-fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, mtu: u32) {
-    let skip = w.q.sr_packet;
-    let psn = Psn::new(record.psn).add(skip).get();
-    let packet = question(w, record, wqe, psn, skip * mtu);
+fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
+    let skip = w.q.requester.packet;
+    let psn = Psn::new(record.request.psn).add(skip).get();
+    let packet = question(w, record, kind, wqe, psn, skip * mtu);
     w.send(&packet, &Payload::Empty);
-    sent(w, Psn::new(record.psn).add(record.packets).get());
-    next_record(w);
+    if w.q.requester.asked(&record.request) {
+        transport::start_timer(w);
+    }
 }
 
 /// A READ or atomic request (IBTA 9.4.3, 9.4.5); a READ from byte `skip` on.
-fn question(w: &Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe, psn: u32, skip: u32) -> Packet {
-    let opcode = match WqeOpcode::from_raw(record.opcode) {
-        WqeOpcode::AtomicCs => BthOpcode::RcCompareSwap,
-        WqeOpcode::AtomicFa => BthOpcode::RcFetchAdd,
-        _ => BthOpcode::RcReadRequest,
-    };
-    let bth = w.bth_with(opcode, psn, true, false);
+fn question(w: &Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, psn: u32, skip: u32) -> Packet {
+    let bth = w.bth_with(kind.opcode(true, true), psn, true, false);
     let (mut reth, mut atomic) = (Reth::zeroed(), AtomicEth::zeroed());
-    reth.set().va(record.raddr.wrapping_add(skip.into())).rkey(record.rkey).dma_len(record.length - skip);
+    let left = record.request.length - skip;
+    reth.set().va(record.raddr.wrapping_add(skip.into())).rkey(record.rkey).dma_len(left);
     atomic.set().va(record.raddr).rkey(record.rkey).swap_add(wqe.operands[0]).compare(wqe.operands[1]);
     let mut packet = Packet { bth, reth, atomic, ..Packet::default() };
     packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
@@ -354,49 +328,4 @@ fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Resu
     };
     w.step.buffers.pieces = pieces;
     payload
-}
-
-/// A packet went out: `end` is the PSN behind those it takes.
-#[inline]
-fn sent(w: &mut Work<'_, '_, '_>, end: u32) {
-    if Psn::new(end).ahead_of(Psn::new(w.q.max_psn)) > 0 {
-        w.q.max_psn = end;
-    }
-    if w.q.ack_deadline == 0 {
-        start_timer(w);
-    }
-}
-
-/// Starts the acknowledgement timer anew (IBTA 9.7.6.1.3): 4.096 us x 2^T; T = 0 never runs out. A ConnectX-5 detects
-/// after 1.72 times that, and has a least T.
-#[inline]
-pub(crate) fn start_timer(w: &mut Work<'_, '_, '_>) {
-    let t = u32::from(w.q.ack_timeout & 0x1f);
-    w.q.ack_deadline = match t {
-        0 => 0,
-        _ => {
-            let (least, factor) = match w.profile() {
-                Profile::Cx5 => (u32::from(w.step.config.min_ack_timeout & 0x1f), 172),
-                Profile::Ibta => (0, 100),
-            };
-            w.step.now + (40_960 << t.max(least)) * factor
-        }
-    };
-}
-
-/// Opcode of a SEND or WRITE packet (IBTA 9.2.1).
-#[inline]
-fn opcode(wqe: u8, first: bool, last: bool) -> BthOpcode {
-    use BthOpcode as Bth;
-    // In the middle, the last, the first, the only one.
-    let of = match WqeOpcode::from_raw(wqe) {
-        WqeOpcode::RdmaWrite => [Bth::RcWriteMiddle, Bth::RcWriteLast, Bth::RcWriteFirst, Bth::RcWriteOnly],
-        WqeOpcode::RdmaWriteImm => {
-            [Bth::RcWriteMiddle, Bth::RcWriteLastImm, Bth::RcWriteFirst, Bth::RcWriteOnlyImm]
-        }
-        WqeOpcode::SendImm => [Bth::RcSendMiddle, Bth::RcSendLastImm, Bth::RcSendFirst, Bth::RcSendOnlyImm],
-        WqeOpcode::SendInval => [Bth::RcSendMiddle, Bth::RcSendLastInv, Bth::RcSendFirst, Bth::RcSendOnlyInv],
-        _ => [Bth::RcSendMiddle, Bth::RcSendLast, Bth::RcSendFirst, Bth::RcSendOnly],
-    };
-    of[usize::from(first) << 1 | usize::from(last)]
 }

@@ -2,33 +2,32 @@
 //! (IBTA 9.7.5.1, 9.7.7).
 
 use super::{
-    Payload, completion, duplicate, event, flush, lists, receive, responder,
+    Payload, completion, event, flush, lists, receive,
     work::{Failure, Work},
     xrc,
 };
 use crate::{
     host::Abort,
-    state::{Counters, QpFlags, ReadResource, RxMessage},
+    mlx5::{counter_of, event_of},
     translate::{self, User, access},
+    transport::{Message, ReadResource},
 };
 use hwspec::{
-    cqe::{CqeOpcode, CqeSyndrome},
-    eqe::EventType,
+    cqe::CqeOpcode,
     handle::Psn,
-    layout::Bits,
     wire::{Aeth, AtomicAckEth, BthOpcode, NakCode, Packet, Syndrome},
 };
 
 /// Whether anything is to be sent.
 #[inline]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
-    w.q.rr_send != w.q.rr_tail || w.q.has(QpFlags::ACK_OWED)
+    w.q.responder.owes_answers() || w.q.responder.owes_ack()
 }
 
 /// Sends up to `budget` packets.
 #[inline(always)]
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    if w.q.rr_send != w.q.rr_tail && !answers(w, budget) || !w.q.has(QpFlags::ACK_OWED) {
+    if w.q.responder.owes_answers() && !answers(w, budget) || !w.q.responder.owes_ack() {
         return;
     }
     if *budget == 0 {
@@ -36,10 +35,9 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
         return;
     }
     *budget -= 1;
-    w.q.set(QpFlags::ACK_OWED, false);
-    let syndrome = w.q.ack_syndrome;
-    w.send_ack(w.q.rx_ack_psn, Syndrome::from_bits(syndrome.into()));
-    if syndrome > responder::NAK {
+    let (psn, syndrome, ends) = w.q.responder.take_ack();
+    w.send_ack(psn, syndrome);
+    if ends {
         fail(w);
     }
 }
@@ -47,30 +45,30 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// Sends what READs and atomics are owed. False if there is more than may be sent now.
 #[inline(never)]
 fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
-    while w.q.rr_send != w.q.rr_tail {
-        let at = w.q.rr_send;
+    while w.q.responder.owes_answers() {
+        let at = w.q.responder.send;
         let one = *w.func.read_resource(w.qp, at);
-        if one.answered != duplicate::ANSWERED {
-            let whole = match one.kind {
-                duplicate::READ => read(w, &one, budget),
-                _ => atomic(w, &one, budget),
+        if one.answered != ReadResource::ANSWERED {
+            let whole = match one.kind == ReadResource::READ {
+                true => read(w, &one, budget),
+                false => atomic(w, &one, budget),
             };
             match whole {
-                Some(true) => w.func.read_resource_mut(w.qp, at).answered = duplicate::ANSWERED,
+                Some(true) => w.func.read_resource_mut(w.qp, at).answered = ReadResource::ANSWERED,
                 Some(false) => {
                     w.ready = true;
                     return false;
                 }
                 None => {
                     // The key died under the READ: everything from here on is refused.
-                    w.q.rr_send = w.q.rr_tail;
-                    w.q.rr_packet = 0;
+                    w.q.responder.send = w.q.responder.tail;
+                    w.q.responder.packet = 0;
                     break;
                 }
             }
         }
-        w.q.rr_send = at.wrapping_add(1);
-        w.q.rr_packet = 0;
+        w.q.responder.send = at.wrapping_add(1);
+        w.q.responder.packet = 0;
     }
     true
 }
@@ -79,19 +77,20 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
 #[cold]
 pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());
-    if w.q.rx_status != 0 && w.q.rx.kind == receive::SEND {
-        let status = CqeSyndrome::from_raw(w.q.rx_status);
-        let index = w.q.rx.wqe_index as u16;
-        let cqe = completion::error(w, CqeOpcode::RespErr, Failure::new(status, w.q.rx_vendor), index, 0);
-        if status == CqeSyndrome::LocalLengthErr {
-            w.count(Counters::RespLocalLengthError);
+    let (code, status) = w.q.responder.refusal();
+    match status {
+        Some(status) if w.q.responder.rx.kind == Message::SEND => {
+            let index = w.q.responder.rx.receive as u16;
+            let cqe = completion::error(w, CqeOpcode::RespErr, Failure::of(status), index, 0);
+            if let Some(counter) = counter_of(status) {
+                w.count(counter);
+            }
+            completion::push(w, w.q.cqn_rcv, cqe, true);
+            receive::done(w);
+            w.q.responder.rx = Message::default();
         }
-        completion::push(w, w.q.cqn_rcv, cqe, true);
-        receive::done(w);
-        w.q.rx = RxMessage::default();
-    }
-    if w.q.rx_event != 0 {
-        event::queue(w.func, uid, EventType::from_raw(w.q.rx_event), qpn);
+        Some(_) => {}
+        None => event::queue(w.func, uid, event_of(code), qpn),
     }
     flush::enter_error(w);
 }
@@ -102,11 +101,11 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
     let packets = (one.end - one.start).div_ceil(mtu).max(1);
     let base = Psn::new(one.psn).add(one.start / mtu);
     let mut alike = false;
-    while w.q.rr_packet < packets {
+    while w.q.responder.packet < packets {
         if *budget == 0 {
             return Some(false);
         }
-        let i = w.q.rr_packet;
+        let i = w.q.responder.packet;
         let from = one.start + i * mtu;
         let len = mtu.min(one.end - from);
         let psn = base.add(i).get();
@@ -115,8 +114,7 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
             // Nobody answers for it any more.
             Err(Abort::Gone) => return Some(true),
             Err(_) => {
-                responder::refuse(w, NakCode::RemoteAccess, None);
-                w.q.rx_ack_psn = psn;
+                w.q.responder.refuse_at(psn, NakCode::RemoteAccess, None);
                 return None;
             }
         };
@@ -134,7 +132,7 @@ fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Optio
             alike = w.send(&packet, &payload) && middle;
         }
         *budget -= 1;
-        w.q.rr_packet = i + 1;
+        w.q.responder.packet = i + 1;
     }
     Some(true)
 }

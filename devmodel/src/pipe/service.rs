@@ -8,7 +8,10 @@ use super::{
     work::{Failure, Work},
     xrc,
 };
-use crate::state::{QpFlags, SendRecord};
+use crate::{
+    state::{QpFlags, SendRecord},
+    transport::Request,
+};
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::CqeOpcode,
@@ -81,7 +84,12 @@ fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
         };
         match done {
             Ok(wqe) => {
-                let record = SendRecord { wqe_index: index, opcode, length, ..SendRecord::default() };
+                let record = SendRecord {
+                    wqe_index: index,
+                    opcode,
+                    request: Request { length, ..Request::default() },
+                    ..SendRecord::default()
+                };
                 if wqe.signaled && !settle::complete(w, &record, None) {
                     return;
                 }
@@ -102,11 +110,9 @@ pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
         return flush::enter_error(w);
     }
     w.q.state = QpState::SqErr.raw();
-    w.q.sr_head = w.q.sr_tail;
-    w.q.sr_send = w.q.sr_tail;
-    w.q.sr_packet = 0;
     // What was sent counts as done; the command that starts sending again finds nothing in its way.
-    w.q.una_psn = w.q.max_psn;
+    w.q.requester.forget();
+    w.q.requester.una_psn = w.q.requester.max_psn;
     w.q.set(QpFlags::SQ_FAILED, false);
     // What was to be waited for has ended.
     w.q.set(QpFlags::DRAINING, false);

@@ -1,59 +1,104 @@
-//! Completions of the send queue, in order (IBTA 10.8.5.1).
+//! Completions of the send queue, and what else the transport's requester needs of the adapter.
 
 use super::{
-    completion, event, flush, requester, service,
+    completion, event, flush, service,
     work::{Failure, Work},
 };
-use crate::state::{QpFlags, SendRecord};
+use crate::{
+    Profile,
+    mlx5::counter_of,
+    state::{QpFlags, SendRecord},
+    transport::{self, AckTimer, Event, Request, Requester, Requests, Status},
+};
 use hwspec::{
+    context::QpState,
     cqe::{CqeFormat, CqeOpcode, CqeSyndrome, INLINE_32},
     eqe::EventType,
-    handle::{Psn, Qpn},
+    handle::Qpn,
 };
 
-/// Completes the requests at the head that are done. `inline` is the answer of the one just answered, if it goes into
-/// the CQE.
-pub(crate) fn settle(w: &mut Work<'_, '_, '_>, inline: Option<&[u8; INLINE_32]>) {
-    while w.q.sr_head != w.q.sr_tail {
-        let record = *w.func.send_record(w.qp, w.q.sr_head);
-        if record.status != 0 {
-            let failure = Failure::new(CqeSyndrome::from_raw(record.status), record.vendor);
-            return fail(w, failure);
-        }
-        let end = Psn::new(record.psn).add(record.packets);
-        if record.packets != 0 && Psn::new(w.q.una_psn).ahead_of(end) < 0 {
-            break;
-        }
-        w.q.sr_head = w.q.sr_head.wrapping_add(1);
-        w.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
-        let answered = requester::is_answered(record.opcode);
-        w.q.sq_reads -= u16::from(answered && w.q.sq_reads > 0);
-        if record.flags & 1 != 0 && !complete(w, &record, inline.filter(|_| answered)) {
-            return;
-        }
+impl Requests for Work<'_, '_, '_> {
+    #[inline(always)]
+    fn requester(&self) -> &Requester {
+        &self.q.requester
     }
-    // What is acknowledged need not be sent again.
-    if (w.q.sr_send.wrapping_sub(w.q.sr_head) as i32) < 0 {
-        w.q.sr_send = w.q.sr_head;
-        w.q.sr_packet = 0;
+    #[inline(always)]
+    fn requester_mut(&mut self) -> &mut Requester {
+        &mut self.q.requester
     }
-    if w.q.sr_send == w.q.sr_head && w.q.sr_head != w.q.sr_tail {
-        let first = Psn::new(w.func.send_record(w.qp, w.q.sr_head).psn);
-        let done = Psn::new(w.q.una_psn).ahead_of(first).max(0) as u32;
-        w.q.sr_packet = w.q.sr_packet.max(done);
+    #[inline(always)]
+    fn request(&self, at: u32) -> Request {
+        self.func.send_record(self.qp, at).request
     }
-    if w.q.una_psn == w.q.max_psn {
-        w.q.ack_deadline = 0;
-        if w.q.has(QpFlags::DRAINING) {
-            drained(w);
+    #[inline(always)]
+    fn is_sending(&self) -> bool {
+        matches!(self.state(), QpState::Rts | QpState::SqDrained)
+    }
+    #[inline(always)]
+    fn has_ended(&self) -> bool {
+        self.state() == QpState::Err
+    }
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        self.step.now
+    }
+    /// A ConnectX-5 detects after 1.72 times what is named, and has a least T.
+    #[inline(always)]
+    fn ack_timer(&self) -> AckTimer {
+        match self.profile() {
+            Profile::Cx5 => AckTimer { least: self.step.config.min_ack_timeout & 0x1f, hundredths: 172 },
+            Profile::Ibta => AckTimer { least: 0, hundredths: 100 },
         }
     }
+    #[inline(always)]
+    fn complete(&mut self, at: u32, answer: Option<&[u8; INLINE_32]>) -> bool {
+        let record = *self.func.send_record(self.qp, at);
+        self.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
+        record.flags & 1 == 0 || complete(self, &record, answer)
+    }
+    /// Its completion says why, everything behind it is flushed (IBTA 10.3.1.5).
+    #[cold]
+    fn fail(&mut self, at: u32, status: Option<Status>) {
+        let record = *self.func.send_record(self.qp, at);
+        if let Some(counter) = status.and_then(counter_of) {
+            self.count(counter);
+        }
+        let failure = match status {
+            Some(status) => Failure::of(status),
+            None => Failure::new(CqeSyndrome::from_raw(record.status), record.vendor),
+        };
+        self.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
+        self.q.set(QpFlags::SQ_FAILED, true);
+        let cqe = completion::error(self, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
+        completion::push(self, self.q.cqn_snd, cqe, true);
+        service::stop(self);
+    }
+    #[inline(always)]
+    fn acknowledged(&mut self) {
+        if self.q.has(QpFlags::DRAINING) {
+            drained(self);
+        }
+    }
+    fn note(&mut self, event: Event) {
+        self.count_event(event);
+    }
+}
+
+/// Marks record `at` as failed here; it completes with that when all before it have completed.
+#[cold]
+pub(crate) fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
+    let record = w.func.send_record_mut(w.qp, at);
+    record.request.failed = 1;
+    record.status = failure.syndrome.raw();
+    record.vendor = failure.vendor;
+    w.q.set(QpFlags::SQ_FAILED, true);
+    transport::settle(w, None);
 }
 
 /// In SQD: says that the send queue has drained, when it has (IBTA 10.3.1.6).
 #[cold]
 pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
-    let done = w.q.sr_head == w.q.sr_tail;
+    let done = w.q.requester.head == w.q.requester.tail;
     w.q.set(QpFlags::DRAINING, !done);
     if done {
         let (uid, qpn) = (w.q.head.uid, w.qpn());
@@ -79,7 +124,7 @@ pub(crate) fn complete(
     }
     cqe.set()
         .srqn_uidx(index)
-        .byte_cnt(record.length)
+        .byte_cnt(record.request.length)
         .timestamp(now)
         .sop(record.opcode)
         .qpn(Qpn(qpn))
@@ -95,18 +140,4 @@ pub(crate) fn unreported(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());
     event::queue(w.func, uid, EventType::WqCatasError, qpn);
     flush::enter_error(w);
-}
-
-/// The request at the head fails: its completion says why, everything behind it is flushed (IBTA 10.3.1.5).
-pub(crate) fn fail(w: &mut Work<'_, '_, '_>, failure: Failure) {
-    if w.q.sr_head == w.q.sr_tail {
-        return;
-    }
-    let record = *w.func.send_record(w.qp, w.q.sr_head);
-    w.q.sr_head = w.q.sr_head.wrapping_add(1);
-    w.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
-    w.q.set(QpFlags::SQ_FAILED, true);
-    let cqe = completion::error(w, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
-    completion::push(w, w.q.cqn_snd, cqe, true);
-    service::stop(w);
 }

@@ -182,7 +182,7 @@ fn many_messages_in_a_row_keep_their_order() {
     }
     assert_eq!(rig.data(1, 0, 9000), bytes);
     let q = rig.qp(0);
-    assert_eq!((q.sr_head, q.una_psn), (q.sr_tail, q.snd_psn));
+    assert_eq!((q.requester.head, q.requester.una_psn), (q.requester.tail, q.requester.psn));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn waiting_at_the_peer(rig: &mut Rig, runner: &mut Runner) {
 
 /// The acknowledgement timer of side 0 runs out.
 fn time_out(rig: &mut Rig, runner: &mut Runner) {
-    let at = rig.qp(0).ack_deadline;
+    let at = rig.qp(0).requester.ack_deadline;
     assert_ne!(at, 0, "no timer runs");
     runner.run(&rig.adapter, &mut rig.machine, at, rig.sides[0].fid);
 }
@@ -245,13 +245,13 @@ fn no_retry_is_spent_while_only_one_who_is_stopped_could_take_what_waits() {
     for _ in 0..20 {
         let qp = rig.adapter.region();
         let near = Func::lock(qp, rig.sides[0].fid, &mut rig.machine);
-        now = near.get::<QpRow>(rig.sides[0].qpn).expect("the rig's QP").ack_deadline;
+        now = near.get::<QpRow>(rig.sides[0].qpn).expect("the rig's QP").requester.ack_deadline;
         drop(near);
         runner.run(&rig.adapter, &mut rig.machine, now, rig.sides[0].fid);
     }
     drop(held);
     let link = Link::default();
-    assert_eq!(rig.qp(0).retries_left, link.retry_count);
+    assert_eq!(rig.qp(0).requester.retries_left, link.retry_count);
     runner.run(&rig.adapter, &mut rig.machine, now, rig.sides[1].fid);
     assert_eq!(rig.poll(0).map(|cqe| cqe.opcode()), Some(CqeOpcode::Req));
 }

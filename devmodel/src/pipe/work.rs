@@ -5,25 +5,16 @@ use crate::{
     Profile,
     host::Rid,
     identity,
+    mlx5::counter_of_event,
     region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
+    transport::Event,
 };
-use hwspec::{context::QpState, cqe::CqeSyndrome};
+use hwspec::context::QpState;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Why a work request fails: what its completion says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub syndrome: CqeSyndrome,
-    pub vendor: u8,
-}
-
-impl Failure {
-    pub(crate) const fn new(syndrome: CqeSyndrome, vendor: u8) -> Self {
-        Self { syndrome, vendor }
-    }
-}
+pub(crate) use crate::mlx5::Failure;
 
 /// A queue pair in the hands of a stage: its row where it lies, noted in the journal before the stage began.
 pub(crate) struct Work<'a, 'r, 'h> {
@@ -57,7 +48,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
 
     #[inline(always)]
     fn close(&mut self) {
-        let (ack, rnr) = (self.q.ack_deadline, self.q.rnr_deadline);
+        let (ack, rnr) = (self.q.requester.ack_deadline, self.q.requester.rnr_deadline);
         if ack != 0 && !self.q.has(QpFlags::TIMER_ACK) {
             self.arm(TimerKind::Ack, ack);
         }
@@ -98,6 +89,14 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         self.func.count(counter, 1);
         if self.q.counter_set != 0 {
             self.func.count_in_set(self.q.counter_set.into(), counter, 1);
+        }
+    }
+
+    /// Counts what happened on the connection.
+    pub(crate) fn count_event(&mut self, event: Event) {
+        // A ConnectX-5 counts a refused access where it was asked for only (row 60 of the conformance table).
+        if event != Event::AccessRefused || self.profile() == Profile::Ibta {
+            self.count(counter_of_event(event));
         }
     }
 
@@ -147,7 +146,8 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
             return false;
         }
         // A user of that function who is stopped is a bystander if others take what comes there: then our packet is lost.
-        let stall = (self.q.una_psn | QpRow::STALL, region.sync(fid, region::Sync::RxHead).load(Acquire));
+        let stall =
+            (self.q.requester.una_psn | QpRow::STALL, region.sync(fid, region::Sync::RxHead).load(Acquire));
         let (psn, head) = (self.q.stall_psn, self.q.stall_head);
         (self.q.stall_psn, self.q.stall_head) = stall;
         let is_served = psn == stall.0 && head != stall.1;

@@ -2,12 +2,12 @@
 
 use super::{
     arrive::{self, Packet},
-    responder,
     work::Work,
 };
 use crate::{
     host::Party,
     state::{Counters, QpFlags, SrqRow},
+    transport::Message,
 };
 use hwspec::{context::ServiceType, handle::Psn, wire::NakCode};
 
@@ -65,15 +65,15 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         return w.count(Counters::RxDroppedQp);
     }
     let srqn = packet.headers.xrceth().map_or(0, |eth| eth.srqn().0);
-    if target_qp && packet.headers.bth().psn() == Psn::new(w.q.rx_psn) {
+    if target_qp && packet.headers.bth().psn() == Psn::new(w.q.responder.psn) {
         // The packets of a message name one SRQ, whose buffer was taken with the first of them.
-        let astray = w.q.rx.kind != 0 && srqn != w.q.xrc_srqn;
+        let astray = w.q.responder.rx.kind != Message::NONE && srqn != w.q.xrc_srqn;
         if !astray {
             w.q.xrc_srqn = srqn;
         }
-        if (astray || target(w, srqn).is_none()) && !responder::fatal_owed(w) {
+        if (astray || target(w, srqn).is_none()) && !w.q.responder.is_refusing() {
             // A14: no such SRQ in the QP's domain.
-            responder::refuse(w, NakCode::InvalidRequest, None);
+            w.q.responder.refuse(NakCode::InvalidRequest, None);
             w.execute = true;
             return;
         }

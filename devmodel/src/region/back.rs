@@ -223,7 +223,7 @@ mod tests {
         func.alloc::<FlowEntryRow>(0, Party(1)).unwrap();
         func.commit(&mut host);
         for (i, qp) in qps.iter().enumerate() {
-            func.send_record_mut(*qp, 63).psn = 1;
+            func.send_record_mut(*qp, 63).request.psn = 1;
             func.read_resource_mut(*qp, 15).psn = 1;
             assert!(func.arm_timer(*qp, TimerKind::Ack, 1 + i as u64));
             assert!(func.arm_timer(*qp, TimerKind::Rnr, 1 + i as u64));

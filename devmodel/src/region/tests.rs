@@ -96,14 +96,14 @@ fn a_job_that_does_not_commit_leaves_nothing() {
     let mut func = Func::lock(&region, 1, &mut host);
     let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
     func.commit(&mut host);
-    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
     assert!(func.alloc::<CqRow>(0, Party(1)).is_ok());
     func.make_ready(qp);
     func.arm_timer(qp, TimerKind::Ack, 5 << 30);
     assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
     drop(func);
     let mut func = Func::lock(&region, 1, &mut host);
-    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().requester.psn, 0);
     assert_eq!(func.used::<CqRow>(), 0);
     assert_eq!(func.take_ready(), None);
     assert_eq!(func.next_timer(), None);
@@ -118,13 +118,13 @@ fn the_next_holder_takes_back_what_a_dead_one_left_half_done() {
     let mut func = Func::lock(&region, 0, &mut first);
     let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
     func.commit(&mut first);
-    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
     assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
     die(func);
     assert!(Func::try_lock(&region, 0, &mut second).is_none());
     second.dead.insert(1);
     let func = Func::lock(&region, 0, &mut second);
-    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().requester.psn, 0);
     assert!(second.written.is_empty(), "an effect of a job that was not through must not be seen");
 }
 
@@ -135,14 +135,14 @@ fn a_death_while_repairing_is_repaired_too() {
     let mut func = Func::lock(&region, 0, &mut first);
     let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
     func.commit(&mut first);
-    func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+    func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
     die(func);
     // Party 2 took the lock over, and died before it did anything.
     second.dead.insert(1);
     seize(region.function_lock(0), &mut second);
     third.dead.extend([1, 2]);
     let func = Func::lock(&region, 0, &mut third);
-    assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 0);
+    assert_eq!(func.row::<QpRow>(qp).unwrap().requester.psn, 0);
     drop(func);
     assert!(Func::try_lock(&region, 0, &mut first).is_some());
 }
@@ -263,7 +263,7 @@ fn the_next_holder_finishes_what_a_dead_one_had_decided() {
         let (region, mut first, mut second) = (Region::private(Geometry::SMALL), machine(1), machine(2));
         let mut func = Func::lock(&region, 0, &mut first);
         let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
-        func.row_mut::<QpRow>(qp).unwrap().snd_psn = 7;
+        func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
         for i in 0..3u8 {
             assert!(func.effect(Effect::Write { at: u64::from(i), data: &[i; 64] }));
         }
@@ -275,7 +275,7 @@ fn the_next_holder_finishes_what_a_dead_one_had_decided() {
         assert!(killed.is_err());
         second.dead.insert(1);
         let func = Func::lock(&region, 0, &mut second);
-        assert_eq!(func.row::<QpRow>(qp).unwrap().snd_psn, 7);
+        assert_eq!(func.row::<QpRow>(qp).unwrap().requester.psn, 7);
         assert_eq!(second.written, (0..3u8).map(|i| (u64::from(i), vec![i; 64])).collect::<Vec<_>>());
         assert_eq!(second.interrupts, [5]);
     }

@@ -9,6 +9,7 @@ mod infiniband;
 mod objects;
 mod qp;
 
+pub use crate::transport::ReadResource;
 pub use ethernet::{
     DESTINATIONS, ENTRY_COUNTERS, FLOW_ROOTS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
     MATCH, RqRow, RqtRow, SqRow, TirRow, TisRow,
@@ -22,7 +23,7 @@ pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow,
     UmemRow, WqMemory, XrcdRow,
 };
-pub use qp::{QpFlags, QpRow, ReadResource, RxMessage, SendRecord};
+pub use qp::{QpFlags, QpRow, SendRecord};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

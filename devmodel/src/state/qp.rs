@@ -1,6 +1,7 @@
 //! The queue pair: context, requester and responder.
 
 use super::{Head, WqMemory};
+use crate::transport::{Request, Requester, Responder};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -8,12 +9,6 @@ bitflags::bitflags! {
     /// Facts of a QP that are one bit.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpFlags: u32 {
-        /// Remote READs allowed (`rre`).
-        const REMOTE_READ = 1 << 0;
-        /// Remote WRITEs allowed (`rwe`).
-        const REMOTE_WRITE = 1 << 1;
-        /// Remote atomics allowed (`rae`).
-        const REMOTE_ATOMIC = 1 << 2;
         /// Small payloads of received messages go into the CQE (`cs_res`).
         const SCATTER_RES = 1 << 3;
         /// Small payloads of READ responses go into the CQE (`cs_req`).
@@ -26,20 +21,12 @@ bitflags::bitflags! {
         const TIMER_ACK = 1 << 7;
         /// An RNR timer lies in the heap.
         const TIMER_RNR = 1 << 8;
-        /// A sequence NAK was sent and the expected PSN has not come yet (IBTA 9.7.5.1.2).
-        const NAK_SENT = 1 << 9;
-        /// An RNR NAK was sent and the PSN has not come again yet.
-        const RNR_SENT = 1 << 10;
-        /// Waiting out an RNR NAK received.
-        const RNR_WAIT = 1 << 11;
         /// Flush completions are owed to the send queue.
         const FLUSH_SQ = 1 << 12;
         /// Flush completions are owed to the receive queue.
         const FLUSH_RQ = 1 << 13;
         /// Receives come from an SRQ.
         const HAS_SRQ = 1 << 14;
-        /// The acknowledgement for `rx_ack_psn` is still to be sent.
-        const ACK_OWED = 1 << 15;
         /// No send queue.
         const NO_SQ = 1 << 18;
         /// No receive queue.
@@ -48,8 +35,6 @@ bitflags::bitflags! {
         const SQ_FAILED = 1 << 20;
         /// First packet seen in RTR (communication established was signalled).
         const COMM_EST = 1 << 21;
-        /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
-        const GAP = 1 << 22;
         /// Own multicasts do not come back (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
         /// In SQD with requests under way: when the last is done the driver is told.
@@ -57,26 +42,6 @@ bitflags::bitflags! {
         /// The event that nothing more comes from the SRQ is still to be sent.
         const LAST_WQE_OWED = 1 << 25;
     }
-}
-
-/// Message that is being received: between FIRST and LAST.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct RxMessage {
-    /// 0 none, 1 SEND, 2 WRITE.
-    pub kind: u32,
-    /// RQ or SRQ WQE index in use (SEND).
-    pub wqe_index: u32,
-    /// Bytes taken so far.
-    pub done: u32,
-    /// Bytes announced by the RETH (WRITE).
-    pub length: u32,
-    /// Address of the RETH (WRITE).
-    pub va: u64,
-    /// Key of the RETH (WRITE).
-    pub rkey: u32,
-    /// Padding.
-    pub reserved: u32,
 }
 
 /// A queue pair.
@@ -152,88 +117,31 @@ pub struct QpRow {
     /// InfiniBand: low bits of the source LID.
     pub path_bits: u8,
 
-    /// Attributes of the requester: retry count, RNR retry (7 is infinite), ACK timeout exponent, log2 of READs and
-    /// atomics allowed under way.
-    pub retry_count: u8,
-    /// See `retry_count`.
-    pub rnr_retry: u8,
-    /// See `retry_count`.
-    pub ack_timeout: u8,
-    /// See `retry_count`.
-    pub log_sra_max: u8,
-    /// Attributes of the responder: RNR NAK timer code, log2 of READs and atomics accepted.
-    pub min_rnr_nak: u8,
-    /// See `min_rnr_nak`.
-    pub log_rra_max: u8,
-    /// Retries and RNR retries left.
-    pub retries_left: u8,
-    /// See `retries_left`.
-    pub rnr_left: u8,
     /// See [`QpFlags`].
     pub flags: u32,
+    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
+    pub flush_wait: u32,
     /// Requester: producer index as last read from the doorbell record.
     pub sq_pi: u16,
     /// WQE that will be looked at next.
     pub sq_next: u16,
     /// Oldest WQE without a completion decided.
     pub sq_ci: u16,
-    /// READs and atomics under way.
-    pub sq_reads: u16,
-    /// Send records: oldest and next to fill, free-running; rows are the index modulo [`SendRecord::PER_QP`].
-    pub sr_head: u32,
-    /// See `sr_head`.
-    pub sr_tail: u32,
-    /// Record that is being transmitted (`sr_head..=sr_tail`), and how many of its packets went out.
-    pub sr_send: u32,
-    /// See `sr_send`.
-    pub sr_packet: u32,
-    /// PSN of the next new request.
-    pub snd_psn: u32,
-    /// Oldest PSN not acknowledged.
-    pub una_psn: u32,
-    /// Highest PSN ever sent plus one, to tell an ACK of something never sent.
-    pub max_psn: u32,
-    /// Packets sent since the last one that asked for an acknowledgement.
-    pub unasked: u32,
-    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
-    pub flush_wait: u32,
-    /// When the acknowledgement timer runs out; 0 is stopped. Picoseconds.
-    pub ack_deadline: u64,
+    /// Padding.
+    pub reserved_sq: u16,
+    /// The requester. Its last word, the RNR deadline, is in ERR when the receive counter is looked at again.
+    pub requester: Requester,
 
-    /// When the RNR wait ends. Picoseconds.
-    pub rnr_deadline: u64,
-    /// Responder: PSN expected next.
-    pub rx_psn: u32,
-    /// Messages completed, 24 bits.
-    pub rx_msn: u32,
-    /// PSN the next acknowledgement will carry.
-    pub rx_ack_psn: u32,
     /// RQ: producer as last read, next WQE to take (16 bits each).
     pub rq_pi: u16,
     /// See `rq_pi`.
     pub rq_ci: u16,
-    /// READ and atomic resources: next to fill, free-running; rows are the index modulo [`ReadResource::PER_QP`].
-    pub rr_tail: u32,
-    /// Oldest resource with responses still to be sent, and how many went out.
-    pub rr_send: u32,
-    /// See `rr_send`.
-    pub rr_packet: u32,
-    /// What is owed to the requester at `rx_ack_psn`: an AETH syndrome.
-    pub ack_syndrome: u8,
-    /// With a fatal NAK owed: CQE syndrome for the receive WQE in use (0 none), its vendor error, and the event type.
-    pub rx_status: u8,
-    /// See `rx_status`.
-    pub rx_vendor: u8,
-    /// See `rx_status`.
-    pub rx_event: u8,
-    /// No congestion notification before this time, ps.
-    pub cnp_after: u64,
-    /// Message under reception.
-    pub rx: RxMessage,
-    /// Source QP number in a DETH, if not the QP's own; 0 is the QP's own (`deth_sqpn`).
-    pub deth_sqpn: u32,
     /// XRC target: the SRQ that the request at hand names.
     pub xrc_srqn: u32,
+    /// The responder.
+    pub responder: Responder,
+    /// Source QP number in a DETH, if not the QP's own; 0 is the QP's own (`deth_sqpn`).
+    pub deth_sqpn: u32,
     /// QP1 of several user contexts: the next of them, index plus one; 0 is the last.
     pub special_next: u32,
     /// User memory objects of ring and doorbell record, index plus one; 0 is none.
@@ -244,12 +152,12 @@ pub struct QpRow {
     /// How many frames the peer had taken then, see [`Sync::RxHead`](crate::region::Sync::RxHead).
     pub stall_head: u32,
     /// Padding to whole cache lines.
-    pub reserved: [u8; 24],
+    pub reserved: [u8; 20],
 }
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.
-const _: () = assert!(size_of::<QpRow>() == 320 && std::mem::offset_of!(QpRow, retry_count) == 128);
-const _: () = assert!(std::mem::offset_of!(QpRow, rnr_deadline) == 192);
+const _: () = assert!(size_of::<QpRow>() == 320 && offset_of!(QpRow, flags) == 128);
+const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, rnr_deadline) == 192);
 // What the packets of a queue pair begin with lies in one piece.
 const _: () = assert!(QpRow::PATH == 32);
 
@@ -296,7 +204,7 @@ pub struct SendRecord {
     pub wqebbs: u8,
     /// `WqeOpcode`.
     pub opcode: u8,
-    /// Bit 0 signaled, 1 solicited, 2 fence, 3 inline payload, 4 answered (READ, atomic).
+    /// Bit 0 signaled, 1 solicited.
     pub flags: u8,
     /// 16-byte units of the WQE.
     pub ds: u8,
@@ -304,58 +212,19 @@ pub struct SendRecord {
     pub status: u8,
     /// Vendor error that goes with it.
     pub vendor: u8,
-    /// First PSN.
-    pub psn: u32,
-    /// Packets (PSNs) it takes, at least 1.
-    pub packets: u32,
-    /// Message bytes.
-    pub length: u32,
-    /// Immediate data, or key to invalidate.
-    pub imm: u32,
+    /// The request as the transport knows it.
+    pub request: Request,
     /// Remote address.
     pub raddr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Padding.
-    pub reserved2: u32,
+    /// Immediate data, or key to invalidate.
+    pub imm: u32,
 }
+
+const _: () = assert!(size_of::<SendRecord>() == 40);
 
 impl SendRecord {
     /// Requests under way at most, per QP.
-    pub const PER_QP: usize = 64;
-}
-
-/// A READ or atomic the responder has accepted: kept to answer duplicates (IBTA 9.7.5.1.4).
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ReadResource {
-    /// 0 none, 1 READ, 2 atomic.
-    pub kind: u32,
-    /// 0: not yet answered. 1: answered. 2: answered, and asked for again.
-    pub answered: u32,
-    /// READ: the bytes to be sent, from and up to.
-    pub start: u32,
-    /// See `start`.
-    pub end: u32,
-    /// XRC: the SRQ the request named.
-    pub xrc_srqn: u32,
-    /// First PSN of the answer.
-    pub psn: u32,
-    /// PSNs of the answer.
-    pub packets: u32,
-    /// READ: bytes.
-    pub length: u32,
-    /// READ: address.
-    pub va: u64,
-    /// READ: key.
-    pub rkey: u32,
-    /// MSN the answer carries.
-    pub msn: u32,
-    /// Atomic: the original value.
-    pub original: u64,
-}
-
-impl ReadResource {
-    /// READs and atomics remembered, per QP.
-    pub const PER_QP: usize = 16;
+    pub const PER_QP: usize = Request::PER_QP;
 }

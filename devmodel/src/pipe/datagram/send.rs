@@ -37,7 +37,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
         WqeOpcode::SendImm => BthOpcode::UdSendOnlyImm,
         _ => BthOpcode::UdSendOnly,
     };
-    let mut bth = w.bth(opcode, w.q.snd_psn);
+    let mut bth = w.bth(opcode, w.q.requester.psn);
     bth.set().se(wqe.solicited);
     let mut deth = Deth::zeroed();
     let qkey = if av.qkey() & OWN_QKEY != 0 { w.q.qkey } else { av.qkey() };
@@ -49,7 +49,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     if w.q.remote_qpn == MULTICAST_QPN {
         multicast::loop_back(w, &packet, payload);
     }
-    w.q.snd_psn = Psn::new(w.q.snd_psn).add(1).get();
+    w.q.requester.psn = Psn::new(w.q.requester.psn).add(1).get();
     Ok(())
 }
 

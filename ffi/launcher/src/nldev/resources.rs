@@ -252,9 +252,9 @@ fn qps(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         }
         owner(&mut out, whose);
         if matches!(kind, 2 | 3) {
-            out.u32(attr::RES_RQPN, row.remote_qpn).u32(attr::RES_RQ_PSN, row.rx_psn);
+            out.u32(attr::RES_RQPN, row.remote_qpn).u32(attr::RES_RQ_PSN, row.responder.psn);
         }
-        out.u32(attr::RES_SQ_PSN, row.snd_psn);
+        out.u32(attr::RES_SQ_PSN, row.requester.psn);
         if matches!(kind, 2 | 3 | 9 | 10) {
             out.u8(attr::RES_PATH_MIG_STATE, MIGRATED);
         }

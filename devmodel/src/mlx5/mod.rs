@@ -1,0 +1,5 @@
+//! What makes the chip a ConnectX to its drivers.
+
+mod status;
+
+pub(crate) use status::{Failure, counter_of, counter_of_event, event_of};

@@ -1,0 +1,74 @@
+//! Requests seen before: answered again, never executed again (IBTA 9.7.5.1.4, 9.7.4.4).
+
+use super::{
+    Event, ReadResource, Rights,
+    responder::{Packet, Responses},
+};
+use hwspec::{
+    handle::Psn,
+    wire::{NakCode, Operation},
+};
+
+/// A request whose PSN lies behind the one expected.
+#[cold]
+pub(super) fn answer<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
+    x.note(Event::Duplicate);
+    let psn = packet.bth().psn();
+    match packet.bth().opcode().operation() {
+        Some(Operation::Send | Operation::Write) => {
+            // A NAK or RNR NAK that is still owed says as much and more.
+            if !x.responder().owes_ack() {
+                x.responder_mut().owe_ack();
+            }
+        }
+        Some(Operation::ReadRequest) => read(x, packet, psn),
+        Some(Operation::CompareSwap | Operation::FetchAdd) => {
+            if let Some((at, _)) = find(x, ReadResource::ATOMIC, psn) {
+                again(x, at, 0, 0);
+            }
+        }
+        Some(Operation::ReadResponse | Operation::Ack | Operation::AtomicAck | Operation::Cnp) | None => {}
+    }
+}
+
+/// The resource that remembers `psn`, if it was not taken for another since.
+fn find<X: Responses>(x: &X, kind: u32, psn: Psn) -> Option<(u32, ReadResource)> {
+    let q = x.responder();
+    // Places not used since the connection began hold what an earlier one left.
+    (1..=q.resources().min(q.tail)).find_map(|back| {
+        let at = q.tail.wrapping_sub(back);
+        let one = x.resource(at);
+        (one.kind == kind && one.covers(psn)).then_some((at, one))
+    })
+}
+
+/// A READ again, or a part of it: the memory is read again, the key checked again.
+fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
+    let Some(reth) = packet.reth() else { return };
+    let Some((at, one)) = find(x, ReadResource::READ, psn) else { return };
+    let start = psn.ahead_of(Psn::new(one.psn)) as u32 * x.mtu().max(256);
+    let len = reth.dma_len();
+    let end = u64::from(start) + u64::from(len);
+    let same = reth.rkey() == one.rkey && reth.va() == one.va.wrapping_add(start.into());
+    if !same || end > one.length.into() {
+        return;
+    }
+    if len > 0 && !x.reaches(reth.rkey(), reth.va(), len, Rights::READ) {
+        return x.responder_mut().refuse(NakCode::RemoteAccess, None);
+    }
+    again(x, at, start, end as u32);
+}
+
+/// Sends the answer kept at `at` again.
+fn again<X: Responses>(x: &mut X, at: u32, start: u32, end: u32) {
+    let one = x.resource_mut(at);
+    if one.answered == ReadResource::ANSWERED {
+        one.answered = ReadResource::AGAIN;
+    }
+    (one.start, one.end) = (start, end);
+    let q = x.responder_mut();
+    if (at.wrapping_sub(q.send) as i32) <= 0 {
+        q.send = at;
+        q.packet = 0;
+    }
+}

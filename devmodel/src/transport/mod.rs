@@ -1,0 +1,33 @@
+//! The InfiniBand transport (IBTA Vol. 1 chapter 9) without an adapter around it.
+//!
+//! [`Requester`] and [`Responder`] are the two halves of a connection, plain rows with the rules of the protocol as
+//! methods. What the rules need of their surroundings, `Requests` and `Responses` say: an adapter provides payload,
+//! completions and counters, a test provides two endpoints and a number for the time. Nothing here knows how an adapter is
+//! programmed or how it keeps its state; [`Status`] is the transport's own word for what became of a request.
+
+mod duplicate;
+mod request;
+mod requester;
+mod responder;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+pub use request::{Kind, ReadResource, Request};
+pub use requester::Requester;
+pub use responder::{Message, Responder, Rights};
+pub use status::{Event, Status};
+
+pub(crate) use request::{Order, Outgoing};
+pub(crate) use requester::{
+    AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, deliver, fail, settle,
+    start_timer,
+};
+pub(crate) use responder::{Packet, Refusal, Responses, access, request, unanswered};
+
+/// log2 of the longest message a requester sends. At the least MTU it takes a quarter of all PSNs, so what is under way
+/// compares by half of them (IBTA 9.3.3.1 would let it be twice as long).
+pub const LOG_MAX_MESSAGE: u8 = 30;
+/// The longest message a responder takes (IBTA 9.7.4.1.6).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;

@@ -1,0 +1,5 @@
+//! The transport alone: two endpoints, no adapter.
+
+mod names;
+mod orders;
+mod world;
