@@ -7,7 +7,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    pipe::event,
+    mlx5::event,
     region::{Effect, Func, TimerKind},
     state::{CqRow, EqRow, UarRow},
     translate,

@@ -6,7 +6,7 @@ use super::{
     table::{self, Sender},
 };
 use crate::{
-    pipe::event,
+    mlx5::event,
     region::Func,
     state::{EqRow, UctxRow},
 };

@@ -2,7 +2,7 @@
 //!
 //! Their numbers have eight bits, in commands as in the doorbell, and a function has more openers than that. So numbers
 //! are those of a user context: two queues have the same number only if they belong to different contexts and are told
-//! their consumer index through different doorbell pages (see `pipe::event::number`).
+//! their consumer index through different doorbell pages (see `mlx5::event::number`).
 
 use super::{
     call::{Call, let_go},
@@ -10,7 +10,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    pipe::event,
+    mlx5::event,
     region::Func,
     state::{EqRow, MSIX_VECTORS, UarRow},
 };

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     LinkLayer,
-    pipe::is_datagram,
     region::Func,
     state::{PKEYS, QpFlags, QpRow},
     transport::{LOG_MAX_MESSAGE, Rights},
@@ -162,7 +161,7 @@ pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &Q
     Syndrome::MessageSize.unless(context.log_msg_max() <= LOG_MAX_MESSAGE)?;
     row.mtu = 128 << context.mtu();
     row.log_msg_max = context.log_msg_max();
-    if is_datagram(row.service) {
+    if row.is_datagram() {
         return Ok(());
     }
     row.remote_qpn = context.remote_qpn();

@@ -5,7 +5,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    pipe::event,
+    mlx5::event,
     region::Func,
     state::{EqRow, ROCE_ADDRESSES, RoceAddress},
 };

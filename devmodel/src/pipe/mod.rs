@@ -12,7 +12,6 @@ mod completion;
 mod datagram;
 mod doorbell;
 mod ethernet;
-pub(crate) mod event;
 mod fetch;
 pub(crate) mod flush;
 mod infiniband;
@@ -34,7 +33,6 @@ mod xrc;
 mod tests;
 
 pub(crate) use arrive::Packet;
-pub(crate) use datagram::is_datagram;
 pub(crate) use ethernet::flush_receives;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
@@ -42,6 +40,7 @@ pub use step::{Frame, Payload, Step};
 
 use crate::{
     host::Party,
+    mlx5::event,
     region::{Func, SlotPayload, TimerKind},
     state::QpRow,
 };

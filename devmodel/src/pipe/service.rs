@@ -105,7 +105,7 @@ fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
 
 /// A send request failed. The unreliable services stop sending only (IBTA 10.3.1.6), the others go to ERR.
 pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
-    let unreliable = w.q.service == ServiceType::Uc.raw() || datagram::is_datagram(w.q.service);
+    let unreliable = w.q.service == ServiceType::Uc.raw() || w.q.is_datagram();
     if !unreliable {
         return flush::enter_error(w);
     }

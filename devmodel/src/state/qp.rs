@@ -2,6 +2,7 @@
 
 use super::{Head, WqMemory};
 use crate::transport::{Request, Requester, Responder};
+use hwspec::context::ServiceType;
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -176,6 +177,11 @@ impl QpRow {
             Some(path) => path,
             None => &[0; Self::PATH],
         }
+    }
+
+    /// Whether its service sends whole messages in single packets to whom each of them names.
+    pub fn is_datagram(&self) -> bool {
+        matches!(ServiceType::from_raw(self.service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
     }
 
     /// The flags as such.

@@ -15,11 +15,6 @@ use hwspec::{context::ServiceType, cqe::CqeSyndrome};
 /// A Q_Key with this bit set in a work request means the QP's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// Whether a service sends whole messages in single packets to whom each of them names.
-pub(crate) fn is_datagram(service: u8) -> bool {
-    matches!(ServiceType::from_raw(service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
-}
-
 /// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
 fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
     match ServiceType::from_raw(w.q.service) {
