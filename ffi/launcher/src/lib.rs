@@ -4,6 +4,22 @@
 //! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
 //! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
 //! own, and supervisor and namespace go with the last process in it: nothing is left behind.
+//!
+//! ```no_run
+//! use launcher::{Launch, provider};
+//!
+//! let node = node::Node::open(std::path::Path::new("/dev/shm/mine"))?;
+//! let launch = Launch {
+//!     node: node.dir().into(),
+//!     devices: node.devices(),
+//!     provider: provider::find(&std::env::current_exe()?)?,
+//!     program: "ibv_devinfo".into(),
+//!     args: vec!["-v".into()],
+//! };
+//! // From here on this process is the program.
+//! let never = launch.exec()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod counters;
 mod cover;

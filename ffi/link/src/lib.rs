@@ -1,5 +1,16 @@
 //! The uplink: one party of the node carries what leaves it to other guests, nodes and machines, and brings in what comes.
 //!
+//! ```
+//! use link::LinkSpec;
+//!
+//! // What `ironverbs serve --link` is given; `Uplink::hold` joins a node to it.
+//! let spec: LinkSpec = "udp:10.0.0.5,peer=10.0.0.6".parse()?;
+//! assert!(matches!(&spec, LinkSpec::Udp { local, peers } if local.len() == 1 && peers.len() == 1));
+//! assert_eq!(spec.to_string(), "udp:10.0.0.5,peer=10.0.0.6");
+//! assert!("tcp:10.0.0.5".parse::<LinkSpec>().is_err());
+//! # Ok::<(), link::LinkSpecError>(())
+//! ```
+//!
 //! Read in this order: `spec` (where a link leads), `port` (frames out and in), `discovery` (who has which address), then the
 //! bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
 
