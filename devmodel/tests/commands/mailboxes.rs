@@ -15,7 +15,7 @@ use hwspec::{
 /// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry changed.
 fn deliver(bed: &mut Bed, change: impl FnOnce(&mut Bed, &mut CmdQueueEntry)) -> DeliveryStatus {
     let mut input = QueryHcaCapIn::zeroed();
-    input.set().opcode(Opcode::QueryHcaCap.raw());
+    input.set().opcode(Opcode::QueryHcaCap);
     bed.place(0, 0, input.as_bytes(), QueryHcaCapOut::SIZE);
     let mut entry = bed.entry(0, 0);
     change(bed, &mut entry);
@@ -127,7 +127,7 @@ fn a_command_that_can_not_be_answered_is_not_carried_out() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let mut issi = SetIssiIn::zeroed();
-    issi.set().opcode(Opcode::SetIssi.raw()).current_issi(0);
+    issi.set().opcode(Opcode::SetIssi).current_issi(0);
     bed.place(0, 0, issi.as_bytes(), 16);
     let mut entry = bed.entry(0, 0);
     // Room for more than the answer, in mailboxes that are not there.
@@ -163,7 +163,7 @@ fn several_slots_of_one_doorbell_are_done_in_order() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let mut input = AllocPdIn::zeroed();
-    input.set().opcode(Opcode::AllocPd.raw());
+    input.set().opcode(Opcode::AllocPd);
     for slot in [9, 2, 5] {
         bed.place(0, slot, input.as_bytes(), 16);
     }

@@ -11,19 +11,14 @@ hw_layout! {
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `QUERY_ADAPTER` input.
-    pub struct QueryAdapterIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct QueryAdapterIn: 0x10 {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `QUERY_ADAPTER` output.
     pub struct QueryAdapterOut: 0x110 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x010         query_adapter_struct: AdapterParams,
     }
 }

@@ -3,6 +3,47 @@
 //! A command is a big-endian input and output; the first 16 bytes of each lie in the command queue entry, the rest in
 //! a chain of mailboxes ([`queue`]).
 
+/// Declares a command's input: the header that every input begins with ([`CmdIn`]), then rows of its own, as in
+/// [`hw_layout!`](crate::hw_layout). `uid` stands where Linux's headers name the field.
+macro_rules! cmd_in {
+    ($(#[$m:meta])* pub struct $S:ident: $size:literal, uid { $($rows:tt)* }) => {
+        $crate::hw_layout! {
+            $(#[$m])*
+            pub struct $S: $size {
+                0x000 [31:16] opcode: $crate::cmd::Opcode,
+                /// User context the object belongs to; 0 is the function's own driver.
+                0x000 [15: 0] uid: u16,
+                0x004 [15: 0] op_mod: u16,
+                $($rows)*
+            }
+        }
+    };
+    ($(#[$m:meta])* pub struct $S:ident: $size:literal { $($rows:tt)* }) => {
+        $crate::hw_layout! {
+            $(#[$m])*
+            pub struct $S: $size {
+                0x000 [31:16] opcode: $crate::cmd::Opcode,
+                0x004 [15: 0] op_mod: u16,
+                $($rows)*
+            }
+        }
+    };
+}
+
+/// Declares a command's output: the header that every output begins with ([`CmdOut`]), then rows of its own.
+macro_rules! cmd_out {
+    ($(#[$m:meta])* pub struct $S:ident: $size:literal { $($rows:tt)* }) => {
+        $crate::hw_layout! {
+            $(#[$m])*
+            pub struct $S: $size {
+                0x000 [31:24] status: $crate::cmd::Status,
+                0x004 [31: 0] syndrome: u32,
+                $($rows)*
+            }
+        }
+    };
+}
+
 pub mod adapter;
 pub mod adapter_id;
 pub mod cq;
@@ -21,7 +62,7 @@ pub mod uctx;
 pub mod umem;
 pub mod vport;
 
-use crate::{hw_enum, hw_layout};
+use crate::hw_enum;
 
 hw_enum! {
     /// Command opcode: the first 16 bits of every input.
@@ -145,22 +186,14 @@ hw_enum! {
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// First bytes of every command input.
-    pub struct CmdIn: 0x10 {
-        0x000 [31:16] opcode: Opcode,
-        /// User context the object belongs to; 0 is the function's own driver.
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct CmdIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// First bytes of every command output.
-    pub struct CmdOut: 0x10 {
-        0x000 [31:24] status: Status,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct CmdOut: 0x10 {}
 }
 
 hw_enum! {

@@ -1,13 +1,9 @@
 //! Queue pair commands.
 use crate::context::qp::QpContext;
-use crate::hw_layout;
 
-hw_layout! {
+cmd_in! {
     /// `CREATE_QP` input.
-    pub struct CreateQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct CreateQpIn: 0x110, uid {
         0x008 [23: 0] input_qpn: u32,
         0x010 [31: 0] opt_param_mask: u32,
         0x014 [31: 0] ece: u32,
@@ -18,236 +14,92 @@ hw_layout! {
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `CREATE_QP` output.
     pub struct CreateQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] qpn: u32,
         0x00c [31: 0] ece: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `QUERY_QP` input.
     pub struct QueryQpIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
         0x008 [23: 0] qpn: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `QUERY_QP` output.
     pub struct QueryQpOut: 0x110 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x010 [31: 0] opt_param_mask: u32,
         0x014 [31: 0] ece: u32,
         0x018         qpc: QpContext,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DESTROY_QP` input.
-    pub struct DestroyQpIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DestroyQpIn: 0x10, uid {
         0x008 [23: 0] qpn: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DESTROY_QP` output.
-    pub struct DestroyQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DestroyQpOut: 0x10 {}
 }
 
-hw_layout! {
-    /// `RST2INIT_QP` input.
-    pub struct Rst2initQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x014 [31: 0] ece: u32,
-        0x018         qpc: QpContext,
-    }
+/// A transition of a queue pair: its mask says which optional fields of the context are meant. Both ends agree on enhanced
+/// connection establishment (`ece`) in some of them.
+macro_rules! transition {
+    ($name:literal: $In:ident, $Out:ident $(, $ece:ident)?) => {
+        cmd_in! {
+            #[doc = concat!("`", $name, "` input.")]
+            pub struct $In: 0x110, uid {
+                0x008 [23: 0] qpn: u32,
+                0x010 [31: 0] opt_param_mask: u32,
+                $( 0x014 [31: 0] $ece: u32, )?
+                0x018         qpc: QpContext,
+            }
+        }
+        cmd_out! {
+            #[doc = concat!("`", $name, "` output.")]
+            pub struct $Out: 0x10 {
+                $( 0x00c [31: 0] $ece: u32, )?
+            }
+        }
+    };
 }
 
-hw_layout! {
-    /// `RST2INIT_QP` output.
-    pub struct Rst2initQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-        0x00c [31: 0] ece: u32,
-    }
-}
+transition!("RST2INIT_QP": Rst2initQpIn, Rst2initQpOut, ece);
+transition!("INIT2INIT_QP": Init2initQpIn, Init2initQpOut, ece);
+transition!("INIT2RTR_QP": Init2rtrQpIn, Init2rtrQpOut, ece);
+transition!("RTR2RTS_QP": Rtr2rtsQpIn, Rtr2rtsQpOut, ece);
+transition!("RTS2RTS_QP": Rts2rtsQpIn, Rts2rtsQpOut, ece);
+transition!("SQERR2RTS_QP": Sqerr2rtsQpIn, Sqerr2rtsQpOut);
+transition!("SQD2RTS_QP": Sqd2rtsQpIn, Sqd2rtsQpOut);
 
-hw_layout! {
-    /// `INIT2INIT_QP` input.
-    pub struct Init2initQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x014 [31: 0] ece: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `INIT2INIT_QP` output.
-    pub struct Init2initQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-        0x00c [31: 0] ece: u32,
-    }
-}
-
-hw_layout! {
-    /// `INIT2RTR_QP` input.
-    pub struct Init2rtrQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x014 [31: 0] ece: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `INIT2RTR_QP` output.
-    pub struct Init2rtrQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-        0x00c [31: 0] ece: u32,
-    }
-}
-
-hw_layout! {
-    /// `RTR2RTS_QP` input.
-    pub struct Rtr2rtsQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x014 [31: 0] ece: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `RTR2RTS_QP` output.
-    pub struct Rtr2rtsQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-        0x00c [31: 0] ece: u32,
-    }
-}
-
-hw_layout! {
-    /// `RTS2RTS_QP` input.
-    pub struct Rts2rtsQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x014 [31: 0] ece: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `RTS2RTS_QP` output.
-    pub struct Rts2rtsQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-        0x00c [31: 0] ece: u32,
-    }
-}
-
-hw_layout! {
-    /// `SQERR2RTS_QP` input.
-    pub struct Sqerr2rtsQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `SQERR2RTS_QP` output.
-    pub struct Sqerr2rtsQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
-}
-
-hw_layout! {
-    /// `SQD2RTS_QP` input.
-    pub struct Sqd2rtsQpIn: 0x110 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-        0x008 [23: 0] qpn: u32,
-        0x010 [31: 0] opt_param_mask: u32,
-        0x018         qpc: QpContext,
-    }
-}
-
-hw_layout! {
-    /// `SQD2RTS_QP` output.
-    pub struct Sqd2rtsQpOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
-}
-
-hw_layout! {
+cmd_in! {
     /// `QP_2ERR` input.
-    pub struct Qp2errIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct Qp2errIn: 0x10, uid {
         0x008 [23: 0] qpn: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `QP_2ERR` output.
-    pub struct Qp2errOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct Qp2errOut: 0x10 {}
 }
 
-hw_layout! {
+cmd_in! {
     /// `QP_2RST` input.
-    pub struct Qp2rstIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct Qp2rstIn: 0x10, uid {
         0x008 [23: 0] qpn: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `QP_2RST` output.
-    pub struct Qp2rstOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct Qp2rstOut: 0x10 {}
 }

@@ -1,183 +1,124 @@
 //! Protection domains, UARs, domains and user contexts.
-use crate::hw_layout;
 
-hw_layout! {
+cmd_in! {
     /// `ALLOC_PD` input.
-    pub struct AllocPdIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct AllocPdIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `ALLOC_PD` output.
     pub struct AllocPdOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] pd: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DEALLOC_PD` input.
-    pub struct DeallocPdIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DeallocPdIn: 0x10, uid {
         0x008 [23: 0] pd: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DEALLOC_PD` output.
-    pub struct DeallocPdOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DeallocPdOut: 0x10 {}
 }
 
-hw_layout! {
+cmd_in! {
     /// `ALLOC_UAR` input.
-    pub struct AllocUarIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct AllocUarIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `ALLOC_UAR` output.
     pub struct AllocUarOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] uar: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DEALLOC_UAR` input.
-    pub struct DeallocUarIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DeallocUarIn: 0x10, uid {
         0x008 [23: 0] uar: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DEALLOC_UAR` output.
-    pub struct DeallocUarOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DeallocUarOut: 0x10 {}
 }
 
-hw_layout! {
+cmd_in! {
     /// `ALLOC_TRANSPORT_DOMAIN` input.
-    pub struct AllocTransportDomainIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct AllocTransportDomainIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `ALLOC_TRANSPORT_DOMAIN` output.
     pub struct AllocTransportDomainOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] transport_domain: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DEALLOC_TRANSPORT_DOMAIN` input.
-    pub struct DeallocTransportDomainIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DeallocTransportDomainIn: 0x10, uid {
         0x008 [23: 0] transport_domain: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DEALLOC_TRANSPORT_DOMAIN` output.
-    pub struct DeallocTransportDomainOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DeallocTransportDomainOut: 0x10 {}
 }
 
-hw_layout! {
+cmd_in! {
     /// `ALLOC_XRCD` input.
-    pub struct AllocXrcdIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct AllocXrcdIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `ALLOC_XRCD` output.
     pub struct AllocXrcdOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] xrcd: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DEALLOC_XRCD` input.
-    pub struct DeallocXrcdIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DeallocXrcdIn: 0x10, uid {
         0x008 [23: 0] xrcd: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DEALLOC_XRCD` output.
-    pub struct DeallocXrcdOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DeallocXrcdOut: 0x10 {}
 }
 
-hw_layout! {
+cmd_in! {
     /// `ALLOC_Q_COUNTER` input.
-    pub struct AllocQCounterIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
-    }
+    pub struct AllocQCounterIn: 0x10, uid {}
 }
 
-hw_layout! {
+cmd_out! {
     /// `ALLOC_Q_COUNTER` output.
     pub struct AllocQCounterOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [ 7: 0] counter_set_id: u8,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `QUERY_Q_COUNTER` input.
     pub struct QueryQCounterIn: 0x20 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
         0x018 [31:31] clear: bool,
         0x01c [ 7: 0] counter_set_id: u8,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `QUERY_Q_COUNTER` output.
     pub struct QueryQCounterOut: 0x100 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x010 [31: 0] rx_write_requests: u32,
         0x018 [31: 0] rx_read_requests: u32,
         0x020 [31: 0] rx_atomic_requests: u32,
@@ -217,19 +158,14 @@ hw_layout! {
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DEALLOC_Q_COUNTER` input.
     pub struct DeallocQCounterIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
         0x008 [ 7: 0] counter_set_id: u8,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DEALLOC_Q_COUNTER` output.
-    pub struct DeallocQCounterOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DeallocQCounterOut: 0x10 {}
 }

@@ -12,37 +12,28 @@ hw_layout! {
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `CREATE_UCTX` input.
     pub struct CreateUctxIn: 0x40 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
         0x010         uctx: UserContext,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `CREATE_UCTX` output.
     pub struct CreateUctxOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [15: 0] uid: u16,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DESTROY_UCTX` input.
     pub struct DestroyUctxIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x004 [15: 0] op_mod: u16,
         0x008 [15: 0] uid: u16,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DESTROY_UCTX` output.
-    pub struct DestroyUctxOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DestroyUctxOut: 0x10 {}
 }

@@ -11,39 +11,28 @@ hw_layout! {
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `CREATE_UMEM` input; the page list follows.
-    pub struct CreateUmemIn: 0x30 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct CreateUmemIn: 0x30, uid {
         0x010         umem: UserMemory,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `CREATE_UMEM` output.
     pub struct CreateUmemOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
         0x008 [23: 0] umem_id: u32,
     }
 }
 
-hw_layout! {
+cmd_in! {
     /// `DESTROY_UMEM` input.
-    pub struct DestroyUmemIn: 0x10 {
-        0x000 [31:16] opcode: u16,
-        0x000 [15: 0] uid: u16,
-        0x004 [15: 0] op_mod: u16,
+    pub struct DestroyUmemIn: 0x10, uid {
         0x008 [23: 0] umem_id: u32,
     }
 }
 
-hw_layout! {
+cmd_out! {
     /// `DESTROY_UMEM` output.
-    pub struct DestroyUmemOut: 0x10 {
-        0x000 [31:24] status: u8,
-        0x004 [31: 0] syndrome: u32,
-    }
+    pub struct DestroyUmemOut: 0x10 {}
 }

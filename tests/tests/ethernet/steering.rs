@@ -275,7 +275,7 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
         let mut context = FlowContext::zeroed();
         context.set().group_id(CreateFlowGroupOut::read(&made).group_id()).action(DROP);
         let mut entry = SetFteIn::zeroed();
-        entry.set().opcode(Opcode::SetFlowTableEntry.raw()).table_id(id).flow_context(context);
+        entry.set().opcode(Opcode::SetFlowTableEntry).table_id(id).flow_context(context);
         bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("an entry");
         entry.set().op_mod(MODIFY).modify_enable_mask(ACTION);
         let theirs = bed.raw_command(1, &of(entry.as_bytes(), other), SetFteOut::SIZE);
