@@ -33,14 +33,13 @@ pub fn command_mailbox(data: &[u8]) {
 
 /// A command in a sound entry.
 fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
-    let named = Opcode::NAMED;
     let opcode = match any_opcode {
-        true => input.u16(),
-        false => named[usize::from(input.u8()) % named.len()].1,
+        true => Opcode::from_raw(input.u16()),
+        false => Opcode::ALL[usize::from(input.u8()) % Opcode::ALL.len()],
     };
     let (op_mod, out_len) = (input.u8(), usize::from(input.u8()) * 16 + 8);
     let len = usize::from(input.u8()) * 4;
-    let mut bytes = opcode.to_be_bytes().to_vec();
+    let mut bytes = opcode.raw().to_be_bytes().to_vec();
     bytes.extend_from_slice(&[0, 0, 0, 0, 0, op_mod]);
     bytes.extend_from_slice(input.take(len));
     // Lengths are checked before anything else: most inputs should be long enough.
@@ -66,7 +65,7 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
         }
     }
     let answer = stage.bed.raw_command(FID, &bytes, out_len);
-    assert_ne!(answer, Err(CommandError::Unanswered), "opcode {opcode:#x} is not answered");
+    assert_ne!(answer, Err(CommandError::Unanswered), "{opcode:?} is not answered");
 }
 
 /// An entry and mailboxes of any content, in any slot.
