@@ -72,7 +72,15 @@ impl Node {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        Self { dir, vfs, env: Vec::new(), options: Vec::new(), prefix: Vec::new(), installed: None, _turn: Some(turn) }
+        Self {
+            dir,
+            vfs,
+            env: Vec::new(),
+            options: Vec::new(),
+            prefix: Vec::new(),
+            installed: None,
+            _turn: Some(turn),
+        }
     }
 
     /// Another node for the same test, with its own number.
@@ -80,7 +88,15 @@ impl Node {
         let dir = self.dir.with_extension(id.to_string());
         let _ = fs::remove_dir_all(&dir);
         let options = ["--node-id".into(), id.to_string()].to_vec();
-        Self { dir, vfs: self.vfs, env: self.env.clone(), options, prefix: Vec::new(), installed: None, _turn: None }
+        Self {
+            dir,
+            vfs: self.vfs,
+            env: self.env.clone(),
+            options,
+            prefix: Vec::new(),
+            installed: None,
+            _turn: None,
+        }
     }
 
     /// Starts a command of `ironverbs` itself, such as `serve`, on the node.
