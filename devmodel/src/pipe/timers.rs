@@ -9,9 +9,7 @@ pub(crate) fn expire(w: &mut Work<'_, '_, '_>, kind: TimerKind) {
     let is_due = |deadline: u64| deadline != 0 && now >= deadline;
     match kind {
         TimerKind::Ack if is_due(w.q.requester.ack_deadline) => {
-            if transport::acknowledgement_timeout(w, |w| w.is_peer_held_up()) {
-                w.execute = true;
-            }
+            w.execute |= transport::acknowledgement_timeout(w, |w| w.is_peer_held_up());
         }
         TimerKind::Rnr if is_due(w.q.requester.rnr_deadline) => {
             w.q.requester.rnr_timeout();

@@ -55,7 +55,7 @@ const BATCH: usize = 64;
 /// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a server of `node` with `links` needs of its [jail](node::jail).
+/// What a server of `node` with `links` needs of its [jail].
 pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
     let unix_stream = links.iter().any(|link| matches!(link, LinkSpec::Stream { listen: false, .. }));
     Needs {
