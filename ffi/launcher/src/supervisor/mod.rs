@@ -144,11 +144,11 @@ impl Sight {
     /// stays as it is until they change again, and answers stay those of what it shows; `ironverbs doctor` says so. True: another
     /// look is needed.
     fn look(&mut self) -> bool {
-        if let Some(devices) = self.world.changed()
-            && self.projection.change(self.world.devices(), &devices, &self.node).is_ok()
-        {
-            self.live.follow(&devices);
-            self.world.replace(devices);
+        if let Some(devices) = self.world.changed() {
+            if self.projection.change(self.world.devices(), &devices, &self.node).is_ok() {
+                self.live.follow(&devices);
+                self.world.replace(devices);
+            }
         }
         let home = self.projection.functions();
         self.world.observer().is_some_and(|observer| self.live.refresh(observer, &home))
