@@ -35,12 +35,21 @@ pub fn data_moves(bench: &mut Bench) -> Outcome {
 
 /// Runs a perftest tool; the figures of its last row.
 pub fn figures(bench: &mut Bench, name: &str, options: &str) -> Outcome<Vec<f64>> {
-    let [_, said] = bench.tool(&perftest(name, options))?;
-    let row = last_row(&said);
-    if !row.iter().skip(2).any(|figure| *figure > 0.0) {
-        return failed(format!("{name} {options}: expected figures, found\n{said}"));
+    const TRIES: usize = 5;
+    let mut said = String::new();
+    for _ in 0..TRIES {
+        [_, said] = bench.tool(&perftest(name, options))?;
+        let row = last_row(&said);
+        if row.iter().skip(2).any(|figure| *figure > 0.0) {
+            return Ok(row);
+        }
+        // perftest measures the processor's clock against the system's first. Where a busy host makes an emulated clock stumble it says so,
+        // moves the data all the same, and prints zeros.
+        if !said.contains("Correlation coefficient") {
+            break;
+        }
     }
-    Ok(row)
+    failed(format!("{name} {options}: expected figures, found\n{said}"))
 }
 
 /// Sums of the hardware counters of a side's port, from `rdma statistic` and sysfs.
@@ -63,7 +72,7 @@ pub fn counters(bench: &mut Bench) -> Outcome {
             .enumerate()
     {
         let before = statistic(bench, 0, &NAMES)?;
-        figures(bench, tool, options)?;
+        bench.tool(&perftest(tool, options))?;
         let after = statistic(bench, 0, &NAMES)?;
         let moved: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a.wrapping_sub(*b)).collect();
         for (kind, count) in moved.iter().enumerate() {
