@@ -12,13 +12,20 @@ use std::{path::Path, process::Command};
 /// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
 const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
+/// What makes ucx_perftest talk to its peer by itself: built with MPI, as in Debian 13, it expects to be started by that.
+fn without_mpi() -> &'static [&'static str] {
+    let help = Command::new("ucx_perftest").arg("-h").output().map(|out| out.stdout).unwrap_or_default();
+    let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
+    if knows { &["-P", "0"] } else { &[] }
+}
+
 /// ucx_perftest between two VFs, with one transport and nothing beside it.
 fn ucx(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
     let tls = format!("UCX_TLS={transport},self");
     let common = |dev: &str, port: &str| {
         let words =
             ["env", &tls, dev, "ucx_perftest", "-p", port, "-t", test, "-s", size, "-n", "500", "-w", "50"];
-        words.map(String::from).to_vec()
+        words.iter().chain(without_mpi()).map(|word| (*word).into()).collect::<Vec<String>>()
     };
     Pair::listening(
         node,
