@@ -33,6 +33,9 @@ const LOSSY: Duration = Duration::from_secs(5);
 /// Longest stop: longer than the patience of the impatient, 8 timeouts of 8 to 14 ms.
 const LONG: u64 = 300_000;
 
+/// What a program ends with whose supervisor ended before it was ready.
+const UNSUPERVISED: &str = "cannot start the supervisor: it ended";
+
 /// How a client finds its server.
 #[derive(Clone, Copy, PartialEq)]
 enum Meets {
@@ -86,7 +89,11 @@ const KINDS: &[Kind] = &[
     // Connected by the manager a queue pair waits 8 times 2 s and more for an answer, as with Linux.
     Kind { told: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
     managed("rping -s -a {at} -p {port} -V -C 3000", "rping -c -a {to} -p {port} -V -C 3000"),
-    managed("ucmatose -b {at} -p {port} -c 16 -C 300", "ucmatose -s {to} -p {port} -c 16 -C 300"),
+    // Its client waits for messages first, and does not look at the manager's events until they have come.
+    Kind {
+        told: false,
+        ..managed("ucmatose -b {at} -p {port} -c 16 -C 300", "ucmatose -s {to} -p {port} -c 16 -C 300")
+    },
     Kind {
         lossy: true,
         told: false,
@@ -129,8 +136,10 @@ struct Traffic<'a> {
     infiniband: bool,
     random: Chaos,
     pairs: Vec<Pair>,
-    /// Pairs that came to their end, and those of which one was killed and the other ended by itself.
+    /// Pairs that came to their end, and those that lost a side.
     ended: [usize; 2],
+    /// Supervisors killed, each of which may cost a program that has not begun its life.
+    unsupervised: usize,
 }
 
 fn signal(name: &str, pid: u32) -> bool {
@@ -214,14 +223,29 @@ impl Traffic<'_> {
 
     /// Pair `i` has ended: as it should?
     fn end(&mut self, i: usize) -> Result<(), String> {
-        let pair = self.pairs.swap_remove(i);
-        let killed = pair.killed.is_some();
-        self.ended[usize::from(killed)] += 1;
-        for (side, running) in ["server", "client"].iter().zip(pair.sides) {
-            let Some(running) = running else { continue };
-            let (succeeded, said) = running.ends();
-            if !(succeeded || killed || pair.kind.lossy) {
-                return Err(format!("{}: the {side} failed; it printed\n{said}", pair.what));
+        let mut pair = self.pairs.swap_remove(i);
+        let mut lost = pair.killed.is_some();
+        if pair.is_late() {
+            pair.kill_all();
+        }
+        let late = if pair.is_late() { " in time" } else { "" };
+        let sides = pair.sides.map(|side| side.map(Running::ends));
+        // Its supervisor was killed before it had begun: its peer never finds it.
+        if sides.iter().flatten().any(|(_, said)| said.contains(UNSUPERVISED)) && self.unsupervised > 0 {
+            self.unsupervised -= 1;
+            lost = true;
+        }
+        self.ended[usize::from(lost)] += 1;
+        for (side, ended) in ["server", "client"].iter().zip(sides) {
+            match ended {
+                Some((succeeded, said)) if !(succeeded || lost || pair.kind.lossy) => {
+                    return Err(format!(
+                        "{}: the {side} did not succeed{late}; it printed\n{said}",
+                        pair.what
+                    ));
+                }
+                None if !lost => return Err(format!("{}: the {side} had nobody to meet{late}", pair.what)),
+                _ => {}
             }
         }
         Ok(())
@@ -294,19 +318,18 @@ impl Pair {
             };
             if ready {
                 self.sides[1] = Some(node.start(&self.client_words.split_whitespace().collect::<Vec<_>>()));
-            } else if ended[0] || now - self.begun > LIMIT {
-                return Err(format!("{}: the server does not listen", self.what));
             }
-            return Ok(true);
+            return Ok(!ended[0] && !self.is_late());
         }
         if self.kind.lossy && now - self.begun > LOSSY {
             self.kill_all();
             return Ok(false);
         }
-        if now - self.begun > LIMIT {
-            return Err(format!("{}: still under way after {LIMIT:?}: ended {ended:?}", self.what));
-        }
-        Ok(ended != [true, true])
+        Ok(ended != [true, true] && !self.is_late())
+    }
+
+    fn is_late(&self) -> bool {
+        self.begun.elapsed() > LIMIT
     }
 
     fn kill_all(&mut self) {
@@ -335,7 +358,8 @@ pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
     let mut took = [Vec::new(), Vec::new()];
     // Any state but 0 will do.
     let random = Chaos { seed: seed.wrapping_mul(2).wrapping_add(1), ..Chaos::default() };
-    let mut traffic = Traffic { node: &node, infiniband, random, pairs: Vec::new(), ended: [0; 2] };
+    let mut traffic =
+        Traffic { node: &node, infiniband, random, pairs: Vec::new(), ended: [0; 2], unsupervised: 0 };
     let (begin, mut met, mut watched, mut locked) = (Instant::now(), 0, 0, 0);
     let mut next = Instant::now();
     while met < count {
@@ -355,6 +379,7 @@ pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
         let when = format!("IRONVERBS_SEED={seed}, {met}: SIG{name} of {pid}");
         match (fate, of) {
             (Fate::Killed, of) => {
+                traffic.unsupervised += usize::from(of.is_none());
                 took[1].push(bystander.one(&when));
                 if let Some((pair, side)) = of {
                     traffic.pairs[pair].killed = Some((side, Instant::now()));

@@ -19,7 +19,7 @@ use live::Live;
 use node::Observer;
 use node::devices::DeviceInfo;
 use sockets::Sockets;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub fn start(view: View) -> io::Result<Waiting> {
 /// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run.
 ///
 /// # Errors
-/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few to spare
+/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](ErrorKind::Unsupported): the program may have too few to spare
 /// the numbers that a supervisor needs.
 pub fn pair() -> io::Result<(Waiting, Supervisor)> {
     let reserved = Reserved::choose()?;
@@ -88,11 +88,14 @@ impl Waiting {
     ///
     /// # Errors
     /// The kernel does not have it, or the supervisor could not get ready, and may have ended before it said why
-    /// ([`UnexpectedEof`](io::ErrorKind::UnexpectedEof)): it ends, and nothing has changed.
+    /// ([`UnexpectedEof`](ErrorKind::UnexpectedEof)): it ends, and nothing has changed.
     pub fn take_over(mut self) -> io::Result<()> {
         // A filter cannot be taken back: one without a supervisor fails all calls it is asked about.
         let mut errno = [0; size_of::<i32>()];
-        self.line.read_exact(&mut errno)?;
+        self.line.read_exact(&mut errno).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => io::Error::new(e.kind(), "it ended before it was ready"),
+            _ => e,
+        })?;
         match i32::from_ne_bytes(errno) {
             0 => {}
             errno => return Err(io::Error::from_raw_os_error(errno)),
