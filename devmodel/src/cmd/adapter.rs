@@ -4,8 +4,8 @@ use super::{
     call::Call,
     pages,
     refusal::{Done, Syndrome},
-    table::HcaState,
 };
+use crate::state::HcaState;
 use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use hwspec::cmd::{adapter::*, adapter_id::*};
 

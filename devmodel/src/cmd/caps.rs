@@ -2,13 +2,13 @@
 
 use super::{
     call::Call,
-    caps_ethernet, caps_infiniband, cq, eq, mcg, memic, mkey, qp, qp_context,
+    caps_ethernet, caps_infiniband, cq, eq, memic, mkey, qp, qp_context,
     refusal::{Done, Syndrome},
     srq,
 };
 use crate::LinkLayer;
 use crate::region::{Func, Table};
-use crate::state::ROCE_ADDRESSES;
+use crate::state::{GroupRow, ROCE_ADDRESSES};
 use crate::transport::LOG_MAX_MESSAGE;
 use hwspec::{
     cmd::{CmdOut, adapter::*, uctx::INTERNAL_DEV_RES},
@@ -144,7 +144,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .set_deth_sqpn(true)
         .block_lb_mc(true)
         .log_max_mcg(log_srq)
-        .max_qp_mcg(func.rows(Table::Group).min(mcg::MAX_MEMBERS as u32))
+        .max_qp_mcg(func.rows(Table::Group).min(GroupRow::MAX_MEMBERS as u32))
         .rts2rts_qp_counters_set_id(true)
         .roce(true)
         .atomic(true)

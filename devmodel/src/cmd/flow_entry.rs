@@ -15,18 +15,6 @@ use hwspec::{
     layout::Layout,
 };
 
-/// `flow_context.action`: let pass, drop, forward, count.
-pub(crate) const ALLOW: u32 = 1;
-/// See [`ALLOW`].
-pub(crate) const DROP: u32 = 2;
-/// See [`ALLOW`].
-pub(crate) const FORWARD: u32 = 4;
-/// See [`ALLOW`].
-pub(crate) const COUNT: u32 = 8;
-/// `destination_type`: a flow table, a TIR.
-pub(crate) const TO_TABLE: u32 = 1;
-/// See [`TO_TABLE`].
-pub(crate) const TO_TIR: u32 = 2;
 /// `op_mod` of `SET_FLOW_TABLE_ENTRY`: make one, or change one that is there.
 pub(super) const ADD: u16 = 0;
 /// See [`ADD`].
@@ -55,13 +43,20 @@ fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act
         counters: [0; ENTRY_COUNTERS],
         count: [c.destination_list_size(), c.flow_counter_list_size()],
     };
-    Syndrome::FlowAction.unless(act.action & !(ALLOW | DROP | FORWARD | COUNT) == 0)?;
-    Syndrome::FlowAction.unless(act.action & (DROP | FORWARD) != DROP | FORWARD)?;
+    Syndrome::FlowAction.unless(
+        act.action
+            & !(FlowEntryRow::ALLOW | FlowEntryRow::DROP | FlowEntryRow::FORWARD | FlowEntryRow::COUNT)
+            == 0,
+    )?;
+    Syndrome::FlowAction.unless(
+        act.action & (FlowEntryRow::DROP | FlowEntryRow::FORWARD)
+            != FlowEntryRow::DROP | FlowEntryRow::FORWARD,
+    )?;
     Syndrome::FlowAction.unless(!c.extended_destination() && c.encrypt_decrypt_type() == 0)?;
     let [destinations, counters] = act.count.map(|n| n as usize);
     Syndrome::FlowDestination.unless(destinations <= DESTINATIONS && counters <= ENTRY_COUNTERS)?;
-    Syndrome::FlowDestination.unless((destinations != 0) == (act.action & FORWARD != 0))?;
-    Syndrome::FlowDestination.unless((counters != 0) == (act.action & COUNT != 0))?;
+    Syndrome::FlowDestination.unless((destinations != 0) == (act.action & FlowEntryRow::FORWARD != 0))?;
+    Syndrome::FlowDestination.unless((counters != 0) == (act.action & FlowEntryRow::COUNT != 0))?;
     let list = call.input.get(SetFteIn::SIZE..).unwrap_or_default();
     Syndrome::InputLength.unless(list.len() >= (destinations + counters) * FlowDestination::SIZE)?;
     let mut items = list.chunks_exact(FlowDestination::SIZE);
@@ -69,13 +64,13 @@ fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act
         let d = FlowDestination::read(item);
         let id = d.destination_id();
         match d.destination_type().into() {
-            TO_TABLE => {
+            FlowEntryRow::TO_TABLE => {
                 let next = table(call, id)?;
                 // Levels rise along every path, so no packet goes in circles; unless the driver answers for that itself.
                 let higher = |level| call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
                 Syndrome::FlowLevel.unless(level.is_none_or(higher))?;
             }
-            TO_TIR => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
+            FlowEntryRow::TO_TIR => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
             _ => return Syndrome::FlowDestination.refuse(),
         }
         *to = u32::from(d.destination_type()) << 24 | id;
@@ -91,7 +86,7 @@ fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act
 fn hold(call: &mut Call<'_, '_, '_>, act: &Act) {
     for to in &act.to[..act.count[0] as usize] {
         match to >> 24 {
-            TO_TABLE => call.hold::<FlowTableRow>(to & 0xff_ffff),
+            FlowEntryRow::TO_TABLE => call.hold::<FlowTableRow>(to & 0xff_ffff),
             _ => call.hold::<TirRow>(to & 0xff_ffff),
         }
     }
@@ -101,7 +96,7 @@ fn hold(call: &mut Call<'_, '_, '_>, act: &Act) {
 fn release(func: &mut Func<'_>, row: &FlowEntryRow) {
     for to in row.to.iter().take(row.count[0] as usize) {
         match to >> 24 {
-            TO_TABLE => let_go::<FlowTableRow>(func, to & 0xff_ffff),
+            FlowEntryRow::TO_TABLE => let_go::<FlowTableRow>(func, to & 0xff_ffff),
             _ => let_go::<TirRow>(func, to & 0xff_ffff),
         }
     }
@@ -263,9 +258,9 @@ pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
         return;
     }
     for index in func.live::<FlowEntryRow>() {
-        let leads = func
-            .row::<FlowEntryRow>(index)
-            .is_some_and(|row| row.to.iter().take(row.count[0] as usize).any(|to| *to == TO_TIR << 24 | tir));
+        let leads = func.row::<FlowEntryRow>(index).is_some_and(|row| {
+            row.to.iter().take(row.count[0] as usize).any(|to| *to == FlowEntryRow::TO_TIR << 24 | tir)
+        });
         if leads {
             end(func, index);
         }

@@ -18,9 +18,6 @@ const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// Groups a QP may be in: they end together with it.
 const MAX_PER_QP: usize = 64;
 
-/// QPs of a function that may be in one group: what is sent to it reaches all of them in one job.
-pub(super) const MAX_MEMBERS: usize = 64;
-
 /// QPs of the function in group `gid`.
 fn members(func: &Func<'_>, gid: [u8; 16]) -> usize {
     let is_this = |i: &u32| func.row::<GroupRow>(*i).is_some_and(|row| row.gid == gid);
@@ -49,7 +46,8 @@ pub(super) fn attach(call: &mut Call<'_, '_, '_>) -> Done {
     let joined = memberships(call.func, qp, |_| true);
     let is_this = |i: &u32| call.func.row::<GroupRow>(*i).is_some_and(|row| row.gid == gid);
     if !joined.iter().any(is_this) {
-        Syndrome::TableFull.unless(joined.len() < MAX_PER_QP && members(call.func, gid) < MAX_MEMBERS)?;
+        Syndrome::TableFull
+            .unless(joined.len() < MAX_PER_QP && members(call.func, gid) < GroupRow::MAX_MEMBERS)?;
         let index = call.alloc::<GroupRow>(0)?;
         if let Some(row) = call.func.row_mut::<GroupRow>(index) {
             (row.gid, row.qp) = (gid, qp);

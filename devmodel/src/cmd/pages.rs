@@ -6,9 +6,11 @@
 use super::{
     call::Call,
     refusal::{Done, Syndrome},
-    table::HcaState,
 };
-use crate::region::{Func, MttRange};
+use crate::{
+    region::{Func, MttRange},
+    state::HcaState,
+};
 use hwspec::cmd::adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
 
 /// Pages asked for before the capabilities are read, and before `INIT_HCA`.

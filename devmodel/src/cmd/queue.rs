@@ -8,7 +8,7 @@ use super::{
 use crate::{
     host::{Host, Iova, Rid},
     pcie,
-    pipe::Step,
+    pipe::{CommandCompletion, Step},
     region::{Effect, Func},
     state::Counters,
 };
@@ -30,18 +30,6 @@ const BOX_DATA: usize = 0x200;
 const MAX_LEN: u32 = 16 << 20;
 /// Part of an entry the device writes: output, lengths and pointers as they were, status and ownership.
 const WRITTEN: usize = 0x20;
-
-/// What is left to do for a command that was carried out: its entry goes back to the driver.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    slot: u32,
-    at: Iova,
-    entry: CmdQueueEntry,
-    /// Whether a command event queue was there when the command began.
-    event: bool,
-    /// Resets of the function so far.
-    resets: u32,
-}
 
 /// Works on the command queue slots whose doorbell bits are set.
 pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
@@ -77,7 +65,7 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
         }
         entry.set().status(status.raw()).ownership(false);
         func.function_mut(|f| &mut f.counters)[Counters::CommandsDone as usize] += 1;
-        let completion = Completion { slot, at, entry, event, resets: func.function().resets };
+        let completion = CommandCompletion { slot, at, entry, event, resets: func.function().resets };
         if quiesce {
             func.commit(step.host);
             step.hold(completion);
@@ -89,7 +77,7 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
 }
 
 /// Gives an entry back to the driver when the job commits.
-pub(crate) fn complete(func: &mut Func<'_>, completion: &Completion) {
+pub(crate) fn complete(func: &mut Func<'_>, completion: &CommandCompletion) {
     // The byte with the ownership bit is the last one, and is written last.
     let data = &completion.entry.as_bytes()[WRITTEN..];
     func.effect(Effect::Write { at: completion.at + WRITTEN as u64, data });
@@ -99,7 +87,7 @@ pub(crate) fn complete(func: &mut Func<'_>, completion: &Completion) {
 }
 
 /// [`complete`], unless the function was reset meanwhile or may not reach memory any more: nothing is written then.
-pub(crate) fn complete_held(func: &mut Func<'_>, completion: &Completion) {
+pub(crate) fn complete_held(func: &mut Func<'_>, completion: &CommandCompletion) {
     if func.function().resets == completion.resets && pcie::may_dma(func) {
         complete(func, completion);
     }

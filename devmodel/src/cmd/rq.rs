@@ -8,7 +8,7 @@ use super::{
     sq::{CYCLIC, ERROR, LOG_MAX_SIZE, RESET, STATE, may_go},
 };
 use crate::{
-    pipe,
+    pipe::ethernet,
     region::{Func, TimerKind},
     state::{CounterRow, CqRow, PdRow, RqRow},
 };
@@ -102,7 +102,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
         row.counter_set = c.counter_set_id().into();
     }
     match to {
-        ERROR => pipe::flush_receives(call.func, call.step.now, index),
+        ERROR => ethernet::flush_receives(call.func, call.step.now, index),
         _ => call.func.forget_timer(index, TimerKind::Rq),
     }
     call.answer(&ModifyRqOut::zeroed())

@@ -4,11 +4,12 @@
 //! tells by a MAD's content whom it is for, as the kernel's agents do behind their one QP1.
 
 use super::call::Call;
-use crate::{region::Func, state::QpRow};
+use crate::{
+    pipe::special_qps,
+    region::Func,
+    state::{GroupRow, QpRow},
+};
 use hwspec::context::ServiceType;
-
-/// QP1s of a function at most: a packet reaches all of them in one job.
-const MAX_GENERAL: usize = super::mcg::MAX_MEMBERS;
 
 /// Which of the two a service is.
 fn which(service: ServiceType) -> Option<usize> {
@@ -19,21 +20,14 @@ fn which(service: ServiceType) -> Option<usize> {
     }
 }
 
-/// Indices of all queue pairs that are QP `number` of the port.
-pub(crate) fn all(func: &Func<'_>, number: usize) -> Vec<u32> {
-    let first = func.function().special_qp.get(number).copied().unwrap_or(0);
-    let next = |index: &u32| func.row::<QpRow>(*index)?.special_next.checked_sub(1);
-    std::iter::successors(first.checked_sub(1), next).take(MAX_GENERAL).collect()
-}
-
 /// Whether the caller may have one of this service, if that is a special one.
 pub(super) fn may_create(call: &Call<'_, '_, '_>, service: ServiceType) -> bool {
     let Some(number) = which(service) else { return true };
-    let there = all(call.func, number);
+    let there = special_qps(call.func, number);
     let own = |index: &u32| call.func.row::<QpRow>(*index).is_some_and(|row| row.head.uid == call.uid);
     match number {
         0 => there.is_empty(),
-        _ => there.len() < MAX_GENERAL && !there.iter().any(own),
+        _ => there.len() < GroupRow::MAX_MEMBERS && !there.iter().any(own),
     }
 }
 
@@ -53,7 +47,7 @@ pub(super) fn leave(func: &mut Func<'_>, index: u32) {
     let (next, service) = (row.special_next, ServiceType::from_raw(row.service));
     let Some(number) = which(service) else { return };
     let is_before = |i: &u32| func.row::<QpRow>(*i).is_some_and(|row| row.special_next == index + 1);
-    match all(func, number).into_iter().find(is_before) {
+    match special_qps(func, number).into_iter().find(is_before) {
         Some(before) => {
             if let Some(row) = func.row_mut::<QpRow>(before) {
                 row.special_next = next;

@@ -5,26 +5,8 @@ use super::{
     nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq, srq, tir,
     uctx, vport,
 };
+use crate::state::HcaState;
 use hwspec::cmd::Opcode;
-
-/// How far the bring-up of a function is (`FunctionRow::hca_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum HcaState {
-    /// After a reset, or `DISABLE_HCA`.
-    Reset,
-    /// After `ENABLE_HCA`, or `TEARDOWN_HCA`.
-    Enabled,
-    /// After `INIT_HCA`.
-    Running,
-}
-
-impl HcaState {
-    /// As the function's row holds it.
-    pub const fn raw(self) -> u32 {
-        self as u32
-    }
-}
 
 /// Who may send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What makes the pipeline run: the functional runner, and the timed one.
 
 mod delivery;
+mod dispatch;
 pub(crate) mod rig;
 mod runner;
 mod sched;

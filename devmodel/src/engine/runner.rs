@@ -4,12 +4,15 @@
 //! reached, then on the functions its frames went to, as far as its party uses one of the two ([`Host::uses`]). It never
 //! waits for one function's lock while it holds another's.
 
-use super::delivery::{Hand, Link, payload_of};
+use super::{
+    delivery::{Hand, Link, payload_of},
+    dispatch::dispatch,
+};
 use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
     pcie,
-    pipe::{Job, Step, arrive_in_hand, dispatch, step::Buffers},
+    pipe::{Job, Step, arrive_in_hand, step::Buffers},
     region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};

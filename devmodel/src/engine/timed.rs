@@ -1,6 +1,7 @@
 //! The timed runner: the same stages, each job on its unit, in virtual picoseconds.
 
 use super::{
+    dispatch::dispatch,
     runner::{self, Trace, TraceEvent, Traced},
     sched::{Ps, Schedule},
     timing::{self, UNITS, Unit},
@@ -8,7 +9,7 @@ use super::{
 use crate::{
     Adapter,
     host::{Host, Iova, Rid},
-    pipe::{Frame, Job, Payload, Step, dispatch, step::Buffers},
+    pipe::{Frame, Job, Payload, Step, step::Buffers},
     region::{Func, SlotPayload, WireRing},
 };
 use std::collections::BTreeMap;

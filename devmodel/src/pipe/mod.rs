@@ -8,10 +8,10 @@ pub(crate) mod step;
 mod acks;
 mod arrive;
 mod cnp;
-mod completion;
+pub(crate) mod completion;
 mod datagram;
 mod doorbell;
-mod ethernet;
+pub(crate) mod ethernet;
 mod fetch;
 pub(crate) mod flush;
 mod infiniband;
@@ -33,9 +33,10 @@ mod xrc;
 mod tests;
 
 pub(crate) use arrive::Packet;
-pub(crate) use ethernet::flush_receives;
+pub(crate) use datagram::special_qps;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
+pub(crate) use step::CommandCompletion;
 pub use step::{Frame, Payload, Step};
 
 use crate::{
@@ -47,57 +48,41 @@ use crate::{
 use hwspec::context::{QpState, ServiceType};
 use work::Work;
 
-/// Runs one job on its function.
-#[inline(always)]
-pub fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
-    match *job {
-        Job::Arrive => arrive(func, step),
-        Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
-        _ => seldom(*job, func, step),
-    }
-}
-
 /// A frame waits in the ring.
 #[inline(never)]
-fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
+pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
     arrive::take(func, step);
 }
 
 /// A send doorbell, of a QP or of a send queue without one.
 #[inline(never)]
-fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
+pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
     let qp = func.index::<QpRow>(qpn);
     if qp.and_then(|qp| with(func, step, qp, |w| doorbell::ring(w, uar))).is_none() {
         ethernet::ring(func, step, qpn, uar);
     }
 }
 
-/// The other jobs.
-#[inline(never)]
-fn seldom(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
-    match job {
-        Job::Arrive => arrive(func, step),
-        Job::Doorbell { qpn, uar } => ring(func, step, qpn, uar),
-        Job::Command { slots } => crate::cmd::doorbell(func, step, slots),
-        Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
-        Job::EqUpdate { eqn, uar, ci, arm } => event::update(func, (uar, eqn), ci, arm),
-        Job::Transmit { sq } => ethernet::run(func, step, sq),
-        Job::Execute { qp } => {
-            with(func, step, qp, |w| w.execute = true);
+/// The QP's turn to send.
+#[inline(always)]
+pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
+    with(func, step, qp, |w| w.execute = true);
+}
+
+/// A timer of the QP ran out.
+#[inline(always)]
+pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: TimerKind) {
+    with(func, step, qp, |w| timers::expire(w, kind));
+}
+
+/// The QP is in error: completions are owed.
+#[inline(always)]
+pub(crate) fn flush_qp(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
+    with(func, step, qp, |w| {
+        if w.state() == QpState::Err {
+            flush::enter_error(w);
         }
-        Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
-        Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
-        Job::Timeout { qp, kind } => {
-            with(func, step, qp, |w| timers::expire(w, kind));
-        }
-        Job::Flush { qp } => {
-            with(func, step, qp, |w| {
-                if w.state() == QpState::Err {
-                    flush::enter_error(w);
-                }
-            });
-        }
-    }
+    });
 }
 
 /// Runs [`Job::Arrive`] on a frame that did not come through the ring: headers and the payload behind them.

@@ -5,12 +5,14 @@ use super::{
     packet::{FLOWS, Flow},
 };
 use crate::{
-    cmd::Completion,
     config::Config,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     region::{Memic, Piece, Region, memic},
 };
-use hwspec::wqe::{MAX_WQE_BBS, WQE_BB};
+use hwspec::{
+    cmd::queue::CmdQueueEntry,
+    wqe::{MAX_WQE_BBS, WQE_BB},
+};
 use std::collections::VecDeque;
 
 /// A frame on its way to the wire.
@@ -127,6 +129,18 @@ impl Payload {
     }
 }
 
+/// What is left to do for a command that was carried out: its entry goes back to the driver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandCompletion {
+    pub slot: u32,
+    pub at: Iova,
+    pub entry: CmdQueueEntry,
+    /// Whether a command event queue was there when the command began.
+    pub event: bool,
+    /// Resets of the function so far.
+    pub resets: u32,
+}
+
 /// Buffers of a step, kept from one to the next so that the data path allocates nothing.
 pub(crate) struct Buffers {
     pub(crate) jobs: VecDeque<Job>,
@@ -142,7 +156,7 @@ pub(crate) struct Buffers {
     /// The pieces at hand.
     pub(crate) pieces: Vec<Piece>,
     /// Commands carried out whose completion waits until transfers under way are over.
-    pub(crate) held: Vec<Completion>,
+    pub(crate) held: Vec<CommandCompletion>,
     /// Frames that are bytes from the first to the last, in `staged`: offset and length.
     pub(crate) raw: Vec<(u32, u32)>,
     /// Frames, staged bytes and raw frames of jobs that have committed.
@@ -266,7 +280,7 @@ impl Step<'_> {
     }
 
     /// Completes a committed command only when no transfer that began before can still touch the function's memory.
-    pub(crate) fn hold(&mut self, completion: Completion) {
+    pub(crate) fn hold(&mut self, completion: CommandCompletion) {
         self.buffers.held.push(completion);
     }
 

@@ -4,11 +4,11 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table, queues::READY};
+use crate::Config;
 use crate::state::{
-    COUNTERS, FreeList, FunctionRow, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress, UNICAST_LIST,
-    VLAN_LIST,
+    COUNTERS, FreeList, FunctionRow, HcaState, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress,
+    UNICAST_LIST, VLAN_LIST,
 };
-use crate::{Config, cmd::HcaState};
 use hwspec::wire::mad::MAD_SIZE;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

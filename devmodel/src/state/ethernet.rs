@@ -201,3 +201,18 @@ impl RqRow {
     /// In `flags`: an entry of the queue lies in the timer heap.
     pub const TIMED: u32 = 16;
 }
+
+impl FlowEntryRow {
+    /// In `action`: let pass, drop, forward, count.
+    pub const ALLOW: u32 = 1;
+    /// See [`ALLOW`](Self::ALLOW).
+    pub const DROP: u32 = 2;
+    /// See [`ALLOW`](Self::ALLOW).
+    pub const FORWARD: u32 = 4;
+    /// See [`ALLOW`](Self::ALLOW).
+    pub const COUNT: u32 = 8;
+    /// In `to`, destination type: a flow table, a TIR.
+    pub const TO_TABLE: u32 = 1;
+    /// See [`TO_TABLE`](Self::TO_TABLE).
+    pub const TO_TIR: u32 = 2;
+}

@@ -62,6 +62,25 @@ pub const MULTICAST_LIST: usize = 128;
 /// VLANs a vport's list holds.
 pub const VLAN_LIST: usize = 256;
 
+/// How far the bring-up of a function is (`FunctionRow::hca_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HcaState {
+    /// After a reset, or `DISABLE_HCA`.
+    Reset,
+    /// After `ENABLE_HCA`, or `TEARDOWN_HCA`.
+    Enabled,
+    /// After `INIT_HCA`.
+    Running,
+}
+
+impl HcaState {
+    /// As the function's row holds it.
+    pub const fn raw(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Number of per-function counters.
 pub const COUNTERS: usize = 64;
 

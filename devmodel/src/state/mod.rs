@@ -15,8 +15,8 @@ pub use ethernet::{
     MATCH, RqRow, RqtRow, SqRow, TirRow, TisRow,
 };
 pub use function::{
-    COUNTERS, Counters, FunctionRow, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES, RoceAddress,
-    UNICAST_LIST, VLAN_LIST,
+    COUNTERS, Counters, FunctionRow, HcaState, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES,
+    RoceAddress, UNICAST_LIST, VLAN_LIST,
 };
 pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
 pub use objects::{

@@ -204,3 +204,8 @@ pub struct TimerRow {
     /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ.
     pub kind: u32,
 }
+
+impl GroupRow {
+    /// QPs of a function that one packet may reach, in one job: members of a group, or QP1s.
+    pub const MAX_MEMBERS: usize = 64;
+}

@@ -2,7 +2,10 @@
 //! against what Linux's headers and driver say of the same commands.
 
 use crate::bed::Bed;
-use devmodel::cmd::{COMMANDS, Command, HcaState, Sender, Syndrome};
+use devmodel::{
+    cmd::{COMMANDS, Command, Sender, Syndrome},
+    state::HcaState,
+};
 use hwspec::cmd::{Opcode, Status, adapter::EnableHcaIn};
 use std::collections::BTreeSet;
 use testkit::linux::{Header, Ifc, dirs, read};

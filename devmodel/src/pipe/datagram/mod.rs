@@ -3,10 +3,12 @@
 mod multicast;
 mod receive;
 mod send;
+mod special;
 
 pub(crate) use multicast::deliver;
 pub(crate) use receive::arrive;
 pub(crate) use send::next;
+pub(crate) use special::special_qps;
 
 use super::work::Work;
 pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;

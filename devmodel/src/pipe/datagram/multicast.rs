@@ -1,9 +1,8 @@
 //! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
 
-use super::MULTICAST_QPN;
+use super::{MULTICAST_QPN, special_qps};
 use crate::{
     LinkLayer,
-    cmd::special_qps,
     host::Party,
     identity,
     pipe::{

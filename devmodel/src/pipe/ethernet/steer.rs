@@ -1,7 +1,6 @@
 //! Flow tables: from the first table on, the first entry that matches says where a packet goes.
 
 use crate::{
-    cmd::flow_entry::{COUNT, DROP, FORWARD, TO_TIR},
     region::Func,
     state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, MATCH},
 };
@@ -77,7 +76,7 @@ pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Stee
             next = (table.miss_action != 0).then_some(table.miss);
             continue;
         };
-        if entry.action & COUNT != 0 {
+        if entry.action & FlowEntryRow::COUNT != 0 {
             for counter in entry.counters.iter().take(entry.count[1] as usize) {
                 if let Some(row) = func.row_mut::<FlowCounterRow>(*counter) {
                     row.packets = row.packets.wrapping_add(1);
@@ -85,12 +84,12 @@ pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Stee
                 }
             }
         }
-        if entry.action & DROP != 0 || entry.action & FORWARD == 0 {
+        if entry.action & FlowEntryRow::DROP != 0 || entry.action & FlowEntryRow::FORWARD == 0 {
             continue;
         }
         out.tag = entry.tag;
         for to in entry.to.iter().take(entry.count[0] as usize) {
-            let (list, n) = match to >> 24 == TO_TIR {
+            let (list, n) = match to >> 24 == FlowEntryRow::TO_TIR {
                 true => (&mut out.tirs, &mut out.len),
                 false => (&mut waiting, &mut waits),
             };

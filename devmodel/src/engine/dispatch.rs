@@ -1,0 +1,36 @@
+//! Which stage carries out a job: commands and the data path meet here and nowhere below.
+
+use crate::{
+    cmd,
+    mlx5::event,
+    pipe::{self, Job, Step, completion, ethernet},
+    region::{Func, TimerKind},
+};
+
+/// Runs one job on its function.
+#[inline(always)]
+pub(super) fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
+    match *job {
+        Job::Arrive => pipe::arrive(func, step),
+        Job::Doorbell { qpn, uar } => pipe::ring(func, step, qpn, uar),
+        _ => dispatch_control(*job, func, step),
+    }
+}
+
+/// Jobs other than frames and send doorbells.
+#[inline(never)]
+fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
+    match job {
+        Job::Arrive => pipe::arrive(func, step),
+        Job::Doorbell { qpn, uar } => pipe::ring(func, step, qpn, uar),
+        Job::Command { slots } => cmd::doorbell(func, step, slots),
+        Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
+        Job::EqUpdate { eqn, uar, ci, arm } => event::update(func, (uar, eqn), ci, arm),
+        Job::Transmit { sq } => ethernet::run(func, step, sq),
+        Job::Execute { qp } => pipe::take_turn(func, step, qp),
+        Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
+        Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
+        Job::Timeout { qp, kind } => pipe::expire(func, step, qp, kind),
+        Job::Flush { qp } => pipe::flush_qp(func, step, qp),
+    }
+}
