@@ -3,7 +3,7 @@
 use super::refusal::{Done, Refused, Syndrome};
 use crate::{
     host::Party,
-    pipe::Step,
+    mlx5::Step,
     region::{Func, MttRange, Row, Shortage},
     state::UctxRow,
 };

@@ -7,7 +7,7 @@ use super::{
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
-    pipe::{flush, settle, work::Work},
+    mlx5::{flush, settle, work::Work},
     state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     host::{Host, Iova, Rid},
+    mlx5::{CommandCompletion, Step},
     pcie,
-    pipe::{CommandCompletion, Step},
     region::{Effect, Func},
     state::Counters,
 };

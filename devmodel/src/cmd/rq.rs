@@ -8,7 +8,7 @@ use super::{
     sq::{CYCLIC, ERROR, LOG_MAX_SIZE, RESET, STATE, may_go},
 };
 use crate::{
-    pipe::ethernet,
+    mlx5::ethernet,
     region::{Func, TimerKind},
     state::{CounterRow, CqRow, PdRow, RqRow},
 };

@@ -5,7 +5,7 @@
 
 use super::call::Call;
 use crate::{
-    pipe::special_qps,
+    mlx5::special_qps,
     region::Func,
     state::{GroupRow, QpRow},
 };

@@ -6,7 +6,7 @@ use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
     laboratory::{Site, step},
-    pipe::{Frame, Payload, step::Outbox},
+    mlx5::{Frame, Payload, step::Outbox},
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Destination,
 };

@@ -2,8 +2,7 @@
 
 use crate::{
     cmd,
-    mlx5::event,
-    pipe::{self, Job, Step, completion, ethernet},
+    mlx5::{self, Job, Step, completion, ethernet, event},
     region::{Func, TimerKind},
 };
 
@@ -11,8 +10,8 @@ use crate::{
 #[inline(always)]
 pub(super) fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match *job {
-        Job::Arrive => pipe::arrive(func, step),
-        Job::Doorbell { qpn, uar } => pipe::ring(func, step, qpn, uar),
+        Job::Arrive => mlx5::arrive(func, step),
+        Job::Doorbell { qpn, uar } => mlx5::ring(func, step, qpn, uar),
         _ => dispatch_control(*job, func, step),
     }
 }
@@ -21,16 +20,16 @@ pub(super) fn dispatch(job: &Job, func: &mut Func<'_>, step: &mut Step<'_>) {
 #[inline(never)]
 fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
     match job {
-        Job::Arrive => pipe::arrive(func, step),
-        Job::Doorbell { qpn, uar } => pipe::ring(func, step, qpn, uar),
+        Job::Arrive => mlx5::arrive(func, step),
+        Job::Doorbell { qpn, uar } => mlx5::ring(func, step, qpn, uar),
         Job::Command { slots } => cmd::doorbell(func, step, slots),
         Job::ArmCq { cqn, value } => completion::arm(func, step.now, cqn, value),
         Job::EqUpdate { eqn, uar, ci, arm } => event::update(func, (uar, eqn), ci, arm),
         Job::Transmit { sq } => ethernet::run(func, step, sq),
-        Job::Execute { qp } => pipe::take_turn(func, step, qp),
+        Job::Execute { qp } => mlx5::take_turn(func, step, qp),
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
-        Job::Timeout { qp, kind } => pipe::expire(func, step, qp, kind),
-        Job::Flush { qp } => pipe::flush_qp(func, step, qp),
+        Job::Timeout { qp, kind } => mlx5::expire(func, step, qp, kind),
+        Job::Flush { qp } => mlx5::flush_qp(func, step, qp),
     }
 }

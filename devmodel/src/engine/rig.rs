@@ -259,8 +259,8 @@ impl Rig {
     }
 
     /// The send doorbell of side `i`.
-    pub(crate) fn doorbell(&self, i: usize) -> crate::pipe::Job {
-        crate::pipe::Job::Doorbell { qpn: self.sides[i].qpn, uar: self.sides[i].uar }
+    pub(crate) fn doorbell(&self, i: usize) -> crate::mlx5::Job {
+        crate::mlx5::Job::Doorbell { qpn: self.sides[i].qpn, uar: self.sides[i].uar }
     }
 
     /// Posts a receive of `len` bytes at `at`.

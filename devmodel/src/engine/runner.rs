@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
+    mlx5::{Job, Step, arrive_in_hand, step::Buffers},
     pcie,
-    pipe::{Job, Step, arrive_in_hand, step::Buffers},
     region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing},
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};

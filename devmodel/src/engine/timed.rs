@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Adapter,
     host::{Host, Iova, Rid},
-    pipe::{Frame, Job, Payload, Step, step::Buffers},
+    mlx5::{Frame, Job, Payload, Step, step::Buffers},
     region::{Func, SlotPayload, WireRing},
 };
 use std::collections::BTreeMap;

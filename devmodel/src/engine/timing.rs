@@ -5,7 +5,7 @@
 //! of context and translation misses are not calibrated.
 
 use super::sched::Ps;
-use crate::pipe::Job;
+use crate::mlx5::Job;
 
 /// What can do one thing at a time, per function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use crate::{
     engine::Runner,
     host::Host,
     identity::BAR0_SIZE,
-    pipe::Job,
+    mlx5::Job,
     region::{Func, Memic, memic},
     state::Counters,
 };

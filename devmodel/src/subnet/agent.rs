@@ -3,7 +3,7 @@
 use super::{sa, switch};
 use crate::{
     Config, identity,
-    pipe::{Frame, Packet, Payload, Step, bytes_of},
+    mlx5::{Frame, Packet, Payload, Step, bytes_of},
     region::Func,
     state::Counters,
 };

@@ -10,7 +10,7 @@ const PARTS: [&str; 4] = ["wqe", "cqe", "eqe", "mkey"];
 /// Names of the mlx5 interface and of what keeps the adapter's state.
 const NAMES: [&str; 5] = ["Func", "Region", "Journal", "Effect", "Work"];
 /// Modules of this crate and of the description of the chip that lie above the transport or beside it.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 14] = [
     "cmd",
     "context",
     "cqe",
@@ -20,7 +20,6 @@ const MODULES: [&str; 15] = [
     "host",
     "mlx5",
     "pcie",
-    "pipe",
     "region",
     "serve",
     "state",

@@ -3,7 +3,7 @@
 use super::{Payload, Step};
 use crate::{
     host::{Abort, Rid, Source},
-    pipe::work::Failure,
+    mlx5::work::Failure,
     region::{Func, Piece, SlotPayload, memic},
     translate::{self, Fault, RESERVED_LKEY, User, access},
 };

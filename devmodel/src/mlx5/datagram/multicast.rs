@@ -5,7 +5,7 @@ use crate::{
     LinkLayer,
     host::Party,
     identity,
-    pipe::{
+    mlx5::{
         Frame, Payload, Step,
         arrive::{GENERAL, Packet as Arrived},
         bytes_of, with,

@@ -1,7 +1,7 @@
 //! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
 
 use super::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, multicast, source_qpn};
-use crate::pipe::{
+use crate::mlx5::{
     Payload,
     fetch::{self, Wqe},
     lists::{self, ListFault},

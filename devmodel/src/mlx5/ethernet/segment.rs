@@ -5,7 +5,7 @@ use super::{
     checksum,
     frame::{Parts, TCP},
 };
-use crate::pipe::Step;
+use crate::mlx5::Step;
 
 /// TCP flags that only the last segment carries: FIN and PSH.
 const LAST_ONLY: u8 = 0x09;

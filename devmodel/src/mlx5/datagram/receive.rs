@@ -4,7 +4,7 @@ use super::TOO_LONG;
 use crate::{
     Profile,
     host::Abort,
-    pipe::{
+    mlx5::{
         arrive::Packet,
         completion, event, flush,
         lists::{self, Domain},

@@ -3,12 +3,12 @@
 use super::{checksum, frame::Parts, segment};
 use crate::{
     host::{Abort, Party},
-    pcie,
-    pipe::{
+    mlx5::{
         Step, completion,
         fetch::blocks,
         lists::{self, Domain},
     },
+    pcie,
     region::Func,
     state::{Counters, SqRow},
     translate::{self, User},

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     LinkLayer,
     host::Party,
-    pipe::{
+    mlx5::{
         Step, completion,
         lists::{self, Domain},
     },

@@ -3,7 +3,7 @@
 use super::receive::{ERROR, failed, refresh};
 use crate::{
     host::Party,
-    pipe::{
+    mlx5::{
         Step, completion,
         flush::{BATCH, FIRST_LOOK_US, LAST_LOOK_US, PS_PER_US},
     },
