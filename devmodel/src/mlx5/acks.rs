@@ -1,8 +1,9 @@
 //! Answers from the responder: what they acknowledge is the transport's to say, what they carry goes where its WQE wants it.
 
 use super::{
-    arrive::Packet,
-    lists, requester, settle,
+    lists,
+    received::Packet,
+    requester, settle,
     work::{Failure, Work},
 };
 use crate::{
@@ -100,7 +101,7 @@ fn scatter(
     debug_assert!(usize::from(wqe.ds) <= MAX_DS);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    let found = lists::resolve(w.func, requester::domain(w), list, from, len, lists::SCATTER, &mut pieces);
+    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::SCATTER, &mut pieces);
     let rid = w.func.rid();
     let result = match found {
         Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {

@@ -1,37 +1,27 @@
-//! A frame is there: what holds for all packets is checked in the order of IBTA 9.6, then requests go to the responder
-//! and answers to the requester.
+//! A frame is there: it is opened, and goes to the QP that it is for.
 
 use super::{
-    Step, acks, cnp,
-    datagram::{self, MULTICAST_QPN},
-    ethernet, infiniband, responses, service,
+    datagram::{self, GENERAL, GROUP, MULTICAST_QPN},
+    ethernet, infiniband,
+    received::{Packet, checked},
+    reliable, service,
+    step::Step,
+    turn,
     work::Work,
 };
 use crate::{
-    LinkLayer, Profile,
+    LinkLayer,
     region::{Func, Piece, SlotPayload},
-    state::{Counters, QpFlags, QpRow},
-    transport,
+    state::{Counters, QpRow},
 };
 use hwspec::{
-    context::{QpState, ServiceType},
-    eqe::EventType,
-    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::ip_offset, pad},
+    context::ServiceType,
+    wire::{Headers, ICRC_SIZE, Icrc, eth::ip_offset, pad},
 };
 
-/// A packet that arrived.
-pub(crate) struct Packet<'p> {
-    pub headers: Headers<'p>,
-    /// Payload, pad excluded.
-    pub data: SlotPayload<'p>,
-    pub len: u32,
-    /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
-    pub padded: bool,
-}
-
 /// Takes the oldest frame of the ring, and gives it to the QP it is for.
-#[inline(always)]
-pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
+#[inline(never)]
+pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
     let Some((slot, payload)) = func.front() else { return };
     // Whole frames may be the net device's.
     if slot.is_sealed() && ethernet::arrive(func, step) {
@@ -41,20 +31,25 @@ pub(crate) fn take(func: &mut Func<'_>, step: &mut Step<'_>) {
     accept(func, step, slot.headers(), payload, slot.is_sealed());
 }
 
-/// Opens a frame, and gives it to the QP it is for.
-// The packet is not returned: one that is copied right after it was put together waits until its parts have been stored.
-#[inline(always)]
-pub(crate) fn accept(
+/// A frame that did not come through the ring: headers and the payload behind them.
+#[inline(never)]
+pub(crate) fn arrive_in_hand(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     headers: &[u8],
     payload: SlotPayload<'_>,
-    sealed: bool,
 ) {
+    accept(func, step, headers, payload, false);
+}
+
+/// Opens a frame, and gives it to the QP it is for.
+// The packet is not returned: one that is copied right after it was put together waits until its parts have been stored.
+#[inline(always)]
+fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) {
     func.count(Counters::RxPackets, 1);
     let routed = step.config.link_layer == LinkLayer::Infiniband;
     if routed || sealed {
-        return accept_seldom(func, step, (headers, payload, sealed), routed);
+        return accept_uncommon(func, step, (headers, payload, sealed), routed);
     }
     let len = match payload {
         SlotPayload::Bytes(body) => body.len(),
@@ -85,24 +80,24 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
     if qp >= GENERAL {
         return datagram::deliver(func, step, packet, qp);
     }
-    super::with(func, step, qp, |w| route(w, packet));
+    turn::with(func, step, qp, |w| route(w, packet));
 }
 
 /// [`accept`], of a frame that came whole, or on InfiniBand.
 #[inline(never)]
-fn accept_seldom(
+fn accept_uncommon(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     frame: (&[u8], SlotPayload<'_>, bool),
     routed: bool,
 ) {
-    if let Ok((qp, packet)) = open_seldom(func, step, frame, routed) {
+    if let Ok((qp, packet)) = open_uncommon(func, step, frame, routed) {
         deliver(func, step, qp, &packet);
     }
 }
 
 /// Opens a frame that came whole, or on InfiniBand, and says what it is for.
-fn open_seldom<'p>(
+fn open_uncommon<'p>(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     (headers, payload, sealed): (&'p [u8], SlotPayload<'p>, bool),
@@ -121,11 +116,6 @@ fn open_seldom<'p>(
     let qp = destination(func, &packet).ok_or(())?;
     Ok((qp, packet))
 }
-
-/// What [`destination`] says of a packet for the QPs of a multicast group.
-pub(crate) const GROUP: u32 = u32::MAX;
-/// What [`destination`] says of a packet for all QP1s of a function that has several.
-pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
 /// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).
 #[cold]
@@ -158,111 +148,11 @@ fn open_whole<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counter
     checked(headers, sum, data, icrc)
 }
 
-/// A packet that came with pad and ICRC.
-pub(super) fn checked<'p>(
-    headers: Headers<'p>,
-    mut sum: Icrc,
-    data: &'p [u8],
-    icrc: &[u8],
-) -> Result<Packet<'p>, Counters> {
-    sum.update(data);
-    if sum.finish() != icrc {
-        return Err(Counters::RxIcrcErrors);
-    }
-    let pad = usize::from(headers.bth().pad_count());
-    let whole = data.len() % 4 == 0 && pad <= data.len();
-    let data = &data[..data.len().saturating_sub(pad)];
-    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, padded: whole })
-}
-
-/// What is dropped in silence: packets for a QP of another transport or state, from an address the QP is not connected
-/// to, or of a foreign partition (IBTA 9.6.1).
-#[inline(always)]
-pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
-    let bth = packet.headers.bth();
-    let opcode = bth.opcode();
-    let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
-    // The upper three bits name the transport also of opcodes that mean nothing.
-    let transport = bth.opcode().transport() == service::transport(w.q.service);
-    if !state || !transport && opcode != BthOpcode::Cnp {
-        return dropped(w, Counters::RxDroppedQp);
-    }
-    if !w.is_from_peer(packet) {
-        return dropped(w, Counters::RxDroppedQp);
-    }
-    w.takes_partition(bth.pkey()) || dropped(w, Counters::RxDroppedPkey)
-}
-
-/// The packet is not looked at any further.
-#[cold]
-fn dropped(w: &mut Work<'_, '_, '_>, counter: Counters) -> bool {
-    w.count(counter);
-    false
-}
-
 /// Sends the packet to the responder or the requester, and what they owe on its way.
 #[inline(always)]
 fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if w.q.service != ServiceType::Rc.raw() {
         return service::arrive(w, packet);
     }
-    connected(w, packet);
-}
-
-/// [`route`] of a reliable connection.
-#[inline(always)]
-fn connected(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    if check(w, packet) {
-        sort(w, packet);
-    }
-    respond(w);
-}
-
-/// Sees to it that responses the QP owes are sent.
-#[inline(always)]
-fn respond(w: &mut Work<'_, '_, '_>) {
-    if responses::waiting(w) {
-        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
-        if w.step.more_in_hand || w.func.has_frame() {
-            w.ready = true;
-        } else {
-            w.execute = true;
-        }
-    }
-}
-
-/// A packet of a reliable connection that passed [`check`].
-pub(crate) fn checked_in(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    sort(w, packet);
-    respond(w);
-}
-
-/// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
-#[cold]
-fn established(w: &mut Work<'_, '_, '_>) {
-    w.q.set(QpFlags::COMM_EST, true);
-    let (uid, qpn) = (w.q.head.uid, w.qpn());
-    super::event::queue(w.func, uid, EventType::CommEst, qpn);
-}
-
-#[inline]
-fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    let opcode = packet.headers.bth().opcode();
-    if opcode == BthOpcode::Cnp {
-        return w.count(Counters::RpCnpHandled);
-    }
-    if packet.headers.is_ce_marked() {
-        cnp::notify(w);
-    }
-    if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
-        established(w);
-    }
-    if opcode.is_response() {
-        acks::answer(w, packet);
-    } else if opcode.is_known() || w.profile() == Profile::Cx5 {
-        transport::request(w, packet);
-    } else {
-        // A reserved opcode: neither executed nor answered.
-        w.count(Counters::RxDroppedQp);
-    }
+    reliable::arrive(w, packet);
 }

@@ -1,6 +1,6 @@
 //! Congestion notification (annex A17.9.3): a marked packet is answered to its sender, paced per QP.
 
-use super::{Payload, work::Work};
+use super::{step::Payload, work::Work};
 use crate::state::Counters;
 use hwspec::wire::{BthOpcode, Packet};
 

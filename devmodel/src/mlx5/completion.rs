@@ -1,7 +1,8 @@
 //! Completions: entries of completion queues, and the arming of their events (PRM: completion queues).
 
 use super::{
-    Step, event,
+    event,
+    step::Step,
     work::{Failure, Work},
 };
 use crate::{

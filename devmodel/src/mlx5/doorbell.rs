@@ -1,20 +1,17 @@
 //! Send doorbell: the record says how much was posted, the register only that it changed (PRM: doorbells).
 
-use super::{flush, work::Work};
+use super::{fetch, flush, work::Work};
 use crate::{
     pcie,
     state::{Counters, QpFlags},
 };
-use hwspec::{
-    context::QpState,
-    doorbell::{RECORD_SIZE, SND_DBR},
-};
+use hwspec::context::QpState;
 
 /// Takes the producer index and starts the requester, or flushes what was posted to a QP in error.
 pub(crate) fn ring(w: &mut Work<'_, '_, '_>, uar: u32) {
     // A doorbell counts only through the page the QP was given.
     let good = w.q.uar == uar && pcie::answers(w.func) && !w.q.has(QpFlags::NO_SQ);
-    if !good || refresh(w).is_none() {
+    if !good || fetch::refresh(w).is_none() {
         return w.count(Counters::BadDoorbells);
     }
     match w.state() {
@@ -24,12 +21,4 @@ pub(crate) fn ring(w: &mut Work<'_, '_, '_>, uar: u32) {
         // Posted before the QP was ready to send: the transition to RTS starts it.
         _ => {}
     }
-}
-
-/// Reads the send counter of the doorbell record.
-pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
-    let mut word = [0; RECORD_SIZE / 2];
-    w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
-    w.q.sq_pi = u32::from_be_bytes(word) as u16;
-    Some(())
 }

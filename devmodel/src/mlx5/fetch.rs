@@ -8,6 +8,7 @@ use crate::{translate, transport::LOG_MAX_MESSAGE};
 use hwspec::{
     context::ServiceType,
     cqe::CqeSyndrome,
+    doorbell::{RECORD_SIZE, SND_DBR},
     layout::Layout,
     wqe::{
         AtomicSeg, AvSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_BB_SHIFT, WQE_DS,
@@ -79,6 +80,14 @@ pub(crate) const fn blocks(ds: u8) -> u16 {
 /// A WQE that cannot be carried out.
 pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
     Failure::new(syndrome, BAD_WQE)
+}
+
+/// Reads the send counter of the doorbell record.
+pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
+    let mut word = [0; RECORD_SIZE / 2];
+    w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
+    w.q.sq_pi = u32::from_be_bytes(word) as u16;
+    Some(())
 }
 
 /// Reads basic block `index` into the front of the step's WQE buffer, `at` blocks from its start.

@@ -1,14 +1,20 @@
 //! The error state: everything posted completes, in order, with a flush error (IBTA 10.3.1.5).
 
 use super::{
-    completion, doorbell, event, fetch, receive,
+    completion, event, fetch, receive,
     work::{Failure, Work},
 };
 use crate::{
     state::QpFlags,
     transport::{Message, Status},
 };
-use hwspec::{context::QpState, cqe::CqeOpcode, eqe::EventType, layout::Layout, wqe::CtrlSeg};
+use hwspec::{
+    context::{QpState, ServiceType},
+    cqe::CqeOpcode,
+    eqe::EventType,
+    layout::Layout,
+    wqe::CtrlSeg,
+};
 
 const FLUSHED: Failure = Failure::of(Status::Flushed);
 /// Completions in one go.
@@ -49,7 +55,7 @@ fn last_wqe(w: &mut Work<'_, '_, '_>) {
 
 /// Completes up to `left` of the send requests posted.
 pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
-    if w.q.has(QpFlags::NO_SQ) || doorbell::refresh(w).is_none() {
+    if w.q.has(QpFlags::NO_SQ) || fetch::refresh(w).is_none() {
         return;
     }
     while w.q.sq_ci != w.q.sq_pi && *left > 0 {
@@ -67,6 +73,28 @@ pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
         *left -= 1;
     }
     w.q.sq_next = w.q.sq_ci;
+}
+
+/// A send request failed. The unreliable services stop sending only (IBTA 10.3.1.6), the others go to ERR.
+pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
+    let unreliable = w.q.service == ServiceType::Uc.raw() || w.q.is_datagram();
+    if !unreliable {
+        return enter_error(w);
+    }
+    w.q.state = QpState::SqErr.raw();
+    // What was sent counts as done; the command that starts sending again finds nothing in its way.
+    w.q.requester.forget();
+    w.q.requester.una_psn = w.q.requester.max_psn;
+    w.q.set(QpFlags::SQ_FAILED, false);
+    // What was to be waited for has ended.
+    w.q.set(QpFlags::DRAINING, false);
+    sends_of_stopped(w);
+}
+
+pub(crate) fn sends_of_stopped(w: &mut Work<'_, '_, '_>) {
+    let mut left = BATCH;
+    sends(w, &mut left);
+    w.ready |= left == 0;
 }
 
 /// Completes what is posted, a batch at a time.

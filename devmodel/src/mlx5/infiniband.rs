@@ -1,8 +1,8 @@
 //! Packets on InfiniBand: LRH and GRH instead of Ethernet, IP and UDP (IBTA 7.7, 8.3, 9.6.1).
 
 use super::{
-    Frame, Payload, Step,
-    arrive::{Packet as Arrived, checked},
+    received::{Packet as Arrived, checked},
+    step::{Frame, Payload, Step},
     work::Work,
 };
 use crate::{

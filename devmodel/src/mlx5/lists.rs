@@ -1,9 +1,11 @@
 //! Scatter and gather lists, and the payload that goes through them.
 
-use super::{Payload, Step};
+use super::{
+    Failure,
+    step::{Payload, Step},
+};
 use crate::{
-    host::{Abort, Rid, Source},
-    mlx5::work::Failure,
+    host::{Abort, Rid},
     region::{Func, Piece, SlotPayload, memic},
     translate::{self, Fault, RESERVED_LKEY, User, access},
 };
@@ -202,38 +204,3 @@ pub(crate) fn bytes(step: &mut Step<'_>, data: &SlotPayload<'_>, into: &mut [u8]
 pub(crate) const GATHER: u8 = access::LOCAL_READ;
 /// Access a scatter list needs.
 pub(crate) const SCATTER: u8 = access::LOCAL_WRITE;
-
-/// Whether `next` goes on where `last` ends, at both ends, so that one move does for two.
-#[inline]
-pub(crate) fn joins(last: &crate::host::Move, next: &crate::host::Move) -> bool {
-    let end = u64::from(last.len);
-    let source = match (last.src, next.src) {
-        (Source::Bus(a, at), Source::Bus(b, then)) => a == b && at.wrapping_add(end) == then,
-        (Source::Staged(at), Source::Staged(then)) => u64::from(at) + end == u64::from(then),
-        _ => false,
-    };
-    source
-        && last.dst_rid == next.dst_rid
-        && last.dst.wrapping_add(end) == next.dst
-        && last.len.checked_add(next.len).is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::Move;
-
-    #[test]
-    fn moves_join_only_where_both_ends_go_on() {
-        let one = Move { src: Source::Bus(Rid(1), 0x1000), dst_rid: Rid(2), dst: 0x9000, len: 0x100 };
-        let next = Move { src: Source::Bus(Rid(1), 0x1100), dst: 0x9100, ..one };
-        assert!(joins(&one, &next));
-        assert!(!joins(&one, &Move { dst: 0x9101, ..next }));
-        assert!(!joins(&one, &Move { dst_rid: Rid(3), ..next }));
-        assert!(!joins(&one, &Move { src: Source::Bus(Rid(2), 0x1100), ..next }));
-        assert!(!joins(&one, &Move { src: Source::Staged(0x1100), ..next }));
-        assert!(!joins(&one, &Move { len: u32::MAX, ..next }), "a length has 32 bits");
-        let staged = Move { src: Source::Staged(16), ..one };
-        assert!(joins(&staged, &Move { src: Source::Staged(0x110), ..next }));
-    }
-}

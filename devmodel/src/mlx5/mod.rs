@@ -14,18 +14,23 @@ mod doorbell;
 pub(crate) mod ethernet;
 pub(crate) mod event;
 mod fetch;
+mod flow;
 pub(crate) mod flush;
 mod infiniband;
 pub(crate) mod lists;
 mod packet;
 mod receive;
+mod received;
+mod reliable;
 mod requester;
 mod responder;
 mod responses;
 mod service;
 pub(crate) mod settle;
+mod srq;
 mod status;
 mod timers;
+mod turn;
 mod uc;
 mod umr;
 pub(crate) mod work;
@@ -34,127 +39,12 @@ mod xrc;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use arrive::Packet;
+pub(crate) use arrive::{arrive, arrive_in_hand};
 pub(crate) use datagram::special_qps;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
+pub(crate) use received::Packet;
 pub(crate) use status::{Failure, counter_of, counter_of_event, event_of};
 pub(crate) use step::CommandCompletion;
 pub use step::{Frame, Payload, Step};
-
-use crate::{
-    host::Party,
-    region::{Func, SlotPayload, TimerKind},
-    state::QpRow,
-};
-use hwspec::context::{QpState, ServiceType};
-use work::Work;
-
-/// A frame waits in the ring.
-#[inline(never)]
-pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
-    arrive::take(func, step);
-}
-
-/// A send doorbell, of a QP or of a send queue without one.
-#[inline(never)]
-pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
-    let qp = func.index::<QpRow>(qpn);
-    if qp.and_then(|qp| with(func, step, qp, |w| doorbell::ring(w, uar))).is_none() {
-        ethernet::ring(func, step, qpn, uar);
-    }
-}
-
-/// The QP's turn to send.
-#[inline(always)]
-pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
-    with(func, step, qp, |w| w.execute = true);
-}
-
-/// A timer of the QP ran out.
-#[inline(always)]
-pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: TimerKind) {
-    with(func, step, qp, |w| timers::expire(w, kind));
-}
-
-/// The QP is in error: completions are owed.
-#[inline(always)]
-pub(crate) fn flush_qp(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
-    with(func, step, qp, |w| {
-        if w.state() == QpState::Err {
-            flush::enter_error(w);
-        }
-    });
-}
-
-/// Runs [`Job::Arrive`] on a frame that did not come through the ring: headers and the payload behind them.
-#[inline(never)]
-pub(crate) fn arrive_in_hand(
-    func: &mut Func<'_>,
-    step: &mut Step<'_>,
-    headers: &[u8],
-    payload: SlotPayload<'_>,
-) {
-    arrive::accept(func, step, headers, payload, false);
-}
-
-/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that. `None` if there is no such QP.
-#[inline(always)]
-fn with(
-    func: &mut Func<'_>,
-    step: &mut Step<'_>,
-    qp: u32,
-    stage: impl FnOnce(&mut Work<'_, '_, '_>),
-) -> Option<()> {
-    Work::on(func, step, qp, |w| {
-        let party = Party(w.q.head.party);
-        // A target of XRC has no memory of its own, and may outlive whoever created it.
-        if !w.step.host.reaches(party) && !xrc::is_target(w) {
-            w.step.blocked = Some(party);
-            return;
-        }
-        stage(w);
-        if std::mem::take(&mut w.execute) {
-            execute(w);
-        }
-    })
-}
-
-/// The turn of a QP in error.
-#[cold]
-fn execute_in_error(w: &mut Work<'_, '_, '_>) {
-    match w.q.service == ServiceType::Xrc.raw() {
-        // The buffer under way is of the SRQ that was named, and goes back to its CQ.
-        true => xrc::run(w, flush::run),
-        false => flush::run(w),
-    }
-}
-
-/// The QP's turn to send: answers before requests.
-#[inline]
-fn execute(w: &mut Work<'_, '_, '_>) {
-    if w.state() == QpState::Err {
-        return execute_in_error(w);
-    }
-    let mut budget = w.room();
-    if budget == 0 {
-        // The peer must take what waits before more is sent.
-        w.ready = true;
-        w.step.yielded = true;
-        return;
-    }
-    match w.state() {
-        QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
-            if w.q.service != ServiceType::Rc.raw() {
-                return service::run(w, &mut budget);
-            }
-            if responses::waiting(w) {
-                responses::run(w, &mut budget);
-            }
-            if requester::waiting(w) {
-                requester::run(w, &mut budget);
-            }
-        }
-        _ => {}
-    }
-}
+pub(crate) use turn::{expire, flush_qp, ring, take_turn};

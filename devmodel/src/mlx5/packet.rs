@@ -1,13 +1,15 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
-use super::{Payload, arrive::Packet as Arrived, service, work::Work};
-use crate::state::{Counters, QpRow, RoceAddress};
+use super::{
+    flow::{FLOWS, Flow},
+    received::Packet as Arrived,
+    step::Payload,
+    work::Work,
+};
+use crate::state::{Counters, RoceAddress};
 use hwspec::{
     handle::Psn,
-    wire::{
-        Aeth, Bth, BthOpcode, Envelope, Head, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan,
-        ip::is_v4, pad,
-    },
+    wire::{Aeth, Bth, BthOpcode, ICRC_SIZE, Packet, Syndrome, bth::Transport, ip::is_v4, pad},
 };
 
 /// The one P_Key of the port: full member of the default partition.
@@ -23,55 +25,6 @@ const MIG_REQ: u32 = 1 << 22;
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
 const ECT0: u8 = 2;
 
-/// Flows of a runner whose heads are kept.
-pub(crate) const FLOWS: usize = 16;
-
-/// The bytes of our own address.
-type Source = [u8; size_of::<RoceAddress>()];
-
-/// How the packets of a queue pair begin, kept as long as all it was made of is the same.
-pub(crate) struct Flow {
-    path: [u8; QpRow::PATH],
-    source: Source,
-    mac: [u8; 6],
-    src_port: u16,
-    traffic_class: u8,
-    head: Head,
-}
-
-impl Flow {
-    #[inline(always)]
-    fn is(&self, q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, traffic_class: u8) -> bool {
-        let source: &Source = zerocopy::transmute_ref!(source);
-        self.path == *q.path()
-            && self.source == *source
-            && self.mac == mac
-            && self.src_port == src_port
-            && self.traffic_class == traffic_class
-    }
-
-    #[inline(never)]
-    fn new(q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, traffic_class: u8) -> Self {
-        let envelope = Envelope {
-            src_mac: if source.mac == [0; 6] { mac } else { source.mac },
-            dst_mac: q.dmac,
-            vlan: source.vlan().map(|vid| {
-                let mut tag = Vlan::zeroed();
-                tag.set().vid(vid);
-                tag
-            }),
-            addresses: IpPair::from_gids(source.gid, q.dgid),
-            traffic_class,
-            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
-            flow_label: q.flow_label,
-            identification: 0,
-            src_port,
-        };
-        let source: Source = zerocopy::transmute!(*source);
-        Self { path: *q.path(), source, mac, src_port, traffic_class, head: Head::new(&envelope) }
-    }
-}
-
 impl Work<'_, '_, '_> {
     /// A BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
     #[inline]
@@ -83,7 +36,7 @@ impl Work<'_, '_, '_> {
     #[inline(always)]
     pub(crate) fn bth_with(&self, opcode: BthOpcode, psn: u32, ack_req: bool, se: bool) -> Bth {
         let transport = match opcode.raw() >> 5 == Transport::Rc.raw() {
-            true => service::transport(self.q.service).raw() << 5,
+            true => self.q.transport().raw() << 5,
             false => 0,
         };
         let pkey = if self.is_infiniband() { self.port_pkey() } else { PKEY };

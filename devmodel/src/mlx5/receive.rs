@@ -1,16 +1,11 @@
 //! Receive WQEs, from the QP's own queue or from a shared one.
 
-use super::{event, lists::Domain, work::Work};
+use super::{lists::Domain, srq, work::Work};
 use crate::{
-    host::Iova,
-    state::{QpFlags, SrqRow},
+    state::QpFlags,
     translate::{self, User},
 };
-use hwspec::{
-    doorbell::RCV_DBR,
-    eqe::EventType,
-    wqe::{NextSeg, WQE_DS},
-};
+use hwspec::doorbell::RCV_DBR;
 
 /// Reads the receive counter of the doorbell record.
 #[inline(never)]
@@ -26,7 +21,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
 #[inline(always)]
 pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     if w.q.has(QpFlags::HAS_SRQ) {
-        return take_shared(w);
+        return srq::take(w);
     }
     if w.q.has(QpFlags::NO_RQ) {
         return None;
@@ -44,59 +39,17 @@ pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-#[inline(never)]
-fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
-    let srqn = w.q.srqn;
-    let mut srq = *w.func.get::<SrqRow>(srqn)?;
-    let posted = |counter: u32, consumed: u32| (counter as u16).wrapping_sub(consumed as u16);
-    let rid = w.func.rid();
-    if posted(srq.counter, srq.consumed) == 0 || srq.lwm != 0 {
-        let mut word = [0; 4];
-        w.step.host.read(rid, srq.dbr, &mut word).ok()?;
-        srq.counter = u32::from_be_bytes(word);
-    }
-    if posted(srq.counter, srq.consumed) == 0 {
-        return None;
-    }
-    let index = srq.next & ((1 << srq.log_size) - 1);
-    let at = translate::queue(w.func, &srq.memory, index << srq.log_stride)?;
-    let mut next = [0; NextSeg::SIZE];
-    w.step.host.read(rid, at, &mut next).ok()?;
-    srq.next = NextSeg::from_bytes(next).next_wqe_index().into();
-    srq.consumed = u32::from((srq.consumed as u16).wrapping_add(1));
-    // The limit event comes once per arming (IBTA 10.2.9.1).
-    let reached = srq.lwm != 0 && u32::from(posted(srq.counter, srq.consumed)) < srq.lwm;
-    if reached {
-        srq.lwm = 0;
-    }
-    let uid = srq.head.uid;
-    *w.func.get_mut::<SrqRow>(srqn)? = srq;
-    if reached {
-        event::queue(w.func, uid, EventType::SrqRqLimit, srqn);
-    }
-    Some(index as u16)
-}
-
 /// Makes room for WQEs of `len` bytes.
 #[inline(never)]
 fn fit(room: &mut Vec<u8>, len: usize) {
     room.resize(len, 0);
 }
 
-/// Where the scatter list of WQE `index` of a shared queue is, its bytes, and the protection domain.
-#[inline(never)]
-fn place_in_shared(w: &Work<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
-    let srq = *w.func.get::<SrqRow>(w.q.srqn)?;
-    let slot = u32::from(index) & ((1 << srq.log_size) - 1);
-    let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
-    Some((at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd))
-}
-
 /// Reads the scatter list of WQE `index` into the step's buffer and says whose keys it names.
 #[inline(always)]
 pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {
-        place_in_shared(w, index)?
+        srq::place(w, index)?
     } else {
         let slot = u32::from(index) & ((1 << w.q.log_rq) - 1);
         let at = translate::queue(w.func, &w.q.memory, slot << w.q.log_rq_stride)?;

@@ -4,10 +4,11 @@
 //! PSN not acknowledged and sends the same packets again; payload and operands are taken from the WQE again.
 
 use super::{
-    Payload,
     fetch::{self, Wqe},
-    lists::{self, Domain, ListFault},
-    settle, umr,
+    lists::{self, ListFault},
+    settle,
+    step::Payload,
+    umr,
     work::{Failure, Work},
 };
 use crate::{
@@ -187,7 +188,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
 #[inline(never)]
 fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    lists::check(w.func, domain(w), list, lists::GATHER).err().map(ListFault::failure)
+    lists::check(w.func, w.domain(), list, lists::GATHER).err().map(ListFault::failure)
 }
 
 /// A WQE that makes no sense becomes a request that has failed.
@@ -213,11 +214,6 @@ fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
         WqeOpcode::Umr => umr::carry_out(w, wqe),
         _ => Ok(()),
     }
-}
-
-#[inline(always)]
-pub(crate) fn domain(w: &Work<'_, '_, '_>) -> Domain {
-    Domain { user: w.user(), rlky: w.q.has(QpFlags::RESERVED_LKEY) }
 }
 
 /// Sends the packets of one request from where it stands.
@@ -316,7 +312,7 @@ fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Resu
     let [start, end] = wqe.data.map(usize::from);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[start..end];
-    let found = lists::resolve(w.func, domain(w), list, from, len, lists::GATHER, &mut pieces);
+    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
         // Nobody says when an unreliable packet has been taken; its buffer is the program's again at once.

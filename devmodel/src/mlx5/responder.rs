@@ -1,6 +1,6 @@
 //! What the transport's responder needs of the adapter: receive WQEs, memory behind keys, completions.
 
-use super::{arrive::Packet, completion, lists, receive, responses, step::Buffers, work::Work};
+use super::{completion, lists, receive, received::Packet, responses, step::Buffers, work::Work};
 use crate::{
     Profile,
     host::Iova,

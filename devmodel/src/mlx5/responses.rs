@@ -2,13 +2,12 @@
 //! (IBTA 9.7.5.1, 9.7.7).
 
 use super::{
-    Payload, completion, event, flush, lists, receive,
+    completion, counter_of, event, event_of, flush, lists, receive, srq,
+    step::Payload,
     work::{Failure, Work},
-    xrc,
 };
 use crate::{
     host::Abort,
-    mlx5::{counter_of, event_of},
     translate::{self, User, access},
     transport::{Message, ReadResource},
 };
@@ -144,7 +143,7 @@ fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> 
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = one.va.wrapping_add(from.into());
-    let pd = if one.xrc_srqn == 0 { w.q.pd } else { xrc::domain(w, one.xrc_srqn) };
+    let pd = if one.xrc_srqn == 0 { w.q.pd } else { srq::domain(w, one.xrc_srqn) };
     let user = User { pd, qpn: w.qpn() };
     let found = translate::pieces(w.func, user, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
     let rid = w.func.rid();

@@ -1,35 +1,19 @@
 //! Services other than RC: where their work goes. RC, the busiest, does not come here.
 
 use super::{
-    arrive::Packet,
     completion, datagram,
     fetch::{self, Wqe},
-    flush, requester, responses, settle, uc, umr,
+    flush,
+    received::Packet,
+    requester, responses, settle, uc, umr,
     work::{Failure, Work},
     xrc,
 };
-use crate::{
-    state::{QpFlags, SendRecord},
-    transport::Request,
-};
+use crate::{state::SendRecord, transport::Request};
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::CqeOpcode,
-    wire::bth::Transport,
 };
-
-/// The transport of a service's packets, as the upper three bits of their opcodes say (IBTA 9.2.1).
-#[inline]
-pub(crate) fn transport(service: u8) -> Transport {
-    if service == ServiceType::Rc.raw() {
-        return Transport::Rc;
-    }
-    match ServiceType::from_raw(service) {
-        ServiceType::Uc => Transport::Uc,
-        ServiceType::Xrc => Transport::Xrc,
-        _ => Transport::Ud,
-    }
-}
 
 /// The QP's turn to send.
 #[cold]
@@ -66,7 +50,7 @@ fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
     while w.q.sq_next != w.q.sq_pi {
         match w.state() {
             QpState::Rts => {}
-            QpState::SqErr => return flush_sends(w),
+            QpState::SqErr => return flush::sends_of_stopped(w),
             _ => return,
         }
         if *budget == 0 {
@@ -97,30 +81,8 @@ fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
             Err(failure) => {
                 let cqe = completion::error(w, CqeOpcode::ReqErr, failure, index, opcode);
                 completion::push(w, w.q.cqn_snd, cqe, true);
-                return stop(w);
+                return flush::stop(w);
             }
         }
     }
-}
-
-/// A send request failed. The unreliable services stop sending only (IBTA 10.3.1.6), the others go to ERR.
-pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
-    let unreliable = w.q.service == ServiceType::Uc.raw() || w.q.is_datagram();
-    if !unreliable {
-        return flush::enter_error(w);
-    }
-    w.q.state = QpState::SqErr.raw();
-    // What was sent counts as done; the command that starts sending again finds nothing in its way.
-    w.q.requester.forget();
-    w.q.requester.una_psn = w.q.requester.max_psn;
-    w.q.set(QpFlags::SQ_FAILED, false);
-    // What was to be waited for has ended.
-    w.q.set(QpFlags::DRAINING, false);
-    flush_sends(w);
-}
-
-fn flush_sends(w: &mut Work<'_, '_, '_>) {
-    let mut left = flush::BATCH;
-    flush::sends(w, &mut left);
-    w.ready |= left == 0;
 }

@@ -1,12 +1,11 @@
 //! Completions of the send queue, and what else the transport's requester needs of the adapter.
 
 use super::{
-    completion, event, flush, service,
+    completion, counter_of, event, flush,
     work::{Failure, Work},
 };
 use crate::{
     Profile,
-    mlx5::counter_of,
     state::{QpFlags, SendRecord},
     transport::{self, AckTimer, Event, Request, Requester, Requests, Status},
 };
@@ -71,7 +70,7 @@ impl Requests for Work<'_, '_, '_> {
         self.q.set(QpFlags::SQ_FAILED, true);
         let cqe = completion::error(self, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
         completion::push(self, self.q.cqn_snd, cqe, true);
-        service::stop(self);
+        flush::stop(self);
     }
     #[inline(always)]
     fn acknowledged(&mut self) {

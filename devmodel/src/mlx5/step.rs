@@ -1,8 +1,8 @@
 //! What a stage has in its hands: the host, the time, and where to put what comes out.
 
 use super::{
-    Job, lists,
-    packet::{FLOWS, Flow},
+    Job,
+    flow::{FLOWS, Flow},
 };
 use crate::{
     config::Config,
@@ -381,7 +381,7 @@ impl Step<'_> {
             return self.host.copy(&self.buffers.staged, &[one]);
         }
         if let Some(last) = self.buffers.moves.last_mut() {
-            if lists::joins(last, &one) {
+            if joins(last, &one) {
                 last.len += one.len;
                 return Ok(());
             }
@@ -401,5 +401,39 @@ impl Step<'_> {
         self.buffers.moves.clear();
         self.refused |= done.is_err();
         done.is_ok()
+    }
+}
+
+/// Whether `next` goes on where `last` ends, at both ends, so that one move does for two.
+#[inline]
+fn joins(last: &Move, next: &Move) -> bool {
+    let end = u64::from(last.len);
+    let source = match (last.src, next.src) {
+        (Source::Bus(a, at), Source::Bus(b, then)) => a == b && at.wrapping_add(end) == then,
+        (Source::Staged(at), Source::Staged(then)) => u64::from(at) + end == u64::from(then),
+        _ => false,
+    };
+    source
+        && last.dst_rid == next.dst_rid
+        && last.dst.wrapping_add(end) == next.dst
+        && last.len.checked_add(next.len).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_join_only_where_both_ends_go_on() {
+        let one = Move { src: Source::Bus(Rid(1), 0x1000), dst_rid: Rid(2), dst: 0x9000, len: 0x100 };
+        let next = Move { src: Source::Bus(Rid(1), 0x1100), dst: 0x9100, ..one };
+        assert!(joins(&one, &next));
+        assert!(!joins(&one, &Move { dst: 0x9101, ..next }));
+        assert!(!joins(&one, &Move { dst_rid: Rid(3), ..next }));
+        assert!(!joins(&one, &Move { src: Source::Bus(Rid(2), 0x1100), ..next }));
+        assert!(!joins(&one, &Move { src: Source::Staged(0x1100), ..next }));
+        assert!(!joins(&one, &Move { len: u32::MAX, ..next }), "a length has 32 bits");
+        let staged = Move { src: Source::Staged(16), ..one };
+        assert!(joins(&staged, &Move { src: Source::Staged(0x110), ..next }));
     }
 }

@@ -1,8 +1,9 @@
 //! Unreliable connection: RC's requests without answers (IBTA 9.8.2).
 
 use super::{
-    arrive::{self, Packet},
-    completion, requester, service,
+    completion, flush,
+    received::{Packet, check},
+    requester,
     work::{Failure, Work},
 };
 use crate::{
@@ -15,7 +16,7 @@ use hwspec::{context::QpState, cqe::CqeOpcode, handle::Psn};
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     loop {
         if w.state() == QpState::SqErr {
-            return service::stop(w);
+            return flush::stop(w);
         }
         requester::run(w, budget);
         if w.q.requester.is_acknowledged() || matches!(w.state(), QpState::Err | QpState::SqErr) {
@@ -30,7 +31,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 
 /// A packet for the QP. What is out of sequence ends the message under reception (IBTA 9.8.2.2.1).
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    if !arrive::check(w, packet) {
+    if !check(w, packet) {
         return;
     }
     let bth = packet.headers.bth();

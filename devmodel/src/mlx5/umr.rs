@@ -6,7 +6,6 @@
 use super::{
     fetch::{self, Wqe},
     lists::{self, ListFault},
-    requester,
     work::{Failure, Work},
 };
 use crate::{
@@ -266,7 +265,7 @@ fn words(
 fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
     let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let (domain, rid) = (requester::domain(w), w.func.rid());
+    let (domain, rid) = (w.domain(), w.func.rid());
     let found =
         lists::resolve(w.func, domain, seg.as_bytes(), 0, bytes.len() as u32, lists::GATHER, &mut pieces);
     let mut rest = bytes;

@@ -1,11 +1,10 @@
 //! A queue pair in the hands of a stage.
 
-use super::Step;
+use super::{counter_of_event, lists::Domain, step::Step};
 use crate::{
     Profile,
     host::Rid,
     identity,
-    mlx5::counter_of_event,
     region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
@@ -14,7 +13,7 @@ use crate::{
 use hwspec::context::QpState;
 use std::sync::atomic::Ordering::Acquire;
 
-pub(crate) use crate::mlx5::Failure;
+pub(crate) use super::Failure;
 
 /// A queue pair in the hands of a stage: its row where it lies, noted in the journal before the stage began.
 pub(crate) struct Work<'a, 'r, 'h> {
@@ -77,6 +76,12 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline]
     pub(crate) fn user(&self) -> User {
         User { pd: self.q.pd, qpn: self.qpn() }
+    }
+
+    /// Whose keys the lists of its work requests name.
+    #[inline(always)]
+    pub(crate) fn domain(&self) -> Domain {
+        Domain { user: self.user(), rlky: self.q.has(QpFlags::RESERVED_LKEY) }
     }
 
     #[inline]

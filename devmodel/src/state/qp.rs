@@ -2,7 +2,7 @@
 
 use super::{Head, WqMemory};
 use crate::transport::{Request, Requester, Responder};
-use hwspec::context::ServiceType;
+use hwspec::{context::ServiceType, wire::bth::Transport};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -182,6 +182,25 @@ impl QpRow {
     /// Whether its service sends whole messages in single packets to whom each of them names.
     pub fn is_datagram(&self) -> bool {
         matches!(ServiceType::from_raw(self.service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
+    }
+
+    /// The transport of its service's packets, as the upper three bits of their opcodes say (IBTA 9.2.1).
+    #[inline]
+    pub fn transport(&self) -> Transport {
+        if self.service == ServiceType::Rc.raw() {
+            return Transport::Rc;
+        }
+        match ServiceType::from_raw(self.service) {
+            ServiceType::Uc => Transport::Uc,
+            ServiceType::Xrc => Transport::Xrc,
+            _ => Transport::Ud,
+        }
+    }
+
+    /// Whether it is the target side of XRC.
+    #[cold]
+    pub fn is_xrc_target(&self) -> bool {
+        self.service == ServiceType::Xrc.raw() && self.has(QpFlags::NO_SQ)
     }
 
     /// The flags as such.

@@ -1,5 +1,6 @@
 //! Datagrams: UD queue pairs and the port's special ones, QP0 and QP1 (IBTA 9.8.3, 13.5.1).
 
+mod groups;
 mod multicast;
 mod receive;
 mod send;
@@ -26,6 +27,11 @@ fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
         _ => w.qpn(),
     }
 }
+
+/// What a packet is for instead of one QP: the QPs of a multicast group.
+pub(crate) const GROUP: u32 = u32::MAX;
+/// All QP1s of a function that has several.
+pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
 /// A message longer than a packet or a receive buffer.
 const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;

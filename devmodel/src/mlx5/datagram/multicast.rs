@@ -1,38 +1,26 @@
 //! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
 
-use super::{MULTICAST_QPN, special_qps};
+use super::{GENERAL, groups::members, special_qps};
 use crate::{
-    LinkLayer,
     host::Party,
     identity,
     mlx5::{
-        Frame, Payload, Step,
-        arrive::{GENERAL, Packet as Arrived},
-        bytes_of, with,
-        work::Work,
+        lists::bytes,
+        received::Packet,
+        step::{Frame, Payload, Step},
+        turn::with,
     },
     region::Func,
-    state::{Counters, GroupRow, QpFlags, QpRow},
+    state::{Counters, QpRow},
 };
 use hwspec::{
     handle::Qpn,
-    wire::{Bth, IpPair, Lrh, Packet, ip::gid_of_v4},
+    wire::{Bth, IpPair, Lrh, ip::gid_of_v4},
 };
-
-/// QPs of the group with this GID, in the order they joined.
-fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
-    if func.used::<GroupRow>() == 0 {
-        return Vec::new();
-    }
-    let rows = func.live::<GroupRow>();
-    rows.iter()
-        .filter_map(|i| func.row::<GroupRow>(*i).filter(|row| row.gid == gid).map(|row| row.qp))
-        .collect()
-}
 
 /// Gives a packet to all QPs of its group, or to all QP1s.
 #[cold]
-pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>, whom: u32) {
+pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, whom: u32) {
     let members = match whom {
         GENERAL => special_qps(func, 1),
         _ => group(func, packet),
@@ -53,7 +41,7 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived
 
 /// One of several QPs is of a program whose memory this runner cannot reach: the packet goes through the ring once more, for
 /// that QP alone, and waits there for that program.
-fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>, qp: u32) {
+fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u32) {
     let h = &packet.headers;
     let mut frame = Frame { header_len: h.head().len() as u16, headers: [0; 128], payload: Payload::Empty };
     let Some(headers) = frame.headers.get_mut(..h.head().len()) else { return };
@@ -70,31 +58,17 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>, qp: u
         None => headers[..6].copy_from_slice(&func.function().mac),
     }
     let mut data = vec![0; packet.len as usize];
-    if bytes_of(step, &packet.data, &mut data).is_ok() {
+    if bytes(step, &packet.data, &mut data).is_ok() {
         frame.payload = Payload::Staged(step.stage(&data), packet.len);
         step.send(frame);
     }
 }
 
 /// The members of the group a packet is for.
-fn group(func: &Func<'_>, packet: &Arrived<'_>) -> Vec<u32> {
+fn group(func: &Func<'_>, packet: &Packet<'_>) -> Vec<u32> {
     let gid = match packet.headers.addresses() {
         IpPair::V4 { dst, .. } => gid_of_v4(dst),
         IpPair::V6 { dst, .. } => dst,
     };
     members(func, gid)
-}
-
-/// A multicast also comes to members on the sending function: the wire does not bring it back, so the port does.
-#[cold]
-pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payload) {
-    debug_assert_eq!(w.q.remote_qpn, MULTICAST_QPN);
-    if w.q.has(QpFlags::BLOCK_MULTICAST_LOOPBACK) || members(w.func, w.q.dgid).is_empty() {
-        return;
-    }
-    match w.step.config.link_layer {
-        LinkLayer::Ethernet => w.q.dmac = w.func.function().mac,
-        LinkLayer::Infiniband => w.q.rlid = identity::lid(w.func.fid()),
-    }
-    w.send(packet, &payload);
 }

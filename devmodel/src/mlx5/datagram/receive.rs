@@ -5,10 +5,11 @@ use crate::{
     Profile,
     host::Abort,
     mlx5::{
-        arrive::Packet,
         completion, event, flush,
         lists::{self, Domain},
-        receive, settle,
+        receive,
+        received::Packet,
+        settle,
         work::{Failure, Work},
     },
     region::SlotPayload,

@@ -1,11 +1,10 @@
 //! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
 
-use super::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, multicast, source_qpn};
+use super::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, groups, source_qpn};
 use crate::mlx5::{
-    Payload,
     fetch::{self, Wqe},
     lists::{self, ListFault},
-    requester,
+    step::Payload,
     work::{Failure, Work},
 };
 use hwspec::{
@@ -47,7 +46,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
     if w.q.remote_qpn == MULTICAST_QPN {
-        multicast::loop_back(w, &packet, payload);
+        groups::loop_back(w, &packet, payload);
     }
     w.q.requester.psn = Psn::new(w.q.requester.psn).add(1).get();
     Ok(())
@@ -88,7 +87,7 @@ fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<Payload, Failure> {
     }
     let mut pieces = std::mem::take(&mut buffers.pieces);
     let list = &w.step.buffers.wqe[start..end];
-    let domain = requester::domain(w);
+    let domain = w.domain();
     let found = lists::check(w.func, domain, list, lists::GATHER)
         .and_then(|()| lists::resolve(w.func, domain, list, 0, wqe.length, lists::GATHER, &mut pieces));
     let rid = w.func.rid();

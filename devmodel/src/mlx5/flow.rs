@@ -1,0 +1,66 @@
+//! How the packets of a queue pair begin: what lies before the BTH is the same for all but lengths and checksum.
+
+use crate::state::{QpRow, RoceAddress};
+use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
+
+/// Flows of a runner whose heads are kept.
+pub(crate) const FLOWS: usize = 16;
+
+/// The bytes of our own address.
+type Source = [u8; size_of::<RoceAddress>()];
+
+/// How the packets of a queue pair begin, kept as long as all it was made of is the same.
+pub(crate) struct Flow {
+    path: [u8; QpRow::PATH],
+    source: Source,
+    mac: [u8; 6],
+    src_port: u16,
+    traffic_class: u8,
+    pub(super) head: Head,
+}
+
+impl Flow {
+    #[inline(always)]
+    pub(super) fn is(
+        &self,
+        q: &QpRow,
+        source: &RoceAddress,
+        mac: [u8; 6],
+        src_port: u16,
+        traffic_class: u8,
+    ) -> bool {
+        let source: &Source = zerocopy::transmute_ref!(source);
+        self.path == *q.path()
+            && self.source == *source
+            && self.mac == mac
+            && self.src_port == src_port
+            && self.traffic_class == traffic_class
+    }
+
+    #[inline(never)]
+    pub(super) fn new(
+        q: &QpRow,
+        source: &RoceAddress,
+        mac: [u8; 6],
+        src_port: u16,
+        traffic_class: u8,
+    ) -> Self {
+        let envelope = Envelope {
+            src_mac: if source.mac == [0; 6] { mac } else { source.mac },
+            dst_mac: q.dmac,
+            vlan: source.vlan().map(|vid| {
+                let mut tag = Vlan::zeroed();
+                tag.set().vid(vid);
+                tag
+            }),
+            addresses: IpPair::from_gids(source.gid, q.dgid),
+            traffic_class,
+            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
+            flow_label: q.flow_label,
+            identification: 0,
+            src_port,
+        };
+        let source: Source = zerocopy::transmute!(*source);
+        Self { path: *q.path(), source, mac, src_port, traffic_class, head: Head::new(&envelope) }
+    }
+}

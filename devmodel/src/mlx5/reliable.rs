@@ -1,0 +1,72 @@
+//! Packets of a reliable connection: requests go to the responder and answers to the requester, and what they owe on its way.
+
+use super::{
+    acks, cnp, event,
+    received::{Packet, check},
+    responses,
+    work::Work,
+};
+use crate::{
+    Profile,
+    state::{Counters, QpFlags},
+    transport,
+};
+use hwspec::{context::QpState, eqe::EventType, wire::BthOpcode};
+
+/// A packet for the QP.
+#[inline(always)]
+pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    if check(w, packet) {
+        sort(w, packet);
+    }
+    respond(w);
+}
+
+/// Sees to it that responses the QP owes are sent.
+#[inline(always)]
+fn respond(w: &mut Work<'_, '_, '_>) {
+    if responses::waiting(w) {
+        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
+        if w.step.more_in_hand || w.func.has_frame() {
+            w.ready = true;
+        } else {
+            w.execute = true;
+        }
+    }
+}
+
+/// A packet of a reliable connection that passed [`check`].
+pub(crate) fn checked_in(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    sort(w, packet);
+    respond(w);
+}
+
+/// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
+#[cold]
+fn established(w: &mut Work<'_, '_, '_>) {
+    w.q.set(QpFlags::COMM_EST, true);
+    let (uid, qpn) = (w.q.head.uid, w.qpn());
+    event::queue(w.func, uid, EventType::CommEst, qpn);
+}
+
+#[inline]
+fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    let opcode = packet.headers.bth().opcode();
+    if opcode == BthOpcode::Cnp {
+        return w.count(Counters::RpCnpHandled);
+    }
+    if packet.headers.is_ce_marked() {
+        cnp::notify(w);
+    }
+    if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
+        established(w);
+    }
+    if opcode.is_response() {
+        acks::answer(w, packet);
+    } else if opcode.is_known() || w.profile() == Profile::Cx5 {
+        transport::request(w, packet);
+    } else {
+        // A reserved opcode: neither executed nor answered.
+        w.count(Counters::RxDroppedQp);
+    }
+}

@@ -1,0 +1,101 @@
+//! A queue pair has something to do: a doorbell, a timer, its turn to send.
+
+use super::{doorbell, ethernet, flush, requester, responses, service, step::Step, timers, work::Work, xrc};
+use crate::{
+    host::Party,
+    region::{Func, TimerKind},
+    state::QpRow,
+};
+use hwspec::context::{QpState, ServiceType};
+
+/// A send doorbell, of a QP or of a send queue without one.
+#[inline(never)]
+pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
+    let qp = func.index::<QpRow>(qpn);
+    if qp.and_then(|qp| with(func, step, qp, |w| doorbell::ring(w, uar))).is_none() {
+        ethernet::ring(func, step, qpn, uar);
+    }
+}
+
+/// The QP's turn to send.
+#[inline(always)]
+pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
+    with(func, step, qp, |w| w.execute = true);
+}
+
+/// A timer of the QP ran out.
+#[inline(always)]
+pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: TimerKind) {
+    with(func, step, qp, |w| timers::expire(w, kind));
+}
+
+/// The QP is in error: completions are owed.
+#[inline(always)]
+pub(crate) fn flush_qp(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
+    with(func, step, qp, |w| {
+        if w.state() == QpState::Err {
+            flush::enter_error(w);
+        }
+    });
+}
+
+/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that. `None` if there is no such QP.
+#[inline(always)]
+pub(crate) fn with(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    qp: u32,
+    stage: impl FnOnce(&mut Work<'_, '_, '_>),
+) -> Option<()> {
+    Work::on(func, step, qp, |w| {
+        let party = Party(w.q.head.party);
+        // A target of XRC has no memory of its own, and may outlive whoever created it.
+        if !w.step.host.reaches(party) && !w.q.is_xrc_target() {
+            w.step.blocked = Some(party);
+            return;
+        }
+        stage(w);
+        if std::mem::take(&mut w.execute) {
+            execute(w);
+        }
+    })
+}
+
+/// The turn of a QP in error.
+#[cold]
+fn execute_in_error(w: &mut Work<'_, '_, '_>) {
+    match w.q.service == ServiceType::Xrc.raw() {
+        // The buffer under way is of the SRQ that was named, and goes back to its CQ.
+        true => xrc::run(w, flush::run),
+        false => flush::run(w),
+    }
+}
+
+/// The QP's turn to send: answers before requests.
+#[inline]
+fn execute(w: &mut Work<'_, '_, '_>) {
+    if w.state() == QpState::Err {
+        return execute_in_error(w);
+    }
+    let mut budget = w.room();
+    if budget == 0 {
+        // The peer must take what waits before more is sent.
+        w.ready = true;
+        w.step.yielded = true;
+        return;
+    }
+    match w.state() {
+        QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
+            if w.q.service != ServiceType::Rc.raw() {
+                return service::run(w, &mut budget);
+            }
+            if responses::waiting(w) {
+                responses::run(w, &mut budget);
+            }
+            if requester::waiting(w) {
+                requester::run(w, &mut budget);
+            }
+        }
+        _ => {}
+    }
+}
