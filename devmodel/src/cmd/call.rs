@@ -12,6 +12,9 @@ use hwspec::{
     layout::{Layout, prefix},
 };
 
+/// The uid of resources shared by all user contexts (Linux: MLX5_SHARED_RESOURCE_UID).
+pub(super) const SHARED_UID: u16 = 0xffff;
+
 pub(super) struct Call<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
     pub step: &'a mut Step<'h>,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::LinkLayer;
 use crate::region::{Func, Table};
-use crate::state::{GroupRow, ROCE_ADDRESSES};
+use crate::state::{FunctionRow, GroupRow, ROCE_ADDRESSES};
 use crate::transport::LOG_MAX_MESSAGE;
 use hwspec::{
     cmd::{CmdOut, adapter::*, uctx::INTERNAL_DEV_RES},
@@ -62,20 +62,9 @@ pub(super) const QUERY: &[u16] = &{
     all
 };
 
-/// Words of `FunctionRow::caps_set`: what `SET_HCA_CAP` chose, where 0 is the default.
-const SET_UAR_4K: usize = 0;
-const SET_LOG_MAX_QP: usize = 1;
-const SET_ATOMIC_ENDIANNESS: usize = 2;
-const SET_SOURCE_PORT: usize = 3;
-
 /// Whether operands and results of atomics are in the host's byte order (`atomic_req_8b_endianness_mode` 1).
 fn atomic_host_endian(func: &Func<'_>) -> bool {
-    func.function().caps_set[SET_ATOMIC_ENDIANNESS] != 0
-}
-
-/// Whether the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
-pub(super) fn source_port(func: &Func<'_>) -> bool {
-    func.function().caps_set[SET_SOURCE_PORT] != 0
+    func.function().caps_set[FunctionRow::SET_ATOMIC_ENDIANNESS] != 0
 }
 
 fn log_rows(func: &Func<'_>, table: Table) -> u8 {
@@ -84,7 +73,7 @@ fn log_rows(func: &Func<'_>, table: Table) -> u8 {
 
 fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
     let set = &func.function().caps_set;
-    let chosen_qp = set[SET_LOG_MAX_QP] as u8;
+    let chosen_qp = set[FunctionRow::SET_LOG_MAX_QP] as u8;
     let log_qp = log_rows(func, Table::Qp);
     let log_pd = log_rows(func, Table::Pd);
     let log_srq = log_rows(func, Table::Srq);
@@ -122,7 +111,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .log_pg_sz(12)
         .uar_sz(5)
         .log_bf_reg_size(9)
-        .uar_4k(!current || set[SET_UAR_4K] != 0)
+        .uar_4k(!current || set[FunctionRow::SET_UAR_4K] != 0)
         .compact_address_vector(true)
         .umr_extended_translation_offset(true)
         .umr_ptr_rlky(true)
@@ -172,7 +161,7 @@ fn atomic(func: &Func<'_>, current: bool) -> AtomicCaps {
 fn roce(func: &Func<'_>, current: bool) -> RoceCap {
     let mut c = RoceCap::zeroed();
     c.set()
-        .sw_r_roce_src_udp_port(!current || source_port(func))
+        .sw_r_roce_src_udp_port(!current || qp_context::source_port(func))
         .l3_type(L3_TYPES)
         .roce_version(ROCE_V2)
         .r_roce_dest_udp_port(ROCE_PORT)
@@ -230,8 +219,8 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         CapType::General => {
             let (want, max) = (HcaCap::read(&given), general(call.func, link, false));
             Syndrome::CapValue.unless((1..=max.log_max_qp()).contains(&want.log_max_qp()))?;
-            chosen[SET_LOG_MAX_QP] = want.log_max_qp().into();
-            chosen[SET_UAR_4K] = want.uar_4k().into();
+            chosen[FunctionRow::SET_LOG_MAX_QP] = want.log_max_qp().into();
+            chosen[FunctionRow::SET_UAR_4K] = want.uar_4k().into();
             let mut c = HcaCap::read(&allowed);
             c.set().log_max_qp(want.log_max_qp()).uar_4k(want.uar_4k());
             allowed = whole(c.as_bytes());
@@ -239,7 +228,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         CapType::Atomic => {
             let want = AtomicCaps::read(&given);
             Syndrome::CapValue.unless(want.atomic_req_8b_endianness_mode() <= 1)?;
-            chosen[SET_ATOMIC_ENDIANNESS] = want.atomic_req_8b_endianness_mode().into();
+            chosen[FunctionRow::SET_ATOMIC_ENDIANNESS] = want.atomic_req_8b_endianness_mode().into();
             let mut c = AtomicCaps::read(&allowed);
             c.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
             allowed = whole(c.as_bytes());
@@ -252,7 +241,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         }
         CapType::Roce => {
             let want = RoceCap::read(&given);
-            chosen[SET_SOURCE_PORT] = want.sw_r_roce_src_udp_port().into();
+            chosen[FunctionRow::SET_SOURCE_PORT] = want.sw_r_roce_src_udp_port().into();
             let mut c = RoceCap::read(&allowed);
             c.set().sw_r_roce_src_udp_port(want.sw_r_roce_src_udp_port());
             allowed = whole(c.as_bytes());
@@ -262,12 +251,4 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::CapValue.unless(given == allowed)?;
     *call.func.function_mut(|f| &mut f.caps_set) = chosen;
     call.answer(&SetHcaCapOut::zeroed())
-}
-
-/// QPs the driver may have.
-pub(super) fn max_qps(func: &Func<'_>) -> u32 {
-    match func.function().caps_set[SET_LOG_MAX_QP] {
-        0 => func.rows(Table::Qp),
-        chosen => 1 << chosen,
-    }
 }

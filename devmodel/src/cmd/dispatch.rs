@@ -1,7 +1,7 @@
 //! Whether a command is allowed, by its line in the table.
 
 use super::{
-    call::Call,
+    call::{Call, SHARED_UID},
     refusal::{Done, Refused, Syndrome},
     table::{self, Sender},
 };
@@ -11,9 +11,6 @@ use crate::{
     state::{EqRow, UctxRow},
 };
 use hwspec::eqe::{CmdEvent, Eqe, EventType};
-
-/// The uid of resources shared by all user contexts (Linux: MLX5_SHARED_RESOURCE_UID).
-pub(super) const SHARED_UID: u16 = 0xffff;
 
 /// Carries out the command in `call`. What has no line is refused, and so is what its line does not grant.
 pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {

@@ -1,8 +1,7 @@
 //! Flow tables and the groups in them (PRM: flow tables). Entries are in [`flow_entry`](super::flow_entry).
 
 use super::{
-    call::{Call, let_go},
-    dispatch::SHARED_UID,
+    call::{Call, SHARED_UID, let_go},
     refusal::{Done, Syndrome},
 };
 use crate::{

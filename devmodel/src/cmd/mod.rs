@@ -44,4 +44,3 @@ pub(crate) use queue::{complete_held, doorbell};
 pub use refusal::Syndrome;
 pub use table::{COMMANDS, Command, Sender};
 pub(crate) use uctx::end_objects;
-pub(crate) use vport::{port_event, set_link};

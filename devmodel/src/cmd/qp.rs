@@ -2,7 +2,6 @@
 
 use super::{
     call::{Call, let_go},
-    caps,
     memory::{self, Layout as Memory},
     qp_context,
     refusal::{Done, Syndrome},
@@ -10,13 +9,12 @@ use super::{
     srq_context::Kind,
 };
 use crate::{
-    region::Func,
-    state::{CqRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
+    region::{Func, Table},
+    state::{CqRow, FunctionRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
 };
 use hwspec::{
     cmd::{qp::*, uctx::INTERNAL_DEV_RES},
     context::{QpState, ServiceType},
-    layout::Bits,
     wqe::WQE_BB,
 };
 
@@ -108,7 +106,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         false => memory::map(call, CreateQpIn::SIZE, layout)?,
     };
 
-    Syndrome::TableFull.unless(call.func.used::<QpRow>() < caps::max_qps(call.func))?;
+    Syndrome::TableFull.unless(call.func.used::<QpRow>() < max_qps(call.func))?;
     // QP0 and QP1 are not given out.
     let index = call.alloc::<QpRow>(2)?;
     pd.iter().for_each(|pd| call.hold::<PdRow>(*pd));
@@ -240,7 +238,10 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     func.free::<QpRow>(index);
 }
 
-/// The raw state of a context, as a row keeps it.
-pub(super) fn state_of(row: &QpRow) -> QpState {
-    QpState::from_bits(row.state.into())
+/// QPs the driver may have.
+fn max_qps(func: &Func<'_>) -> u32 {
+    match func.function().caps_set[FunctionRow::SET_LOG_MAX_QP] {
+        0 => func.rows(Table::Qp),
+        chosen => 1 << chosen,
+    }
 }

@@ -2,13 +2,13 @@
 
 use super::{
     call::Call,
-    caps, memory,
+    memory,
     refusal::{Done, Syndrome},
 };
 use crate::{
     LinkLayer,
     region::Func,
-    state::{PKEYS, QpFlags, QpRow},
+    state::{FunctionRow, PKEYS, QpFlags, QpRow},
     transport::{LOG_MAX_MESSAGE, Rights},
 };
 use hwspec::{
@@ -125,7 +125,7 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     row.grh = 1;
     row.dgid = path.rgid_rip();
     row.dmac = prefix(&path.as_bytes()[0x26..]);
-    let asked = if caps::source_port(func) { path.udp_sport() } else { 0 };
+    let asked = if source_port(func) { path.udp_sport() } else { 0 };
     row.udp_sport = asked;
     Ok(())
 }
@@ -219,7 +219,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
     let (page_offset, log_page_size) = memory::shown(&row.memory);
     let mut c = QpContext::zeroed();
     c.set()
-        .state(if has(QpFlags::DRAINING) { QpState::SqDraining } else { super::qp::state_of(row) })
+        .state(if has(QpFlags::DRAINING) { QpState::SqDraining } else { state_of(row) })
         .st(Bits::from_bits(row.service.into()))
         .pm_state(PathMigState::Migrated)
         .pd(row.pd & 0xff_ffff)
@@ -265,4 +265,14 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .hw_rq_counter(row.rq_ci.into())
         .sw_rq_counter(row.rq_pi.into());
     c
+}
+
+/// Whether the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
+pub(super) fn source_port(func: &Func<'_>) -> bool {
+    func.function().caps_set[FunctionRow::SET_SOURCE_PORT] != 0
+}
+
+/// The raw state of a context, as a row keeps it.
+pub(super) fn state_of(row: &QpRow) -> QpState {
+    QpState::from_bits(row.state.into())
 }

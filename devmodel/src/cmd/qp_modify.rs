@@ -84,7 +84,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     let input: Rst2initQpIn = call.input()?;
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
     let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
-    Syndrome::QpState.unless(qp::state_of(&row) == transition.from)?;
+    Syndrome::QpState.unless(qp_context::state_of(&row) == transition.from)?;
     if op == Opcode::Sqd2sqdQp {
         // IBTA 10.3.1.6: not before the queue has drained.
         Syndrome::QpState.unless(!row.has(QpFlags::DRAINING))?;

@@ -8,7 +8,6 @@ use super::{
 use crate::{
     host::{Host, Iova, Rid},
     mlx5::{CommandCompletion, Step},
-    pcie,
     region::{Effect, Func},
     state::Counters,
 };
@@ -33,7 +32,7 @@ const WRITTEN: usize = 0x20;
 
 /// Works on the command queue slots whose doorbell bits are set.
 pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
-    if !pcie::may_dma(func) || func.function().cmdq == 0 {
+    if !func.function().may_dma() || func.function().cmdq == 0 {
         return;
     }
     let (mut input, mut output) = (Vec::new(), Vec::new());
@@ -88,7 +87,7 @@ pub(crate) fn complete(func: &mut Func<'_>, completion: &CommandCompletion) {
 
 /// [`complete`], unless the function was reset meanwhile or may not reach memory any more: nothing is written then.
 pub(crate) fn complete_held(func: &mut Func<'_>, completion: &CommandCompletion) {
-    if func.function().resets == completion.resets && pcie::may_dma(func) {
+    if func.function().resets == completion.resets && func.function().may_dma() {
         complete(func, completion);
     }
 }

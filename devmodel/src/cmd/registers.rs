@@ -8,7 +8,7 @@ use super::{
     refusal::{Done, Syndrome},
     registers_infiniband, vport,
 };
-use crate::LinkLayer;
+use crate::{LinkLayer, mlx5::port};
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
     context::port::Pfcc,
@@ -80,8 +80,8 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
                 Syndrome::VportState.unless(state == UP || state == DOWN)?;
                 match state == UP && call.func.function().vport_state != 0 {
                     // A port that is told to come up says when it is, even if it was.
-                    true => vport::port_event(call.func, PortChange::Active),
-                    false => vport::set_link(call.func, state == UP),
+                    true => port::port_event(call.func, PortChange::Active),
+                    false => port::set_link(call.func, state == UP),
                 }
             }
             read(call, id, &mut register);

@@ -9,8 +9,7 @@ use super::{
 use crate::{
     Adapter,
     host::{Host, Party},
-    pcie,
-    region::{Func, FunctionSet, Patience, Row},
+    region::{Func, FunctionSet, Patience, Row, purge_frames},
     state::{
         CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MemicRow,
         MkeyRow, PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
@@ -118,7 +117,7 @@ impl Adapter {
             uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
             drop(func);
             // Also if they ended before, when this was not finished.
-            locked |= pcie::purge_frames(self, host, fid, Patience::UntilStopped)? | 1 << fid;
+            locked |= purge_frames(self.region(), host, fid, Patience::UntilStopped)? | 1 << fid;
             ended += uids.len();
         }
         Some((ended, locked))

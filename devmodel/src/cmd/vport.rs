@@ -5,16 +5,10 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    mlx5::event,
-    region::Func,
-    state::{EqRow, ROCE_ADDRESSES, RoceAddress},
+    mlx5::port::set_link,
+    state::{ROCE_ADDRESSES, RoceAddress},
 };
-use hwspec::{
-    cmd::vport::*,
-    context::vport::RoceAddr,
-    eqe::{Eqe, EventType, PortChange, PortEvent},
-    layout::prefix,
-};
+use hwspec::{cmd::vport::*, context::vport::RoceAddr, layout::prefix};
 
 /// Largest MTU of the port: bytes of a frame, its check sequence included.
 pub(super) const MAX_MTU: u16 = 9216;
@@ -58,29 +52,6 @@ pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
     *call.func.function_mut(|f| &mut f.vport_admin_state) = admin.into();
     set_link(call.func, admin != 0);
     call.answer(&ModifyVportStateOut::zeroed())
-}
-
-/// The link goes up or down; every event queue that wants port events hears of a change.
-pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
-    if func.function().vport_state == u32::from(up) {
-        return;
-    }
-    *func.function_mut(|f| &mut f.vport_state) = up.into();
-    port_event(func, if up { PortChange::Active } else { PortChange::Down });
-}
-
-/// Tells every event queue that wants port events of a change.
-pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
-    let bit = 1u64 << EventType::PortChange.raw();
-    for eqn in func.live::<EqRow>() {
-        if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
-            let mut data = PortEvent::zeroed();
-            data.set().port_num(1);
-            let mut eqe = Eqe::new(EventType::PortChange, data);
-            eqe.set().event_sub_type(change.raw());
-            event::push(func, eqn, eqe);
-        }
-    }
 }
 
 pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {

@@ -1,41 +1,20 @@
 //! From the outbox of a step to the functions its frames go to: from hand to hand, through receive rings, or over a wire
 //! that is watched.
 
-use super::runner::{Runner, Traced, trace};
+use super::{
+    runner::{Runner, Traced, trace},
+    switch::Destination,
+};
 use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
-    laboratory::{Site, step},
     mlx5::{Frame, Payload, step::Outbox},
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
-    wire::Destination,
+    wire::Verdict,
 };
 use hwspec::wire::{Headers, eth::ip_offset, icrc::Icrc, lrh::vcrc};
 use std::sync::atomic::{Ordering::SeqCst, fence};
-
-/// What becomes of a frame on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It arrives.
-    Deliver,
-    /// It is lost.
-    Drop,
-    /// It arrives twice.
-    Duplicate,
-}
-
-/// A wire that is watched, or leads out of the region. Frames are whole: Ethernet to ICRC.
-pub trait Link: Send {
-    /// Asked for every frame that enters the wire; may alter it, keep a copy, or release others kept back by pushing
-    /// them to `more`.
-    fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict;
-    /// A frame whose destination is no function of this adapter, or not only. True: it is taken care of; else it goes to
-    /// the uplink.
-    fn leave(&mut self, frame: &[u8]) -> bool {
-        let _ = frame;
-        false
-    }
-}
+use sync::laboratory::{Site, step};
 
 /// Frames that go from one function to the next without the ring, because one runner works on both: the receiver was
 /// locked before the sender was let go, so nobody can come in between.

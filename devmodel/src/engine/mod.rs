@@ -6,9 +6,10 @@ pub(crate) mod rig;
 mod runner;
 mod sched;
 pub mod sim;
+mod switch;
 mod timed;
 mod timing;
 
-pub use delivery::{Link, Verdict};
+pub use crate::wire::{Link, Verdict};
 pub use runner::{Runner, Trace, TraceEvent, Traced};
 pub use sched::Ps;

@@ -5,15 +5,15 @@
 //! waits for one function's lock while it holds another's.
 
 use super::{
-    delivery::{Hand, Link, payload_of},
+    delivery::{Hand, payload_of},
     dispatch::dispatch,
 };
 use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
     mlx5::{Job, Step, arrive_in_hand, step::Buffers},
-    pcie,
-    region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing},
+    region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing, purge_frames},
+    wire::Link,
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -110,7 +110,7 @@ impl Runner {
     #[cold]
     fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
         // Endless patience does not run out.
-        let locked = pcie::purge_frames(adapter, host, fid, Patience::Endless).unwrap_or_default();
+        let locked = purge_frames(adapter.region(), host, fid, Patience::Endless).unwrap_or_default();
         let mut func = Func::lock(adapter.region(), fid, host);
         self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
         func.commit(host);
@@ -392,7 +392,7 @@ fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch
     hand.next += 1;
     step.begin();
     step.more_in_hand = hand.next < hand.frames.len();
-    if pcie::may_dma(func) || has_agents(step.config) {
+    if func.function().may_dma() || has_agents(step.config) {
         trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
         let headers = &frame.headers[..frame.header_len as usize];
         let payload = payload_of(frame, hand.from, &hand.staged);
@@ -477,7 +477,7 @@ fn has_agents(config: &Config) -> bool {
 /// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
 #[inline]
 fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
-    if !pcie::may_dma(func) {
+    if !func.function().may_dma() {
         return next_without_dma(func, config);
     }
     if func.has_frame() {

@@ -1,16 +1,13 @@
 //! Send doorbell: the record says how much was posted, the register only that it changed (PRM: doorbells).
 
 use super::{fetch, flush, work::Work};
-use crate::{
-    pcie,
-    state::{Counters, QpFlags},
-};
+use crate::state::{Counters, QpFlags};
 use hwspec::context::QpState;
 
 /// Takes the producer index and starts the requester, or flushes what was posted to a QP in error.
 pub(crate) fn ring(w: &mut Work<'_, '_, '_>, uar: u32) {
     // A doorbell counts only through the page the QP was given.
-    let good = w.q.uar == uar && pcie::answers(w.func) && !w.q.has(QpFlags::NO_SQ);
+    let good = w.q.uar == uar && w.func.function().rings() && !w.q.has(QpFlags::NO_SQ);
     if !good || fetch::refresh(w).is_none() {
         return w.count(Counters::BadDoorbells);
     }

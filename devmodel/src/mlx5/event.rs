@@ -1,8 +1,8 @@
 //! Events: entries of event queues and the interrupts behind them (PRM: event queues).
 
+use super::interrupt;
 use crate::{
     host::Iova,
-    pcie,
     region::{Effect, Func, Table},
     state::EqRow,
     translate,
@@ -50,7 +50,7 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     row.pi = pi.wrapping_add(1);
     row.armed = 0;
     if armed != 0 {
-        pcie::raise(func, vector);
+        interrupt::raise(func, vector);
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, ar
     let vector = row.vector;
     row.armed = u32::from(behind == 0);
     if behind != 0 {
-        pcie::raise(func, vector);
+        interrupt::raise(func, vector);
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    LinkLayer, identity, pcie,
+    LinkLayer, identity,
     region::{Func, Piece, SlotPayload},
     state::{Counters, IbPort},
     subnet,
@@ -147,7 +147,7 @@ pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<
         func.count(Counters::RxMalformed, 1);
         return false;
     }
-    if subnet::arrive(func, step, packet) || func.function().vport_state == 0 || !pcie::may_dma(func) {
+    if subnet::arrive(func, step, packet) || func.function().vport_state == 0 || !func.function().may_dma() {
         return false;
     }
     if is_multicast(lrh.dlid()) {

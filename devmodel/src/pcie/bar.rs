@@ -1,12 +1,12 @@
 //! BAR0: initialization segment, MSI-X table and pending bits, UAR pages.
 
-use super::{answers, bar_answers, init_segment, msix};
+use super::init_segment;
 use crate::{
     Adapter,
     engine::Runner,
     host::Host,
     identity::BAR0_SIZE,
-    mlx5::Job,
+    mlx5::{Job, interrupt},
     region::{Func, Memic, memic},
     state::Counters,
 };
@@ -53,14 +53,14 @@ impl Adapter {
             return u32::MAX;
         }
         let func = Func::lock(self.region(), fid, host);
-        if !bar_answers(&func) {
+        if !func.function().bar_answers() {
             return u32::MAX;
         }
         match place(offset) {
             Place::InitSegment(at) => init_segment::read(&func, now, at),
             // PCI's structures are little-endian.
-            Place::MsixTable(at) => msix::read_table(&func, at).swap_bytes(),
-            Place::MsixPending(at) => msix::read_pending(&func, at).swap_bytes(),
+            Place::MsixTable(at) => interrupt::read_table(&func, at).swap_bytes(),
+            Place::MsixPending(at) => interrupt::read_pending(&func, at).swap_bytes(),
             Place::Memic(at) => {
                 let mut word = [0; 4];
                 let read = Memic::of(self.region(), fid).read(at, &mut word);
@@ -90,10 +90,10 @@ impl Adapter {
             }
             other => {
                 let mut func = Func::lock(self.region(), fid, host);
-                if bar_answers(&func) {
+                if func.function().bar_answers() {
                     match other {
                         Place::InitSegment(at) => init_segment::write(&mut func, at, value),
-                        Place::MsixTable(at) => msix::write_table(&mut func, at, value.swap_bytes()),
+                        Place::MsixTable(at) => interrupt::write_table(&mut func, at, value.swap_bytes()),
                         Place::Memic(at) => {
                             let _ = Memic::of(self.region(), fid).write(at, &value.to_be_bytes());
                         }
@@ -174,7 +174,7 @@ impl Adapter {
     #[inline(never)]
     fn submit_if(&self, runner: &mut Runner, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
         let mut func = Func::lock(self.region(), fid, host);
-        let admitted = answers(&func);
+        let admitted = func.function().rings();
         if !admitted {
             func.function_mut(|f| &mut f.counters)[Counters::BadDoorbells as usize] += 1;
             func.commit(host);

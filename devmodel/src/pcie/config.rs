@@ -1,11 +1,16 @@
 //! Configuration space: what is read, and which bits can be written.
 
-use super::{BUS_MASTER, MEMORY_SPACE, sriov};
-use crate::{Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, region::Func};
-use hwspec::pcie::{
-    ARI_CAP, AriCap, BAR_MEM64_PREFETCH, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap,
-    MSIX_CAP, MsixCap, PF_DEVICE_ID, SRIOV_CAP, SriovCap, VENDOR_CAP, VF_DEVICE_ID, VendorCap, bus_order,
+use super::{config_space::set_dword, sriov};
+use crate::{
+    Adapter,
+    engine::Runner,
+    host::Host,
+    identity::BAR0_SIZE,
+    mlx5::interrupt::{self, MSIX_CONTROL},
+    region::Func,
+    state::FunctionRow,
 };
+use hwspec::pcie::{BAR_MEM64_PREFETCH, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, VENDOR_CAP};
 
 /// Command register: memory space, bus master, parity, SERR, INTx disable.
 const COMMAND_MASK: u32 = 0x0546;
@@ -21,32 +26,9 @@ const INITIATE_FLR: u32 = 1 << 15;
 const VENDOR_SPACE: usize = VENDOR_CAP + 0x04;
 const VENDOR_COUNTER: usize = VENDOR_CAP + 0x08;
 const VENDOR_SEMAPHORE: usize = VENDOR_CAP + 0x0c;
-/// Message control of the MSI-X capability.
-pub(super) const MSIX_CONTROL: usize = MSIX_CAP;
 /// The value of a configuration read that nobody answers, `width` bytes.
 fn no_answer(width: usize) -> u32 {
     u32::MAX >> (8 * (4 - width.clamp(1, 4)))
-}
-
-/// Configuration space after reset of a function.
-pub(super) fn defaults(fid: u8, total_vfs: u16) -> [u8; EXTENDED_CONFIG_SIZE] {
-    let mut space = [0; EXTENDED_CONFIG_SIZE];
-    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
-    let is_pf = fid == 0;
-    let mut header = ConfigHeader::new(if is_pf { PF_DEVICE_ID } else { VF_DEVICE_ID });
-    header.set().subsystem_id(0x0008);
-    put(0, &bus_order(header.as_bytes()));
-    put(EXPRESS_CAP, &bus_order(ExpressCap::new(MSIX_CAP as u8).as_bytes()));
-    put(MSIX_CAP, &bus_order(MsixCap::new(if is_pf { VENDOR_CAP as u8 } else { 0 }).as_bytes()));
-    if is_pf {
-        put(VENDOR_CAP, &bus_order(VendorCap::new(0).as_bytes()));
-    }
-    let has_vfs = is_pf && total_vfs > 0;
-    put(ARI_CAP, &bus_order(AriCap::new(if has_vfs { SRIOV_CAP as u16 } else { 0 }).as_bytes()));
-    if has_vfs {
-        put(SRIOV_CAP, &bus_order(SriovCap::new(total_vfs).as_bytes()));
-    }
-    space
 }
 
 /// Bits of the dword at `at` (a multiple of 4) that software can write.
@@ -70,14 +52,6 @@ fn writable(fid: u8, has_sriov: bool, vfs_enabled: bool, at: usize) -> u32 {
     }
 }
 
-pub(super) fn dword(func: &Func<'_>, at: usize) -> u32 {
-    u32::from_le_bytes(hwspec::layout::prefix(&func.function().config[at..]))
-}
-
-pub(super) fn set_dword(func: &mut Func<'_>, at: usize, value: u32) {
-    func.function_mut(|f| &mut f.config)[at..at + 4].copy_from_slice(&value.to_le_bytes());
-}
-
 impl Adapter {
     /// Reads `width` (1, 2 or 4) bytes of configuration space at `offset`, little-endian as on the bus. A function
     /// that is not there answers with ones; an access across a dword is cut off at it.
@@ -87,11 +61,11 @@ impl Adapter {
         }
         let mut func = Func::lock(self.region(), fid, host);
         if fid == 0 && offset & !3 == VENDOR_COUNTER {
-            let count = dword(&func, VENDOR_COUNTER).wrapping_add(1).max(1);
+            let count = func.function().config_dword(VENDOR_COUNTER).wrapping_add(1).max(1);
             set_dword(&mut func, VENDOR_COUNTER, count);
             func.commit(host);
         }
-        dword(&func, offset & !3) >> (8 * (offset & 3)) & no_answer(width)
+        func.function().config_dword(offset & !3) >> (8 * (offset & 3)) & no_answer(width)
     }
 
     /// Writes `width` (1, 2 or 4) bytes of configuration space at `offset`. Read-only bits keep their value. May reset
@@ -116,7 +90,7 @@ impl Adapter {
         let value = value << shift;
         let mut func = Func::lock(self.region(), fid, host);
         let has_sriov = self.region().functions() > 1;
-        let before = dword(&func, at);
+        let before = func.function().config_dword(at);
         let enabled = has_sriov && fid == 0 && sriov::enabled(&func);
         let mask = writable(fid, has_sriov, enabled, at) & lanes;
         let mut after = before & !mask | value & mask;
@@ -129,8 +103,10 @@ impl Adapter {
         }
         let locked = match at {
             COMMAND => {
-                let kept = func.function().pci_command & !(MEMORY_SPACE | BUS_MASTER);
-                *func.function_mut(|f| &mut f.pci_command) = kept | after & (MEMORY_SPACE | BUS_MASTER);
+                let kept =
+                    func.function().pci_command & !(FunctionRow::MEMORY_SPACE | FunctionRow::BUS_MASTER);
+                *func.function_mut(|f| &mut f.pci_command) =
+                    kept | after & (FunctionRow::MEMORY_SPACE | FunctionRow::BUS_MASTER);
                 func.commit(host);
                 drop(func);
                 0
@@ -141,7 +117,7 @@ impl Adapter {
                 self.reset(host, fid)
             }
             MSIX_CONTROL => {
-                super::msix::control_changed(&mut func);
+                interrupt::control_changed(&mut func);
                 func.commit(host);
                 drop(func);
                 0
@@ -159,6 +135,7 @@ impl Adapter {
     /// Base address of BAR0 as programmed.
     pub fn bar0_address(&self, host: &mut dyn Host, fid: u8) -> u64 {
         let func = Func::lock(self.region(), fid, host);
-        u64::from(dword(&func, BAR0 + 4)) << 32 | u64::from(dword(&func, BAR0) & !BAR_MEM64_PREFETCH)
+        u64::from(func.function().config_dword(BAR0 + 4)) << 32
+            | u64::from(func.function().config_dword(BAR0) & !BAR_MEM64_PREFETCH)
     }
 }

@@ -1,11 +1,11 @@
 //! Resets: a function without objects, pages and programmed registers (PCI Express Base 5.0, 6.6.2).
 
-use super::config;
+use super::config_space;
 use crate::{
     Adapter, Config, LinkLayer, cmd,
-    host::{Host, Rid},
+    host::Host,
     identity,
-    region::{Func, FunctionSet, Patience, Sync, Table, WireRing},
+    region::{Func, FunctionSet, Patience, Region, Sync, Table, purge_frames},
     state::{FunctionRow, MsixEntry},
     subnet,
 };
@@ -29,7 +29,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
         before: std::array::from_fn(|i| before[i].wrapping_add(last[i])),
-        config: config::defaults(fid, total_vfs),
+        config: config_space::defaults(fid, total_vfs),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: identity::mac(settings.node_id, fid),
         mtu: ETHERNET_MTU,
@@ -51,37 +51,20 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     func.region().sync(fid, Sync::Group).store(0, Release);
 }
 
-/// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
-/// transfers to and from that memory that began before are over. It waits for those who hold a function that `fid` has sent to,
-/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile. `None` when patience ran out:
-/// to be done again.
-#[must_use]
-pub(crate) fn purge_frames(
-    adapter: &Adapter,
-    host: &mut dyn Host,
-    fid: u8,
-    patience: Patience,
-) -> Option<FunctionSet> {
-    let region = adapter.region();
-    let hearers = || adapter.functions().filter(|other| region.may_refer(*other, fid));
-    if hearers().any(|other| region.function_lock(other).is_anothers(host)) {
-        // Owners that entered before are seen inside from here on; one that enters later finds no such frame.
-        host.barrier();
-    }
-    let mut locked = 0;
-    for other in hearers() {
-        // Frames that a runner has in hand are those of a function it holds.
-        let held = region.function_lock(other).holder().is_some();
-        if held || WireRing::of(region, other).waits() {
-            let mut func = Func::lock_with(region, other, host, patience)?;
-            func.fetch_pieces(host, Rid(fid));
-            locked |= 1 << other;
-        }
-    }
-    Some(locked)
-}
-
 impl Adapter {
+    /// An adapter in its power-on state: only the PF is there.
+    pub fn power_on(region: Region, config: Config, host: &mut dyn Host) -> Self {
+        let adapter = Self::attach(region, config);
+        adapter.region().set_key(host.entropy());
+        // A VF is reset when it is enabled.
+        let mut pf = Func::lock(adapter.region(), 0, host);
+        defaults(&mut pf, adapter.config());
+        pf.region().sync(pf.fid(), Sync::Present).store(1, Release);
+        pf.commit(host);
+        drop(pf);
+        adapter
+    }
+
     /// Resets function `fid` (FLR): its objects are gone, its registers as after power-on, frames that wait for it
     /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs. Returns the
     /// functions that were locked for it: others may have left work there meanwhile.
@@ -155,7 +138,7 @@ impl Adapter {
         }
         func.commit(host);
         drop(func);
-        let mut locked = purge_frames(self, host, fid, patience)?;
+        let mut locked = purge_frames(self.region(), host, fid, patience)?;
         Func::lock_with(self.region(), fid, host, patience)?.forget_peers(host, self.functions());
         if self.config().link_layer == LinkLayer::Infiniband {
             locked |= self.leave_subnet(host, fid, patience)?;

@@ -1,15 +1,12 @@
 //! Single-root I/O virtualization: the PF's capability, and VFs that come and go (PCI Express Base 5.0, 9.3.3).
 
-use super::{
-    VF_MEMORY_OFF,
-    config::{dword, set_dword},
-    reset,
-};
+use super::{config_space::set_dword, reset};
 use crate::{
     Adapter,
     host::Host,
     identity::BAR0_SIZE,
     region::{Func, FunctionSet, Patience, Sync},
+    state::FunctionRow,
 };
 use hwspec::pcie::SRIOV_CAP;
 use std::{ops::Range, sync::atomic::Ordering::Release};
@@ -43,7 +40,7 @@ pub(super) fn writable(vfs_enabled: bool, at: usize) -> u32 {
 
 /// Whether VF enable is set.
 pub(super) fn enabled(pf: &Func<'_>) -> bool {
-    dword(pf, CONTROL) & VF_ENABLE != 0
+    pf.function().config_dword(CONTROL) & VF_ENABLE != 0
 }
 
 impl Adapter {
@@ -60,10 +57,10 @@ impl Adapter {
         }
         let num_vfs = {
             let pf = Func::lock(self.region(), 0, host);
-            dword(&pf, NUM_VFS) & 0xffff
+            pf.function().config_dword(NUM_VFS) & 0xffff
         };
         let last = num_vfs.min(u32::from(self.region().functions() - 1)) as u8;
-        let memory_off = if after & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 };
+        let memory_off = if after & VF_MSE == 0 { FunctionRow::VF_MEMORY_OFF } else { 0 };
         let all = (1..=last).fold(1, |set, vf| set | 1 << vf);
         match (before & VF_ENABLE != 0, after & VF_ENABLE != 0) {
             (false, true) => (1..=last).for_each(|vf| {
@@ -76,7 +73,7 @@ impl Adapter {
             (true, false) => return self.remove_vfs(host, Patience::Endless).unwrap_or_default(),
             (true, true) => (1..=last).for_each(|vf| {
                 let mut func = Func::lock(self.region(), vf, host);
-                let kept = func.function().pci_command & !VF_MEMORY_OFF;
+                let kept = func.function().pci_command & !FunctionRow::VF_MEMORY_OFF;
                 *func.function_mut(|f| &mut f.pci_command) = kept | memory_off;
                 func.commit(host);
             }),
@@ -115,9 +112,9 @@ impl Adapter {
                 locked |= 1 << vf;
             }
             let mut pf = Func::lock_with(self.region(), 0, host, patience)?;
-            let beside = dword(&pf, NUM_VFS) & !0xffff;
+            let beside = pf.function().config_dword(NUM_VFS) & !0xffff;
             set_dword(&mut pf, NUM_VFS, beside | u32::from(vfs));
-            let control = dword(&pf, CONTROL) & !(VF_ENABLE | VF_MSE);
+            let control = pf.function().config_dword(CONTROL) & !(VF_ENABLE | VF_MSE);
             set_dword(&mut pf, CONTROL, if vfs > 0 { control | VF_ENABLE | VF_MSE } else { control });
             pf.commit(host);
             Some(())
@@ -146,6 +143,6 @@ impl Adapter {
     /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program
     /// that uses the PF and is stopped must not hold up the reset of a VF.
     pub(super) fn vf_memory_off(&self) -> u32 {
-        if self.region().config_dword(0, CONTROL) & VF_MSE == 0 { VF_MEMORY_OFF } else { 0 }
+        if self.region().config_dword(0, CONTROL) & VF_MSE == 0 { FunctionRow::VF_MEMORY_OFF } else { 0 }
     }
 }

@@ -3,7 +3,6 @@
 use super::{JournalStats, Patience, Region, Sync, Table, WireRing, journal::Journal};
 use crate::{
     host::{Host, Iova, Rid},
-    laboratory::{Site, step},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
@@ -18,6 +17,7 @@ use std::{
         Ordering::{Relaxed, Release},
     },
 };
+use sync::laboratory::{Site, step};
 use sync::{Dead, Holding};
 
 /// A row of an object table.

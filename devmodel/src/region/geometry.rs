@@ -4,7 +4,7 @@ use super::{Outlet, memic, outlet, ring};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
     GroupRow, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow,
-    SrqRow, SubnetGroupRow, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+    SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -127,99 +127,7 @@ fn pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// The tables of a function's block, in the order they lie in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Table {
-    /// Words that parties touch without the function's lock: see [`Sync`](super::Sync).
-    Sync,
-    Function,
-    Journal,
-    Eq,
-    Pd,
-    Uar,
-    Td,
-    Xrcd,
-    Counter,
-    Uctx,
-    Umem,
-    Memic,
-    /// Device memory itself.
-    MemicPage,
-    /// Memberships of QPs in multicast groups.
-    Group,
-    Sq,
-    Rq,
-    Tis,
-    Tir,
-    Rqt,
-    FlowTable,
-    FlowGroup,
-    FlowEntry,
-    FlowCounter,
-    /// Multicast groups of the subnet; the PF's are used.
-    SubnetGroup,
-    Srq,
-    Cq,
-    Qp,
-    /// What the requester remembers of requests under way: [`SendRecord::PER_QP`] rows for each QP.
-    SendRecord,
-    /// What the responder remembers of READs and atomics: [`ReadResource::PER_QP`] rows for each QP.
-    ReadResource,
-    Mkey,
-    Mtt,
-    Timer,
-    Ready,
-    RxSlot,
-    RxPayload,
-}
-
 impl Table {
-    /// Tables whose numbers peers know. They come back late also over resets: a queue pair with a number that a peer still
-    /// thinks connected is refused as a stale connection (IBTA 12.9.8.3.1), and what is written to a key of before must not
-    /// hit memory of now. Nor can a peer tell the next number from those it has seen.
-    pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
-
-    /// All tables, in order.
-    pub const ALL: [Self; 35] = [
-        Self::Sync,
-        Self::Function,
-        Self::Journal,
-        Self::Eq,
-        Self::Pd,
-        Self::Uar,
-        Self::Td,
-        Self::Xrcd,
-        Self::Counter,
-        Self::Uctx,
-        Self::Umem,
-        Self::Memic,
-        Self::MemicPage,
-        Self::Group,
-        Self::Sq,
-        Self::Rq,
-        Self::Tis,
-        Self::Tir,
-        Self::Rqt,
-        Self::FlowTable,
-        Self::FlowGroup,
-        Self::FlowEntry,
-        Self::FlowCounter,
-        Self::SubnetGroup,
-        Self::Srq,
-        Self::Cq,
-        Self::Qp,
-        Self::SendRecord,
-        Self::ReadResource,
-        Self::Mkey,
-        Self::Mtt,
-        Self::Timer,
-        Self::Ready,
-        Self::RxSlot,
-        Self::RxPayload,
-    ];
-
     /// Number of rows of each function.
     pub fn rows(self, g: &Geometry) -> usize {
         match self {
@@ -292,32 +200,6 @@ impl Table {
             Self::Ready => 4,
             Self::RxSlot => size_of::<ring::Slot>(),
             Self::RxPayload => ring::PAYLOAD,
-        }
-    }
-
-    /// Numbers of a table's rows are unique adapter-wide if this is set; else they are the function's own.
-    pub fn is_global(self) -> bool {
-        matches!(
-            self,
-            Self::Pd
-                | Self::Td
-                | Self::Xrcd
-                | Self::Srq
-                | Self::Cq
-                | Self::Qp
-                | Self::Mkey
-                | Self::Sq
-                | Self::Rq
-        )
-    }
-
-    /// High bits of a table's numbers: send and receive queues without a QP share the 24 bits of QP numbers.
-    #[inline]
-    pub const fn mark(self) -> u32 {
-        match self {
-            Self::Sq => 0x80_0000,
-            Self::Rq => 0xc0_0000,
-            _ => 0,
         }
     }
 }

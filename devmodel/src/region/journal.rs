@@ -13,15 +13,13 @@
 //! do, between compiler fences: what a count tells of comes before it, and what it allows after.
 
 use super::{Memic, Region, Table, memic};
-use crate::{
-    host::{Host, Iova, Party, Rid},
-    laboratory::{Site, step},
-};
+use crate::host::{Host, Iova, Party, Rid};
 use hwspec::cqe::Cqe64;
 use std::{
     mem::offset_of,
     sync::atomic::{AtomicU32, Ordering::*, compiler_fence},
 };
+use sync::laboratory::{Site, step};
 
 const ENTRIES: usize = 512;
 const UNDO: usize = 192 << 10;

@@ -4,12 +4,10 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table, queues::READY};
-use crate::Config;
 use crate::state::{
     COUNTERS, FreeList, FunctionRow, HcaState, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress,
     UNICAST_LIST, VLAN_LIST,
 };
-use hwspec::wire::mad::MAD_SIZE;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromBytes;
@@ -30,41 +28,6 @@ impl Region {
         let of = |offset| self.look(fid, offset).unwrap_or([0u64; COUNTERS]);
         let (before, now) = (of(offset_of!(FunctionRow, before)), of(offset_of!(FunctionRow, counters)));
         std::array::from_fn(|i| before[i].wrapping_add(now[i]))
-    }
-
-    /// What comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
-    /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
-    /// told that nobody does so here. `None`: no answer, or it is no request.
-    pub fn general(
-        &self,
-        config: &Config,
-        from: u8,
-        dlid: u16,
-        request: &[u8; MAD_SIZE],
-    ) -> Option<[u8; MAD_SIZE]> {
-        let counters = |fid| {
-            let downs = offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed);
-            Some((self.counters(fid), self.look(fid, downs)?))
-        };
-        crate::subnet::general(self, config, from, dlid, request, counters)
-    }
-
-    /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),
-    /// of a region that behaves as `config` says. Who wants to change something is told that nobody does so here. `None`: no
-    /// answer, or it is no such packet.
-    pub fn management(
-        &self,
-        config: &Config,
-        from: u8,
-        dlid: u16,
-        request: &[u8; MAD_SIZE],
-    ) -> Option<[u8; MAD_SIZE]> {
-        let port = |fid| {
-            let ib =
-                self.look::<IbPort>(fid, offset_of!(FunctionRow, ib)).filter(|_| self.is_present(fid))?;
-            Some((ib, self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0))
-        };
-        crate::subnet::management(self, config, from, dlid, request, port)
     }
 
     /// The port of `fid`, if there is such a function.
@@ -161,7 +124,7 @@ impl Region {
     }
 
     /// A copy of what lies at `offset` of the function's registers and books.
-    fn look<T: FromBytes>(&self, fid: u8, offset: usize) -> Option<T> {
+    pub(crate) fn look<T: FromBytes>(&self, fid: u8, offset: usize) -> Option<T> {
         if fid >= self.functions() || offset + size_of::<T>() > size_of::<FunctionRow>() {
             return None;
         }

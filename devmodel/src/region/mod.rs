@@ -22,16 +22,18 @@ mod senders;
 #[cfg(test)]
 mod tests;
 
+pub use crate::state::Table;
 pub use alloc::{MttRange, Shortage};
 pub use back::Memory;
 pub use func::{Func, Held, Row};
-pub use geometry::{Geometry, Table};
+pub use geometry::Geometry;
 pub use journal::{Effect, JournalStats};
 pub use look::PortGlimpse;
 pub use memic::Memic;
 pub use outlet::{Left, MAX_FRAME, Outlet, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::{Piece, SLOTS, Slot, SlotPayload, WireRing};
+pub(crate) use senders::purge_frames;
 pub use sync::{Lock, Patience};
 
 use crate::host::{Host, Party};
@@ -272,6 +274,13 @@ impl Region {
     #[inline]
     pub fn is_present(&self, fid: u8) -> bool {
         self.sync(fid, Sync::Present).load(std::sync::atomic::Ordering::Acquire) != 0
+    }
+
+    /// The functions that are there: the PF and the VFs from 1 on. VFs come in this order and go in reverse, so those
+    /// behind the first that is missing need not be looked at, and cost no memory.
+    pub(crate) fn functions_there(&self) -> Range<u8> {
+        let all = self.functions();
+        0..(1..all).find(|vf| !self.is_present(*vf)).unwrap_or(all)
     }
 
     /// A copy of all that is not zero: (offset, 4 KiB page) pairs. The caller sees to it that nobody runs.

@@ -12,11 +12,9 @@
 //! frame goes into a lane while a later lane holds one, and the first lane that holds one is taken from.
 
 use super::{Lock, Patience, Region};
-use crate::{
-    host::{Host, Party},
-    laboratory::{Site, step},
-};
+use crate::host::{Host, Party};
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use sync::laboratory::{Site, step};
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,9 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Sync, Table, func::Row};
-use crate::{
-    laboratory::{Site, step},
-    state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow},
-};
+use crate::state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use sync::laboratory::{Site, step};
 
 /// What a timer of a QP is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

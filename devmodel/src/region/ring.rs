@@ -6,15 +6,13 @@
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
 use super::{Func, Patience, Region, Sync, Table};
-use crate::{
-    host::{Host, Iova, Rid},
-    laboratory::{Site, step},
-};
+use crate::host::{Host, Iova, Rid};
 use std::sync::atomic::{
     AtomicU16,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use sync::Holding;
+use sync::laboratory::{Site, step};
 
 /// Slots of a ring.
 pub const SLOTS: usize = 512;

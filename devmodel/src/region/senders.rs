@@ -5,16 +5,16 @@
 //! stopped while it holds a function must not hold up those it never exchanged a frame with. So each function keeps a set of
 //! the functions whose memory its frames may refer to, beside the other words that are looked at without its lock.
 
-use super::{Func, Region, WireRing};
+use super::{Func, FunctionSet, Patience, Region, WireRing};
 use crate::{
-    host::Host,
-    laboratory::{Site, step},
+    host::{Host, Rid},
     state::{QpRow, SqRow},
 };
 use std::{
     ops::Range,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
 };
+use sync::laboratory::{Site, step};
 
 /// Where the set lies among the words of a function: on the line of [`Sync::Present`](super::Sync::Present), which every sender
 /// looks at and hardly anybody writes.
@@ -46,6 +46,35 @@ impl Region {
     pub(crate) fn may_refer(&self, to: u8, from: u8) -> bool {
         self.senders(to, from / BITS).load(SeqCst) & 1 << (from % BITS) != 0
     }
+}
+
+/// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
+/// transfers to and from that memory that began before are over. It waits for those who hold a function that `fid` has sent to,
+/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile. `None` when patience ran out:
+/// to be done again.
+#[must_use]
+pub(crate) fn purge_frames(
+    region: &Region,
+    host: &mut dyn Host,
+    fid: u8,
+    patience: Patience,
+) -> Option<FunctionSet> {
+    let hearers = || region.functions_there().filter(|other| region.may_refer(*other, fid));
+    if hearers().any(|other| region.function_lock(other).is_anothers(host)) {
+        // Owners that entered before are seen inside from here on; one that enters later finds no such frame.
+        host.barrier();
+    }
+    let mut locked = 0;
+    for other in hearers() {
+        // Frames that a runner has in hand are those of a function it holds.
+        let held = region.function_lock(other).holder().is_some();
+        if held || WireRing::of(region, other).waits() {
+            let mut func = Func::lock_with(region, other, host, patience)?;
+            func.fetch_pieces(host, Rid(fid));
+            locked |= 1 << other;
+        }
+    }
+    Some(locked)
 }
 
 impl Func<'_> {

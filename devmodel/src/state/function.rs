@@ -1,7 +1,6 @@
 //! The function itself: registers, command queue, pages, addresses, counters.
 
-use super::{FLOW_ROOTS, FreeList, IbPort};
-use crate::region::Table;
+use super::{COUNTERS, FLOW_ROOTS, FreeList, IbPort, Table};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// MSI-X table entries of a function.
@@ -81,86 +80,14 @@ impl HcaState {
     }
 }
 
-/// Number of per-function counters.
-pub const COUNTERS: usize = 64;
-
-/// What the port counts. Names follow the Linux `hw_counters` directory of a RoCE device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Counters {
-    TxPackets,
-    TxBytes,
-    RxPackets,
-    RxBytes,
-    RxIcrcErrors,
-    /// Unknown QPN, wrong transport, QP not in RTR or RTS, TVer not 0.
-    RxDroppedQp,
-    RxDroppedPkey,
-    RxDroppedQkey,
-    /// Malformed before the transport headers made sense.
-    RxMalformed,
-    /// No room in the receive ring.
-    RxRingFull,
-    OutOfSequence,
-    DuplicateRequest,
-    ImpliedNakSeqErr,
-    PacketSeqErr,
-    RnrNakRetryErr,
-    LocalAckTimeoutErr,
-    OutOfBuffer,
-    RespLocalLengthError,
-    RespCqeError,
-    ReqCqeError,
-    ReqRemoteInvalidRequest,
-    ReqRemoteAccessErrors,
-    RespRemoteAccessErrors,
-    RxReadRequests,
-    RxWriteRequests,
-    RxAtomicRequests,
-    NpCnpSent,
-    RpCnpHandled,
-    BadDoorbells,
-    CommandsDone,
-    RespCqeFlushError,
-    ReqCqeFlushError,
-    /// Ethernet frames that are not RDMA: sent and received, by destination.
-    EthTxUnicastPackets,
-    EthTxUnicastBytes,
-    EthTxMulticastPackets,
-    EthTxMulticastBytes,
-    EthTxBroadcastPackets,
-    EthTxBroadcastBytes,
-    EthRxUnicastPackets,
-    EthRxUnicastBytes,
-    EthRxMulticastPackets,
-    EthRxMulticastBytes,
-    EthRxBroadcastPackets,
-    EthRxBroadcastBytes,
-    /// Ethernet frames no flow table entry leads to a queue.
-    EthRxUnmatched,
-    /// Ethernet frames longer than the MTU.
-    EthRxTooLong,
-    /// Ethernet frames dropped for want of a receive WQE, or because the queue was not ready.
-    EthRxDiscards,
-    /// InfiniBand multicast packets and bytes, which the counters of all packets count as well.
-    IbTxMulticastPackets,
-    IbTxMulticastBytes,
-    IbRxMulticastPackets,
-    IbRxMulticastBytes,
-    /// RNR NAKs beyond `rnr_retry`.
-    ReqRnrRetriesExceeded,
-    /// Timeouts and sequence NAKs beyond `retry_count`.
-    ReqTransportRetriesExceeded,
-}
-
 /// Registers and books of one function.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct FunctionRow {
     /// Rises with every reset of the function.
     pub resets: u32,
-    /// 1: memory space enabled and bus master enabled, bits 1 and 2 of the PCI command register, kept at hand.
+    /// Bits of the PCI command register kept at hand: [`MEMORY_SPACE`](Self::MEMORY_SPACE), [`BUS_MASTER`](Self::BUS_MASTER);
+    /// and [`VF_MEMORY_OFF`](Self::VF_MEMORY_OFF).
     pub pci_command: u32,
 
     /// PCI configuration space, as the driver reads it.
@@ -251,3 +178,44 @@ pub struct FunctionRow {
 }
 
 const _: () = assert!(std::mem::offset_of!(FunctionRow, timers) % 64 == 0);
+
+impl FunctionRow {
+    /// In `pci_command`: BAR0 answers (memory space enable).
+    pub(crate) const MEMORY_SPACE: u32 = 1 << 1;
+    /// In `pci_command`: the function may use DMA and interrupts (bus master enable).
+    pub(crate) const BUS_MASTER: u32 = 1 << 2;
+    /// In `pci_command`: the PF's SR-IOV capability switched the memory space of its VFs off.
+    pub(crate) const VF_MEMORY_OFF: u32 = 1 << 16;
+
+    /// In `caps_set`, words that `SET_HCA_CAP` chose, where 0 is the default.
+    pub(crate) const SET_UAR_4K: usize = 0;
+    /// See [`SET_UAR_4K`](Self::SET_UAR_4K).
+    pub(crate) const SET_LOG_MAX_QP: usize = 1;
+    /// See [`SET_UAR_4K`](Self::SET_UAR_4K).
+    pub(crate) const SET_ATOMIC_ENDIANNESS: usize = 2;
+    /// See [`SET_UAR_4K`](Self::SET_UAR_4K).
+    pub(crate) const SET_SOURCE_PORT: usize = 3;
+
+    /// Whether the function may transfer data and interrupt.
+    #[inline]
+    pub(crate) fn may_dma(&self) -> bool {
+        self.pci_command & Self::BUS_MASTER != 0
+    }
+
+    /// Whether BAR0 of the function answers.
+    #[inline]
+    pub(crate) fn bar_answers(&self) -> bool {
+        self.pci_command & (Self::MEMORY_SPACE | Self::VF_MEMORY_OFF) == Self::MEMORY_SPACE
+    }
+
+    /// Whether registers of BAR0 that make the function transfer data do so.
+    #[inline]
+    pub(crate) fn rings(&self) -> bool {
+        self.bar_answers() && self.may_dma()
+    }
+
+    /// The dword at `at` of configuration space.
+    pub(crate) fn config_dword(&self, at: usize) -> u32 {
+        u32::from_le_bytes(hwspec::layout::prefix(&self.config[at..]))
+    }
+}

@@ -12,6 +12,9 @@ pub const ARBITRATION: usize = 8;
 /// Multicast groups a subnet may have.
 pub const SUBNET_GROUPS: usize = 1024;
 
+/// Link-local GID prefix, which every subnet has (IBTA 4.1.1).
+pub(crate) const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+
 /// What subnet management knows of a port and may change (IBTA 14.2.5).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -104,7 +107,7 @@ impl IbPort {
     /// Whether `gid` is the port's GID of that index, with its prefix or the link-local one (IBTA 4.1.1).
     pub fn is_gid(&self, index: usize, gid: &[u8; 16]) -> bool {
         let (prefix, guid) = gid.split_at(8);
-        let near = prefix == self.gid_prefix || prefix == crate::subnet::DEFAULT_PREFIX;
+        let near = prefix == self.gid_prefix || prefix == DEFAULT_PREFIX;
         near && guid != [0; 8] && self.guids.get(index).is_some_and(|own| own == guid)
     }
 

@@ -3,27 +3,32 @@
 //! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
 //! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
 
+mod counters;
 mod ethernet;
 mod function;
 mod infiniband;
 mod objects;
 mod qp;
+mod table;
 
 pub use crate::transport::ReadResource;
+pub use counters::{COUNTERS, Counters};
 pub use ethernet::{
     DESTINATIONS, ENTRY_COUNTERS, FLOW_ROOTS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
     MATCH, RqRow, RqtRow, SqRow, TirRow, TisRow,
 };
 pub use function::{
-    COUNTERS, Counters, FunctionRow, HcaState, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES,
-    RoceAddress, UNICAST_LIST, VLAN_LIST,
+    FunctionRow, HcaState, MSIX_VECTORS, MULTICAST_LIST, MsixEntry, ROCE_ADDRESSES, RoceAddress,
+    UNICAST_LIST, VLAN_LIST,
 };
+pub(crate) use infiniband::DEFAULT_PREFIX;
 pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
 pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow,
     UmemRow, WqMemory, XrcdRow,
 };
 pub use qp::{QpFlags, QpRow, SendRecord};
+pub use table::Table;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

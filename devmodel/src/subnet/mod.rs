@@ -19,20 +19,17 @@ pub(crate) use agent::{arrive, group_port_gone};
 pub(crate) use groups::is_in_a_group;
 pub(crate) use pma::port_counters;
 pub(crate) use smp::set_link;
-pub(crate) use view::{general, management};
 
 use crate::{
     Config, identity,
     region::Func,
-    state::{IbPort, PKEYS},
+    state::{DEFAULT_PREFIX, IbPort, PKEYS},
 };
 use hwspec::wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass};
 use zerocopy::FromZeros;
 
 /// P_Key of the default partition, full member (IBTA 10.9.1.2).
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
-/// Link-local GID prefix, which every subnet has (IBTA 4.1.1).
-pub(crate) const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 /// Rate of a 4x EDR link: 100 Gb/s (IBTA 15.2.5.16).
 const RATE_100G: u8 = 16;
 /// Time a packet may take, as an exponent: 67 ms.

@@ -2,7 +2,8 @@
 
 use super::{Answer, refuse, turned};
 use crate::{
-    Config, cmd, identity,
+    Config, identity,
+    mlx5::port,
     region::Func,
     state::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS},
 };
@@ -175,7 +176,7 @@ fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<(
                 *guid = prefix(given);
             }
             if *guids != before {
-                cmd::port_event(func, PortChange::Guid);
+                port::port_event(func, PortChange::Guid);
             }
         }
         attribute::PKEY_TABLE => {
@@ -186,7 +187,7 @@ fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<(
                 *pkey = u16::from_be_bytes(prefix(given));
             }
             if *pkeys != before {
-                cmd::port_event(func, PortChange::Pkey);
+                port::port_event(func, PortChange::Pkey);
             }
         }
         attribute::SL_TO_VL => {
@@ -320,10 +321,10 @@ fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {
     let moved = port.gid_prefix != func.function().ib.gid_prefix;
     *func.function_mut(|f| &mut f.ib) = port;
     if moved {
-        cmd::port_event(func, PortChange::Guid);
+        port::port_event(func, PortChange::Guid);
     }
     if info.client_reregister() {
-        cmd::port_event(func, PortChange::ClientRereg);
+        port::port_event(func, PortChange::ClientRereg);
     }
     match (state, physical) {
         (port_state::DOWN, PHYS_DISABLED) => set_link(func, false),
@@ -339,5 +340,5 @@ pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
         let downed = func.function_mut(|f| &mut f.ib.link_downed);
         *downed = downed.saturating_add(1);
     }
-    cmd::set_link(func, up);
+    port::set_link(func, up);
 }

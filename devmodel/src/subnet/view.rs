@@ -4,7 +4,7 @@ use super::{pma, refuse, sa, smp::Seen, switch};
 use crate::{
     Config, identity,
     region::Region,
-    state::{COUNTERS, IbPort},
+    state::{COUNTERS, FunctionRow, IbPort},
 };
 use hwspec::{
     layout::{Layout, prefix},
@@ -13,13 +13,51 @@ use hwspec::{
         mad::{MAD_SIZE, MadHeader, Method, MgmtClass, Smp, status},
     },
 };
+use std::mem::offset_of;
 
 /// Classes of vendors whose packets carry an OUI (IBTA 13.4.4).
 const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
+impl Region {
+    /// What comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
+    /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
+    /// told that nobody does so here. `None`: no answer, or it is no request.
+    pub fn general(
+        &self,
+        config: &Config,
+        from: u8,
+        dlid: u16,
+        request: &[u8; MAD_SIZE],
+    ) -> Option<[u8; MAD_SIZE]> {
+        let counters = |fid| {
+            let downs = offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed);
+            Some((self.counters(fid), self.look(fid, downs)?))
+        };
+        general(self, config, from, dlid, request, counters)
+    }
+
+    /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),
+    /// of a region that behaves as `config` says. Who wants to change something is told that nobody does so here. `None`: no
+    /// answer, or it is no such packet.
+    pub fn management(
+        &self,
+        config: &Config,
+        from: u8,
+        dlid: u16,
+        request: &[u8; MAD_SIZE],
+    ) -> Option<[u8; MAD_SIZE]> {
+        let port = |fid| {
+            let ib =
+                self.look::<IbPort>(fid, offset_of!(FunctionRow, ib)).filter(|_| self.is_present(fid))?;
+            Some((ib, self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0))
+        };
+        management(self, config, from, dlid, request, port)
+    }
+}
+
 /// What comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of the port
 /// of a function, and whether its link is up. `None`: nothing, or it is no such packet.
-pub(crate) fn management(
+fn management(
     region: &Region,
     config: &Config,
     from: u8,
@@ -80,7 +118,7 @@ fn at_the_end(mad: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
 /// the port of a function counted, and how often its link went down. Where no agent is, the answer is that of Linux: method
 /// and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is of
 /// a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
-pub(crate) fn general(
+fn general(
     region: &Region,
     config: &Config,
     from: u8,

@@ -1,6 +1,6 @@
 //! A wire that loses, doubles, damages, delays and reorders frames: by chance, but the same chance at every run.
 
-use crate::engine::{Link, Verdict};
+use super::{Link, Verdict};
 use std::{collections::VecDeque, fmt, str::FromStr};
 
 /// What befalls frames, and how often: each chance in millionths.

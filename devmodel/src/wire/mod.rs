@@ -1,9 +1,9 @@
-//! The wire between the functions and to the world: who gets a frame, what befalls it, and who else sees it.
+//! The wire between the functions and to the world: what befalls frames on it, and who else sees them.
 
 mod faults;
+mod link;
 mod pcap;
-mod switch;
 
 pub use faults::{Faults, FaultsError, FaultyWire};
+pub use link::{Link, Verdict};
 pub use pcap::Capture;
-pub(crate) use switch::Destination;

@@ -8,7 +8,6 @@ use crate::{
         fetch::blocks,
         lists::{self, Domain},
     },
-    pcie,
     region::Func,
     state::{Counters, SqRow},
     translate::{self, User},
@@ -48,7 +47,7 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, sqn: u32, uar: u32)
     let index = func.index::<SqRow>(sqn);
     // A doorbell counts only through the page the queue was given.
     let good =
-        index.and_then(|i| func.row::<SqRow>(i)).is_some_and(|sq| sq.uar == uar) && pcie::answers(func);
+        index.and_then(|i| func.row::<SqRow>(i)).is_some_and(|sq| sq.uar == uar) && func.function().rings();
     match index.filter(|_| good) {
         Some(index) => run(func, step, index),
         None => func.count(Counters::BadDoorbells, 1),

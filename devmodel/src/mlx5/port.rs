@@ -1,0 +1,28 @@
+//! The port: its link, and what event queues hear of it.
+
+use super::event;
+use crate::{region::Func, state::EqRow};
+use hwspec::eqe::{Eqe, EventType, PortChange, PortEvent};
+
+/// The link goes up or down; every event queue that wants port events hears of a change.
+pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
+    if func.function().vport_state == u32::from(up) {
+        return;
+    }
+    *func.function_mut(|f| &mut f.vport_state) = up.into();
+    port_event(func, if up { PortChange::Active } else { PortChange::Down });
+}
+
+/// Tells every event queue that wants port events of a change.
+pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
+    let bit = 1u64 << EventType::PortChange.raw();
+    for eqn in func.live::<EqRow>() {
+        if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
+            let mut data = PortEvent::zeroed();
+            data.set().port_num(1);
+            let mut eqe = Eqe::new(EventType::PortChange, data);
+            eqe.set().event_sub_type(change.raw());
+            event::push(func, eqn, eqe);
+        }
+    }
+}
