@@ -5,21 +5,17 @@
 //! function's registers, journals and ring when it is opened, rows when their numbers are first handed out, payloads when the first
 //! frame comes that brings one. All of this happens once for each page.
 
-use super::{Func, Geometry, Outlet, Region, SYNC, Shortage, Sync, Table, journal, outlet, ring};
+use super::{
+    Func, Geometry, Region, Shortage, Sync, Table, journal_layout,
+    layout::{OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
+};
 use crate::host::Party;
 use crate::missing::Stripes;
 use crate::state::{FunctionRow, ReadResource, SendRecord};
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-const PAGE: usize = 4096;
 /// Payloads of the receive ring that are given memory together.
-const TOGETHER: usize = ring::SLOTS / 64;
-
-/// What a region lies in.
-pub trait Memory: Send + std::marker::Sync {
-    /// Sees to it that `len` bytes at `offset` of the region have memory, so that touching them can't fail. False: there is none.
-    fn back(&self, offset: usize, len: usize) -> bool;
-}
+const TOGETHER: usize = SLOTS / 64;
 
 /// Rows of other tables that belong to rows of one: the table, and how many for each.
 const fn along(table: Table) -> &'static [(Table, u32)] {
@@ -39,7 +35,7 @@ impl Geometry {
         Stripes {
             first: self.function_base(0) + self.table_offset(Table::Journal),
             every: self.block(),
-            len: Table::Journal.rows(self) * journal::SIZE,
+            len: Table::Journal.rows(self) * journal_layout::SIZE,
             count: self.functions.into(),
         }
     }
@@ -55,7 +51,7 @@ impl Region {
     pub fn back_words(&self) -> bool {
         (0..self.functions()).all(|fid| self.back_part(self.checked_base(fid), Table::Sync, 0, SYNC))
             && [Outlet::Uplink, Outlet::Capture].into_iter().all(|which| {
-                (0..outlet::LANES).all(|lane| self.memory.back(self.outlet_lane(which, lane), outlet::WORDS))
+                (0..OUTLET_LANES).all(|lane| self.memory.back(self.outlet_lane(which, lane), OUTLET_WORDS))
             })
     }
 
@@ -63,7 +59,7 @@ impl Region {
     /// ring, and as much of the party's journal as jobs of ordinary size fill. False: there is none.
     pub fn back_function(&self, fid: u8, party: Party) -> bool {
         let base = self.checked_base(fid);
-        let slots = ring::SLOTS * self.sizes[Table::RxSlot as usize];
+        let slots = SLOTS * self.sizes[Table::RxSlot as usize];
         self.back_part(base, Table::Function, 0, size_of::<FunctionRow>())
             && self.back_part(base, Table::RxSlot, 0, slots)
             && self.back_journal(fid, party)
@@ -71,15 +67,17 @@ impl Region {
 
     /// The part of [`back_function`](Self::back_function) that a party needs which runs the function without having it open.
     pub fn back_journal(&self, fid: u8, party: Party) -> bool {
-        let at = (usize::from(party.0) & (self.rows(Table::Journal) - 1)) * journal::SIZE;
+        let at = (usize::from(party.0) & (self.rows(Table::Journal) - 1)) * journal_layout::SIZE;
         let base = self.checked_base(fid);
-        journal::OFTEN_USED.iter().all(|(from, len)| self.back_part(base, Table::Journal, at + from, *len))
+        journal_layout::OFTEN_USED
+            .iter()
+            .all(|(from, len)| self.back_part(base, Table::Journal, at + from, *len))
     }
 
     /// Sees to it that the first lane of an outlet has memory; else says how many bytes it needs. The other lanes, which are used
     /// while a filler of the first is stopped, ask for each frame.
     pub fn back_outlet(&self, which: Outlet) -> Result<(), usize> {
-        let len = outlet::WORDS + self.geometry.outlet_size(which);
+        let len = OUTLET_WORDS + self.geometry.outlet_size(which);
         if self.memory.back(self.outlet_lane(which, 0), len) { Ok(()) } else { Err(len) }
     }
 
@@ -96,7 +94,7 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn back_payload(&self, base: usize, group: usize, word: Sync) -> bool {
-        let len = TOGETHER * ring::PAYLOAD;
+        let len = TOGETHER * PAYLOAD;
         let backed = self.back_part(base, Table::RxPayload, group * len, len);
         if backed {
             self.sync_at(base, word).fetch_or(1 << (group % 32), AcqRel);
@@ -148,7 +146,7 @@ impl Func<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::{Left, OutletRing, SlotPayload, TimerKind, WireRing, tests::machine};
-    use super::*;
+    use super::{super::Memory, *};
     use crate::state::{CqRow, FlowEntryRow, FreeList, MkeyRow, QpRow};
     use std::{
         collections::BTreeSet,
@@ -243,7 +241,7 @@ mod tests {
         }
         func.commit(&mut host);
         drop(func);
-        for n in 0..ring::SLOTS {
+        for n in 0..SLOTS {
             let payload = SlotPayload::Bytes(&[1; 900]);
             assert!(WireRing::of(&region, 1).push(&mut host, &[1; 60], payload, false), "frame {n}");
         }

@@ -1,6 +1,6 @@
 //! A function, locked: the only way to its rows.
 
-use super::{JournalStats, Patience, Region, Sync, Table, WireRing, journal::Journal};
+use super::{Effect, JournalStats, Patience, Region, Sync, Table, WireRing, journal::Journal};
 use crate::{
     host::{Host, Iova, Rid},
     state::{
@@ -380,7 +380,7 @@ impl<'r> Func<'r> {
 
     /// Notes something to be done to the outside when the job commits. False if the journal is full: commit first.
     #[inline]
-    pub fn effect(&mut self, effect: super::Effect<'_>) -> bool {
+    pub fn effect(&mut self, effect: Effect<'_>) -> bool {
         self.journal.effect(effect)
     }
 

@@ -1,6 +1,10 @@
 //! What lies where in the region.
 
-use super::{Outlet, memic, outlet, ring};
+use super::{
+    journal_layout,
+    layout::{MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
+    slot::Slot,
+};
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
     GroupRow, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow,
@@ -93,7 +97,7 @@ impl Geometry {
 
     /// Bytes of all lanes of an outlet.
     fn outlet_lanes(&self, which: Outlet) -> usize {
-        outlet::LANES * (outlet::WORDS + self.outlet_size(which))
+        OUTLET_LANES * (OUTLET_WORDS + self.outlet_size(which))
     }
 
     /// Bytes of the ring of each lane of an outlet.
@@ -121,8 +125,6 @@ impl Geometry {
     }
 }
 
-const PAGE: usize = 4096;
-
 fn pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
@@ -140,7 +142,7 @@ impl Table {
             Self::Counter => 256,
             Self::Uctx => 1024,
             Self::Umem => 4096,
-            Self::Memic | Self::MemicPage => memic::PAGES,
+            Self::Memic | Self::MemicPage => MEMIC_PAGES,
             Self::Group | Self::Srq => 1 << g.log_srq,
             Self::Sq | Self::Rq => 1 << g.log_cq.min(10),
             Self::Tis | Self::Tir | Self::FlowTable | Self::FlowCounter => 256,
@@ -158,16 +160,16 @@ impl Table {
             Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g),
             // QPs, and send queues without one.
             Self::Ready => 2 << g.log_qp,
-            Self::RxSlot | Self::RxPayload => ring::SLOTS,
+            Self::RxSlot | Self::RxPayload => SLOTS,
         }
     }
 
     /// Bytes of a row.
     pub fn row_size(self) -> usize {
         match self {
-            Self::Sync => super::SYNC,
+            Self::Sync => SYNC,
             Self::Function => size_of::<FunctionRow>(),
-            Self::Journal => super::journal::SIZE,
+            Self::Journal => journal_layout::SIZE,
             Self::Eq => size_of::<EqRow>(),
             Self::Pd => size_of::<PdRow>(),
             Self::Uar => size_of::<UarRow>(),
@@ -198,8 +200,8 @@ impl Table {
             Self::Mtt => 8,
             Self::Timer => size_of::<TimerRow>(),
             Self::Ready => 4,
-            Self::RxSlot => size_of::<ring::Slot>(),
-            Self::RxPayload => ring::PAYLOAD,
+            Self::RxSlot => size_of::<Slot>(),
+            Self::RxPayload => PAYLOAD,
         }
     }
 }

@@ -12,72 +12,15 @@
 //! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
 //! do, between compiler fences: what a count tells of comes before it, and what it allows after.
 
-use super::{Memic, Region, Table, memic};
+use super::{
+    Memic, Region, Table,
+    journal_layout::{EFFECT_DATA, ENTRIES, Entry, Layout, MSIX, NOTED, Noted, SIZE, UNDO, WRITE},
+    memic,
+};
 use crate::host::{Host, Iova, Party, Rid};
 use hwspec::cqe::Cqe64;
-use std::{
-    mem::offset_of,
-    sync::atomic::{AtomicU32, Ordering::*, compiler_fence},
-};
+use std::sync::atomic::{Ordering::*, compiler_fence};
 use sync::laboratory::{Site, step};
-
-const ENTRIES: usize = 512;
-const UNDO: usize = 192 << 10;
-const EFFECTS: usize = 64 << 10;
-
-/// Largest write a single effect can hold.
-const EFFECT_DATA: usize = 128;
-
-/// An effect as it is noted.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Noted {
-    /// [`WRITE`] or [`MSIX`].
-    kind: u32,
-    /// Bytes, or the vector.
-    len: u32,
-    /// Where, or the message's address.
-    at: u64,
-    /// The message's data.
-    message: u32,
-    reserved: u32,
-    data: [u8; EFFECT_DATA],
-}
-
-const WRITE: u32 = 0;
-const MSIX: u32 = 1;
-/// Effects of a job at most.
-const NOTED: usize = EFFECTS / size_of::<Noted>();
-
-#[repr(C)]
-struct Layout {
-    /// 1: effects are to be carried out. 0: undo entries are to be taken back.
-    committed: AtomicU32,
-    entries: AtomicU32,
-    undo_bytes: AtomicU32,
-    effects: AtomicU32,
-    /// Rows that did not fit: their changes are not undone if a holder dies.
-    overflows: AtomicU32,
-    reserved: [u32; 3],
-    index: [Entry; ENTRIES],
-    undo: [u8; UNDO],
-    effect: [Noted; NOTED],
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Entry {
-    offset: u64,
-    len: u32,
-    data: u32,
-}
-
-/// Bytes of a journal.
-pub(super) const SIZE: usize = size_of::<Layout>();
-
-/// Offsets and lengths of the parts that jobs of ordinary size fill: counts and index, and the first rows and effects.
-pub(super) const OFTEN_USED: [(usize, usize); 2] =
-    [(0, offset_of!(Layout, undo) + (8 << 10)), (offset_of!(Layout, effect), 8 << 10)];
 
 /// Something done to the outside when a job commits.
 #[derive(Clone, Copy, Debug)]

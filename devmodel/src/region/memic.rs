@@ -3,15 +3,13 @@
 //! Bus addresses from [`WITHIN`] on are no host's: no bus has that many bits. A key of device memory translates to them, and
 //! so does the null key. What they name is the function's own, and payload that lies there travels by value.
 
-use super::{Region, Table};
+use super::{Region, Table, layout::MEMIC_PAGES};
 use crate::host::{Abort, Iova};
 
-/// Pages of device memory of a function.
-pub const PAGES: usize = 64;
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
+pub use super::layout::PAGE;
+
 /// Bytes of it all.
-pub const SIZE: u32 = (PAGES * PAGE) as u32;
+pub const SIZE: u32 = (MEMIC_PAGES * PAGE) as u32;
 /// First address of device memory.
 pub const WITHIN: Iova = 0xfffe << 48;
 /// First address of nothing: what is written there is gone, what is read there is zeros.

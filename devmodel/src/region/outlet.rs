@@ -11,28 +11,16 @@
 //! Frames of one flow, which one party at a time sends, come out in the order they went in, though the lane changes between them: no
 //! frame goes into a lane while a later lane holds one, and the first lane that holds one is taken from.
 
-use super::{Lock, Patience, Region};
+use super::{
+    Lock, Patience, Region,
+    layout::{MAX_FRAME, OUTLET_LANES, OUTLET_WORDS, Outlet},
+};
 use crate::host::{Host, Party};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use sync::laboratory::{Site, step};
 
-/// One of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlet {
-    /// Frames for somebody who is no function of this adapter.
-    Uplink,
-    /// Copies of frames on the wire.
-    Capture,
-}
-
-/// Lanes of an outlet. As many fillers but one may be stopped in the middle of a frame.
-pub(super) const LANES: usize = 4;
-/// Bytes of the words below, of each lane.
-pub(super) const WORDS: usize = 4096;
 /// Bytes of a record before its frame: length, sender, time.
 const HEAD: usize = 16;
-/// The longest frame: a jumbo frame of Ethernet.
-pub const MAX_FRAME: usize = 9216;
 
 /// Words of a lane. [`Word::Lost`] and [`Word::Open`] are used in the first one only, for all.
 #[derive(Clone, Copy)]
@@ -87,7 +75,7 @@ impl<'r> OutletRing<'r> {
 
     fn lanes(&self) -> impl Iterator<Item = Lane<'r>> + use<'r> {
         let this = *self;
-        (0..LANES).map(move |index| this.lane(index))
+        (0..OUTLET_LANES).map(move |index| this.lane(index))
     }
 
     /// Whether somebody takes from it.
@@ -248,7 +236,7 @@ impl<'r> Lane<'r> {
     fn parts(&self, at: u32, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
         let start = at as usize & (self.size - 1);
         let first = len.min(self.size - start);
-        let base = self.region.at(self.base + WORDS, self.size);
+        let base = self.region.at(self.base + OUTLET_WORDS, self.size);
         // SAFETY: `start` lies within the ring, of which `at` checked all `size` bytes.
         each(unsafe { base.add(start) }, 0, first);
         if first < len {
@@ -261,7 +249,7 @@ impl<'r> Lane<'r> {
     fn back(&self, at: u32, len: usize) -> bool {
         let start = at as usize & (self.size - 1);
         let first = len.min(self.size - start);
-        let ring = self.base + WORDS;
+        let ring = self.base + OUTLET_WORDS;
         let memory = &self.region.memory;
         memory.back(ring + start, first) && (first == len || memory.back(ring, len - first))
     }
@@ -375,17 +363,17 @@ mod tests {
         let mut others = machine(9);
         assert!(ring.push(&mut others, left(1), &frame(1)));
         // One after the other is stopped with the lock of the first lane that is free.
-        for stopped in 1..LANES as u16 {
+        for stopped in 1..OUTLET_LANES as u16 {
             let lane = ring.lane(usize::from(stopped) - 1);
             let _ = lane.lock().acquire::<dyn Host>(&mut machine(stopped));
             others.stopped.insert(stopped);
             assert!(ring.push(&mut others, left(1 + u64::from(stopped)), &frame(usize::from(stopped) + 1)));
         }
-        let _ = ring.lane(LANES - 1).lock().acquire::<dyn Host>(&mut machine(8));
+        let _ = ring.lane(OUTLET_LANES - 1).lock().acquire::<dyn Host>(&mut machine(8));
         others.stopped.insert(8);
         assert!(!ring.push(&mut others, left(20), &frame(0)), "all lanes are held");
         let mut out = Vec::new();
-        for i in 1..=LANES {
+        for i in 1..=OUTLET_LANES {
             assert_eq!(ring.pop(&mut out), Some(left(i as u64)), "in the order they went in");
             assert_eq!(out, frame(i));
         }

@@ -1,6 +1,6 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
-use super::{Func, Sync, Table, func::Row};
+use super::{Func, Region, Sync, Table, func::Row};
 use crate::state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use sync::laboratory::{Site, step};
@@ -318,7 +318,7 @@ impl Func<'_> {
     }
 }
 
-impl super::Region {
+impl Region {
     /// Whether a timer of `fid` may be due at `now` (ps), without its lock. Sure to say so within about a microsecond.
     #[inline]
     pub fn timer_due(&self, fid: u8, now: u64) -> bool {

@@ -5,8 +5,13 @@
 //! and a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
-use super::{Func, Patience, Region, Sync, Table};
-use crate::host::{Host, Iova, Rid};
+use super::{
+    Patience, Region, Sync, Table,
+    layout::{PAYLOAD, SLOTS},
+    prefetch::{prefetch, prefetch_to_write},
+    slot::{HEADERS, PIECES, SEALED, SHORT, Slot, SlotPayload, lap},
+};
+use crate::host::Host;
 use std::sync::atomic::{
     AtomicU16,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -14,73 +19,11 @@ use std::sync::atomic::{
 use sync::Holding;
 use sync::laboratory::{Site, step};
 
-/// Slots of a ring.
-pub const SLOTS: usize = 512;
-/// Bytes of payload a slot holds by value.
-pub(super) const PAYLOAD: usize = super::MAX_FRAME;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes of headers a slot holds.
-const HEADERS: usize = 128;
-/// Pieces of payload a slot may refer to.
-const PIECES: usize = 4;
-
-/// Payload that still lies in the sender's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Piece {
-    /// Where, in the sending function's address space.
-    pub at: Iova,
-    /// Bytes.
-    pub len: u32,
-    /// Padding.
-    pub reserved: u32,
-}
-
-impl Piece {
-    /// Bytes of all.
-    #[inline(never)]
-    pub(crate) fn sum(pieces: &[Self]) -> usize {
-        pieces.iter().map(|piece| piece.len as usize).sum()
-    }
-}
-
-/// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference. The first line holds an
-/// acknowledgement, or a message of a few bytes.
-#[repr(C, align(64))]
-pub struct Slot {
-    /// See [`lap`].
-    lap: AtomicU16,
-    header_len: u8,
-    /// Pieces; 0 is by value.
-    pieces: u8,
-    /// [`SEALED`], [`SHORT`].
-    form: u8,
-    /// Bytes of a short payload.
-    short_len: u8,
-    headers: [u8; HEADERS],
-    /// Function the pieces belong to.
-    from: u8,
-    /// Bytes of a payload that is not short.
-    payload_len: u32,
-    piece: [Piece; PIECES],
-}
-
-/// The payload is by value and followed by pad and ICRC.
-const SEALED: u8 = 1;
-/// The payload is so short that it lies in `headers`, behind the headers.
-const SHORT: u8 = 2;
-
-/// What the slot of frame `n` of a ring says when the frame is there. No other frame of that slot for 2^16 laps says the same,
-/// and memory nobody wrote says none.
-#[inline(always)]
-fn lap(n: u32) -> u16 {
-    ((n / SLOTS as u32) as u16).wrapping_add(1)
-}
-
 /// The slot of frame `n`, in the block of a function that begins at `base`.
 #[inline(always)]
-fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
+pub(super) fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
     region.row_pointer(base, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
@@ -93,28 +36,8 @@ fn lap_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
 
 /// Whether frame `n` is there.
 #[inline(always)]
-fn is_there(region: &Region, base: usize, n: u32) -> bool {
+pub(super) fn is_there(region: &Region, base: usize, n: u32) -> bool {
     lap_of(region, base, n).load(SeqCst) == lap(n)
-}
-
-/// What a frame carries behind its headers.
-#[derive(Clone, Copy, Debug)]
-pub enum SlotPayload<'a> {
-    /// The bytes themselves; pad and ICRC behind them if the frame is sealed.
-    Bytes(&'a [u8]),
-    /// Where they lie in the memory of function `0`, and how many they are.
-    Pieces(Rid, &'a [Piece]),
-}
-
-impl Slot {
-    /// Whether pad and ICRC follow the payload, to be checked.
-    pub fn is_sealed(&self) -> bool {
-        self.form & SEALED != 0
-    }
-    /// Ethernet to the last extension header.
-    pub fn headers(&self) -> &[u8] {
-        &self.headers[..(self.header_len as usize).min(HEADERS)]
-    }
 }
 
 /// The filling side of a function's ring.
@@ -160,9 +83,9 @@ impl<'r> WireRing<'r> {
     pub fn awaits(&self, looks: u32) -> bool {
         let base = self.region.checked_base(self.fid);
         let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
-        super::prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
+        prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
         // And the next one, which whoever has taken this one asks for.
-        super::prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
+        prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
         let word = lap_of(self.region, base, next);
         (0..looks).any(|_| word.load(SeqCst) == lap(next))
     }
@@ -181,7 +104,7 @@ impl<'r> WireRing<'r> {
         let base = self.region.checked_base(self.fid);
         // Who polls has the line that is written next: it comes while the lock is taken.
         let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
-        super::prefetch_to_write(slot_of(self.region, base, tail).cast());
+        prefetch_to_write(slot_of(self.region, base, tail).cast());
         let (lock, dead) = self.region.ring_lock_at(base).acquire_with(host, Patience::UntilStopped)?;
         let filler = Filler { region: self.region, fid: self.fid, base, lock };
         if dead.is_any() {
@@ -296,93 +219,3 @@ impl Filler<'_> {
 
 /// Half of a cache line, anywhere.
 type Half = [u8; 32];
-
-impl<'r> Func<'r> {
-    /// Whether a frame is there to be taken.
-    #[inline]
-    pub fn has_frame(&self) -> bool {
-        is_there(self.region(), self.base(), self.function().rx_next)
-    }
-
-    /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
-    /// commits.
-    #[inline]
-    pub fn front(&self) -> Option<(&'r Slot, SlotPayload<'r>)> {
-        let (region, base, next) = (self.region(), self.base(), self.function().rx_next);
-        if !is_there(region, base, next) {
-            return None;
-        }
-        // SAFETY: in bounds; a slot whose frame is there is not written until the head passes it, which only we move.
-        let slot: &'r Slot = unsafe { &*slot_of(region, base, next) };
-        let payload = match slot.pieces {
-            0 if slot.form & SHORT != 0 => {
-                let behind = slot.headers.get(slot.header_len as usize..).unwrap_or_default();
-                SlotPayload::Bytes(behind.get(..slot.short_len as usize).unwrap_or_default())
-            }
-            0 => {
-                let body = region.row_pointer(base, Table::RxPayload, next as usize % SLOTS, PAYLOAD);
-                // SAFETY: as for the slot; the length is bounded.
-                SlotPayload::Bytes(unsafe {
-                    std::slice::from_raw_parts(body, (slot.payload_len as usize).min(PAYLOAD))
-                })
-            }
-            n => SlotPayload::Pieces(Rid(slot.from), &slot.piece[..(n as usize).min(PIECES)]),
-        };
-        Some((slot, payload))
-    }
-
-    /// Takes the frame that [`front`](Self::front) shows. Its slot goes back to the senders at the commit.
-    #[inline]
-    pub fn take_front(&mut self) {
-        let next = self.function().rx_next;
-        *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
-    }
-
-    /// What [`take_front`](Self::take_front) counts when all frames that are there now have been taken.
-    pub fn behind_frames(&self) -> u32 {
-        let mut next = self.function().rx_next;
-        while is_there(self.region(), self.base(), next) {
-            next = next.wrapping_add(1);
-        }
-        next
-    }
-
-    /// Fetches the payload of all frames that wait here and lie in memory of `from`: they refer to it no longer. A frame
-    /// whose payload can't be read loses its headers too, and is dropped as malformed.
-    pub fn fetch_pieces(&mut self, host: &mut dyn Host, from: Rid) {
-        let (region, base) = (self.region(), self.base());
-        let mut next = self.function().rx_next;
-        while is_there(region, base, next) {
-            let slot = slot_of(region, base, next);
-            let index = next as usize % SLOTS;
-            next = next.wrapping_add(1);
-            step(Site::Ring);
-            // SAFETY: in bounds; but for its lap, which is left alone, a slot whose frame is there belongs to the holder of the
-            // function's lock, which we are, until the head passes it; `&mut self` rules out a reference from `front`.
-            unsafe {
-                let count = ((*slot).pieces as usize).min(PIECES);
-                if count == 0 || (*slot).from != from.0 {
-                    continue;
-                }
-                if !region.has_payload(base, index) {
-                    ((*slot).pieces, (*slot).header_len, (*slot).payload_len) = (0, 0, 0);
-                    continue;
-                }
-                let pieces = (*slot).piece;
-                let body = region.row_pointer(base, Table::RxPayload, index, PAYLOAD);
-                let body = std::slice::from_raw_parts_mut(body, PAYLOAD);
-                let mut at = 0;
-                for piece in &pieces[..count] {
-                    let end = at + piece.len as usize;
-                    match body.get_mut(at..end).map(|part| host.read(from, piece.at, part)) {
-                        Some(Ok(())) => at = end,
-                        _ => (*slot).header_len = 0,
-                    }
-                }
-                step(Site::Ring);
-                (*slot).payload_len = at as u32;
-                ((*slot).pieces, (*slot).form) = (0, (*slot).form & !SHORT);
-            }
-        }
-    }
-}

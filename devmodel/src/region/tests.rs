@@ -1,6 +1,6 @@
 //! What the region promises: jobs are whole, locks outlive their holders, rings and timers keep order.
 
-use super::*;
+use super::{flat::Header, *};
 use crate::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     state::{CqRow, PdRow, QpFlags, QpRow},

@@ -86,7 +86,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         1 => {
             let answer = match header.mgmt_class() {
                 MgmtClass::SubnAdm if to_switch => sa::answer(func, &config, lrh.slid(), &mad),
-                _ if !to_switch => super::local(func, &config, &mad, true),
+                _ if !to_switch => super::local::local(func, &config, &mad, true),
                 _ => None,
             };
             if let Some(answer) = answer {
@@ -112,7 +112,7 @@ fn own_smp(func: &mut Func<'_>, config: &Config, request: &[u8; MAD_SIZE]) -> Op
         *path.get_mut(usize::from(pointer))? = 1;
         packet.set().return_path(path);
     }
-    super::local(func, config, packet.as_bytes(), false)
+    super::local::local(func, config, packet.as_bytes(), false)
 }
 
 /// How an answer goes back.

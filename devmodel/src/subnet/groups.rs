@@ -1,7 +1,7 @@
 //! Multicast groups of the subnet: who is in them, and what they are like (IBTA 15.2.5.17, o15-0.2.2).
 
 use super::{
-    Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G,
+    mad::{Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G},
     paths::selected,
     records::{self, End},
 };

@@ -1,7 +1,8 @@
 //! Paths between ports (IBTA 15.2.5.16): all alike, one hop through the switch.
 
 use super::{
-    Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G, groups,
+    groups,
+    mad::{Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G},
     records::{self, End},
 };
 use crate::{Config, region::Region};

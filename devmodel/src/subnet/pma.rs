@@ -1,6 +1,6 @@
 //! The performance management agent of a function's port (IBTA 16.1).
 
-use super::{check_version, refuse, turned};
+use super::mad::{check_version, refuse, turned};
 use crate::{
     region::Func,
     state::{COUNTERS, Counters},
@@ -95,7 +95,7 @@ fn class_port_info() -> ClassPortInfo {
         .base_version(hwspec::wire::mad::BASE_VERSION)
         .class_version(CLASS_VERSION)
         .capability_mask(EXTENDED_WIDTH)
-        .resp_time_value(super::RESPONSE_TIME);
+        .resp_time_value(super::mad::RESPONSE_TIME);
     info
 }
 

@@ -38,7 +38,7 @@ pub(super) fn by_lid(region: &Region, config: &Config, lid: u16) -> Option<End> 
 
 /// The port whose own GID this is.
 pub(super) fn by_gid(region: &Region, config: &Config, gid: &[u8; 16]) -> Option<End> {
-    let guid = gid.strip_prefix(&super::DEFAULT_PREFIX)?;
+    let guid = gid.strip_prefix(&crate::state::DEFAULT_PREFIX)?;
     ends(region, config).into_iter().find(|end| end.guid == guid)
 }
 
@@ -46,7 +46,7 @@ impl End {
     /// Its first GID.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&super::DEFAULT_PREFIX);
+        gid[..8].copy_from_slice(&crate::state::DEFAULT_PREFIX);
         gid[8..].copy_from_slice(&self.guid);
         gid
     }
@@ -63,7 +63,7 @@ pub(super) fn nodes(region: &Region, config: &Config, mask: u64, wanted: &NodeRe
         .map(|end| {
             let mut record = NodeRecord::zeroed();
             let (info, description) = match end.fid {
-                Some(fid) => (smp::node_info(config, fid), super::description(fid)),
+                Some(fid) => (smp::node_info(config, fid), super::mad::description(fid)),
                 None => (switch::node_info(region, config), switch::description()),
             };
             record.set().lid(end.lid).node_info(info).node_description(description);
@@ -82,7 +82,7 @@ pub(super) fn ports(region: &Region, config: &Config, mask: u64, wanted: &PortIn
         let numbers = if end.fid.is_some() { 1..=1 } else { 0..=region.functions() };
         for number in numbers.filter(|n| mask & PORT_NUM == 0 || *n == wanted.port_num()) {
             let info = match end.fid {
-                Some(fid) => smp::described(fid, &super::port(config, fid), true),
+                Some(fid) => smp::described(fid, &super::mad::port(config, fid), true),
                 None => switch::port_info(region, number),
             };
             let mut record = PortInfoRecord::zeroed();

@@ -1,6 +1,10 @@
 //! The subnet administrator (IBTA 15.4): queries that come to QP1 of the switch.
 
-use super::{Answer, check_version, groups, paths, records, refuse};
+use super::{
+    groups,
+    mad::{Answer, check_version, refuse},
+    paths, records,
+};
 use crate::{
     Config,
     region::{Func, Region},
@@ -110,12 +114,12 @@ fn class_port_info() -> ClassPortInfo {
         .class_version(CLASS_VERSION)
         .capability_mask(UD_MULTICAST)
         .capability_mask2(SEND_ONLY_FULL_MEMBER)
-        .resp_time_value(super::RESPONSE_TIME);
+        .resp_time_value(super::mad::RESPONSE_TIME);
     info
 }
 
 fn single(request: &[u8; MAD_SIZE], record: &[u8]) -> [u8; MAD_SIZE] {
-    let mut answer = SaMad::from_bytes(super::turned(request, 0));
+    let mut answer = SaMad::from_bytes(super::mad::turned(request, 0));
     answer.set().data(hwspec::layout::prefix(record)).attribute_offset(offset(record.len()));
     *answer.as_bytes()
 }
@@ -137,7 +141,7 @@ fn table(request: &[u8; MAD_SIZE], records: &[Vec<u8>]) -> [u8; MAD_SIZE] {
     for (at, record) in data.chunks_exact_mut(distance.max(1)).zip(records) {
         at[..record.len()].copy_from_slice(record);
     }
-    let mut answer = SaMad::from_bytes(super::turned(request, 0));
+    let mut answer = SaMad::from_bytes(super::mad::turned(request, 0));
     answer
         .set()
         .rmpp_version(rmpp::VERSION)

@@ -1,6 +1,6 @@
 //! The subnet management agent of a function's port (IBTA 14.2.5, 14.4).
 
-use super::{Answer, refuse, turned};
+use super::mad::{Answer, refuse, turned};
 use crate::{
     Config, identity,
     mlx5::port,
@@ -41,7 +41,7 @@ pub(super) fn answer(
     let header = packet.header();
     let method = header.method();
     method.answer()?;
-    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+    if let Err(status) = super::mad::check_version(&header, CLASS_VERSION) {
         return Some(refuse(request, status));
     }
     if !matches!(method, Method::Get | Method::Set) {
@@ -95,7 +95,7 @@ pub(super) fn answer_get(
     let packet = Smp::read(request);
     let header = packet.header();
     header.method().answer()?;
-    if let Err(status) = super::check_version(&header, CLASS_VERSION) {
+    if let Err(status) = super::mad::check_version(&header, CLASS_VERSION) {
         return Some(refuse(request, status));
     }
     if header.method() != Method::Get {
@@ -269,7 +269,7 @@ pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
         .q_key_violations(port.qkey_violations)
         .guid_cap(PORT_GUIDS as u8)
         .subnet_timeout(port.subnet_timeout)
-        .resp_time_value(super::RESPONSE_TIME);
+        .resp_time_value(super::mad::RESPONSE_TIME);
     info
 }
 

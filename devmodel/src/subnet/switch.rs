@@ -1,7 +1,7 @@
 //! The switch all ports hang on: its own management port, and the way of directed-route packets through it (IBTA 14.2.2,
 //! 14.2.5.4).
 
-use super::{Answer, smp};
+use super::{mad::Answer, smp};
 use crate::{Config, identity, region::Region, state::SUBNET_GROUPS};
 use hwspec::{
     layout::{Layout, prefix},
@@ -134,7 +134,7 @@ fn get(region: &Region, config: &Config, from: u8, id: u16, modifier: u32) -> An
             prefix(info.bytes())
         }
         attribute::GUID_INFO if modifier == 0 => prefix(&identity::switch_guid(config.node_id)),
-        attribute::PKEY_TABLE if modifier & 0xffff == 0 => prefix(&super::DEFAULT_PKEY.to_be_bytes()),
+        attribute::PKEY_TABLE if modifier & 0xffff == 0 => prefix(&super::mad::DEFAULT_PKEY.to_be_bytes()),
         attribute::SL_TO_VL => [0; 64],
         attribute::SM_INFO => {
             let mut info = SmInfo::zeroed();
@@ -187,7 +187,7 @@ fn switch_info() -> SwitchInfo {
         .linear_fdb_cap(identity::SWITCH_LID + 1)
         .multicast_fdb_cap(SUBNET_GROUPS as u16)
         .linear_fdb_top(identity::SWITCH_LID)
-        .life_time_value(super::LIFE_TIME);
+        .life_time_value(super::mad::LIFE_TIME);
     info
 }
 
@@ -197,10 +197,10 @@ pub(super) fn port_info(region: &Region, port: u8) -> PortInfo {
     let mut info = smp::link_of(up);
     if port == 0 {
         info.set()
-            .gid_prefix(super::DEFAULT_PREFIX)
+            .gid_prefix(crate::state::DEFAULT_PREFIX)
             .lid(identity::SWITCH_LID)
             .master_sm_lid(identity::SWITCH_LID)
-            .capability_mask(super::PORT_CAPABILITIES | IS_SM)
+            .capability_mask(super::mad::PORT_CAPABILITIES | IS_SM)
             .guid_cap(1);
     }
     info

@@ -1,6 +1,6 @@
 //! The subnet's management for those who only look: what its ports and its switch would answer.
 
-use super::{pma, refuse, sa, smp::Seen, switch};
+use super::{mad::refuse, pma, sa, smp::Seen, switch};
 use crate::{
     Config, identity,
     region::Region,

@@ -14,20 +14,14 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use request::{Kind, ReadResource, Request};
+pub use request::{Kind, LOG_MAX_MESSAGE, ReadResource, Request};
 pub use requester::Requester;
 pub use responder::{Message, Responder, Rights};
 pub use status::{Event, Status};
 
-pub(crate) use request::{Order, Outgoing};
+pub(crate) use request::{MAX_MESSAGE, Order, Outgoing};
 pub(crate) use requester::{
     AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, deliver, fail, settle,
     start_timer,
 };
 pub(crate) use responder::{Packet, Refusal, Responses, access, request, unanswered};
-
-/// log2 of the longest message a requester sends. At the least MTU it takes a quarter of all PSNs, so what is under way
-/// compares by half of them (IBTA 9.3.3.1 would let it be twice as long).
-pub const LOG_MAX_MESSAGE: u8 = 30;
-/// The longest message a responder takes (IBTA 9.7.4.1.6).
-pub(crate) const MAX_MESSAGE: u32 = 1 << 31;

@@ -3,6 +3,12 @@
 use hwspec::{handle::Psn, wire::BthOpcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// log2 of the longest message a requester sends. At the least MTU it takes a quarter of all PSNs, so what is under way
+/// compares by half of them (IBTA 9.3.3.1 would let it be twice as long).
+pub const LOG_MAX_MESSAGE: u8 = 30;
+/// The longest message a responder takes (IBTA 9.7.4.1.6).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
 /// What a request asks the peer to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -1,6 +1,6 @@
 //! Multicast groups on the sending function (IBTA 10.5).
 
-use super::MULTICAST_QPN;
+use super::address::MULTICAST_QPN;
 use crate::{
     LinkLayer, identity,
     mlx5::{step::Payload, work::Work},

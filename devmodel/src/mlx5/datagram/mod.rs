@@ -1,37 +1,14 @@
 //! Datagrams: UD queue pairs and the port's special ones, QP0 and QP1 (IBTA 9.8.3, 13.5.1).
 
+mod address;
 mod groups;
 mod multicast;
 mod receive;
 mod send;
 mod special;
 
+pub(crate) use address::{GENERAL, GROUP, MULTICAST_QPN};
 pub(crate) use multicast::deliver;
 pub(crate) use receive::arrive;
 pub(crate) use send::next;
 pub(crate) use special::special_qps;
-
-use super::work::Work;
-pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
-use hwspec::{context::ServiceType, cqe::CqeSyndrome};
-
-/// A Q_Key with this bit set in a work request means the QP's own (IBTA 10.2.5).
-const OWN_QKEY: u32 = 1 << 31;
-
-/// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
-fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
-    match ServiceType::from_raw(w.q.service) {
-        ServiceType::Qp0 => 0,
-        ServiceType::Qp1 => 1,
-        _ if w.q.deth_sqpn != 0 => w.q.deth_sqpn & 0xff_ffff,
-        _ => w.qpn(),
-    }
-}
-
-/// What a packet is for instead of one QP: the QPs of a multicast group.
-pub(crate) const GROUP: u32 = u32::MAX;
-/// All QP1s of a function that has several.
-pub(crate) const GENERAL: u32 = u32::MAX - 1;
-
-/// A message longer than a packet or a receive buffer.
-const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;

@@ -1,6 +1,6 @@
 //! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
 
-use super::{GENERAL, groups::members, special_qps};
+use super::{address::GENERAL, groups::members, special_qps};
 use crate::{
     host::Party,
     identity,

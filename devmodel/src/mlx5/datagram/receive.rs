@@ -1,6 +1,6 @@
 //! Receiving datagrams (IBTA 9.8.3.2): what fits is delivered behind the 40 bytes of the GRH, the rest is dropped.
 
-use super::TOO_LONG;
+use super::address::TOO_LONG;
 use crate::{
     Profile,
     host::Abort,

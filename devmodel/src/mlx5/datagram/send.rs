@@ -1,6 +1,9 @@
 //! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
 
-use super::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, groups, source_qpn};
+use super::{
+    address::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, source_qpn},
+    groups,
+};
 use crate::mlx5::{
     fetch::{self, Wqe},
     lists::{self, ListFault},

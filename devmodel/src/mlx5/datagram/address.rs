@@ -1,0 +1,26 @@
+//! Whom a datagram is from, and whom it is for.
+
+use crate::mlx5::work::Work;
+pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
+use hwspec::{context::ServiceType, cqe::CqeSyndrome};
+
+/// A Q_Key with this bit set in a work request means the QP's own (IBTA 10.2.5).
+pub(super) const OWN_QKEY: u32 = 1 << 31;
+
+/// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
+pub(super) fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
+    match ServiceType::from_raw(w.q.service) {
+        ServiceType::Qp0 => 0,
+        ServiceType::Qp1 => 1,
+        _ if w.q.deth_sqpn != 0 => w.q.deth_sqpn & 0xff_ffff,
+        _ => w.qpn(),
+    }
+}
+
+/// What a packet is for instead of one QP: the QPs of a multicast group.
+pub(crate) const GROUP: u32 = u32::MAX;
+/// All QP1s of a function that has several.
+pub(crate) const GENERAL: u32 = u32::MAX - 1;
+
+/// A message longer than a packet or a receive buffer.
+pub(super) const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;

@@ -1,0 +1,74 @@
+//! What all agents have in common: a port as it comes up, and how a MAD is answered.
+
+use crate::{
+    Config, identity,
+    state::{DEFAULT_PREFIX, IbPort, PKEYS},
+};
+use hwspec::wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass};
+use zerocopy::FromZeros;
+
+/// P_Key of the default partition, full member (IBTA 10.9.1.2).
+pub(super) const DEFAULT_PKEY: u16 = 0xffff;
+/// Rate of a 4x EDR link: 100 Gb/s (IBTA 15.2.5.16).
+pub(super) const RATE_100G: u8 = 16;
+/// Time a packet may take, as an exponent: 67 ms.
+pub(super) const LIFE_TIME: u8 = 14;
+/// Time an agent may take to answer, as an exponent: 67 ms.
+pub(super) const RESPONSE_TIME: u8 = 14;
+/// Capability mask of a port: an extended speed, system image GUID, more capability bits.
+pub const PORT_CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
+/// `capability_mask`: bits that software sets to tell what runs on the port: subnet manager, SNMP, device management,
+/// vendor class, communication management.
+pub(crate) const SOFT_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 16;
+
+/// A port as it comes up after a reset.
+pub(crate) fn port(config: &Config, fid: u8) -> IbPort {
+    let mut port = IbPort {
+        node_description: [0; 64],
+        pkeys: [0; PKEYS],
+        gid_prefix: DEFAULT_PREFIX,
+        capability_mask: PORT_CAPABILITIES,
+        subnet_timeout: 18,
+        ..IbPort::new_zeroed()
+    };
+    port.node_description = description(fid);
+    port.pkeys[0] = DEFAULT_PKEY;
+    port.guids[0] = identity::guid(config.node_id, fid);
+    for table in &mut port.arbitration {
+        table[0] = [0, 64];
+    }
+    port
+}
+
+/// `NodeDescription` until the driver sets one.
+pub(super) fn description(fid: u8) -> [u8; 64] {
+    let mut description = [0; 64];
+    let name = format!("ironverbs iron{fid}");
+    description[..name.len()].copy_from_slice(name.as_bytes());
+    description
+}
+
+/// Why a MAD is answered with a bad status.
+pub(super) type Answer<T> = Result<T, u16>;
+
+/// `request` turned into an answer: method and status.
+pub(super) fn turned(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
+    let mut out = *request;
+    let mut header = MadHeader::from_bytes(hwspec::layout::prefix(request));
+    let method = header.method().answer().unwrap_or(Method::GetResp);
+    let directed = header.mgmt_class() == MgmtClass::SubnDirected;
+    header.set().method(method).status(if directed { status | mad::status::DIRECTION } else { status });
+    out[..MadHeader::SIZE].copy_from_slice(header.as_bytes());
+    out
+}
+
+/// An answer that says why there is none.
+pub(super) fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
+    turned(request, status)
+}
+
+/// Whether the header is one this agent understands (IBTA 13.4.7): which status if not.
+pub(super) fn check_version(header: &MadHeader, class_version: u8) -> Answer<()> {
+    let known = header.base_version() == mad::BASE_VERSION && header.class_version() == class_version;
+    if known { Ok(()) } else { Err(mad::status::BAD_VERSION) }
+}
