@@ -36,7 +36,7 @@ impl std::fmt::Display for LinkLayer {
 pub struct Config {
     /// See [`Profile`].
     pub profile: Profile,
-    /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 unless told otherwise.
+    /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 by default.
     pub min_ack_timeout: u8,
     /// Requests between two that ask for an acknowledgement, within a message of several packets.
     pub ack_every: u32,

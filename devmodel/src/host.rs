@@ -19,7 +19,7 @@ pub enum Abort {
     Source,
     /// Writing failed: a write, or the destination of a copy.
     Destination,
-    /// The program whose memory it is has ended: nobody answers for it any more, and nothing is to be told.
+    /// The program whose memory it is has ended: nobody answers for it any more, and nobody is to be informed.
     Gone,
 }
 
@@ -88,7 +88,7 @@ pub trait Host {
         let _ = rid;
         None
     }
-    /// Whether that somebody is ourselves: we come back to `rid` without being told.
+    /// Whether that somebody is ourselves: we come back to `rid` without being woken.
     fn tends(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false

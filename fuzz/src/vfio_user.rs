@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use devmodel::{
     Config,
     region::Geometry,
-    serve::{Board, Function, session},
+    serve::{Function, Standalone, session},
 };
 use std::{
     fs::File,
@@ -33,8 +33,8 @@ const CANARY: u8 = 0xa5;
 
 /// Messages made of `data`.
 pub fn vfio_user(data: &[u8]) {
-    let board = Board::new(Geometry::SMALL, Config::default());
-    let (function, bystander) = (board.function(1), board.function(2));
+    let standalone = Standalone::new(Geometry::SMALL, Config::default());
+    let (function, bystander) = (standalone.function(1), standalone.function(2));
     let (memory, theirs) = (scratch(0), scratch(CANARY));
     let shown = OwnedFd::from(theirs.try_clone().expect("a descriptor"));
     bystander.guest().memory.map(0, MEMORY, 3, Some((shown, 0))).expect("a window");

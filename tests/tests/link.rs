@@ -53,7 +53,8 @@ impl Joined {
             }
             "stream" => vec![format!("stream:listen:{}", at("s")), format!("stream:connect:{}", at("s"))],
             "udp" => vec!["udp:127.0.1.2".into(), "udp:127.0.2.2,peer=127.0.1.2".into()],
-            _ => vec![format!("node:{}", nodes[1].dir().display())],
+            "node" => vec![format!("node:{}", nodes[1].dir().display())],
+            other => panic!("expected dgram, stream, udp or node, found {other}"),
         };
         let mut links = Vec::new();
         for (i, (node, end)) in nodes.iter().zip(&ends).enumerate() {

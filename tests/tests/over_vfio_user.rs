@@ -24,7 +24,7 @@ const LEN: usize = 1 << 20;
 /// An adapter with two VFs, each on its socket.
 struct Served {
     plugs: Vec<serve::Plug>,
-    board: Arc<serve::Board>,
+    standalone: Arc<serve::Standalone>,
     over: Arc<AtomicBool>,
     scratch: Scratch,
 }
@@ -37,19 +37,19 @@ impl Served {
     fn with(config: Config) -> Self {
         let scratch = Scratch::new();
         std::fs::create_dir_all(scratch.dir()).expect("a directory");
-        let board = serve::Board::new(Geometry::SMALL, config);
+        let standalone = serve::Standalone::new(Geometry::SMALL, config);
         let over = Arc::new(AtomicBool::new(false));
         // Whoever serves an adapter lets its timers fire.
-        let (ticks, stop) = (board.clone(), over.clone());
+        let (ticks, stop) = (standalone.clone(), over.clone());
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
                 ticks.run();
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let mut this = Self { scratch, plugs: Vec::new(), board, over };
+        let mut this = Self { scratch, plugs: Vec::new(), standalone, over };
         for fid in [1, 2] {
-            let plug = serve::Plug::new(&this.socket(fid), Arc::new(this.board.function(fid)));
+            let plug = serve::Plug::new(&this.socket(fid), Arc::new(this.standalone.function(fid)));
             this.plugs.push(plug.expect("a socket"));
         }
         this

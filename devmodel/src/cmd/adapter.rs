@@ -11,9 +11,9 @@ use hwspec::cmd::{adapter::*, adapter_id::*};
 
 /// Interface step sequences supported: 0 and 1.
 const ISSI_SUPPORTED: u32 = 0b11;
-/// IEEE vendor id (OUI) shown by `QUERY_ADAPTER`.
+/// IEEE vendor id (OUI) that `QUERY_ADAPTER` returns.
 const IEEE_VENDOR: u32 = 0x02c9;
-/// Board id: not one of a real board.
+/// Parameter set id (PSID): not one of a real card.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 
 /// Whether the command is about the caller. The PF also enables its VFs, before they are there; a VF brings itself up, so

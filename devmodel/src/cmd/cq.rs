@@ -87,7 +87,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryCqIn = call.input()?;
     let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
     let Some(row) = call.func.row::<CqRow>(index) else { return Syndrome::NoSuchCq.refuse() };
-    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
     let mut context = CqContext::zeroed();
     context
         .set()

@@ -1,7 +1,7 @@
 //! Event queues.
 //!
 //! Their numbers have eight bits, in commands as in the doorbell, and a function has more openers than that. So numbers
-//! are those of a user context: two queues have the same number only if they belong to different contexts and are told
+//! are those of a user context: two queues have the same number only if they belong to different contexts and get
 //! their consumer index through different doorbell pages (see `mlx5::event::number`).
 
 use super::{
@@ -95,7 +95,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryEqIn = call.input()?;
     let index = own(call, input.eq_number().into())?;
     let Some(row) = call.func.row::<EqRow>(index) else { return Syndrome::NoSuchEq.refuse() };
-    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
     let state = if row.armed != 0 { ArmState::Armed } else { ArmState::Fired };
     let mut context = EqContext::zeroed();
     context

@@ -11,7 +11,7 @@ use hwspec::{
     wire::mad::MadHeader,
 };
 
-/// `op_mod`: the management key counts as checked; the other bit says so of the board's.
+/// `op_mod`: the management key counts as checked; the other bit says so of the baseboard key.
 pub(super) const IGNORE_MKEY: u16 = 1 << 0;
 pub(super) const IGNORE_BKEY: u16 = 1 << 1;
 

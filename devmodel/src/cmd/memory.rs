@@ -149,7 +149,7 @@ pub(super) fn unmap(func: &mut Func<'_>, memory: WqMemory) {
 }
 
 /// `page_offset` and `log_page_size` as a context shows them.
-pub(super) fn shown(memory: &WqMemory) -> (u8, u8) {
+pub(super) fn page_layout(memory: &WqMemory) -> (u8, u8) {
     let offset = u64::from(memory.offset) << OFFSETS.trailing_zeros() >> memory.log_page;
     (offset as u8, memory.log_page.saturating_sub(LOG_PAGE) as u8)
 }

@@ -1,4 +1,4 @@
-//! The QP context: which of its fields a transition takes, and how a QP's row is shown as one.
+//! The QP context: which of its fields a transition takes, and how a QP's row is queried as one.
 
 use super::{
     call::Call,
@@ -216,7 +216,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         (_, true) => NO_RQ,
         _ => 0,
     };
-    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
     let mut c = QpContext::zeroed();
     c.set()
         .state(if has(QpFlags::DRAINING) { QpState::SqDraining } else { state_of(row) })

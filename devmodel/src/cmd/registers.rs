@@ -74,12 +74,12 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         // This driver's byte order; the interface is big-endian whatever it is.
         (HOST_ENDIANNESS, WRITE | READ) => {}
         (PAOS, WRITE) => {
-            // Without `ase` the state stays and is only told.
+            // Without `ase` the state stays and only the event is raised.
             if load(&register, 4, 31, 31) != 0 {
                 let state = load(&register, 0, 11, 8);
                 Syndrome::VportState.unless(state == UP || state == DOWN)?;
                 match state == UP && call.func.function().vport_state != 0 {
-                    // A port that is told to come up says when it is, even if it was.
+                    // A port that is asked to come up raises the event even if it was up.
                     true => port::port_event(call.func, PortChange::Active),
                     false => port::set_link(call.func, state == UP),
                 }

@@ -112,7 +112,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryRqIn = call.input()?;
     let index = call.own::<RqRow>(input.rqn(), Syndrome::NoSuchRq)?;
     let Some(row) = call.func.row::<RqRow>(index) else { return Syndrome::NoSuchRq.refuse() };
-    let (page_offset, log_page) = memory::shown(&row.memory);
+    let (page_offset, log_page) = memory::page_layout(&row.memory);
     let mut wq = WorkQueue::zeroed();
     wq.set()
         .wq_type(CYCLIC)
@@ -129,10 +129,10 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let mut bytes = *c.as_bytes();
     store(&mut bytes, 0, 31, 0, row.context.into());
     store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
-    let mut shown = RqContext::from_bytes(bytes);
-    shown.set().vsd(row.flags & RqRow::KEEP_VLAN != 0);
+    let mut context = RqContext::from_bytes(bytes);
+    context.set().vsd(row.flags & RqRow::KEEP_VLAN != 0);
     let mut out = QueryRqOut::zeroed();
-    out.set().rq_context(shown);
+    out.set().rq_context(context);
     call.answer(&out)
 }
 

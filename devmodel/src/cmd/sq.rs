@@ -111,7 +111,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QuerySqIn = call.input()?;
     let index = call.own::<SqRow>(input.sqn(), Syndrome::NoSuchSq)?;
     let Some(row) = call.func.row::<SqRow>(index) else { return Syndrome::NoSuchSq.refuse() };
-    let (page_offset, log_page) = memory::shown(&row.memory);
+    let (page_offset, log_page) = memory::page_layout(&row.memory);
     let mut wq = WorkQueue::zeroed();
     wq.set()
         .wq_type(CYCLIC)

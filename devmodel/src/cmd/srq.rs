@@ -88,7 +88,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let kind = kind_of(call.opcode);
     let index = find(call, input.srqn(), kind)?;
     let Some(row) = call.func.row::<SrqRow>(index) else { return Syndrome::NoSuchSrq.refuse() };
-    let (page_offset, log_page_size) = memory::shown(&row.memory);
+    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
     let shape = Shape {
         log_size: row.log_size as u8,
         log_stride: row.log_stride as u8,

@@ -91,8 +91,8 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::AddressIndex.unless(index < ROCE_ADDRESSES)?;
     Syndrome::Port.unless(input.vhca_port_num() <= 1)?;
     let address = call.func.function().roce[index];
-    let mut shown = RoceAddr::zeroed();
-    shown
+    let mut entry = RoceAddr::zeroed();
+    entry
         .set()
         .source_l3_address(address.gid)
         .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
@@ -102,6 +102,6 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
         .roce_l3_type(address.l3_type)
         .roce_version(address.version);
     let mut out = QueryRoceAddressOut::zeroed();
-    out.set().roce_address(shown);
+    out.set().roce_address(entry);
     call.answer(&out)
 }

@@ -257,7 +257,7 @@ impl Runner {
     #[inline(always)]
     fn arrived(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
         step(Site::Arrived);
-        // The frame before the question: who stops tending waits until all stores of others before theirs are seen, and
+        // The frame before `is_tended`: who stops tending waits until all stores of others before theirs are seen, and
         // looks once more.
         if host.is_tended(Rid(to)) {
             self.tended = Some(to);

@@ -29,7 +29,7 @@ pub struct Runner {
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
     pub(super) hand: Hand,
-    /// The function whose frames were last left to who polls it: the next ones go into its ring without a question first.
+    /// The function whose frames were last left to who polls it: the next ones go into its ring without asking the host first.
     pub(super) tended: Option<u8>,
 }
 

@@ -83,7 +83,7 @@ fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32,
         match scatter(w, &record, data, from, len) {
             Ok(()) => {}
             Err(None) => return,
-            Err(Some(failure)) => return settle::condemn(w, at, failure),
+            Err(Some(failure)) => return settle::mark_failed(w, at, failure),
         }
     }
     transport::deliver(w, psn, in_cqe.then_some(&inline));

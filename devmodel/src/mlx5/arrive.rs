@@ -49,7 +49,7 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
     func.count(Counters::RxPackets, 1);
     let routed = step.config.link_layer == LinkLayer::Infiniband;
     if routed || sealed {
-        return accept_uncommon(func, step, (headers, payload, sealed), routed);
+        return accept_sealed(func, step, (headers, payload, sealed), routed);
     }
     let len = match payload {
         SlotPayload::Bytes(body) => body.len(),
@@ -71,7 +71,7 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
 fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
     let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
-    qp.or_else(|| without_row(func, packet))
+    qp.or_else(|| special_destination(func, packet))
 }
 
 /// Gives a packet to what [`destination`] says it is for.
@@ -85,19 +85,19 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
 
 /// [`accept`], of a frame that came whole, or on InfiniBand.
 #[inline(never)]
-fn accept_uncommon(
+fn accept_sealed(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     frame: (&[u8], SlotPayload<'_>, bool),
     routed: bool,
 ) {
-    if let Ok((qp, packet)) = open_uncommon(func, step, frame, routed) {
+    if let Ok((qp, packet)) = open_sealed(func, step, frame, routed) {
         deliver(func, step, qp, &packet);
     }
 }
 
 /// Opens a frame that came whole, or on InfiniBand, and says what it is for.
-fn open_uncommon<'p>(
+fn open_sealed<'p>(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     (headers, payload, sealed): (&'p [u8], SlotPayload<'p>, bool),
@@ -105,7 +105,7 @@ fn open_uncommon<'p>(
 ) -> Result<(u32, Packet<'p>), ()> {
     let opened = match (routed, payload) {
         (true, _) => infiniband::open(headers, payload, sealed),
-        (_, SlotPayload::Bytes(body)) => open_whole(headers, body),
+        (_, SlotPayload::Bytes(body)) => open_ethernet(headers, body),
         _ => Err(Counters::RxMalformed),
     };
     let packet = opened.map_err(|counter| func.count(counter, 1))?;
@@ -119,7 +119,7 @@ fn open_uncommon<'p>(
 
 /// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).
 #[cold]
-fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
+fn special_destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
     let qp = match bth.dest_qp().0 {
         _ if bth.tver() != 0 => None,
@@ -139,7 +139,7 @@ fn without_row(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
 }
 
 /// A whole frame: its headers make sense and its ICRC is right (IBTA 7.8.1).
-fn open_whole<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
+fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
     let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
@@ -148,7 +148,7 @@ fn open_whole<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counter
     checked(headers, sum, data, icrc)
 }
 
-/// Sends the packet to the responder or the requester, and what they owe on its way.
+/// Gives the packet to the rules of its QP's service.
 #[inline(always)]
 fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if w.q.service != ServiceType::Rc.raw() {

@@ -85,8 +85,8 @@ pub(crate) fn append(
     true
 }
 
-/// [`append`], of a completion that is filled in where it stays: all of it is zero but whose turn it is. `None` is what false is
-/// there.
+/// Reserves the next CQE and returns it zeroed except for the owner bit, so that the caller fills it in place. Returns `None`
+/// where [`append`] would return false.
 #[inline(always)]
 pub(crate) fn place<'f>(
     func: &'f mut Func<'_>,
@@ -127,7 +127,7 @@ pub(crate) fn place<'f>(
         _ => false,
     };
     if fires {
-        tell(func, step.now, index);
+        raise_or_moderate(func, step.now, index);
     }
     let cqe = func.noted_completion(noted);
     cqe.set().owner(owner);
@@ -150,10 +150,10 @@ fn overrun(func: &mut Func<'_>, row: &mut CqRow, cqn: u32) {
     event::cq_error(func, row.head.uid, cqn);
 }
 
-/// An armed CQ has something to tell of: it does, or, if it is moderated, waits for more or for its period to end
+/// An armed CQ has a new completion: raises its event or, if it is moderated, waits for more or for its period to end
 /// (`cq_max_count`, `cq_period`; either is 0: not moderated).
 #[inline(never)]
-fn tell(func: &mut Func<'_>, now: u64, index: u32) {
+fn raise_or_moderate(func: &mut Func<'_>, now: u64, index: u32) {
     let Some(row) = func.row_mut::<CqRow>(index) else { return };
     let [period, count] = row.moderation;
     if period != 0 && row.since_event < count.into() {
@@ -194,8 +194,8 @@ pub(crate) fn expire(func: &mut Func<'_>, now: u64, index: u32) {
     }
 }
 
-/// CQ arm register: the event comes at once if there are completions already that the driver has not seen and that no
-/// event has told of (for a solicited request: one that was solicited or an error). The device remembers what it told
+/// CQ arm register: raises the event at once if there are completions that the driver has not seen and no event has
+/// reported (for a solicited request: one that was solicited or an error). The device remembers what it reported
 /// (`last_notified_index` of the context): a driver that arms before it polls gets no second event for one completion.
 pub(crate) fn arm(func: &mut Func<'_>, now: u64, cqn: u32, value: u32) {
     let mut bytes = [0; CqArm::SIZE];
@@ -208,16 +208,16 @@ pub(crate) fn arm(func: &mut Func<'_>, now: u64, cqn: u32, value: u32) {
     row.ci = ci;
     row.arm_sn = request.cmd_sn().into();
     let behind_solicited = row.pi.wrapping_sub(row.solicited) & 0xff_ffff;
-    let untold = behind.min(row.since_event);
+    let unreported = behind.min(row.since_event);
     let fires = if request.solicited() {
-        // The last solicited completion lies among those not told of.
-        row.solicited != 0 && behind_solicited < untold
+        // The last solicited completion is one of the unreported.
+        row.solicited != 0 && behind_solicited < unreported
     } else {
-        untold != 0
+        unreported != 0
     };
     let state = if request.solicited() { ArmState::SolicitedArmed } else { ArmState::Armed };
     row.arm = state.raw().into();
     if fires {
-        tell(func, now, index);
+        raise_or_moderate(func, now, index);
     }
 }

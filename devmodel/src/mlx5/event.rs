@@ -40,7 +40,7 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     let at: Option<Iova> = translate::queue(func, &row.memory, (row.pi & (size - 1)) * Eqe::SIZE as u32);
     let (pi, armed, vector) = (row.pi, row.armed, row.vector);
     eqe.set().owner(pi >> row.log_size & 1 != 0);
-    // Nor is it told of when the job has no room for it: who reads the queue would wait before the gap for good.
+    // Dropped as well when the job has no room for it: a gap in the queue would stall its consumer forever.
     let fits = at.filter(|_| !full).is_some_and(|at| func.effect(Effect::Write { at, data: eqe.as_bytes() }));
     let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     if !fits {
@@ -79,7 +79,7 @@ pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
 }
 
 /// Event of a QP, SRQ or CQ that belongs to user context `uid`: goes to an EQ of that context that wants it, else to one
-/// of the function's own driver. Where that has none, what happens to its objects is told to every context that wants it.
+/// of the function's own driver. Where that has none, events of its objects go to every context that wants them.
 pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {
     let bit = kind.raw();
     let mut wanting: Vec<(u32, u16)> = func

@@ -17,14 +17,14 @@ use hwspec::{context::QpState, eqe::EventType, wire::BthOpcode};
 #[inline(always)]
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
-        sort(w, packet);
+        execute(w, packet);
     }
-    respond(w);
+    schedule_responses(w);
 }
 
 /// Sees to it that responses the QP owes are sent.
 #[inline(always)]
-fn respond(w: &mut Work<'_, '_, '_>) {
+fn schedule_responses(w: &mut Work<'_, '_, '_>) {
     if responses::waiting(w) {
         // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
         if w.step.more_in_hand || w.func.has_frame() {
@@ -36,21 +36,22 @@ fn respond(w: &mut Work<'_, '_, '_>) {
 }
 
 /// A packet of a reliable connection that passed [`check`].
-pub(crate) fn checked_in(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    sort(w, packet);
-    respond(w);
+pub(crate) fn accept_checked(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+    execute(w, packet);
+    schedule_responses(w);
 }
 
 /// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
 #[cold]
-fn established(w: &mut Work<'_, '_, '_>) {
+fn note_established(w: &mut Work<'_, '_, '_>) {
     w.q.set(QpFlags::COMM_EST, true);
     let (uid, qpn) = (w.q.head.uid, w.qpn());
     event::queue(w.func, uid, EventType::CommEst, qpn);
 }
 
+/// Gives the packet to the requester if it is an answer, else to the responder.
 #[inline]
-fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {
         return w.count(Counters::RpCnpHandled);
@@ -59,7 +60,7 @@ fn sort(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         cnp::notify(w);
     }
     if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
-        established(w);
+        note_established(w);
     }
     if opcode.is_response() {
         acks::answer(w, packet);

@@ -80,7 +80,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         } else if let Err(failure) = transmit(w, &record, &wqe, budget) {
-            return settle::condemn(w, at, failure);
+            return settle::mark_failed(w, at, failure);
         }
     }
 }
@@ -116,7 +116,7 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             return;
         }
         if let Err(failure) = again(w, &record).and_then(|wqe| transmit(w, &record, &wqe, budget)) {
-            return settle::condemn(w, at, failure);
+            return settle::mark_failed(w, at, failure);
         }
     }
 }
@@ -140,7 +140,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     }
     let (index, at, psn) = (q.sq_next, q.requester.tail, q.requester.psn);
     if let Err((ds, failure)) = fetch::wqe(w, index, wqe) {
-        senseless(w, index, ds, failure);
+        fail_malformed(w, index, ds, failure);
         return None;
     }
     let kind = kind_of(wqe.opcode);
@@ -177,7 +177,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     w.q.sq_next = index.wrapping_add(fetch::blocks(wqe.ds));
     w.q.requester.take();
     if let Some(failure) = failure {
-        settle::condemn(w, at, failure);
+        settle::mark_failed(w, at, failure);
         return None;
     }
     w.q.requester.number(&request);
@@ -193,7 +193,7 @@ fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
 
 /// A WQE that makes no sense becomes a request that has failed.
 #[cold]
-fn senseless(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
+fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
     let (at, psn) = (w.q.requester.tail, w.q.requester.psn);
     let wqebbs = fetch::blocks(ds);
     let request = Request { psn, ..Default::default() };
@@ -201,7 +201,7 @@ fn senseless(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
         SendRecord { wqe_index: index, ds, wqebbs: wqebbs as u8, request, ..Default::default() };
     w.q.sq_next = index.wrapping_add(wqebbs);
     w.q.requester.take();
-    settle::condemn(w, at, failure);
+    settle::mark_failed(w, at, failure);
 }
 
 /// A request that sends nothing: what it does is done here.
@@ -273,7 +273,7 @@ fn transmit(
 fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
     let skip = w.q.requester.packet;
     let psn = Psn::new(record.request.psn).add(skip).get();
-    let packet = question(w, record, kind, wqe, psn, skip * mtu);
+    let packet = request_packet(w, record, kind, wqe, psn, skip * mtu);
     w.send(&packet, &Payload::Empty);
     if w.q.requester.asked(&record.request) {
         transport::start_timer(w);
@@ -281,7 +281,14 @@ fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu
 }
 
 /// A READ or atomic request (IBTA 9.4.3, 9.4.5); a READ from byte `skip` on.
-fn question(w: &Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, psn: u32, skip: u32) -> Packet {
+fn request_packet(
+    w: &Work<'_, '_, '_>,
+    record: &SendRecord,
+    kind: Kind,
+    wqe: &Wqe,
+    psn: u32,
+    skip: u32,
+) -> Packet {
     let bth = w.bth_with(kind.opcode(true, true), psn, true, false);
     let (mut reth, mut atomic) = (Reth::zeroed(), AtomicEth::zeroed());
     let left = record.request.length - skip;

@@ -85,7 +85,7 @@ impl Requests for Work<'_, '_, '_> {
 
 /// Marks record `at` as failed here; it completes with that when all before it have completed.
 #[cold]
-pub(crate) fn condemn(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
+pub(crate) fn mark_failed(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     let record = w.func.send_record_mut(w.qp, at);
     record.request.failed = 1;
     record.status = failure.syndrome.raw();

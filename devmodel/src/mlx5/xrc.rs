@@ -58,5 +58,5 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
             return;
         }
     }
-    lend(w, srqn, |w| reliable::checked_in(w, packet));
+    lend(w, srqn, |w| reliable::accept_checked(w, packet));
 }

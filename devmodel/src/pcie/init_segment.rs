@@ -6,7 +6,7 @@ use hwspec::{
     layout,
 };
 
-/// Firmware version that is shown, major, minor, sub-minor. One digit above any real one of this family.
+/// Firmware version reported, major, minor, sub-minor. One digit above any real one of this family.
 pub(crate) const FIRMWARE: (u16, u16, u16) = (16, 99, 1000);
 /// Revision of the command interface.
 const COMMAND_INTERFACE: u16 = 5;

@@ -2,13 +2,12 @@
 //!
 //! A [`Plug`] is one function on one socket. Its thread takes one client after the other and does what the client asks
 //! ([`session`]) through a [`Function`]: the way to the adapter, which may lie in a node's shared memory or be our own
-//! ([`Board`]). What the client gave is in a [`Guest`]: its memory, by bus address, and the eventfds of its interrupts. The
+//! ([`Standalone`]). What the client gave is in a [`Guest`]: its memory, by bus address, and the eventfds of its interrupts. The
 //! adapter's host looks a served function's addresses up there, and only there.
 //!
 //! The client is not trusted, nor is the guest behind it: whatever they send ends in an error reply, an error status of
 //! the device, or the end of their own session.
 
-mod board;
 mod function;
 mod irqs;
 mod memory;
@@ -16,10 +15,11 @@ mod misbehave;
 mod plug;
 mod ram;
 pub mod session;
+mod standalone;
 
-pub use board::Board;
 pub use function::{Function, Guest};
 pub use irqs::Irqs;
 pub use memory::{GuestMemory, Reader, store, transfer};
 pub use misbehave::{Misbehaving, Misbehaviour};
 pub use plug::Plug;
+pub use standalone::Standalone;

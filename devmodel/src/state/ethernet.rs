@@ -39,7 +39,7 @@ rows! {
         pi: u32,
         /// WQE that will be looked at next.
         ci: u32,
-        /// What `sqc` carries beyond this, shown again by a query: its first dword.
+        /// What `sqc` carries beyond this, returned by a query: its first dword.
         context: u32,
         /// Padding.
         reserved: u32,
@@ -70,7 +70,7 @@ rows! {
         pi: u32,
         /// WQE that will be taken next.
         ci: u32,
-        /// What `rqc` carries beyond this, shown again by a query: its first dword.
+        /// What `rqc` carries beyond this, returned by a query: its first dword.
         context: u32,
         /// In error: the wait behind the last look for receives to flush, us.
         flush_wait: u32,

@@ -38,7 +38,7 @@ bitflags::bitflags! {
         const COMM_EST = 1 << 21;
         /// Own multicasts do not come back (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
-        /// In SQD with requests under way: when the last is done the driver is told.
+        /// In SQD with requests under way: when the last is done the driver gets an event.
         const DRAINING = 1 << 24;
         /// The event that nothing more comes from the SRQ is still to be sent.
         const LAST_WQE_OWED = 1 << 25;

@@ -38,7 +38,7 @@ pub(super) fn answer(
     })
 }
 
-/// As [`answer`], to those who only look: requests that change something are told that nobody does so here.
+/// As [`answer`], to those who only look: requests that change something are refused.
 pub(super) fn look(
     region: &Region,
     config: &Config,

@@ -112,7 +112,7 @@ pub(super) fn answer_get(
 }
 
 impl Seen<'_> {
-    /// Answers a packet of somebody who only looks; who wants to change something is told that nobody does so.
+    /// Answers a packet of somebody who only looks; a request to change something is refused.
     pub fn answer(&self, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
         answer_get(request, |packet, id, modifier| {
             let locked = self.ib.m_key != 0 && self.ib.m_key_protect >= 2;
@@ -318,9 +318,9 @@ fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {
     port.m_key_violations = cleared(port.m_key_violations, info.m_key_violations());
     port.pkey_violations = cleared(port.pkey_violations, info.p_key_violations());
     port.qkey_violations = cleared(port.qkey_violations, info.q_key_violations());
-    let moved = port.gid_prefix != func.function().ib.gid_prefix;
+    let changed = port.gid_prefix != func.function().ib.gid_prefix;
     *func.function_mut(|f| &mut f.ib) = port;
-    if moved {
+    if changed {
         port::port_event(func, PortChange::Guid);
     }
     if info.client_reregister() {

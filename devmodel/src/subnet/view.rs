@@ -21,7 +21,7 @@ const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 impl Region {
     /// What comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
     /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
-    /// told that nobody does so here. `None`: no answer, or it is no request.
+    /// refused. `None`: no answer, or it is no request.
     pub fn general(
         &self,
         config: &Config,
@@ -37,7 +37,7 @@ impl Region {
     }
 
     /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),
-    /// of a region that behaves as `config` says. Who wants to change something is told that nobody does so here. `None`: no
+    /// of a region that behaves as `config` says. A request to change something is refused. `None`: no
     /// answer, or it is no such packet.
     pub fn management(
         &self,

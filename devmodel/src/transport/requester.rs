@@ -245,7 +245,7 @@ pub(crate) trait Requests {
     /// How timeouts become times.
     fn ack_timer(&self) -> AckTimer;
     /// The request at `at`, the oldest, is done; `answer` are the bytes of its answer if its completion takes them along.
-    /// False if its completion could not be told and the connection is in error.
+    /// False if its completion could not be reported and the connection is in error.
     fn complete(&mut self, at: u32, answer: Option<&Answer>) -> bool;
     /// The request at `at`, the oldest, has failed and with it the connection; without a status if it failed before it was
     /// sent, for a reason kept with it.

@@ -105,10 +105,10 @@ fn a_key_is_of_what_was_given_out_and_holds_it() {
     let index = CreateMkeyOut::read(&reply.output).mkey_index();
     let mut query = QueryMkeyIn::zeroed();
     query.set().mkey_index(index);
-    let shown = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
-    let shown = shown.memory_key_mkey_entry();
-    assert_eq!((shown.start_addr(), shown.len()), (at + 4096, 4096));
-    assert_eq!(shown.access_mode_4_2() << 2 | shown.access_mode_1_0(), AccessMode::Memic.raw());
+    let queried = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
+    let queried = queried.memory_key_mkey_entry();
+    assert_eq!((queried.start_addr(), queried.len()), (at + 4096, 4096));
+    assert_eq!(queried.access_mode_4_2() << 2 | queried.access_mode_1_0(), AccessMode::Memic.raw());
     assert_ne!(dealloc(&mut bed, at, 2 * 4096).status(), Status::Ok, "a key is on it");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::Ok);
     assert_eq!(dealloc(&mut bed, at, 2 * 4096).status(), Status::Ok);

@@ -238,8 +238,8 @@ fn a_completion_queue_is_checked_shown_and_modified() {
     b.ok(0, Opcode::ModifyCq, &modify, 16);
     let mut query = QueryCqIn::zeroed();
     query.set().cqn(cqn);
-    let shown = QueryCqOut::read(&b.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
-    assert_eq!((shown.cq_period(), shown.cq_max_count(), shown.log_cq_size()), (12, 34, 6));
+    let queried = QueryCqOut::read(&b.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    assert_eq!((queried.cq_period(), queried.cq_max_count(), queried.log_cq_size()), (12, 34, 6));
     modify.set().modify_field_select_resize_field_select([1, 0, 0, 0]);
     assert_eq!(b.status(0, Opcode::ModifyCq, &modify, 16), Status::BadParam);
     modify.set().op_mod(1);
@@ -260,8 +260,8 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     let mut query = QueryMkeyIn::zeroed();
     query.set().mkey_index(index).pg_access(true);
     let out = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
-    let shown = out.memory_key_mkey_entry();
-    assert_eq!((shown.start_addr(), shown.len(), shown.mkey_7_0()), (0x7000_0123, 0x1e00, 0x5a));
+    let queried = out.memory_key_mkey_entry();
+    assert_eq!((queried.start_addr(), queried.len(), queried.mkey_7_0()), (0x7000_0123, 0x1e00, 0x5a));
     assert_eq!(out.bsf0_klm0_pas_mtt0_1()[..8], (0x20_0000u64 | 3).to_be_bytes());
     assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::BadResState);
 
@@ -383,13 +383,13 @@ fn shared_receive_queues_keep_their_state_and_are_told_apart() {
     assert_eq!(bed.status(0, Opcode::ArmRq, &arm, 16), Status::BadParam);
     let mut query = QuerySrqIn::zeroed();
     query.set().srqn(srqn);
-    let shown =
+    let queried =
         QuerySrqOut::read(&bed.ok(0, Opcode::QuerySrq, &query, QuerySrqOut::SIZE)).srq_context_entry();
-    assert_eq!((shown.lwm(), shown.log_srq_size(), shown.log_rq_stride()), (7, 6, 2));
+    assert_eq!((queried.lwm(), queried.log_srq_size(), queried.log_rq_stride()), (7, 6, 2));
     let mut query = QueryRmpIn::zeroed();
     query.set().rmpn(rmpn);
-    let shown = QueryRmpOut::read(&bed.ok(0, Opcode::QueryRmp, &query, QueryRmpOut::SIZE)).rmp_context();
-    assert_eq!((shown.wq().log_wq_sz(), shown.wq().log_wq_stride()), (6, 6));
+    let queried = QueryRmpOut::read(&bed.ok(0, Opcode::QueryRmp, &query, QueryRmpOut::SIZE)).rmp_context();
+    assert_eq!((queried.wq().log_wq_sz(), queried.wq().log_wq_stride()), (6, 6));
 
     assert_eq!(name(&mut bed, 0, Opcode::DestroySrq, 0, xrc_srqn).status(), Status::BadResource);
     assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::BadResState);

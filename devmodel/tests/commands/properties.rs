@@ -101,8 +101,8 @@ proptest! {
             if reply.status() == Status::Ok {
                 let mut name = [0; 16];
                 name[8..12].copy_from_slice(&reply.output[8..12]);
-                let shown = bed.run(0, *query, 0, &name, 0x400);
-                prop_assert_eq!(shown.status(), Status::Ok);
+                let queried = bed.run(0, *query, 0, &name, 0x400);
+                prop_assert_eq!(queried.status(), Status::Ok);
                 prop_assert_eq!(bed.run(0, *destroy, 0, &name, 16).status(), Status::Ok);
             }
         }

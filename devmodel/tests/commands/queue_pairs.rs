@@ -240,23 +240,23 @@ fn the_way_to_rts_keeps_what_each_step_takes() {
     let (a, b) = (bed.qp(1), bed.qp(2));
     assert_eq!(bed.show(1, a.qpn).state(), QpState::Reset);
     bed.connect(&a, &b);
-    let shown = bed.show(1, a.qpn);
-    assert_eq!(shown.state(), QpState::Rts);
+    let queried = bed.show(1, a.qpn);
+    assert_eq!(queried.state(), QpState::Rts);
     assert_eq!(
-        (shown.remote_qpn(), shown.mtu(), shown.next_rcv_psn(), shown.next_send_psn()),
+        (queried.remote_qpn(), queried.mtu(), queried.next_rcv_psn(), queried.next_send_psn()),
         (b.qpn, 3, 100, 100)
     );
-    assert_eq!((shown.retry_count(), shown.rnr_retry(), shown.min_rnr_nak()), (7, 7, 12));
-    assert_eq!((shown.log_sra_max(), shown.log_rra_max()), (4, 4));
-    assert_eq!((shown.rre(), shown.rwe(), shown.rae()), (true, true, true));
-    assert_eq!((shown.pd(), shown.cqn_snd(), shown.uar_page()), (a.base.pd, a.cqn, a.base.uar));
-    assert_eq!(shown.primary_address_path().ack_timeout(), 14);
-    assert_eq!(shown.primary_address_path().rgid_rip()[12..], [127, 0, 0, 3]);
-    assert!(shown.primary_address_path().udp_sport() >= 0xc000);
+    assert_eq!((queried.retry_count(), queried.rnr_retry(), queried.min_rnr_nak()), (7, 7, 12));
+    assert_eq!((queried.log_sra_max(), queried.log_rra_max()), (4, 4));
+    assert_eq!((queried.rre(), queried.rwe(), queried.rae()), (true, true, true));
+    assert_eq!((queried.pd(), queried.cqn_snd(), queried.uar_page()), (a.base.pd, a.cqn, a.base.uar));
+    assert_eq!(queried.primary_address_path().ack_timeout(), 14);
+    assert_eq!(queried.primary_address_path().rgid_rip()[12..], [127, 0, 0, 3]);
+    assert!(queried.primary_address_path().udp_sport() >= 0xc000);
     // RTS to RTS: an access right, and nothing else.
     assert_eq!(bed.modify(1, Opcode::Rts2rtsQp, a.qpn, 1 << 3, |_| ()), None);
-    let shown = bed.show(1, a.qpn);
-    assert_eq!((shown.state(), shown.rwe(), shown.rre()), (QpState::Rts, false, true));
+    let queried = bed.show(1, a.qpn);
+    assert_eq!((queried.state(), queried.rwe(), queried.rre()), (QpState::Rts, false, true));
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn error_and_reset_are_reached_from_everywhere() {
     assert_eq!(bed.show(1, a.qpn).state(), QpState::Err);
     assert_eq!(name(&mut bed, 1, Opcode::Qp2Err, 0, a.qpn).status(), Status::Ok);
     assert_eq!(name(&mut bed, 1, Opcode::Qp2Rst, 0, a.qpn).status(), Status::Ok);
-    let shown = bed.show(1, a.qpn);
-    assert_eq!((shown.state(), shown.remote_qpn(), shown.cqn_snd()), (QpState::Reset, 0, a.cqn));
+    let queried = bed.show(1, a.qpn);
+    assert_eq!((queried.state(), queried.remote_qpn(), queried.cqn_snd()), (QpState::Reset, 0, a.cqn));
     assert_eq!(name(&mut bed, 1, Opcode::Qp2Rst, 0, a.qpn).status(), Status::Ok);
     assert_eq!(name(&mut bed, 2, Opcode::Qp2Err, 0, a.qpn).status(), Status::BadResource, "another's QP");
     bed.connect(&a, &b);

@@ -55,9 +55,9 @@ fn a_cq_lies_where_the_object_says() {
     let cqn = CreateCqOut::read(&reply.output).cqn();
     let mut query = QueryCqIn::zeroed();
     query.set().cqn(cqn);
-    let shown = QueryCqOut::read(&bed.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
-    assert_eq!(shown.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
-    assert_eq!((shown.page_offset(), shown.log_page_size()), (0, 0), "the ring fills the second page");
+    let queried = QueryCqOut::read(&bed.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    assert_eq!(queried.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
+    assert_eq!((queried.page_offset(), queried.log_page_size()), (0, 0), "the ring fills the second page");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
     assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
 }

@@ -4,7 +4,7 @@
 use devmodel::{
     Config,
     region::Geometry,
-    serve::{Board, Misbehaving, Misbehaviour, Plug},
+    serve::{Misbehaving, Misbehaviour, Plug, Standalone},
 };
 use hwspec::{
     cmd::{
@@ -64,12 +64,12 @@ impl Served {
         let n = NEXT.fetch_add(1, Relaxed);
         let dir = std::env::temp_dir().join(format!("serve-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
-        let board = Board::new(Geometry::SMALL, Config::default());
+        let standalone = Standalone::new(Geometry::SMALL, Config::default());
         let plugs = (0..3u8).map(|fid| {
             let path = dir.join(format!("f{fid}"));
             let plug = match how {
-                Some(how) => Plug::new(&path, Arc::new(Misbehaving::new(board.function(fid), how))),
-                None => Plug::new(&path, Arc::new(board.function(fid))),
+                Some(how) => Plug::new(&path, Arc::new(Misbehaving::new(standalone.function(fid), how))),
+                None => Plug::new(&path, Arc::new(standalone.function(fid))),
             };
             plug.expect("a plug")
         });

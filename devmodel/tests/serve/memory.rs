@@ -104,7 +104,7 @@ fn a_window_that_may_not_be_written_is_only_read() {
     let before = c.peek(at, 64);
     c.ring();
     assert_eq!(c.peek(at, 64), before);
-    // A descriptor that is open for reading only can't be shown for writing.
+    // A descriptor that is open for reading only can't be mapped for writing.
     let other = memfd(0x1000);
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&other));
     let read_only = File::open(path).expect("the same file");
@@ -123,7 +123,7 @@ fn memory_cut_short_ends_in_an_abort() {
     other.works();
     c.memory.set_len(MEMORY).expect("a length");
     c.poke(at, &before);
-    // What was found torn is not touched again until it is shown anew.
+    // What was found torn is not touched again until it is mapped anew.
     c.ring();
     assert_eq!(c.peek(at, 64), before);
     assert_eq!(c.unmap(BASE, MEMORY), 0);
@@ -149,7 +149,7 @@ fn only_files_in_memory_or_on_disk_are_mapped() {
     c.enable();
 }
 
-fn shown(memory: &GuestMemory, file: &File, len: u64) {
+fn map_file(memory: &GuestMemory, file: &File, len: u64) {
     let fd = OwnedFd::from(file.try_clone().expect("a descriptor"));
     memory.map(BASE, len, 3, Some((fd, 0))).expect("a window");
 }
@@ -171,7 +171,7 @@ fn when_an_unmap_returns_writers_in_other_threads_are_done() {
             });
         }
         for _ in 0..50 {
-            shown(&memory, &file, LEN);
+            map_file(&memory, &file, LEN);
             let before = written.load(Relaxed);
             eventually("somebody writes", || written.load(Relaxed) > before);
             memory.unmap(BASE, LEN).expect("the window");
@@ -207,7 +207,7 @@ fn copies_both_ways_and_windows_that_come_and_go_do_not_wait_for_each_other() {
         }
         for _ in 0..200 {
             for (memory, file) in [(&a, &files[0]), (&b, &files[1])] {
-                shown(memory, file, LEN);
+                map_file(memory, file, LEN);
             }
             let before = copied.load(Relaxed);
             eventually("somebody copies", || copied.load(Relaxed) > before);

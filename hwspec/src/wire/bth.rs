@@ -300,7 +300,8 @@ impl BthOpcode {
             0x11 => Operation::Ack,
             0x12 => Operation::AtomicAck,
             0x13 => Operation::CompareSwap,
-            _ => Operation::FetchAdd,
+            0x14 => Operation::FetchAdd,
+            _ => return None,
         })
     }
     /// The same operation on another transport.

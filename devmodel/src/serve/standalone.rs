@@ -1,6 +1,6 @@
 //! An adapter in private memory whose functions are served: for tests and tools that need no node.
 //!
-//! One thread at a time drives it. Time is the wall's; who waits for timers calls [`Board::run`].
+//! One thread at a time drives it. Time is the wall's; who waits for timers calls [`Standalone::run`].
 
 use super::{Function, Guest, transfer};
 use crate::{
@@ -20,22 +20,22 @@ use std::{
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
 /// An adapter in private memory.
-pub struct Board {
+pub struct Standalone {
     adapter: Adapter,
     guests: Box<[Guest]>,
     runner: Mutex<Runner>,
     epoch: Instant,
 }
 
-/// A function of a [`Board`].
+/// A function of a [`Standalone`].
 struct Slot {
-    board: Arc<Board>,
+    standalone: Arc<Standalone>,
     fid: u8,
 }
 
 struct BoardHost<'a>(&'a [Guest]);
 
-impl Board {
+impl Standalone {
     /// An adapter with its PF and as many VFs as its geometry has, enabled.
     pub fn new(geometry: Geometry, config: Config) -> Arc<Self> {
         let guests: Box<[Guest]> = (0..geometry.functions).map(|_| Guest::default()).collect();
@@ -50,7 +50,7 @@ impl Board {
 
     /// Function `fid`, to be served.
     pub fn function(self: &Arc<Self>, fid: u8) -> impl Function + 'static {
-        Slot { board: self.clone(), fid }
+        Slot { standalone: self.clone(), fid }
     }
 
     /// The chip.
@@ -72,37 +72,37 @@ impl Board {
 
 impl Function for Slot {
     fn guest(&self) -> &Guest {
-        &self.board.guests[usize::from(self.fid)]
+        &self.standalone.guests[usize::from(self.fid)]
     }
     fn config_read(&self, offset: usize, width: usize) -> u32 {
-        self.board.drive(|adapter, _, host, _| adapter.config_read(host, self.fid, offset, width))
+        self.standalone.drive(|adapter, _, host, _| adapter.config_read(host, self.fid, offset, width))
     }
     fn config_write(&self, offset: usize, width: usize, value: u32) {
-        self.board.drive(|adapter, runner, host, now| {
+        self.standalone.drive(|adapter, runner, host, now| {
             adapter.config_write(runner, host, now, self.fid, offset, width, value);
         });
     }
     fn bar_read32(&self, offset: u64) -> u32 {
-        self.board.drive(|adapter, _, host, now| adapter.bar_read32(host, now, self.fid, offset))
+        self.standalone.drive(|adapter, _, host, now| adapter.bar_read32(host, now, self.fid, offset))
     }
     fn bar_write32(&self, offset: u64, value: u32) {
-        self.board.drive(|adapter, runner, host, now| {
+        self.standalone.drive(|adapter, runner, host, now| {
             adapter.bar_write32(runner, host, now, self.fid, offset, value);
         });
     }
     fn bar_write64(&self, offset: u64, value: u64) {
-        self.board.drive(|adapter, runner, host, now| {
+        self.standalone.drive(|adapter, runner, host, now| {
             adapter.bar_write64(runner, host, now, self.fid, offset, value);
         });
     }
     fn vector(&self, vector: u16, sends: bool) {
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
-        self.board.drive(|adapter, _, host, _| {
+        self.standalone.drive(|adapter, _, host, _| {
             adapter.msix_program(host, self.fid, vector, sends.then_some(message));
         });
     }
     fn reset(&self) {
-        self.board.drive(|adapter, _, host, _| adapter.reset_alone(host, self.fid, Patience::Endless));
+        self.standalone.drive(|adapter, _, host, _| adapter.reset_alone(host, self.fid, Patience::Endless));
     }
 }
 
