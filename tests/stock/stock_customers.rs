@@ -3,10 +3,7 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
 //! libopenmpi-dev and ibverbs-utils.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
-use pair::{Node, Pair};
+use ironverbs_tests::stock::{Node, Pair};
 use std::{path::Path, process::Command};
 
 /// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.

@@ -1,12 +1,9 @@
 //! A target that sleeps: one-sided operations need nothing of it where the host allows direct copies, and its parked
 //! thread alone where it does not.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
 use devmodel::state::Counters;
+use ironverbs_tests::stock::{Node, Pair, Running};
 use node::{Node as Runtime, NodeStatus};
-use pair::{Node, Pair};
 use std::{
     process::Command,
     sync::Arc,
@@ -57,7 +54,7 @@ fn state(pid: u32) -> char {
 }
 
 /// The server of the bandwidth tools sleeps in a read from its socket while its memory is worked on.
-fn under_way(node: &Node, tool: &str) -> (pair::Running, pair::Running, Watch) {
+fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
     // An ACK timeout of 1 s and more, so that a target that is held up for a moment is not given up.
     let (server, client) =
         Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);

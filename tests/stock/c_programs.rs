@@ -2,16 +2,10 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), a C compiler and libibverbs-dev.
 
-#[path = "tools/bundled.rs"]
-mod bundled;
-#[path = "tools/compile.rs"]
-mod compile;
-#[path = "tools/pair.rs"]
-mod pair;
-
-use compile::{compiled, compiled_alone};
-use ironverbs_tests::program::may_send_raw;
-use pair::Node;
+use ironverbs_tests::{
+    program::may_send_raw,
+    stock::{Node, compiled, compiled_alone, renamed_libraries},
+};
 
 /// What a program says, which prints a line for each promise that is kept; and how many it kept.
 fn kept(name: &str, devices: &[&str]) -> (usize, String) {
@@ -94,7 +88,7 @@ fn threads_share_a_queue_pair_and_fork_while_others_register() {
 fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems() {
     let program = compiled_alone("libraries");
     let program = program.to_str().expect("a path in UTF-8");
-    let own = bundled::libraries("bundled-c").join("libibverbs-0.so");
+    let own = renamed_libraries("bundled-c").join("libibverbs-0.so");
     let own = own.to_str().expect("a path in UTF-8");
     for (name, first, second) in
         [("own-second", "libibverbs.so.1", own), ("own-first", own, "libibverbs.so.1")]

@@ -2,10 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils and python3.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
-use pair::Node;
+use ironverbs_tests::stock::Node;
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -14,7 +11,7 @@ use std::{
 /// Checks by their names in the script.
 fn speak(name: &str, checks: &[&str]) -> String {
     let node = Node::new(name, 2);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/rdma_netlink.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/rdma_netlink.py");
     let script = script.to_str().expect("a path of letters");
     checks.iter().map(|check| node.run(&["/usr/bin/python3", script, check])).collect()
 }
@@ -259,7 +256,7 @@ fn a_run_of_another_node_inside_a_run_finds_its_devices_in_sysfs() {
 #[test]
 fn verbs_looked_up_as_nccl_does_are_all_there_and_work_and_nothing_of_mlx5s_own_is_promised() {
     let node = Node::new("nl-nccl", 1);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/nccl_symbols.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/nccl_symbols.py");
     let out = node.run(&["/usr/bin/python3", script.to_str().expect("a path of letters")]);
     assert_eq!(out, "iron0\niron1\n24 symbols\n");
 }

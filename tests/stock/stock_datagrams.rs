@@ -4,14 +4,10 @@
 //! Needs `ironverbs` and the provider built (`make build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
-#[path = "tools/compile.rs"]
-mod compile;
-#[path = "tools/pair.rs"]
-mod pair;
-
-use compile::compiled;
-use ironverbs_tests::program::may_send_raw;
-use pair::{Node, Pair};
+use ironverbs_tests::{
+    program::may_send_raw,
+    stock::{Node, Pair, compiled},
+};
 
 /// Where the client finds the server: two VFs, or a VF and itself.
 const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];

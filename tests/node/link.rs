@@ -3,11 +3,8 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils; tshark, where it
 //! is there, judges a capture.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
 use hwspec::wire::{Headers, Icrc, eth::Ethernet};
-use pair::{Node, Pair, Running};
+use ironverbs_tests::stock::{Node, Pair, Running};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,25 +1,18 @@
 //! SIGSTOP of either side in full flow, at random instants: whoever shares nothing with it goes on as if it were not there,
 //! its peer waits without losing the connection, and everything goes on after SIGCONT. IRONVERBS_STOPS says how often.
 
-#[path = "tools/bystander.rs"]
-mod bystander;
-#[path = "tools/pair.rs"]
-mod pair;
-#[path = "tools/workload.rs"]
-mod workload;
-
-use bystander::{Rounds, SOON, UNDISTURBED};
 use devmodel::state::QpRow;
 use ironverbs_tests::{
     bed::Chaos,
+    bystander::{Rounds, SOON, UNDISTURBED},
     program::{Program, Scratch, connect},
+    workload::{self, Fate},
 };
 use node::{Node, NodeOptions};
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use workload::Fate;
 
 /// Longer than the transport's patience of the programs that are stopped: 8 timeouts of 8 to 14 ms.
 const LONG: Duration = Duration::from_millis(300);
@@ -129,10 +122,10 @@ fn either_side_stopped_where_copies_are_forbidden_holds_up_nobody_else() {
 /// Programs of all kinds and their supervisors: all come to their end.
 #[test]
 fn programs_stopped_in_mixed_traffic_go_on_and_hold_up_nobody_else() {
-    workload::befalls(Fate::Stopped, stops(60), false);
+    workload::befalls(Fate::Stopped, stops(60), false, env!("CARGO_BIN_EXE_torture"));
 }
 
 #[test]
 fn programs_stopped_in_mixed_traffic_on_infiniband_go_on_and_hold_up_nobody_else() {
-    workload::befalls(Fate::Stopped, stops(60) / 4, true);
+    workload::befalls(Fate::Stopped, stops(60) / 4, true, env!("CARGO_BIN_EXE_torture"));
 }

@@ -1,6 +1,6 @@
 //! Programs in C and C++, compiled against the installed libibverbs and librdmacm.
-#![allow(dead_code)] // each test program uses its part
 
+use super::node::target;
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -26,9 +26,14 @@ pub fn compiled_alone(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-ldl"])
 }
 
+/// Where compiled programs and changed libraries go: `CARGO_TARGET_TMPDIR` of the test that asks, which a library is not told.
+pub(super) fn scratch() -> PathBuf {
+    target().join("tmp")
+}
+
 fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().expect("a name"));
+    let program = scratch().join(source.file_stem().expect("a name"));
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(&source).args(libraries);
     let said = command.output().expect("a compiler (apt-get install gcc g++)");

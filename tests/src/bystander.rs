@@ -1,9 +1,8 @@
 //! Who has nothing to do with programs that are killed and stopped: what it does must not notice.
-#![allow(dead_code)] // each test program uses its part
 
+use crate::end::{End, pair};
 use devmodel::state::{GroupRow, SubnetGroupRow};
 use driver::{SendOp, WcStatus};
-use ironverbs_tests::end::{End, pair};
 use node::{Node, open_device_of};
 use std::{
     sync::{Arc, mpsc},

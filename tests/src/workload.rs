@@ -1,11 +1,11 @@
 //! Mixed traffic: programs of many kinds on one node at once, each with a supervisor of its own, of which one after the
 //! other is killed or stopped at random instants, by a seed.
 
-use super::{
+use crate::{
+    bed::Chaos,
     bystander::{Baseline, Rounds, SOON, UNDISTURBED},
-    pair::{LISTENING, Node, Running, address, is_heard, locks, port},
+    stock::{self, LISTENING, Node, Running, address, is_heard, locks, port},
 };
-use ironverbs_tests::bed::Chaos;
 use node::Node as Runtime;
 use std::{
     fs,
@@ -108,7 +108,6 @@ const KINDS: &[Kind] = &[
 
 /// What happens to a program at a random instant.
 #[derive(Clone, Copy, PartialEq)]
-#[allow(dead_code)] // each test program has its own
 pub enum Fate {
     /// SIGKILL.
     Killed,
@@ -133,6 +132,8 @@ struct Pair {
 /// All pairs of a run.
 struct Traffic<'a> {
     node: &'a Node,
+    /// The program `torture`.
+    torture: &'a str,
     infiniband: bool,
     random: Chaos,
     pairs: Vec<Pair>,
@@ -176,7 +177,7 @@ impl Traffic<'_> {
         let filled = |words: &str, own: u64, peer: u64| {
             words
                 .replace("{gid}", gid)
-                .replace("{torture}", env!("CARGO_BIN_EXE_torture"))
+                .replace("{torture}", self.torture)
                 .replace("{dir}", &dir)
                 .replace("{own}", &own.to_string())
                 .replace("{at}", &address(&format!("iron{own}")))
@@ -343,9 +344,9 @@ fn files(node: &Node) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Has `count` programs of mixed traffic meet `fate`, and says what that did to others. IRONVERBS_SEED says which ones and
-/// when.
-pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
+/// Has `count` programs of mixed traffic meet `fate`, and prints what that did to others. IRONVERBS_SEED says which ones and
+/// when; `torture` is the path of that program.
+pub fn befalls(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     let seed: u64 = std::env::var("IRONVERBS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("IRONVERBS_SEED={seed}");
     let name = if fate == Fate::Killed { "KILL" } else { "STOP" };
@@ -358,8 +359,15 @@ pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
     let mut took = [Vec::new(), Vec::new()];
     // Any state but 0 will do.
     let random = Chaos { seed: seed.wrapping_mul(2).wrapping_add(1), ..Chaos::default() };
-    let mut traffic =
-        Traffic { node: &node, infiniband, random, pairs: Vec::new(), ended: [0; 2], unsupervised: 0 };
+    let mut traffic = Traffic {
+        node: &node,
+        torture,
+        infiniband,
+        random,
+        pairs: Vec::new(),
+        ended: [0; 2],
+        unsupervised: 0,
+    };
     let (begin, mut met, mut watched, mut locked) = (Instant::now(), 0, 0, 0);
     let mut next = Instant::now();
     while met < count {
@@ -408,7 +416,7 @@ pub fn befalls(fate: Fate, count: usize, infiniband: bool) {
     // A fresh pair, on functions whose programs were killed.
     let gid: &[&str] = if infiniband { &[] } else { &["-x", "1"] };
     let options = [gid, &["-F", "-q", "8", "-n", "200"]].concat();
-    super::pair::Pair::plain(&node, "ib_write_bw", "iron1", "iron2", &options).has_figures("a fresh pair");
+    stock::Pair::plain(&node, "ib_write_bw", "iron1", "iron2", &options).has_figures("a fresh pair");
     let status = runtime.status().expect("status");
     let begun = Instant::now();
     // Supervisors end with their programs, and not before.

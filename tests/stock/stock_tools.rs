@@ -2,10 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
-use pair::{Node, Pair};
+use ironverbs_tests::stock::{Node, Pair};
 
 /// Where the client finds the server: two VFs, or a VF and itself.
 const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];

@@ -4,8 +4,6 @@
 //! `IRONVERBS_SHORTAGES` says how many calls of each kind are tried in each program (10), `all` tries every one;
 //! `IRONVERBS_SEED` (1) chooses among them.
 
-#[path = "../tools/compile.rs"]
-mod compile;
 mod lab;
 mod run;
 

@@ -3,10 +3,7 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils,
 //! infiniband-diags and python3.
 
-#[path = "tools/pair.rs"]
-mod pair;
-
-use pair::{Node, Running};
+use ironverbs_tests::stock::{Node, Running, ironverbs};
 use std::{
     fs,
     path::PathBuf,
@@ -205,7 +202,7 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
 #[test]
 fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     let node = Node::new("views-killed", 2);
-    let ironverbs = pair::ironverbs();
+    let ironverbs = ironverbs();
     let script = format!(
         "echo verbs $(ibv_devices | grep -c iron); step 1; sleep 1; echo verbs $(timeout 5 ibv_devices | grep -c iron); \
          timeout 5 ls -d /sys/class/infiniband/*; {0} doctor | grep shell; echo inside $(timeout 20 {0} run -- ibv_devices | grep -c iron)",
@@ -232,7 +229,7 @@ fn a_view_in_which_a_device_file_cannot_be_made_stays_whole() {
     let script = format!(
         "echo own >/dev/infiniband/uverbs5; shown; step 1; sleep 1; shown; {0} doctor | grep shell; \
          cat /dev/infiniband/uverbs5; rm /dev/infiniband/uverbs5; step 2; comes 9; shown",
-        pair::ironverbs().display()
+        ironverbs().display()
     );
     let mut shell = Shell::start(&node, &script);
     shell.reaches(1);

@@ -1,10 +1,10 @@
 //! A node on which programs fail, and what must be so after each of them.
 
-use crate::{
-    compile,
-    run::{KINDS, Outcome, Shim, Shortage},
+use crate::run::{KINDS, Outcome, Shim, Shortage};
+use ironverbs_tests::{
+    program::built,
+    stock::{compiled, compiled_cm, compiled_library},
 };
-use ironverbs_tests::program::built;
 use std::{
     collections::BTreeSet,
     fs,
@@ -54,10 +54,10 @@ impl Lab {
             Program::True => vec!["true".into()],
             Program::Devices => vec!["ibv_devinfo".into()],
             Program::Rdma => vec!["rdma".into(), "link".into()],
-            Program::Objects => vec![path(compile::compiled("objects")), "iron1".into(), "iron2".into()],
+            Program::Objects => vec![path(compiled("objects")), "iron1".into(), "iron2".into()],
             Program::Connects => {
                 let port = 20_000 + std::process::id() % 20_000;
-                vec![path(compile::compiled_cm("connects")), "127.0.0.2".into(), port.to_string()]
+                vec![path(compiled_cm("connects")), "127.0.0.2".into(), port.to_string()]
             }
             Program::Create | Program::Status | Program::Serve => Vec::new(),
         };
@@ -74,7 +74,7 @@ impl Lab {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory in memory");
         let counts = std::env::temp_dir().join(name);
-        let shim = Shim::new(compile::compiled_library("shortage"), counts);
+        let shim = Shim::new(compiled_library("shortage"), counts);
         Some(Self { program, shim, dir, ironverbs: built().join("ironverbs"), words, says: String::new() })
     }
 

@@ -4,13 +4,7 @@
 //! Needs `ironverbs` and the provider built (`make build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
-#[path = "tools/compile.rs"]
-mod compile;
-#[path = "tools/pair.rs"]
-mod pair;
-
-use compile::compiled;
-use pair::{Node, Pair};
+use ironverbs_tests::stock::{Node, Pair, compiled};
 use std::{
     thread::sleep,
     time::{Duration, Instant},

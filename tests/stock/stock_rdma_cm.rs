@@ -2,15 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages rdmacm-utils and perftest.
 
-#[path = "tools/bundled.rs"]
-mod bundled;
-#[path = "tools/compile.rs"]
-mod compile;
-#[path = "tools/pair.rs"]
-mod pair;
-
-use compile::compiled_cpp;
-use pair::{Node, Pair, locks};
+use ironverbs_tests::stock::{Node, Pair, compiled_cpp, locks, rename, renamed_libraries};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,8 +34,8 @@ fn rping_sees_its_data_come_back() {
 
 #[test]
 fn a_program_that_brings_both_libraries_along_connects() {
-    let dir = bundled::libraries("bundled-cm");
-    bundled::rename(Path::new("/usr/bin/rping"), &dir.join("rping"));
+    let dir = renamed_libraries("bundled-cm");
+    rename(Path::new("/usr/bin/rping"), &dir.join("rping"));
     let (dir, rping) = (dir.display(), dir.join("rping").display().to_string());
     let rping = format!("env LD_LIBRARY_PATH={dir} {rping}");
     let client = format!("{rping} -c -a {SERVER} -v -C 10");

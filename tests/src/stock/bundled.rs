@@ -1,5 +1,6 @@
 //! Copies of the system's libraries and programs under names of their own, as Python wheels bring libraries along.
 
+use super::compile::scratch;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -12,8 +13,8 @@ const SONAMES: [(&[u8], &[u8]); 2] =
     [(b"libibverbs.so.1\0", b"libibverbs-0.so\0"), (b"librdmacm.so.1\0", b"librdmacm-0.so\0")];
 
 /// A directory with `libibverbs-0.so` and `librdmacm-0.so`, which know each other by these names.
-pub fn libraries(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+pub fn renamed_libraries(name: &str) -> PathBuf {
+    let dir = scratch().join(name);
     fs::create_dir_all(&dir).expect("a directory");
     for (soname, ours) in SONAMES {
         let system = &soname[..soname.len() - 3];

@@ -1,24 +1,17 @@
 //! kill -9 of programs in full flow, at random instants: who shares nothing with them goes on, their peers end with a
 //! transport error, and nothing stays behind. IRONVERBS_KILLS says how often.
 
-#[path = "tools/bystander.rs"]
-mod bystander;
-#[path = "tools/pair.rs"]
-mod pair;
-#[path = "tools/workload.rs"]
-mod workload;
-
-use bystander::{Baseline, SOON};
 use ironverbs_tests::{
     bed::Chaos,
+    bystander::{Baseline, SOON},
     program::{Program, Scratch, connect},
+    workload::{self, Fate},
 };
 use node::NodeOptions;
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use workload::Fate;
 
 /// How long a survivor may take to find out: 8 timeouts of 8 to 32 ms, on a machine that is busy.
 const DETECTED: Duration = Duration::from_secs(10);
@@ -110,10 +103,10 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
 /// Programs of all kinds, of which any may be killed at any moment, and the supervisors of others.
 #[test]
 fn programs_killed_in_mixed_traffic_leave_a_node_as_it_was() {
-    workload::befalls(Fate::Killed, kills(80), false);
+    workload::befalls(Fate::Killed, kills(80), false, env!("CARGO_BIN_EXE_torture"));
 }
 
 #[test]
 fn programs_killed_in_mixed_traffic_on_infiniband_leave_a_node_as_it_was() {
-    workload::befalls(Fate::Killed, kills(80) / 4, true);
+    workload::befalls(Fate::Killed, kills(80) / 4, true, env!("CARGO_BIN_EXE_torture"));
 }

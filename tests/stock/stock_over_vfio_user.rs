@@ -3,14 +3,10 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils.
 
-#[path = "tools/compile.rs"]
-mod compile;
-#[path = "tools/pair.rs"]
-mod pair;
-
-use compile::{compiled, compiled_cpp};
-use ironverbs_tests::program::Program;
-use pair::{Node, Pair, Running};
+use ironverbs_tests::{
+    program::Program,
+    stock::{Node, Pair, Running, compiled, compiled_cpp},
+};
 use std::{
     fs,
     path::PathBuf,

@@ -1,0 +1,15 @@
+//! Programs of Debian's and in C, run on a node by `ironverbs run` as users run them.
+//!
+//! They need `ironverbs` and the provider built (`make build`).
+
+mod bundled;
+mod compile;
+mod node;
+mod pair;
+mod running;
+
+pub use bundled::{rename, renamed_libraries};
+pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library};
+pub use node::{Node, ironverbs};
+pub use pair::{LISTENING, Pair, address, is_heard, locks, port};
+pub use running::Running;

@@ -1,0 +1,183 @@
+//! A node of a test's own, and programs that `ironverbs run` starts on it.
+
+use super::Running;
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard},
+};
+
+/// Two cores: one pair at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Cargo's target directory, above the test that asks.
+pub(super) fn target() -> PathBuf {
+    let me = std::env::current_exe().expect("the test's own path");
+    me.ancestors().nth(3).expect("target/<profile>/deps/<test>").into()
+}
+
+/// The `ironverbs` command: `IRONVERBS_BIN`, or the one built beside this test, release before debug.
+pub fn ironverbs() -> PathBuf {
+    if let Some(path) = std::env::var_os("IRONVERBS_BIN") {
+        return path.into();
+    }
+    let target = target();
+    ["release", "debug"]
+        .iter()
+        .map(|profile| target.join(profile).join("ironverbs"))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no ironverbs below {}: run `make build` first", target.display()))
+}
+
+/// The command and the provider in a directory of their own, which is gone when this is.
+struct Installed(PathBuf);
+
+impl Installed {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("ironverbs-test-{}-installed", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).expect("a directory to install to");
+        let from = ironverbs();
+        for name in ["ironverbs", "libironverbs_loader.so", "libironverbs_provider.so"] {
+            fs::copy(from.with_file_name(name), dir.join(name)).expect("a copy of what was built");
+        }
+        Self(dir)
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A node that is gone when the test ends.
+pub struct Node {
+    dir: PathBuf,
+    vfs: u8,
+    env: Vec<(&'static str, &'static str)>,
+    options: Vec<String>,
+    prefix: Vec<String>,
+    installed: Option<Installed>,
+    _turn: Option<MutexGuard<'static, ()>>,
+}
+
+impl Node {
+    /// A node with `vfs` VFs; tests of one process have one at a time.
+    pub fn new(name: &str, vfs: u8) -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Self {
+            dir,
+            vfs,
+            env: Vec::new(),
+            options: Vec::new(),
+            prefix: Vec::new(),
+            installed: None,
+            _turn: Some(turn),
+        }
+    }
+
+    /// Another node for the same test, with its own number.
+    pub fn beside(&self, id: u16) -> Self {
+        let dir = self.dir.with_extension(id.to_string());
+        let _ = fs::remove_dir_all(&dir);
+        let options = ["--node-id".into(), id.to_string()].to_vec();
+        Self {
+            dir,
+            vfs: self.vfs,
+            env: self.env.clone(),
+            options,
+            prefix: Vec::new(),
+            installed: None,
+            _turn: None,
+        }
+    }
+
+    /// Starts a command of `ironverbs` itself, such as `serve`, on the node.
+    pub fn ironverbs(&self, command: &[&str], args: &[&str]) -> Running {
+        let child = Command::new(ironverbs())
+            .args(command)
+            .arg("--node")
+            .arg(&self.dir)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start ironverbs");
+        Running::of(child, format!("{} {}", command.join(" "), args.join(" ")))
+    }
+
+    /// The same with ports that speak InfiniBand.
+    pub fn on_infiniband(mut self) -> Self {
+        self.options.extend(["--link-layer".into(), "infiniband".into()]);
+        self
+    }
+
+    /// The same for programs that are started by way of the command `prefix`.
+    pub fn under(mut self, prefix: &[&str]) -> Self {
+        self.prefix = prefix.iter().map(|word| (*word).into()).collect();
+        self
+    }
+
+    /// The same with a command that every user may read: a checkout below `/root` is root's alone.
+    pub fn installed(mut self) -> Self {
+        self.installed = Some(Installed::new());
+        self
+    }
+
+    /// The command that programs are run by.
+    pub fn binary(&self) -> PathBuf {
+        self.installed.as_ref().map_or_else(ironverbs, |installed| installed.0.join("ironverbs"))
+    }
+
+    /// The same with an environment variable set for all programs.
+    pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
+    }
+
+    /// The node's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn command(&self, program: &[&str]) -> Command {
+        let mut words = self.prefix.iter().map(OsString::from).chain([self.binary().into()]);
+        let mut command = Command::new(words.next().expect("ironverbs at least"));
+        command
+            .args(words)
+            .arg("run")
+            .arg("--node")
+            .arg(&self.dir)
+            .arg("--vfs")
+            .arg(self.vfs.to_string())
+            .args(&self.options)
+            .arg("--")
+            .args(program);
+        command.envs(self.env.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts a program.
+    pub fn start(&self, program: &[&str]) -> Running {
+        let child = self.command(program).spawn().expect("start ironverbs run");
+        Running::of(child, program.join(" "))
+    }
+
+    /// Runs a program to its end; its output.
+    pub fn run(&self, program: &[&str]) -> String {
+        self.start(program).finish()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

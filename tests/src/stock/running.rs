@@ -1,0 +1,138 @@
+//! A program of a test, bounded in time.
+
+use std::{
+    fs,
+    io::Read,
+    process::{Child, Command},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A program under way, its output collected; killed when dropped.
+pub struct Running {
+    child: Held,
+    what: String,
+    output: std::thread::JoinHandle<String>,
+    errors: std::thread::JoinHandle<String>,
+}
+
+/// A process that does not outlive its test.
+struct Held(Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = from.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+impl Running {
+    /// A child whose output and errors are pipes; failures call it `what`.
+    pub(super) fn of(mut child: Child, what: String) -> Self {
+        let output = collect(child.stdout.take().expect("piped"));
+        let errors = collect(child.stderr.take().expect("piped"));
+        Self { child: Held(child), what, output, errors }
+    }
+
+    /// Its command, for messages.
+    pub(super) fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        self.child.0.try_wait().expect("wait").is_some()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Ends it now.
+    pub fn kill(&mut self) {
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let told = Command::new("kill").args([&format!("-{name}"), &self.child.0.id().to_string()]).status();
+        assert!(told.expect("kill").success(), "{} is gone already", self.what);
+    }
+
+    /// Stops it when it waits for others: stopped in the midst of its work it may have what they need.
+    pub fn stop(&self) {
+        let asleep = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        };
+        let tasks = format!("/proc/{}/task", self.child.0.id());
+        let rests = || fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(asleep));
+        let (start, mut looks) = (Instant::now(), 0);
+        while looks < 5 {
+            assert!(start.elapsed() < Duration::from_secs(20), "{} does not rest", self.what);
+            looks = if rests() { looks + 1 } else { 0 };
+            sleep(Duration::from_millis(20));
+        }
+        self.signal("STOP");
+    }
+
+    /// Asks it to end by SIGINT and waits; its output.
+    pub fn interrupt(self) -> String {
+        self.signal("INT");
+        self.finish()
+    }
+
+    /// Waits for its end, which must be a failure; its output.
+    pub fn fails(self) -> String {
+        let what = self.what.clone();
+        let (succeeded, text) = self.ends();
+        assert!(!succeeded, "{what} was expected to fail; it printed\n{text}");
+        text
+    }
+
+    /// Waits for its end, of whatever kind; its output.
+    pub fn end(self) -> String {
+        self.ends().1
+    }
+
+    /// Waits for its end; its output.
+    pub fn finish(self) -> String {
+        let what = self.what.clone();
+        let (succeeded, text) = self.ends();
+        assert!(succeeded, "{what} failed; it printed\n{text}");
+        text
+    }
+
+    /// Waits for its end: whether it succeeded, and its output.
+    pub fn ends(mut self) -> (bool, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.0.try_wait().expect("wait") {
+                break Some(status);
+            }
+            if start.elapsed() > LIMIT {
+                let _ = self.child.0.kill();
+                let _ = self.child.0.wait();
+                break None;
+            }
+            sleep(Duration::from_millis(5));
+        };
+        let text = self.output.join().expect("reader") + &self.errors.join().expect("reader");
+        match status {
+            None => panic!("{} did not end within {LIMIT:?}; it printed\n{text}", self.what),
+            Some(status) => (status.success(), text),
+        }
+    }
+}
