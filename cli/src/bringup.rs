@@ -49,9 +49,9 @@ fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), Stri
         return Ok((address.to_string(), transport));
     }
     if let Some(socket) = &command.target.vfio_user {
-        let shown = socket.display().to_string();
-        let transport = VfioUserTransport::open(socket).map_err(|e| format!("cannot reach {shown}: {e}"))?;
-        return Ok((shown, transport));
+        let path = socket.display().to_string();
+        let transport = VfioUserTransport::open(socket).map_err(|e| format!("cannot reach {path}: {e}"))?;
+        return Ok((path, transport));
     }
     let fid = command.target.function.unwrap_or(0);
     let node = Node::open(&command.node.path()).map_err(|e| e.to_string())?;

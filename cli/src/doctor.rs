@@ -101,14 +101,14 @@ fn view() -> Finding {
     // Functions elsewhere are no node's, and the directory stands for them all the same.
     let (seen, on_node) = (seen.len(), seen.iter().all(of_node));
     let there = Observer::open(&node).ok().filter(|_| on_node).map_or(seen, |node| node.addresses().len());
-    let shown = node.display();
+    let path = node.display();
     match seen {
         0 => no_view(),
-        _ if seen == there => found(WHAT, format!("its programs see the node in {shown}")),
+        _ if seen == there => found(WHAT, format!("its programs see the node in {path}")),
         _ => limited(
             WHAT,
             format!(
-                "its programs see {seen} of the {there} functions of the node in {shown}: the supervisor of this run has ended, or may not \
+                "its programs see {seen} of the {there} functions of the node in {path}: the supervisor of this run has ended, or may not \
                  make device files; programs of another `ironverbs run` see all"
             ),
         ),
@@ -127,10 +127,10 @@ fn library() -> Finding {
     let Some(file) = find_library() else {
         return missing(WHAT, "libibverbs.so.1 not found: apt-get install libibverbs1 ibverbs-providers");
     };
-    let shown = file.display();
+    let path = file.display();
     match rdma_core(&file) {
         Some(n) if KNOWN_RDMA_CORE.contains(&n) => {
-            found(WHAT, format!("rdma-core {n}, layout known ({shown})"))
+            found(WHAT, format!("rdma-core {n}, layout known ({path})"))
         }
         Some(n) => limited(
             WHAT,
@@ -140,7 +140,7 @@ fn library() -> Finding {
                 KNOWN_RDMA_CORE.end()
             ),
         ),
-        None => limited(WHAT, format!("release not told by {shown}: the provider finds out when loaded")),
+        None => limited(WHAT, format!("release not told by {path}: the provider finds out when loaded")),
     }
 }
 
@@ -249,7 +249,7 @@ fn memory(node: &Path) -> Finding {
     const WHAT: &str = "shared memory";
     let at = if node.is_dir() { node } else { node.parent().unwrap_or(Path::new("/")) };
     let free = dir::free_bytes(at).unwrap_or(0);
-    let shown = node.display();
+    let path = node.display();
     if node.is_dir() {
         if let Err(e) = dir::check(node) {
             return missing(WHAT, e.to_string());
@@ -258,19 +258,19 @@ fn memory(node: &Path) -> Finding {
     if !dir::in_memory(at) {
         missing(
             WHAT,
-            format!("{shown} is not on a tmpfs: mount -t tmpfs tmpfs /dev/shm, or name another with --node"),
+            format!("{path} is not on a tmpfs: mount -t tmpfs tmpfs /dev/shm, or name another with --node"),
         )
     } else if free < ROOM {
         limited(
             WHAT,
             format!(
-                "{} MiB free at {shown}, {} advised: mount -o remount,size=1G its tmpfs (docker: --shm-size 1g)",
+                "{} MiB free at {path}, {} advised: mount -o remount,size=1G its tmpfs (docker: --shm-size 1g)",
                 free >> 20,
                 ROOM >> 20
             ),
         )
     } else {
-        found(WHAT, format!("{} MiB free at {shown}", free >> 20))
+        found(WHAT, format!("{} MiB free at {path}", free >> 20))
     }
 }
 

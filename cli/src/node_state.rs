@@ -75,7 +75,7 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
         options::Node::Capture(capture) => captured(capture),
         options::Node::Status(how) => {
             let status = Observer::open(&how.node.path())?.status();
-            Ok(if how.json { format!("{:#}\n", json(&status)) } else { shown(&status) })
+            Ok(if how.json { format!("{:#}\n", json(&status)) } else { in_words(&status) })
         }
         options::Node::Reset(reset) => {
             let dir = reset.node.path();
@@ -106,7 +106,7 @@ fn captured(capture: &options::Capture) -> Result<String, NodeError> {
     Ok(format!("{}: {frames} frames, {lost} lost\n", capture.file.display()))
 }
 
-fn shown(status: &NodeStatus) -> String {
+fn in_words(status: &NodeStatus) -> String {
     let mut text = String::new();
     let kib = |bytes: u64| bytes >> 10;
     // Writing to a String cannot fail.

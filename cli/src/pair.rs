@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How often a pair is looked at that begins or ends.
 const TICK: Duration = Duration::from_millis(2);
-/// And one at work: seldom, for on two processors it takes one of them from the pair.
+/// And one at work: rarely, for on two processors it takes one of them from the pair.
 const GLANCE: Duration = Duration::from_millis(25);
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(15);

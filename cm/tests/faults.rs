@@ -74,7 +74,7 @@ fn mortal() -> impl Strategy<Value = Deed> {
 }
 
 /// Two programs, which know their connections.
-struct World {
+struct Rig {
     link: Link,
     ids: [Vec<ConnId>; 2],
     listener: ConnId,
@@ -82,11 +82,11 @@ struct World {
     qpn: u32,
 }
 
-impl World {
+impl Rig {
     fn new() -> Self {
-        let mut world = Self { link: Link::new(), ids: Default::default(), listener: ConnId(0), qpn: 2 };
-        world.listen();
-        world
+        let mut rig = Self { link: Link::new(), ids: Default::default(), listener: ConnId(0), qpn: 2 };
+        rig.listen();
+        rig
     }
 
     fn listen(&mut self) {
@@ -226,9 +226,9 @@ impl World {
 }
 
 /// The QPs of all connections that stand, as the left side sees them, have the same idea of each other.
-fn agree(world: &World) -> Result<(), TestCaseError> {
+fn agree(rig: &Rig) -> Result<(), TestCaseError> {
     let pairs = |side| {
-        let mut pairs: Vec<_> = world.established(side).into_iter().map(|(_, qp)| qp).collect();
+        let mut pairs: Vec<_> = rig.established(side).into_iter().map(|(_, qp)| qp).collect();
         pairs.sort_by_key(|qp| if side == Side::Left { qp.local_qpn } else { qp.remote_qpn });
         pairs
     };
@@ -245,30 +245,30 @@ fn agree(world: &World) -> Result<(), TestCaseError> {
 }
 
 /// When all is destroyed nothing is left: no ids, no timers.
-fn nothing_is_left(world: &mut World) -> Result<(), TestCaseError> {
+fn nothing_is_left(rig: &mut Rig) -> Result<(), TestCaseError> {
     for side in [Side::Left, Side::Right] {
-        for id in std::mem::take(&mut world.ids[side as usize]) {
-            let _ = world.link.command(side, id, Command::Destroy);
+        for id in std::mem::take(&mut rig.ids[side as usize]) {
+            let _ = rig.link.command(side, id, Command::Destroy);
         }
     }
-    let listener = world.listener;
-    world.link.command(Side::Right, listener, Command::Destroy).expect("destroy");
+    let listener = rig.listener;
+    rig.link.command(Side::Right, listener, Command::Destroy).expect("destroy");
     for _ in 0..3 {
-        world.link.pass(LONG);
+        rig.link.pass(LONG);
     }
-    prop_assert!(world.link.left.is_empty() && world.link.right.is_empty(), "all ids are free again");
-    prop_assert_eq!((world.link.left.deadline(), world.link.right.deadline()), (None, None));
+    prop_assert!(rig.link.left.is_empty() && rig.link.right.is_empty(), "all ids are free again");
+    prop_assert_eq!((rig.link.left.deadline(), rig.link.right.deadline()), (None, None));
     Ok(())
 }
 
-fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> World {
-    let mut world = World::new();
-    world.link.faults(faults);
+fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> Rig {
+    let mut rig = Rig::new();
+    rig.link.faults(faults);
     for deed in deeds {
-        world.act(deed);
+        rig.act(deed);
     }
-    world.calm();
-    world
+    rig.calm();
+    rig
 }
 
 /// The passive side's QP heard of the connection before the RTU, so its program may disconnect while the REP is on its way.
@@ -285,9 +285,9 @@ fn a_dreq_that_overtakes_the_rep_is_not_answered() {
         Answer(Side::Left, true),
     ];
     // The REP is late, and the RTU that would show the disagreement is lost.
-    let mut world = run(deeds, vec![3, 2, 3, 3, 0]);
-    agree(&world).expect("both sides agree");
-    nothing_is_left(&mut world).expect("nothing is left");
+    let mut rig = run(deeds, vec![3, 2, 3, 3, 0]);
+    agree(&rig).expect("both sides agree");
+    nothing_is_left(&mut rig).expect("nothing is left");
 }
 
 proptest! {
@@ -298,9 +298,9 @@ proptest! {
         deeds in prop::collection::vec(kind(), 1..60),
         faults in prop::collection::vec(0u8..8, 0..80),
     ) {
-        let mut world = run(deeds, faults);
-        agree(&world)?;
-        nothing_is_left(&mut world)?;
+        let mut rig = run(deeds, faults);
+        agree(&rig)?;
+        nothing_is_left(&mut rig)?;
     }
 
     #[test]
@@ -309,9 +309,9 @@ proptest! {
         // Not lost: a REJ has no answer, so who misses it learns the end from his QP only.
         faults in prop::collection::vec(1u8..6, 0..80),
     ) {
-        let mut world = run(deeds, faults);
-        agree(&world)?;
-        nothing_is_left(&mut world)?;
+        let mut rig = run(deeds, faults);
+        agree(&rig)?;
+        nothing_is_left(&mut rig)?;
     }
 
     #[test]
@@ -328,10 +328,10 @@ proptest! {
         attributes in prop::collection::vec(0x10u8..0x1c, 20),
         (comm, service) in any::<(bool, bool)>(),
     ) {
-        let mut world = World::new();
-        world.act(Deed::Connect(Service::Rc));
-        world.link.deliver();
-        world.answer(Side::Right, true);
+        let mut rig = Rig::new();
+        rig.act(Deed::Connect(Service::Rc));
+        rig.link.deliver();
+        rig.answer(Side::Right, true);
         for (mad, attribute) in mads.iter_mut().zip(attributes) {
             if mad.len() >= 256 {
                 mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -344,8 +344,8 @@ proptest! {
                     mad[32..40].copy_from_slice(&SERVICE.to_be_bytes());
                 }
             }
-            let (now, from) = (world.link.now, world.link.path(Side::Right).address());
-            prop_assert_eq!(world.link.right.handle(now, Input::Mad { from, bytes: mad }), Ok(()));
+            let (now, from) = (rig.link.now, rig.link.path(Side::Right).address());
+            prop_assert_eq!(rig.link.right.handle(now, Input::Mad { from, bytes: mad }), Ok(()));
         }
     }
 }

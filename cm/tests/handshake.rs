@@ -258,8 +258,8 @@ fn a_datagram_service_is_found() {
     };
     link.command(Side::Left, left, Command::SidrRequest(Box::new(ask))).expect("ask");
     link.settle();
-    let Some((right, Event::SidrRequest(question))) = link.event(Side::Right) else { panic!("no question") };
-    assert!(question.listener == listener && question.private_data.starts_with(b"who?"));
+    let Some((right, Event::SidrRequest(request))) = link.event(Side::Right) else { panic!("no request") };
+    assert!(request.listener == listener && request.private_data.starts_with(b"who?"));
     let reply = SidrReply {
         status: SidrStatus::Valid,
         qpn: 0x333,

@@ -98,7 +98,7 @@ impl Launch {
             .env("RDMAV_DRIVERS", provider::drivers(&stem, env::var_os("RDMAV_DRIVERS")))
             .env("IRONVERBS_NODE", &self.node)
             .exec();
-        Err(LaunchError::NotExecutable { program: shown(&self.program), source })
+        Err(LaunchError::NotExecutable { program: in_words(&self.program), source })
     }
 }
 
@@ -110,13 +110,13 @@ impl Launch {
     }
 }
 
-fn shown(name: &OsStr) -> String {
+fn in_words(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
 /// The file exec will take for `name`, looked up in PATH as a shell would; looked up before anything else is done.
 pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
-    let not_found = || LaunchError::NotFound(shown(name));
+    let not_found = || LaunchError::NotFound(in_words(name));
     let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
         vec![PathBuf::from(name)]
     } else if name.is_empty() {

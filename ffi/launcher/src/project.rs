@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::LaunchError;
 use super::cover::{Covered, c_path, cover, cover_or_make, newest_first};
 use super::error::is_shortage;
-use super::projection::{self, CDEVS, Projection, Shown};
+use super::projection::{self, CDEVS, Entries, Projection};
 use super::sys;
 use super::sysfs::{self, DEVICES_FROM_BUS, DEVICES_FROM_CLASS, FUNCTIONS, HOME, NODE_FILE};
 use node::devices::DeviceInfo;
@@ -122,22 +122,22 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, Laun
     let pci = cover_or_make(Path::new(PCI))?;
     let class = cover_or_make(Path::new(CLASS))?;
     let newest_first = newest_first(Path::new(CLASS)).map_err(list(CLASS))?;
-    let shown = Shown::of(devices, node, newest_first);
-    shown.functions.write(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
+    let entries = Entries::of(devices, node, newest_first);
+    entries.functions.write(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
     let functions = c_path(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
     let functions = clone_of(FUNCTIONS, sys::clone_mount(&functions))?;
     if let Some(home) = &home {
         home.seal()?;
     }
 
-    shown.bus.write(Path::new(PCI)).map_err(fill(PCI))?;
+    entries.bus.write(Path::new(PCI)).map_err(fill(PCI))?;
     let bus = clone_of(PCI, sys::clone_mount(c"/sys/bus/pci/devices"))?;
     if let Some(pci) = &pci {
         pci.keep(|_, target| target.is_some_and(|to| !to.starts_with(DEVICES_FROM_BUS)))?;
         pci.seal()?;
     }
 
-    shown.classes.write(Path::new(CLASS)).map_err(fill(CLASS))?;
+    entries.classes.write(Path::new(CLASS)).map_err(fill(CLASS))?;
     let classes = clone_of(CLASS, sys::clone_mount(c"/sys/class"))?;
     if let Some(class) = &class {
         class.keep(|name, _| CLASSES.iter().all(|c| name != *c))?;

@@ -16,7 +16,7 @@ use node::devices::DeviceInfo;
 pub const CDEVS: &str = "/dev/infiniband";
 
 /// What a view shows of its devices.
-pub struct Shown {
+pub struct Entries {
     /// Below the directory of the functions.
     pub functions: Tree,
     /// Below that of PCI devices.
@@ -26,7 +26,7 @@ pub struct Shown {
     device_files: BTreeSet<String>,
 }
 
-impl Shown {
+impl Entries {
     /// What a view shows of `devices`. libibverbs keeps the order in which the directory lists the devices, and tools open the first when
     /// none is named: the PF is to be the first, also where directories list their newest entry first.
     pub fn of(devices: &[DeviceInfo], node: &Path, newest_first: bool) -> Self {
@@ -64,7 +64,7 @@ impl Projection {
     /// # Errors
     /// What could not be made or removed. The view then shows the old devices, as far as it can.
     pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo], node: &Path) -> io::Result<()> {
-        let [old, new] = [old, new].map(|devices| Shown::of(devices, node, self.newest_first));
+        let [old, new] = [old, new].map(|devices| Entries::of(devices, node, self.newest_first));
         self.turn(&old, &new, |steps| steps.iter().try_for_each(|step| step())).inspect_err(|_| {
             // What can be taken back is, whatever cannot.
             let _ = self.turn(&new, &old, |steps| {
@@ -78,12 +78,12 @@ impl Projection {
     /// to those that come.
     fn turn(
         &self,
-        old: &Shown,
-        new: &Shown,
+        old: &Entries,
+        new: &Entries,
         run: impl FnOnce(&[&dyn Fn() -> io::Result<()>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let [functions, bus, classes] = [&self.functions, &self.bus, &self.classes].map(path_of);
-        let only_in = |one: &Shown, other: &Shown| -> Vec<PathBuf> {
+        let only_in = |one: &Entries, other: &Entries| -> Vec<PathBuf> {
             one.device_files.difference(&other.device_files).map(|name| Path::new(CDEVS).join(name)).collect()
         };
         let (gone, come) = (only_in(old, new), only_in(new, old));

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_lifted_limit_comes_down_again_and_one_the_program_set_meanwhile_stays() {
         let reserved = Reserved::of(100..120);
-        let told = sys::in_child(|| {
+        let answer = sys::in_child(|| {
             let me = std::process::id();
             let is = |limit: Limit| match sys::descriptor_limit(Some(me))? == limit {
                 true => Ok(()),
@@ -163,6 +163,6 @@ mod tests {
             reserved.lift(me, || sys::limit_descriptors(None, other))?;
             is(other)
         });
-        assert_eq!(told, Answer::Yes);
+        assert_eq!(answer, Answer::Yes);
     }
 }

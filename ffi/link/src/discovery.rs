@@ -26,7 +26,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
     /// Somebody wants the MAC of `target`. Who asks tells its own, unless its address is unspecified.
-    Question {
+    Request {
         /// Who asks: IP and MAC.
         from: (IpAddr, [u8; 6]),
         /// Whose MAC is wanted.
@@ -53,7 +53,7 @@ impl Discovery {
     }
 
     /// The frame by which the function with `mac` and `own` IP address asks for `target`.
-    pub fn question(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+    pub fn request(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
         match target {
             IpAddr::V4(target) => {
                 let own = match own {
@@ -101,7 +101,7 @@ fn read_arp(arp: &[u8]) -> Option<Discovery> {
     let at = |offset: usize| arp[offset..].first_chunk::<4>().map(|ip| IpAddr::from(*ip));
     let (ip, target) = (at(14)?, at(24)?);
     match arp[6..8] {
-        [0, 1] => Some(Discovery::Question { from: (ip, mac), target }),
+        [0, 1] => Some(Discovery::Request { from: (ip, mac), target }),
         [0, 2] => Some(Discovery::Answer { ip, mac }),
         _ => None,
     }
@@ -121,7 +121,7 @@ fn read_icmp(frame: &[u8]) -> Option<Discovery> {
     match icmp[0] {
         SOLICITATION => {
             let mac = option(icmp, SOURCE_ADDRESS).unwrap_or(ethernet);
-            Some(Discovery::Question { from: (source.into(), mac), target })
+            Some(Discovery::Request { from: (source.into(), mac), target })
         }
         ADVERTISEMENT => {
             let mac = option(icmp, TARGET_ADDRESS).unwrap_or(ethernet);
@@ -209,12 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_answers_read_back() {
+    fn requests_and_answers_read_back() {
         for (a, b) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
-            let frame = Discovery::question(A, ip(a), ip(b)).unwrap();
+            let frame = Discovery::request(A, ip(a), ip(b)).unwrap();
             assert_eq!(frame[0] & 1, 1, "to a group");
             let from = (ip(a), A);
-            assert_eq!(Discovery::read(&frame), Some(Discovery::Question { from, target: ip(b) }));
+            assert_eq!(Discovery::read(&frame), Some(Discovery::Request { from, target: ip(b) }));
             let frame = Discovery::answer(B, ip(b), from).unwrap();
             assert_eq!(frame[..6], A);
             assert_eq!(Discovery::read(&frame), Some(Discovery::Answer { ip: ip(b), mac: B }));
@@ -235,7 +235,7 @@ mod tests {
         frame[56..58].fill(0);
         let sum = checksum(&ip, &frame[54..]);
         frame[56..58].copy_from_slice(&sum.to_be_bytes());
-        let Some(Discovery::Question { from, target }) = Discovery::read(&frame) else { panic!("not read") };
+        let Some(Discovery::Request { from, target }) = Discovery::read(&frame) else { panic!("not read") };
         assert_eq!(
             (from.1, target),
             ([0x52, 0x54, 0, 0x12, 0x34, 0x56], "fd00::2".parse::<IpAddr>().unwrap())
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_not_read() {
-        let whole = Discovery::question(A, ip("fd00::1"), ip("fd00::2")).unwrap();
+        let whole = Discovery::request(A, ip("fd00::1"), ip("fd00::2")).unwrap();
         for len in 0..whole.len() {
             assert_eq!(Discovery::read(&whole[..len]), None);
         }
@@ -254,7 +254,7 @@ mod tests {
             // Traffic class and flow label count for nothing.
             assert!(Discovery::read(&damaged).is_none() || (14..18).contains(&at), "{at}");
         }
-        let arp = Discovery::question(A, ip("10.0.0.1"), ip("10.0.0.2")).unwrap();
+        let arp = Discovery::request(A, ip("10.0.0.1"), ip("10.0.0.2")).unwrap();
         assert!((0..42).all(|len| Discovery::read(&arp[..len]).is_none()));
     }
 }

@@ -6,7 +6,7 @@ use devmodel::{
     LinkLayer,
     wire::{Faults, FaultyWire},
 };
-use node::{Question, UplinkHold};
+use node::{AddressRequest, UplinkHold};
 use std::{
     collections::BTreeMap,
     io,
@@ -274,7 +274,7 @@ impl Port {
                 self.hold.heard(ip, mac);
                 None
             }
-            Discovery::Question { from, target } => {
+            Discovery::Request { from, target } => {
                 if !from.0.is_unspecified() {
                     self.hold.heard(from.0, from.1);
                 }
@@ -284,10 +284,10 @@ impl Port {
         }
     }
 
-    /// Puts the questions of the node's programs to the wire. Returns when (ps) to look again.
+    /// Puts the requests of the node's programs to the wire. Returns when (ps) to look again.
     pub fn ask(&self) -> Option<u64> {
-        let (questions, again) = self.hold.questions();
-        for Question { ip, asker } in questions {
+        let (requests, again) = self.hold.address_requests();
+        for AddressRequest { ip, asker } in requests {
             let device = self.hold.device(asker);
             for (i, link) in self.links.iter().enumerate() {
                 if let Some(mac) = link.bearer.neighbour(device.ip, ip) {
@@ -299,7 +299,7 @@ impl Port {
                 (IpAddr::V6(_), IpAddr::V4(_)) => node::devices::ip_of_gid(&device.gids[0]),
                 (_, own) => own,
             };
-            if let Some(frame) = Discovery::question(device.mac, own, ip) {
+            if let Some(frame) = Discovery::request(device.mac, own, ip) {
                 // Guests of this node may have the address as well.
                 self.take_in(vec![frame.clone()]);
                 self.emit(None, &frame);

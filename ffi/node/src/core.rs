@@ -2,6 +2,7 @@
 
 use super::{
     clock::Clock,
+    doorbells::Doorbells,
     engine::Engines,
     file::{FUNCTIONS, Mapped, PARTIES, UNREACHED},
     fork,
@@ -13,8 +14,7 @@ use super::{
     memory::Memory,
     party::{self, Me},
     polling::Polling,
-    stopped::Told,
-    stream::Stream,
+    stopped::LastReport,
     sys,
 };
 use devmodel::{
@@ -69,11 +69,11 @@ pub struct Core {
     opens: Box<[AtomicU32]>,
     /// Who polls what, and what was left to others.
     pub polling: Polling,
-    streams: Box<[Stream]>,
+    doorbells: Box<[Doorbells]>,
     /// What the clients of functions that we serve gave.
     guests: Box<[OnceLock<Arc<Guest>>]>,
     /// For which stopped programs we waited.
-    pub told: Told,
+    pub last_report: LastReport,
     /// Functions with work that the bounds of a call left over.
     left: [AtomicU64; 2],
     /// Parties that seem to be gone.
@@ -109,9 +109,9 @@ impl Core {
             interrupts: Interrupts::default(),
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
-            streams: (0..FUNCTIONS).map(|_| Stream::default()).collect(),
+            doorbells: (0..FUNCTIONS).map(|_| Doorbells::default()).collect(),
             guests: (0..FUNCTIONS).map(|_| OnceLock::new()).collect(),
-            told: Told::default(),
+            last_report: LastReport::default(),
             left: Default::default(),
             suspects: std::array::from_fn(|_| AtomicU64::new(0)),
             introduced: AtomicBool::new(false),
@@ -182,8 +182,8 @@ impl Core {
 
     /// The doorbells of a function.
     #[inline]
-    pub fn stream(&self, fid: u8) -> &Stream {
-        &self.streams[usize::from(fid)]
+    pub fn doorbells(&self, fid: u8) -> &Doorbells {
+        &self.doorbells[usize::from(fid)]
     }
 
     /// Whether party `slot` has function `fid` open.

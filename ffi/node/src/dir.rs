@@ -41,24 +41,24 @@ pub fn default_dir() -> PathBuf {
 /// Makes `dir` ready to hold a node: created with mode 0700 when missing, refused when it is someone else's, open to
 /// others' writes or not a directory. Returns its absolute path with links resolved.
 pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
-    let shown = || dir.display().to_string();
+    let name = || dir.display().to_string();
     if dir.as_os_str().is_empty() {
-        return Err(DirError { dir: shown(), why: "the name is empty".into() });
+        return Err(DirError { dir: name(), why: "the name is empty".into() });
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(DirError { dir: shown(), why: format!("cannot create it: {e}") }),
+        Err(e) => return Err(DirError { dir: name(), why: format!("cannot create it: {e}") }),
     }
     check(dir)?;
-    let full = fs::canonicalize(dir).map_err(|e| DirError { dir: shown(), why: e.to_string() })?;
+    let full = fs::canonicalize(dir).map_err(|e| DirError { dir: name(), why: e.to_string() })?;
     check(&full)?;
     // It stands in one line of the text file by which the provider finds its node, and in RDMAV_DRIVERS.
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
     if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
         let why =
             format!("{:?} is not a path libibverbs' lists of drivers can hold: no blanks, ':' or ';'", full);
-        return Err(DirError { dir: shown(), why });
+        return Err(DirError { dir: name(), why });
     }
     Ok(full)
 }

@@ -10,7 +10,7 @@ use std::{net::IpAddr, sync::atomic::Ordering::*};
 const PATIENCE: u64 = 1_500_000_000_000;
 /// What was heard this long ago is asked for again, ps.
 const FRESH: u64 = 300_000_000_000_000;
-/// Time between two questions for the same address, ps.
+/// Time between two requests for the same address, ps.
 const AGAIN: u64 = 200_000_000_000;
 /// States of a slot.
 const FREE: u32 = 0;
@@ -39,7 +39,7 @@ impl NeighbourSlot {
 
 /// A question to be put to the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct AddressRequest {
     /// Whose MAC is wanted.
     pub ip: IpAddr,
     /// The function that wants it.
@@ -107,23 +107,23 @@ impl Core {
         slots.iter().min_by_key(age).unwrap_or(&slots[0])
     }
 
-    /// The questions to be put now. Also returns when (ps) to look again.
-    pub fn questions(&self) -> (Vec<Question>, Option<u64>) {
+    /// The requests to be put now. Also returns when (ps) to look again.
+    pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
         let now = self.now();
         let asked = |slot: &&NeighbourSlot| slot.state.load(Acquire) == ASKED;
         if !self.map.neighbours().iter().any(|slot| asked(&slot)) {
             return (Vec::new(), None);
         }
         let Ok(_lock) = self.locks.lock() else { return (Vec::new(), Some(now + AGAIN)) };
-        let mut questions = Vec::new();
+        let mut requests = Vec::new();
         for slot in self.map.neighbours().iter().filter(asked) {
             let last = slot.at.load(Relaxed);
             if last == 0 || now.saturating_sub(last) >= AGAIN {
                 slot.at.store(now, Relaxed);
-                questions.push(Question { ip: slot.ip(), asker: slot.asker.load(Relaxed) as u8 });
+                requests.push(AddressRequest { ip: slot.ip(), asker: slot.asker.load(Relaxed) as u8 });
             }
         }
-        (questions, Some(now + AGAIN))
+        (requests, Some(now + AGAIN))
     }
 
     /// `ip` is said to be at `mac`. Noted if somebody asked for it, or knew another.

@@ -2,7 +2,7 @@
 
 use super::{
     FunctionAddress, NodeError, address,
-    board::{self, CmId},
+    cm_board::{self, CmId},
     damage::{self, attach_region, map_existing},
     dir,
     file::{Access, Mapped},
@@ -161,7 +161,7 @@ impl Observer {
     /// The connection identifiers of `fid`. Their context is not known.
     pub fn cm_ids(&self, fid: u8) -> impl Iterator<Item = Seen<CmId>> {
         // Without the file nobody has used any.
-        let all = board::cm_ids(&self.dir).unwrap_or_default().into_iter();
+        let all = cm_board::cm_ids(&self.dir).unwrap_or_default().into_iter();
         all.filter(move |(_, _, row)| row.fid == fid).map(|(number, pid, row)| {
             let owner = Owner { context: 0, pid };
             Seen { number, owner, row }

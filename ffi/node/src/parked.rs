@@ -72,7 +72,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     drop(alive);
     jail::enter(Role::Parked);
     core.park();
-    let mut told = false;
+    let mut signaled = false;
     loop {
         let seen = place.wake.load(SeqCst);
         place.deadline.store(0, SeqCst);
@@ -80,9 +80,9 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
             return;
         }
         let lost = core.is_lost();
-        if lost && !told {
+        if lost && !signaled {
             core.signal_all();
-            told = true;
+            signaled = true;
         }
         let wait = if lost { NEVER } else { serve(core) };
         let now = core.now();
@@ -111,7 +111,7 @@ fn serve(core: &Core) -> u64 {
     let mut held_up = false;
     // While we are said to poll, somebody must see whether we do.
     let polled = core.check_pollers();
-    let mut unfinished = core.check_streams() || polled != 0;
+    let mut unfinished = core.check_coalesced() || polled != 0;
     core.meet();
     for slot in core.take_suspects() {
         if core.map.header().taken.has(slot) {

@@ -200,7 +200,7 @@ impl Place {
         let values = |key: &'static str| {
             lines().filter_map(move |line| line.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
         };
-        let shown = || String::from_utf8_lossy(text).into_owned();
+        let found = || String::from_utf8_lossy(text).into_owned();
         let word = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
         let path = |key: &'static str| match values(key).next() {
             None => Ok(None),
@@ -229,11 +229,11 @@ impl Place {
             return Ok(Self::VfioUser(socket, addresses));
         }
         let Some(dir) = path("node")? else {
-            return Err(format!("expected a line node=, vfio= or vfio-user=, found {:?}", shown()));
+            return Err(format!("expected a line node=, vfio= or vfio-user=, found {:?}", found()));
         };
         let fid = values("fid").next().map(word).ok_or_else(|| {
-            let shown = shown();
-            format!("expected a line fid=NUMBER, found {shown:?}")
+            let found = found();
+            format!("expected a line fid=NUMBER, found {found:?}")
         })?;
         let fid = fid.parse().map_err(|_| format!("expected fid=NUMBER, found {fid:?}"))?;
         Ok(Self::Node { dir, fid })

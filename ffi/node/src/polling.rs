@@ -16,7 +16,7 @@ use devmodel::region::{Sync, WireRing};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Polls in a row that found nothing, without a doorbell between, that make a poller. So does a row of fewer between any two
-/// doorbells (see `stream`): two programs in step wait for less than this.
+/// doorbells (see `doorbells`): two programs in step wait for less than this.
 const PERSISTENT: u32 = 32;
 /// As many make one that has waited too long: some 200 us.
 const IMPATIENT: u32 = 2048;
@@ -155,7 +155,7 @@ impl Core {
     pub fn check_pollers(&self) -> u128 {
         let mut polled = 0;
         for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {
-            let polls = self.stream(fid).polls();
+            let polls = self.doorbells(fid).empty_polls();
             if self.polling.seen[usize::from(fid)].swap(polls, Relaxed) == polls {
                 self.stop_polling(fid);
             } else {

@@ -1,7 +1,7 @@
 //! Which process of the node has which port of the connection manager, and who listens.
 //!
 //! Port numbers are a node's, per port space, as they are a host's. They are POSIX record locks on one file, as the parties are
-//! (see `locks`): they go with the process however it ends, and a lock says nothing about other claims of the same
+//! (see `locks`): they go with the process however it ends, and a lock says nothing about other holds of the same
 //! process, which keeps its own list of them.
 
 use super::{NodeError, sys};
@@ -24,8 +24,8 @@ pub enum Matter {
     Elder,
     /// Somebody speaks at the function under the tag `port`.
     Agent,
-    /// Somebody shows its connection identifiers in the block `port` of the file (see `board`).
-    Board,
+    /// Somebody shows its connection identifiers in the block `port` of the file (see `cm_board`).
+    CmBoard,
     /// Somebody is in a multicast group of InfiniBand at the function `address`; port space and port are made of the group.
     Group,
 }
@@ -98,11 +98,11 @@ impl Ports {
     ///
     /// # Errors
     /// Those of fcntl(2).
-    pub fn claim(&self, matter: Matter, at: PortAt, hold: Hold) -> io::Result<bool> {
+    pub fn take(&self, matter: Matter, at: PortAt, hold: Hold) -> io::Result<bool> {
         sys::lock_range(&self.file, at.range(matter), hold == Hold::Alone)
     }
 
-    /// Gives `at` back, whichever claims of this process it was held for.
+    /// Gives `at` back, whatever this process held it for.
     pub fn release(&self, matter: Matter, at: PortAt) {
         sys::unlock_range(&self.file, at.range(matter));
     }
@@ -139,8 +139,8 @@ mod tests {
         let ports = Ports::open(&dir).unwrap();
         assert!(std::ptr::eq(ports, Ports::open(&dir).unwrap()));
         let at = |port, address| PortAt { space: 1, port, address };
-        assert!(ports.claim(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
-        assert!(ports.claim(Matter::Bound, at(7001, None), Hold::Shared).unwrap());
+        assert!(ports.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
+        assert!(ports.take(Matter::Bound, at(7001, None), Hold::Shared).unwrap());
         for (port, address, hold, free) in [
             (7000, Some(3), Hold::Alone, false),
             (7000, Some(3), Hold::Shared, false),
@@ -150,7 +150,7 @@ mod tests {
             (7001, Some(200), Hold::Shared, true),
             (7002, None, Hold::Alone, true),
         ] {
-            let got = elsewhere(|| ports.claim(Matter::Bound, at(port, address), hold).unwrap_or(false));
+            let got = elsewhere(|| ports.take(Matter::Bound, at(port, address), hold).unwrap_or(false));
             assert_eq!(got, free, "{port} {address:?} {hold:?}");
         }
         assert!(elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));

@@ -36,7 +36,7 @@ pub struct Waits {
 }
 
 /// Of whom this program said on stderr that it waits for them, and when.
-pub type Told = Mutex<Option<(Party, Instant)>>;
+pub type LastReport = Mutex<Option<(Party, Instant)>>;
 
 impl Waits {
     /// The runner waits for `party`, for the `times`th time in a row: yields or sleeps a little. True if `party` is stopped.
@@ -109,12 +109,12 @@ impl Core {
     /// Says on stderr, once in a while, for whom this program waits.
     fn tell_of_stopped(&self, party: Party) {
         let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_some_and(|(who, when)| who == party && now - when < AGAIN) {
+        let mut last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|(who, when)| who == party && now - when < AGAIN) {
             return;
         }
-        *told = Some((party, now));
-        drop(told);
+        *last = Some((party, now));
+        drop(last);
         let region = self.adapter.region();
         let holds = |fid: &u8| {
             region.is_present(*fid)

@@ -164,7 +164,7 @@ impl NodeTransport {
         let seen = Seen {
             fid: self.fid(),
             taken: core.adapter.region().sync(self.fid(), Sync::RxHead).load(Relaxed),
-            rang: core.stream(self.fid()).polls_before_doorbell(),
+            rang: core.doorbells(self.fid()).empty_polls_at_doorbell(),
         };
         let naps = core.polling.patience.look(seen, || core.now());
         if !naps && streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
@@ -211,8 +211,8 @@ impl Registers for Function {
         if !core.is_ours() {
             return;
         }
-        core.stream(self.fid).rang();
-        core.release(self.fid);
+        core.doorbells(self.fid).note_doorbell();
+        core.flush(self.fid);
         let now = core.now();
         core.touch(now, self.fid, |runner, host| {
             core.adapter.bar_write32(runner, host, now, self.fid, offset.into(), value);
@@ -225,12 +225,12 @@ impl Registers for Function {
         if !core.is_ours() {
             return;
         }
-        let stream = core.stream(self.fid);
-        if stream.rang() {
+        let doorbells = core.doorbells(self.fid);
+        if doorbells.note_doorbell() {
             self.poll_on();
         }
         match offset as usize % UAR_SIZE {
-            BF_OFFSET.. if core.gather(self.fid, offset, value) => return,
+            BF_OFFSET.. if core.coalesce(self.fid, offset, value) => return,
             BF_OFFSET.. => {}
             register => self.before_another(register),
         }
@@ -248,7 +248,7 @@ impl Function {
     /// A register other than a send doorbell is about to be written.
     #[inline(never)]
     fn before_another(&self, register: usize) {
-        self.core.release(self.fid);
+        self.core.flush(self.fid);
         if register == CQ_DOORBELL {
             // Who arms a CQ is about to sleep.
             self.core.stop_polling(self.fid);
@@ -438,10 +438,10 @@ impl Transport for NodeTransport {
         let core = self.core();
         let region = core.adapter.region();
         let fid = self.fid();
-        let stream = core.stream(fid);
-        let streak = stream.polled();
-        if stream.pauses() && core.is_ours() {
-            core.release_now(fid);
+        let doorbells = core.doorbells(fid);
+        let streak = doorbells.note_empty_poll();
+        if doorbells.end_row() && core.is_ours() {
+            core.flush_coalesced(fid);
         }
         // Unrolled, the looks would fill a thirtieth of the first cache for instructions.
         let looks = std::hint::black_box(LOOKS);

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
 };
 
-pub use super::neighbours::Question;
+pub use super::neighbours::AddressRequest;
 
 /// The right to carry what leaves a node and to bring in what comes. While this lives nobody else has it.
 pub struct UplinkHold(Held);
@@ -61,9 +61,9 @@ impl UplinkHold {
         });
     }
 
-    /// The questions for addresses to be put to the wire now. Also returns when (ps) to look again.
-    pub fn questions(&self) -> (Vec<Question>, Option<u64>) {
-        self.0.core().questions()
+    /// The requests for addresses to be put to the wire now. Also returns when (ps) to look again.
+    pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
+        self.0.core().address_requests()
     }
 
     /// `ip` is said to be at `mac`: noted if a program asked for it, or knew another.

@@ -8,25 +8,25 @@ use std::mem::{offset_of, size_of};
 use std::process::Command;
 
 /// One line of C and the number it must print.
-struct Claim {
+struct Layout {
     c: String,
     ours: usize,
 }
 
 macro_rules! sizes {
-    ($claims:ident: $($name:ident)*) => {
-        $($claims.push(Claim { c: format!("sizeof(struct {})", stringify!($name)), ours: size_of::<$name>() });)*
+    ($layouts:ident: $($name:ident)*) => {
+        $($layouts.push(Layout { c: format!("sizeof(struct {})", stringify!($name)), ours: size_of::<$name>() });)*
     };
 }
 
 /// `ours.field` or `ours.field = "field in C"`.
 macro_rules! offsets {
-    ($claims:ident: $name:ident { $($($field:ident).+ $(= $c:literal)?),* $(,)? }) => {
+    ($layouts:ident: $name:ident { $($($field:ident).+ $(= $c:literal)?),* $(,)? }) => {
         $({
             #[allow(unused_mut, unused_assignments)]
             let mut field = stringify!($($field).+).replace(' ', "");
             $(field = $c.to_owned();)?
-            $claims.push(Claim {
+            $layouts.push(Layout {
                 c: format!("offsetof(struct {}, {field})", stringify!($name)),
                 ours: offset_of!($name, $($field).+),
             });
@@ -34,7 +34,7 @@ macro_rules! offsets {
     };
 }
 
-fn claims() -> Vec<Claim> {
+fn layouts() -> Vec<Layout> {
     let mut c = Vec::new();
     sizes!(c: ibv_device ibv_context ibv_device_attr ibv_device_attr_ex ibv_pd ibv_mr ibv_global_route ibv_ah_attr
         ibv_qp_cap ibv_qp_init_attr ibv_qp_init_attr_ex ibv_qp_attr ibv_sge ibv_data_buf ibv_send_wr ibv_recv_wr ibv_wc
@@ -90,7 +90,10 @@ fn claims() -> Vec<Claim> {
     for (name, at, mask, members) in SPECS {
         for (member, offset) in members {
             for (half, from) in [("val", at), ("mask", mask)] {
-                c.push(Claim { c: format!("offsetof(struct {name}, {half}.{member})"), ours: from + offset });
+                c.push(Layout {
+                    c: format!("offsetof(struct {name}, {half}.{member})"),
+                    ours: from + offset,
+                });
             }
         }
     }
@@ -115,7 +118,7 @@ fn claims() -> Vec<Claim> {
         wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data, wr_set_inline_data_list, wr_set_sge,
         wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write });
     macro_rules! values {
-        ($($name:ident)*) => { $(c.push(Claim { c: format!("(size_t){}", stringify!($name)), ours: $name as usize });)* };
+        ($($name:ident)*) => { $(c.push(Layout { c: format!("(size_t){}", stringify!($name)), ours: $name as usize });)* };
     }
     values!(IBV_ACCESS_OPTIONAL_RANGE
         IBV_REREG_MR_CHANGE_TRANSLATION IBV_REREG_MR_CHANGE_PD IBV_REREG_MR_CHANGE_ACCESS
@@ -164,14 +167,14 @@ const SPECS: [Spec; 5] = [
 ];
 
 /// The driver numbers its flags, states and codes as verbs does, so the provider hands them through.
-fn driver_claims() -> Vec<Claim> {
+fn driver_layouts() -> Vec<Layout> {
     use driver::{
         AccessFlags, QpAttrMask, QpState, RxHashFields, SendFlags, WcFlags, WcOpcode, WcStatus, WqState,
     };
     let mut c = Vec::new();
     macro_rules! bits {
         ($flags:ident $prefix:literal: $($name:ident)*) => {
-            $(c.push(Claim {
+            $(c.push(Layout {
                 c: format!(concat!("(size_t)", $prefix, "{}"), stringify!($name)),
                 ours: $flags::$name.bits() as usize,
             });)*
@@ -179,7 +182,7 @@ fn driver_claims() -> Vec<Claim> {
     }
     macro_rules! codes {
         ($kind:ident: $($name:ident = $theirs:ident)*) => {
-            $(c.push(Claim { c: format!("(size_t){}", stringify!($theirs)), ours: $kind::$name as usize });)*
+            $(c.push(Layout { c: format!("(size_t){}", stringify!($theirs)), ours: $kind::$name as usize });)*
         };
     }
     bits!(AccessFlags "IBV_ACCESS_": LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC MW_BIND ZERO_BASED ON_DEMAND
@@ -205,13 +208,13 @@ fn driver_claims() -> Vec<Claim> {
     c
 }
 
-/// Compiles the claims and returns those the header contradicts.
-fn contradicted(name: &str, claims: &[Claim]) -> String {
+/// Compiles the layouts and returns those the header contradicts.
+fn contradicted(name: &str, layouts: &[Layout]) -> String {
     let mut source = String::from(
         "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
     );
-    for claim in claims {
-        writeln!(source, "  printf(\"%zu\\n\", {});", claim.c).expect("a String takes all");
+    for layout in layouts {
+        writeln!(source, "  printf(\"%zu\\n\", {});", layout.c).expect("a String takes all");
     }
     source.push_str("  return 0;\n}\n");
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -228,19 +231,19 @@ fn contradicted(name: &str, claims: &[Claim]) -> String {
     let answer = Command::new(&program).output().expect("running the judge");
     let answer = String::from_utf8(answer.stdout).expect("numbers");
     let theirs: Vec<usize> = answer.lines().map(|line| line.parse().expect("a number")).collect();
-    assert_eq!(theirs.len(), claims.len());
-    let wrong = claims.iter().zip(&theirs).filter(|(claim, theirs)| claim.ours != **theirs);
+    assert_eq!(theirs.len(), layouts.len());
+    let wrong = layouts.iter().zip(&theirs).filter(|(layout, theirs)| layout.ours != **theirs);
     let lines =
-        wrong.map(|(claim, theirs)| format!("{}: {theirs} in the header, {} here", claim.c, claim.ours));
+        wrong.map(|(layout, theirs)| format!("{}: {theirs} in the header, {} here", layout.c, layout.ours));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn public_types_are_those_of_the_installed_header() {
-    assert_eq!(contradicted("public_layout", &claims()), "");
+    assert_eq!(contradicted("public_layout", &layouts()), "");
 }
 
 #[test]
 fn the_driver_numbers_its_codes_as_the_header_does() {
-    assert_eq!(contradicted("driver_codes", &driver_claims()), "");
+    assert_eq!(contradicted("driver_codes", &driver_layouts()), "");
 }

@@ -28,8 +28,8 @@ pub fn get(call: &mut Call<'_>) -> Done {
 }
 
 pub fn dump(call: &mut Call<'_>) -> Done {
-    let world = call.world;
-    world.indexed().for_each(|(index, device)| call.part(&info(index, device)));
+    let inventory = call.inventory;
+    inventory.indexed().for_each(|(index, device)| call.part(&info(index, device)));
     Ok(())
 }
 
@@ -70,7 +70,7 @@ pub fn dump_ports(call: &mut Call<'_>) -> Done {
 
 fn port(call: &Call<'_>, index: u32, d: &DeviceInfo) -> Attributes {
     let mut out = Attributes::default();
-    let seen = call.world.on_node(d).and_then(|(observer, fid)| observer.port(fid));
+    let seen = call.inventory.on_node(d).and_then(|(observer, fid)| observer.port(fid));
     handle(&mut out, index, d);
     out.u32(attr::PORT_INDEX, PORT);
     if d.link_layer == LinkLayer::Infiniband {

@@ -27,7 +27,7 @@ const BEHIND_HOST: u32 = 1 << 16;
 const PORT: u32 = 1;
 
 /// What there is to tell of.
-pub struct World {
+pub struct Inventory {
     /// Our devices, numbered as in the program's view.
     devices: Vec<DeviceInfo>,
     /// The node they are on; none if they are no node's.
@@ -71,14 +71,14 @@ type Done = Result<(), Refused>;
 
 /// A request with all that goes into its answer.
 struct Call<'a> {
-    world: &'a World,
+    inventory: &'a Inventory,
     request: Request<'a>,
     asker: &'a Asker,
     out: &'a mut Replies,
 }
 
-impl World {
-    /// A world of these devices, and of the kernel's if it has any.
+impl Inventory {
+    /// A inventory of these devices, and of the kernel's if it has any.
     pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
         Self { devices, observer: None, refused: None, addresses: None, host }
     }
@@ -152,14 +152,14 @@ impl World {
 }
 
 /// The answers to the requests in `datagram`.
-pub fn answer(world: &World, datagram: &[u8], asker: &Asker) -> Replies {
+pub fn answer(inventory: &Inventory, datagram: &[u8], asker: &Asker) -> Replies {
     let mut out = Replies::default();
     for request in requests(datagram) {
         // Without the bit, and of netlink's own types: nothing but an acknowledgement is given.
         let silent = request.header.flags & NLM_F_REQUEST == 0 || request.header.kind < NLMSG_MIN_TYPE;
         let result = match silent {
             true => Ok(Ended::Answered),
-            false => one(world, request, asker, &mut out),
+            false => one(inventory, request, asker, &mut out),
         };
         match result {
             Err(Refused(errno, why)) => out.error(&request, asker, errno, why),
@@ -180,7 +180,12 @@ enum Ended {
     Dumped,
 }
 
-fn one(world: &World, request: Request<'_>, asker: &Asker, out: &mut Replies) -> Result<Ended, Refused> {
+fn one(
+    inventory: &Inventory,
+    request: Request<'_>,
+    asker: &Asker,
+    out: &mut Replies,
+) -> Result<Ended, Refused> {
     let header = request.header;
     if header.client() != CLIENT_NLDEV {
         return Err(Refused::INVALID);
@@ -194,7 +199,7 @@ fn one(world: &World, request: Request<'_>, asker: &Asker, out: &mut Replies) ->
     if (changes || raw) && !asker.admin {
         return Err(Refused(libc::EPERM, None));
     }
-    let mut call = Call { world, request, asker, out };
+    let mut call = Call { inventory, request, asker, out };
     if changes && call.ordered_of_host()? {
         return Ok(Ended::Answered);
     }
@@ -243,7 +248,7 @@ impl<'a> Call<'a> {
     /// The device the request names.
     fn device(&self) -> Result<(u32, &'a DeviceInfo), Refused> {
         let index = self.request.u32(attr::DEV_INDEX)?.ok_or(Refused::INVALID)?;
-        Ok((index, self.world.device(index).ok_or(Refused::INVALID)?))
+        Ok((index, self.inventory.device(index).ok_or(Refused::INVALID)?))
     }
 
     /// The device and its port, which the request must name.
@@ -271,7 +276,7 @@ impl<'a> Call<'a> {
 
     /// Whether the kernel has done what was asked: of a device of its own, or to make one.
     fn ordered_of_host(&self) -> Result<bool, Refused> {
-        let (Some(host), command) = (&self.world.host, self.request.header.command()) else {
+        let (Some(host), command) = (&self.inventory.host, self.request.header.command()) else {
             return Ok(false);
         };
         let theirs = match self.request.u32(attr::DEV_INDEX)? {
@@ -292,7 +297,7 @@ impl<'a> Call<'a> {
     /// What the kernel answers, if a device of its own is named. Of dumps that name none, its messages become the first of
     /// ours.
     fn of_host(&mut self) -> Result<Option<Vec<Vec<u8>>>, Refused> {
-        let Some(host) = &self.world.host else { return Ok(None) };
+        let Some(host) = &self.inventory.host else { return Ok(None) };
         let lost = |e: std::io::Error| Refused(e.raw_os_error().unwrap_or(libc::EIO), None);
         match self.request.u32(attr::DEV_INDEX)? {
             Some(index) if index < BEHIND_HOST => {

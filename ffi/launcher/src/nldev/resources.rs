@@ -77,7 +77,7 @@ fn kind(command: u16) -> Result<Kind, Refused> {
 impl Kind {
     /// The objects on `device`, with what only administrators see if `admin`.
     fn on(&self, call: &Call<'_>, device: &DeviceInfo) -> Vec<(u32, Attributes)> {
-        let seen = call.world.on_node(device);
+        let seen = call.inventory.on_node(device);
         seen.map_or(Vec::new(), |(observer, fid)| (self.list)(observer, fid, call.asker.admin))
     }
 }
@@ -90,8 +90,8 @@ pub fn get_summary(call: &mut Call<'_>) -> Done {
 }
 
 pub fn dump_summary(call: &mut Call<'_>) -> Done {
-    let world = call.world;
-    for (index, device) in world.indexed() {
+    let inventory = call.inventory;
+    for (index, device) in inventory.indexed() {
         let summary = summary(call, index, device);
         call.part(&summary);
     }

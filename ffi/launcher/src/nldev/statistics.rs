@@ -33,7 +33,7 @@ pub fn dump(call: &mut Call<'_>) -> Done {
 
 fn of_port(call: &mut Call<'_>) -> Done {
     let (index, device) = call.port()?;
-    let (observer, fid) = call.world.on_node(device).ok_or(NOT_ON_NODE)?;
+    let (observer, fid) = call.inventory.on_node(device).ok_or(NOT_ON_NODE)?;
     let values = observer.counters(fid);
     let mut out = Attributes::default();
     handle(&mut out, index, device);

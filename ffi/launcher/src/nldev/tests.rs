@@ -10,13 +10,13 @@ use testkit::Scratch;
 
 const ADMIN: Asker = Asker { port: 9, admin: true, ext_ack: false, cap_ack: false };
 
-fn world(link_layer: LinkLayer) -> World {
-    World::new(devices(2, &Config { link_layer, ..Config::default() }), None)
+fn inventory(link_layer: LinkLayer) -> Inventory {
+    Inventory::new(devices(2, &Config { link_layer, ..Config::default() }), None)
 }
 
 /// The messages of an answer: type, flags and bytes behind the header.
 fn ask(
-    world: &World,
+    inventory: &Inventory,
     asker: &Asker,
     command: u16,
     flags: u16,
@@ -24,7 +24,7 @@ fn ask(
 ) -> Vec<(u16, u16, Vec<u8>)> {
     let mut attributes = Attributes::default();
     fill(&mut attributes);
-    let replies = answer(world, &request(command, flags, 3, &attributes), asker);
+    let replies = answer(inventory, &request(command, flags, 3, &attributes), asker);
     let all = replies.datagrams.iter().flat_map(|datagram| requests(datagram));
     all.map(|m| {
         assert_eq!((m.header.seq, m.header.port), (3, asker.port));
@@ -34,8 +34,14 @@ fn ask(
 }
 
 /// The errno of a refusal, 0 of an acknowledgement or the end of a dump.
-fn status(world: &World, asker: &Asker, command: u16, flags: u16, fill: impl FnOnce(&mut Attributes)) -> i32 {
-    let (kind, _, payload) = ask(world, asker, command, flags, fill).pop().expect("an answer");
+fn status(
+    inventory: &Inventory,
+    asker: &Asker,
+    command: u16,
+    flags: u16,
+    fill: impl FnOnce(&mut Attributes),
+) -> i32 {
+    let (kind, _, payload) = ask(inventory, asker, command, flags, fill).pop().expect("an answer");
     assert!([NLMSG_ERROR, NLMSG_DONE].contains(&kind), "{kind}");
     -i32::from_ne_bytes(payload[..4].try_into().unwrap())
 }
@@ -46,8 +52,8 @@ fn node(dir: &Path, vfs: u8) -> Arc<Node> {
 
 #[test]
 fn a_dump_ends_with_done_and_takes_no_further_acknowledgement() {
-    let world = world(LinkLayer::Ethernet);
-    let all = ask(&world, &ADMIN, cmd::GET, NLM_F_DUMP | NLM_F_ACK, |_| {});
+    let inventory = inventory(LinkLayer::Ethernet);
+    let all = ask(&inventory, &ADMIN, cmd::GET, NLM_F_DUMP | NLM_F_ACK, |_| {});
     let kinds: Vec<_> = all.iter().map(|(kind, flags, _)| (*kind, *flags)).collect();
     let device = (CLIENT_NLDEV << 10 | cmd::GET, NLM_F_MULTI);
     assert_eq!(kinds, [device, device, device, (NLMSG_DONE, NLM_F_MULTI)]);
@@ -55,10 +61,12 @@ fn a_dump_ends_with_done_and_takes_no_further_acknowledgement() {
 
 #[test]
 fn an_error_in_a_dump_is_told_by_its_end_and_of_no_dump_by_an_error() {
-    let world = world(LinkLayer::Ethernet);
+    let inventory = inventory(LinkLayer::Ethernet);
     let end = |command, device: u32| {
         let (kind, _, payload) =
-            ask(&world, &ADMIN, command, NLM_F_DUMP, |a| _ = a.u32(attr::DEV_INDEX, device)).pop().unwrap();
+            ask(&inventory, &ADMIN, command, NLM_F_DUMP, |a| _ = a.u32(attr::DEV_INDEX, device))
+                .pop()
+                .unwrap();
         (kind, -i32::from_ne_bytes(payload[..4].try_into().unwrap()))
     };
     assert_eq!(end(cmd::RES_QP_GET, 99), (NLMSG_DONE, libc::EINVAL));
@@ -68,7 +76,7 @@ fn an_error_in_a_dump_is_told_by_its_end_and_of_no_dump_by_an_error() {
 
 #[test]
 fn who_may_change_nothing_is_refused_before_anything_is_looked_at() {
-    let (world, user) = (world(LinkLayer::Ethernet), Asker { admin: false, ..ADMIN });
+    let (inventory, user) = (inventory(LinkLayer::Ethernet), Asker { admin: false, ..ADMIN });
     for command in [
         cmd::SET,
         cmd::NEWLINK,
@@ -78,20 +86,20 @@ fn who_may_change_nothing_is_refused_before_anything_is_looked_at() {
         cmd::STAT_DEL,
         cmd::RES_QP_GET_RAW,
     ] {
-        assert_eq!(status(&world, &user, command, 0, |_| {}), libc::EPERM, "{command}");
-        assert_eq!(status(&world, &ADMIN, command, 0, |_| {}), libc::EINVAL, "{command}");
+        assert_eq!(status(&inventory, &user, command, 0, |_| {}), libc::EPERM, "{command}");
+        assert_eq!(status(&inventory, &ADMIN, command, 0, |_| {}), libc::EINVAL, "{command}");
     }
     let one = |a: &mut Attributes| _ = a.u32(attr::DEV_INDEX, 1).u32(attr::PORT_INDEX, 1);
-    assert_eq!(status(&world, &ADMIN, cmd::SET, 0, one), libc::EOPNOTSUPP);
-    assert_eq!(status(&world, &ADMIN, cmd::STAT_SET, 0, one), libc::EOPNOTSUPP);
-    assert_eq!(status(&world, &ADMIN, cmd::DELLINK, 0, one), libc::EINVAL);
+    assert_eq!(status(&inventory, &ADMIN, cmd::SET, 0, one), libc::EOPNOTSUPP);
+    assert_eq!(status(&inventory, &ADMIN, cmd::STAT_SET, 0, one), libc::EOPNOTSUPP);
+    assert_eq!(status(&inventory, &ADMIN, cmd::DELLINK, 0, one), libc::EINVAL);
 }
 
 #[test]
 fn a_port_on_infiniband_has_its_lid_and_none_of_a_net_device() {
     let port = |link_layer| {
-        let world = world(link_layer);
-        let (_, _, body) = ask(&world, &ADMIN, cmd::PORT_GET, 0, |a| {
+        let inventory = inventory(link_layer);
+        let (_, _, body) = ask(&inventory, &ADMIN, cmd::PORT_GET, 0, |a| {
             a.u32(attr::DEV_INDEX, 1).u32(attr::PORT_INDEX, 1);
         })
         .remove(0);
@@ -109,7 +117,7 @@ fn a_port_on_infiniband_has_its_lid_and_none_of_a_net_device() {
 
 #[test]
 fn any_bytes_are_answered_or_passed_over() {
-    let world = world(LinkLayer::Ethernet);
+    let inventory = inventory(LinkLayer::Ethernet);
     // A small generator: every run the same.
     let mut state = 1u64;
     let mut next = || {
@@ -127,30 +135,30 @@ fn any_bytes_are_answered_or_passed_over() {
             let at = usize::from(next()) % bytes.len();
             bytes[at] = next();
         }
-        let replies = answer(&world, &bytes, &ADMIN);
+        let replies = answer(&inventory, &bytes, &ADMIN);
         assert!(replies.datagrams.iter().all(|d| requests(d).count() > 0));
     }
 }
 
 #[test]
-fn a_world_turns_to_the_node_that_came_into_the_place_of_another() {
-    let dir = std::env::temp_dir().join(format!("ironverbs-world-{}", std::process::id()));
+fn an_inventory_turns_to_the_node_that_came_into_the_place_of_another() {
+    let dir = std::env::temp_dir().join(format!("ironverbs-nldev-{}", std::process::id()));
     let dir = match node::dir::in_memory(&std::env::temp_dir()) {
         true => dir,
         false => Path::new("/dev/shm").join(dir.file_name().unwrap()),
     };
     let make = || drop(Node::open_or_create(&dir, &NodeOptions::default()).unwrap());
-    let mut world = world(LinkLayer::Ethernet);
-    world.look_at(&dir);
-    assert!(world.observer().is_none());
+    let mut inventory = inventory(LinkLayer::Ethernet);
+    inventory.look_at(&dir);
+    assert!(inventory.observer().is_none());
     make();
-    world.look_at(&dir);
-    assert!(world.observer().is_some_and(|o| o.is_of(&dir) && !o.has_programs()));
+    inventory.look_at(&dir);
+    assert!(inventory.observer().is_some_and(|o| o.is_of(&dir) && !o.has_programs()));
     Node::reset(&dir, true).unwrap();
     make();
-    assert!(world.observer().is_some_and(|o| !o.is_of(&dir)));
-    world.look_at(&dir);
-    assert!(world.observer().is_some_and(|o| o.is_of(&dir)));
+    assert!(inventory.observer().is_some_and(|o| !o.is_of(&dir)));
+    inventory.look_at(&dir);
+    assert!(inventory.observer().is_some_and(|o| o.is_of(&dir)));
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -164,9 +172,9 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let (adapter, good) = (dir.join("adapter"), dir.join("good"));
     std::fs::rename(&adapter, &good).unwrap();
     std::fs::write(&adapter, "of another layout").unwrap();
-    let mut world = world(LinkLayer::Ethernet);
-    world.look_at(dir);
-    assert!(world.observer().is_none());
+    let mut inventory = inventory(LinkLayer::Ethernet);
+    inventory.look_at(dir);
+    assert!(inventory.observer().is_none());
     let len = std::fs::metadata(&good).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&adapter).unwrap();
     file.set_len(len).unwrap();
@@ -174,71 +182,71 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let mut head = vec![0; 1 << 20];
     std::io::Read::read_exact(&mut std::fs::File::open(&good).unwrap(), &mut head).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
-    world.look_at(dir);
-    assert!(world.observer().is_none(), "the same file");
+    inventory.look_at(dir);
+    assert!(inventory.observer().is_none(), "the same file");
     std::fs::rename(&good, &adapter).unwrap();
-    world.look_at(dir);
-    assert!(world.observer().is_some_and(|o| o.is_of(dir)));
+    inventory.look_at(dir);
+    assert!(inventory.observer().is_some_and(|o| o.is_of(dir)));
 }
 
 #[test]
-fn a_world_hears_once_of_every_change_of_its_nodes_devices() {
+fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
     let scratch = Scratch::new();
     let with = |vfs| node(&scratch.0, vfs);
     let node = with(2);
     let mut shown = devices(2, &Config::default());
     // The host has devices of its own, so ours have other numbers than on the node.
     shown.iter_mut().for_each(|d| d.uverbs += 4);
-    let mut world = World::new(shown, None);
-    world.look_at(&scratch.0);
-    assert_eq!(world.changed(), None);
+    let mut inventory = Inventory::new(shown, None);
+    inventory.look_at(&scratch.0);
+    assert_eq!(inventory.changed(), None);
     with(5);
-    let now = world.changed().expect("five VFs");
+    let now = inventory.changed().expect("five VFs");
     assert_eq!(
         now.iter().map(|d| (d.fid, d.uverbs)).collect::<Vec<_>>(),
         [0, 1, 2, 3, 4, 5].map(|i| (i, i as u32 + 4))
     );
     // One that could not be shown is not told again and again.
-    assert_eq!(world.changed(), None);
-    world.replace(now);
-    assert_eq!((world.devices().len(), world.changed()), (6, None));
+    assert_eq!(inventory.changed(), None);
+    inventory.replace(now);
+    assert_eq!((inventory.devices().len(), inventory.changed()), (6, None));
     node.set_address(5, Some("10.0.0.5/24".parse().unwrap())).unwrap();
-    let now = world.changed().expect("an address");
+    let now = inventory.changed().expect("an address");
     assert_eq!(now[5].ip.to_string(), "10.0.0.5");
-    world.replace(now);
+    inventory.replace(now);
     // Another node in its place.
     Node::reset(&scratch.0, true).unwrap();
-    world.look_at(&scratch.0);
-    assert_eq!(world.changed(), None, "no node, nothing to show in place of what is shown");
+    inventory.look_at(&scratch.0);
+    assert_eq!(inventory.changed(), None, "no node, nothing to show in place of what is shown");
     let infiniband = Some(LinkLayer::Infiniband);
     let options = NodeOptions { vfs: Some(1), link_layer: infiniband, ..NodeOptions::default() };
     drop(Node::open_or_create(&scratch.0, &options).unwrap());
-    world.look_at(&scratch.0);
-    let now = world.changed().expect("another node");
+    inventory.look_at(&scratch.0);
+    let now = inventory.changed().expect("another node");
     assert!(now.len() == 2 && now.iter().all(|d| d.has_umad()), "{now:?}");
 }
 
 #[test]
-fn a_world_of_functions_that_are_no_nodes_stays_as_it_is() {
+fn an_inventory_of_functions_that_are_no_nodes_stays_as_it_is() {
     let scratch = Scratch::new();
     drop(node(&scratch.0, 3));
     let mut elsewhere = DeviceInfo::new(0, &Config::default());
     elsewhere.place = Some(node::place::Place::VfioUser("/nowhere".into(), Default::default()));
-    let mut world = World::new(vec![elsewhere], None);
-    world.look_at(&scratch.0);
-    assert_eq!(world.changed(), None);
+    let mut inventory = Inventory::new(vec![elsewhere], None);
+    inventory.look_at(&scratch.0);
+    assert_eq!(inventory.changed(), None);
 }
 
 #[test]
 fn a_node_that_was_cut_short_changes_no_view() {
     let scratch = Scratch::new();
     let node = node(&scratch.0, 3);
-    let mut world = World::new(node.devices(), None);
-    world.look_at(&scratch.0);
-    assert_eq!(world.changed(), None);
+    let mut inventory = Inventory::new(node.devices(), None);
+    inventory.look_at(&scratch.0);
+    assert_eq!(inventory.changed(), None);
     let file = std::fs::OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
     file.set_len(0).unwrap();
     // Its pages read as zeros from now on: no VFs.
-    assert_eq!(world.changed(), None);
-    assert_eq!(world.devices().len(), 4);
+    assert_eq!(inventory.changed(), None);
+    assert_eq!(inventory.devices().len(), 4);
 }

@@ -8,7 +8,7 @@ use node::Observer;
 use node::devices::DeviceInfo;
 use std::path::Path;
 
-/// Below the directory of the functions: where files are while their twins are shown.
+/// Below the directory of the functions: where files are while their twins are text.
 const TWINS: &str = ".ironverbs-twins";
 
 /// The files of all functions, and what was last written into them.
@@ -20,41 +20,44 @@ struct Port {
     up: bool,
     /// Those of [`PORT`], of [`HARDWARE`], the state, the physical state.
     files: Vec<Line>,
-    /// Some twin does not say yet what its file says.
+    /// Some twin differs from its file.
     settling: bool,
 }
 
-/// A file of one line, and its twin, which whoever opened the file before the last change may hold open.
+/// A file of one line, and its twin: a program that opened the file before the last change may still have the twin open.
 struct Line {
-    /// Below the directory of the functions, and below that of the twins.
+    /// Path below the directory of the functions, and below that of the twins.
     path: String,
-    shown: String,
+    /// Contents of the file.
+    text: String,
+    /// Contents of the twin.
     twin: String,
 }
 
 impl Line {
     fn new(path: String, text: impl std::fmt::Display) -> Self {
-        let shown = format!("{text}\n");
-        Self { path, twin: shown.clone(), shown }
+        let text = format!("{text}\n");
+        Self { path, twin: text.clone(), text }
     }
 
-    /// Shows `text`, or else tells the twin what is shown. False: the twin is still to be told, or something could not be written.
+    /// Writes `text` to the file, or brings the twin up to date if the file says `text` already. Returns false while the twin
+    /// is out of date or if something could not be written.
     fn show(&mut self, home: &Path, text: impl std::fmt::Display) -> bool {
         let text = format!("{text}\n");
-        if text == self.shown && self.twin == self.shown {
+        if text == self.text && self.twin == self.text {
             return true;
         }
         let (at, twin) = (home.join(&self.path), home.join(TWINS).join(&self.path));
-        if text == self.shown {
-            // A while after the change: nobody is left who opened it before and is about to read it for the first time.
-            let told = overwrite(&twin, self.shown.as_bytes()).is_ok();
-            if told {
-                self.twin.clone_from(&self.shown);
+        if text == self.text {
+            // Some time has passed since the change, so no program is left that opened the old file and has yet to read it.
+            let written = overwrite(&twin, self.text.as_bytes()).is_ok();
+            if written {
+                self.twin.clone_from(&self.text);
             }
-            return told;
+            return written;
         }
         if swap(&at, &twin, text.as_bytes()).is_ok() {
-            self.twin = std::mem::replace(&mut self.shown, text);
+            self.twin = std::mem::replace(&mut self.text, text);
         }
         false
     }

@@ -10,7 +10,7 @@ mod sockets;
 mod sys;
 mod umad;
 
-use super::nldev::{Host, World};
+use super::nldev::{Host, Inventory};
 use super::notify::Listener;
 use super::projection::Projection;
 use super::reserved::Reserved;
@@ -128,7 +128,7 @@ impl Supervisor {
 struct Sight {
     node: PathBuf,
     projection: Projection,
-    world: World,
+    inventory: Inventory,
     live: Live,
 }
 
@@ -137,8 +137,8 @@ impl Sight {
     fn new(View { devices, node, projection }: View) -> io::Result<Self> {
         let host = if project::host_has_devices()? { Host::open().ok() } else { None };
         let live = Live::new(&devices);
-        let mut sight = Self { world: World::new(devices, host), node, projection, live };
-        sight.world.look_at(&sight.node);
+        let mut sight = Self { inventory: Inventory::new(devices, host), node, projection, live };
+        sight.inventory.look_at(&sight.node);
         sight.look();
         Ok(sight)
     }
@@ -147,14 +147,14 @@ impl Sight {
     /// stays as it is until they change again, and answers stay those of what it shows; `ironverbs doctor` says so. True: another
     /// look is needed.
     fn look(&mut self) -> bool {
-        if let Some(devices) = self.world.changed() {
-            if self.projection.change(self.world.devices(), &devices, &self.node).is_ok() {
+        if let Some(devices) = self.inventory.changed() {
+            if self.projection.change(self.inventory.devices(), &devices, &self.node).is_ok() {
                 self.live.follow(&devices);
-                self.world.replace(devices);
+                self.inventory.replace(devices);
             }
         }
         let home = self.projection.functions();
-        self.world.observer().is_some_and(|observer| self.live.refresh(observer, &home))
+        self.inventory.observer().is_some_and(|observer| self.live.refresh(observer, &home))
     }
 }
 
@@ -167,9 +167,9 @@ fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io:
     loop {
         let mut until = sockets.next_deadline();
         // Asked before the looks: what somebody changed who is gone by now is seen by them.
-        let peopled = sight.world.observer().is_some_and(Observer::has_programs);
+        let peopled = sight.inventory.observer().is_some_and(Observer::has_programs);
         let again = sight.look();
-        if sight.world.observer().is_some() {
+        if sight.inventory.observer().is_some() {
             // Who opened the node a moment ago may not have taken its place yet.
             let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
             awake = awake.filter(|_| arriving || peopled);
@@ -186,18 +186,20 @@ fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io:
         if ready.visited {
             visits.iter().for_each(sys::Visits::clear);
             awake = Some(Instant::now());
-            sight.world.look_at(&sight.node);
+            sight.inventory.look_at(&sight.node);
         }
         if ready.called {
             match listener.receive() {
-                Ok(notice) if notice.call == libc::SYS_ioctl => umads.serve(listener, &sight.world, &notice),
-                Ok(notice) => sockets.serve(listener, &sight.world, notice),
+                Ok(notice) if notice.call == libc::SYS_ioctl => {
+                    umads.serve(listener, &sight.inventory, &notice)
+                }
+                Ok(notice) => sockets.serve(listener, &sight.inventory, notice),
                 // Whoever called was interrupted.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 Err(e) => return Err(e),
             }
         }
         sockets.expire(listener);
-        umads.work(&sight.world);
+        umads.work(&sight.inventory);
     }
 }

@@ -7,7 +7,7 @@
 
 use super::process::{Message, Piece, Process, room};
 use crate::netlink::Netlink;
-use crate::nldev::{Asker, World, answer};
+use crate::nldev::{Asker, Inventory, answer};
 use crate::notify::{Listener, Notice};
 use crate::reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
@@ -78,7 +78,7 @@ impl Sockets {
     }
 
     /// Answers one call.
-    pub fn serve(&mut self, listener: &Listener, world: &World, notice: Notice) {
+    pub fn serve(&mut self, listener: &Listener, inventory: &Inventory, notice: Notice) {
         if notice.call == libc::SYS_socket {
             return self.socket(listener, &notice);
         }
@@ -99,7 +99,7 @@ impl Sockets {
                     return Err(libc::EINTR);
                 }
                 let asker = given.asker(process).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
-                let replies = answer(world, &bytes, &asker);
+                let replies = answer(inventory, &bytes, &asker);
                 given.answers.extend(replies.datagrams);
                 given.fill(&self.ours);
                 Ok(bytes.len() as i64)

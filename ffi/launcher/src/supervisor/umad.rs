@@ -7,7 +7,7 @@
 
 use super::process::{Piece, Process};
 use super::sys;
-use crate::nldev::World;
+use crate::nldev::Inventory;
 use crate::notify::{Listener, Notice};
 use crate::seccomp::{ENABLE_PKEY, REGISTER, REGISTER_2, UNREGISTER};
 use hwspec::{
@@ -58,14 +58,14 @@ fn ne32(bytes: &[u8], at: usize) -> u32 {
 
 impl Umads {
     /// Answers a call to one of the files' ioctls; other files' are passed on.
-    pub fn serve(&mut self, listener: &Listener, world: &World, notice: &Notice) {
+    pub fn serve(&mut self, listener: &Listener, inventory: &Inventory, notice: &Notice) {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
         let known = process.socket(number).filter(|inode| self.0.contains_key(inode));
         let inode = match known {
             Some(inode) => inode,
             None => {
-                let Some(fid) = function(world, process, number) else { return listener.pass(notice) };
+                let Some(fid) = function(inventory, process, number) else { return listener.pass(notice) };
                 match self.open(listener, notice, process, number, fid) {
                     Ok(inode) => inode,
                     Err(e) => {
@@ -103,8 +103,8 @@ impl Umads {
     }
 
     /// Takes what programs wrote, and tells of what had no answer. Files that were closed go.
-    pub fn work(&mut self, world: &World) {
-        self.0.retain(|_, file| file.work(world));
+    pub fn work(&mut self, inventory: &Inventory) {
+        self.0.retain(|_, file| file.work(inventory));
     }
 }
 
@@ -116,11 +116,11 @@ fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
 }
 
 /// The function whose stand-in a descriptor is, if it is one of ours.
-fn function(world: &World, process: Process, number: u32) -> Option<u8> {
+fn function(inventory: &Inventory, process: Process, number: u32) -> Option<u8> {
     let path = process.file(number);
     let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
     let id: Option<u32> = name.and_then(|id| id.parse().ok());
-    let device = |id| world.devices().iter().find(|d| d.has_umad() && d.uverbs == id);
+    let device = |id| inventory.devices().iter().find(|d| d.has_umad() && d.uverbs == id);
     id.and_then(device).map(|device| device.fid)
 }
 
@@ -172,10 +172,10 @@ impl File {
         if self.wide { HEADER } else { OLD_HEADER }
     }
 
-    fn work(&mut self, world: &World) -> bool {
+    fn work(&mut self, inventory: &Inventory) -> bool {
         for _ in 0..BURST {
             match sys::receive_packet(self.ours.as_fd(), HEADER + MAD_SIZE) {
-                Ok(Some(packet)) => self.sent(world, packet),
+                Ok(Some(packet)) => self.sent(inventory, packet),
                 Ok(None) => break,
                 Err(_) => return false,
             }
@@ -184,7 +184,7 @@ impl File {
     }
 
     /// A packet that a program sends.
-    fn sent(&mut self, world: &World, packet: Vec<u8>) {
+    fn sent(&mut self, inventory: &Inventory, packet: Vec<u8>) {
         let header = self.header();
         let agent = self.agents.get(ne32(&packet, 0) as usize).is_some_and(|there| *there);
         if !agent || packet.len() < header + MAD_HEADER {
@@ -195,8 +195,8 @@ impl File {
         mad[..len].copy_from_slice(&packet[header..header + len]);
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
         let answer = match qpn {
-            0 => world.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
-            1 => world.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
+            0 => inventory.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
+            1 => inventory.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
             _ => None,
         };
         let mut back = packet;

@@ -1,6 +1,6 @@
 //! One id (`struct rdma_cm_id`): an end of a connection, or a listener.
 
-use super::claims::Claim;
+use super::port_binding::PortBinding;
 use super::ports::At;
 use super::sockaddr::SockAddr;
 use super::uapi::{self, qp_type};
@@ -76,7 +76,7 @@ pub struct Id {
     /// Its part in the protocol.
     pub conn: Option<Conn>,
     /// Its hold on a port number.
-    pub claim: Option<Claim>,
+    pub binding: Option<PortBinding>,
     /// Requests that may wait to be fetched.
     pub backlog: u32,
     /// Its QP.
@@ -116,7 +116,7 @@ impl Id {
             remote_gid: [0; 16],
             path: None,
             conn: None,
-            claim: None,
+            binding: None,
             backlog: 0,
             qp_num: 0,
             srq: false,

@@ -46,8 +46,8 @@ impl Line {
 
 /// Takes a tag no living process has at this port.
 fn claim_tag(port: &Port, first: u16) -> Option<u16> {
-    let claim = |tag: &u16| port.ports.claim(Matter::Agent, port.whole(*tag), Hold::Alone).unwrap_or(false);
-    (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(claim)
+    let binding = |tag: &u16| port.ports.take(Matter::Agent, port.whole(*tag), Hold::Alone).unwrap_or(false);
+    (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(binding)
 }
 
 fn open(port: &Port, tag: u16, first: u16) -> Result<Line, c_int> {
@@ -159,7 +159,7 @@ impl Manager {
             }
             Wanted::Connection(id) => port.ports.held_elsewhere(Matter::Agent, port.whole((id >> 16) as u16)),
         };
-        let elder = || port.ports.claim(Matter::Elder, port.whole(0), Hold::Alone).unwrap_or(false);
+        let elder = || port.ports.take(Matter::Elder, port.whole(0), Hold::Alone).unwrap_or(false);
         if elsewhere || !elder() {
             return;
         }

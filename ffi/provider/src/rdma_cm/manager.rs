@@ -1,6 +1,6 @@
 //! All there is of the connection manager in one process, under one lock.
 
-use super::board_rows::{BoardRows, Ids};
+use super::cm_board::{CmBoardRows, Ids};
 use super::file::{EventFile, Pending};
 use super::id::{Conn, Id};
 use super::line::Line;
@@ -114,7 +114,7 @@ pub struct Manager {
     /// Ids by their handles.
     pub ids: Ids,
     /// What others see of them.
-    pub board_rows: BoardRows,
+    pub cm_board: CmBoardRows,
     /// Memberships by their handles.
     pub groups: Slab<Group>,
     /// What a subnet's administrator was asked and has not answered.
@@ -141,7 +141,7 @@ impl Manager {
     fn new() -> Self {
         Self {
             ids: Ids::default(),
-            board_rows: BoardRows::default(),
+            cm_board: CmBoardRows::default(),
             groups: Slab::default(),
             sa_queries: Vec::new(),
             ports: Vec::new(),
@@ -250,8 +250,8 @@ impl Manager {
             None => Vec::new(),
         };
         self.stop_listening(number);
-        if let Some(claim) = &id.claim {
-            self.release_claim(claim, id.state == super::id::State::Listen);
+        if let Some(binding) = &id.binding {
+            self.release_port(binding, id.state == super::id::State::Listen);
         }
         if let Some(conn) = id.conn {
             self.hang_up(conn);

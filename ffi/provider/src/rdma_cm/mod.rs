@@ -6,8 +6,7 @@
 //! [`cm_events`] and lies in the program's [`mod@file`] as an event. All state is the [`manager`]'s, under one lock; [`thread`]
 //! waits for messages and times.
 
-mod board_rows;
-mod claims;
+mod cm_board;
 mod cm_events;
 mod commands;
 mod connect;
@@ -19,6 +18,7 @@ mod line;
 mod manager;
 mod multicast;
 mod open_files;
+mod port_binding;
 mod ports;
 mod qp_attr;
 mod resolve;

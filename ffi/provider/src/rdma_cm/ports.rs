@@ -64,7 +64,7 @@ impl Port {
         (self.info.fid & 0x7f) << 1 | u8::from(gid != 0)
     }
 
-    /// The claim of something that is the function's as a whole.
+    /// The binding of something that is the function's as a whole.
     pub fn whole(&self, port: u16) -> PortAt {
         PortAt { space: 0, port, address: Some(self.info.fid) }
     }

@@ -1,4 +1,4 @@
-//! INIT_QP_ATTR: what a QP needs to be told on its way, from where the connection stands.
+//! INIT_QP_ATTR: what a QP needs to be parameters on its way, from where the connection stands.
 
 use super::cm_events::address_vector;
 use super::commands::{Answer, Step};
@@ -57,8 +57,8 @@ impl Manager {
                 let id = self.ids.get(number).ok_or(libc::ENOENT)?;
                 let line = self.lines.get(&conn.0).ok_or(libc::ENODEV)?;
                 let state = line.agent.state(conn.1).ok_or(libc::EINVAL)?;
-                let told = line.agent.qp_parameters(conn.1).ok_or(libc::EINVAL)?;
-                connected(id, state, &told, &mut attr)?;
+                let parameters = line.agent.qp_parameters(conn.1).ok_or(libc::EINVAL)?;
+                connected(id, state, &parameters, &mut attr)?;
             }
         }
         answer.put(attr.bytes()).map(|()| Step::Done)
@@ -80,7 +80,7 @@ fn unconnected(id: &mut Id, attr: &mut QpAttr) {
     }
 }
 
-fn connected(id: &Id, state: State, told: &QpParameters, attr: &mut QpAttr) -> Result<(), c_int> {
+fn connected(id: &Id, state: State, parameters: &QpParameters, attr: &mut QpAttr) -> Result<(), c_int> {
     use State::*;
     let asked = matches!(state, ReqSent | MraReqReceived);
     let answered = matches!(
@@ -95,34 +95,34 @@ fn connected(id: &Id, state: State, told: &QpParameters, attr: &mut QpAttr) -> R
         INIT if asked || answered => {
             attr.qp_attr_mask |= mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::PORT;
             attr.qp_access_flags = REMOTE_WRITE;
-            if told.responder_resources != 0 {
+            if parameters.responder_resources != 0 {
                 attr.qp_access_flags |= REMOTE_READ | REMOTE_ATOMIC;
             }
             attr.port_num = PORT;
         }
         RTR if answered => {
             attr.qp_attr_mask |= mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
-            attr.ah_attr = address_vector(&told.path, id.at.ok_or(libc::EINVAL)?);
-            attr.path_mtu = told.path.mtu.into();
-            attr.dest_qp_num = told.remote_qpn;
+            attr.ah_attr = address_vector(&parameters.path, id.at.ok_or(libc::EINVAL)?);
+            attr.path_mtu = parameters.path.mtu.into();
+            attr.dest_qp_num = parameters.remote_qpn;
             attr.rq_psn = id.psn;
             if responds {
                 attr.qp_attr_mask |= mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
-                attr.max_dest_rd_atomic = told.responder_resources;
+                attr.max_dest_rd_atomic = parameters.responder_resources;
             }
         }
         RTS if answered => {
             attr.qp_attr_mask |= mask::SQ_PSN;
-            attr.sq_psn = told.sq_psn;
+            attr.sq_psn = parameters.sq_psn;
             if requests {
                 attr.qp_attr_mask |= mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
-                attr.retry_cnt = told.retry_count;
-                attr.rnr_retry = told.rnr_retry_count;
-                attr.max_rd_atomic = told.initiator_depth;
+                attr.retry_cnt = parameters.retry_count;
+                attr.rnr_retry = parameters.rnr_retry_count;
+                attr.max_rd_atomic = parameters.initiator_depth;
             }
             if requests || responds {
                 attr.qp_attr_mask |= mask::TIMEOUT;
-                attr.timeout = id.timeout.unwrap_or(told.ack_timeout);
+                attr.timeout = id.timeout.unwrap_or(parameters.ack_timeout);
             }
         }
         _ => return Err(libc::EINVAL),

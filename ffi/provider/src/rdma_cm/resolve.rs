@@ -37,7 +37,7 @@ impl Manager {
     /// Gives an id its source address, and a port number.
     ///
     /// # Errors
-    /// EINVAL: it has one; EADDRNOTAVAIL: the address is no port's; those of [`Manager::claim_port`].
+    /// EINVAL: it has one; EADDRNOTAVAIL: the address is no port's; those of [`Manager::bind_port`].
     pub fn bind(&mut self, number: u32, address: SockAddr) -> Result<Step, c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         if id.state != State::Idle {
@@ -54,7 +54,7 @@ impl Manager {
         if let Some(id) = self.ids.get_mut(number) {
             (id.src, id.at) = (Some(address), at);
         }
-        let claimed = self.claim_port(number);
+        let claimed = self.bind_port(number);
         if let Some(id) = self.ids.get_mut(number) {
             match claimed {
                 Ok(()) => id.state = State::Bound,
@@ -267,7 +267,7 @@ impl Manager {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.claim_listening(number)?;
+        self.bind_for_listening(number)?;
         let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
         id.state = State::Listen;
         let (at, src) = (id.at, id.src.ok_or(libc::EINVAL)?);
@@ -284,12 +284,12 @@ impl Manager {
         }
         if listened.is_err() {
             self.stop_listening(number);
-            let claim = self.ids.get_mut(number).and_then(|id| {
+            let binding = self.ids.get_mut(number).and_then(|id| {
                 id.state = State::Bound;
-                id.claim
+                id.binding
             });
             // Who asks for the service hears that nobody has it.
-            claim.iter().for_each(|claim| self.give_back(Matter::Listening, claim));
+            binding.iter().for_each(|binding| self.give_back(Matter::Listening, binding));
         }
         listened
     }

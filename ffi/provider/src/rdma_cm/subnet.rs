@@ -111,10 +111,10 @@ impl Manager {
         self.line(membership.port)?;
         let port = self.ports.get(membership.port).ok_or(libc::ENODEV)?;
         let at = membership.place(port.info.fid);
-        let claim = || port.ports.claim(Matter::Group, at, Hold::Shared).unwrap_or(false);
+        let binding = || port.ports.take(Matter::Group, at, Hold::Shared).unwrap_or(false);
         // Who leaves holds it for the time of one message.
         let claimed = (0..20).any(|_| {
-            claim() || {
+            binding() || {
                 std::thread::sleep(Duration::from_millis(1));
                 false
             }
@@ -142,7 +142,7 @@ impl Manager {
         let (ports, at) = (port.ports, membership.place(port.info.fid));
         // Let go of first: of two that leave at once, the one who lets go last gets it.
         ports.release(Matter::Group, at);
-        if ports.claim(Matter::Group, at, Hold::Alone).unwrap_or(false) {
+        if ports.take(Matter::Group, at, Hold::Alone).unwrap_or(false) {
             let transaction = u64::from(self.random()) << 32;
             let mad = membership.mad(Method::Delete, WHICH, port.gid(0), 0, transaction);
             self.tell_administrator(membership.port, &mad);

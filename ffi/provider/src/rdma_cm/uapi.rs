@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_the_kernels_header() {
-        let claims = offsets! {
+        let members = offsets! {
             "rdma_ucm_cmd_hdr" Header { command "cmd", in_len "in", out_len "out" }
             "rdma_ucm_create_id" CreateId { uid "uid", response "response", ps "ps", qp_type "qp_type" }
             "rdma_ucm_destroy_id" DestroyId { response "response", id "id" }
@@ -348,7 +348,7 @@ mod tests {
         let mut program = String::from(
             "#include <stddef.h>\n#include <stdio.h>\n#include <netinet/in.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
         );
-        for (c, _) in &claims {
+        for (c, _) in &members {
             let _ = writeln!(program, "printf(\"%zu\\n\", (size_t){c});");
         }
         program.push_str("return 0; }\n");
@@ -361,8 +361,8 @@ mod tests {
         let theirs: Vec<usize> =
             String::from_utf8_lossy(&said.stdout).lines().filter_map(|line| line.parse().ok()).collect();
         let _ = (std::fs::remove_file(source), std::fs::remove_file(stem));
-        assert_eq!(theirs.len(), claims.len());
-        for ((c, ours), theirs) in claims.iter().zip(theirs) {
+        assert_eq!(theirs.len(), members.len());
+        for ((c, ours), theirs) in members.iter().zip(theirs) {
             assert_eq!(*ours, theirs, "{c}");
         }
     }

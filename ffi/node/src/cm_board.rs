@@ -73,13 +73,13 @@ fn readable(block: u16) -> PortAt {
 }
 
 /// The rows of this process on one node.
-pub struct Board {
+pub struct CmBoard {
     ports: &'static Ports,
     /// Blocks, and which of their rows are in use.
     blocks: Vec<(u16, u64)>,
 }
 
-impl Board {
+impl CmBoard {
     /// None yet. There is one for a node in a process.
     pub fn new(ports: &'static Ports) -> Self {
         Self { ports, blocks: Vec::new() }
@@ -125,11 +125,11 @@ impl Board {
 
     fn another_block(&self) -> Option<u16> {
         let ours = |block: &u16| self.blocks.iter().any(|(own, _)| own == block);
-        let claim = |at| self.ports.claim(Matter::Board, at, Hold::Alone).unwrap_or(false);
-        let block = (0..=u16::MAX).filter(|block| !ours(block)).find(|block| claim(taken(*block)))?;
+        let take = |at| self.ports.take(Matter::CmBoard, at, Hold::Alone).unwrap_or(false);
+        let block = (0..=u16::MAX).filter(|block| !ours(block)).find(|block| take(taken(*block)))?;
         // What its last owner left is not this process's.
         self.ports.file().write_all_at(&[0; BLOCK], u64::from(block) * BLOCK as u64).ok()?;
-        claim(readable(block)).then_some(block)
+        take(readable(block)).then_some(block)
     }
 }
 
@@ -140,7 +140,7 @@ pub fn cm_ids(dir: &Path) -> io::Result<Vec<(u32, u32, CmId)>> {
     let blocks = (file.metadata()?.len() / BLOCK as u64).min(u64::from(u16::MAX) + 1);
     let mut all = Vec::new();
     for block in 0..blocks as u32 {
-        let Some(pid) = Ports::holder(&file, Matter::Board, readable(block as u16)) else { continue };
+        let Some(pid) = Ports::holder(&file, Matter::CmBoard, readable(block as u16)) else { continue };
         let rows = read_block(&file, u64::from(block) * BLOCK as u64)?;
         let rows = (block * ROWS..).zip(rows.chunks_exact(ROW));
         all.extend(rows.filter_map(|(number, row)| Some((number, pid, CmId::read(row)?))));
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn others_see_what_a_process_shows_as_long_as_it_lives() {
-        let dir = std::env::temp_dir().join(format!("ironverbs-board-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("ironverbs-cm-board-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let seen = || cm_ids(&dir).map(|all| all.len()).unwrap_or(0);
         let ports = Ports::open(&dir).unwrap();
         assert_eq!(seen(), 0);
-        let mut board = Board::new(ports);
+        let mut board = CmBoard::new(ports);
         let numbers: Vec<u32> = (0..70).map(|qpn| board.put(&id(qpn)).unwrap()).collect();
         assert_eq!((numbers[0], numbers[69]), (0, 69));
         board.remove(5);
@@ -197,13 +197,13 @@ mod tests {
         // A child takes a block of its own, and another's after its end finds nothing of what the first left.
         assert!(sys::in_child(|| {
             let Ok(ports) = Ports::open(&dir) else { return false };
-            let mut board = Board::new(ports);
+            let mut board = CmBoard::new(ports);
             board.put(&id(1)) == Some(128) && board.put(&id(2)) == Some(129)
         }));
         assert!(sys::in_child(|| cm_ids(&dir).is_ok_and(|all| all.len() == 70)));
         assert!(sys::in_child(|| {
             let Ok(ports) = Ports::open(&dir) else { return false };
-            let there = Board::new(ports).put(&id(3)) == Some(128);
+            let there = CmBoard::new(ports).put(&id(3)) == Some(128);
             let mut byte = [0; 1];
             there && ports.file().read_exact_at(&mut byte, 129 * ROW as u64).is_ok() && byte == [0]
         }));

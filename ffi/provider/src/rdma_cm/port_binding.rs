@@ -12,7 +12,7 @@ use node::{Hold, Matter, PortAt};
 
 /// A port number that an id holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct PortBinding {
     /// Port space.
     space: u16,
     /// Port.
@@ -36,7 +36,7 @@ fn space_number(space: u16) -> u8 {
     }
 }
 
-impl Claim {
+impl PortBinding {
     fn overlaps(&self, other: &Self) -> bool {
         let same = (self.space, self.port) == (other.space, other.port);
         same && (self.at.is_none() || other.at.is_none() || self.at == other.at)
@@ -44,10 +44,10 @@ impl Claim {
 }
 
 impl Manager {
-    /// The nodes a claim is held on, and how it is called there.
-    fn places(&self, claim: &Claim) -> Vec<(&'static node::Ports, PortAt)> {
-        let at = |address| PortAt { space: space_number(claim.space), port: claim.port, address };
-        if let Some(place) = claim.at {
+    /// The nodes a binding is held on, and how it is called there.
+    fn places(&self, binding: &PortBinding) -> Vec<(&'static node::Ports, PortAt)> {
+        let at = |address| PortAt { space: space_number(binding.space), port: binding.port, address };
+        if let Some(place) = binding.at {
             let port = self.ports.get(place.port);
             return port.map(|p| (p.ports, at(Some(p.address_number(place.gid))))).into_iter().collect();
         }
@@ -60,10 +60,10 @@ impl Manager {
         nodes.into_iter().map(|ports| (ports, at(None))).collect()
     }
 
-    fn take(&self, matter: Matter, claim: &Claim, hold: Hold) -> bool {
+    fn take(&self, matter: Matter, binding: &PortBinding, hold: Hold) -> bool {
         let mut taken = Vec::new();
-        for (ports, at) in self.places(claim) {
-            if !ports.claim(matter, at, hold).unwrap_or(false) {
+        for (ports, at) in self.places(binding) {
+            if !ports.take(matter, at, hold).unwrap_or(false) {
                 taken.into_iter().for_each(|(ports, at): (&node::Ports, _)| ports.release(matter, at));
                 return false;
             }
@@ -76,56 +76,66 @@ impl Manager {
     ///
     /// # Errors
     /// EACCES, EADDRINUSE, EADDRNOTAVAIL and EPROTONOSUPPORT as rdma_bind_addr(3) has them.
-    pub fn claim_port(&mut self, number: u32) -> Result<(), c_int> {
+    pub fn bind_port(&mut self, number: u32) -> Result<(), c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         let src = id.src.ok_or(libc::EINVAL)?;
         let space = src.port_space(id.ps).ok_or(libc::EPROTONOSUPPORT)?;
-        let claim = Claim { space, port: src.port(), at: id.at };
-        let claim =
-            if claim.port == 0 { self.any_port(claim) } else { self.this_port(number, id, &src, claim) }?;
+        let binding = PortBinding { space, port: src.port(), at: id.at };
+        let binding = if binding.port == 0 {
+            self.any_port(binding)
+        } else {
+            self.this_port(number, id, &src, binding)
+        }?;
         if let Some(id) = self.ids.get_mut(number) {
-            id.src = Some(src.with_port(claim.port));
-            id.claim = Some(claim);
+            id.src = Some(src.with_port(binding.port));
+            id.binding = Some(binding);
         }
         Ok(())
     }
 
-    fn any_port(&self, mut claim: Claim) -> Result<Claim, c_int> {
+    fn any_port(&self, mut binding: PortBinding) -> Result<PortBinding, c_int> {
         let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let first = self.random() % count;
         for step in 0..count {
-            claim.port = EPHEMERAL.start() + ((first + step) % count) as u16;
-            let ours = self.ids.iter().any(|(_, id)| id.claim.is_some_and(|other| other.overlaps(&claim)));
-            if !ours && self.take(Matter::Bound, &claim, Hold::Alone) {
-                return Ok(claim);
+            binding.port = EPHEMERAL.start() + ((first + step) % count) as u16;
+            let ours =
+                self.ids.iter().any(|(_, id)| id.binding.is_some_and(|other| other.overlaps(&binding)));
+            if !ours && self.take(Matter::Bound, &binding, Hold::Alone) {
+                return Ok(binding);
             }
         }
         Err(libc::EADDRNOTAVAIL)
     }
 
-    fn this_port(&self, number: u32, id: &Id, src: &SockAddr, claim: Claim) -> Result<Claim, c_int> {
+    fn this_port(
+        &self,
+        number: u32,
+        id: &Id,
+        src: &SockAddr,
+        binding: PortBinding,
+    ) -> Result<PortBinding, c_int> {
         // SAFETY: asks for a number.
-        if claim.port < PRIVILEGED && unsafe { libc::geteuid() } != 0 {
+        if binding.port < PRIVILEGED && unsafe { libc::geteuid() } != 0 {
             return Err(libc::EACCES);
         }
-        self.check_port(number, id, &claim, id.reuse)?;
+        self.check_port(number, id, &binding, id.reuse)?;
         let hold = if id.reuse { Hold::Shared } else { Hold::Alone };
         let taken = if src.is_any() { libc::EADDRNOTAVAIL } else { libc::EADDRINUSE };
-        if self.take(Matter::Bound, &claim, hold) { Ok(claim) } else { Err(taken) }
+        if self.take(Matter::Bound, &binding, hold) { Ok(binding) } else { Err(taken) }
     }
 
     /// Whether another id of this process stands in the way.
-    fn check_port(&self, number: u32, id: &Id, claim: &Claim, reuse: bool) -> Result<(), c_int> {
+    fn check_port(&self, number: u32, id: &Id, binding: &PortBinding, reuse: bool) -> Result<(), c_int> {
         for (other_number, other) in self.ids.iter() {
-            let (Some(other_claim), Some(src)) = (other.claim, other.src) else { continue };
-            if other_number == number || !other_claim.overlaps(claim) || (reuse && other.reuse) {
+            let (Some(other_binding), Some(src)) = (other.binding, other.src) else { continue };
+            if other_number == number || !other_binding.overlaps(binding) || (reuse && other.reuse) {
                 continue;
             }
             let families = id.src.is_some_and(|own| !own.is_like(&src));
             if families && id.is_af_only() && other.is_af_only() {
                 continue;
             }
-            let wild = claim.at.is_none() || other_claim.at.is_none();
+            let wild = binding.at.is_none() || other_binding.at.is_none();
             return Err(if wild { libc::EADDRNOTAVAIL } else { libc::EADDRINUSE });
         }
         Ok(())
@@ -134,18 +144,18 @@ impl Manager {
     /// `number` is to listen: its port must be its own from now on.
     ///
     /// # Errors
-    /// As [`Manager::claim_port`].
-    pub fn claim_listening(&mut self, number: u32) -> Result<(), c_int> {
+    /// As [`Manager::bind_port`].
+    pub fn bind_for_listening(&mut self, number: u32) -> Result<(), c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
-        let Some(claim) = id.claim else { return Err(libc::EINVAL) };
+        let Some(binding) = id.binding else { return Err(libc::EINVAL) };
         if id.reuse {
-            self.check_port(number, id, &claim, false)?;
-            if !self.take(Matter::Bound, &claim, Hold::Alone) {
-                self.take(Matter::Bound, &claim, Hold::Shared);
+            self.check_port(number, id, &binding, false)?;
+            if !self.take(Matter::Bound, &binding, Hold::Alone) {
+                self.take(Matter::Bound, &binding, Hold::Shared);
                 return Err(libc::EADDRINUSE);
             }
         }
-        self.take(Matter::Listening, &claim, Hold::Shared);
+        self.take(Matter::Listening, &binding, Hold::Shared);
         if let Some(id) = self.ids.get_mut(number) {
             id.reuse = false;
         }
@@ -153,19 +163,19 @@ impl Manager {
     }
 
     /// Gives back what an id that is no longer there held.
-    pub fn release_claim(&self, claim: &Claim, listened: bool) {
-        self.give_back(Matter::Bound, claim);
+    pub fn release_port(&self, binding: &PortBinding, listened: bool) {
+        self.give_back(Matter::Bound, binding);
         if listened {
-            self.give_back(Matter::Listening, claim);
+            self.give_back(Matter::Listening, binding);
         }
     }
 
-    /// Gives back one of the locks of a claim.
-    pub fn give_back(&self, matter: Matter, claim: &Claim) {
-        self.places(claim).into_iter().for_each(|(ports, at)| ports.release(matter, at));
+    /// Gives back one of the locks of a binding.
+    pub fn give_back(&self, matter: Matter, binding: &PortBinding) {
+        self.places(binding).into_iter().for_each(|(ports, at)| ports.release(matter, at));
         // The locks of a process are one: what its other ids hold of them is taken again.
         for (_, id) in self.ids.iter() {
-            let Some(other) = id.claim.filter(|other| other.overlaps(claim)) else { continue };
+            let Some(other) = id.binding.filter(|other| other.overlaps(binding)) else { continue };
             if matter == Matter::Bound || id.state == State::Listen {
                 let shared = id.reuse || matter == Matter::Listening;
                 self.take(matter, &other, if shared { Hold::Shared } else { Hold::Alone });
@@ -181,7 +191,7 @@ impl Manager {
 
     /// Whether another process of the node does.
     pub fn is_listened_to_elsewhere(&self, at: At, service_id: u64) -> bool {
-        let claim = Claim { space: (service_id >> 16) as u16, port: service_id as u16, at: Some(at) };
-        self.places(&claim).into_iter().any(|(ports, at)| ports.held_elsewhere(Matter::Listening, at))
+        let binding = PortBinding { space: (service_id >> 16) as u16, port: service_id as u16, at: Some(at) };
+        self.places(&binding).into_iter().any(|(ports, at)| ports.held_elsewhere(Matter::Listening, at))
     }
 }

@@ -3,7 +3,7 @@
 use super::id::{Id, State};
 use super::manager::Manager;
 use super::slab::Slab;
-use node::{Board, CmId, Ports};
+use node::{CmBoard, CmId, Ports};
 use std::collections::HashMap;
 
 /// Ids by their handles, and which of them may have changed since they were shown.
@@ -55,16 +55,16 @@ type Row = (usize, u32, CmId);
 
 /// The rows of this process on the boards.
 #[derive(Default)]
-pub struct BoardRows {
-    boards: Vec<Board>,
+pub struct CmBoardRows {
+    boards: Vec<CmBoard>,
     /// Rows by the handles of ids.
     rows: HashMap<u32, Vec<Row>>,
 }
 
-impl BoardRows {
+impl CmBoardRows {
     fn board(&mut self, ports: &'static Ports) -> usize {
         self.boards.iter().position(|board| board.is_of(ports)).unwrap_or_else(|| {
-            self.boards.push(Board::new(ports));
+            self.boards.push(CmBoard::new(ports));
             self.boards.len() - 1
         })
     }
@@ -103,7 +103,7 @@ impl Manager {
         touched.dedup();
         for number in touched {
             let rows = self.ids.get(number).map_or(Vec::new(), |id| self.rows(number, id));
-            self.board_rows.update(number, rows);
+            self.cm_board.update(number, rows);
         }
     }
 
