@@ -8,8 +8,9 @@ use std::time::Duration;
 use node::dir;
 
 use crate::options::Bench;
+use crate::say::fail;
 use crate::say::say_line;
-use crate::{fail, line, pair, perftest};
+use crate::{line, pair, perftest};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

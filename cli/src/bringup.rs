@@ -14,7 +14,7 @@ use node::{Node, NodeTransport};
 use serde_json::{Value, json};
 
 use crate::say::{say, say_line};
-use crate::{fail, options};
+use crate::{options, say::fail};
 
 pub fn bringup(command: &options::Bringup) -> ExitCode {
     let (target, transport) = match open(command) {

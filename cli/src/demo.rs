@@ -7,7 +7,7 @@ use node::NodeOptions;
 
 use crate::options::Demo;
 use crate::say::say_line;
-use crate::{fail, pair, perftest, place};
+use crate::{pair, perftest, place, say::fail};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

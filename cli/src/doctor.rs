@@ -87,7 +87,7 @@ pub fn doctor(how: &Shown) -> ExitCode {
     if bad == 0 {
         ExitCode::SUCCESS
     } else {
-        crate::fail(1, format!("{bad} of what is needed missing on this host"))
+        crate::say::fail(1, format!("{bad} of what is needed missing on this host"))
     }
 }
 

@@ -47,9 +47,3 @@ fn main() -> ExitCode {
         Command::Vf(command) => vf::vf(&command),
     }
 }
-
-/// Says on stderr, in one line, why the command failed.
-fn fail(code: u8, why: impl std::fmt::Display) -> ExitCode {
-    eprintln!("ironverbs: {why}");
-    ExitCode::from(code)
-}

@@ -12,7 +12,7 @@ use node::{
 use serde_json::{Map, Value, json};
 
 use crate::say::say;
-use crate::{fail, options, place};
+use crate::{options, place, say::fail};
 
 /// How often a capture is looked after.
 const LOOK: Duration = Duration::from_millis(200);

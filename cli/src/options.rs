@@ -414,5 +414,5 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
     let text = e.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
     let why = lines.join(" ");
-    crate::fail(2, format!("{} (see ironverbs --help)", why.trim_start_matches("error: ")))
+    crate::say::fail(2, format!("{} (see ironverbs --help)", why.trim_start_matches("error: ")))
 }

@@ -13,7 +13,7 @@ use node::functions::functions;
 use node::place::Place;
 
 use crate::options::Run;
-use crate::{fail, place};
+use crate::{place, say::fail};
 
 /// Exit status of failures that are the launcher's and not the program's.
 const OURS: u8 = 125;

@@ -2,6 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
 
 /// Like `print!`; a closed standard output is passed over, any other trouble told on standard error.
 macro_rules! say {
@@ -23,4 +24,10 @@ pub(crate) fn out(what: Arguments<'_>) {
         }
         _ => {}
     }
+}
+
+/// Says on stderr, in one line, why the command failed.
+pub(crate) fn fail(code: u8, why: impl std::fmt::Display) -> ExitCode {
+    eprintln!("ironverbs: {why}");
+    ExitCode::from(code)
 }

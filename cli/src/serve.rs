@@ -11,7 +11,7 @@ use node::{Node, NodeError, NodeOptions, ServedFunction, Signals};
 
 use crate::options::{PlugAt, Serve};
 use crate::say::say_line;
-use crate::{fail, place};
+use crate::{place, say::fail};
 
 pub fn serve(serve: &Serve) -> ExitCode {
     // Before there are other threads.

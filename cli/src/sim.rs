@@ -18,7 +18,7 @@ pub fn sim(options: &Sim) -> ExitCode {
     };
     let report = match sim::run(test, options.size.unwrap_or(size), options.iters) {
         Ok(report) => report,
-        Err(e) => return crate::fail(1, e),
+        Err(e) => return crate::say::fail(1, e),
     };
     match report.figures {
         Figures::Latency(l) => {

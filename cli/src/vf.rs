@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use driver::pci::{PciDevice, PciError, Summary, Sysfs};
 
-use crate::fail;
 use crate::options::Vf;
+use crate::say::fail;
 use crate::say::say;
 
 /// Network controllers (class 0x02) and InfiniBand controllers (class 0x0c, subclass 0x06).

@@ -296,7 +296,7 @@ impl Port {
                 }
             }
             let own = match (ip, device.ip) {
-                (IpAddr::V6(_), IpAddr::V4(_)) => node::devices::ip_of_gid(&device.gids[0]),
+                (IpAddr::V6(_), IpAddr::V4(_)) => node::gid::ip_of_gid(&device.gids[0]),
                 (_, own) => own,
             };
             if let Some(frame) = Discovery::request(device.mac, own, ip) {

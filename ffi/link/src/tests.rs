@@ -29,7 +29,7 @@ fn ends(scratch: &Scratch) -> [String; 2] {
 }
 
 fn gid(ip: &str) -> [u8; 16] {
-    node::devices::gid_of_ip(ip.parse().unwrap())
+    node::gid::gid_of_ip(ip.parse().unwrap())
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! IP addresses of functions that programs drive: what their second GID and their answers to neighbours are made of.
 
 use super::{NodeError, core::Core, file::Mapped, node::Node};
-use crate::devices::{DeviceInfo, MAX_VFS, gid_of_ip, ip_of_gid};
+use crate::{
+    devices::{DeviceInfo, MAX_VFS},
+    gid::{gid_of_ip, ip_of_gid},
+};
 use devmodel::Config;
 use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
 

@@ -6,8 +6,9 @@
 
 use super::{
     NodeError,
-    file::{ARENA_PAGES, BLOCKS_AT, CLASSES, Mapped, PAGE, PARTIES, arena_at},
+    file::{ARENA_PAGES, BLOCKS_AT, CLASSES, Mapped, PAGE, arena_at},
     locks::NodeLock,
+    party_set::PARTIES,
     room, sys,
 };
 use std::sync::atomic::Ordering::SeqCst;

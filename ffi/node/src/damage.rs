@@ -2,7 +2,8 @@
 
 use super::{
     NodeError,
-    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, PARTIES, RegionMemory, file_len},
+    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, RegionMemory, file_len},
+    party_set::PARTIES,
     room, sys,
 };
 use crate::devices::MAX_VFS;

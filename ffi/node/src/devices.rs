@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use crate::gid::gid_of_ip;
 use crate::place::Place;
 use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
@@ -141,19 +142,6 @@ impl DeviceInfo {
 /// The PF and `vfs` VFs, in order of function number; more than [`MAX_VFS`] are not there.
 pub fn devices(vfs: u8, config: &Config) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(fid, config)).collect()
-}
-
-/// The GID of an IP address: itself, IPv4 as IPv4-mapped IPv6.
-pub fn gid_of_ip(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-/// The IP address behind a GID.
-pub fn ip_of_gid(gid: &[u8; 16]) -> IpAddr {
-    IpAddr::from(*gid).to_canonical()
 }
 
 /// A byte string as sysfs writes GUIDs and GIDs: pairs of bytes in hex, joined by colons.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::{NodeError, sys};
 
+pub use super::sys::Space;
+
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -119,15 +121,6 @@ pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
 /// True when the file system of `path` keeps its files in memory, which a region shared by processes needs.
 pub fn in_memory(path: &Path) -> bool {
     statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
-}
-
-/// Bytes of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// All.
-    pub total: u64,
-    /// Free to the caller.
-    pub free: u64,
 }
 
 /// The space of the file system of `path`. `None`: it has no limit, or says nothing of it.

@@ -6,34 +6,22 @@
 //! millisecond for doorbells that none of these released. A program whose doorbells it had to release waits for something
 //! other than completions, so nothing is coalesced for that program for a while.
 
-use super::{
-    core::{Core, MILLI},
-    stopped::is_stopped,
-};
 use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU32, AtomicU64, Ordering::*, fence},
+    Mutex,
+    atomic::{AtomicU32, AtomicU64, Ordering::*},
 };
 
-/// Doorbells in a row that are acted on at once.
-const EAGER: u32 = 8;
-/// Most doorbells that are coalesced into one.
-const COALESCED: u32 = 16;
-/// How long (ms) nothing is coalesced after the parked thread had to release a doorbell.
-const EAGER_AGAIN: u64 = 200;
 /// A program that polls an empty CQ so often before a doorbell was waiting; after so many such doorbells in a row it is
 /// taken to wait each time.
 const IN_VAIN: u32 = 4;
 const ROUNDS: u32 = 16;
-/// Bits of a send doorbell that name the QP.
-const QPN: u64 = 0xffff_ff00;
 
 /// A doorbell that is yet to be acted on, and how many rang.
 #[derive(Clone, Copy)]
-struct Coalesced {
-    offset: u32,
-    value: u64,
-    count: u32,
+pub struct Coalesced {
+    pub offset: u32,
+    pub value: u64,
+    pub count: u32,
 }
 
 /// The doorbells of one function, and the polls between them. The members that every poll reads come first, in one cache
@@ -46,19 +34,19 @@ pub struct Doorbells {
     /// Value of `empty_polls` at the last doorbell.
     at_doorbell: AtomicU32,
     /// 1 while `coalesced` holds a doorbell.
-    pending: AtomicU32,
+    pub pending: AtomicU32,
     /// Doorbells since the last empty poll.
-    row: AtomicU32,
+    pub row: AtomicU32,
     /// Successive doorbells that each came after [`IN_VAIN`] empty polls or more.
     rounds: AtomicU32,
-    coalesced: Mutex<Option<Coalesced>>,
+    pub coalesced: Mutex<Option<Coalesced>>,
     /// Doorbells ever coalesced, and the value when the parked thread last checked.
-    count: AtomicU32,
-    seen: AtomicU32,
+    pub count: AtomicU32,
+    pub seen: AtomicU32,
     /// 1 while the parked thread checks this function.
-    watched: AtomicU32,
+    pub watched: AtomicU32,
     /// Nothing is coalesced until this time (ms).
-    eager_until: AtomicU64,
+    pub eager_until: AtomicU64,
 }
 
 impl Doorbells {
@@ -99,116 +87,6 @@ impl Doorbells {
             self.row.store(0, Relaxed);
         }
         self.pending.load(Relaxed) != 0
-    }
-}
-
-impl Core {
-    /// Coalesces a send doorbell. Returns false if the caller must act on it now.
-    #[inline]
-    pub fn coalesce(&self, fid: u8, offset: u32, value: u64) -> bool {
-        let doorbells = self.doorbells(fid);
-        let row = doorbells.row.load(Relaxed);
-        if row < EAGER {
-            doorbells.row.store(row + 1, Relaxed);
-            return false;
-        }
-        self.coalesce_after_row(doorbells, fid, offset, value)
-    }
-
-    #[inline(never)]
-    fn coalesce_after_row(&self, doorbells: &Doorbells, fid: u8, offset: u32, value: u64) -> bool {
-        if doorbells.watched.load(Relaxed) == 0 && self.now() / MILLI < doorbells.eager_until.load(Relaxed) {
-            return false;
-        }
-        doorbells.count.fetch_add(1, Relaxed);
-        let mut place = doorbells.coalesced.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = *place;
-        let mut now = Coalesced { offset, value, count: 1 };
-        let same = before.is_some_and(|b| b.offset == offset && (b.value ^ value) & QPN == 0);
-        if let Some(before) = before.filter(|_| same) {
-            now.count += before.count;
-        }
-        let due = if now.count >= COALESCED {
-            *place = None;
-            doorbells.pending.store(0, Relaxed);
-            Some(now)
-        } else {
-            *place = Some(now);
-            doorbells.pending.store(1, SeqCst);
-            before.filter(|_| !same)
-        };
-        drop(place);
-        // Sets `pending` before it reads `watched`. The parked thread clears `watched` and then reads `pending`, so one of the
-        // two sees the other.
-        fence(SeqCst);
-        if doorbells.watched.load(Relaxed) == 0 && doorbells.watched.swap(1, SeqCst) == 0 {
-            self.wake(self.me.slot);
-        }
-        if let Some(due) = due {
-            self.ring(fid, due.offset, due.value);
-        }
-        true
-    }
-
-    /// Ends the row of doorbells and acts on those that were coalesced.
-    #[inline]
-    pub fn flush(&self, fid: u8) {
-        if self.doorbells(fid).end_row() {
-            self.flush_coalesced(fid);
-        }
-    }
-
-    /// Acts on the coalesced doorbell, if there is one.
-    #[cold]
-    pub fn flush_coalesced(&self, fid: u8) {
-        let doorbells = self.doorbells(fid);
-        let mut place = doorbells.coalesced.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = place.take();
-        // Under the lock, so that a doorbell that is coalesced next keeps its flag.
-        doorbells.pending.store(0, Relaxed);
-        drop(place);
-        if let Some(due) = due {
-            self.ring(fid, due.offset, due.value);
-        }
-    }
-
-    /// Acts on a doorbell.
-    #[inline]
-    pub fn ring(&self, fid: u8, offset: u32, value: u64) {
-        let now = self.now();
-        self.drive(now, |runner, host| {
-            self.adapter.bar_write64(runner, host, now, fid, offset.into(), value);
-        });
-    }
-
-    /// Releases doorbells that were coalesced and then forgotten. Returns true if it must be called again soon.
-    pub fn check_coalesced(&self) -> bool {
-        let mut again = false;
-        for fid in self.open_functions() {
-            let doorbells = self.doorbells(fid);
-            if doorbells.watched.load(Acquire) == 0 {
-                continue;
-            }
-            let count = doorbells.count.load(Relaxed);
-            if doorbells.seen.swap(count, Relaxed) != count {
-                again = true;
-                continue;
-            }
-            // The doorbell would wait for the stopped holder, and with it this thread's work for other functions.
-            let holder = self.adapter.region().function_lock(fid).holder();
-            if holder.is_some_and(|party| is_stopped(self, party)) {
-                again = true;
-                continue;
-            }
-            doorbells.watched.store(0, SeqCst);
-            fence(SeqCst);
-            if doorbells.pending.load(SeqCst) != 0 {
-                doorbells.eager_until.store(self.now() / MILLI + EAGER_AGAIN, Relaxed);
-                doorbells.row.store(0, Relaxed);
-                self.flush_coalesced(fid);
-            }
-        }
-        again
     }
 }
 

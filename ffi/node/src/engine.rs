@@ -1,7 +1,7 @@
 //! Runners: one for each thread that drives the model just now, taken from a small pool.
 #![allow(unsafe_code)]
 
-use super::memory::Scratch;
+use super::scratch::Scratch;
 use devmodel::{
     engine::Runner,
     wire::{Faults, FaultyWire},

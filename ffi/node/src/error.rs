@@ -1,6 +1,6 @@
 //! What can keep a node from being used, each in one line.
 
-use super::{dir::DirError, file::PROGRAMS, holder::Holder};
+use super::{dir::DirError, holder::Holder, party_set::PROGRAMS};
 use std::{io, path::PathBuf};
 
 /// Why a node, or a device of it, could not be used.

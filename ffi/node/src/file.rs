@@ -6,7 +6,10 @@
 //! words before the region are atomics.
 #![allow(unsafe_code)]
 
-use super::{party_set::PartySet, sys};
+use super::{
+    party_set::{PARTIES, PARTY_BITS, PartySet},
+    sys,
+};
 use devmodel::{
     missing::{Replace, Stripes, Watched},
     region::{Geometry, Memory},
@@ -24,13 +27,6 @@ use std::{
 
 /// First word of the file: name and version of the layout.
 pub const MAGIC: u64 = 0x6e6f_6465_0000_000d;
-/// Programs that may be on a node at once.
-pub const PROGRAMS: usize = 4096;
-/// Places for parties; 0 is nobody. Those beyond [`PROGRAMS`] are for whoever cleans up after the dead when all others
-/// are taken: cleaning up takes a place.
-pub const PARTIES: usize = PROGRAMS + 64;
-/// Bits of a party's number, in the id of an opener.
-pub const PARTY_BITS: u32 = 13;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Functions at most.
 pub const FUNCTIONS: usize = 128;

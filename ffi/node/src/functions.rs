@@ -1,8 +1,10 @@
 //! Functions that are no node's: of a real card bound to vfio-pci, or behind a vfio-user socket. What programs are to see
 //! of them is asked of the functions themselves.
 
-use crate::devices::{DeviceInfo, ip_of_gid};
-use crate::place::{Neighbour, Place, PlaceError};
+use crate::devices::DeviceInfo;
+use crate::gid::ip_of_gid;
+use crate::opening::PlaceError;
+use crate::place::{Neighbour, Place};
 use devmodel::LinkLayer;
 use std::{net::IpAddr, path::PathBuf};
 

@@ -1,6 +1,6 @@
 //! What the model sees of us: the memory we reach, the interrupts we raise, the parties we can wake.
 
-use super::{file::PARTIES, memory::Memory, party, sys};
+use super::{memory::Memory, party, party_set::PARTIES, sys};
 use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
@@ -116,11 +116,11 @@ impl Host for NodeHost<'_> {
 
     fn relax(&mut self, holder: Party, times: u32) -> bool {
         let Memory { core, scratch } = &mut self.0;
-        scratch.waits.wait(core, holder, times)
+        core.wait_for(&mut scratch.waits, holder, times)
     }
 
     fn is_stopped(&mut self, party: Party) -> bool {
-        self.0.scratch.waits.is_stopped(self.0.core, party)
+        self.0.core.is_stopped(&self.0.scratch.waits, party)
     }
 
     fn has_stopped_user(&mut self, rid: Rid) -> bool {

@@ -7,8 +7,9 @@
 
 use super::{
     arena::{Arena, Owner},
-    core::{Core, MILLI},
+    core::Core,
     file::PAGE,
+    lent::{Range, Ranges},
     maps::Maps,
     memory,
 };
@@ -16,11 +17,7 @@ use driver::transport::{
     Access, Iova,
     moved::{self, Area, Care, Room, areas},
 };
-use std::{
-    io,
-    os::fd::AsFd,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
-};
+use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
 
 /// Bytes of a registration at most: above, moving them takes longer than what is won.
 const LONGEST: u64 = 16 << 20;
@@ -30,108 +27,11 @@ const RANGES: usize = 256;
 /// How often a program lends: each time its memory may fall into two more mappings, of which the kernel allows 65,530
 /// (`vm.max_map_count`).
 const TIMES: u32 = 8192;
-/// Moving costs about as much as so many bytes, before the first byte.
-const EACH: u64 = 128 << 10;
-/// Bytes that may be moved at once, and in a second: a program that registers for every transfer loses no more than some
-/// hundredths of its time to it.
-const CREDIT: u64 = 128 << 20;
-const INCOME: u64 = 16 << 20;
 /// What the kernel says where memory can never be moved: no right to userfaultfd, no such call, none of what it takes.
 const NEVER: [i32; 3] = [libc::EPERM, libc::ENOSYS, libc::EINVAL];
-/// In ps.
-const SECOND: u64 = 1000 * MILLI;
 
 /// What of our memory others reach by its addresses, on whatever node.
 static BY_ADDRESS: Maps = Maps::new();
-
-/// A range of our memory that lies in the arena.
-struct Range {
-    start: u64,
-    end: u64,
-    /// First page of its block.
-    page: u32,
-    /// Registrations that touch it.
-    users: usize,
-}
-
-impl Range {
-    fn offset(&self) -> u64 {
-        u64::from(self.page) * PAGE as u64
-    }
-
-    fn len(&self) -> u64 {
-        self.end - self.start
-    }
-}
-
-/// What is lent.
-pub struct Lent {
-    /// Whether anything may be.
-    enabled: bool,
-    ranges: Mutex<Ranges>,
-}
-
-#[derive(Default)]
-struct Ranges {
-    list: Vec<Range>,
-    /// The kernel does not let memory be moved.
-    over: bool,
-    times: u32,
-    credit: Credit,
-}
-
-/// What may still be moved, and when that was so (ps).
-#[derive(Default)]
-struct Credit {
-    bytes: u64,
-    at: u64,
-}
-
-impl Credit {
-    /// Whether what moving `len` bytes there and back costs is there.
-    fn allows(&mut self, len: u64, now: u64) -> bool {
-        let income = match self.at {
-            0 => CREDIT,
-            at => (u128::from(now.saturating_sub(at)) * u128::from(INCOME) / u128::from(SECOND)) as u64,
-        };
-        (self.bytes, self.at) = ((self.bytes + income).min(CREDIT), now.max(1));
-        len + EACH <= self.bytes
-    }
-
-    /// Takes it.
-    fn take(&mut self, len: u64) {
-        self.bytes = self.bytes.saturating_sub(len + EACH);
-    }
-}
-
-impl Lent {
-    /// Nothing yet, and never anything unless `enabled`.
-    pub fn new(enabled: bool) -> Self {
-        let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
-        Self { enabled: enabled && !off, ranges: Mutex::default() }
-    }
-
-    fn ranges(&self) -> MutexGuard<'_, Ranges> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes lent.
-    #[cfg(test)]
-    pub fn bytes(&self) -> u64 {
-        self.ranges().bytes()
-    }
-}
-
-impl Ranges {
-    fn bytes(&self) -> u64 {
-        self.list.iter().map(Range::len).sum()
-    }
-
-    /// The ranges that have pages of `start..end`.
-    fn touching(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Range> {
-        self.list.iter_mut().filter(move |range| range.start < end && start < range.end)
-    }
-}
 
 impl Core {
     /// Registers `len` bytes at `base`, whole pages, as memory the device may reach: where it does. EFAULT: they are not
@@ -303,31 +203,5 @@ impl Core {
         let done = unsafe { moved::out(&whole, &self.room(), offset, Care::Must) };
         done.inspect_err(|_| self.free(page))?;
         Ok(Some(page))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_registers_again_and_again_moves_little() {
-        let (mut credit, mib) = (Credit::default(), 1 << 20);
-        let at = |ms: u64| (5_000 + ms) * MILLI;
-        let taken = |credit: &mut Credit, ms| {
-            let mut count = 0;
-            while credit.allows(16 * mib, at(ms)) {
-                credit.take(16 * mib);
-                count += 1;
-            }
-            count
-        };
-        assert_eq!(taken(&mut credit, 0), 7);
-        assert_eq!(taken(&mut credit, 1), 0);
-        assert_eq!(taken(&mut credit, 1000), 1);
-        // However long it waits there is no more than at first; and time may seem to go back.
-        assert_eq!(taken(&mut credit, 100_000), 7);
-        assert_eq!(taken(&mut credit, 0), 0);
-        assert!(credit.allows(4096, at(0)));
     }
 }

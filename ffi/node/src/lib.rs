@@ -21,8 +21,8 @@
 //! ```
 //!
 //! Read in this order: `devices` and `place` (which devices there are, and where), `dir` (where a node lives), `file` (what lies
-//! where in it), `party` (who lives), `arena`, `lend` (programs' memory in it), `host` (what the model sees of us), `transport` (what
-//! the driver sees), `parked`, `reap` (what becomes of the dead).
+//! where in it), `party` (who lives), `arena`, `lend` (programs' memory in it), `core` (what a process has of a node), `drive` and `host`
+//! (how it runs the model, and what that sees of us), `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
 
 mod address;
 mod arena;
@@ -30,37 +30,44 @@ pub mod capabilities;
 mod capture;
 mod clock;
 mod cm_board;
+mod coalesce;
 mod core;
 mod damage;
 pub mod devices;
 pub mod dir;
 mod doorbells;
+mod drive;
 mod engine;
 mod error;
 mod file;
 mod fork;
 pub mod functions;
+pub mod gid;
 mod holder;
 mod host;
 mod interrupts;
 pub mod jail;
 mod lend;
+mod lent;
 mod locks;
 mod maps;
 mod memory;
 mod neighbours;
 mod node;
 mod observer;
+mod opening;
 mod outlets;
 mod parked;
 mod party;
 mod party_set;
 mod patience;
 pub mod place;
+mod pollers;
 mod polling;
 mod ports;
 mod reap;
 mod room;
+mod scratch;
 mod served;
 mod signals;
 mod status;
@@ -68,7 +75,9 @@ mod stopped;
 mod sys;
 mod transport;
 mod uplink;
+mod vectors;
 mod vfs;
+mod waits;
 
 #[cfg(test)]
 mod tests;
@@ -78,8 +87,9 @@ pub use capture::{CaptureThread, Captured};
 pub use cm_board::{CmBoard, CmId};
 pub use error::NodeError;
 pub use holder::Holder;
-pub use node::{Node, NodeOptions, open_device, open_device_of};
+pub use node::{Node, NodeOptions};
 pub use observer::{Observer, Owner, Seen};
+pub use opening::{PlaceError, open_device, open_device_of};
 pub use ports::{ADDRESSES, Hold, Matter, PortAt, Ports};
 pub use served::ServedFunction;
 pub use signals::Signals;

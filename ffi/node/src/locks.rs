@@ -8,7 +8,7 @@
 //! can tell. Whoever waits for it is told so within a second, and whoever only wants to leave goes without: what it
 //! leaves undone is done by whoever cleans up after it.
 
-use super::{NodeError, file::PARTIES, holder::Holder, sys};
+use super::{NodeError, holder::Holder, party_set::PARTIES, sys};
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},

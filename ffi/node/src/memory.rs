@@ -8,7 +8,7 @@
 use super::{
     core::Core,
     maps::Found,
-    stopped::Waits,
+    scratch::{Scratch, Way},
     sys::{self, Piece},
 };
 use devmodel::{
@@ -49,92 +49,10 @@ enum Place {
     Guest(u8, Iova),
 }
 
-/// Which way a batch goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    From(u16),
-    To(u16),
-}
-
-/// What a host keeps from one call to the next.
-#[derive(Default)]
-pub struct Scratch {
-    local: Vec<Piece>,
-    remote: Vec<Piece>,
-    bytes: usize,
-    way: Option<Way>,
-    bounce: Vec<u8>,
-    found: Found,
-    /// Functions whose memory was touched.
-    pub touched: Functions,
-    /// Functions whose frames were left to those who poll them.
-    pub entrusted: Functions,
-    /// Timer words when last looked at, by function.
-    pub timers: Vec<u32>,
-    /// Party that a copy found gone.
-    pub suspect: u16,
-    /// The runner is one thread's alone, which barriers of others reach.
-    pub steady: bool,
-    /// Whom it waited for.
-    pub waits: Waits,
-}
-// SAFETY: the pieces' pointers are only set within one call, which clears them.
-unsafe impl Send for Scratch {}
-
 /// A host's hands: the node, and what is kept.
 pub struct Memory<'a> {
     pub core: &'a Core,
     pub scratch: &'a mut Scratch,
-}
-
-/// A few functions, nearly always one.
-#[derive(Default)]
-pub struct Functions {
-    /// The one noted last, plus one.
-    last: u8,
-    /// Those before, by bit.
-    others: u128,
-}
-
-/// The functions whose bits are set.
-pub fn bits(set: u128) -> impl Iterator<Item = u8> {
-    std::iter::successors(Some(set), |set| Some(set & set.wrapping_sub(1)))
-        .take_while(|set| *set != 0)
-        .map(|set| set.trailing_zeros() as u8)
-}
-
-impl Functions {
-    /// Notes `fid`.
-    #[inline(always)]
-    pub fn note(&mut self, fid: u8) {
-        if self.last != fid + 1 {
-            self.note_another(fid);
-        }
-    }
-
-    #[inline]
-    fn note_another(&mut self, fid: u8) {
-        if let Some(before) = self.last.checked_sub(1) {
-            self.others |= 1 << before;
-        }
-        self.last = fid + 1;
-    }
-
-    #[inline(never)]
-    fn drain_others(&mut self, last: u8, each: &mut dyn FnMut(u8)) {
-        bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
-    }
-
-    /// Calls `each` of those noted, and forgets them.
-    #[inline(always)]
-    pub fn drain(&mut self, mut each: impl FnMut(u8)) {
-        if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {
-            each(last);
-            if self.others != 0 {
-                self.drain_others(last, &mut each);
-            }
-        }
-    }
 }
 
 /// Stores `data`, the last word after all others: a completion without a call.

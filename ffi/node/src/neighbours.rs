@@ -2,7 +2,7 @@
 //! the party that holds the uplink.
 
 use super::{core::Core, file::NeighbourSlot, locks::NodeLock, sys};
-use crate::devices::{gid_of_ip, ip_of_gid};
+use crate::gid::{gid_of_ip, ip_of_gid};
 use devmodel::region::Outlet;
 use std::{net::IpAddr, sync::atomic::Ordering::*};
 

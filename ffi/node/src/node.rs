@@ -1,15 +1,16 @@
 //! A node: made, opened, looked at, reset.
 
 use super::{
-    NodeError, NodeStatus, NodeTransport,
+    NodeError, NodeStatus,
     arena::{Arena, Owner},
     core::Core,
     damage::{attach_region, map_existing, sane},
     dir,
-    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, PROGRAMS, REGION_AT, RegionMemory, file_len},
+    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, REGION_AT, RegionMemory, file_len},
     locks::{LockFile, NodeLock},
     parked::Parked,
     party::Me,
+    party_set::PROGRAMS,
     room, sys, vfs,
 };
 use crate::devices::{DeviceInfo, MAX_VFS};
@@ -19,7 +20,6 @@ use devmodel::{
     region::{Geometry, Region},
     wire::Faults,
 };
-use driver::verbs::{Device, OpenOptions};
 use std::{
     fs::OpenOptions as FileOptions,
     hash::{BuildHasher, RandomState},
@@ -296,27 +296,6 @@ impl Drop for Node {
             core.locks.end_life(core.me.slot);
         }
     }
-}
-
-/// Opens device `iron<fid>` of the node in `dir`.
-pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
-    open_device_of(&Node::open(dir)?, fid)
-}
-
-/// Opens device `iron<fid>` of `node`.
-pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
-    sane(node.dir(), || {
-        let transport = Arc::new(NodeTransport::open(node, fid)?);
-        let gids = node.core.device(fid).gids.to_vec();
-        let options = OpenOptions { gids, ..OpenOptions::default() };
-        Device::open(transport, options).map_err(|source| match source {
-            // The model here is sound, so what it works on is not.
-            driver::Error::Unanswered { .. } => {
-                NodeError::Damaged { dir: node.dir().into(), what: format!("iron{fid}: {source}") }
-            }
-            source => NodeError::Device { fid, source },
-        })
-    })
 }
 
 fn write_behaviour(map: &Mapped, config: &Config) {

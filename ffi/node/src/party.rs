@@ -2,8 +2,9 @@
 
 use super::{
     NodeError,
-    file::{Mapped, PAGE, PARTY_BITS, PartySlot},
+    file::{Mapped, PAGE, PartySlot},
     locks::{LockFile, NodeLock},
+    party_set::PARTY_BITS,
     room, sys,
 };
 use std::{
@@ -63,7 +64,7 @@ pub struct Me {
 }
 
 impl Me {
-    /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::file::PROGRAMS) stay, once it
+    /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::party_set::PROGRAMS) stay, once it
     /// has cleaned up after the dead, for which it needs a place.
     pub fn claim(
         dir: &Path,

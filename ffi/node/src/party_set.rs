@@ -1,7 +1,14 @@
 //! Sets of parties in the node's file.
 
-use super::file::PARTIES;
 use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Programs that may be on a node at once.
+pub const PROGRAMS: usize = 4096;
+/// Places for parties; 0 is nobody. Those beyond [`PROGRAMS`] are for whoever cleans up after the dead when all others
+/// are taken: cleaning up takes a place.
+pub const PARTIES: usize = PROGRAMS + 64;
+/// Bits of a party's number, in the id of an opener.
+pub const PARTY_BITS: u32 = 13;
 
 const WORDS: usize = PARTIES.div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);

@@ -3,23 +3,13 @@
 //! The launcher writes that file and the provider reads it; this is the only place that knows its lines, and that turns
 //! them into a device.
 
-use crate::devices::gid_of_ip;
-use crate::{NodeError, open_device};
-use driver::{
-    Device, OpenOptions,
-    pci::Address,
-    transport::{
-        Transport, VfioUserTransport,
-        vfio::{VfioError, VfioTransport},
-    },
-};
+use driver::pci::Address;
 use std::{
-    fmt, io,
+    fmt,
     net::IpAddr,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     str::FromStr,
-    sync::Arc,
 };
 
 /// Where a device is.
@@ -79,59 +69,7 @@ impl FromStr for Neighbour {
     }
 }
 
-/// Why a device could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// The node did not give it.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// Kernel VFIO did not give it.
-    #[error(transparent)]
-    Vfio(#[from] VfioError),
-    /// The server did not give it.
-    #[error("{}: {}", socket.display(), match source.raw_os_error() {
-        Some(libc::EBUSY) =>
-            "the server does not answer: it has another client (a function behind vfio-user has one at a time)".into(),
-        _ => source.to_string(),
-    })]
-    Socket {
-        /// The server's socket.
-        socket: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// It is there and cannot be brought up.
-    #[error("{place}: {source}")]
-    Device {
-        /// Where it is.
-        place: String,
-        /// What the driver found.
-        source: driver::Error,
-    },
-}
-
-impl PlaceError {
-    /// The errno a verbs call returns.
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Node(error) => error.errno(),
-            Self::Vfio(error) => error.errno(),
-            Self::Socket { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Self::Device { source, .. } => source.errno(),
-        }
-    }
-}
-
 impl Addresses {
-    fn options(&self) -> OpenOptions {
-        OpenOptions {
-            link_local: true,
-            gids: self.ips.iter().map(|ip| gid_of_ip(*ip)).collect(),
-            neighbours: self.neighbours.iter().map(|n| (gid_of_ip(n.ip), n.mac)).collect(),
-            ..OpenOptions::default()
-        }
-    }
-
     fn lines(&self, out: &mut Vec<u8>) {
         self.ips.iter().for_each(|ip| out.extend(format!("address={ip}\n").bytes()));
         self.neighbours.iter().for_each(|n| out.extend(format!("neighbour={n}\n").bytes()));
@@ -238,20 +176,6 @@ impl Place {
         let fid = fid.parse().map_err(|_| format!("expected fid=NUMBER, found {fid:?}"))?;
         Ok(Self::Node { dir, fid })
     }
-
-    /// Opens the device.
-    pub fn open(&self) -> Result<Arc<Device>, PlaceError> {
-        let (transport, addresses): (Arc<dyn Transport>, _) = match self {
-            Self::Node { dir, fid } => return Ok(open_device(dir, *fid)?),
-            Self::Vfio(address, addresses) => (VfioTransport::open(*address)?, addresses),
-            Self::VfioUser(socket, addresses) => {
-                let refused = |source| PlaceError::Socket { socket: socket.clone(), source };
-                (VfioUserTransport::open(socket).map_err(refused)?, addresses)
-            }
-        };
-        Device::open(transport, addresses.options())
-            .map_err(|source| PlaceError::Device { place: self.to_string(), source })
-    }
 }
 
 #[cfg(test)]
@@ -296,15 +220,5 @@ mod tests {
             let what = Place::parse(text.as_bytes()).expect_err(text);
             assert!(what.contains("expected"), "{what}");
         }
-    }
-
-    #[test]
-    fn a_function_that_is_not_there_is_said_to_be_missing() {
-        let place = Place::Vfio("ffff:ff:1f.7".parse().unwrap(), Addresses::default());
-        let error = place.open().err().unwrap();
-        assert!(error.to_string().contains("ffff:ff:1f.7") && error.errno() == libc::ENODEV, "{error}");
-        let place = Place::VfioUser("/nowhere/socket".into(), Addresses::default());
-        let error = place.open().err().unwrap();
-        assert!(error.to_string().starts_with("/nowhere/socket") && error.errno() == libc::ENOENT, "{error}");
     }
 }

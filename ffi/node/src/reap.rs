@@ -6,8 +6,8 @@ use super::{
     core::Core,
     file::{FUNCTIONS, SERVED},
     locks::NodeLock,
-    memory::bits,
     party,
+    scratch::bits,
 };
 use devmodel::{
     host::Party,

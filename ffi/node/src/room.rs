@@ -4,8 +4,7 @@
 //! program its devices; so what every use of a function touches is asked for when the function is opened, and the model asks for
 //! rows and payloads as they come into use (`devmodel::region::Memory`).
 
-use super::{NodeError, core::Core, dir};
-use devmodel::{host::Party, region::Outlet};
+use super::{NodeError, dir};
 use std::path::Path;
 
 /// What must be free in the file system for a node to be made.
@@ -15,36 +14,13 @@ pub const ROOM_TO_CREATE: u64 = 16 << 20;
 pub const RESERVE: u64 = 4 << 20;
 
 /// What a function with one program takes, about: registers, receive ring, a journal.
-const FUNCTION: u64 = 192 << 10;
+pub const FUNCTION: u64 = 192 << 10;
 /// Lending leaves so much free, as a part of the file system, and at least and at most.
 const KEPT_PART: u64 = 4;
 const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
 
-impl Core {
-    /// Sees to it that there is room for what every use of function `fid` by this program touches.
-    pub fn make_room_for(&self, fid: u8) -> Result<(), NodeError> {
-        let (region, me) = (self.adapter.region(), Party(self.me.slot));
-        // All functions have dealings with the PF.
-        match region.back_function(fid, me) && region.back_journal(0, me) {
-            true => Ok(()),
-            false => Err(no_room(&self.dir, FUNCTION)),
-        }
-    }
-
-    /// Sees to it that there is room for all that waits in an outlet.
-    pub fn make_room_for_outlet(&self, which: Outlet) -> Result<(), NodeError> {
-        let need = self.adapter.region().back_outlet(which);
-        need.map_err(|len| no_room(&self.dir, len as u64))
-    }
-
-    /// Whether the file system has room enough for the queues of all programs when `len` bytes of this one's memory have moved there.
-    pub fn leaves_room(&self, len: u64) -> bool {
-        dir::space(&self.dir).is_none_or(|space| leaves_enough(space, len))
-    }
-}
-
 /// Whether `len` bytes more leave enough of a file system for queues.
-fn leaves_enough(space: dir::Space, len: u64) -> bool {
+pub fn leaves_enough(space: dir::Space, len: u64) -> bool {
     let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
     space.free.checked_sub(len).is_some_and(|left| left >= kept)
 }

@@ -1,7 +1,6 @@
 //! The system calls of the runtime that the standard library lacks, each made safe where it can be.
 #![allow(unsafe_code)]
 
-use super::dir::Space;
 use std::{
     ffi::CStr,
     fs::File,
@@ -23,6 +22,15 @@ fn done(result: libc::c_int) -> io::Result<()> {
 pub fn euid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+/// Bytes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All.
+    pub total: u64,
+    /// Free to the caller.
+    pub free: u64,
 }
 
 /// A file system.

@@ -12,7 +12,7 @@ use super::{
     patience::Seen,
     room, sys,
 };
-use crate::devices::ip_of_gid;
+use crate::gid::ip_of_gid;
 use devmodel::{
     pcie::MsixMessage,
     region::{Sync, WireRing},

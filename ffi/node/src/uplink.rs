@@ -79,7 +79,7 @@ impl UplinkHold {
     /// The function that programs drive and that answers to `ip`. A guest's kernel answers for those that are served to it.
     pub fn driven_here(&self, ip: IpAddr) -> Option<DeviceInfo> {
         let core = self.0.core();
-        let has = |gid: &[u8; 16]| super::devices::ip_of_gid(gid) == ip;
+        let has = |gid: &[u8; 16]| super::gid::ip_of_gid(gid) == ip;
         core.devices().find(|device| core.server(device.fid) == 0 && device.gids.iter().any(has))
     }
 }

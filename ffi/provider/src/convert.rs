@@ -1,7 +1,7 @@
 //! QP attributes between the C structures and the driver's.
 
 use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
-use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, Service};
+use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, SendFlags, Service};
 use libc::{c_int, c_uint};
 
 /// The errno of an object that could not be made. What the device has run out of, its commands call EAGAIN; to programs it
@@ -11,6 +11,12 @@ pub fn not_made(error: driver::Error) -> c_int {
         libc::EAGAIN => libc::ENOMEM,
         errno => errno,
     }
+}
+
+/// Flags that all services have.
+#[inline]
+pub fn common_flags(flags: u32) -> Option<SendFlags> {
+    (flags & !SendFlags::COMMON.bits() == 0).then_some(SendFlags::from_bits_truncate(flags))
 }
 
 /// Path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.

@@ -8,80 +8,18 @@ use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
 use crate::device::IronDevice;
 use crate::dm::IronDm;
+use crate::exports::{At, Exports, find, hold};
 use crate::guard::{guard, guard_ptr};
 use crate::mr::{IronMr, TYPE_IMPORTED};
 use crate::pd::IronPd;
 use libc::{c_int, c_ulong, c_void};
 use node::place::Place;
-use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// An object of the program, as an address: it is looked at only while it is on a list.
-type At = usize;
+use std::sync::Mutex;
 
 /// Contexts of this process by command descriptor.
 static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
-
-/// Objects and the handle of each. They come and go by the thousand, and are looked for rarely.
-type List = Mutex<BTreeMap<At, u32>>;
-
-/// What can be imported from the contexts that share a device.
-#[derive(Default)]
-pub struct Exports {
-    pds: List,
-    mrs: List,
-    dms: List,
-}
-
-fn hold<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn enter<T>(list: &List, handle: u32, object: *mut T) {
-    hold(list).insert(object as At, handle);
-}
-
-fn leave<T>(list: &List, object: *mut T) {
-    hold(list).remove(&(object as At));
-}
-
-fn find(list: &BTreeMap<At, u32>, wanted: u32) -> Option<At> {
-    list.iter().find(|(_, handle)| **handle == wanted).map(|(at, _)| *at)
-}
-
-impl Exports {
-    /// A domain that can be imported from now on.
-    pub fn enter_pd(&self, pd: *mut ibv_pd, handle: u32) {
-        enter(&self.pds, handle, pd);
-    }
-
-    /// It is about to go.
-    pub fn leave_pd(&self, pd: *mut ibv_pd) {
-        leave(&self.pds, pd);
-    }
-
-    /// A region that can be imported from now on.
-    pub fn enter_mr(&self, mr: *mut ibv_mr, handle: u32) {
-        enter(&self.mrs, handle, mr);
-    }
-
-    /// It is about to go.
-    pub fn leave_mr(&self, mr: *mut ibv_mr) {
-        leave(&self.mrs, mr);
-    }
-
-    /// Device memory that can be imported from now on.
-    pub fn enter_dm(&self, dm: *mut ibv_dm, handle: u32) {
-        enter(&self.dms, handle, dm);
-    }
-
-    /// It is about to go.
-    pub fn leave_dm(&self, dm: *mut ibv_dm) {
-        leave(&self.dms, dm);
-    }
-}
 
 impl Exports {
     /// Calls `then` with the region of this key among those of contexts that share the device.

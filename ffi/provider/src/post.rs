@@ -3,6 +3,7 @@
 
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::ah::IronAh;
+use crate::convert;
 use crate::guard::guard;
 use crate::mw;
 use crate::qp::IronQp;
@@ -104,16 +105,10 @@ impl Iterator for &mut Walk<ibv_send_wr> {
     }
 }
 
-/// Flags that all services have.
-#[inline]
-pub fn common_flags(flags: u32) -> Option<SendFlags> {
-    (flags & !SendFlags::COMMON.bits() == 0).then_some(SendFlags::from_bits_truncate(flags))
-}
-
 #[inline]
 fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     let op = send_op(wr)?;
-    let flags = common_flags(wr.send_flags).ok_or(libc::EINVAL)?;
+    let flags = convert::common_flags(wr.send_flags).ok_or(libc::EINVAL)?;
     // SAFETY: the program keeps its list until the call returns.
     Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }

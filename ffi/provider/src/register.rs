@@ -5,57 +5,12 @@
 
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
-use crate::abi::public::ibv_device;
-use crate::abi::verbs_types::{verbs_device, verbs_device_ops, verbs_match_ent};
-use crate::{channel, context, device, guard, import, mlx5dv, rdma_cm};
+use crate::abi::verbs_types::{verbs_device_ops, verbs_match_ent};
+use crate::registration::{Registration, process};
+use crate::{channel, guard, import, matching, mlx5dv, open, rdma_cm};
 use libc::c_char;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::ptr::null;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One libibverbs that has our devices. It lives as long as the process.
-#[repr(C)]
-pub struct Registration {
-    /// First, so that the pointer to it that libibverbs keeps in a device leads to the whole.
-    ops: verbs_device_ops,
-    /// The library's functions, and its layout.
-    pub layout: Layout,
-}
-
-impl Registration {
-    /// The libibverbs that a device belongs to.
-    ///
-    /// # Safety
-    /// `device` is one that [`device::alloc_device`] made and libibverbs has taken over, which sets its operations.
-    pub unsafe fn of(device: *const ibv_device) -> &'static Self {
-        // SAFETY: by contract; operations that name our functions are the first member of a registration, never freed.
-        unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
-    }
-}
-
-/// What was loaded into this process and concerns us.
-#[derive(Default)]
-struct Process {
-    /// Addresses inside each libibverbs that was looked at, be it accepted or refused.
-    seen: Vec<usize>,
-    registrations: Vec<&'static Registration>,
-    /// Paths of the loaders that are loaded (`ffi/loader`).
-    loaders: Vec<CString>,
-}
-
-/// Never held while the dynamic linker is called: constructors come here with its lock held.
-static PROCESS: Mutex<Process> =
-    Mutex::new(Process { seen: Vec::new(), registrations: Vec::new(), loaders: Vec::new() });
-
-fn process() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The root of sysfs as libibverbs sees it, once one has accepted us. All read it from the same variable.
-pub fn sysfs() -> Option<String> {
-    let first = process().registrations.first().copied();
-    first.map(|registration| registration.layout.library.sysfs())
-}
 
 /// The sentinel that ends a match table.
 static NO_TABLE_MATCH: verbs_match_ent =
@@ -67,11 +22,11 @@ const DEVICE_OPS: verbs_device_ops = verbs_device_ops {
     match_max_abi_version: u32::MAX,
     match_table: &raw const NO_TABLE_MATCH,
     static_providers: null(),
-    match_device: Some(device::match_device),
-    alloc_context: Some(context::alloc_context),
-    import_context: Some(context::import_context),
-    alloc_device: Some(device::alloc_device),
-    uninit_device: Some(device::uninit_device),
+    match_device: Some(matching::match_device),
+    alloc_context: Some(open::alloc_context),
+    import_context: Some(open::import_context),
+    alloc_device: Some(matching::alloc_device),
+    uninit_device: Some(matching::uninit_device),
 };
 
 #[used]

@@ -3,8 +3,8 @@
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
-    ah, clock, context, cq, cq_ex, dm, flow, import, mcast, mr, mw, parent_domain, pd, post, qp, query, srq,
-    wq, xrc,
+    ah, clock, cq, cq_ex, dm, flow, import, mcast, mr, mw, open, parent_domain, pd, post, qp_verbs, query,
+    srq, wq, xrc,
 };
 use libc::c_void;
 
@@ -16,7 +16,7 @@ type Op = *const c_void;
 /// The name the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
     let offered = [
-        ("free_context", context::free_context as Op),
+        ("free_context", open::free_context as Op),
         ("query_device_ex", query::query_device_ex as Op),
         ("query_port", query::query_port as Op),
         ("alloc_pd", pd::alloc_pd as Op),
@@ -65,11 +65,11 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("open_xrcd", xrc::open_xrcd as Op),
         ("close_xrcd", xrc::close_xrcd as Op),
         ("open_qp", xrc::open_qp as Op),
-        ("create_qp", qp::create_qp as Op),
-        ("create_qp_ex", qp::create_qp_ex as Op),
-        ("modify_qp", qp::modify_qp as Op),
-        ("query_qp", qp::query_qp as Op),
-        ("destroy_qp", qp::destroy_qp as Op),
+        ("create_qp", qp_verbs::create_qp as Op),
+        ("create_qp_ex", qp_verbs::create_qp_ex as Op),
+        ("modify_qp", qp_verbs::modify_qp as Op),
+        ("query_qp", qp_verbs::query_qp as Op),
+        ("destroy_qp", qp_verbs::destroy_qp as Op),
         ("post_send", post::post_send as Op),
         ("post_recv", post::post_recv as Op),
         ("create_wq", wq::create_wq as Op),

@@ -3,8 +3,8 @@
 use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::{Context, io_errno};
 use crate::guard::{guard_int, guard_ptr};
-use crate::pd::Users;
-use crate::qp;
+use crate::qp_verbs;
+use crate::users::Users;
 use driver::{FileId, XrcOpen};
 use libc::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_op
             }
             let has_context = attr.comp_mask & abi::IBV_QP_OPEN_ATTR_CONTEXT != 0;
             let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
-            qp::target(context, attr.xrcd, qp_context, |domain, cookie| {
+            qp_verbs::target(context, attr.xrcd, qp_context, |domain, cookie| {
                 driver::Qp::open_target(domain, attr.qp_num, cookie)
             })
         }

@@ -1,6 +1,8 @@
 //! Devices, their ports and device files, and the system as a whole.
 
-use super::{Attributes, Call, Done, PORT, Refused, attr, cmd, handle};
+use super::call::{Call, Done, PORT, Refused, handle};
+use super::codes::{attr, cmd};
+use super::message::Attributes;
 use devmodel::LinkLayer;
 use node::devices::DeviceInfo;
 

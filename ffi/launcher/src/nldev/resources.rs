@@ -1,6 +1,8 @@
 //! Resources: the objects programs have on a device.
 
-use super::{Attributes, Call, Done, PORT, Refused, attr, cmd, handle};
+use super::call::{Call, Done, PORT, Refused, handle};
+use super::codes::{attr, cmd};
+use super::message::Attributes;
 use devmodel::state::{CqRow, MkeyRow, PdRow, QpFlags, QpRow, SrqRow};
 use hwspec::context::{QpState, ServiceType};
 use node::devices::DeviceInfo;

@@ -1,7 +1,10 @@
 //! Statistics: what the port counts. Counters bound to queue pairs there are none.
 
-use super::{Attributes, Call, Done, PORT, Refused, attr, handle};
-use super::{counters::HARDWARE, resources};
+use super::call::{Call, Done, PORT, Refused, handle};
+use super::codes::attr;
+use super::message::Attributes;
+use super::resources;
+use crate::counters::HARDWARE;
 
 /// What the kernel says of a device that counts nothing.
 const NOT_ON_NODE: Refused = Refused(libc::EINVAL, Some("only functions of a node have statistics here"));

@@ -3,7 +3,7 @@
 use super::message::{Attributes, request};
 use super::*;
 use devmodel::{Config, LinkLayer};
-use node::devices::devices;
+use node::devices::{DeviceInfo, devices};
 use node::{Node, NodeOptions};
 use std::{path::Path, sync::Arc};
 use testkit::Scratch;

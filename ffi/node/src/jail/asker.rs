@@ -5,7 +5,11 @@
 //! It ends when the server has ended, for then its socket is closed.
 #![allow(unsafe_code)]
 
-use super::{Holder, Needs, Role, rules, violation};
+use super::{
+    role::{Needs, Role},
+    rules, violation,
+};
+use crate::holder::Holder;
 use crate::sys;
 use std::{
     io,

@@ -10,68 +10,24 @@
 
 mod asker;
 mod privileges;
+mod role;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod violation;
 
-use super::{holder::Holder, sys};
+use super::sys;
 use std::{
-    fmt, fs, io,
+    fs, io,
     sync::OnceLock,
     time::{Duration, Instant},
 };
 
 pub(super) use asker::ask;
+pub use role::{Needs, Role};
 
 /// How long threads that were started may take to enter.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a thread is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Starts the others, waits for a signal, and removes the sockets at the end.
-    Main,
-    /// Serves the client of a vfio-user socket.
-    Client,
-    /// Does what waits: timers, frames left for us, cleaning up after the dead.
-    Parked,
-    /// Carries frames between the node and a link.
-    Link,
-    /// A process of its own: looks at other processes.
-    Asker,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Client => "vfio-user",
-            Self::Parked => "parked",
-            Self::Link => "link",
-            Self::Asker => "asker",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What a server needs beyond what every one does. What its links need, crate `link` knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
-    /// It copies to and from the memory of programs.
-    pub copies: bool,
-    /// A link finds its peer by the path of a unix socket.
-    pub unix_peer: bool,
-    /// A link connects to unix streams.
-    pub unix_stream: bool,
-    /// A link binds UDP sockets as functions come to have addresses.
-    pub udp: bool,
-}
 
 /// What [`enter`] keeps; empty: there is no jail.
 static BUILT: OnceLock<Needs> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! What else a server gives up: descriptors it did not ask for, and the capabilities of root.
 #![allow(unsafe_code)]
 
-use super::Needs;
+use super::role::Needs;
 use crate::capabilities::{self, Sets};
 use std::io;
 

@@ -6,7 +6,7 @@
 //!
 //! The lists hold what glibc and musl make of the same function on x86-64 and on others, where only the `at` calls exist.
 
-use super::{Needs, Role};
+use super::role::{Needs, Role};
 use libc::c_long;
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter, SeccompRule,

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::sys;
+use crate::{holder::Holder, sys};
 use std::{
     fs::File,
     io::Read,

@@ -2,7 +2,7 @@
 //! that was killed.
 #![allow(unsafe_code)]
 
-use super::Role;
+use super::role::Role;
 use std::{
     cell::Cell,
     fmt::{self, Write},

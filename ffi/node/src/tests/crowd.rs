@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::bed::{OnNode, Other, Scratch, eventually, listen, say, start, until_killed};
-use crate::{NodeTransport, Observer, file::PROGRAMS, node::Node, open_device};
+use crate::{NodeTransport, Observer, node::Node, open_device, party_set::PROGRAMS};
 use driver::{
     Cq, Device, Event, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
 };

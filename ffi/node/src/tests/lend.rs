@@ -9,7 +9,8 @@ use crate::{
     NodeOptions, NodeTransport,
     arena::{Arena, Owner},
     memory::arena_offset,
-    node::{Node, open_device_of},
+    node::Node,
+    open_device_of,
 };
 use devmodel::host::{Abort, Host, Move, Rid, Source};
 use driver::{

@@ -2,8 +2,8 @@
 
 use super::bed::{OnNode, Other, Scratch, say, start, until_killed};
 use crate::{
-    FunctionAddress, NodeError, NodeOptions, NodeTransport, devices::gid_of_ip, file, node::Node,
-    open_device, open_device_of,
+    FunctionAddress, NodeError, NodeOptions, NodeTransport, file, gid::gid_of_ip, node::Node, open_device,
+    open_device_of,
 };
 use devmodel::LinkLayer;
 use driver::transport::{Scope, Transport};

@@ -1,7 +1,6 @@
 //! What others see of this process's ids (`rdma resource show cm_id`): rows on the boards of the nodes they are on.
 
-use super::id::{Id, State};
-use super::manager::Manager;
+use super::id::Id;
 use super::slab::Slab;
 use node::{CmBoard, CmId, Ports};
 use std::collections::HashMap;
@@ -10,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub struct Ids {
     ids: Slab<Id>,
-    touched: Vec<u32>,
+    pub(super) touched: Vec<u32>,
 }
 
 impl Ids {
@@ -70,7 +69,7 @@ impl CmBoardRows {
     }
 
     /// Shows id `number` as `wanted` from now on.
-    fn update(&mut self, number: u32, wanted: Vec<(&'static Ports, CmId)>) {
+    pub(super) fn update(&mut self, number: u32, wanted: Vec<(&'static Ports, CmId)>) {
         let mut before = self.rows.remove(&number).unwrap_or_default().into_iter();
         let mut now = Vec::new();
         for (ports, id) in wanted {
@@ -92,45 +91,5 @@ impl CmBoardRows {
         if !now.is_empty() {
             self.rows.insert(number, now);
         }
-    }
-}
-
-impl Manager {
-    /// Shows what has changed.
-    pub fn show(&mut self) {
-        let mut touched = std::mem::take(&mut self.ids.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for number in touched {
-            let rows = self.ids.get(number).map_or(Vec::new(), |id| self.rows(number, id));
-            self.cm_board.update(number, rows);
-        }
-    }
-
-    /// An id is seen at its port; who listens at all of them, at each.
-    fn rows(&self, number: u32, id: &Id) -> Vec<(&'static Ports, CmId)> {
-        let ports: Vec<usize> = match id.at {
-            Some(at) => vec![at.port],
-            None if id.state == State::Listen => {
-                let ours = self.listening.iter().filter(|(_, listening)| listening.ids.contains(&number));
-                ours.map(|((port, _), _)| *port).collect()
-            }
-            None => Vec::new(),
-        };
-        let [src, dst] = [id.src, id.dst].map(|address| address.map_or([0; 128], |a| a.storage()));
-        let addresses = CmId::addresses(&src, &dst);
-        let row = |port: usize| {
-            let port = self.ports.get(port)?;
-            let id = CmId {
-                fid: port.info.fid,
-                state: id.state.number(),
-                qp_type: id.qp_type,
-                port_space: id.ps,
-                qpn: id.qp_num,
-                addresses,
-            };
-            Some((port.ports, id))
-        };
-        ports.into_iter().filter_map(row).collect()
     }
 }

@@ -1,6 +1,5 @@
 //! One id (`struct rdma_cm_id`): an end of a connection, or a listener.
 
-use super::port_binding::PortBinding;
 use super::ports::At;
 use super::sockaddr::SockAddr;
 use super::uapi::{self, qp_type};
@@ -161,5 +160,24 @@ impl Id {
             self.qkey = if self.ps == uapi::port_space::IPOIB { IPOIB } else { UDP };
         }
         self.qkey
+    }
+}
+
+/// A port number that an id holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortBinding {
+    /// Port space.
+    pub(super) space: u16,
+    /// Port.
+    pub(super) port: u16,
+    /// The only port of the fabric it is for; `None`: all.
+    pub(super) at: Option<At>,
+}
+
+impl PortBinding {
+    /// Whether both name one port number at one place.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let same = (self.space, self.port) == (other.space, other.port);
+        same && (self.at.is_none() || other.at.is_none() || self.at == other.at)
     }
 }

@@ -2,13 +2,12 @@
 
 use super::cm_board::{CmBoardRows, Ids};
 use super::file::{EventFile, Pending};
+use super::group::{Group, SaQuery};
 use super::id::{Conn, Id};
 use super::line::Line;
-use super::multicast::Group;
 use super::open_files;
 use super::ports::{self, Port};
 use super::slab::Slab;
-use super::subnet::SaQuery;
 use super::thread::Thread;
 use super::uapi::{Ece, EventResp, Plain};
 use crate::guard::Birth;

@@ -6,11 +6,12 @@
 
 use super::commands::{Answer, Step};
 use super::file::Pending;
+use super::group::{Group, Membership};
 use super::id::State;
 use super::manager::{Manager, response};
 use super::ports::PORT;
 use super::sockaddr::SockAddr;
-use super::subnet::{Membership, group_of};
+use super::subnet::group_of;
 use super::uapi::{AhAttr, Plain, UdParam, event};
 use hwspec::wire::mad::sa::McMemberRecord;
 use libc::c_int;
@@ -22,20 +23,6 @@ const MULTICAST_QP: u32 = 0xff_ffff;
 const HOPS: u8 = 64;
 /// `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`, the last known flag; 0 is a member that sends and receives.
 const SEND_ONLY: u16 = 1;
-
-/// A membership.
-pub struct Group {
-    /// Whose.
-    id: u32,
-    /// What the program calls it.
-    uid: u64,
-    /// Index of the GID its datagrams come from.
-    gid: u8,
-    /// On InfiniBand, what the administrator knows of.
-    pub membership: Option<Membership>,
-    /// Events of it that the program has fetched.
-    pub reported: u32,
-}
 
 impl Manager {
     /// Joins a group; that it has come about is an event.

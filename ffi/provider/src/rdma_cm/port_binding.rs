@@ -2,24 +2,13 @@
 //!
 //! Between processes they are locks in the node's directory (`node::Ports`); within one, this list.
 
-use super::id::{Id, State};
+use super::id::{Id, PortBinding, State};
 use super::manager::Manager;
 use super::ports::At;
 use super::sockaddr::SockAddr;
 use super::uapi::port_space;
 use libc::c_int;
 use node::{Hold, Matter, PortAt};
-
-/// A port number that an id holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortBinding {
-    /// Port space.
-    space: u16,
-    /// Port.
-    port: u16,
-    /// The only port of the fabric it is for; `None`: all.
-    at: Option<At>,
-}
 
 /// Numbers the program is given when it names none (`ip_local_port_range` as Linux has it).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
@@ -33,13 +22,6 @@ fn space_number(space: u16) -> u8 {
         port_space::UDP => 1,
         port_space::IPOIB => 2,
         _ => 3,
-    }
-}
-
-impl PortBinding {
-    fn overlaps(&self, other: &Self) -> bool {
-        let same = (self.space, self.port) == (other.space, other.port);
-        same && (self.at.is_none() || other.at.is_none() || self.at == other.at)
     }
 }
 

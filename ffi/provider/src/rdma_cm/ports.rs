@@ -1,8 +1,9 @@
 //! The ports a program may connect from and to: the functions of nodes that it sees, with their addresses.
 
-use crate::register;
+use crate::registration;
 use driver::Device;
-use node::devices::{DeviceInfo, gid_of_ip};
+use node::devices::DeviceInfo;
+use node::gid::gid_of_ip;
 use node::place::Place;
 use node::{Node, PortAt, Ports};
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ impl Port {
 
 /// All of them, in the order in which the program sees its devices.
 pub fn visible() -> Vec<Port> {
-    let Some(sysfs) = register::sysfs() else { return Vec::new() };
+    let Some(sysfs) = registration::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");
     let mut nodes: BTreeMap<PathBuf, Arc<Node>> = BTreeMap::new();
     let mut found = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Socket addresses: IPv4, IPv6, and AF_IB, which names a port by its GID and a service by its id.
 
 use super::uapi::{Ip, Storage, port_space};
-use node::devices::gid_of_ip;
+use node::gid::gid_of_ip;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const AF_INET: u16 = libc::AF_INET as u16;
@@ -193,7 +193,7 @@ impl SockAddr {
     pub fn with_gid(mut self, new: [u8; 16]) -> Self {
         match &mut self {
             Self::V4 { ip, .. } => {
-                if let IpAddr::V4(v4) = node::devices::ip_of_gid(&new) {
+                if let IpAddr::V4(v4) = node::gid::ip_of_gid(&new) {
                     *ip = v4;
                 }
             }

@@ -9,7 +9,7 @@ use super::ports::{At, Port};
 use super::sockaddr::SockAddr;
 use crate::import;
 use libc::c_int;
-use node::devices::gid_of_ip;
+use node::gid::gid_of_ip;
 use std::collections::BTreeSet;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

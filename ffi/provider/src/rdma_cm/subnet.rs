@@ -2,10 +2,10 @@
 //!
 //! A port is in a group once, whoever of its programs joined: each holds a lock while it does, and the last one leaves.
 
+use super::group::{Membership, SaQuery};
 use super::manager::Manager;
 use super::sockaddr::SockAddr;
 use super::uapi::port_space;
-use cm::Time;
 use driver::Mad;
 use hwspec::{
     layout::{Layout, prefix},
@@ -26,29 +26,6 @@ const PKEY: u16 = 0xffff;
 /// Components that tell who joins or leaves what, and those that make a group.
 const WHICH: u64 = member::MGID | member::PORT_GID | member::JOIN_STATE;
 const LIKE: u64 = member::PKEY | member::QKEY | member::SL | member::FLOW_LABEL | member::TRAFFIC_CLASS;
-
-/// A port's membership in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Membership {
-    /// Number of the port.
-    pub port: usize,
-    /// The group.
-    pub mgid: [u8; 16],
-    /// Only to send.
-    pub send_only: bool,
-}
-
-/// A query to the subnet administrator.
-pub struct SaQuery {
-    /// The membership of this process it is about.
-    pub group: u32,
-    port: usize,
-    transaction: u64,
-    mad: Box<Mad>,
-    left: u8,
-    /// When it is asked again.
-    pub again: Time,
-}
 
 /// The GID of the group an address names: that of IPoIB (RFC 4391, 4), with a signature of its own for datagrams of rdma_cm.
 pub fn group_of(address: &SockAddr, ps: u16) -> [u8; 16] {

@@ -1,37 +1,18 @@
-//! The thread that waits for messages and times, one per process: started when this process first speaks, stopped when it
-//! exits.
+//! The thread of the connection manager, one per process: started when this process first speaks, stopped when it exits.
 
-use super::id::State;
-use super::manager::{Manager, Shared};
-use crate::guard::guard;
 use cm::Time;
 use driver::transport::Quiet;
-use libc::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How often it is looked whether peers on this node still live.
-const LOOK: Duration = Duration::from_millis(500);
-
-/// How often an exiting process tries to get hold of the manager, 10 ms apart: longer than it takes to learn that a neighbour
-/// does not answer.
-const PATIENCE: u32 = 300;
-
-/// How long an exiting process goes on telling its peers. Each whose machine is gone may cost a second and more.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 /// See above.
 pub struct Thread {
-    handle: JoinHandle<()>,
-    wake: OwnedFd,
+    pub(super) handle: JoinHandle<()>,
+    pub(super) wake: OwnedFd,
     /// Until when it sleeps if nothing happens.
-    until: Option<Time>,
+    pub(super) until: Option<Time>,
 }
-
-static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Starts a thread that takes no signal of the program's.
 ///
@@ -40,139 +21,4 @@ static STOP: AtomicBool = AtomicBool::new(false);
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _quiet = Quiet::new();
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body)
-}
-
-impl Manager {
-    /// Starts the thread, once.
-    ///
-    /// # Errors
-    /// EAGAIN or EMFILE.
-    pub fn start_thread(&mut self) -> Result<(), c_int> {
-        if self.thread.is_some() {
-            self.rouse();
-            return Ok(());
-        }
-        // SAFETY: takes no memory.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(libc::EMFILE);
-        }
-        // SAFETY: a fresh descriptor of ours.
-        let wake = unsafe { OwnedFd::from_raw_fd(fd) };
-        let handle = spawn("rdma_cm", move || guard((), || run(fd))).map_err(|_| libc::EAGAIN)?;
-        self.thread = Some(Thread { handle, wake, until: None });
-        Ok(())
-    }
-
-    /// Wakes the thread if something is due before it would wake by itself.
-    pub fn wake(&self) {
-        let due = self.due();
-        let Some(thread) = &self.thread else { return };
-        if due.is_some_and(|due| thread.until.is_none_or(|until| due < until)) {
-            self.rouse();
-        }
-    }
-
-    fn rouse(&self) {
-        if let Some(thread) = &self.thread {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: eight bytes of ours; a full counter is as good.
-            unsafe { libc::write(thread.wake.as_raw_fd(), one.as_ptr().cast(), 8) };
-        }
-    }
-
-    /// When something is due.
-    fn due(&self) -> Option<Time> {
-        let protocol = self.lines.values().filter_map(|line| line.agent.deadline());
-        protocol.chain(self.sa_queries.iter().map(|query| query.again)).min()
-    }
-
-    /// Notes until when the thread sleeps, and tells it what it waits for.
-    fn sleep(&mut self, watched: bool) -> (Vec<RawFd>, c_int) {
-        let now = self.now();
-        let look = watched.then(|| now + LOOK);
-        let until = self.due().into_iter().chain(look).min();
-        if let Some(thread) = &mut self.thread {
-            thread.until = until;
-        }
-        let millis = until.map_or(-1, |until| until.saturating_sub(now).as_micros().div_ceil(1000) as c_int);
-        (self.lines.values().map(super::line::Line::fd).collect(), millis)
-    }
-
-    /// Ends connections whose peer on this node has died. True if there are any to be watched.
-    fn look_for_the_dead(&mut self) -> bool {
-        let mut watched = false;
-        let mut dead = Vec::new();
-        for (_, id) in self.ids.iter().filter(|(_, id)| id.state == State::Connect && !id.is_datagram()) {
-            let Some(conn) = id.conn else { continue };
-            match self.peer_lives(conn, &id.remote_gid) {
-                Some(true) => watched = true,
-                Some(false) => dead.push(conn),
-                None => {}
-            }
-        }
-        for conn in dead {
-            let _ = self.command(conn, cm::Command::PeerGone);
-        }
-        watched
-    }
-
-    /// The process exits: peers are told, for as long as [`FAREWELL`], and nobody wakes any more.
-    fn finish(&mut self) -> Option<Thread> {
-        let numbers: Vec<u32> = self.ids.iter().map(|(number, _)| number).collect();
-        let begun = Instant::now();
-        for number in numbers.into_iter().take_while(|_| begun.elapsed() < FAREWELL) {
-            let _ = self.destroy(number);
-        }
-        self.rouse();
-        self.thread.take()
-    }
-}
-
-fn run(wake: RawFd) {
-    let mut last_look = Time::ZERO;
-    let mut watched = false;
-    while !STOP.load(Acquire) {
-        let (fds, millis) = {
-            let mut manager = Shared::here().lock();
-            manager.work();
-            let now = manager.now();
-            if now >= last_look + LOOK || !watched {
-                watched = manager.look_for_the_dead();
-                last_look = now;
-            }
-            manager.sleep(watched)
-        };
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut entries: Vec<_> = std::iter::once(wake).chain(fds).map(entry).collect();
-        let mut count = [0u8; 8];
-        // SAFETY: the entries and eight bytes live across the calls.
-        unsafe {
-            libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis);
-            libc::read(wake, count.as_mut_ptr().cast(), 8);
-        }
-    }
-}
-
-/// Run by the loader after all that the program wants done at its exit: handlers of atexit(3) and destructors of C++ objects may
-/// still end connections, and wait for that.
-#[used]
-// SAFETY: functions without arguments are what stands in this section.
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = at_exit;
-
-extern "C" fn at_exit() {
-    guard((), || {
-        let Some(shared) = Shared::if_any() else { return };
-        STOP.store(true, Release);
-        // Whoever exits in the middle of a call, from a signal's handler, would wait for itself: then peers notice as they do
-        // when a process is killed.
-        let Some(mut manager) = (0..PATIENCE).find_map(|_| shared.try_lock()) else { return };
-        let thread = manager.finish();
-        drop(manager);
-        if let Some(Thread { handle, wake, .. }) = thread {
-            let _ = handle.join();
-            drop(wake);
-        }
-    });
 }

@@ -1,0 +1,129 @@
+//! What of the program's memory is lent, and how much more may be.
+
+use super::file::PAGE;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Moving costs about as much as so many bytes, before the first byte.
+const EACH: u64 = 128 << 10;
+/// Bytes that may be moved at once, and in a second: a program that registers for every transfer loses no more than some
+/// hundredths of its time to it.
+const CREDIT: u64 = 128 << 20;
+const INCOME: u64 = 16 << 20;
+/// In ps.
+const SECOND: u64 = 1_000_000_000_000;
+
+/// A range of our memory that lies in the arena.
+pub struct Range {
+    pub start: u64,
+    pub end: u64,
+    /// First page of its block.
+    pub page: u32,
+    /// Registrations that touch it.
+    pub users: usize,
+}
+
+impl Range {
+    pub fn offset(&self) -> u64 {
+        u64::from(self.page) * PAGE as u64
+    }
+
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// What is lent.
+pub struct Lent {
+    /// Whether anything may be.
+    pub enabled: bool,
+    ranges: Mutex<Ranges>,
+}
+
+#[derive(Default)]
+pub struct Ranges {
+    pub list: Vec<Range>,
+    /// The kernel does not let memory be moved.
+    pub over: bool,
+    pub times: u32,
+    pub credit: Credit,
+}
+
+/// What may still be moved, and when that was so (ps).
+#[derive(Default)]
+pub struct Credit {
+    pub bytes: u64,
+    pub at: u64,
+}
+
+impl Credit {
+    /// Whether what moving `len` bytes there and back costs is there.
+    pub fn allows(&mut self, len: u64, now: u64) -> bool {
+        let income = match self.at {
+            0 => CREDIT,
+            at => (u128::from(now.saturating_sub(at)) * u128::from(INCOME) / u128::from(SECOND)) as u64,
+        };
+        (self.bytes, self.at) = ((self.bytes + income).min(CREDIT), now.max(1));
+        len + EACH <= self.bytes
+    }
+
+    /// Takes it.
+    pub fn take(&mut self, len: u64) {
+        self.bytes = self.bytes.saturating_sub(len + EACH);
+    }
+}
+
+impl Lent {
+    /// Nothing yet, and never anything unless `enabled`.
+    pub fn new(enabled: bool) -> Self {
+        let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
+        Self { enabled: enabled && !off, ranges: Mutex::default() }
+    }
+
+    pub fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes lent.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        self.ranges().bytes()
+    }
+}
+
+impl Ranges {
+    pub fn bytes(&self) -> u64 {
+        self.list.iter().map(Range::len).sum()
+    }
+
+    /// The ranges that have pages of `start..end`.
+    pub fn touching(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Range> {
+        self.list.iter_mut().filter(move |range| range.start < end && start < range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::MILLI;
+
+    #[test]
+    fn who_registers_again_and_again_moves_little() {
+        let (mut credit, mib) = (Credit::default(), 1 << 20);
+        let at = |ms: u64| (5_000 + ms) * MILLI;
+        let taken = |credit: &mut Credit, ms| {
+            let mut count = 0;
+            while credit.allows(16 * mib, at(ms)) {
+                credit.take(16 * mib);
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(taken(&mut credit, 0), 7);
+        assert_eq!(taken(&mut credit, 1), 0);
+        assert_eq!(taken(&mut credit, 1000), 1);
+        // However long it waits there is no more than at first; and time may seem to go back.
+        assert_eq!(taken(&mut credit, 100_000), 7);
+        assert_eq!(taken(&mut credit, 0), 0);
+        assert!(credit.allows(4096, at(0)));
+    }
+}

@@ -1,0 +1,126 @@
+//! Opens devices, wherever they are.
+
+use super::{
+    NodeError,
+    damage::sane,
+    node::Node,
+    place::{Addresses, Place},
+    transport::NodeTransport,
+};
+use crate::gid::gid_of_ip;
+use driver::{
+    Device, OpenOptions,
+    transport::{
+        Transport, VfioUserTransport,
+        vfio::{VfioError, VfioTransport},
+    },
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The node did not give it.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// Kernel VFIO did not give it.
+    #[error(transparent)]
+    Vfio(#[from] VfioError),
+    /// The server did not give it.
+    #[error("{}: {}", socket.display(), match source.raw_os_error() {
+        Some(libc::EBUSY) =>
+            "the server does not answer: it has another client (a function behind vfio-user has one at a time)".into(),
+        _ => source.to_string(),
+    })]
+    Socket {
+        /// The server's socket.
+        socket: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It is there and cannot be brought up.
+    #[error("{place}: {source}")]
+    Device {
+        /// Where it is.
+        place: String,
+        /// What the driver found.
+        source: driver::Error,
+    },
+}
+
+impl PlaceError {
+    /// The errno a verbs call returns.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Node(error) => error.errno(),
+            Self::Vfio(error) => error.errno(),
+            Self::Socket { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Device { source, .. } => source.errno(),
+        }
+    }
+}
+
+/// Opens device `iron<fid>` of the node in `dir`.
+pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
+    open_device_of(&Node::open(dir)?, fid)
+}
+
+/// Opens device `iron<fid>` of `node`.
+pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
+    sane(node.dir(), || {
+        let transport = Arc::new(NodeTransport::open(node, fid)?);
+        let gids = node.core().device(fid).gids.to_vec();
+        let options = OpenOptions { gids, ..OpenOptions::default() };
+        Device::open(transport, options).map_err(|source| match source {
+            // The model here is sound, so what it works on is not.
+            driver::Error::Unanswered { .. } => {
+                NodeError::Damaged { dir: node.dir().into(), what: format!("iron{fid}: {source}") }
+            }
+            source => NodeError::Device { fid, source },
+        })
+    })
+}
+
+impl Place {
+    /// Opens the device.
+    pub fn open(&self) -> Result<Arc<Device>, PlaceError> {
+        let (transport, addresses): (Arc<dyn Transport>, _) = match self {
+            Self::Node { dir, fid } => return Ok(open_device(dir, *fid)?),
+            Self::Vfio(address, addresses) => (VfioTransport::open(*address)?, addresses),
+            Self::VfioUser(socket, addresses) => {
+                let refused = |source| PlaceError::Socket { socket: socket.clone(), source };
+                (VfioUserTransport::open(socket).map_err(refused)?, addresses)
+            }
+        };
+        Device::open(transport, options_of(addresses))
+            .map_err(|source| PlaceError::Device { place: self.to_string(), source })
+    }
+}
+
+fn options_of(addresses: &Addresses) -> OpenOptions {
+    OpenOptions {
+        link_local: true,
+        gids: addresses.ips.iter().map(|ip| gid_of_ip(*ip)).collect(),
+        neighbours: addresses.neighbours.iter().map(|n| (gid_of_ip(n.ip), n.mac)).collect(),
+        ..OpenOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_is_not_there_is_said_to_be_missing() {
+        let place = Place::Vfio("ffff:ff:1f.7".parse().unwrap(), Addresses::default());
+        let error = place.open().err().unwrap();
+        assert!(error.to_string().contains("ffff:ff:1f.7") && error.errno() == libc::ENODEV, "{error}");
+        let place = Place::VfioUser("/nowhere/socket".into(), Addresses::default());
+        let error = place.open().err().unwrap();
+        assert!(error.to_string().starts_with("/nowhere/socket") && error.errno() == libc::ENOENT, "{error}");
+    }
+}

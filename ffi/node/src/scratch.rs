@@ -1,0 +1,87 @@
+//! What a runner's host keeps from one call to the next.
+#![allow(unsafe_code)]
+
+use super::{maps::Found, sys::Piece, waits::Waits};
+
+/// Which way a batch goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    From(u16),
+    To(u16),
+}
+
+/// What a host keeps from one call to the next.
+#[derive(Default)]
+pub struct Scratch {
+    pub local: Vec<Piece>,
+    pub remote: Vec<Piece>,
+    pub bytes: usize,
+    pub way: Option<Way>,
+    pub bounce: Vec<u8>,
+    pub found: Found,
+    /// Functions whose memory was touched.
+    pub touched: Functions,
+    /// Functions whose frames were left to those who poll them.
+    pub entrusted: Functions,
+    /// Timer words when last looked at, by function.
+    pub timers: Vec<u32>,
+    /// Party that a copy found gone.
+    pub suspect: u16,
+    /// The runner is one thread's alone, which barriers of others reach.
+    pub steady: bool,
+    /// Whom it waited for.
+    pub waits: Waits,
+}
+
+// SAFETY: the pieces' pointers are only set within one call, which clears them.
+unsafe impl Send for Scratch {}
+
+/// A few functions, nearly always one.
+#[derive(Default)]
+pub struct Functions {
+    /// The one noted last, plus one.
+    last: u8,
+    /// Those before, by bit.
+    others: u128,
+}
+
+/// The functions whose bits are set.
+pub fn bits(set: u128) -> impl Iterator<Item = u8> {
+    std::iter::successors(Some(set), |set| Some(set & set.wrapping_sub(1)))
+        .take_while(|set| *set != 0)
+        .map(|set| set.trailing_zeros() as u8)
+}
+
+impl Functions {
+    /// Notes `fid`.
+    #[inline(always)]
+    pub fn note(&mut self, fid: u8) {
+        if self.last != fid + 1 {
+            self.note_another(fid);
+        }
+    }
+
+    #[inline]
+    fn note_another(&mut self, fid: u8) {
+        if let Some(before) = self.last.checked_sub(1) {
+            self.others |= 1 << before;
+        }
+        self.last = fid + 1;
+    }
+
+    #[inline(never)]
+    fn drain_others(&mut self, last: u8, each: &mut dyn FnMut(u8)) {
+        bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
+    }
+
+    /// Calls `each` of those noted, and forgets them.
+    #[inline(always)]
+    pub fn drain(&mut self, mut each: impl FnMut(u8)) {
+        if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {
+            each(last);
+            if self.others != 0 {
+                self.drain_others(last, &mut each);
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Creates, modifies, queries and destroys queue pairs.
+
+use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap};
+use crate::abi::public::{ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd};
+use crate::abi::verbs_types::VERBS_QP_EX;
+use crate::context::Context;
+use crate::convert;
+use crate::cq::IronCq;
+use crate::guard::{guard_int, guard_ptr};
+use crate::huge::{self, Queue};
+use crate::pd::IronPd;
+use crate::qp::IronQp;
+use crate::qp_ex;
+use crate::rights;
+use crate::srq::IronSrq;
+use crate::wq::IronRwqTable;
+use crate::xrc::IronXrcd;
+use driver::{QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
+use libc::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// Called by libibverbs with a PD of ours and CQs of the same context.
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: by contract.
+    guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, Extras::default()) })
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Safety
+/// Called by programs with an open context of ours.
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const KNOWN: u32 = abi::IBV_QP_INIT_ATTR_PD
+        | abi::IBV_QP_INIT_ATTR_XRCD
+        | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | abi::IBV_QP_INIT_ATTR_IND_TABLE
+        | abi::IBV_QP_INIT_ATTR_RX_HASH
+        | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    guard_ptr(|| {
+        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        unsafe {
+            let mask = (*attr).comp_mask;
+            let has = |bit| mask & bit != 0;
+            let flags = if has(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS) { (*attr).create_flags } else { 0 };
+            if mask & !KNOWN != 0 || flags & !CREATE_FLAGS != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
+            if (*attr).qp_type == abi::IBV_QPT_XRC_RECV {
+                if !has(abi::IBV_QP_INIT_ATTR_XRCD) || (*attr).xrcd.is_null() || flags != 0 {
+                    return Err(libc::EINVAL);
+                }
+                (*attr).cap = convert::caps_to_c(QpCap::default());
+                let made = target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target)?;
+                // It needs none, but librdmacm takes the domain of a connection's memory from here.
+                (*made).pd = if has(abi::IBV_QP_INIT_ATTR_PD) { (*attr).pd } else { std::ptr::null_mut() };
+                return Ok(made);
+            }
+            if !has(abi::IBV_QP_INIT_ATTR_PD) || (*attr).pd.is_null() {
+                return Err(libc::EINVAL);
+            }
+            if has(abi::IBV_QP_INIT_ATTR_IND_TABLE) || has(abi::IBV_QP_INIT_ATTR_RX_HASH) {
+                return spread(context, &mut *attr, flags);
+            }
+            let ops = has(abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then(|| (*attr).send_ops_flags);
+            let service = convert::service_from_c((*attr).qp_type)?;
+            if ops.is_some_and(|ops| ops & !qp_ex::send_ops(service) != 0) {
+                return Err(libc::EOPNOTSUPP);
+            }
+            create(context, (*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), Extras { ops, flags })
+        }
+    })
+}
+
+/// What `ibv_create_qp_ex` says beyond `ibv_create_qp`.
+#[derive(Default)]
+struct Extras {
+    /// Operations of the extended post interface, if the program wants that.
+    ops: Option<u64>,
+    /// `create_flags`.
+    flags: u32,
+}
+
+/// `create_flags` there are.
+const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | abi::IBV_QP_CREATE_CVLAN_STRIPPING;
+
+/// Makes a QP. The sizes given are written back.
+///
+/// # Safety
+/// All pointers are to objects of one context.
+unsafe fn create(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    extras: Extras,
+) -> Result<*mut ibv_qp, c_int> {
+    // SAFETY: by contract.
+    let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
+    ours.check_birth()?;
+    let layout = &ours.registration.layout;
+    let service = convert::service_from_c(attr.qp_type)?;
+    if service == Service::RawPacket {
+        rights::raw_packets()?;
+    }
+    let blocks = extras.flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
+    let strip_vlan = extras.flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0;
+    if blocks && !matches!(service, Service::Ud | Service::RawPacket) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if service.is_xrc() {
+        // It receives nothing.
+        (attr.recv_cq, attr.srq) = (attr.send_cq, std::ptr::null_mut());
+    }
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() || service == Service::XrcTgt {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract.
+    let srq = (!attr.srq.is_null()).then(|| unsafe { IronSrq::of(attr.srq) });
+    // SAFETY: by contract.
+    let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
+    let cookie = ours.targets.new_cookie();
+    let init = QpInit {
+        max_send_wr: attr.cap.max_send_wr,
+        max_recv_wr: attr.cap.max_recv_wr,
+        max_send_sge: attr.cap.max_send_sge,
+        max_recv_sge: attr.cap.max_recv_sge,
+        max_inline: attr.cap.max_inline_data,
+        sq_sig_all: attr.sq_sig_all != 0,
+        cookie,
+        srq: srq.map(|srq| Arc::clone(&srq.inner)),
+        block_multicast_loopback: blocks,
+        strip_vlan,
+        ..QpInit::new(service, &send_cq.inner, &recv_cq.inner)
+    };
+    let domain = huge::domain(&ours.huge, &owner.inner, Queue::Qp(service))?;
+    let inner = driver::Qp::create(&domain, &init).map_err(|e| e.errno())?;
+    attr.cap = convert::caps_to_c(inner.cap());
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.sq_sig_all = attr.sq_sig_all != 0;
+    // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = attr.qp_context;
+        qp.pd = pd;
+        qp.send_cq = attr.send_cq;
+        qp.recv_cq = attr.recv_cq;
+        qp.srq = attr.srq;
+        qp.qp_type = attr.qp_type;
+        if extras.ops.is_some() {
+            qp_ex::install(public);
+            made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
+        }
+    }
+    owner.users.add();
+    send_cq.users.add();
+    recv_cq.users.add();
+    srq.iter().for_each(|srq| srq.users.add());
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// Makes a raw packet QP that spreads frames over the work queues of a table. It has neither queues nor sizes of its own.
+///
+/// # Safety
+/// All pointers are to objects of one context, the key is as long as it says.
+unsafe fn spread(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+    flags: u32,
+) -> Result<*mut ibv_qp, c_int> {
+    const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
+    // SAFETY: by contract.
+    let (ours, owner) = unsafe { (Context::of(context), IronPd::of(attr.pd)) };
+    ours.check_birth()?;
+    if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
+        return Err(libc::EOPNOTSUPP);
+    }
+    rights::raw_packets()?;
+    if attr.comp_mask & BOTH != BOTH
+        || attr.comp_mask & abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0
+        || attr.rwq_ind_tbl.is_null()
+        || !attr.send_cq.is_null()
+        || !attr.srq.is_null()
+        || attr.cap.max_send_wr | attr.cap.max_recv_wr | attr.cap.max_recv_sge != 0
+    {
+        return Err(libc::EINVAL);
+    }
+    // Tags are taken out by the work queues.
+    if flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0
+        || attr.rx_hash_conf.rx_hash_function != abi::IBV_RX_HASH_FUNC_TOEPLITZ
+    {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let conf = &attr.rx_hash_conf;
+    if conf.rx_hash_key.is_null() || usize::from(conf.rx_hash_key_len) != RxHash::KEY {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: by contract; any alignment will do for bytes.
+    let (key, table) =
+        unsafe { (conf.rx_hash_key.cast::<[u8; RxHash::KEY]>().read(), IronRwqTable::of(attr.rwq_ind_tbl)) };
+    let fields = RxHashFields::from_bits(conf.rx_hash_fields_mask).ok_or(libc::EOPNOTSUPP)?;
+    let init = RssInit {
+        table: Arc::clone(&table.inner),
+        hash: RxHash { key, fields },
+        block_multicast_loopback: flags & abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+    };
+    let inner = driver::Qp::create_rss(&owner.inner, &init).map_err(convert::not_made)?;
+    attr.cap = convert::caps_to_c(inner.cap());
+    let cookie = ours.targets.new_cookie();
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.table = attr.rwq_ind_tbl;
+    // SAFETY: zeroed memory is a valid ibv_qp_ex.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = attr.qp_context;
+        qp.pd = attr.pd;
+        qp.qp_type = attr.qp_type;
+    }
+    owner.users.add();
+    table.users.add();
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// Makes a handle of a target QP of XRC, which `make` creates or opens. It belongs to its domain only.
+///
+/// # Safety
+/// `context` is an open one of ours, `xrcd` of the same.
+pub unsafe fn target(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    qp_context: *mut c_void,
+    make: impl FnOnce(&Arc<XrcDomain>, u64) -> Result<Arc<driver::Qp>, driver::Error>,
+) -> Result<*mut ibv_qp, c_int> {
+    // SAFETY: by contract.
+    let (ours, domain) = unsafe { (Context::of(context), IronXrcd::of(xrcd)) };
+    ours.check_birth()?;
+    let cookie = ours.targets.new_cookie();
+    let inner = make(&domain.inner, cookie).map_err(|e| e.errno())?;
+    let mut made = IronQp::boxed(ours, inner, cookie);
+    made.xrcd = xrcd;
+    // SAFETY: zeroed memory is a valid ibv_qp_ex.
+    unsafe {
+        let public = &mut made.public.qp;
+        let qp = &mut public.base;
+        qp.context = context;
+        qp.qp_context = qp_context;
+        qp.qp_type = abi::IBV_QPT_XRC_RECV;
+    }
+    domain.users.add();
+    let qp = Box::into_raw(made);
+    ours.targets.enter(cookie, qp as usize, None);
+    Ok(qp.cast())
+}
+
+/// `ibv_modify_qp`; the library notes the new state.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours.
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, mask: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let (ours, attr) = unsafe { (IronQp::of(qp), &*attr) };
+        ours.check_birth()?;
+        let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
+        ours.inner.modify(&attr, mask).map_err(|e| e.errno())
+    })
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours and room for both answers.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract.
+        let ours = unsafe { IronQp::of(qp) };
+        ours.check_birth()?;
+        let found = ours.inner.query().map_err(|e| e.errno())?;
+        let cap: ibv_qp_cap = convert::caps_to_c(ours.inner.cap());
+        // SAFETY: by contract.
+        unsafe {
+            attr.write(convert::attr_to_c(&found, cap));
+            init.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: c_int::from(ours.sq_sig_all),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`. Waits until the program has acknowledged every event it was sent.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours, for the last time.
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard_int(|| {
+        // SAFETY: by contract; PD and CQs cannot have gone before it, and after the wait nobody else uses it.
+        unsafe {
+            let context = Context::of((*qp).context);
+            if !context.birth.is_here() {
+                return Ok(());
+            }
+            if IronQp::of(qp).inner.is_member() {
+                return Err(libc::EBUSY);
+            }
+            IronQp::of(qp).flows.none()?;
+            let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
+            libc::pthread_mutex_lock(&raw mut (*qp).mutex);
+            while (&raw const (*qp).events_completed).read_volatile() != sent {
+                libc::pthread_cond_wait(&raw mut (*qp).cond, &raw mut (*qp).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*qp).mutex);
+            let (pd, send_cq, recv_cq, srq) = ((*qp).pd, (*qp).send_cq, (*qp).recv_cq, (*qp).srq);
+            let ours = Box::from_raw(qp.cast::<IronQp>());
+            let result = ours.inner.destroy().map_err(|e| e.errno());
+            if !ours.xrcd.is_null() {
+                IronXrcd::of(ours.xrcd).users.remove();
+                return result;
+            }
+            IronPd::of(pd).users.remove();
+            if !ours.table.is_null() {
+                IronRwqTable::of(ours.table).users.remove();
+                return result;
+            }
+            IronCq::of(send_cq).users.remove();
+            IronCq::of(recv_cq).users.remove();
+            if !srq.is_null() {
+                IronSrq::of(srq).users.remove();
+            }
+            result
+        }
+    })
+}
