@@ -1,9 +1,10 @@
 //! Events a function reports of its own accord.
 
 use crate::{claims::FunctionState, eq::EventQueue, function::Function, transport::Interrupt};
+use crossbeam_queue::SegQueue;
 use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -124,7 +125,7 @@ pub struct Events {
     pub(crate) queue: Mutex<Option<EventQueue>>,
     pub(crate) registry: Arc<Registry>,
     /// Of an event that concerns several, those not given out yet.
-    pub(crate) further: Mutex<VecDeque<Event>>,
+    pub(crate) further: SegQueue<Event>,
     /// There was an event since they last ran out.
     pub(crate) taken: AtomicBool,
     /// It was told that the way to the device is gone.
@@ -202,7 +203,7 @@ impl Events {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
         loop {
-            if let Some(event) = locked(&self.further).pop_front() {
+            if let Some(event) = self.further.pop() {
                 return Some(event);
             }
             let Some(eqe) = self.take() else {
@@ -312,7 +313,7 @@ impl Events {
                 };
                 let mut all = cookies.into_iter().map(|cookie| Event::Qp { qpn, cookie, kind });
                 let first = all.next();
-                locked(&self.further).extend(all);
+                all.for_each(|event| self.further.push(event));
                 first
             }
         }

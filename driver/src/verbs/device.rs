@@ -11,6 +11,7 @@ use crate::{
     records::RecordPool,
     transport::{Interrupt, Transport},
 };
+use crossbeam_queue::SegQueue;
 use hwspec::{
     cmd::{
         Opcode,
@@ -254,7 +255,7 @@ impl Device {
             interrupt,
             queue: Mutex::new(Some(queue)),
             registry: registry.clone(),
-            further: Mutex::default(),
+            further: SegQueue::new(),
             taken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         };
