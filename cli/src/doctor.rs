@@ -289,7 +289,7 @@ fn process_vm() -> Finding {
 
 fn lending() -> Finding {
     const WHAT: &str = "userfaultfd";
-    match driver::transport::moved::can_hold_still() {
+    match migration::check_write_protection() {
         Ok(()) => found(WHAT, "registered memory can be lent to the node"),
         Err(why) => limited(
             WHAT,

@@ -4,7 +4,7 @@
 //! record, doorbell.
 
 use crate::{
-    dma::{DmaRing, SpinGuard, copy_from_caller, few_from_caller},
+    dma::{DmaRing, copy_from_caller, few_from_caller},
     error::PostError,
     poll::RecvTracker,
     umr::Change,
@@ -15,6 +15,7 @@ use hwspec::{
     handle::{Qpn, Srqn},
     wqe::*,
 };
+use sync::BiasedGuard;
 
 /// Largest message that is sent, as `max_msg_sz` says.
 const MAX_MESSAGE: u64 = 1 << 30;
@@ -137,7 +138,7 @@ impl Plan {
 /// queue's lock; dropping it forgets them.
 pub struct SendBatch<'a> {
     qp: &'a Qp,
-    queue: SpinGuard<'a, SendQueue>,
+    queue: BiasedGuard<'a, SendQueue>,
     begin: (u32, u32, bool),
     /// First 8 bytes of the last control segment: what the doorbell carries.
     bell: u64,
@@ -146,7 +147,7 @@ pub struct SendBatch<'a> {
 impl<'a> SendBatch<'a> {
     #[inline]
     pub(crate) fn new(qp: &'a Qp) -> Self {
-        let queue = qp.sq.lock_often();
+        let queue = qp.sq.lock_biased();
         let begin = (queue.block, queue.number, queue.small_fence);
         Self { qp, queue, begin, bell: 0 }
     }
@@ -480,7 +481,7 @@ impl Qp {
     /// Posts receives in order. On an error those before it are posted.
     #[inline]
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
-        let mut queue = self.rq.lock_often();
+        let mut queue = self.rq.lock_biased();
         let begin = queue.number;
         let mut result = Ok(());
         for (index, wr) in wrs.into_iter().enumerate() {

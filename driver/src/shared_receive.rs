@@ -4,18 +4,16 @@
 //! it. What is free is the rest of that list, behind what is posted; an entry that completes is put at its end. One
 //! entry is never posted, so that the successor of the last one posted is always known.
 
-use crate::{
-    dma::{Spin, SpinGuard},
-    inline::Inbox,
-};
+use crate::inline::Inbox;
 use hwspec::wqe::NextSeg;
+use sync::{BiasedGuard, BiasedMutex};
 
 /// The receives of one shared queue, for posts and polls.
 pub struct SharedReceives {
     /// Number of the queue.
     pub srqn: u32,
     inbox: Inbox,
-    free: Spin<FreeList>,
+    free: BiasedMutex<FreeList>,
 }
 
 /// Posted and free entries.
@@ -62,7 +60,7 @@ impl SharedReceives {
     pub fn new(inbox: Inbox, entries: u32) -> Self {
         let list = (0..entries).map(|at| Entry { next: (at + 1) % entries, wr_id: 0, under_way: false });
         let free = FreeList { head: 0, tail: entries - 1, posted: 0, entries: list.collect() };
-        let this = Self { srqn: 0, inbox, free: Spin::new(free) };
+        let this = Self { srqn: 0, inbox, free: BiasedMutex::new(free) };
         (0..entries).for_each(|at| this.link(at, (at + 1) % entries));
         this
     }
@@ -78,7 +76,7 @@ impl SharedReceives {
     }
 
     /// For posting.
-    pub fn lock(&self) -> SpinGuard<'_, FreeList> {
+    pub fn lock(&self) -> BiasedGuard<'_, FreeList> {
         self.free.lock()
     }
 

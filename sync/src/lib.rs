@@ -29,11 +29,24 @@
 //!
 //! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for, and a model
 //! checker judges it by itself: `scripts/test-loom.sh`.
+//!
+//! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and their users need
+//! of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]), forks ([`fork`]) and a thread
+//! that no signal interrupts ([`Quiet`]).
 
+pub mod barrier;
+mod bias;
+pub mod fork;
 pub mod laboratory;
 mod lock;
+mod mutex;
+mod quiet;
+mod thread;
 
 pub use lock::{Dead, Holding, Lock, Patience};
+pub use mutex::{BiasedGuard, BiasedMutex};
+pub use quiet::Quiet;
+pub use thread::{ANY_THREAD, this_thread};
 
 /// Who takes locks: a process, a server for guests, a test. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +57,8 @@ pub trait Contender {
     /// The party it works for.
     fn party(&self) -> Party;
     /// The same, if it is the one runner of that party that is always the same thread's, and [`barrier`](Self::barrier) of others
-    /// reaches that thread. At most one runner of a party says so.
+    /// reaches that thread. At most one runner of a party says so, and none in a child of fork: the parent's thread goes on being it
+    /// (see [`fork::generation`]).
     fn steady(&self) -> Option<Party>;
     /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this party and
     /// all others.

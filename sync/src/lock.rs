@@ -21,13 +21,9 @@
 //! its seat any more, and it has seen the change before it gets further. So a seat changes hands only when its party is dead,
 //! or comes itself by the way of those who are no owners and leaves it.
 
-#[cfg(all(test, loom))]
-use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering::*};
-#[cfg(not(all(test, loom)))]
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::*};
-
 use crate::{
     Contender, Party,
+    bias::{self, AtomicU16, AtomicU32, Ordering::*, spin_loop},
     laboratory::{Site, step},
 };
 
@@ -116,24 +112,6 @@ const STEADY: u16 = often(256, 3, 0) as u16;
 /// It doubles with every loss, which costs some microseconds, up to so often.
 const DOUBLED: u16 = if cfg!(all(test, loom)) { 0 } else { 4 };
 
-/// Keeps the owner's look at `owner` behind its mark, for this processor; [`Contender::barrier`] makes it so for all others. The
-/// model checker knows no such barrier: there both are fences, see `model.rs`.
-#[inline(always)]
-fn keep_order() {
-    #[cfg(all(test, loom))]
-    loom::sync::atomic::fence(SeqCst);
-    #[cfg(not(all(test, loom)))]
-    std::sync::atomic::compiler_fence(SeqCst);
-}
-
-#[inline(always)]
-fn spin() {
-    #[cfg(all(test, loom))]
-    loom::hint::spin_loop();
-    #[cfg(not(all(test, loom)))]
-    std::hint::spin_loop();
-}
-
 impl Lock {
     /// Takes it for `host`'s party if it is free. Whether a holder is dead is only found out by [`acquire`](Self::acquire).
     #[inline(always)]
@@ -189,11 +167,15 @@ impl Lock {
     #[inline(always)]
     fn sit(&self, party: Party, owner: u32) -> Option<Holding<'_>> {
         let seat = self.seat_of(owner);
-        step(Site::Lock);
-        seat.store(party.0.into(), Relaxed);
-        keep_order();
-        step(Site::Lock);
-        if self.owner.load(Relaxed) == owner {
+        let mark = || {
+            step(Site::Lock);
+            seat.store(party.0.into(), Relaxed);
+        };
+        let is_owner = || {
+            step(Site::Lock);
+            self.owner.load(Relaxed) == owner
+        };
+        if bias::enter(mark, is_owner) {
             return Some(Holding { lock: self, word: seat, party });
         }
         step(Site::Lock);
@@ -303,7 +285,7 @@ impl Lock {
                 if self.holder.compare_exchange_weak(0, me, Acquire, Relaxed).is_ok() {
                     return Ok(None);
                 }
-                spin();
+                spin_loop();
                 continue;
             }
             if held != last {
@@ -330,7 +312,7 @@ impl Lock {
                     return Err(Stopped);
                 }
             }
-            spin();
+            spin_loop();
         }
     }
 
@@ -338,15 +320,17 @@ impl Lock {
     #[cold]
     fn disown<C: Contender + ?Sized>(&self, host: &mut C) {
         let owner = self.owner.load(Relaxed);
-        // One who began with it may have died ahead of the barrier, or given up.
-        if owner & TAKEN == 0 {
-            step(Site::Lock);
-            self.owner.store(owner | TAKEN, SeqCst);
-            step(Site::Lock);
-            self.lost.store(self.lost.load(Relaxed).saturating_add(1).min(DOUBLED), Relaxed);
-            self.last.store(0, Relaxed);
-        }
-        host.barrier();
+        let announce = || {
+            // Someone else may have announced it and died before its barrier, or given up.
+            if owner & TAKEN == 0 {
+                step(Site::Lock);
+                self.owner.store(owner | TAKEN, SeqCst);
+                step(Site::Lock);
+                self.lost.store(self.lost.load(Relaxed).saturating_add(1).min(DOUBLED), Relaxed);
+                self.last.store(0, Relaxed);
+            }
+        };
+        bias::revoke(announce, || host.barrier());
         step(Site::Lock);
     }
 
@@ -372,7 +356,7 @@ impl Lock {
                     return Err(Stopped);
                 }
             }
-            spin();
+            spin_loop();
         }
         Ok(None)
     }
@@ -497,8 +481,6 @@ impl Holding<'_> {
 }
 
 #[cfg(all(test, loom))]
-#[path = "model.rs"]
 mod model;
 #[cfg(all(test, not(loom)))]
-#[path = "tests.rs"]
 mod tests;

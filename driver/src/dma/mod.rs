@@ -5,10 +5,8 @@
 #![allow(unsafe_code)]
 
 mod ring;
-mod spin;
 
 pub use ring::DmaRing;
-pub use spin::{ANY_THREAD, DRAINED, Spin, SpinGuard, this_thread};
 
 use crate::{
     error::Error,

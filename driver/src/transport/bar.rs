@@ -1,9 +1,14 @@
 //! Register windows.
 
-use super::mapped::Mapped;
-use std::sync::{
-    Arc,
-    atomic::{Ordering::Release, fence},
+use super::fork::Absence;
+use migration::Pages;
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{Ordering::Release, fence},
+    },
 };
 
 /// Everything stored to memory so far is seen by the device before what is stored to its registers from now on. x86
@@ -35,8 +40,8 @@ pub trait Registers: Send + Sync {
 pub struct Mapping {
     base: *mut u8,
     len: usize,
-    /// What is to be unmapped with the last user of the registers.
-    _owned: Option<Mapped>,
+    /// What is to be unmapped with the last user of the registers, once forks leave it alone.
+    _owned: Option<(Absence, Pages)>,
 }
 // SAFETY: a mapping of device registers, only touched by volatile accesses.
 unsafe impl Send for Mapping {}
@@ -52,9 +57,12 @@ impl Mapping {
         Self { base, len, _owned: None }
     }
 
-    /// Registers mapped at `mapped`, unmapped with this value.
-    pub(super) fn owning(mapped: Mapped) -> Self {
-        Self { base: mapped.ptr().as_ptr(), len: mapped.len(), _owned: Some(mapped) }
+    /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they read as all
+    /// ones.
+    pub(super) fn of_file(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let pages = Pages::file(fd, offset, len)?;
+        let absence = Absence::of_registers(pages.ptr(), len);
+        Ok(Self { base: pages.ptr().as_ptr(), len, _owned: Some((absence, pages)) })
     }
 
     /// Bytes.

@@ -1,6 +1,6 @@
-//! Forks. A device belongs to the process that opened it: a child of fork shares the files and the registers, and would
-//! keep the device busy and confuse it. So in a child the files are closed, and the registers read as all ones, as
-//! those of a device that was unplugged.
+//! What children of fork do not inherit. A device belongs to the process that opened it, but a child of fork shares the files and
+//! the registers, and would keep the device busy and confuse it. So in a child the files are closed, and the registers read as
+//! all ones, like those of a device that was unplugged.
 
 use std::{
     os::fd::{AsRawFd, BorrowedFd, RawFd},
@@ -14,12 +14,12 @@ use std::{
     },
 };
 
-/// Devices times files and BARs; what goes beyond is shared with children.
+/// Files and BARs of all devices, at most. What goes beyond is shared with children.
 const ENTRIES: usize = 512;
-/// Registers that are looked at to see whether a device is there lie below this.
-const LOOKED_AT: usize = 0x2000;
+/// Registers by which a driver sees whether its device is there lie below this.
+const PROBED: usize = 0x2000;
 
-/// One file (`len` 0, its number) or one mapping. A child must not take locks: words only.
+/// One file (`len` 0, `at` its descriptor) or one mapping. Only words, since a child must not take locks.
 struct Entry {
     /// 0: free; 1: being filled; 2: in use.
     state: AtomicU32,
@@ -30,16 +30,10 @@ struct Entry {
 static TABLE: [Entry; ENTRIES] =
     [const { Entry { state: AtomicU32::new(0), at: AtomicUsize::new(0), len: AtomicUsize::new(0) } };
         ENTRIES];
-static FORKS: AtomicU32 = AtomicU32::new(0);
 static NOTHING: AtomicI32 = AtomicI32::new(-1);
 static HANDLER: Once = Once::new();
 
-/// How many forks lie between the first user of a device and this process.
-pub fn generation() -> u32 {
-    FORKS.load(Relaxed)
-}
-
-/// As long as it lives, something of this process is not there in children of fork.
+/// While it lives, a file or a mapping of this process is missing in children of fork.
 #[derive(Debug)]
 pub struct Absence(Option<usize>);
 
@@ -74,8 +68,8 @@ impl Drop for Absence {
     }
 }
 
-/// Begins to notice forks.
-pub fn watch() {
+/// Registers the handler.
+fn watch() {
     HANDLER.call_once(|| {
         // SAFETY: a file of our own, open to the end of the process.
         let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -86,13 +80,12 @@ pub fn watch() {
 }
 
 extern "C" fn in_child() {
-    FORKS.fetch_add(1, Relaxed);
     let null: RawFd = NOTHING.load(Relaxed);
     for entry in TABLE.iter().filter(|entry| entry.state.load(Acquire) == 2) {
         let (at, len) = (entry.at.load(Relaxed), entry.len.load(Relaxed));
         if len == 0 {
             if null >= 0 {
-                // The number stays taken: whoever closes it later must not hit a file of somebody else.
+                // The descriptor stays taken: whoever closes it later must not close another file.
                 // SAFETY: replaces a file of ours.
                 unsafe { libc::dup3(null, at as RawFd, libc::O_CLOEXEC) };
             }
@@ -104,7 +97,7 @@ extern "C" fn in_child() {
             let got =
                 libc::mmap(at as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             if got != libc::MAP_FAILED {
-                got.cast::<u8>().write_bytes(0xff, len.min(LOOKED_AT));
+                got.cast::<u8>().write_bytes(0xff, len.min(PROBED));
             }
         }
     }
@@ -112,7 +105,7 @@ extern "C" fn in_child() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bar, Mapping, mapped::Mapped};
+    use super::super::{Bar, Mapping};
     use super::*;
     use std::{
         fs::File,
@@ -125,15 +118,17 @@ mod tests {
         // SAFETY: a new descriptor.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"registers".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(0x4000).unwrap();
-        let bar = Bar::Mapped(Arc::new(Mapping::owning(Mapped::registers(file.as_fd(), 0, 0x4000).unwrap())));
+        let bar = Bar::Mapped(Arc::new(Mapping::of_file(file.as_fd(), 0, 0x4000).unwrap()));
+        sync::fork::watch();
         let _absence = Absence::of_file(file.as_fd());
         bar.write32(0x10, 7);
-        let (before, size) = (generation(), |file: &File| file.metadata().map_or(0, |m| m.len()));
+        let (before, size) = (sync::fork::generation(), |file: &File| file.metadata().map_or(0, |m| m.len()));
         // SAFETY: the child looks at its memory and one file, and leaves.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
-                let gone = bar.read32(0x10) == u32::MAX && generation() != before && size(&file) == 0;
+                let gone =
+                    bar.read32(0x10) == u32::MAX && sync::fork::generation() != before && size(&file) == 0;
                 bar.doorbell(0x3800, 1);
                 libc::_exit(i32::from(!gone));
             }

@@ -7,16 +7,13 @@ pub(crate) mod fake;
 mod fork;
 mod interrupt;
 mod iova;
-mod mapped;
-pub mod moved;
 mod pool;
-mod quiet;
 pub mod vfio;
 mod vfio_user;
 
 pub use bar::{Bar, Mapping, Registers};
 pub use interrupt::Interrupt;
-pub use quiet::Quiet;
+pub use sync::Quiet;
 pub use vfio_user::VfioUserTransport;
 
 use std::{io, ptr::NonNull, time::Duration};

@@ -2,7 +2,7 @@
 
 use super::{Completion, Device, pd::queue_memory, resize::entries_for};
 use crate::{
-    dma::{Buffers, DmaMem, DmaRing, Spin, page_list},
+    dma::{Buffers, DmaMem, DmaRing, page_list},
     error::Error,
     poll::{QpQueues, QpTable, convert, is_spread},
     records::Record,
@@ -19,6 +19,7 @@ use std::sync::{
     Arc, Mutex, OnceLock,
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
+use sync::BiasedMutex;
 
 /// Halves of the doorbell record.
 const CONSUMER: usize = 0;
@@ -44,7 +45,7 @@ pub struct Cq {
     record: Option<Record>,
     /// As in `consumer`, for a look without the lock: `log << 32 | ci`.
     seen: AtomicU64,
-    pub(super) consumer: Spin<Consumer>,
+    pub(super) consumer: BiasedMutex<Consumer>,
     /// Held while the ring is replaced.
     pub(super) resizing: Mutex<()>,
     transport: Arc<dyn Transport>,
@@ -144,7 +145,7 @@ impl Cq {
             others: OnceLock::new(),
             record: Some(record),
             seen: AtomicU64::new(u64::from(log) << 32),
-            consumer: Spin::new(Consumer { ci: 0, log, qps: QpTable::default() }),
+            consumer: BiasedMutex::new(Consumer { ci: 0, log, qps: QpTable::default() }),
             resizing: Mutex::new(()),
             transport: function.transport.clone(),
             bar: function.bar.clone(),
@@ -239,7 +240,7 @@ impl Cq {
     /// The next entry, if it is a completion.
     #[inline(always)]
     fn take_next(&self, out: &mut Completion) -> bool {
-        let mut consumer = self.consumer.lock_often();
+        let mut consumer = self.consumer.lock_biased();
         let (ci, log) = (consumer.ci, consumer.log);
         let Some(bytes) = self.ring(log).take64(ci, |last| ours(ci, log, last)) else { return false };
         let found = convert(&consumer.qps, &Cqe64::from_bytes(bytes), out);
@@ -270,7 +271,7 @@ impl Cq {
     fn drain(&self, most: usize, mut take: impl FnMut(&Cqe64, &QpTable) -> bool) -> usize {
         let mut waited = None;
         loop {
-            let mut consumer = self.consumer.lock_often();
+            let mut consumer = self.consumer.lock_biased();
             let (begin, log) = (consumer.ci, consumer.log);
             let ring = self.ring(log);
             let (mut ci, mut found, mut ends) = (begin, 0, false);

@@ -5,7 +5,7 @@ use super::{
     XrcDomain, geometry::Geometry, modify, raw::RawQueues, xrc,
 };
 use crate::{
-    dma::{DmaMem, DmaRing, Spin, page_list},
+    dma::{DmaMem, DmaRing, page_list},
     error::Error,
     inline::Inbox,
     poll::{QpQueues, RecvTracker, SendTracker},
@@ -24,6 +24,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
+use sync::BiasedMutex;
 
 /// `qpc.rq_type`: an own receive queue, a shared one, or none.
 const RQ: u8 = 0;
@@ -38,8 +39,8 @@ pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
 /// A queue pair.
 pub struct Qp {
-    pub(crate) sq: Spin<SendQueue>,
-    pub(crate) rq: Spin<RecvQueue>,
+    pub(crate) sq: BiasedMutex<SendQueue>,
+    pub(crate) rq: BiasedMutex<RecvQueue>,
     pub(crate) queues: Arc<QpQueues>,
     pub(crate) bar: Bar,
     pub(crate) doorbell: u32,
@@ -292,7 +293,7 @@ impl Qp {
         }
         let cap = geometry.cap;
         Arc::new(Qp {
-            sq: Spin::new(SendQueue {
+            sq: BiasedMutex::new(SendQueue {
                 ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
                 qpn,
                 service,
@@ -305,7 +306,7 @@ impl Qp {
                 small_fence: false,
                 scratch: SendQueue::scratch(cap.max_inline as usize),
             }),
-            rq: Spin::new(RecvQueue {
+            rq: BiasedMutex::new(RecvQueue {
                 ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries.max(1), geometry.rq_stride),
                 number: 0,
                 max_wr: cap.max_recv_wr,

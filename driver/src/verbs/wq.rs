@@ -6,7 +6,7 @@ use super::{
     raw::{self, ERROR, READY, RESET, Receives},
 };
 use crate::{
-    dma::{DmaMem, DmaRing, Spin},
+    dma::{DmaMem, DmaRing},
     error::{Error, PostError},
     poll::{QpQueues, RecvTracker, SendTracker},
     post::RecvQueue,
@@ -23,6 +23,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
+use sync::BiasedMutex;
 
 /// `modify_rq_in.modify_bitmask`: VLAN stripping.
 const VSD: u64 = 1 << 1;
@@ -87,7 +88,7 @@ pub struct WqAttr {
 
 /// A work queue of receives. Completions name it by its number, where others have that of a QP.
 pub struct Wq {
-    queue: Spin<RecvQueue>,
+    queue: BiasedMutex<RecvQueue>,
     queues: Arc<QpQueues>,
     record: Option<Record>,
     /// As in `control`, for posts.
@@ -150,7 +151,7 @@ impl Wq {
         init.cq.attach_wq(index, queues.clone());
         let size = (entries, ((stride / WQE_DS) as u32).min(attr.max_sge));
         Ok(Arc::new(Wq {
-            queue: Spin::new(RecvQueue {
+            queue: BiasedMutex::new(RecvQueue {
                 ring: DmaRing::new(mem.clone(), 0, entries, stride),
                 number: 0,
                 max_wr: size.0,
@@ -251,7 +252,7 @@ impl Wq {
     /// Posts receives in order. On an error those before it are posted. EINVAL: pieces it cannot have, or it is in RESET;
     /// ENOMEM: it is full.
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
-        let mut queue = self.queue.lock_often();
+        let mut queue = self.queue.lock_biased();
         let begin = queue.number;
         let mut result = Ok(());
         for (index, wr) in wrs.into_iter().enumerate() {

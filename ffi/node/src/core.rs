@@ -7,7 +7,6 @@ use super::{
     doorbells::Doorbells,
     engine::Engines,
     file::{FUNCTIONS, Mapped, UNREACHED},
-    fork,
     interrupts::Interrupts,
     lent::Lent,
     locks::{LockFile, NodeLock},
@@ -80,7 +79,7 @@ pub struct Core {
 impl Core {
     /// The node in `map`, of which we are party `me`.
     pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
-        fork::watch();
+        sync::fork::watch();
         sys::allow_copies();
         let barriers = sys::accept_barriers();
         let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
@@ -108,7 +107,7 @@ impl Core {
             left: Default::default(),
             suspects: std::array::from_fn(|_| AtomicU64::new(0)),
             introduced: AtomicBool::new(false),
-            forks: fork::generation(),
+            forks: sync::fork::generation(),
             clock: Clock::new(),
         }
     }
@@ -116,7 +115,7 @@ impl Core {
     /// Whether this is the process that opened the node, and not a child of a fork.
     #[inline]
     pub fn is_ours(&self) -> bool {
-        self.forks == fork::generation()
+        self.forks == sync::fork::generation()
     }
 
     /// Whether the node is lost to this process, for shared memory had no room when it touched a page of it. What it does there may

@@ -6,11 +6,11 @@ use devmodel::{
     engine::Runner,
     wire::{Faults, FaultyWire},
 };
-use driver::dma::{ANY_THREAD, this_thread};
 use std::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, compiler_fence},
 };
+use sync::{ANY_THREAD, this_thread};
 
 /// Runners that are kept; more threads than this at once get one for the call.
 const RUNNERS: usize = 8;

@@ -5,7 +5,6 @@ use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
 };
-use driver::dma::DRAINED;
 use std::sync::atomic::Ordering::*;
 
 /// One runner's view of the node.
@@ -49,7 +48,7 @@ impl Host for NodeHost<'_> {
     fn barrier(&mut self) {
         if !sys::barrier_everywhere() {
             // A program may have forbidden itself the call. A store is seen by all within far less than the time slept.
-            std::thread::sleep(DRAINED);
+            std::thread::sleep(sync::barrier::DRAINED);
         }
     }
 

@@ -13,10 +13,8 @@ use super::{
     maps::Maps,
     memory,
 };
-use driver::transport::{
-    Access, Iova,
-    moved::{self, Area, Care, Room, areas},
-};
+use driver::transport::{Access, Iova};
+use migration::{Area, BackingFile, WriteProtection, areas};
 use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
 
 /// Bytes of a registration at most: above, moving them takes longer than what is won.
@@ -48,7 +46,7 @@ impl Core {
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
             let offset = range.offset() + (start - range.start);
             // The program may have put other memory there meanwhile.
-            if moved::is_there(start as usize, &self.room(), self.map.place_in_file(offset), len)? {
+            if migration::is_in_place(start as usize, &self.room(), self.map.place_in_file(offset), len)? {
                 range.users += 1;
                 return Ok(memory::arena_iova(offset));
             }
@@ -146,10 +144,10 @@ impl Core {
 
     fn fetch(&self, range: &Range) -> io::Result<()> {
         let place = self.map.place_in_file(range.offset());
-        if moved::others_pin_memory()? {
+        if migration::others_pin_memory()? {
             return Err(io::Error::other("something else may have the kernel write to it"));
         }
-        moved::back(range.start as usize, &self.room(), place, range.len() as usize)?;
+        migration::restore(range.start as usize, &self.room(), place, range.len() as usize)?;
         self.free(range.page);
         Ok(())
     }
@@ -160,8 +158,8 @@ impl Core {
         }
     }
 
-    fn room(&self) -> Room<'_> {
-        Room { file: self.map.file.as_fd(), id: self.map.id, view: Some(self.map.view()) }
+    fn room(&self) -> BackingFile<'_> {
+        BackingFile { file: self.map.file.as_fd(), id: self.map.id, view: Some(self.map.view()) }
     }
 
     fn may_lend(&self, ranges: &mut Ranges, start: u64, end: u64) -> bool {
@@ -184,13 +182,13 @@ impl Core {
     /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
     unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
-        let Some(parts) =
-            parts.filter(|parts| parts.iter().all(|part| part.is_private() && !moved::is_in_use(part)))
-        else {
+        let Some(parts) = parts.filter(|parts| {
+            parts.iter().all(|part| part.is_private() && !migration::holds_thread_state(part))
+        }) else {
             return Ok(None);
         };
         let [Area { protection, .. }, rest @ ..] = &parts[..] else { return Ok(None) };
-        if rest.iter().any(|part| part.protection != *protection) || moved::others_pin_memory()? {
+        if rest.iter().any(|part| part.protection != *protection) || migration::others_pin_memory()? {
             return Ok(None);
         }
         let Ok(lock) = self.locks.lock() else { return Ok(None) };
@@ -200,7 +198,7 @@ impl Core {
         let whole = Area { start: start as usize, end: end as usize, ..parts[0] };
         let offset = self.map.place_in_file(u64::from(page) * PAGE as u64);
         // SAFETY: the caller's memory, private as we have just seen.
-        let done = unsafe { moved::out(&whole, &self.room(), offset, Care::Must) };
+        let done = unsafe { migration::migrate(&whole, &self.room(), offset, WriteProtection::Required) };
         done.inspect_err(|_| self.free(page))?;
         Ok(Some(page))
     }

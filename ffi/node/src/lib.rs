@@ -40,7 +40,6 @@ mod drive;
 mod engine;
 mod error;
 mod file;
-mod fork;
 pub mod functions;
 pub mod gid;
 mod holder;

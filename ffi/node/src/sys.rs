@@ -374,12 +374,6 @@ pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
     }
 }
 
-/// Calls `f` in every child of a fork of this process.
-pub fn at_fork_in_child(f: unsafe extern "C" fn()) {
-    // SAFETY: a function without preconditions.
-    unsafe { libc::pthread_atfork(None, None, Some(f)) };
-}
-
 /// From `linux/membarrier.h`: a memory barrier in every thread that runs now, of all processes that registered.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;

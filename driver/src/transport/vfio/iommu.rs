@@ -6,10 +6,10 @@ use crate::{
     transport::{
         fork::Absence,
         iova::IovaSpace,
-        mapped::Mapped,
         pool::{Piece, Source},
     },
 };
+use migration::Pages;
 use std::{
     collections::HashMap,
     io,
@@ -33,7 +33,7 @@ pub struct Iommu {
     kind: Kind,
     space: Mutex<IovaSpace>,
     /// Our own memory in it.
-    own: Mutex<HashMap<Iova, Mapped>>,
+    own: Mutex<HashMap<Iova, Pages>>,
     /// Its files, which a child would keep busy.
     _absence: Vec<Absence>,
 }
@@ -127,7 +127,7 @@ impl Iommu {
 
 impl Source for Iommu {
     fn obtain(&self, len: usize) -> io::Result<Piece> {
-        let memory = Mapped::memory(len)?;
+        let memory = Pages::memory(len)?;
         let ptr = memory.ptr();
         // SAFETY: our own mapping, kept until it is unmapped; only blocks of it are handed out.
         let iova = unsafe { self.map(ptr.as_ptr(), len, Access::BOTH)? };

@@ -11,11 +11,10 @@ mod sys;
 
 pub use open::VfioError;
 
-use super::{
-    Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width, fork, mapped::Mapped, pool::Pool,
-};
+use super::{Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width, pool::Pool};
 use crate::pci::{Address, Sysfs};
 use irq::Vectors;
+use migration::Pages;
 use open::Opened;
 use std::{
     collections::HashMap,
@@ -38,7 +37,7 @@ pub struct VfioTransport {
     vectors: Vectors,
     bars: Mutex<HashMap<u8, Bar>>,
     pool: Pool,
-    shared: Mapped,
+    shared: Pages,
     /// Forks before it was opened: a child has another number and must not touch it.
     generation: u32,
     opened: Opened,
@@ -50,8 +49,8 @@ static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::n
 impl VfioTransport {
     /// Opens the function at `address`, or shares it with whoever in this process has it open.
     pub fn open(address: Address) -> Result<Arc<Self>, VfioError> {
-        fork::watch();
-        let generation = fork::generation();
+        sync::fork::watch();
+        let generation = sync::fork::generation();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, forks, known)| *forks == generation && known.strong_count() > 0);
         if let Some(known) = open.iter().find_map(|(at, _, known)| known.upgrade().filter(|_| *at == address))
@@ -75,8 +74,8 @@ impl VfioTransport {
             vectors: Vectors::of(&opened.device).map_err(step("count its interrupt vectors"))?,
             bars: Mutex::default(),
             pool: Pool::default(),
-            shared: Mapped::memory(SHARED).map_err(step("get memory for its openers"))?,
-            generation: fork::generation(),
+            shared: Pages::memory(SHARED).map_err(step("get memory for its openers"))?,
+            generation: sync::fork::generation(),
             opened,
         })
     }
@@ -92,7 +91,7 @@ impl VfioTransport {
     }
 
     fn ours(&self) -> io::Result<()> {
-        match self.generation == fork::generation() {
+        match self.generation == sync::fork::generation() {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         }

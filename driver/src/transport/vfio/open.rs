@@ -1,11 +1,7 @@
 //! From a PCI address to an open device: through its group and a container, or where the kernel has that through its own
 //! character device and an iommufd.
 
-use super::{
-    fork::{self, Absence},
-    iommu::Iommu,
-    sys,
-};
+use super::{super::fork::Absence, iommu::Iommu, sys};
 use crate::pci::{Address, PciDevice, PciError};
 use std::{
     collections::HashMap,
@@ -111,7 +107,7 @@ fn through_group(device: &PciDevice, number: u32) -> Result<Opened, VfioError> {
     let address = device.address;
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
     let groups = groups.get_or_insert_with(HashMap::new);
-    let generation = fork::generation();
+    let generation = sync::fork::generation();
     groups.retain(|(of, _), known| *of == generation && known.strong_count() > 0);
     let known = groups.get(&(generation, number)).and_then(Weak::upgrade);
     let iommu = match known {

@@ -1,7 +1,7 @@
 //! A BAR: mapped where the kernel lets it be, read and written through the device's file elsewhere.
 
 use super::sys::{self, RegionInfo};
-use crate::transport::{Bar, Mapping, Registers, mapped::Mapped};
+use crate::transport::{Bar, Mapping, Registers};
 use std::{fs::File, io, sync::Arc};
 
 /// Maps a BAR.
@@ -12,8 +12,7 @@ pub fn open(device: &Arc<File>, info: &RegionInfo) -> io::Result<Bar> {
     let mut areas = Vec::new();
     for (at, len) in &info.mappable {
         let len = usize::try_from(*len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let memory = Mapped::registers(sys::fd(device), info.offset + at, len)?;
-        areas.push((*at, Arc::new(Mapping::owning(memory))));
+        areas.push((*at, Arc::new(Mapping::of_file(sys::fd(device), info.offset + at, len)?)));
     }
     if let [(0, mapping)] = &areas[..] {
         if mapping.len() as u64 == info.size {

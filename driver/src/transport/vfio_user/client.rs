@@ -1,6 +1,6 @@
 //! Questions to the server, one at a time.
 
-use crate::transport::{Access, fork};
+use crate::transport::{Access, fork::Absence};
 use std::{
     io,
     os::{
@@ -26,7 +26,7 @@ const FIRST: Duration = Duration::from_secs(3);
 pub struct Client {
     connection: Mutex<Connection>,
     generation: u32,
-    _absence: fork::Absence,
+    _absence: Absence,
 }
 
 /// As an error of the machine, with the server's own errno where it has one.
@@ -42,9 +42,9 @@ pub fn refused(error: Error) -> io::Error {
 impl Client {
     /// Connects and agrees on a version. EBUSY if the server does not answer: it has another client.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        fork::watch();
+        sync::fork::watch();
         let socket = UnixStream::connect(path)?;
-        let absence = fork::Absence::of_file(socket.as_fd());
+        let absence = Absence::of_file(socket.as_fd());
         let mut connection = Connection::new(socket).map_err(refused)?;
         let hello =
             connection.call(Command::VERSION, &[&Version::ours().encode()], &[], FIRST).map_err(|error| {
@@ -58,12 +58,16 @@ impl Client {
             let found = format!("{}.{}", version.major, version.minor);
             return Err(io::Error::other(format!("expected a server of vfio-user 0.x, found {found}")));
         }
-        Ok(Self { connection: Mutex::new(connection), generation: fork::generation(), _absence: absence })
+        Ok(Self {
+            connection: Mutex::new(connection),
+            generation: sync::fork::generation(),
+            _absence: absence,
+        })
     }
 
     /// The connection, if it is this process's: that of a parent must be left alone.
     fn talk(&self) -> io::Result<MutexGuard<'_, Connection>> {
-        match self.generation == fork::generation() {
+        match self.generation == sync::fork::generation() {
             true => Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner)),
             false => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         }
@@ -71,7 +75,7 @@ impl Client {
 
     /// Whether this is the process that connected.
     pub fn is_ours(&self) -> bool {
-        self.generation == fork::generation()
+        self.generation == sync::fork::generation()
     }
 
     /// Whether the server is gone.

@@ -1,13 +1,10 @@
 //! Memory a vfio-user server reaches: what lies in a file whose descriptor it can be given.
 //!
 //! The driver's own structures are cut from one sparse file. Memory of the program that is already a shared file is passed
-//! on as that. Other memory (the heap) is moved: see [`moved`].
+//! on as that. The pages of other memory (the heap) migrate to our file: see [`migration`].
 
-use crate::transport::{
-    iova::IovaSpace,
-    mapped::Mapped,
-    moved::{self, Area, Care, Room, areas},
-};
+use crate::transport::iova::IovaSpace;
+use migration::{Area, BackingFile, Pages, WriteProtection, areas};
 use std::{
     fs::File,
     io,
@@ -20,7 +17,7 @@ use std::{
 
 /// Bytes of the file: sparse, so that it costs what is used.
 const ROOM: u64 = 256 << 30;
-/// Places in the file no memory is at any more are looked for once in so many moves.
+/// Places whose pages the program has unmapped are searched for once in so many calls of [`Store::find`].
 const SWEEP: u32 = 64;
 
 /// Where a stretch of memory is found by the server.
@@ -39,9 +36,9 @@ pub struct Store {
     id: (u64, u64),
     /// Places in the file. They begin where the allocator of addresses does; 0 is nowhere.
     places: IovaSpace,
-    /// Stretches memory was moved to: place and length.
-    moved: Vec<(u64, u64)>,
-    moves: u32,
+    /// Places that pages migrated to, with lengths.
+    migrated: Vec<(u64, u64)>,
+    searches: u32,
 }
 
 fn refused(what: impl Into<String>) -> io::Error {
@@ -62,7 +59,7 @@ impl Store {
         file.set_len(ROOM)?;
         let meta = file.metadata()?;
         let places = IovaSpace::new([(0, ROOM - 1)]);
-        Ok(Self { file, id: (meta.dev(), meta.ino()), places, moved: Vec::new(), moves: 0 })
+        Ok(Self { file, id: (meta.dev(), meta.ino()), places, migrated: Vec::new(), searches: 0 })
     }
 
     /// Its file.
@@ -77,9 +74,9 @@ impl Store {
     }
 
     /// Fresh memory of `len` bytes (whole pages): where it is, and its place in the file.
-    pub fn alloc(&mut self, len: usize) -> io::Result<(Mapped, u64)> {
+    pub fn alloc(&mut self, len: usize) -> io::Result<(Pages, u64)> {
         let place = self.place(len, 0)?;
-        match Mapped::shared_memory(self.file.as_fd(), place, len) {
+        match Pages::shared_memory(self.file.as_fd(), place, len) {
             Ok(mapped) => Ok((mapped, place)),
             Err(error) => {
                 self.places.free(place, len as u64);
@@ -100,7 +97,7 @@ impl Store {
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, place as libc::off_t, len as libc::off_t) };
     }
 
-    /// Where the server finds `len` bytes at `base`; memory that is in no file is moved into ours.
+    /// Where the server finds `len` bytes at `base`. Pages that are in no file migrate to ours.
     /// # Safety
     /// The memory is the caller's, and nothing else writes to it just now.
     pub unsafe fn find(
@@ -112,8 +109,8 @@ impl Store {
         let (start, end) = (base as usize, base as usize + len);
         let parts = areas::within(start, end)?
             .ok_or_else(|| refused(format!("not all of the {len} bytes at {base:p} are mapped")))?;
-        self.moves += 1;
-        if self.moves % SWEEP == 0 {
+        self.searches += 1;
+        if self.searches % SWEEP == 0 {
             self.sweep(&areas::all()?, used);
         }
         let mut found: Vec<Stretch> = Vec::new();
@@ -142,7 +139,7 @@ impl Store {
                 false => Ok(Stretch { len, file: Some(descriptor(part)?), offset: part.offset }),
             };
         }
-        if moved::is_in_use(part) {
+        if migration::holds_thread_state(part) {
             return Err(refused(
                 "the memory is a stack, which a device behind vfio-user cannot reach: use the heap",
             ));
@@ -151,11 +148,11 @@ impl Store {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let place = self.place(len, part.start)?;
-        let room = Room { file: self.file.as_fd(), id: self.id, view: None };
+        let backing = BackingFile { file: self.file.as_fd(), id: self.id, view: None };
         // SAFETY: the caller's promise.
-        match unsafe { moved::out(part, &room, place, Care::Try) } {
+        match unsafe { migration::migrate(part, &backing, place, WriteProtection::IfAvailable) } {
             Ok(()) => {
-                self.moved.push((place, len as u64));
+                self.migrated.push((place, len as u64));
                 Ok(Stretch { len, file: None, offset: place })
             }
             Err(error) => {
@@ -165,7 +162,7 @@ impl Store {
         }
     }
 
-    /// Gives back places that memory was moved to and is no more at, neither in the process nor (`used`: place and
+    /// Gives back places that pages migrated to and that are mapped no more, neither in the process nor (`used`: place and
     /// length) in the device's windows.
     fn sweep(&mut self, areas: &[Area], used: &[(u64, u64)]) {
         let mapped = areas.iter().filter(|area| area.shared && area.file == self.id);
@@ -175,11 +172,11 @@ impl Store {
         };
         let idle =
             |(place, len): &(u64, u64)| !touches(&mapped, *place, *len) && !touches(used, *place, *len);
-        let (gone, kept) = std::mem::take(&mut self.moved).into_iter().partition(idle);
-        self.moved = kept;
+        let (gone, kept) = std::mem::take(&mut self.migrated).into_iter().partition(idle);
+        self.migrated = kept;
         let gone: Vec<(u64, u64)> = gone;
         for (place, len) in gone {
-            moved::forget(self.id, place, len);
+            migration::forget(self.id, place, len);
             self.free(place, len as usize);
         }
     }
@@ -251,7 +248,7 @@ mod tests {
     fn memory_that_is_a_file_already_stays_there() {
         let mut store = Store::new().unwrap();
         let other = Store::new().unwrap();
-        let mapped = Mapped::file(other.file().as_fd(), 0x2000, 0x1000).unwrap();
+        let mapped = Pages::file(other.file().as_fd(), 0x2000, 0x1000).unwrap();
         // SAFETY: ours alone.
         let found = unsafe { store.find(mapped.ptr().as_ptr(), 0x1000, &[]).unwrap() };
         assert_eq!(found[0].offset, 0x2000);

@@ -9,11 +9,11 @@ mod window;
 use super::{
     Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width,
     iova::IovaSpace,
-    mapped::Mapped,
     pool::{Piece, Pool, Source},
 };
 use client::Client;
 use memory::Store;
+use migration::Pages;
 use std::{
     collections::HashMap,
     io,
@@ -45,7 +45,7 @@ pub struct VfioUserTransport {
     vectors: u32,
     idles: AtomicU32,
     pool: Pool,
-    shared: Mapped,
+    shared: Pages,
 }
 
 /// The server, and what it may reach.
@@ -60,7 +60,7 @@ struct State {
     /// Windows of the device that show our file: address to place and length.
     windows: HashMap<Iova, Vec<(u64, u64)>>,
     /// The driver's own memory by address.
-    own: HashMap<Iova, (Mapped, u64)>,
+    own: HashMap<Iova, (Pages, u64)>,
 }
 
 /// Sockets this process is connected to.
@@ -97,7 +97,7 @@ impl VfioUserTransport {
             reach: Reach { client: Arc::new(client), state: Mutex::new(state) },
             idles: AtomicU32::new(0),
             pool: Pool::default(),
-            shared: Mapped::memory(SHARED)?,
+            shared: Pages::memory(SHARED)?,
         })
     }
 }

@@ -14,9 +14,10 @@ use crate::{
 };
 use devmodel::host::{Abort, Host, Move, Rid, Source};
 use driver::{
-    transport::{Access, Transport, moved::areas},
+    transport::{Access, Transport},
     verbs::{AccessFlags, Mr, Pd},
 };
+use migration::areas;
 use std::{
     os::fd::{FromRawFd, OwnedFd},
     path::Path,

@@ -1,4 +1,5 @@
-//! Who else may have pages of this process pinned. The kernel does not say it of memory, so its files are looked at.
+//! Other users that may have pinned pages of this process. The kernel does not tell which pages are pinned, so the open files
+//! are searched for those that can pin.
 
 use std::{
     ffi::CString,
@@ -10,24 +11,24 @@ use std::{
     },
 };
 
-/// Of the character devices of verbs (`Documentation/admin-guide/devices.txt`); ours are none.
+/// Major number of the kernel's verbs devices (`Documentation/admin-guide/devices.txt`), which ours do not have.
 const VERBS_MAJOR: u32 = 231;
-/// Enough for the names that are looked for.
+/// Bytes of a file's name that are read: enough for those searched for.
 const NAME: usize = 64;
 
-/// Whether something else in this process may have the kernel or a device write to memory by its pages and not its addresses
-/// (buffers of io_uring, devices of VFIO, a card with its kernel driver): it would not follow what is moved.
+/// Whether something else in this process may have the kernel or a device write to memory by its pages rather than its addresses:
+/// buffers of io_uring, devices of VFIO, a card with its kernel driver. Those would go on writing to pages that have migrated away.
 pub fn others_pin_memory() -> io::Result<bool> {
     const FILES: &str = "/proc/self/fd";
     let directory = File::open(FILES)?;
     for entry in std::fs::read_dir(FILES)? {
         let number = CString::new(entry?.file_name().into_vec())?;
         let mut name = [0u8; NAME];
-        // SAFETY: a name that ends, and room of the length given.
+        // SAFETY: a name that ends in 0, and a buffer of the length given.
         let len = unsafe {
             libc::readlinkat(directory.as_raw_fd(), number.as_ptr(), name.as_mut_ptr().cast(), NAME)
         };
-        // A file that was closed meanwhile has no name.
+        // A file closed in the meantime has no name.
         let name = name.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
         if pins(name, || is_verbs(number.to_bytes())) {
             return Ok(true);
@@ -53,13 +54,13 @@ mod tests {
     use std::os::fd::{FromRawFd, OwnedFd};
 
     #[test]
-    fn a_program_with_a_ring_of_its_own_is_known() {
+    fn a_program_with_an_io_uring_pins_memory() {
         assert!(!others_pin_memory().unwrap());
         let mut parameters = [0u32; 30];
         // SAFETY: `struct io_uring_params` has 120 bytes.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
         if ring < 0 {
-            // Hosts may forbid io_uring; then nobody has one.
+            // This host forbids io_uring.
             return;
         }
         // SAFETY: a new descriptor.
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_known_by_name_and_number() {
+    fn devices_are_recognised_by_name_and_major_number() {
         assert!(pins(b"/dev/vfio/12", || false) && pins(b"/dev/infiniband/uverbs0", || true));
         assert!(!pins(b"/dev/infiniband/uverbs0", || false) && !pins(b"/dev/null", || true));
     }

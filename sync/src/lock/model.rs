@@ -1,10 +1,7 @@
 //! The lock under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
 //!
-//! loom knows no `membarrier`. Here the owner has a fence where it has the compiler's alone otherwise, and [`Contender::barrier`]
-//! is a fence of the thread that calls it. That stands for the same: the kernel's barrier puts a fence at some place into the
-//! owner's thread, either behind its mark, which the caller then sees, or ahead of its look at `owner`, which then sees the caller's
-//! store. A death is a thread that ends without another word, and what it stored is seen by whoever finds it dead, as the kernel
-//! has it.
+//! [`Contender::barrier`] is a fence of the thread that calls it; [`bias`] says why that stands for the kernel's barrier. A
+//! death is a thread that ends without another word. Whoever finds it dead sees what it stored, as the kernel has it.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -14,15 +11,16 @@ use loom::{
     thread,
 };
 
-/// What the lock guards: odd while somebody is at work. loom itself fails when two touch it and neither is sure to be first.
-struct World {
+/// A lock and what it guards: a number that is odd while somebody is at work. loom itself fails when two touch it and neither is sure
+/// to be first.
+struct Guarded {
     lock: Lock,
     work: UnsafeCell<u32>,
     /// Parties that are dead, by bit.
     dead: AtomicU32,
 }
 
-impl World {
+impl Guarded {
     fn begin(&self) {
         self.work.with_mut(|work| {
             // SAFETY: loom checks that nobody else touches it.
@@ -45,9 +43,11 @@ impl World {
 /// One thread of one party.
 #[derive(Clone)]
 struct Runner {
-    world: Arc<World>,
+    shared: Arc<Guarded>,
     me: u16,
     steady: bool,
+    /// It is a copy in a child of fork.
+    forked: bool,
     /// All it waits for are stopped, as far as it can find out.
     hopeless: bool,
 }
@@ -57,13 +57,13 @@ impl Contender for Runner {
         Party(self.me)
     }
     fn steady(&self) -> Option<Party> {
-        self.steady.then_some(Party(self.me))
+        (self.steady && !self.forked).then_some(Party(self.me))
     }
     fn barrier(&mut self) {
         loom::sync::atomic::fence(SeqCst);
     }
     fn alive(&mut self, party: Party) -> bool {
-        self.world.dead.load(Acquire) & 1 << party.0 == 0
+        self.shared.dead.load(Acquire) & 1 << party.0 == 0
     }
     fn relax(&mut self, _: Party, _: u32) -> bool {
         // Others run while it spins.
@@ -75,24 +75,24 @@ impl Runner {
     fn work(&self, holding: Holding<'_>, dead: Dead) {
         if dead.is_any() {
             if self.is_half_done() {
-                self.world.end();
+                self.shared.end();
             }
             holding.repaired();
         }
-        self.world.begin();
-        self.world.end();
+        self.shared.begin();
+        self.shared.end();
         holding.release();
     }
 
     fn take(&mut self) {
-        let world = self.world.clone();
-        let (holding, dead) = world.lock.acquire(self);
+        let shared = self.shared.clone();
+        let (holding, dead) = shared.lock.acquire(self);
         self.work(holding, dead);
     }
 
     fn take_unless_stopped(&mut self) -> bool {
-        let world = self.world.clone();
-        let taken = world.lock.acquire_with(self, Patience::UntilStopped);
+        let shared = self.shared.clone();
+        let taken = shared.lock.acquire_with(self, Patience::UntilStopped);
         let is_taken = taken.is_some();
         if let Some((holding, dead)) = taken {
             self.work(holding, dead);
@@ -101,8 +101,8 @@ impl Runner {
     }
 
     fn try_to_take(&mut self) -> bool {
-        let world = self.world.clone();
-        let taken = world.lock.try_acquire(self);
+        let shared = self.shared.clone();
+        let taken = shared.lock.try_acquire(self);
         let is_taken = taken.is_some();
         if let Some(holding) = taken {
             self.work(holding, Dead::default());
@@ -113,11 +113,11 @@ impl Runner {
     /// Whether somebody left its work half done. For who holds the lock.
     fn is_half_done(&self) -> bool {
         // SAFETY: loom checks that nobody else touches it.
-        self.world.work.with(|work| unsafe { *work } % 2 == 1)
+        self.shared.work.with(|work| unsafe { *work } % 2 == 1)
     }
 
     fn die(&self) {
-        self.world.dead.fetch_or(1 << self.me, Release);
+        self.shared.dead.fetch_or(1 << self.me, Release);
     }
 }
 
@@ -127,12 +127,13 @@ fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static)
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
-        let world =
-            Arc::new(World { lock: Lock::default(), work: UnsafeCell::new(0), dead: AtomicU32::new(0) });
-        let runner = |me, steady| Runner { world: world.clone(), me, steady, hopeless: false };
+        let shared =
+            Arc::new(Guarded { lock: Lock::default(), work: UnsafeCell::new(0), dead: AtomicU32::new(0) });
+        let runner =
+            |me, steady| Runner { shared: shared.clone(), me, steady, forked: false, hopeless: false };
         let mut owner = runner(1, true);
         owner.take();
-        assert_eq!(world.lock.owner.load(Relaxed) & PARTY, 1, "who is steady owns it at once here");
+        assert_eq!(shared.lock.owner.load(Relaxed) & PARTY, 1, "who is steady owns it at once here");
         test([owner, runner(2, true), runner(3, false)]);
     });
 }
@@ -165,10 +166,10 @@ fn two_thieves_and_an_owner_exclude_each_other() {
 fn what_an_owner_left_that_died_inside_is_repaired_once() {
     model(2, |[mut first, mut second, mut third]| {
         let first = thread::spawn(move || {
-            let world = first.world.clone();
-            let (_, dead) = world.lock.acquire(&mut first);
+            let shared = first.shared.clone();
+            let (_, dead) = shared.lock.acquire(&mut first);
             assert!(!dead.is_any());
-            world.begin();
+            shared.begin();
             first.die();
         });
         let second = thread::spawn(move || second.try_to_take());
@@ -182,13 +183,13 @@ fn what_an_owner_left_that_died_inside_is_repaired_once() {
 #[test]
 fn what_a_repairer_left_that_died_is_repaired_too() {
     model(2, |[mut first, mut second, mut third]| {
-        let world = first.world.clone();
-        let _ = world.lock.acquire(&mut first);
-        world.begin();
+        let shared = first.shared.clone();
+        let _ = shared.lock.acquire(&mut first);
+        shared.begin();
         first.die();
         let repairer = thread::spawn(move || {
-            let world = second.world.clone();
-            let (_, dead) = world.lock.acquire(&mut second);
+            let shared = second.shared.clone();
+            let (_, dead) = shared.lock.acquire(&mut second);
             // Who came first has repaired it.
             assert_eq!(dead.is_any(), second.is_half_done());
             second.die();
@@ -203,8 +204,8 @@ fn what_a_repairer_left_that_died_is_repaired_too() {
 fn an_owner_that_dies_at_the_door_keeps_nobody_out() {
     model(2, |[first, mut second, mut third]| {
         let first = thread::spawn(move || {
-            if let Some(owner) = first.world.lock.owned_by(Party(1)) {
-                first.world.lock.seat_of(owner).store(1, Relaxed);
+            if let Some(owner) = first.shared.lock.owned_by(Party(1)) {
+                first.shared.lock.seat_of(owner).store(1, Relaxed);
             }
             first.die();
         });
@@ -228,5 +229,19 @@ fn who_gives_up_on_the_stopped_leaves_the_lock_as_it_was() {
         first.join().unwrap();
         second.join().unwrap();
         assert!(third.take_unless_stopped(), "nobody has it");
+    });
+}
+
+#[test]
+fn a_child_of_fork_does_not_enter_by_its_parents_seat() {
+    model(2, |[mut parent, _, mut third]| {
+        // The child has the parent's number and, in its copy of the parent's memory, a runner that was steady.
+        let mut child = Runner { forked: true, ..parent.clone() };
+        let parent = thread::spawn(move || parent.take());
+        let child = thread::spawn(move || child.try_to_take());
+        third.try_to_take();
+        parent.join().unwrap();
+        child.join().unwrap();
+        assert!(third.try_to_take(), "nobody has it");
     });
 }

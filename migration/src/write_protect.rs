@@ -1,7 +1,7 @@
-//! Memory that nobody changes for a moment: write protection of userfaultfd(2).
+//! Write protection by userfaultfd(2), for the moment of a copy.
 //!
-//! A thread that writes there meanwhile waits, in the middle of its store or of its system call, and then goes on with what
-//! is there by then. The calls are few and three structures long, so they are made here (`linux/userfaultfd.h`).
+//! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to what is mapped
+//! there by then. The calls take three structures of a few words, so they are made here (`linux/userfaultfd.h`).
 
 use std::{
     ffi::{c_int, c_ulong},
@@ -18,28 +18,28 @@ const IOC_UNREGISTER: c_ulong = 0x8010_aa01;
 const IOC_WAKE: c_ulong = 0x8010_aa02;
 const IOC_WRITEPROTECT: c_ulong = 0xc018_aa06;
 const API: u64 = 0xaa;
-/// Writes to protected pages are told apart from faults; memory in files can be protected too.
+/// Writes to protected pages are distinguished from missing pages, and memory in files can be protected too.
 const FEATURES: u64 = 1 << 0 | 1 << 12;
 const REGISTER_WRITES: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
-/// Looks, a millisecond apart, for whether the program has several threads.
+/// How often, a millisecond apart, the threads of the program are counted.
 const PATIENCE: u32 = 5;
-/// What our own threads' names begin with.
+/// How the names of our own threads begin.
 const OURS: &str = "ironverbs";
 
-/// What can hold memory still.
-pub struct Holder(OwnedFd);
+/// A userfaultfd with the features needed, for one range.
+pub struct Userfault(OwnedFd);
 
-/// As long as it lives, whoever writes to the range waits.
-pub struct Still {
+/// While it lives, threads that write to the range wait.
+pub struct Protected {
     file: OwnedFd,
     start: usize,
     len: usize,
 }
 
-impl Holder {
-    /// An error: the kernel has no such thing, does not give it to this user, or gives it only for writes that are no system
-    /// calls while the program has several threads.
+impl Userfault {
+    /// Fails if the kernel has no userfaultfd, does not give it to this user, or gives it only for writes that are no system calls
+    /// while the program has several threads.
     pub fn new() -> io::Result<Self> {
         Self::of(open()?)
     }
@@ -49,20 +49,21 @@ impl Holder {
         Ok(Self(file))
     }
 
-    /// Holds `len` bytes from `start` (whole pages) still. The calling thread must neither write there nor allocate until it lets go.
-    pub fn hold(self, start: usize, len: usize) -> io::Result<Still> {
+    /// Protects `len` bytes from `start` (whole pages). The calling thread must neither write there nor allocate until the protection
+    /// is dropped.
+    pub fn protect(self, start: usize, len: usize) -> io::Result<Protected> {
         call(&self.0, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
-        let still = Still { file: self.0, start, len };
-        call(&still.file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
-        Ok(still)
+        let protected = Protected { file: self.0, start, len };
+        call(&protected.file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
+        Ok(protected)
     }
 }
 
-impl Drop for Still {
+impl Drop for Protected {
     fn drop(&mut self) {
         let range = [self.start as u64, self.len as u64];
-        // Closing the file would do, but for copies of it that a child made just now has. What is there by now may not have been
-        // registered; then there is nothing to end.
+        // Closing the file does not suffice, since a child forked meanwhile has a copy of it. The calls fail if another mapping has
+        // taken the place of the one that was registered; then there is nothing to end.
         let _ = call(&self.file, IOC_UNREGISTER, &mut range.clone());
         let _ = call(&self.file, IOC_WAKE, &mut range.clone());
     }
@@ -79,7 +80,7 @@ fn call<const N: usize>(file: &OwnedFd, what: c_ulong, words: &mut [u64; N]) -> 
 fn owned(fd: c_int) -> io::Result<OwnedFd> {
     match fd {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: a new descriptor that is ours.
+        // SAFETY: a new descriptor, which nothing else owns.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
@@ -99,13 +100,13 @@ fn open() -> io::Result<OwnedFd> {
             return Ok(file);
         }
     }
-    // System calls of other threads that write there would fail.
+    // The kernel would fail system calls of other threads that write there.
     if is_alone()? { made(USER_MODE_ONLY) } else { Err(refused) }
 }
 
-/// Whether the program has one thread beside ours.
+/// Whether the program has a single thread, not counting ours.
 fn is_alone() -> io::Result<bool> {
-    // A thread of ours that has just begun has yet to name itself.
+    // A thread of ours that has just begun may not have named itself yet.
     for _ in 0..PATIENCE {
         if program_threads()? <= 1 {
             return Ok(true);
@@ -115,7 +116,7 @@ fn is_alone() -> io::Result<bool> {
     Ok(false)
 }
 
-/// Threads of the process but for ours that serve the device.
+/// Threads of the process, not counting ours that serve the device.
 fn program_threads() -> io::Result<usize> {
     let named_as_ours = |path: std::path::PathBuf| {
         std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with(OURS))
@@ -127,59 +128,59 @@ fn program_threads() -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::mapped::Mapped;
+    use crate::Pages;
     use std::{
         sync::atomic::{AtomicU64, Ordering::SeqCst},
         time::Instant,
     };
 
-    /// A write waits, and is made when everybody may go on.
-    fn waits(hold: impl FnOnce(usize) -> Still) {
-        let memory = Mapped::private(4096).unwrap();
+    /// Checks that a write waits until the protection ends, and is made then.
+    fn check_that_writes_wait(protect: impl FnOnce(usize) -> Protected) {
+        let memory = Pages::private(4096).unwrap();
         // SAFETY: a page of ours, of words.
         let word = unsafe { &*memory.ptr().as_ptr().cast::<AtomicU64>() };
         word.store(1, SeqCst);
-        let still = hold(memory.ptr().as_ptr() as usize);
+        let protected = protect(memory.ptr().as_ptr() as usize);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| word.store(2, SeqCst));
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(50) {
-                assert_eq!(word.load(SeqCst), 1, "written while it was held still");
+                assert_eq!(word.load(SeqCst), 1, "written while it was protected");
             }
             assert!(!writer.is_finished());
-            drop(still);
+            drop(protected);
         });
         assert_eq!(word.load(SeqCst), 2);
     }
 
     #[test]
-    fn who_writes_waits() {
-        waits(|start| Holder::new().unwrap().hold(start, 4096).unwrap());
+    fn writers_wait() {
+        check_that_writes_wait(|start| Userfault::new().unwrap().protect(start, 4096).unwrap());
     }
 
     #[test]
-    fn who_writes_waits_for_users_without_rights_too() {
+    fn writers_wait_for_users_without_privileges_too() {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: takes no memory.
         let file = owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int).unwrap();
-        waits(|start| Holder::of(file).unwrap().hold(start, 4096).unwrap());
+        check_that_writes_wait(|start| Userfault::of(file).unwrap().protect(start, 4096).unwrap());
     }
 
     #[test]
     fn threads_of_the_program_are_counted_without_ours() {
         let before = program_threads().unwrap();
         std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (begun, wait_begun) = std::sync::mpsc::channel();
             // A thread names itself when it begins.
             let mut begin = |name: &str| {
                 let (end, wait) = std::sync::mpsc::channel::<()>();
-                let tell = tell.clone();
+                let begun = begun.clone();
                 let body = move || {
-                    tell.send(()).unwrap();
+                    begun.send(()).unwrap();
                     let _ = wait.recv();
                 };
                 std::thread::Builder::new().name(name.into()).spawn_scoped(scope, body).unwrap();
-                told.recv().unwrap();
+                wait_begun.recv().unwrap();
                 end
             };
             let ends = ["ironverbs-x", "ironverbs", "program"].map(&mut begin);

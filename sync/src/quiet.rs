@@ -1,14 +1,17 @@
-//! A thread without signals for a while.
+//! A thread that no signal interrupts for a while.
+#![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// As long as it lives no signal handler runs in this thread, and a thread that is started here begins with all signals blocked. But
-/// SIGBUS: whoever touches a page that is missing while the signal is blocked is killed, and no handler is asked.
+/// While it lives, no signal handler runs in this thread, and a thread that is started here begins with all signals blocked.
+///
+/// SIGBUS is the exception: the kernel kills a thread that touches a missing page with that signal blocked, without calling its
+/// handler.
 pub struct Quiet(libc::sigset_t);
 
 impl Quiet {
-    /// From now on.
-    #[allow(clippy::new_without_default, reason = "it does something")]
+    /// Blocks the signals of the calling thread.
+    #[allow(clippy::new_without_default, reason = "it blocks signals")]
     pub fn new() -> Self {
         let (mut all, mut old) =
             (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_begins_quietly_hears_of_missing_pages_alone() {
+    fn a_thread_started_while_quiet_blocks_all_signals_but_sigbus() {
         let quiet = Quiet::new();
         let blocked = std::thread::spawn(|| {
             let mut set = MaybeUninit::<libc::sigset_t>::uninit();

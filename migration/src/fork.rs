@@ -1,25 +1,24 @@
-//! Children of fork: what was moved to files they would share with their parent. Each gets memory of its own instead, with
-//! what was there when it was made: the parent waits until the child has copied.
+//! Children of fork. They would share migrated pages with their parent, so each gets private memory instead, with what was there
+//! at the fork. The parent waits until the child has copied it.
 
-use super::{Area, areas, copy, put, table};
-use crate::transport::mapped::Mapped;
+use super::{Area, Pages, areas, copy, put, table};
 use std::{
     cell::Cell,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     sync::Once,
 };
 
-/// A parent goes on after so many milliseconds, whatever its child does.
+/// Milliseconds after which a parent goes on even if its child has not copied.
 const PATIENCE: i32 = 5_000;
 
 static HANDLERS: Once = Once::new();
 
 thread_local! {
-    /// Ends to read and to write, of a thread that forks: closed by the child when it has copied.
+    /// Ends to read and to write of a pipe that the forking thread made. The child closes its ends when it has copied.
     static PIPE: Cell<Option<[RawFd; 2]>> = const { Cell::new(None) };
 }
 
-/// Begins to notice forks.
+/// Registers the handlers.
 pub fn watch() {
     // SAFETY: the handlers take no lock, and in a child the allocator's are free.
     HANDLERS.call_once(|| unsafe {
@@ -33,9 +32,9 @@ extern "C" fn before() {
     }
 }
 
-/// The ends of the pipe.
+/// Takes the ends of this thread's pipe.
 fn ends() -> Option<[OwnedFd; 2]> {
-    // SAFETY: descriptors made in `before`, which nobody else has.
+    // SAFETY: descriptors made in `before`, which nothing else owns.
     PIPE.take().map(|ends| ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) }))
 }
 
@@ -43,7 +42,7 @@ extern "C" fn in_parent() {
     let Some([read, write]) = ends() else { return };
     drop(write);
     let mut poll = libc::pollfd { fd: read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // Until the last who could write has closed its end; if there is no child, at once.
+    // Until the last process that could write has closed its end: at once if the fork failed.
     // SAFETY: one structure of ours.
     while unsafe { libc::poll(&raw mut poll, 1, PATIENCE) } < 0
         && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
@@ -51,31 +50,31 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    // Closed when this ends.
+    // Dropped, and so closed, on return.
     let _ends = ends();
     if table::all().next().is_none() {
         return;
     }
     if let Ok(areas) = areas::all() {
         for one in table::all() {
-            one.shown(&areas).for_each(|area| part(&area, one.address(&area)));
+            one.mapped_in(&areas).for_each(|area| make_private(&area, one.address(&area)));
         }
     }
     table::clear();
 }
 
-/// Parts with the parent over `area`, whose bytes can be read at `from`.
-fn part(area: &Area, from: usize) {
+/// Replaces `area`, whose bytes can be read at `from`, by a private copy.
+fn make_private(area: &Area, from: usize) {
     let readable = from != area.start || area.protection & libc::PROT_READ != 0;
-    let done = Mapped::private(area.size()).ok().filter(|_| readable).is_some_and(|own| {
-        // SAFETY: memory of the program's and our own as long; a child has one thread.
+    let done = Pages::private(area.size()).ok().filter(|_| readable).is_some_and(|own| {
+        // SAFETY: memory of the program and a mapping of our own as long; a child has one thread.
         unsafe {
             copy(from, own.ptr().as_ptr(), area.size());
             put(own, area).is_ok()
         }
     });
     if !done {
-        // There is no room for a copy. Not to have it is better than to write into the parent's.
+        // There is no memory for a copy. To lose it is better than to write into the parent's.
         // SAFETY: a mapping of the program's.
         unsafe { libc::mprotect(area.start as *mut libc::c_void, area.size(), libc::PROT_NONE) };
     }

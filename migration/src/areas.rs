@@ -1,5 +1,5 @@
-//! What of this process's memory is what (proc(5), `/proc/pid/maps`): asked of the kernel for one address at a time where it
-//! answers that (from 6.11 on), else read as a whole.
+//! The memory areas of this process (proc(5), `/proc/pid/maps`). The kernel is asked for one address at a time where it can answer that
+//! (from 6.11 on); otherwise the whole list is read.
 
 use std::{fs::File, io, os::fd::AsRawFd};
 
@@ -32,27 +32,27 @@ const SHARED: u64 = 8;
 pub struct Area {
     /// First address.
     pub start: usize,
-    /// Behind the last.
+    /// Address behind the last.
     pub end: usize,
     /// Protection, as `mmap` takes it.
     pub protection: i32,
-    /// Writes go to the file, and others see them.
+    /// Whether writes go to the file, so that others see them.
     pub shared: bool,
-    /// Where in the file.
+    /// Where it begins in the file.
     pub offset: u64,
     /// Device number of the file system and inode of the file; 0 if there is none.
     pub file: (u64, u64),
-    /// A thread's stack, or something of the kernel's.
+    /// Whether it is a stack or one of the kernel's own areas.
     pub special: bool,
 }
 
 impl Area {
-    /// Whether it is memory of the program's own: in no file, and nobody else's.
+    /// Whether it is ordinary memory of the program: backed by no file and shared with nobody.
     pub fn is_private(&self) -> bool {
         !self.shared && !self.special && self.file == (0, 0)
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn size(&self) -> usize {
         self.end - self.start
     }
@@ -84,7 +84,7 @@ impl Area {
 
 /// All mappings of this process, in order of address.
 pub fn all() -> io::Result<Vec<Area>> {
-    // Names of files are any bytes.
+    // File names need not be UTF-8.
     Ok(parse(&String::from_utf8_lossy(&std::fs::read("/proc/self/maps")?)))
 }
 
@@ -92,48 +92,48 @@ fn parse(text: &str) -> Vec<Area> {
     text.lines().filter_map(Area::parse).collect()
 }
 
-/// The parts of memory that make up `start..end`; `None` if there is a hole.
+/// The areas that make up `start..end`, cut to it. `None` if part of it is not mapped.
 pub fn within(start: usize, end: usize) -> io::Result<Option<Vec<Area>>> {
     let maps = File::open("/proc/self/maps")?;
     let mut at = start;
     let mut areas = Vec::new();
     while at < end {
-        match ask(&maps, at) {
+        match query(&maps, at) {
             Ok(Some(area)) => {
                 at = area.end;
                 areas.push(area);
             }
             Ok(None) => return Ok(None),
-            // A kernel that does not know the question.
+            // The kernel does not know the call.
             Err(_) => return Ok(cover(&all()?, start, end)),
         }
     }
     Ok(cover(&areas, start, end))
 }
 
-/// The mapping that has address `at`.
-fn ask(maps: &File, at: usize) -> io::Result<Option<Area>> {
+/// The area that holds address `at`.
+fn query(maps: &File, at: usize) -> io::Result<Option<Area>> {
     let mut name = [0u8; libc::PATH_MAX as usize];
-    let mut query = Query {
+    let mut request = Query {
         size: size_of::<Query>() as u64,
         address: at as u64,
         name: name.as_mut_ptr() as u64,
         name_size: name.len() as u32,
         ..Query::default()
     };
-    // SAFETY: the structure says how long it and the room for the name are; both live across the call.
-    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } != 0 {
+    // SAFETY: the structure says how long it and the buffer for the name are; both live across the call.
+    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut request) } != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
-    let name = &name[..(query.name_size as usize).min(name.len())];
+    let name = &name[..(request.name_size as usize).min(name.len())];
     Ok(Some(Area {
-        start: query.start as usize,
-        end: query.end as usize,
-        protection: RIGHTS.iter().filter(|(bit, _)| query.rights & bit != 0).fold(0, |sum, (_, p)| sum | p),
-        shared: query.rights & SHARED != 0,
-        offset: query.offset,
-        file: (libc::makedev(query.major, query.minor), query.inode),
+        start: request.start as usize,
+        end: request.end as usize,
+        protection: RIGHTS.iter().filter(|(bit, _)| request.rights & bit != 0).fold(0, |sum, (_, p)| sum | p),
+        shared: request.rights & SHARED != 0,
+        offset: request.offset,
+        file: (libc::makedev(request.major, request.minor), request.inode),
         special: is_special(name),
     }))
 }
@@ -142,7 +142,7 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[stack") || name.starts_with(b"[v")
 }
 
-/// The parts of `areas` that make up `start..end`; `None` if there is a hole.
+/// Cuts `areas` to `start..end`. `None` if they leave a hole.
 fn cover(areas: &[Area], start: usize, end: usize) -> Option<Vec<Area>> {
     let mut parts = Vec::new();
     let mut at = start;
@@ -194,9 +194,9 @@ nonsense
     }
 
     #[test]
-    fn asked_by_address_the_kernel_says_what_it_lists() {
+    fn a_query_by_address_returns_what_the_list_has() {
         let (mut local, constant) = (0u8, "constant");
-        let code = asked_by_address_the_kernel_says_what_it_lists as fn() as usize;
+        let code = a_query_by_address_returns_what_the_list_has as fn() as usize;
         let heap = Box::new(1u8);
         for at in [&raw mut local as usize, constant.as_ptr() as usize, code, &raw const *heap as usize] {
             let at = at & !0xfff;

@@ -1,0 +1,249 @@
+//! Pages of a running program that migrate to a file, for a device that reaches only files, and back.
+//!
+//! The bytes are copied to the file, and the file's pages are mapped at the same addresses in their place. The program does not
+//! notice: a thread that writes there meanwhile waits (write protection by userfaultfd), and a child of fork gets private memory
+//! again, as it would have had.
+//!
+//! ```
+//! use migration::{BackingFile, Pages, WriteProtection, areas};
+//! use std::{fs::File, os::{fd::{AsFd, FromRawFd}, unix::fs::MetadataExt}};
+//! # const PAGE: usize = 4096;
+//!
+//! // SAFETY: a new descriptor, nobody else's.
+//! let file = unsafe { File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC)) };
+//! file.set_len(1 << 20)?;
+//! let meta = file.metadata()?;
+//! let backing = BackingFile { file: file.as_fd(), id: (meta.dev(), meta.ino()), view: None };
+//!
+//! // Memory of the program.
+//! let pages = Pages::private(PAGE)?;
+//! let start = pages.ptr().as_ptr() as usize;
+//! // SAFETY: a byte of our own page.
+//! unsafe { pages.ptr().as_ptr().write(7) };
+//!
+//! let area = areas::within(start, start + PAGE)?.expect("it is mapped")[0];
+//! // SAFETY: private memory of ours, to which no other thread writes.
+//! unsafe { migration::migrate(&area, &backing, 0x2000, WriteProtection::IfAvailable)? };
+//! assert!(migration::is_in_place(start, &backing, 0x2000, PAGE)?);
+//! // SAFETY: the same byte.
+//! assert_eq!(unsafe { pages.ptr().as_ptr().read() }, 7);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+#![allow(unsafe_code)]
+
+pub mod areas;
+mod fork;
+mod pages;
+mod pins;
+mod table;
+mod write_protect;
+
+pub use areas::Area;
+pub use pages::Pages;
+pub use pins::others_pin_memory;
+
+use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
+use sync::Quiet;
+use table::Extent;
+use write_protect::Userfault;
+
+const PAGE: usize = 4096;
+
+/// Whether memory must be write-protected while it migrates, so that other threads that write to it wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteProtection {
+    /// The memory stays where it is if it cannot be protected.
+    Required,
+    /// The memory migrates in any case: the caller knows that nothing else writes to it.
+    IfAvailable,
+}
+
+/// A file that pages migrate to.
+pub struct BackingFile<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Device number of its file system and its inode.
+    pub id: (u64, u64),
+    /// Where the whole file is mapped, if it is: migrated pages are read there, whatever protection the program gave its own
+    /// addresses.
+    pub view: Option<usize>,
+}
+
+impl BackingFile<'_> {
+    fn extent(&self, offset: u64, len: usize) -> Extent {
+        let view = self.view.map_or(0, |base| base + offset as usize);
+        Extent { file: self.id, offset, len: len as u64, view }
+    }
+}
+
+/// Migrates the pages of `area` to `offset` of `backing`, where the file holds zeros. After an error they are where they were.
+/// # Safety
+/// The memory is the program's, private and readable. With [`WriteProtection::IfAvailable`], nothing else writes to it just now.
+pub unsafe fn migrate(
+    area: &Area,
+    backing: &BackingFile<'_>,
+    offset: u64,
+    protection: WriteProtection,
+) -> io::Result<()> {
+    fork::watch();
+    let pages = Pages::file(backing.file, offset, area.size())?;
+    let userfault = Userfault::new();
+    // Entered before the pages are there, so that a child forked at any moment finds them.
+    let entry = table::enter(&backing.extent(offset, area.size()));
+    if protection == WriteProtection::Required && entry.is_none() {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let done = replace(pages, area, area.start, userfault, protection);
+    if done.is_err() {
+        table::leave(backing.id, offset, area.size() as u64);
+    }
+    done
+}
+
+/// Gives private memory back to the pages that migrated from `start` to `len` bytes at `offset` of `backing`, wherever the program
+/// has them mapped by now. After an error, what is left of them is where it was.
+pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<()> {
+    let whole = backing.extent(offset, len);
+    for area in find(start, &whole)? {
+        let pages = Pages::private(area.size())?;
+        let from = whole.address(&area);
+        if from == area.start && area.protection & libc::PROT_READ == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        replace(pages, &area, from, Userfault::new(), WriteProtection::Required)?;
+    }
+    table::leave(backing.id, offset, len as u64);
+    Ok(())
+}
+
+/// Whether the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left them.
+pub fn is_in_place(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<bool> {
+    let found = areas::within(start, start + len)?.unwrap_or_default();
+    let mut at = start;
+    for part in backing.extent(offset, len).mapped_in(&found) {
+        if part.start != at || part.offset != offset + (at - start) as u64 {
+            return Ok(false);
+        }
+        at = part.end;
+    }
+    Ok(at == start + len)
+}
+
+/// The areas where `whole` is mapped. It was at `start` once, and nearly always is.
+fn find(start: usize, whole: &Extent) -> io::Result<Vec<Area>> {
+    let found = areas::within(start, start + whole.len as usize)?.unwrap_or_default();
+    let parts: Vec<Area> = whole.mapped_in(&found).collect();
+    if parts.iter().map(Area::size).sum::<usize>() as u64 == whole.len {
+        return Ok(parts);
+    }
+    // The program remapped it, or unmapped some of it.
+    Ok(whole.mapped_in(&areas::all()?).collect())
+}
+
+/// Copies the bytes at `from` to `pages`, and maps these at the addresses of `area`.
+fn replace(
+    pages: Pages,
+    area: &Area,
+    from: usize,
+    userfault: io::Result<Userfault>,
+    protection: WriteProtection,
+) -> io::Result<()> {
+    // From here on nothing is allocated, since the memory may be the allocator's, and no signal handler runs: one that wrote to the
+    // memory would wait forever.
+    let quiet = Quiet::new();
+    let protected = userfault.and_then(|userfault| userfault.protect(area.start, area.size()));
+    if protection == WriteProtection::Required && protected.is_err() {
+        return protected.map(drop);
+    }
+    // SAFETY: memory of the program's that nobody writes to, and our own mapping as long.
+    let done = unsafe {
+        copy(from, pages.ptr().as_ptr(), area.size());
+        put(pages, area)
+    };
+    drop((protected, quiet));
+    done
+}
+
+/// Why memory cannot be write-protected by this process, if it cannot.
+pub fn check_write_protection() -> io::Result<()> {
+    let page = Pages::private(PAGE)?;
+    // SAFETY: our own page.
+    unsafe { page.ptr().as_ptr().write_volatile(1) };
+    Userfault::new()?.protect(page.ptr().as_ptr() as usize, PAGE).map(drop)
+}
+
+/// Takes note that the program has nothing mapped any more of `len` bytes from `offset` of file `id`.
+pub fn forget(id: (u64, u64), offset: u64, len: u64) {
+    table::leave(id, offset, len);
+}
+
+/// Copies whole pages but for those of zeros, which stay unallocated at the destination.
+/// # Safety
+/// `len` bytes at `from` are readable, and as many at `to` are zeros and writable.
+unsafe fn copy(from: usize, to: *mut u8, len: usize) {
+    for offset in (0..len).step_by(PAGE) {
+        // SAFETY: the caller's promise; a page is a number of words.
+        unsafe {
+            let page = (from as *const u8).add(offset);
+            let words = std::slice::from_raw_parts(page.cast::<u64>(), PAGE / 8);
+            if words.iter().any(|word| *word != 0) {
+                std::ptr::copy_nonoverlapping(page, to.add(offset), PAGE);
+            }
+        }
+    }
+}
+
+/// Moves the mapping `pages` to the addresses of `area` in place of what is mapped there, with the same protection.
+/// # Safety
+/// The pages hold the same bytes as `area`, and are as long.
+unsafe fn put(pages: Pages, area: &Area) -> io::Result<()> {
+    let at = pages.ptr().as_ptr().cast::<libc::c_void>();
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: our own mapping; then it replaces memory by what holds the same bytes.
+    let done = unsafe {
+        if area.protection != both && libc::mprotect(at, area.size(), area.protection) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // Not by the C library's function, which others replace by their own to hear of mappings that go. UCX's drops the address,
+        // allocates, and would invalidate the program's registration of this very memory.
+        libc::syscall(libc::SYS_mremap, at, area.size(), area.size(), flags, area.start)
+    };
+    if done != area.start as libc::c_long {
+        return Err(io::Error::last_os_error());
+    }
+    // The mapping has moved and is the program's.
+    std::mem::forget(pages);
+    Ok(())
+}
+
+/// The first address of this thread's stack and the one behind its last. `None` for the main thread, whose stack the kernel names
+/// in its list of areas.
+fn stack() -> Option<(usize, usize)> {
+    // SAFETY: takes nothing and returns a number.
+    if unsafe { libc::syscall(libc::SYS_gettid) } == libc::c_long::from(std::process::id() as i32) {
+        return None;
+    }
+    // SAFETY: the attributes are written by a call that succeeds, and destroyed once.
+    unsafe {
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let (mut low, mut len) = (std::ptr::null_mut(), 0);
+        let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut len);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        (got == 0).then_some((low as usize, low as usize + len))
+    }
+}
+
+/// Whether `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself writes to them, and
+/// in a child of fork the C library does before any handler runs.
+pub fn holds_thread_state(area: &Area) -> bool {
+    let local = 0u8;
+    // SAFETY: both calls only return addresses.
+    let (block, errno) = unsafe { (libc::pthread_self() as usize, libc::__errno_location() as usize) };
+    let used = [&raw const local as usize, errno, block, block + PAGE - 1];
+    let touches = |(low, high): (usize, usize)| area.start < high && low < area.end;
+    area.special || stack().is_some_and(touches) || used.iter().any(|at| (area.start..area.end).contains(at))
+}
