@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{FromRawFd, OwnedFd, RawFd},
 };
-use tests::direct::Mapped;
+use tests::{direct::Mapped, end::Card};
 
 use crate::host::LabHost;
 
@@ -55,6 +55,16 @@ pub struct Place {
     /// The runners of its two threads.
     pub runners: [Cell<Option<Box<Runner>>>; 2],
     fds: RefCell<Vec<RawFd>>,
+}
+
+/// What a program tells its partner.
+#[derive(Clone)]
+pub struct Report {
+    pub card: Card,
+    /// It is connected, and receives are posted.
+    pub ready: bool,
+    /// It sends no more, and sent so many messages.
+    pub sent: Option<usize>,
 }
 
 /// Who a block belongs to.
@@ -96,7 +106,7 @@ pub struct Machine {
     pub lock: Cell<u16>,
     shared: [Cell<u64>; VFS as usize + 1],
     /// What programs tell each other without the adapter.
-    pub board: RefCell<BTreeMap<(usize, u32, usize), crate::program::Said>>,
+    pub reports: RefCell<BTreeMap<(usize, u32, usize), Report>>,
 }
 
 thread_local! {
@@ -123,7 +133,7 @@ impl Installed {
             now: Cell::new(1_000_000_000_000),
             lock: Cell::new(0),
             shared: Default::default(),
-            board: RefCell::default(),
+            reports: RefCell::default(),
         };
         let at = Box::into_raw(Box::new(machine));
         // SAFETY: it was just made, and goes when this is dropped, which is behind all tasks.

@@ -2,7 +2,7 @@
 //! closes; several times.
 
 use crate::{
-    machine::machine,
+    machine::{Report, machine},
     schedule::{Point, Random, begin_call, found, visit},
     transport::{LabTransport, gid},
 };
@@ -32,16 +32,6 @@ const MESSAGES: usize = 16;
 const MESSAGE: usize = 1 << 10;
 /// In a receive's `wr_id`.
 const IS_RECEIVE: u64 = 1 << 32;
-
-/// What a program tells its partner.
-#[derive(Clone)]
-pub struct Said {
-    pub card: Card,
-    /// It is connected, and receives are posted.
-    pub ready: bool,
-    /// It sends no more, and sent so many messages.
-    pub sent: Option<usize>,
-}
 
 /// One program of a pair.
 #[derive(Clone, Copy)]
@@ -75,12 +65,12 @@ impl Role {
         (self.pair, self.generation << 8 | round, side)
     }
 
-    fn said(&self, round: u32, side: usize) -> Option<Said> {
-        machine().board.borrow().get(&self.key(round, side)).cloned()
+    fn reported(&self, round: u32, side: usize) -> Option<Report> {
+        machine().reports.borrow().get(&self.key(round, side)).cloned()
     }
 
-    fn say(&self, round: u32, said: Said) {
-        machine().board.borrow_mut().insert(self.key(round, self.side), said);
+    fn report(&self, round: u32, report: Report) {
+        machine().reports.borrow_mut().insert(self.key(round, self.side), report);
     }
 
     /// Whether the partner will never do anything again.
@@ -137,9 +127,9 @@ impl Talk<'_> {
     fn hold(&self) {
         let role = self.role;
         let card = self.end.card().expect("a card");
-        let mut ours = Said { card, ready: false, sent: None };
-        role.say(self.round, ours.clone());
-        let Some(theirs) = self.wait_for(|said| Some(said.card)) else { return };
+        let mut ours = Report { card, ready: false, sent: None };
+        role.report(self.round, ours.clone());
+        let Some(theirs) = self.wait_for(|report| Some(report.card)) else { return };
         begin_call("connecting");
         self.end
             .connect(&theirs, Patience { timeout: 10, retry_cnt: 7 })
@@ -149,13 +139,13 @@ impl Talk<'_> {
             self.end.receive(IS_RECEIVE | n as u64, at, MESSAGE).expect("a receive is posted");
         }
         ours.ready = true;
-        role.say(self.round, ours.clone());
-        if self.wait_for(|said| said.ready.then_some(())).is_none() {
+        role.report(self.round, ours.clone());
+        if self.wait_for(|report| report.ready.then_some(())).is_none() {
             return;
         }
         ours.sent = Some(self.send_all(&theirs));
-        role.say(self.round, ours);
-        let Some(sent) = self.wait_for(|said| said.sent) else { return };
+        role.report(self.round, ours);
+        let Some(sent) = self.wait_for(|report| report.sent) else { return };
         begin_call("receiving what was sent");
         while self.got.get() < sent && !self.errs.get() {
             self.poll(&mut VecDeque::new());
@@ -163,11 +153,11 @@ impl Talk<'_> {
         assert_eq!(self.got.get().min(sent), self.got.get(), "messages that nobody sent");
     }
 
-    /// Waits until the partner has said something. `None`: it died.
-    fn wait_for<T>(&self, what: impl Fn(Said) -> Option<T>) -> Option<T> {
+    /// Waits for a report of the partner that has what is asked for. `None`: it died.
+    fn wait_for<T>(&self, what: impl Fn(Report) -> Option<T>) -> Option<T> {
         begin_call("");
         loop {
-            if let Some(found) = self.role.said(self.round, 1 - self.role.side).and_then(&what) {
+            if let Some(found) = self.role.reported(self.round, 1 - self.role.side).and_then(&what) {
                 return Some(found);
             }
             if self.role.is_left() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use super::scratch::{Scratch, scratch};
 use crate::machine::Guest;
 use crate::{Outcome, bound_to_us, built, failed};
 
@@ -29,7 +30,7 @@ const TOOLS: [(&str, &str); 5] = [
 /// The node on the host, with the process that holds its uplink and what talks over it.
 pub struct Host {
     /// For sockets and captures.
-    pub dir: super::Scratch,
+    pub dir: Scratch,
     node: PathBuf,
     ours: &'static str,
     theirs: &'static str,
@@ -86,7 +87,7 @@ fn interrupt(child: Child, what: &str) -> Outcome<String> {
 impl Host {
     /// A node whose device `ours` talks to the guest's device `theirs`.
     pub fn new(name: &str, ours: &'static str, theirs: &'static str) -> Outcome<Self> {
-        let dir = super::scratch(name)?;
+        let dir = scratch(name)?;
         let node = PathBuf::from(format!("/dev/shm/ivg-{}-{name}", std::process::id()));
         let host = Self { dir, node, ours, theirs, served: None };
         let mut create = ironverbs(&["node", "create"], &host.node);

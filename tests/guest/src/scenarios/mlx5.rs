@@ -5,7 +5,7 @@ use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
 use crate::{Outcome, failed};
 
-use super::Scratch;
+use super::scratch::{Scratch, scratch};
 use super::sides::{Bench, Side, cable, find_gid, plug_cable};
 
 /// Where guests and functions are.
@@ -82,7 +82,7 @@ impl Pair {
     ) -> Outcome<Self> {
         let server =
             Server::start(&server::Plan { functions: vec![0, 1], infiniband, ..Default::default() })?;
-        let scratch = super::scratch(name)?;
+        let scratch = scratch(name)?;
         let two = place == Place::TwoGuests;
         let plans = if two {
             [0, 1]

@@ -13,15 +13,13 @@ mod mlx5;
 mod netdev;
 mod pairs;
 mod rxe;
+mod scratch;
 mod sides;
 mod sriov;
 mod verbs;
 mod vfio;
 mod wire;
 mod with_host;
-
-use std::ops::Deref;
-use std::path::{Path, PathBuf};
 
 use crate::Outcome;
 use crate::images::Images;
@@ -71,28 +69,4 @@ pub fn all() -> Vec<Scenario> {
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),
     ]
-}
-
-/// A directory for sockets and captures, removed with the value.
-#[derive(Debug)]
-pub struct Scratch(PathBuf);
-
-impl Deref for Scratch {
-    type Target = Path;
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A new directory.
-pub fn scratch(name: &str) -> Outcome<Scratch> {
-    let dir = std::env::temp_dir().join(format!("ivg-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    Ok(Scratch(dir))
 }

@@ -4,12 +4,13 @@ use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, log};
 
+use super::scratch::scratch;
 use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
 use super::verbs;
 
 /// Two guests whose rxe devices talk over a cable: the programs and this harness, without anything of ours.
 pub fn among_themselves(images: &Images) -> Outcome {
-    let dir = super::scratch("rxe")?;
+    let dir = scratch("rxe")?;
     let plans = [0, 1].map(|n| Plan::new(&format!("rxe{n}")).qemu(cable(&dir, n)));
     let mut guests = Guest::boot_all(images, plans.to_vec())?;
     for (n, guest) in (0..).zip(&mut guests) {

@@ -5,6 +5,7 @@ use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
 use crate::{Outcome, failed, log};
 
+use super::scratch::scratch;
 use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
 use super::{mlx5, verbs};
 
@@ -55,7 +56,7 @@ status=$?; cat /tmp/said; exit $status",
 /// Our driver and provider on a function on vfio-pci, its peer in another guest under the stock driver.
 pub fn provider(images: &Images) -> Outcome {
     let server = Server::start(&server::Plan { functions: vec![0, 1], ..Default::default() })?;
-    let scratch = super::scratch("provider")?;
+    let scratch = scratch("provider")?;
     let plans = [0, 1].map(|n| {
         let plan = Plan::new(["ours", "stock"][usize::from(n)])
             .plug(server.socket(u16::from(n)))

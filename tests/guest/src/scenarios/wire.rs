@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use super::scratch::{Scratch, scratch};
 use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
@@ -33,7 +34,7 @@ pub(super) struct Wire {
     pub server: Server,
     ports: Vec<u16>,
     gid: String,
-    scratch: super::Scratch,
+    scratch: Scratch,
 }
 
 /// TCP ports of the host nobody uses.
@@ -46,7 +47,7 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
 impl Wire {
     /// Boots the guest; `faults` are the link's.
     pub fn boot(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome<Self> {
-        let scratch = super::scratch(name)?;
+        let scratch = scratch(name)?;
         let (near, far) = (scratch.join("near"), scratch.join("far"));
         let mut arguments = vec!["--link".into(), format!("dgram:{},{}", near.display(), far.display())];
         if let Some(faults) = faults {
