@@ -46,7 +46,7 @@ pub(crate) use datagram::special_qps;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;
 pub(crate) use received::Packet;
-pub(crate) use status::{Failure, counter_of, counter_of_event, event_of};
+pub(crate) use status::{Failure, counter_of, counter_of_dropped, counter_of_event, event_of};
 pub(crate) use step::CommandCompletion;
 pub use step::{Frame, Payload, Step};
 pub(crate) use turn::{expire, flush_qp, ring, take_turn};

@@ -54,7 +54,7 @@ fn note_established(w: &mut Work<'_, '_, '_>) {
 fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {
-        return w.count(Counters::RpCnpHandled);
+        return transport::congestion_notified(w);
     }
     if packet.headers.is_ce_marked() {
         cnp::notify(w);

@@ -1,13 +1,19 @@
 //! What the transport's responder needs of the adapter: receive WQEs, memory behind keys, completions.
 
-use super::{completion, lists, receive, received::Packet, responses, step::Buffers, work::Work};
+use super::{
+    completion, lists, receive,
+    received::Packet,
+    responses,
+    step::Buffers,
+    work::{Failure, Work},
+};
 use crate::{
     Profile,
     host::Iova,
     region::{Effect, SlotPayload},
     state::{QpFlags, SrqRow},
     translate::{self, access},
-    transport::{self, Event, Message, ReadResource, Refusal, Responder, Responses, Rights},
+    transport::{self, Event, Message, ReadResource, Refusal, Responder, Responses, Rights, Status},
 };
 use hwspec::{
     cqe::{CqeFormat, CqeOpcode, INLINE_32},
@@ -75,6 +81,13 @@ impl Responses for Work<'_, '_, '_> {
     #[inline(always)]
     fn take_receive(&mut self) -> Option<u32> {
         receive::take(self).map(u32::from)
+    }
+    fn abort_receive(&mut self) {
+        if self.q.has(QpFlags::HAS_SRQ) {
+            let (aborted, index) = (Failure::of(Status::RemoteAborted), self.q.responder.rx.receive as u16);
+            let cqe = completion::error(self, CqeOpcode::RespErr, aborted, index, 0);
+            completion::push(self, self.q.cqn_rcv, cqe, true);
+        }
     }
     #[inline(always)]
     fn receive(&mut self, packet: &Packet<'_>) -> Result<(), Refusal> {

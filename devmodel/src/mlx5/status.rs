@@ -2,7 +2,7 @@
 
 use crate::{
     state::Counters,
-    transport::{Event, Status},
+    transport::{Dropped, Event, Status},
 };
 use hwspec::{
     cqe::{CqeSyndrome, vendor_err},
@@ -76,6 +76,17 @@ pub(crate) fn counter_of_event(event: Event) -> Counters {
         Event::ReadRequest => Counters::RxReadRequests,
         Event::WriteRequest => Counters::RxWriteRequests,
         Event::AtomicRequest => Counters::RxAtomicRequests,
+        Event::Notified => Counters::RpCnpHandled,
+    }
+}
+
+/// The counter of datagrams that are dropped.
+pub(crate) fn counter_of_dropped(dropped: Dropped) -> Counters {
+    match dropped {
+        Dropped::NotReady => Counters::RxDroppedQp,
+        Dropped::Partition => Counters::RxDroppedPkey,
+        Dropped::QKey => Counters::RxDroppedQkey,
+        Dropped::Malformed => Counters::RxMalformed,
     }
 }
 

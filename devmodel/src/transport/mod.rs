@@ -5,23 +5,29 @@
 //! completions and counters, a test provides two endpoints and a number for the time. Nothing here knows how an adapter is
 //! programmed or how it keeps its state; [`Status`] is the transport's own word for what became of a request.
 
+mod congestion;
+mod datagram;
 mod duplicate;
 mod request;
 mod requester;
 mod responder;
 mod status;
+mod unreliable;
 
 #[cfg(test)]
 mod tests;
 
+pub use congestion::{Congestion, Notifier};
 pub use request::{Kind, LOG_MAX_MESSAGE, ReadResource, Request};
 pub use requester::Requester;
 pub use responder::{Message, Responder, Rights};
 pub use status::{Event, Status};
 
+pub(crate) use datagram::{Datagram, Dropped, Receiver, check as check_datagram, qkey_of};
 pub(crate) use request::{MAX_MESSAGE, Order, Outgoing};
 pub(crate) use requester::{
-    AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, deliver, fail, settle,
-    start_timer,
+    AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, congestion_notified, deliver,
+    fail, settle, start_timer,
 };
-pub(crate) use responder::{Packet, Refusal, Responses, access, request, unanswered};
+pub(crate) use responder::{Packet, Refusal, Responses, access, request};
+pub(crate) use unreliable::{complete_sent, unreliable_request};

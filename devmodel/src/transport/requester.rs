@@ -1,6 +1,6 @@
 //! The requester (IBTA 9.7.3, 9.7.6, 9.7.7): what is under way, what answers acknowledge of it, what is sent again.
 
-use super::{Event, Kind, Order, Outgoing, Request, Status};
+use super::{Congestion, Event, Kind, Order, Outgoing, Request, Status};
 use hwspec::{
     handle::Psn,
     wire::{NakCode, Syndrome, aeth},
@@ -53,6 +53,8 @@ pub struct Requester {
     pub ack_deadline: u64,
     /// When the RNR wait ends; 0 is none. Picoseconds. Of no meaning to the transport once the connection is in error.
     pub rnr_deadline: u64,
+    /// How fast it may send.
+    pub congestion: Congestion,
 }
 
 impl Requester {
@@ -93,6 +95,12 @@ impl Requester {
     #[inline(always)]
     pub(crate) fn waits_rnr(&self) -> bool {
         self.flags & Self::RNR_WAIT != 0
+    }
+
+    /// Whether packets may go out at `now`: no RNR NAK is waited out, and congestion control lets them.
+    #[inline(always)]
+    pub(crate) fn may_send(&self, now: u64) -> bool {
+        !self.waits_rnr() && self.congestion.rate(now) > 0
     }
 
     /// Whether a request taken has packets to be sent.
@@ -182,6 +190,7 @@ impl Requester {
     /// `packet` went out. True if the acknowledgement timer is to be started.
     #[inline(always)]
     pub(crate) fn sent(&mut self, packet: &Outgoing) -> bool {
+        self.congestion.on_send(packet.len);
         self.reached(packet.psn.add(1));
         if packet.last {
             self.next_request();
@@ -426,6 +435,13 @@ fn not_ready<R: Requests>(r: &mut R, code: u8) {
     q.flags |= Requester::RNR_WAIT;
     q.ack_deadline = 0;
     q.rnr_deadline = deadline;
+}
+
+/// The peer notified of congestion.
+pub(crate) fn congestion_notified<R: Requests>(r: &mut R) {
+    let now = r.now();
+    r.requester_mut().congestion.on_cnp(now);
+    r.note(Event::Notified);
 }
 
 /// The acknowledgement timer ran out (IBTA 9.7.6.1.3). `is_held_up` says whether the peer cannot answer for a reason that is no

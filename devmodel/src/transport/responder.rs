@@ -3,7 +3,7 @@
 //! Checks come in the order of the specification: PSN, opcode sequence, rights of the connection, lengths, resources, keys.
 //! What is found wrong is answered with a NAK behind all answers still owed; the connection ends when it is sent.
 
-use super::{Event, MAX_MESSAGE, ReadResource, Status, duplicate};
+use super::{Event, MAX_MESSAGE, Notifier, ReadResource, Status, duplicate};
 use hwspec::{
     handle::Psn,
     layout::Bits,
@@ -87,8 +87,8 @@ pub struct Responder {
     pub send: u32,
     /// See `send`.
     pub packet: u32,
-    /// No congestion notification before this time, ps.
-    pub cnp_after: u64,
+    /// What the peer is told of congestion.
+    pub notifier: Notifier,
     /// Message under reception.
     pub rx: Message,
 }
@@ -261,6 +261,9 @@ pub(crate) trait Responses: Sized {
     fn guarded(&mut self, execute: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Takes a receive for a message that begins, or ends with immediate data. It counts as used when the message is whole.
     fn take_receive(&mut self) -> Option<u32>;
+    /// The receive in use is not filled, for its message was broken off. One that others share completes with an error, for others
+    /// may have been taken since; any other is taken by the next message.
+    fn abort_receive(&mut self);
     /// Puts a packet of a SEND into the receive in use, and completes the receive with the message's last.
     fn receive(&mut self, packet: &Self::Packet<'_>) -> Result<(), Refusal>;
     /// Whether the peer may do what `right` says with these bytes of our memory.
@@ -325,7 +328,7 @@ fn refused<X: Responses>(x: &mut X, refusal: Refusal, before: &(Message, u8)) {
 
 /// A request of an unreliable connection, in sequence. False if it is dropped.
 #[cold]
-pub(crate) fn unanswered<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> bool {
+pub(super) fn unanswered<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> bool {
     let result = execute(x, packet);
     x.responder_mut().owe_nothing();
     match result {

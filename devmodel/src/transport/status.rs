@@ -63,4 +63,6 @@ pub enum Event {
     WriteRequest,
     /// Responder: an atomic request.
     AtomicRequest,
+    /// Requester: the peer notified of congestion.
+    Notified,
 }

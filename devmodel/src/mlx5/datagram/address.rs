@@ -4,9 +4,6 @@ use crate::mlx5::work::Work;
 pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
 use hwspec::{context::ServiceType, cqe::CqeSyndrome};
 
-/// A Q_Key with this bit set in a work request means the QP's own (IBTA 10.2.5).
-pub(super) const OWN_QKEY: u32 = 1 << 31;
-
 /// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
 pub(super) fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
     match ServiceType::from_raw(w.q.service) {

@@ -5,7 +5,7 @@ use crate::{
     Profile,
     host::Abort,
     mlx5::{
-        completion, event, flush,
+        completion, counter_of_dropped, event, flush,
         lists::{self, Domain},
         receive,
         received::Packet,
@@ -14,13 +14,14 @@ use crate::{
     },
     region::SlotPayload,
     state::{Counters, QpFlags, SrqRow},
+    transport::{Datagram, Receiver, check_datagram},
 };
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::{Cqe64, CqeOpcode, CqeSyndrome, RoceL3Type, vendor_err},
     eqe::EventType,
     handle::Qpn,
-    wire::{BthOpcode, Deth, GRH_SIZE},
+    wire::{Deth, GRH_SIZE},
 };
 
 /// Why a datagram is not delivered.
@@ -58,26 +59,24 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
-/// What is dropped in silence: QPs not ready, other transports and partitions, wrong Q_Keys (IBTA 9.6.1, 9.8.3.2.1).
+/// The DETH of a packet that is taken; of one that is dropped in silence, what counts it.
 fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters> {
     let bth = packet.headers.bth();
-    let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
-    let known = matches!(bth.opcode(), BthOpcode::UdSendOnly | BthOpcode::UdSendOnlyImm);
-    let deth = packet.headers.deth().filter(|_| state && known).ok_or(Counters::RxDroppedQp)?;
-    let service = ServiceType::from_raw(w.q.service);
-    // QP0 is in no partition and has no Q_Key (IBTA 9.6.1.1.1, 9.8.3).
-    if service != ServiceType::Qp0 {
-        if !w.takes_partition(bth.pkey()) {
-            return Err(Counters::RxDroppedPkey);
-        }
-        if deth.qkey() != w.q.qkey {
-            return Err(Counters::RxDroppedQkey);
-        }
-    }
-    if !packet.padded || packet.len > u32::from(w.q.mtu) {
-        return Err(Counters::RxMalformed);
-    }
-    Ok(deth)
+    let deth = packet.headers.deth();
+    let datagram = Datagram {
+        opcode: bth.opcode(),
+        qkey: deth.map(|deth| deth.qkey()),
+        len: packet.len,
+        padded: packet.padded,
+    };
+    let receiver = Receiver {
+        ready: matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr),
+        manages: w.q.service == ServiceType::Qp0.raw(),
+        qkey: w.q.qkey,
+        mtu: w.q.mtu.into(),
+    };
+    check_datagram(&datagram, &receiver, || w.takes_partition(bth.pkey())).map_err(counter_of_dropped)?;
+    deth.ok_or(Counters::RxDroppedQp)
 }
 
 /// Puts GRH and message where WQE `index` wants them.

@@ -1,14 +1,17 @@
 //! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
 
 use super::{
-    address::{MULTICAST_QPN, OWN_QKEY, TOO_LONG, source_qpn},
+    address::{MULTICAST_QPN, TOO_LONG, source_qpn},
     groups,
 };
-use crate::mlx5::{
-    fetch::{self, Wqe},
-    lists::{self, ListFault},
-    step::Payload,
-    work::{Failure, Work},
+use crate::{
+    mlx5::{
+        fetch::{self, Wqe},
+        lists::{self, ListFault},
+        step::Payload,
+        work::{Failure, Work},
+    },
+    transport::qkey_of,
 };
 use hwspec::{
     cqe::{CqeSyndrome, vendor_err},
@@ -42,8 +45,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     let mut bth = w.bth(opcode, w.q.requester.psn);
     bth.set().se(wqe.solicited);
     let mut deth = Deth::zeroed();
-    let qkey = if av.qkey() & OWN_QKEY != 0 { w.q.qkey } else { av.qkey() };
-    deth.set().qkey(qkey).src_qp(Qpn(source_qpn(w)));
+    deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(w)));
     let packet = Packet { bth, deth, imm: wqe.imm, ..Packet::default() };
     if !w.send(&packet, &payload) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));

@@ -174,7 +174,7 @@ impl World {
         let mut steps = Vec::new();
         let more = q.has_unsent() || self.requests.len() < self.scene.messages.len();
         let all = [
-            (Step::SendPacket, more && !q.waits_rnr() && self.data.len() < IN_FLIGHT),
+            (Step::SendPacket, more && q.may_send(1) && self.data.len() < IN_FLIGHT),
             (Step::SendAck, self.responder.owes_ack() && self.acks.len() < IN_FLIGHT),
             (Step::PostReceive, usize::from(self.receives) < self.scene.messages.len()),
             (Step::AckTimer, q.ack_deadline != 0),
@@ -332,6 +332,9 @@ impl Responses for World {
     fn take_receive(&mut self) -> Option<u32> {
         let next = self.delivered.len() as u32;
         (next < self.receives.into()).then_some(next)
+    }
+    fn abort_receive(&mut self) {
+        unreachable!("a reliable connection breaks off no message")
     }
     fn receive(&mut self, packet: &Data) -> Result<(), Refusal> {
         assert_eq!(packet.place, self.place, "packets of a message in order");
