@@ -1,5 +1,7 @@
 //! The transport alone: two endpoints, no adapter.
 
+mod ends;
 mod names;
 mod orders;
+mod rows;
 mod world;

@@ -1,0 +1,614 @@
+//! Two ends of a connection with payload, memory and a clock, and no adapter: what the rows of the conformance table are
+//! shown on.
+
+use crate::transport::{
+    AckTimer, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request, Requester, Requests,
+    Responder, Responses, Rights, Status, access, acknowledge, acknowledgement_timeout, answer, answered,
+    deliver, fail, request, start_timer,
+};
+use hwspec::{
+    handle::Psn,
+    layout::Bits,
+    wire::{AtomicEth, Bth, BthOpcode, NakCode, Operation, Reth},
+};
+use std::collections::VecDeque;
+
+/// Path MTU.
+pub(super) const MTU: u32 = 256;
+/// Where the memory of an end begins for its peer, how long it is, and its key.
+pub(super) const VA: u64 = 0x1_0000;
+pub(super) const LEN: usize = 4096;
+pub(super) const KEY: u32 = 0x77;
+/// The first PSN, where a test names none.
+pub(super) const FIRST: u32 = 100;
+pub(super) const MS: u64 = 1_000_000_000;
+
+/// A packet, whole.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Pkt {
+    pub opcode: BthOpcode,
+    pub psn: u32,
+    pub ask: bool,
+    /// Address, key and length.
+    pub reth: Option<(u64, u32, u32)>,
+    /// Address, key, what is swapped in or added, what is compared.
+    pub atomic: Option<(u64, u32, u64, u64)>,
+    pub imm: bool,
+    pub payload: Vec<u8>,
+    pub padded: bool,
+    /// Syndrome and MSN.
+    pub aeth: Option<(u8, u32)>,
+    pub original: u64,
+}
+
+impl Pkt {
+    pub fn new(opcode: BthOpcode, psn: u32) -> Self {
+        let (reth, atomic, aeth) = (None, None, None);
+        let (payload, ask, imm, padded) = (Vec::new(), true, false, true);
+        Self { opcode, psn, ask, reth, atomic, imm, payload, padded, aeth, original: 0 }
+    }
+
+    pub fn with(mut self, len: usize) -> Self {
+        self.payload = vec![0x5a; len];
+        self
+    }
+
+    pub fn to(mut self, va: u64, key: u32, len: u32) -> Self {
+        self.reth = Some((va, key, len));
+        self
+    }
+
+    pub fn is_ack(&self) -> bool {
+        self.opcode == BthOpcode::RcAck
+    }
+
+    /// PSN and syndrome of an acknowledge packet.
+    pub fn ack(&self) -> (u32, u8) {
+        assert!(self.is_ack(), "{self:?}");
+        (self.psn, self.aeth.expect("an AETH").0)
+    }
+}
+
+impl Packet for Pkt {
+    fn bth(&self) -> Bth {
+        let mut bth = Bth::zeroed();
+        bth.set().opcode(self.opcode).psn(Psn::new(self.psn)).ack_req(self.ask);
+        bth
+    }
+    fn reth(&self) -> Option<Reth> {
+        self.reth.map(|(va, rkey, len)| {
+            let mut reth = Reth::zeroed();
+            reth.set().va(va).rkey(rkey).dma_len(len);
+            reth
+        })
+    }
+    fn atomic(&self) -> Option<AtomicEth> {
+        self.atomic.map(|(va, rkey, swap_add, compare)| {
+            let mut eth = AtomicEth::zeroed();
+            eth.set().va(va).rkey(rkey).swap_add(swap_add).compare(compare);
+            eth
+        })
+    }
+    fn has_imm(&self) -> bool {
+        self.imm
+    }
+    fn len(&self) -> u32 {
+        self.payload.len() as u32
+    }
+    fn is_padded(&self) -> bool {
+        self.padded
+    }
+}
+
+/// What an end is asked to send.
+#[derive(Clone, Debug)]
+pub(super) struct Post {
+    pub kind: Kind,
+    pub va: u64,
+    pub key: u32,
+    pub len: u32,
+    /// SEND and WRITE.
+    pub data: Vec<u8>,
+    /// What is swapped in or added, and compared.
+    pub operands: [u64; 2],
+    pub order: Order,
+}
+
+impl Post {
+    fn new(kind: Kind, va: u64, len: u32) -> Self {
+        let data = (0..len).map(|i| i as u8).collect();
+        Self { kind, va, key: KEY, len, data, operands: [0; 2], order: Order::None }
+    }
+    pub fn send(len: u32) -> Self {
+        Self::new(Kind::Send, 0, len)
+    }
+    pub fn write(at: u64, len: u32) -> Self {
+        Self::new(Kind::Write, VA + at, len)
+    }
+    pub fn write_imm(at: u64, len: u32) -> Self {
+        Self::new(Kind::WriteImm, VA + at, len)
+    }
+    pub fn read(at: u64, len: u32) -> Self {
+        Self::new(Kind::Read, VA + at, len)
+    }
+    pub fn add(at: u64, n: u64) -> Self {
+        Self { operands: [n, 0], ..Self::new(Kind::FetchAdd, VA + at, 8) }
+    }
+    pub fn swap(at: u64, from: u64, to: u64) -> Self {
+        Self { operands: [to, from], ..Self::new(Kind::CompareSwap, VA + at, 8) }
+    }
+}
+
+/// A receive that is posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    pub len: u32,
+    /// Its key is not good.
+    pub broken: bool,
+}
+
+/// One end.
+pub(super) struct End {
+    pub now: u64,
+    pub requester: Requester,
+    pub posted: Vec<Post>,
+    requests: Vec<Request>,
+    /// Requests that are done, by number.
+    pub completed: Vec<(u32, Option<Status>)>,
+    /// What READs and atomics brought, by number.
+    pub brought: Vec<(u32, Vec<u8>)>,
+    pub responder: Responder,
+    resources: [ReadResource; ReadResource::PER_QP],
+    pub memory: Vec<u8>,
+    /// What the peer may do with memory, by [`KEY`].
+    pub granted: Rights,
+    pub checks_ahead: bool,
+    pub receives: Vec<Receive>,
+    /// Bytes that came into each receive.
+    pub received: Vec<u32>,
+    pub events: Vec<Event>,
+    /// The connection ended because of a request.
+    pub refused: Option<(NakCode, Option<Status>)>,
+}
+
+impl End {
+    fn new(psn: u32) -> Self {
+        let mut requester =
+            Requester { retry_count: 7, rnr_retry: 7, ack_timeout: 14, log_reads: 2, ..Requester::default() };
+        requester.begin(psn);
+        requester.reload();
+        let mut responder = Responder { min_rnr_nak: 12, log_resources: 2, ..Responder::default() };
+        responder.begin(psn);
+        responder.allow(Rights::all(), true);
+        Self {
+            now: 1,
+            requester,
+            posted: Vec::new(),
+            requests: Vec::new(),
+            completed: Vec::new(),
+            brought: Vec::new(),
+            responder,
+            resources: [ReadResource::default(); ReadResource::PER_QP],
+            memory: vec![0; LEN],
+            granted: Rights::all(),
+            checks_ahead: true,
+            receives: Vec::new(),
+            received: Vec::new(),
+            events: Vec::new(),
+            refused: None,
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.refused.is_some() || self.failure().is_some()
+    }
+
+    /// Why the connection failed.
+    pub fn failure(&self) -> Option<Status> {
+        self.completed.iter().find_map(|(_, status)| *status)
+    }
+
+    /// Requests that succeeded.
+    pub fn succeeded(&self) -> usize {
+        self.completed.iter().filter(|(_, status)| status.is_none()).count()
+    }
+
+    pub fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.memory[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn place(&self, key: u32, va: u64, len: u64, rights: Rights) -> Option<usize> {
+        let at = va.checked_sub(VA)?;
+        (key == KEY && self.granted.contains(rights) && at + len <= LEN as u64).then_some(at as usize)
+    }
+
+    /// A packet comes in.
+    pub fn take(&mut self, packet: &Pkt) {
+        if self.has_ended() {
+            return;
+        }
+        let psn = Psn::new(packet.psn);
+        match packet.opcode.operation() {
+            Some(Operation::Ack) => {
+                let syndrome = Bits::from_bits(packet.aeth.expect("an AETH").0.into());
+                answer(self, psn, |end| acknowledge(end, psn, syndrome));
+            }
+            Some(Operation::ReadResponse) => _ = answer(self, psn, |end| end.read_response(packet, psn)),
+            Some(Operation::AtomicAck) => {
+                answer(self, psn, |end| {
+                    if let Some((at, _)) = answered(end, psn, false) {
+                        end.brought.push((at, packet.original.to_le_bytes().to_vec()));
+                        deliver(end, psn, None);
+                    }
+                });
+            }
+            _ => request(self, packet),
+        }
+    }
+
+    fn read_response(&mut self, packet: &Pkt, psn: Psn) {
+        let Some((at, one)) = answered(self, psn, true) else { return };
+        let from = psn.ahead_of(Psn::new(one.psn)) as u32 * MTU;
+        if packet.len() != MTU.min(one.length - from) {
+            return fail(self, Some(Status::BadResponse));
+        }
+        self.brought.push((at, packet.payload.clone()));
+        deliver(self, psn, None);
+    }
+
+    /// What goes out now.
+    pub fn transmit(&mut self) -> Vec<Pkt> {
+        let mut out = Vec::new();
+        self.send_answers(&mut out);
+        if self.responder.owes_ack() && !self.has_ended() {
+            let (psn, syndrome, ends) = self.responder.take_ack();
+            let aeth = Some((syndrome.into_bits() as u8, self.responder.msn));
+            out.push(Pkt { aeth, ask: false, ..Pkt::new(BthOpcode::RcAck, psn) });
+            if ends {
+                self.end();
+            }
+        }
+        while !self.has_ended() && self.requester.may_send(self.now) {
+            if !self.requester.has_unsent() && !self.admit() {
+                break;
+            }
+            let at = self.requester.send;
+            let packet = self.send_request(at);
+            out.push(packet);
+        }
+        out
+    }
+
+    /// Takes the next request that is posted, if it may begin.
+    fn admit(&mut self) -> bool {
+        let Some(work) = self.posted.get(self.requester.tail as usize) else { return false };
+        let packets = work.kind.packets(work.len, MTU);
+        if !self.requester.has_room() || !self.requester.admits(Some(work.kind), packets, work.order) {
+            return false;
+        }
+        let (psn, kind) = (self.requester.psn, work.kind as u8);
+        let request = Request { psn, packets, length: work.len, kind, ..Request::default() };
+        self.requests.push(request);
+        self.requester.take();
+        self.requester.number(&request);
+        true
+    }
+
+    fn send_request(&mut self, at: u32) -> Pkt {
+        let (one, work) = (self.requests[at as usize], self.posted[at as usize].clone());
+        let kind = work.kind;
+        if kind.is_answered() {
+            let skip = self.requester.packet;
+            let psn = Psn::new(one.psn).add(skip).get();
+            let mut packet = Pkt::new(kind.opcode(true, true), psn);
+            if kind == Kind::Read {
+                packet = packet.to(work.va + u64::from(skip * MTU), work.key, work.len - skip * MTU);
+            } else {
+                packet.atomic = Some((work.va, work.key, work.operands[0], work.operands[1]));
+            }
+            if self.requester.asked(&one) {
+                start_timer(self);
+            }
+            return packet;
+        }
+        let next = self.requester.next_packet(&one, MTU, Some(4));
+        let bytes = work.data[next.from as usize..(next.from + next.len) as usize].to_vec();
+        let opcode = kind.opcode(next.first, next.last);
+        let mut packet = Pkt { ask: next.ask, payload: bytes, ..Pkt::new(opcode, next.psn.get()) };
+        packet.imm = next.last && matches!(kind, Kind::SendImm | Kind::WriteImm);
+        if kind.is_write() && next.first {
+            packet = packet.to(work.va, work.key, work.len);
+        }
+        if self.requester.sent(&next) {
+            start_timer(self);
+        }
+        packet
+    }
+
+    /// Sends what READs and atomics are owed.
+    fn send_answers(&mut self, out: &mut Vec<Pkt>) {
+        while self.responder.owes_answers() && !self.has_ended() {
+            let at = self.responder.send;
+            let one = *self.resource_mut(at);
+            if one.answered != ReadResource::ANSWERED && !self.send_answer(&one, out) {
+                self.responder.send = self.responder.tail;
+                break;
+            }
+            self.resource_mut(at).answered = ReadResource::ANSWERED;
+            self.responder.send = at.wrapping_add(1);
+        }
+    }
+
+    /// False if the key died under it.
+    fn send_answer(&mut self, one: &ReadResource, out: &mut Vec<Pkt>) -> bool {
+        let aeth = Some((0x1f, one.msn));
+        if one.kind == ReadResource::ATOMIC {
+            let packet = Pkt::new(BthOpcode::RcAtomicAck, one.psn);
+            out.push(Pkt { aeth, original: one.original, ask: false, ..packet });
+            return true;
+        }
+        let packets = (one.end - one.start).div_ceil(MTU).max(1);
+        for i in 0..packets {
+            let from = one.start + i * MTU;
+            let len = MTU.min(one.end - from);
+            let psn = Psn::new(one.psn).add(from / MTU).get();
+            let opcode = match (i == 0, i + 1 == packets) {
+                (true, true) => BthOpcode::RcReadRespOnly,
+                (true, false) => BthOpcode::RcReadRespFirst,
+                (false, false) => BthOpcode::RcReadRespMiddle,
+                (false, true) => BthOpcode::RcReadRespLast,
+            };
+            let place = match len {
+                0 => Some(0),
+                _ => self.place(one.rkey, one.va + u64::from(from), len.into(), Rights::READ),
+            };
+            let Some(place) = place else {
+                self.responder.refuse_at(psn, NakCode::RemoteAccess, None);
+                return false;
+            };
+            let payload = self.memory[place..place + len as usize].to_vec();
+            let aeth = aeth.filter(|_| opcode != BthOpcode::RcReadRespMiddle);
+            out.push(Pkt { payload, aeth, ask: false, ..Pkt::new(opcode, psn) });
+        }
+        true
+    }
+
+    /// The next time at which a timer runs out.
+    pub fn deadline(&self) -> Option<u64> {
+        [self.requester.ack_deadline, self.requester.rnr_deadline].into_iter().filter(|at| *at != 0).min()
+    }
+
+    pub fn look_at_clock(&mut self) {
+        let due = |at: u64| at != 0 && at <= self.now;
+        let (acknowledgement, rnr) = (due(self.requester.ack_deadline), due(self.requester.rnr_deadline));
+        if rnr {
+            self.requester.rnr_timeout();
+        }
+        if acknowledgement {
+            acknowledgement_timeout(self, |_| false);
+        }
+    }
+}
+
+impl Requests for End {
+    fn requester(&self) -> &Requester {
+        &self.requester
+    }
+    fn requester_mut(&mut self) -> &mut Requester {
+        &mut self.requester
+    }
+    fn request(&self, at: u32) -> Request {
+        self.requests[at as usize]
+    }
+    fn is_sending(&self) -> bool {
+        !End::has_ended(self)
+    }
+    fn has_ended(&self) -> bool {
+        End::has_ended(self)
+    }
+    fn now(&self) -> u64 {
+        self.now
+    }
+    fn ack_timer(&self) -> AckTimer {
+        AckTimer { least: 0, hundredths: 100 }
+    }
+    fn complete(&mut self, at: u32, _: Option<&[u8; 32]>) -> bool {
+        self.completed.push((at, None));
+        true
+    }
+    fn fail(&mut self, at: u32, status: Option<Status>) {
+        self.completed.push((at, status));
+        self.requester.stop();
+    }
+    fn acknowledged(&mut self) {}
+    fn note(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+impl Responses for End {
+    type Packet<'p> = Pkt;
+    /// Where in memory it is.
+    type Word = usize;
+
+    fn responder(&self) -> &Responder {
+        &self.responder
+    }
+    fn responder_mut(&mut self) -> &mut Responder {
+        &mut self.responder
+    }
+    fn resource(&self, at: u32) -> ReadResource {
+        self.resources[at as usize % ReadResource::PER_QP]
+    }
+    fn resource_mut(&mut self, at: u32) -> &mut ReadResource {
+        &mut self.resources[at as usize % ReadResource::PER_QP]
+    }
+    fn mtu(&self) -> u32 {
+        MTU
+    }
+    fn target(&self) -> u32 {
+        0
+    }
+    fn guarded(&mut self, execute: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        execute(self)
+    }
+    fn take_receive(&mut self) -> Option<u32> {
+        let next = self.received.len();
+        (next < self.receives.len()).then_some(next as u32)
+    }
+    fn abort_receive(&mut self) {}
+    fn receive(&mut self, packet: &Pkt) -> Result<(), Refusal> {
+        let into = self.receives[self.responder.rx.receive as usize];
+        if packet.len() > 0 && into.broken {
+            return Err(Refusal::PROTECTION);
+        }
+        if self.responder.rx.done + packet.len() > into.len {
+            return Err(Refusal::LENGTH);
+        }
+        self.responder.rx.done += packet.len();
+        if packet.opcode.is_last() {
+            self.received.push(self.responder.rx.done);
+            self.responder.finish_message();
+        }
+        Ok(())
+    }
+    fn reaches(&self, rkey: u32, va: u64, len: u32, right: Rights) -> bool {
+        self.place(rkey, va, len.into(), right).is_some()
+    }
+    fn checks_ahead(&self) -> bool {
+        self.checks_ahead
+    }
+    fn write(&mut self, packet: &Pkt, message: &Message) -> Result<(), Refusal> {
+        let va = message.va + u64::from(message.done);
+        let Some(at) = self.place(message.rkey, va, packet.len().into(), Rights::WRITE) else {
+            return Err(access(self));
+        };
+        self.memory[at..at + packet.payload.len()].copy_from_slice(&packet.payload);
+        Ok(())
+    }
+    fn complete_write(&mut self, _: &Pkt, _: u32, message: &Message) -> Result<(), Refusal> {
+        self.received.push(message.length);
+        self.responder.finish_message();
+        Ok(())
+    }
+    fn locate(&mut self, eth: &AtomicEth) -> Option<usize> {
+        self.place(eth.rkey(), eth.va(), 8, Rights::ATOMIC)
+    }
+    fn modify(&mut self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, Refusal> {
+        let old = self.word(at);
+        if let Some(new) = change(old) {
+            self.memory[at..at + 8].copy_from_slice(&new.to_le_bytes());
+        }
+        Ok(old)
+    }
+    fn end(&mut self) {
+        self.refused = Some(self.responder.refusal());
+        self.responder.stop();
+    }
+    fn note(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+/// Whether a packet is meant.
+type Look = fn(&Pkt) -> bool;
+
+/// Two ends: requests go from the first to the second.
+pub(super) struct Pair {
+    pub ours: End,
+    pub theirs: End,
+    /// All that was sent, by us and by them, lost or not.
+    pub sent: [Vec<Pkt>; 2],
+    /// How many packets that look so are still to be lost.
+    lost: Vec<(usize, Look)>,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Self::from(FIRST)
+    }
+
+    /// With a first PSN.
+    pub fn from(psn: u32) -> Self {
+        Self { ours: End::new(psn), theirs: End::new(psn), sent: Default::default(), lost: Vec::new() }
+    }
+
+    /// They post receives of `len` bytes.
+    pub fn receives(mut self, count: usize, len: u32) -> Self {
+        self.theirs.receives.extend(std::iter::repeat_n(Receive { len, broken: false }, count));
+        self
+    }
+
+    pub fn post(&mut self, work: impl IntoIterator<Item = Post>) {
+        self.ours.posted.extend(work);
+    }
+
+    /// Posts and goes on until all is quiet.
+    pub fn run(&mut self, work: impl IntoIterator<Item = Post>) {
+        self.post(work);
+        self.settle();
+    }
+
+    /// The next `count` packets that `look` so are lost.
+    pub fn lose(&mut self, count: usize, look: Look) {
+        self.lost.push((count, look));
+    }
+
+    fn loses(&mut self, packet: &Pkt) -> bool {
+        let due = self.lost.iter_mut().find(|(left, look)| *left > 0 && look(packet));
+        due.map(|(left, _)| *left -= 1).is_some()
+    }
+
+    /// Until nobody has anything to say without a timer.
+    pub fn settle(&mut self) {
+        let mut wire: VecDeque<(bool, Pkt)> = VecDeque::new();
+        for _ in 0..100_000 {
+            for (side, end) in [&mut self.ours, &mut self.theirs].into_iter().enumerate() {
+                for packet in end.transmit() {
+                    self.sent[side].push(packet.clone());
+                    wire.push_back((side == 0, packet));
+                }
+            }
+            let Some((to_them, packet)) = wire.pop_front() else { return };
+            if !self.loses(&packet) {
+                if to_them { self.theirs.take(&packet) } else { self.ours.take(&packet) }
+            }
+        }
+        panic!("no end to what is sent");
+    }
+
+    /// Lets time pass to the next timer of ours, and all that follows; how long that took.
+    pub fn wait(&mut self) -> u64 {
+        let at = self.ours.deadline().expect("a timer runs");
+        let passed = at - self.ours.now;
+        (self.ours.now, self.theirs.now) = (at, at);
+        self.ours.look_at_clock();
+        self.settle();
+        passed
+    }
+
+    /// A packet that nobody of us sent reaches them; what they say to it.
+    pub fn ask(&mut self, packet: &Pkt) -> Vec<Pkt> {
+        self.theirs.take(packet);
+        self.theirs.transmit()
+    }
+
+    /// The same, and the PSN and syndrome of the one acknowledge packet they say.
+    pub fn ask_ack(&mut self, packet: &Pkt) -> (u32, u8) {
+        match &self.ask(packet)[..] {
+            [one] => one.ack(),
+            other => panic!("expected one acknowledge packet, found {other:?}"),
+        }
+    }
+
+    /// A packet that nobody of them sent reaches us; what we say to it.
+    pub fn tell(&mut self, packet: &Pkt) -> Vec<Pkt> {
+        self.ours.take(packet);
+        self.ours.transmit()
+    }
+
+    /// The same for an acknowledge packet.
+    pub fn tell_ack(&mut self, psn: u32, syndrome: u8) -> Vec<Pkt> {
+        self.tell(&Pkt { aeth: Some((syndrome, 0)), ..Pkt::new(BthOpcode::RcAck, psn) })
+    }
+}
