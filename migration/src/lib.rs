@@ -6,14 +6,14 @@
 //!
 //! ```
 //! use migration::{BackingFile, Pages, WriteProtection, areas};
-//! use std::{fs::File, os::{fd::{AsFd, FromRawFd}, unix::fs::MetadataExt}};
+//! use std::{fs::File, os::{fd::FromRawFd, unix::fs::MetadataExt}};
 //! # const PAGE: usize = 4096;
 //!
 //! // SAFETY: a new descriptor, nobody else's.
 //! let file = unsafe { File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC)) };
 //! file.set_len(1 << 20)?;
 //! let meta = file.metadata()?;
-//! let backing = BackingFile { file: file.as_fd(), id: (meta.dev(), meta.ino()), view: None };
+//! let backing = BackingFile { file: &file, id: (meta.dev(), meta.ino()), view: None };
 //!
 //! // Memory of the program.
 //! let pages = Pages::private(PAGE)?;
@@ -39,10 +39,10 @@ mod table;
 mod write_protect;
 
 pub use areas::Area;
-pub use pages::Pages;
+pub use pages::{Pages, map_error};
 pub use pins::others_pin_memory;
 
-use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
+use std::{fs::File, io, mem::MaybeUninit};
 use sync::Quiet;
 use table::Extent;
 use write_protect::Userfault;
@@ -61,7 +61,7 @@ pub enum WriteProtection {
 /// A file that pages migrate to.
 pub struct BackingFile<'a> {
     /// The file.
-    pub file: BorrowedFd<'a>,
+    pub file: &'a File,
     /// Device number of its file system and its inode.
     pub id: (u64, u64),
     /// Where the whole file is mapped, if it is: migrated pages are read there, whatever protection the program gave its own

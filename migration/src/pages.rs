@@ -1,10 +1,7 @@
 //! Mappings of this process, unmapped when dropped.
 
-use std::{
-    io,
-    os::fd::{AsRawFd, BorrowedFd},
-    ptr::NonNull,
-};
+use mmap_rs::{MmapFlags, MmapMut, MmapOptions, PageSize};
+use std::{fs::File, io, ptr::NonNull};
 
 /// Size of a huge page.
 pub const HUGE: usize = 2 << 20;
@@ -13,42 +10,55 @@ pub const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Pages {
     ptr: NonNull<u8>,
-    len: usize,
+    map: MmapMut,
 }
 // SAFETY: an address range; what it holds is touched by volatile accesses and atomics only.
 unsafe impl Send for Pages {}
 // SAFETY: a shared reference gives the address alone; whoever touches what lies there does so by volatile accesses and atomics.
 unsafe impl Sync for Pages {}
 
+/// What the kernel said of a mapping that could not be made.
+pub fn map_error(error: mmap_rs::Error) -> io::Error {
+    match error {
+        mmap_rs::Error::Nix(errno) => errno.into(),
+        // A length of zero, or an offset that no file has.
+        _ => io::Error::from_raw_os_error(libc::EINVAL),
+    }
+}
+
+fn options<'f>(len: usize) -> io::Result<MmapOptions<'f>> {
+    MmapOptions::new(len).map_err(map_error)
+}
+
 impl Pages {
-    fn new(len: usize, protection: i32, flags: i32, file: Option<(BorrowedFd<'_>, u64)>) -> io::Result<Self> {
-        let (fd, offset) = file.map_or((-1, 0), |(fd, offset)| (fd.as_raw_fd(), offset));
-        // SAFETY: a new mapping at an address of the kernel's choice, where nothing of ours is.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset as libc::off_t) };
-        match NonNull::new(at.cast::<u8>()) {
-            Some(ptr) if at != libc::MAP_FAILED => Ok(Self { ptr, len }),
-            _ => Err(io::Error::last_os_error()),
-        }
+    fn new(options: MmapOptions<'_>) -> io::Result<Self> {
+        Self::over(options.map_mut().map_err(map_error)?)
+    }
+
+    fn over(mut map: MmapMut) -> io::Result<Self> {
+        let ptr = NonNull::new(map.as_mut_ptr()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { ptr, map })
     }
 
     /// `len` bytes at `offset` of a file, shared with it.
-    pub fn file(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        Self::new(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, Some((fd, offset)))
+    pub fn file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: others write to the file, so nobody may make a slice of the mapping: `map` is private, and only its length is asked.
+        // By the address it is touched as `Send` and `Sync` above have it.
+        let options = unsafe { options(len)?.with_file(file, offset) };
+        Self::new(options.with_flags(MmapFlags::SHARED))
     }
 
     /// `len` bytes at `offset` of a file, shared with every process that has the file but for children of fork, which have nothing
     /// there.
-    pub fn shared_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        let pages = Self::file(fd, offset, len)?;
+    pub fn shared_memory(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        let pages = Self::file(file, offset, len)?;
         pages.advise(libc::MADV_DONTFORK);
         Ok(pages)
     }
 
     /// `len` bytes of zeroed memory in huge pages that the machine keeps ready.
     fn huge(len: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
-        Self::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, None)
+        Self::new(options(len)?.with_page_size(PageSize::_2M))
     }
 
     /// `len` bytes of zeroed memory, in huge pages if possible: those the machine keeps ready, else those the kernel assembles by
@@ -64,26 +74,18 @@ impl Pages {
 
     /// `len` bytes of zeroed memory like any that a program allocates.
     pub fn private(len: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        Self::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, None)
+        Self::new(options(len)?)
     }
 
     /// Memory that begins at a multiple of a huge page.
     fn aligned(len: usize) -> io::Result<Self> {
         let room = len.checked_add(HUGE).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let whole = std::mem::ManuallyDrop::new(Self::private(room)?);
-        let base = whole.ptr.as_ptr();
-        let lead = base.align_offset(HUGE).min(HUGE);
-        let trim = |at: *mut u8, len: usize| {
-            if len > 0 {
-                // SAFETY: an end of the mapping made above, which nothing refers to yet.
-                unsafe { libc::munmap(at.cast(), len) };
-            }
-        };
-        trim(base, lead);
-        trim(base.wrapping_add(lead + len), HUGE - lead);
-        let ptr = NonNull::new(base.wrapping_add(lead)).unwrap_or(whole.ptr);
-        let pages = Self { ptr, len };
+        let mut map = options(room)?.map_mut().map_err(map_error)?;
+        let lead = map.as_ptr().align_offset(HUGE).min(HUGE);
+        // Both ends go back at once.
+        drop(map.split_to(lead).map_err(map_error)?);
+        drop(map.split_off(len).map_err(map_error)?);
+        let pages = Self::over(map)?;
         pages.advise(libc::MADV_HUGEPAGE);
         Ok(pages)
     }
@@ -91,12 +93,12 @@ impl Pages {
     /// Gives advice, which the kernel may ignore.
     fn advise(&self, advice: i32) {
         // SAFETY: our own mapping; none of the advice used here changes what it holds for this process.
-        unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.len, advice) };
+        unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.len(), advice) };
     }
 
     /// Never: the kernel maps no pages at all for a length of 0.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Where they begin.
@@ -106,14 +108,7 @@ impl Pages {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; users of its address keep this value alive.
-        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
+        self.map.size()
     }
 }
 

@@ -3,8 +3,8 @@
 use super::fork::Absence;
 use migration::Pages;
 use std::{
+    fs::File,
     io,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{Ordering::Release, fence},
@@ -59,8 +59,8 @@ impl Mapping {
 
     /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they read as all
     /// ones.
-    pub(super) fn of_file(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        let pages = Pages::file(fd, offset, len)?;
+    pub(super) fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        let pages = Pages::file(file, offset, len)?;
         let absence = Absence::of_registers(pages.ptr(), len);
         Ok(Self { base: pages.ptr().as_ptr(), len, _owned: Some((absence, pages)) })
     }

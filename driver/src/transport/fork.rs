@@ -118,7 +118,7 @@ mod tests {
         // SAFETY: a new descriptor.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"registers".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(0x4000).unwrap();
-        let bar = Bar::Mapped(Arc::new(Mapping::of_file(file.as_fd(), 0, 0x4000).unwrap()));
+        let bar = Bar::Mapped(Arc::new(Mapping::of_file(&file, 0, 0x4000).unwrap()));
         sync::fork::watch();
         let _absence = Absence::of_file(file.as_fd());
         bar.write32(0x10, 7);

@@ -8,7 +8,7 @@
 
 use super::{
     party_set::{PARTIES, PARTY_BITS, PartySet},
-    sys,
+    sys::{self, Shared},
 };
 use devmodel::{
     missing::{Replace, Stripes, Watched},
@@ -203,16 +203,17 @@ pub enum Access {
     Change,
 }
 
-/// The file, mapped.
+/// The file, mapped. Whoever holds a reference into it holds this.
 pub struct Mapped {
     base: NonNull<u8>,
+    /// Pages that the file system has no room for end no program. Before the mapping: it is watched no longer when it is unmapped.
+    watched: Watched,
+    _map: Shared,
     /// The file itself.
     pub file: File,
     /// Device number of its file system, and its inode.
     pub id: (u64, u64),
     arena: usize,
-    /// Pages that the file system has no room for end no program.
-    watched: Option<Watched>,
 }
 // SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
 unsafe impl Send for Mapped {}
@@ -225,22 +226,20 @@ impl Mapped {
     pub fn new(file: File, access: Access, notice: String) -> io::Result<Self> {
         let meta = file.metadata()?;
         let id = (meta.dev(), meta.ino());
-        let base = sys::map_shared(&file, file_len(), access == Access::Change)?;
-        let mut map = Self { base, file, id, arena: arena_at(), watched: None };
+        let map = Shared::new(&file, file_len(), access == Access::Change)?;
+        let base = map.base()?;
         let journals = Geometry::NODE.journals();
         let unmarked = Stripes { first: REGION_AT + journals.first, ..journals };
-        // SAFETY: the mapping is ours until `drop`, which ends this first; what is read of it may be anything that another program
+        // SAFETY: the mapping is ours, and goes behind this; what is read of it may be anything that another program
         // wrote, zeros among it.
         let watched = unsafe { Watched::new(base.as_ptr(), file_len(), Replace::Page { unmarked, notice }) };
-        map.watched = Some(watched?);
-        Ok(map)
+        Ok(Self { base, watched: watched?, _map: map, file, id, arena: arena_at() })
     }
 
     /// True when a page had no memory that others would have to see too: what this process does to the node is no longer what the
     /// others see.
     pub fn lost(&self) -> &'static AtomicBool {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        self.watched.as_ref().map_or(&NEVER, Watched::mark)
+        self.watched.mark()
     }
 
     /// Gives `len` bytes at `offset` of the file memory. False: the file system is full.
@@ -337,14 +336,6 @@ impl Mapped {
         let end = offset.checked_add(len as u64)?;
         // SAFETY: within the mapping by the check.
         (end <= ARENA_LEN as u64).then(|| unsafe { self.base.add(self.arena + offset as usize) })
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        self.watched = None;
-        // SAFETY: the mapping is ours, and whoever held a reference into it held us.
-        unsafe { sys::unmap(self.base, file_len()) };
     }
 }
 

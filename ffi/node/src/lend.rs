@@ -15,7 +15,7 @@ use super::{
 };
 use driver::transport::{Access, Iova};
 use migration::{Area, BackingFile, WriteProtection, areas};
-use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
+use std::{io, sync::atomic::Ordering::Relaxed};
 
 /// Bytes of a registration at most: above, moving them takes longer than what is won.
 const LONGEST: u64 = 16 << 20;
@@ -159,7 +159,7 @@ impl Core {
     }
 
     fn room(&self) -> BackingFile<'_> {
-        BackingFile { file: self.map.file.as_fd(), id: self.map.id, view: Some(self.map.view()) }
+        BackingFile { file: &self.map.file, id: self.map.id, view: Some(self.map.view()) }
     }
 
     fn may_lend(&self, ranges: &mut Ranges, start: u64, end: u64) -> bool {

@@ -1,6 +1,8 @@
 //! The system calls of the runtime that the standard library lacks, each made safe where it can be.
 #![allow(unsafe_code)]
 
+use migration::map_error;
+use mmap_rs::{Mmap, MmapFlags, MmapMut, MmapOptions};
 use std::{
     ffi::CStr,
     fs::File,
@@ -66,33 +68,35 @@ pub fn monotonic_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Maps `len` bytes of `file` for all who map it, to be written too if `write`.
-pub fn map_shared(file: &File, len: usize, write: bool) -> io::Result<NonNull<u8>> {
-    let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    // SAFETY: a new mapping at a place the kernel chooses.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            len,
-            protection,
-            libc::MAP_SHARED | libc::MAP_NORESERVE,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: our own fresh mapping; a core dump has no use for a sparse file of this size.
-    unsafe { libc::madvise(at, len, libc::MADV_DONTDUMP) };
-    NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+/// A mapping of a file that all who map it share, unmapped when dropped.
+pub enum Shared {
+    /// For reading.
+    Read(Mmap),
+    /// For writing too.
+    Change(MmapMut),
 }
 
-/// # Safety
-/// `at` and `len` are a mapping that nobody uses any more.
-pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { libc::munmap(at.as_ptr().cast(), len) };
+impl Shared {
+    /// Maps `len` bytes of `file`, for writing too if `write`.
+    pub fn new(file: &File, len: usize, write: bool) -> io::Result<Self> {
+        // A core dump has no use for a sparse file of this size.
+        let flags = MmapFlags::SHARED | MmapFlags::NO_RESERVE | MmapFlags::NO_CORE_DUMP;
+        let options = MmapOptions::new(len).map_err(map_error)?.with_flags(flags);
+        // SAFETY: others write to the file, and may cut it short. Nobody makes a slice of the mapping: `file::Mapped`, its one user, takes
+        // the address, watches for pages that are missing, and hands out atomics and the region, which has its own rules.
+        let options = unsafe { options.with_file(file, 0) };
+        let mapped = if write { options.map_mut().map(Self::Change) } else { options.map().map(Self::Read) };
+        mapped.map_err(map_error)
+    }
+
+    /// Where it is.
+    pub fn base(&self) -> io::Result<NonNull<u8>> {
+        let at = match self {
+            Self::Read(map) => map.as_ptr(),
+            Self::Change(map) => map.as_ptr(),
+        };
+        NonNull::new(at.cast_mut()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
 }
 
 /// Gives `file` memory for a range, so that touching it cannot fail.

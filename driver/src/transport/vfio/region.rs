@@ -12,7 +12,7 @@ pub fn open(device: &Arc<File>, info: &RegionInfo) -> io::Result<Bar> {
     let mut areas = Vec::new();
     for (at, len) in &info.mappable {
         let len = usize::try_from(*len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        areas.push((*at, Arc::new(Mapping::of_file(sys::fd(device), info.offset + at, len)?)));
+        areas.push((*at, Arc::new(Mapping::of_file(device, info.offset + at, len)?)));
     }
     if let [(0, mapping)] = &areas[..] {
         if mapping.len() as u64 == info.size {

@@ -9,7 +9,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     path::Path,
@@ -76,7 +76,7 @@ impl Store {
     /// Fresh memory of `len` bytes (whole pages): where it is, and its place in the file.
     pub fn alloc(&mut self, len: usize) -> io::Result<(Pages, u64)> {
         let place = self.place(len, 0)?;
-        match Pages::shared_memory(self.file.as_fd(), place, len) {
+        match Pages::shared_memory(&self.file, place, len) {
             Ok(mapped) => Ok((mapped, place)),
             Err(error) => {
                 self.places.free(place, len as u64);
@@ -148,7 +148,7 @@ impl Store {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let place = self.place(len, part.start)?;
-        let backing = BackingFile { file: self.file.as_fd(), id: self.id, view: None };
+        let backing = BackingFile { file: &self.file, id: self.id, view: None };
         // SAFETY: the caller's promise.
         match unsafe { migration::migrate(part, &backing, place, WriteProtection::IfAvailable) } {
             Ok(()) => {
@@ -248,7 +248,7 @@ mod tests {
     fn memory_that_is_a_file_already_stays_there() {
         let mut store = Store::new().unwrap();
         let other = Store::new().unwrap();
-        let mapped = Pages::file(other.file().as_fd(), 0x2000, 0x1000).unwrap();
+        let mapped = Pages::file(other.file(), 0x2000, 0x1000).unwrap();
         // SAFETY: ours alone.
         let found = unsafe { store.find(mapped.ptr().as_ptr(), 0x1000, &[]).unwrap() };
         assert_eq!(found[0].offset, 0x2000);
