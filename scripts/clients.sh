@@ -2,7 +2,7 @@
 # Programs that use RDMA and are not ours, on devices of a node: a line for each, and a failure if one failed.
 #
 #   scripts/clients.sh              all of them
-#   scripts/clients.sh NAME..       nixl, mooncake, infinistore, fio, qperf, sideway, mpi4py, lstopo, qemu
+#   scripts/clients.sh NAME..       nixl, mooncake, infinistore, fio, qperf, sideway, rdma_sys, mpi4py, lstopo, qemu
 #
 # Debian's packages are installed as scripts/install-deps.sh does it. Wheels and crates are fetched once, in versions that
 # tests/clients/ names, into ${XDG_CACHE_HOME:-~/.cache}/ironverbs/clients. A client that cannot be had here is skipped.

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from bed import Skip, need, tail
+from bed import Skip, expect, need, skip, tail
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOM = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ironverbs" / "clients"
@@ -81,4 +81,34 @@ def crate(name, version):
             environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0"}
             environment.pop("CARGO_BUILD_TARGET", None)
             fetch(f"a build of {name}'s tests", build, 1500, cwd=folder / "crate", env=environment)
+    return target
+
+
+def header(path, debian):
+    """Skips where a header that Debian has in this package is not installed."""
+    if not pathlib.Path("/usr/include", path).exists():
+        skip(f"no {path} here ({debian})")
+
+
+def package(name, crate, **environment):
+    """The directory of what a package of ours beside this file is built to, against the installed libibverbs.
+
+    That `crate`, which it is built on, cannot be built is a reason to skip; that ours cannot then, is a failure.
+    """
+    cargo, rustc = need("cargo"), need("rustc")
+    versions = [
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60).stdout
+        for words in ([rustc, "--version"], ["pkg-config", "--modversion", "libibverbs", "librdmacm"])
+    ]
+    sources = sorted([*(HERE / name).glob("Cargo.*"), *(HERE / name / "src").iterdir()])
+    with made(f"built-{name}", versions, [(path.name, path.read_text()) for path in sources]) as (folder, missing):
+        target = folder / "target"
+        if missing:
+            builtin = subprocess.run([need("gcc"), "-print-file-name=include"], capture_output=True, text=True, timeout=60).stdout.strip()
+            environment = {**os.environ, "BINDGEN_EXTRA_CLANG_ARGS": f"-I{builtin}", **environment}
+            environment.pop("CARGO_BUILD_TARGET", None)
+            build = [cargo, "build", "--locked", "--quiet", "--target-dir", target]
+            fetch(f"a build of {crate}", [*build, "--package", crate], 900, cwd=HERE / name, env=environment)
+            ours = subprocess.run(build, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, cwd=HERE / name, env=environment)
+            expect(ours.returncode == 0, f"expected {name} to be built, found {tail(ours.stderr)}")
     return target

@@ -14,6 +14,7 @@ CLIENTS = {
     "fio": 180,
     "qperf": 420,
     "sideway": 180,
+    "rdma_sys": 120,
     "mpi4py": 120,
     "lstopo": 60,
     "qemu": 180,

@@ -1,0 +1,38 @@
+"""rdma-sys, the bindings of libibverbs for Rust: a program of ours on them (`rdma_sys/`), between two devices of either link layer.
+
+Its bindgen wants a libclang of release 15 at most: PyPI's wheel has one, and gcc the headers that belong to a compiler.
+"""
+
+import re
+
+
+def install():
+    from bed import need
+    from install import header, package, wheels
+
+    header("infiniband/verbs.h", "libibverbs-dev")
+    header("rdma/rdma_verbs.h", "librdmacm-dev")
+    need("pkg-config")
+    libclang = wheels("rdma_sys").parent.parent.glob("lib/python*/site-packages/clang/native")
+    return package("rdma_sys", "rdma-sys", LIBCLANG_PATH=next(libclang))
+
+
+def check(bed, target):
+    from bed import Bed
+
+    program = target / "debug" / "ironverbs-client-rdma-sys"
+    promises, sent = run(bed, program)
+    with Bed(bed.left(60), "infiniband") as infiniband:
+        run(infiniband, program)
+    return f"0.3.0: {promises} promises kept on either link layer, devices sent {sent} on RoCE"
+
+
+def run(bed, program):
+    from bed import expect
+
+    before = bed.sent()
+    said = bed.run(program, "iron1", "iron2", seconds=60)
+    promises = len(re.findall(r" ok$", said, re.M))
+    moved = re.search(r"^(\d+) bytes$", said, re.M)
+    expect(promises == 10 and moved, f"expected ten promises to be kept, found {said!r}")
+    return promises, bed.must_have_sent(before, int(moved[1]))
