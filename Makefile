@@ -99,7 +99,7 @@ test-userlands: build
 # Debian guests under QEMU's emulation: the stock drivers on the model, ours on kernel VFIO, rxe on the wire.
 test-guest: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
-	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe --example vfio_second_opinion
 	timeout 2400 $(TARGET)/release/guest test $(GUEST)
 
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.

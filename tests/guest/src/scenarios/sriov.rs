@@ -22,6 +22,7 @@ done
 list=$(/built/ironverbs vf list) || exit 1
 echo "$list" | grep "$vf" | grep -q vfio-pci || wrong "$vf on vfio-pci in vf list" "$list"
 /built/examples/vfio_probe $vf || exit 1
+/built/examples/vfio_second_opinion $vf || exit 1
 /built/ironverbs vf unbind $vf || exit 1
 [ ! -e $sys/$vf/driver ] || wrong "$vf without driver" "$(readlink $sys/$vf/driver)"
 /built/ironverbs vf bind $vf igbvf && [ "$(basename "$(readlink $sys/$vf/driver)")" = igbvf ] || wrong "$vf on igbvf" "$(readlink $sys/$vf/driver)"
