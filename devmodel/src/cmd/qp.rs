@@ -11,6 +11,7 @@ use super::{
 use crate::{
     region::{Func, Table},
     state::{CqRow, FunctionRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
+    transport::Timer,
 };
 use hwspec::{
     cmd::{qp::*, uctx::INTERNAL_DEV_RES},
@@ -162,9 +163,8 @@ pub(super) fn reset(row: &mut QpRow) {
         | QpFlags::NO_SQ
         | QpFlags::NO_RQ
         // What lies in the ready ring and the timer heap stays there and finds nothing to do.
-        | QpFlags::READY
-        | QpFlags::TIMER_ACK
-        | QpFlags::TIMER_RNR;
+        | QpFlags::READY;
+    let kept = Timer::ALL.into_iter().fold(kept, |kept, timer| kept | QpFlags::of_timer(timer));
     *row = QpRow {
         head: row.head,
         flags: row.flags & kept.bits(),

@@ -102,7 +102,16 @@ impl Timed {
         }
         let timer = func.next_timer();
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
-            self.schedule.at(at, What::Job(fid, Job::Timeout { qp: 0, kind: crate::region::TimerKind::Ack }));
+            self.schedule.at(
+                at,
+                What::Job(
+                    fid,
+                    Job::Timeout {
+                        qp: 0,
+                        kind: crate::region::TimerKind::Connection(crate::transport::Timer::Ack),
+                    },
+                ),
+            );
         }
         func.commit(host);
         drop(func);

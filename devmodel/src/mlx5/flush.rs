@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     state::QpFlags,
-    transport::{Message, Status},
+    transport::{Message, Status, Timer},
 };
 use hwspec::{
     context::{QpState, ServiceType},
@@ -131,12 +131,12 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
         w.ready = true;
     } else if !w.q.has(QpFlags::NO_RQ) && !w.q.has(QpFlags::HAS_SRQ) {
         w.q.flush_wait = if w.q.flush_wait == 0 { FIRST_LOOK_US } else { w.q.flush_wait * 2 };
-        w.q.requester.rnr_deadline = match w.q.flush_wait {
-            wait if wait <= LAST_LOOK_US => w.step.now + u64::from(wait) * PS_PER_US,
-            _ => {
-                w.q.flush_wait = LAST_LOOK_US;
-                0
-            }
-        };
+        if w.q.flush_wait <= LAST_LOOK_US {
+            let at = w.step.now + u64::from(w.q.flush_wait) * PS_PER_US;
+            w.q.requester.timers.set(Timer::Rnr, at);
+        } else {
+            w.q.flush_wait = LAST_LOOK_US;
+            w.q.requester.timers.stop(Timer::Rnr);
+        }
     }
 }

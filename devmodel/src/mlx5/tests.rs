@@ -9,6 +9,7 @@ use crate::{
     },
     region::{Effect, Func, SlotPayload, WireRing},
     state::{Counters, CqRow, EqRow, FunctionRow, QpFlags, QpRow},
+    transport::Timer,
 };
 use hwspec::{
     context::{QpState, ServiceType},
@@ -211,7 +212,7 @@ fn waiting_at_the_peer(rig: &mut Rig, runner: &mut Runner) {
 
 /// The acknowledgement timer of side 0 runs out.
 fn time_out(rig: &mut Rig, runner: &mut Runner) {
-    let at = rig.qp(0).requester.ack_deadline;
+    let at = rig.qp(0).requester.timers.deadline(Timer::Ack).expect("a timer that runs");
     assert_ne!(at, 0, "no timer runs");
     runner.run(&rig.adapter, &mut rig.machine, at, rig.sides[0].fid);
 }
@@ -245,7 +246,8 @@ fn no_retry_is_spent_while_only_one_who_is_stopped_could_take_what_waits() {
     for _ in 0..20 {
         let qp = rig.adapter.region();
         let near = Func::lock(qp, rig.sides[0].fid, &mut rig.machine);
-        now = near.get::<QpRow>(rig.sides[0].qpn).expect("the rig's QP").requester.ack_deadline;
+        let timers = near.get::<QpRow>(rig.sides[0].qpn).expect("the rig's QP").requester.timers;
+        now = timers.deadline(Timer::Ack).expect("a timer that runs");
         drop(near);
         runner.run(&rig.adapter, &mut rig.machine, now, rig.sides[0].fid);
     }

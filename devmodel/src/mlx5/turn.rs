@@ -1,11 +1,7 @@
 //! A queue pair has something to do: a doorbell, a timer, its turn to send.
 
 use super::{doorbell, ethernet, flush, requester, responses, service, step::Step, timers, work::Work, xrc};
-use crate::{
-    host::Party,
-    region::{Func, TimerKind},
-    state::QpRow,
-};
+use crate::{host::Party, region::Func, state::QpRow, transport::Timer};
 use hwspec::context::{QpState, ServiceType};
 
 /// A send doorbell, of a QP or of a send queue without one.
@@ -25,8 +21,8 @@ pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
 
 /// A timer of the QP ran out.
 #[inline(always)]
-pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, kind: TimerKind) {
-    with(func, step, qp, |w| timers::expire(w, kind));
+pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, timer: Timer) {
+    with(func, step, qp, |w| timers::expire(w, timer));
 }
 
 /// The QP is in error: completions are owed.

@@ -6,7 +6,10 @@ use super::{
     requester,
     work::Work,
 };
-use crate::{state::Counters, transport};
+use crate::{
+    state::Counters,
+    transport::{self, Timer},
+};
 use hwspec::context::QpState;
 
 /// Sends up to `budget` packets. What is sent is done.
@@ -17,7 +20,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
         }
         requester::run(w, budget);
         if w.q.requester.is_acknowledged() || matches!(w.state(), QpState::Err | QpState::SqErr) {
-            w.q.requester.ack_deadline = 0;
+            w.q.requester.timers.stop(Timer::Ack);
             return;
         }
         transport::complete_sent(w);

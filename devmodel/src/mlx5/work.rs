@@ -8,7 +8,7 @@ use crate::{
     region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
     translate::User,
-    transport::Event,
+    transport::{Event, Timer},
 };
 use hwspec::context::QpState;
 use std::sync::atomic::Ordering::Acquire;
@@ -47,12 +47,10 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
 
     #[inline(always)]
     fn close(&mut self) {
-        let (ack, rnr) = (self.q.requester.ack_deadline, self.q.requester.rnr_deadline);
-        if ack != 0 && !self.q.has(QpFlags::TIMER_ACK) {
-            self.arm(TimerKind::Ack, ack);
-        }
-        if rnr != 0 && !self.q.has(QpFlags::TIMER_RNR) {
-            self.arm(TimerKind::Rnr, rnr);
+        for (timer, at) in self.q.requester.timers.pending() {
+            if !self.q.has(QpFlags::of_timer(timer)) {
+                self.arm(timer, at);
+            }
         }
         if self.ready {
             self.func.make_ready(self.qp);
@@ -60,10 +58,10 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     }
 
     #[inline(never)]
-    fn arm(&mut self, kind: TimerKind, at: u64) {
+    fn arm(&mut self, timer: Timer, at: u64) {
         // Not further than the hint for those without the lock reaches; who wakes too early is armed again.
         let far = self.step.now + (1 << 50);
-        self.func.arm_timer(self.qp, kind, at.min(far));
+        self.func.arm_timer(self.qp, TimerKind::Connection(timer), at.min(far));
     }
 
     /// The QP's number.

@@ -223,8 +223,8 @@ mod tests {
         for (i, qp) in qps.iter().enumerate() {
             func.send_record_mut(*qp, 63).request.psn = 1;
             func.read_resource_mut(*qp, 15).psn = 1;
-            assert!(func.arm_timer(*qp, TimerKind::Ack, 1 + i as u64));
-            assert!(func.arm_timer(*qp, TimerKind::Rnr, 1 + i as u64));
+            assert!(func.arm_timer(*qp, TimerKind::Connection(crate::transport::Timer::Ack), 1 + i as u64));
+            assert!(func.arm_timer(*qp, TimerKind::Connection(crate::transport::Timer::Rnr), 1 + i as u64));
             func.make_ready(*qp);
             func.commit(&mut host);
         }

@@ -1,23 +1,51 @@
 //! What waits in a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Region, Sync, Table, func::Row};
-use crate::state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow};
+use crate::{
+    state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow},
+    transport::Timer,
+};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use sync::laboratory::{Site, step};
 
-/// What a timer of a QP is for.
+/// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum TimerKind {
-    /// The oldest request is not acknowledged (IBTA 9.7.6.1.3).
-    Ack = 0,
-    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8).
-    Rnr = 1,
+    /// A timer of a QP's connection.
+    Connection(Timer),
     /// The event of a CQ was held back long enough (`cq_period`).
-    Cq = 2,
+    Cq,
     /// A receive queue in error, which belongs to no QP, is looked at for receives to flush.
-    Rq = 3,
+    Rq,
 }
+
+impl TimerKind {
+    const ALL: [Self; 4] = [Self::Connection(Timer::Ack), Self::Connection(Timer::Rnr), Self::Cq, Self::Rq];
+
+    /// As an entry of the heap holds it.
+    const fn raw(self) -> u32 {
+        match self {
+            Self::Connection(Timer::Ack) => 0,
+            Self::Connection(Timer::Rnr) => 1,
+            Self::Cq => 2,
+            Self::Rq => 3,
+        }
+    }
+
+    fn from_raw(raw: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.raw() == raw)
+    }
+}
+
+// No kind is left out.
+const _: () = {
+    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 2);
+    let mut i = 0;
+    while i < TimerKind::ALL.len() {
+        assert!(TimerKind::ALL[i].raw() as usize == i);
+        i += 1;
+    }
+};
 
 /// `CqRow::flags`: an entry of the CQ lies in the timer heap.
 const CQ_TIMED: u32 = 1 << 2;
@@ -136,34 +164,30 @@ impl Func<'_> {
 
     /// Whether an entry of this kind lies in the heap; `None` if there is no such queue.
     fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
-        let flag = match kind {
-            TimerKind::Ack => QpFlags::TIMER_ACK,
-            TimerKind::Rnr => QpFlags::TIMER_RNR,
-            TimerKind::Cq => return Some(self.row::<CqRow>(index)?.flags & CQ_TIMED != 0),
-            TimerKind::Rq => return Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
-        };
-        Some(self.row::<QpRow>(index)?.has(flag))
+        match kind {
+            TimerKind::Connection(timer) => Some(self.row::<QpRow>(index)?.has(QpFlags::of_timer(timer))),
+            TimerKind::Cq => Some(self.row::<CqRow>(index)?.flags & CQ_TIMED != 0),
+            TimerKind::Rq => Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
+        }
     }
 
     fn set_timed(&mut self, index: u32, kind: TimerKind, on: bool) {
-        let flag = match kind {
-            TimerKind::Ack => QpFlags::TIMER_ACK,
-            TimerKind::Rnr => QpFlags::TIMER_RNR,
+        match kind {
+            TimerKind::Connection(timer) => {
+                if let Some(qp) = self.row_mut::<QpRow>(index) {
+                    qp.set(QpFlags::of_timer(timer), on);
+                }
+            }
             TimerKind::Cq => {
                 if let Some(cq) = self.row_mut::<CqRow>(index) {
                     cq.flags = if on { cq.flags | CQ_TIMED } else { cq.flags & !CQ_TIMED };
                 }
-                return;
             }
             TimerKind::Rq => {
                 if let Some(rq) = self.row_mut::<RqRow>(index) {
                     rq.flags = if on { rq.flags | RqRow::TIMED } else { rq.flags & !RqRow::TIMED };
                 }
-                return;
             }
-        };
-        if let Some(qp) = self.row_mut::<QpRow>(index) {
-            qp.set(flag, on);
         }
     }
 
@@ -181,26 +205,22 @@ impl Func<'_> {
         }
         self.set_timed(index, kind, true);
         *self.function_mut(|f| &mut f.timers) = n + 1;
-        self.rise(n, TimerRow { at, qp: index, kind: kind as u32 });
+        self.rise(n, TimerRow { at, qp: index, kind: kind.raw() });
         self.publish_timer();
         true
     }
 
     /// Drops the timers of QP `index`.
     pub fn forget_timers(&mut self, index: u32) {
-        let flags = QpFlags::TIMER_ACK | QpFlags::TIMER_RNR;
-        if self.row::<QpRow>(index).is_some_and(|qp| qp.flags().intersects(flags)) {
-            let kinds = [TimerKind::Ack as u32, TimerKind::Rnr as u32];
-            self.drop_timers(|timer| timer.qp == index && kinds.contains(&timer.kind));
-            self.set_timed(index, TimerKind::Ack, false);
-            self.set_timed(index, TimerKind::Rnr, false);
+        for timer in Timer::ALL {
+            self.forget_timer(index, TimerKind::Connection(timer));
         }
     }
 
-    /// Drops the timer of CQ or RQ `index`.
+    /// Drops a timer of queue `index`.
     pub fn forget_timer(&mut self, index: u32, kind: TimerKind) {
         if self.is_timed(index, kind) == Some(true) {
-            self.drop_timers(|timer| timer.qp == index && timer.kind == kind as u32);
+            self.drop_timers(|timer| timer.qp == index && timer.kind == kind.raw());
             self.set_timed(index, kind, false);
         }
     }
@@ -290,12 +310,8 @@ impl Func<'_> {
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
         self.remove_timer(0);
         self.publish_timer();
-        let kind = match top.kind {
-            0 => TimerKind::Ack,
-            1 => TimerKind::Rnr,
-            2 => TimerKind::Cq,
-            _ => TimerKind::Rq,
-        };
+        // Damage is thrown away.
+        let kind = TimerKind::from_raw(top.kind)?;
         self.set_timed(top.qp, kind, false);
         Some((top.qp, kind))
     }

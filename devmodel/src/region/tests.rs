@@ -99,7 +99,7 @@ fn a_job_that_does_not_commit_leaves_nothing() {
     func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
     assert!(func.alloc::<CqRow>(0, Party(1)).is_ok());
     func.make_ready(qp);
-    func.arm_timer(qp, TimerKind::Ack, 5 << 30);
+    func.arm_timer(qp, TimerKind::Connection(crate::transport::Timer::Ack), 5 << 30);
     assert!(func.effect(Effect::Write { at: 0x1000, data: &[1; 64] }));
     drop(func);
     let mut func = Func::lock(&region, 1, &mut host);
@@ -394,8 +394,8 @@ fn timers_of_a_qp_that_goes_are_forgotten() {
     let mut func = Func::lock(&region, 0, &mut host);
     let qps: Vec<u32> = (0..40).map(|_| func.alloc::<QpRow>(0, Party(1)).unwrap()).collect();
     for (i, qp) in (0..).zip(qps.iter().copied()) {
-        func.arm_timer(qp, TimerKind::Ack, (i * 7 % 40 + 1) << 30);
-        func.arm_timer(qp, TimerKind::Rnr, (i * 11 % 40 + 1) << 30);
+        func.arm_timer(qp, TimerKind::Connection(crate::transport::Timer::Ack), (i * 7 % 40 + 1) << 30);
+        func.arm_timer(qp, TimerKind::Connection(crate::transport::Timer::Rnr), (i * 11 % 40 + 1) << 30);
         func.commit(&mut host);
     }
     let gone: Vec<u32> = qps.iter().copied().step_by(2).collect();
@@ -421,8 +421,8 @@ fn timers_fire_in_order_and_not_before_their_time() {
     let at = |i: u64| (i * 7919 % 100 + 1) << 30;
     for i in 0..100 {
         let qp = func.alloc::<QpRow>(0, Party(1)).unwrap();
-        func.arm_timer(qp, TimerKind::Ack, at(u64::from(qp)));
-        func.arm_timer(qp, TimerKind::Ack, 1);
+        func.arm_timer(qp, TimerKind::Connection(crate::transport::Timer::Ack), at(u64::from(qp)));
+        func.arm_timer(qp, TimerKind::Connection(crate::transport::Timer::Ack), 1);
         assert!(func.row::<QpRow>(qp).unwrap().has(QpFlags::TIMER_ACK), "{i}");
     }
     let mut last = 0;
@@ -432,7 +432,7 @@ fn timers_fire_in_order_and_not_before_their_time() {
         last = due;
         assert_eq!(func.take_timer(due - 1), None);
         let (qp, kind) = func.take_timer(due).unwrap();
-        assert_eq!((at(u64::from(qp)), kind), (due, TimerKind::Ack));
+        assert_eq!((at(u64::from(qp)), kind), (due, TimerKind::Connection(crate::transport::Timer::Ack)));
         assert!(!func.row::<QpRow>(qp).unwrap().has(QpFlags::TIMER_ACK));
         func.commit(&mut host);
     }

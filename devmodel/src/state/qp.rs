@@ -1,7 +1,7 @@
 //! The queue pair: context, requester and responder.
 
 use super::{Head, WqMemory};
-use crate::transport::{Request, Requester, Responder};
+use crate::transport::{Request, Requester, Responder, Timer};
 use hwspec::{context::ServiceType, wire::bth::Transport};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -42,6 +42,17 @@ bitflags::bitflags! {
         const DRAINING = 1 << 24;
         /// The event that nothing more comes from the SRQ is still to be sent.
         const LAST_WQE_OWED = 1 << 25;
+    }
+}
+
+impl QpFlags {
+    /// An entry of `timer` lies in the heap.
+    #[inline(always)]
+    pub const fn of_timer(timer: Timer) -> Self {
+        match timer {
+            Timer::Ack => Self::TIMER_ACK,
+            Timer::Rnr => Self::TIMER_RNR,
+        }
     }
 }
 
@@ -130,7 +141,7 @@ pub struct QpRow {
     pub sq_ci: u16,
     /// Padding.
     pub reserved_sq: u16,
-    /// The requester. Its last word, the RNR deadline, is in ERR when the receive counter is looked at again.
+    /// The requester. Its last word, the deadline of the RNR timer, is in ERR when the receive counter is looked at again.
     pub requester: Requester,
 
     /// RQ: producer as last read, next WQE to take (16 bits each).
@@ -158,7 +169,7 @@ pub struct QpRow {
 
 // The context fills two lines, what requests change one, what responses change another and part of the last.
 const _: () = assert!(size_of::<QpRow>() == 320 && offset_of!(QpRow, flags) == 128);
-const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, rnr_deadline) == 192);
+const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, timers) + size_of::<u64>() == 192);
 // What the packets of a queue pair begin with lies in one piece.
 const _: () = assert!(QpRow::PATH == 32);
 

@@ -12,6 +12,7 @@ mod request;
 mod requester;
 mod responder;
 mod status;
+mod timers;
 mod unreliable;
 
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub use request::{Kind, LOG_MAX_MESSAGE, ReadResource, Request};
 pub use requester::Requester;
 pub use responder::{Message, Responder, Rights};
 pub use status::{Event, Status};
+pub use timers::{Timer, Timers};
 
 pub(crate) use datagram::{Datagram, Dropped, Receiver, check as check_datagram, qkey_of};
 pub(crate) use request::{MAX_MESSAGE, Order, Outgoing};

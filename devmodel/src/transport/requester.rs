@@ -1,6 +1,6 @@
 //! The requester (IBTA 9.7.3, 9.7.6, 9.7.7): what is under way, what answers acknowledge of it, what is sent again.
 
-use super::{Congestion, Event, Kind, Order, Outgoing, Request, Status};
+use super::{Congestion, Event, Kind, Order, Outgoing, Request, Status, Timer, Timers};
 use hwspec::{
     handle::Psn,
     wire::{NakCode, Syndrome, aeth},
@@ -29,7 +29,7 @@ pub struct Requester {
     pub retries_left: u8,
     /// See `retries_left`.
     pub rnr_left: u8,
-    /// An RNR NAK is waited out (1); a gap in the answers was noted (2).
+    /// A gap in the answers was noted (2).
     pub flags: u8,
     /// READs and atomics under way.
     pub reads: u8,
@@ -49,17 +49,13 @@ pub struct Requester {
     pub max_psn: u32,
     /// Packets sent since the last one that asked for an acknowledgement.
     pub unasked: u32,
-    /// When the acknowledgement timer runs out; 0 is stopped. Picoseconds.
-    pub ack_deadline: u64,
-    /// When the RNR wait ends; 0 is none. Picoseconds. Of no meaning to the transport once the connection is in error.
-    pub rnr_deadline: u64,
+    /// Its timers.
+    pub timers: Timers,
     /// How fast it may send.
     pub congestion: Congestion,
 }
 
 impl Requester {
-    /// Waiting out an RNR NAK received.
-    const RNR_WAIT: u8 = 1;
     /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
     const GAP: u8 = 2;
 
@@ -78,8 +74,7 @@ impl Requester {
 
     /// Nothing is under way any more: the connection has ended.
     pub(crate) fn stop(&mut self) {
-        (self.ack_deadline, self.rnr_deadline) = (0, 0);
-        self.flags &= !Self::RNR_WAIT;
+        self.timers = Timers::default();
         self.reads = 0;
         self.forget();
     }
@@ -94,7 +89,7 @@ impl Requester {
     /// Whether an RNR NAK is waited out.
     #[inline(always)]
     pub(crate) fn waits_rnr(&self) -> bool {
-        self.flags & Self::RNR_WAIT != 0
+        self.timers.runs(Timer::Rnr)
     }
 
     /// Whether packets may go out at `now`: no RNR NAK is waited out, and congestion control lets them.
@@ -197,14 +192,14 @@ impl Requester {
         } else {
             self.packet += 1;
         }
-        self.ack_deadline == 0
+        !self.timers.runs(Timer::Ack)
     }
 
     /// `request`, a READ or atomic, went out. True if the acknowledgement timer is to be started.
     pub(crate) fn asked(&mut self, request: &Request) -> bool {
         self.reached(request.end());
         self.next_request();
-        self.ack_deadline == 0
+        !self.timers.runs(Timer::Ack)
     }
 
     #[inline(always)]
@@ -223,8 +218,7 @@ impl Requester {
 
     /// The RNR wait is over.
     pub(crate) fn rnr_timeout(&mut self) {
-        self.rnr_deadline = 0;
-        self.flags &= !Self::RNR_WAIT;
+        self.timers.stop(Timer::Rnr);
     }
 }
 
@@ -272,14 +266,12 @@ pub(crate) type Answer = [u8; 32];
 #[inline]
 pub(crate) fn start_timer<R: Requests>(r: &mut R) {
     let t = r.requester().ack_timeout & 0x1f;
-    let deadline = match t {
-        0 => 0,
-        _ => {
-            let timer = r.ack_timer();
-            r.now() + (40_960u64 << t.max(timer.least)) * timer.hundredths
-        }
-    };
-    r.requester_mut().ack_deadline = deadline;
+    if t == 0 {
+        return r.requester_mut().timers.stop(Timer::Ack);
+    }
+    let timer = r.ack_timer();
+    let deadline = r.now() + (40_960u64 << t.max(timer.least)) * timer.hundredths;
+    r.requester_mut().timers.set(Timer::Ack, deadline);
 }
 
 /// An answer with `psn` came; `take` sees to what it brings. True if requests may go out behind it.
@@ -385,7 +377,7 @@ fn acknowledge_until<R: Requests>(r: &mut R, upto: Psn) -> bool {
 /// everything is to be sent again anyway.
 #[cold]
 fn gap<R: Requests>(r: &mut R) {
-    if r.requester().flags & (Requester::GAP | Requester::RNR_WAIT) != 0 {
+    if r.requester().flags & Requester::GAP != 0 || r.requester().waits_rnr() {
         return;
     }
     r.requester_mut().flags |= Requester::GAP;
@@ -432,9 +424,8 @@ fn not_ready<R: Requests>(r: &mut R, code: u8) {
     rewind(r);
     let deadline = r.now() + aeth::rnr_ns(code) * PS_PER_NS;
     let q = r.requester_mut();
-    q.flags |= Requester::RNR_WAIT;
-    q.ack_deadline = 0;
-    q.rnr_deadline = deadline;
+    q.timers.stop(Timer::Ack);
+    q.timers.set(Timer::Rnr, deadline);
 }
 
 /// The peer notified of congestion.
@@ -450,7 +441,7 @@ pub(crate) fn acknowledgement_timeout<R: Requests>(
     r: &mut R,
     is_held_up: impl FnOnce(&mut R) -> bool,
 ) -> bool {
-    r.requester_mut().ack_deadline = 0;
+    r.requester_mut().timers.stop(Timer::Ack);
     if !r.is_sending() || r.requester().is_acknowledged() {
         return false;
     }
@@ -550,7 +541,7 @@ pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
         }
     }
     if r.requester().is_acknowledged() {
-        r.requester_mut().ack_deadline = 0;
+        r.requester_mut().timers.stop(Timer::Ack);
         r.acknowledged();
     }
 }

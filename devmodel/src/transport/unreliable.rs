@@ -1,7 +1,7 @@
 //! Unreliable connection: the requests of a reliable one without answers (IBTA 9.8.2).
 
 use super::{
-    Event, Message,
+    Event, Message, Timer,
     requester::{Requests, settle},
     responder::{Packet, Responses, unanswered},
 };
@@ -12,7 +12,7 @@ pub(crate) fn complete_sent<R: Requests>(r: &mut R) {
     let q = r.requester_mut();
     q.una_psn = q.max_psn;
     settle(r, None);
-    r.requester_mut().ack_deadline = 0;
+    r.requester_mut().timers.stop(Timer::Ack);
 }
 
 /// A request with a known opcode. What is out of sequence ends the message under reception (IBTA 9.8.2.2.1).

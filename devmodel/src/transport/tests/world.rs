@@ -6,7 +6,8 @@
 
 use crate::transport::{
     AckTimer, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request, Requester, Requests,
-    Responder, Responses, Rights, Status, acknowledge, acknowledgement_timeout, answer, request, start_timer,
+    Responder, Responses, Rights, Status, Timer, acknowledge, acknowledgement_timeout, answer, request,
+    start_timer,
 };
 use hwspec::{
     handle::Psn,
@@ -177,8 +178,8 @@ impl World {
             (Step::SendPacket, more && q.may_send(1) && self.data.len() < IN_FLIGHT),
             (Step::SendAck, self.responder.owes_ack() && self.acks.len() < IN_FLIGHT),
             (Step::PostReceive, usize::from(self.receives) < self.scene.messages.len()),
-            (Step::AckTimer, q.ack_deadline != 0),
-            (Step::RnrTimer, q.rnr_deadline != 0),
+            (Step::AckTimer, q.timers.runs(Timer::Ack)),
+            (Step::RnrTimer, q.timers.runs(Timer::Rnr)),
         ];
         steps.extend(all.into_iter().filter_map(|(step, can)| can.then_some(step)));
         for i in (0..self.data.len()).filter(|i| *i == 0 || self.data[*i] != self.data[*i - 1]) {
