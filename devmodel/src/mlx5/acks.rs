@@ -10,7 +10,7 @@ use crate::{
     host::Abort,
     region::SlotPayload,
     state::{QpFlags, SendRecord},
-    transport::{self, Status},
+    transport,
 };
 use hwspec::{
     cqe::{CqeSyndrome, INLINE_32, vendor_err},
@@ -47,17 +47,10 @@ pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 
 #[inline(never)]
 fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
-    let Some((at, request)) = transport::answered(w, psn, true) else { return };
-    let mtu = u32::from(w.q.mtu.max(256));
-    let i = psn.ahead_of(Psn::new(request.psn)) as u32;
-    let from = i * mtu;
-    let last = i + 1 == request.packets;
-    let expected = mtu.min(request.length.saturating_sub(from));
-    let opcode = packet.headers.bth().opcode();
-    if packet.len != expected || opcode.is_last() != last || !packet.padded {
-        return transport::fail(w, Some(Status::BadResponse));
+    let (mtu, last) = (u32::from(w.q.mtu.max(256)), packet.headers.bth().opcode().is_last());
+    if let Some((at, from)) = transport::read_response(w, psn, mtu, (packet.len, last, packet.padded)) {
+        deliver(w, at, &packet.data, from, packet.len, psn);
     }
-    deliver(w, at, &packet.data, from, expected, psn);
 }
 
 #[inline(never)]

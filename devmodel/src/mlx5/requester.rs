@@ -19,7 +19,7 @@ use crate::{
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::{CqeSyndrome, vendor_err},
-    handle::{Psn, Srqn},
+    handle::Srqn,
     wire::{AtomicEth, Packet, Reth},
     wqe::{FenceMode, WqeOpcode},
 };
@@ -271,9 +271,8 @@ fn transmit(
 /// Sends a READ or atomic request; a READ from where its answers stand.
 #[inline(never)]
 fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
-    let skip = w.q.requester.packet;
-    let psn = Psn::new(record.request.psn).add(skip).get();
-    let packet = request_packet(w, record, kind, wqe, psn, skip * mtu);
+    let (psn, skip) = w.q.requester.next_request_packet(&record.request, mtu);
+    let packet = request_packet(w, record, kind, wqe, psn.get(), skip);
     w.send(&packet, &Payload::Empty);
     if w.q.requester.asked(&record.request) {
         transport::start_timer(w);

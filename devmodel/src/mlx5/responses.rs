@@ -1,5 +1,4 @@
-//! Answers of the responder: READ responses and atomic acknowledges in order, then the acknowledgement owed
-//! (IBTA 9.7.5.1, 9.7.7).
+//! Answers of the responder: replies to READs and atomics, then the acknowledgement owed (IBTA 9.7.5.1, 9.7.7).
 
 use super::{
     completion, counter_of, event, event_of, flush, lists, receive, srq,
@@ -9,12 +8,12 @@ use super::{
 use crate::{
     host::Abort,
     translate::{self, User, access},
-    transport::{Message, ReadResource},
+    transport::{self, Message, Reply},
 };
 use hwspec::{
     cqe::CqeOpcode,
     handle::Psn,
-    wire::{Aeth, AtomicAckEth, BthOpcode, NakCode, Packet, Syndrome},
+    wire::{Aeth, AtomicAckEth, BthOpcode, Packet, Syndrome},
 };
 
 /// Whether anything is to be sent.
@@ -44,32 +43,42 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// Sends what READs and atomics are owed. False if there is more than may be sent now.
 #[inline(never)]
 fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
-    while w.q.responder.owes_answers() {
-        let at = w.q.responder.send;
-        let one = *w.func.read_resource(w.qp, at);
-        if one.answered != ReadResource::ANSWERED {
-            let whole = match one.kind == ReadResource::READ {
-                true => read(w, &one, budget),
-                false => atomic(w, &one, budget),
-            };
-            match whole {
-                Some(true) => w.func.read_resource_mut(w.qp, at).answered = ReadResource::ANSWERED,
-                Some(false) => {
-                    w.ready = true;
-                    return false;
-                }
-                None => {
-                    // The key died under the READ: everything from here on is refused.
-                    w.q.responder.send = w.q.responder.tail;
-                    w.q.responder.packet = 0;
-                    break;
-                }
-            }
+    let mut alike = false;
+    while let Some(reply) = transport::next_reply(w) {
+        if *budget == 0 {
+            w.ready = true;
+            return false;
         }
-        w.q.responder.send = at.wrapping_add(1);
-        w.q.responder.packet = 0;
+        let payload = match gather(w, &reply) {
+            Ok(payload) => payload,
+            // Nobody answers for it any more.
+            Err(Abort::Gone) => {
+                transport::finish(w);
+                continue;
+            }
+            Err(_) => {
+                transport::refuse_reply(w, &reply);
+                break;
+            }
+        };
+        let middle = reply.opcode == BthOpcode::RcReadRespMiddle;
+        if middle && alike {
+            w.send_alike(reply.psn.get(), false, payload);
+        } else {
+            alike = w.send(&packet(w, &reply), &payload) && middle;
+        }
+        *budget -= 1;
+        transport::replied(w, &reply);
     }
     true
+}
+
+/// The headers of a reply.
+fn packet(w: &Work<'_, '_, '_>, reply: &Reply) -> Packet {
+    let (mut aeth, mut atomic_ack) = (Aeth::zeroed(), AtomicAckEth::zeroed());
+    aeth.set().syndrome(Syndrome::ACK).msn(Psn::new(reply.resource.msn));
+    atomic_ack.set().original(reply.resource.original);
+    Packet { bth: w.bth(reply.opcode, reply.psn.get()), aeth, atomic_ack, ..Packet::default() }
 }
 
 /// The QP refused a request for good: receive completion, event, ERR (IBTA 9.9.3).
@@ -94,49 +103,9 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     flush::enter_error(w);
 }
 
-/// Responses of one READ from where they stand. `Some(true)` if all are out, `None` if its key is no longer good.
-fn read(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Option<bool> {
-    let mtu = u32::from(w.q.mtu.max(256));
-    let packets = (one.end - one.start).div_ceil(mtu).max(1);
-    let base = Psn::new(one.psn).add(one.start / mtu);
-    let mut alike = false;
-    while w.q.responder.packet < packets {
-        if *budget == 0 {
-            return Some(false);
-        }
-        let i = w.q.responder.packet;
-        let from = one.start + i * mtu;
-        let len = mtu.min(one.end - from);
-        let psn = base.add(i).get();
-        let payload = match gather(w, one, from, len) {
-            Ok(payload) => payload,
-            // Nobody answers for it any more.
-            Err(Abort::Gone) => return Some(true),
-            Err(_) => {
-                w.q.responder.refuse_at(psn, NakCode::RemoteAccess, None);
-                return None;
-            }
-        };
-        let opcode = match (i == 0, i + 1 == packets) {
-            (true, true) => BthOpcode::RcReadRespOnly,
-            (true, false) => BthOpcode::RcReadRespFirst,
-            (false, false) => BthOpcode::RcReadRespMiddle,
-            (false, true) => BthOpcode::RcReadRespLast,
-        };
-        let middle = opcode == BthOpcode::RcReadRespMiddle;
-        if middle && alike {
-            w.send_alike(psn, false, payload);
-        } else {
-            let packet = Packet { bth: w.bth(opcode, psn), aeth: aeth(one.msn), ..Packet::default() };
-            alike = w.send(&packet, &payload) && middle;
-        }
-        *budget -= 1;
-        w.q.responder.packet = i + 1;
-    }
-    Some(true)
-}
-
-fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> Result<Payload, Abort> {
+/// Payload of a reply.
+fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
+    let (one, from, len) = (&reply.resource, reply.from, reply.len);
     if len == 0 {
         return Ok(Payload::Empty);
     }
@@ -155,22 +124,4 @@ fn gather(w: &mut Work<'_, '_, '_>, one: &ReadResource, from: u32, len: u32) -> 
     };
     w.step.buffers.pieces = pieces;
     payload
-}
-
-fn aeth(msn: u32) -> Aeth {
-    let mut aeth = Aeth::zeroed();
-    aeth.set().syndrome(Syndrome::ACK).msn(Psn::new(msn));
-    aeth
-}
-
-fn atomic(w: &mut Work<'_, '_, '_>, one: &ReadResource, budget: &mut u32) -> Option<bool> {
-    if *budget == 0 {
-        return Some(false);
-    }
-    let mut atomic_ack = AtomicAckEth::zeroed();
-    atomic_ack.set().original(one.original);
-    let bth = w.bth(BthOpcode::RcAtomicAck, one.psn);
-    w.send(&Packet { bth, aeth: aeth(one.msn), atomic_ack, ..Packet::default() }, &Payload::Empty);
-    *budget -= 1;
-    Some(true)
 }

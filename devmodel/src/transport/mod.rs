@@ -8,6 +8,7 @@
 mod congestion;
 mod datagram;
 mod duplicate;
+mod replies;
 mod request;
 mod requester;
 mod responder;
@@ -26,10 +27,11 @@ pub use status::{Event, Status};
 pub use timers::{Timer, Timers};
 
 pub(crate) use datagram::{Datagram, Dropped, Receiver, check as check_datagram, qkey_of};
+pub(crate) use replies::{Reply, finish, next_reply, refuse_reply, replied};
 pub(crate) use request::{MAX_MESSAGE, Order, Outgoing};
 pub(crate) use requester::{
     AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, congestion_notified, deliver,
-    fail, settle, start_timer,
+    read_response, settle, start_timer,
 };
 pub(crate) use responder::{Packet, Refusal, Responses, access, request};
 pub(crate) use unreliable::{complete_sent, unreliable_request};

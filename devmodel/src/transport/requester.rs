@@ -195,6 +195,11 @@ impl Requester {
         !self.timers.runs(Timer::Ack)
     }
 
+    /// Where `request`, a READ or atomic, is asked for: its PSN, and how many bytes of a READ are there already.
+    pub(crate) fn next_request_packet(&self, request: &Request, mtu: u32) -> (Psn, u32) {
+        (Psn::new(request.psn).add(self.packet), self.packet * mtu)
+    }
+
     /// `request`, a READ or atomic, went out. True if the acknowledgement timer is to be started.
     pub(crate) fn asked(&mut self, request: &Request) -> bool {
         self.reached(request.end());
@@ -490,6 +495,25 @@ pub(crate) fn answered<R: Requests>(r: &mut R, psn: Psn, read: bool) -> Option<(
     (!r.has_ended() && psn == r.requester().una()).then_some((at, request))
 }
 
+/// A READ response with `psn` that brings `len` bytes; `whole` says whether pad and payload are whole words, `last` whether it
+/// calls itself the last one. Returns the index of the READ and where in it the bytes belong, if they do.
+pub(crate) fn read_response<R: Requests>(
+    r: &mut R,
+    psn: Psn,
+    mtu: u32,
+    (len, last, whole): (u32, bool, bool),
+) -> Option<(u32, u32)> {
+    let (at, request) = answered(r, psn, true)?;
+    let i = psn.ahead_of(Psn::new(request.psn)) as u32;
+    let from = i * mtu;
+    let expected = mtu.min(request.length.saturating_sub(from));
+    if len != expected || last != (i + 1 == request.packets) || !whole {
+        fail(r, Some(Status::BadResponse));
+        return None;
+    }
+    Some((at, from))
+}
+
 /// Acknowledges all before `request`.
 #[inline(never)]
 fn advance_to<R: Requests>(r: &mut R, request: &Request) -> bool {
@@ -547,7 +571,7 @@ pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
 }
 
 /// The oldest request fails, and with it the connection (IBTA 10.3.1.5).
-pub(crate) fn fail<R: Requests>(r: &mut R, status: Option<Status>) {
+fn fail<R: Requests>(r: &mut R, status: Option<Status>) {
     let q = r.requester_mut();
     let at = q.head;
     if at != q.tail {

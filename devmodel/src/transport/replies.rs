@@ -1,0 +1,83 @@
+//! What a responder owes for READs and atomics: responses in the order of the requests (IBTA 9.7.5.1, 9.7.7).
+
+use super::{ReadResource, responder::Responses};
+use hwspec::{
+    handle::Psn,
+    wire::{BthOpcode, NakCode},
+};
+
+/// A packet that answers a READ or an atomic, and is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    pub opcode: BthOpcode,
+    pub psn: Psn,
+    /// The bytes of a READ that it carries.
+    pub from: u32,
+    pub len: u32,
+    /// Of what it answers.
+    pub resource: ReadResource,
+    /// Whether it is the last one for that.
+    last: bool,
+}
+
+/// The reply that is next, if one is owed.
+#[inline(always)]
+pub(crate) fn next_reply<X: Responses>(x: &mut X) -> Option<Reply> {
+    let mtu = x.mtu().max(256);
+    while x.responder().owes_answers() {
+        let (at, i) = (x.responder().send, x.responder().packet);
+        let one = x.resource(at);
+        if one.answered != ReadResource::ANSWERED && one.kind != ReadResource::READ {
+            let (opcode, psn) = (BthOpcode::RcAtomicAck, Psn::new(one.psn));
+            return Some(Reply { opcode, psn, from: 0, len: 0, resource: one, last: true });
+        }
+        let packets = (one.end - one.start).div_ceil(mtu).max(1);
+        if one.answered != ReadResource::ANSWERED && i < packets {
+            return Some(response(&one, i, packets, mtu));
+        }
+        finish(x);
+    }
+    None
+}
+
+/// Response `i` of `packets` to a READ.
+#[inline(always)]
+fn response(one: &ReadResource, i: u32, packets: u32, mtu: u32) -> Reply {
+    let from = one.start + i * mtu;
+    let last = i + 1 == packets;
+    let opcode = match (i == 0, last) {
+        (true, true) => BthOpcode::RcReadRespOnly,
+        (true, false) => BthOpcode::RcReadRespFirst,
+        (false, false) => BthOpcode::RcReadRespMiddle,
+        (false, true) => BthOpcode::RcReadRespLast,
+    };
+    let psn = Psn::new(one.psn).add(one.start / mtu).add(i);
+    Reply { opcode, psn, from, len: mtu.min(one.end - from), resource: *one, last }
+}
+
+/// `reply` went out.
+#[inline(always)]
+pub(crate) fn replied<X: Responses>(x: &mut X, reply: &Reply) {
+    match reply.last {
+        true => finish(x),
+        false => x.responder_mut().packet += 1,
+    }
+}
+
+/// The request that is answered now gets no more.
+pub(crate) fn finish<X: Responses>(x: &mut X) {
+    let at = x.responder().send;
+    x.resource_mut(at).answered = ReadResource::ANSWERED;
+    let q = x.responder_mut();
+    q.send = at.wrapping_add(1);
+    q.packet = 0;
+}
+
+/// The memory that a READ names does not allow `reply` any more: it is refused, and everything behind it.
+#[cold]
+pub(crate) fn refuse_reply<X: Responses>(x: &mut X, reply: &Reply) {
+    let q = x.responder_mut();
+    q.refuse_at(reply.psn.get(), NakCode::RemoteAccess, None);
+    q.send = q.tail;
+    q.packet = 0;
+}
