@@ -1,7 +1,7 @@
 //! The transport alone: two endpoints, no adapter.
 
-mod ends;
+mod endpoints;
+mod explorer;
 mod names;
-mod orders;
+mod pair;
 mod rows;
-mod world;

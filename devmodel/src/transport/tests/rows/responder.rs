@@ -2,7 +2,7 @@
 
 use crate::transport::{
     Event, ReadResource, Rights, Status,
-    tests::ends::{FIRST, KEY, LEN, MTU, Pair, Pkt, Post, Receive, VA},
+    tests::pair::{FIRST, KEY, LEN, MTU, Pair, Pkt, Post, Receive, VA},
     unreliable_request,
 };
 use hwspec::wire::{BthOpcode, NakCode};

@@ -3,8 +3,8 @@
 
 use crate::transport::{
     AckTimer, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request, Requester, Requests,
-    Responder, Responses, Rights, Status, access, acknowledge, acknowledgement_timeout, answer, answered,
-    deliver, fail, request, start_timer,
+    Responder, Responses, Rights, Status, Timer, access, acknowledge, acknowledgement_timeout, answer,
+    answered, deliver, next_reply, read_response, refuse_reply, replied, request, start_timer,
 };
 use hwspec::{
     handle::Psn,
@@ -247,13 +247,11 @@ impl End {
     }
 
     fn read_response(&mut self, packet: &Pkt, psn: Psn) {
-        let Some((at, one)) = answered(self, psn, true) else { return };
-        let from = psn.ahead_of(Psn::new(one.psn)) as u32 * MTU;
-        if packet.len() != MTU.min(one.length - from) {
-            return fail(self, Some(Status::BadResponse));
+        let shape = (packet.len(), packet.opcode.is_last(), packet.padded);
+        if let Some((at, _)) = read_response(self, psn, MTU, shape) {
+            self.brought.push((at, packet.payload.clone()));
+            deliver(self, psn, None);
         }
-        self.brought.push((at, packet.payload.clone()));
-        deliver(self, psn, None);
     }
 
     /// What goes out now.
@@ -298,11 +296,10 @@ impl End {
         let (one, work) = (self.requests[at as usize], self.posted[at as usize].clone());
         let kind = work.kind;
         if kind.is_answered() {
-            let skip = self.requester.packet;
-            let psn = Psn::new(one.psn).add(skip).get();
-            let mut packet = Pkt::new(kind.opcode(true, true), psn);
+            let (psn, skip) = self.requester.next_request_packet(&one, MTU);
+            let mut packet = Pkt::new(kind.opcode(true, true), psn.get());
             if kind == Kind::Read {
-                packet = packet.to(work.va + u64::from(skip * MTU), work.key, work.len - skip * MTU);
+                packet = packet.to(work.va + u64::from(skip), work.key, work.len - skip);
             } else {
                 packet.atomic = Some((work.va, work.key, work.operands[0], work.operands[1]));
             }
@@ -327,60 +324,32 @@ impl End {
 
     /// Sends what READs and atomics are owed.
     fn send_answers(&mut self, out: &mut Vec<Pkt>) {
-        while self.responder.owes_answers() && !self.has_ended() {
-            let at = self.responder.send;
-            let one = *self.resource_mut(at);
-            if one.answered != ReadResource::ANSWERED && !self.send_answer(&one, out) {
-                self.responder.send = self.responder.tail;
-                break;
-            }
-            self.resource_mut(at).answered = ReadResource::ANSWERED;
-            self.responder.send = at.wrapping_add(1);
-        }
-    }
-
-    /// False if the key died under it.
-    fn send_answer(&mut self, one: &ReadResource, out: &mut Vec<Pkt>) -> bool {
-        let aeth = Some((0x1f, one.msn));
-        if one.kind == ReadResource::ATOMIC {
-            let packet = Pkt::new(BthOpcode::RcAtomicAck, one.psn);
-            out.push(Pkt { aeth, original: one.original, ask: false, ..packet });
-            return true;
-        }
-        let packets = (one.end - one.start).div_ceil(MTU).max(1);
-        for i in 0..packets {
-            let from = one.start + i * MTU;
-            let len = MTU.min(one.end - from);
-            let psn = Psn::new(one.psn).add(from / MTU).get();
-            let opcode = match (i == 0, i + 1 == packets) {
-                (true, true) => BthOpcode::RcReadRespOnly,
-                (true, false) => BthOpcode::RcReadRespFirst,
-                (false, false) => BthOpcode::RcReadRespMiddle,
-                (false, true) => BthOpcode::RcReadRespLast,
-            };
-            let place = match len {
+        while let Some(reply) = (!self.has_ended()).then(|| next_reply(self)).flatten() {
+            let one = reply.resource;
+            let place = match reply.len {
                 0 => Some(0),
-                _ => self.place(one.rkey, one.va + u64::from(from), len.into(), Rights::READ),
+                len => self.place(one.rkey, one.va + u64::from(reply.from), len.into(), Rights::READ),
             };
             let Some(place) = place else {
-                self.responder.refuse_at(psn, NakCode::RemoteAccess, None);
-                return false;
+                refuse_reply(self, &reply);
+                return;
             };
-            let payload = self.memory[place..place + len as usize].to_vec();
-            let aeth = aeth.filter(|_| opcode != BthOpcode::RcReadRespMiddle);
-            out.push(Pkt { payload, aeth, ask: false, ..Pkt::new(opcode, psn) });
+            let payload = self.memory[place..place + reply.len as usize].to_vec();
+            let aeth = (reply.opcode != BthOpcode::RcReadRespMiddle).then_some((0x1f, one.msn));
+            let packet = Pkt::new(reply.opcode, reply.psn.get());
+            out.push(Pkt { payload, aeth, original: one.original, ask: false, ..packet });
+            replied(self, &reply);
         }
-        true
     }
 
     /// The next time at which a timer runs out.
     pub fn deadline(&self) -> Option<u64> {
-        [self.requester.ack_deadline, self.requester.rnr_deadline].into_iter().filter(|at| *at != 0).min()
+        self.requester.timers.pending().map(|(_, at)| at).min()
     }
 
     pub fn look_at_clock(&mut self) {
-        let due = |at: u64| at != 0 && at <= self.now;
-        let (acknowledgement, rnr) = (due(self.requester.ack_deadline), due(self.requester.rnr_deadline));
+        let due = |timer| self.requester.timers.is_due(timer, self.now);
+        let (acknowledgement, rnr) = (due(Timer::Ack), due(Timer::Rnr));
         if rnr {
             self.requester.rnr_timeout();
         }
