@@ -241,6 +241,27 @@ pub struct Identity {
     wire_faults: Option<Faults>,
 }
 
+/// The node a command wants, which it makes if there is none.
+#[derive(Args, Clone, Copy)]
+pub struct Wanted {
+    #[command(flatten)]
+    identity: Identity,
+    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
+    vfs: Option<u8>,
+    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
+    #[arg(long)]
+    no_direct_copies: bool,
+}
+
+impl Wanted {
+    /// What was given on the command line.
+    pub fn options(self) -> NodeOptions {
+        let no_direct_copies = self.no_direct_copies;
+        self.identity.over(NodeOptions { vfs: self.vfs, no_direct_copies, ..NodeOptions::default() })
+    }
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Layer {
     /// Ethernet, with RoCE v2
@@ -265,13 +286,7 @@ pub struct Serve {
     #[command(flatten)]
     pub node: NodeDir,
     #[command(flatten)]
-    pub identity: Identity,
-    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
-    pub vfs: Option<u8>,
-    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
-    #[arg(long)]
-    pub no_direct_copies: bool,
+    pub wanted: Wanted,
     /// A function (0 is the PF) and the socket it is to be plugged in at; for several functions, several times
     #[arg(long = "plug", required_unless_present = "links", value_name = "FUNCTION=SOCKET")]
     pub plugs: Vec<PlugAt>,
@@ -371,13 +386,7 @@ pub struct Run {
     #[command(flatten)]
     pub node: NodeDir,
     #[command(flatten)]
-    pub identity: Identity,
-    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
-    pub vfs: Option<u8>,
-    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
-    #[arg(long)]
-    pub no_direct_copies: bool,
+    pub wanted: Wanted,
     #[command(flatten)]
     pub functions: Functions,
     /// The program and its arguments

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use launcher::{Launch, LaunchError, provider};
-use node::NodeOptions;
 use node::devices::DeviceInfo;
 use node::dir;
 use node::functions::functions;
@@ -32,14 +31,12 @@ pub fn run(run: &Run) -> ExitCode {
         Ok(provider) => provider,
         Err(e) => return fail(e.exit_code(), e),
     };
-    let options =
-        NodeOptions { vfs: run.vfs, no_direct_copies: run.no_direct_copies, ..NodeOptions::default() };
     let places = match run.functions.places() {
         Ok(places) => places,
         Err(e) => return fail(OURS, e),
     };
     let (node, devices) = match places.is_empty() {
-        true => match place::open(&run.node.path(), &run.identity.over(options)) {
+        true => match place::open(&run.node.path(), &run.wanted.options()) {
             Ok(node) => (node.dir().to_path_buf(), node.devices()),
             Err(e) => return fail(OURS, e),
         },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use devmodel::serve::{Function, Misbehaving, Plug};
 use link::Uplink;
 use node::jail::{self, Jail, Role};
-use node::{Node, NodeError, NodeOptions, ServedFunction, Signals};
+use node::{Node, NodeError, ServedFunction, Signals};
 
 use crate::options::{PlugAt, Serve};
 use crate::say::say_line;
@@ -20,10 +20,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Err(e) => return fail(1, format!("cannot hold signals back: {e}")),
     };
     let jail = jail(serve);
-    let base =
-        NodeOptions { vfs: serve.vfs, no_direct_copies: serve.no_direct_copies, ..NodeOptions::default() };
-    let options = serve.identity.over(base);
-    let node = match place::open(&serve.node.path(), &options) {
+    let node = match place::open(&serve.node.path(), &serve.wanted.options()) {
         Ok(node) => node,
         Err(e) => return fail(1, e),
     };

@@ -34,16 +34,22 @@ fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
     }
 }
 
-/// Frames that refer to memory of function 1 may be in the hands of whoever holds function 2: its memory must not go before.
-#[test]
-#[should_panic(expected = "waits for party 9")]
-fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
+/// A bed whose frames go by reference, after a WRITE from function 1, whose memory is returned, to function 2.
+fn after_a_write() -> (Bed, Mr) {
     let mut bed = Bed::cx5();
     bed.unwatched();
     let (a, _) = bed.pair(Path::default());
     let (from, to) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
     bed.post(a, &Wr::write(from.sge(), to));
     assert!(bed.one(a.send_cq).is_ok());
+    (bed, from)
+}
+
+/// Frames that refer to memory of function 1 may be in the hands of whoever holds function 2: its memory must not go before.
+#[test]
+#[should_panic(expected = "waits for party 9")]
+fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
+    let (mut bed, from) = after_a_write();
     bed.stop_holding(2, STOPPED);
     let _ = bed.destroy_mr(from);
 }
@@ -51,12 +57,7 @@ fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
 /// What a function sent binds it to nobody any more once it was reset.
 #[test]
 fn a_reset_function_does_not_wait_for_those_it_once_sent_to() {
-    let mut bed = Bed::cx5();
-    bed.unwatched();
-    let (a, _) = bed.pair(Path::default());
-    let (from, to) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    let (mut bed, _) = after_a_write();
     bed.reset(1);
     bed.stop_holding(2, STOPPED);
     bed.function(1);

@@ -4,26 +4,22 @@
 use ironverbs_tests::{
     bed::Chaos,
     bystander::{Baseline, SOON},
-    program::{Program, Scratch, connect},
+    program::{self, Program, Scratch, connect},
     workload::{self, Fate},
 };
 use node::NodeOptions;
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// How long a survivor may take to find out: 8 timeouts of 8 to 32 ms, on a machine that is busy.
 const DETECTED: Duration = Duration::from_secs(10);
 
 fn start(scratch: &Scratch, fid: u8) -> Program {
-    let dir = scratch.dir().to_string_lossy().into_owned();
-    Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
+    program::worker(env!("CARGO_BIN_EXE_flow"), scratch, fid)
 }
 
 /// How often, where nobody says so `usual` times.
 fn kills(usual: usize) -> usize {
-    std::env::var("IRONVERBS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+    program::number("IRONVERBS_KILLS").map_or(usual, |number| number as usize)
 }
 
 fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {

@@ -7,7 +7,7 @@ use driver::{
     Target, WcFlags, WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
-    end::{Words, all_rights, register},
+    end::{self, Words, all_rights, register},
     program::Scratch,
 };
 use node::{Node, open_device_of};
@@ -107,15 +107,7 @@ impl End {
     }
 
     fn next(&self, limit: Duration) -> Option<Completion> {
-        let begin = Instant::now();
-        let mut out = [Completion::default()];
-        while self.cq.poll(&mut out) == 0 {
-            if begin.elapsed() > limit {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        Some(out[0])
+        end::completion(&self.cq, limit)
     }
 
     #[track_caller]

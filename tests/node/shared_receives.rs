@@ -7,16 +7,11 @@ use driver::{
     WcOpcode, WcStatus, XrcDomain, XrcOpen,
 };
 use ironverbs_tests::{
-    end::{Card, Patience, Words, all_rights, connect, register},
+    end::{self, Card, Patience, Words, all_rights, connect, register},
     program::{Program, Scratch},
 };
 use node::{Node, NodeOptions, open_device_of};
-use std::{
-    os::unix::fs::MetadataExt,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 const SOON: Duration = Duration::from_secs(10);
 const ROOM: usize = 256;
@@ -84,26 +79,11 @@ impl Side {
     }
 
     fn poll(&self, limit: Duration) -> Option<Completion> {
-        let begin = Instant::now();
-        let mut out = [Completion::default()];
-        while self.cq.poll(&mut out) == 0 {
-            if begin.elapsed() > limit {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        Some(out[0])
+        end::completion(&self.cq, limit)
     }
 
     fn event(&self, limit: Duration) -> Option<Event> {
-        let begin = Instant::now();
-        loop {
-            if let Some(event) = self.device.events().next() {
-                return Some(event);
-            }
-            let left = limit.checked_sub(begin.elapsed())?;
-            self.device.events().wait(Some(left)).expect("the interrupt's descriptor");
-        }
+        end::event(&self.device, limit)
     }
 }
 

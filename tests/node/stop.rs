@@ -5,14 +5,11 @@ use devmodel::state::QpRow;
 use ironverbs_tests::{
     bed::Chaos,
     bystander::{Rounds, SOON, UNDISTURBED},
-    program::{Program, Scratch, connect},
+    program::{self, Program, Scratch, connect},
     workload::{self, Fate},
 };
 use node::{Node, NodeOptions};
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Longer than the transport's patience of the programs that are stopped: 8 timeouts of 8 to 14 ms.
 const LONG: Duration = Duration::from_millis(300);
@@ -20,13 +17,12 @@ const LONG: Duration = Duration::from_millis(300);
 const SOME: usize = 16;
 
 fn start(scratch: &Scratch, fid: u8) -> Program {
-    let dir = scratch.dir().to_string_lossy().into_owned();
-    Program::start(Path::new(env!("CARGO_BIN_EXE_flow")), &[&dir, &fid.to_string()]).expect("a worker")
+    program::worker(env!("CARGO_BIN_EXE_flow"), scratch, fid)
 }
 
 /// How often, where nobody says so `usual` times.
 fn stops(usual: usize) -> usize {
-    std::env::var("IRONVERBS_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+    program::number("IRONVERBS_STOPS").map_or(usual, |number| number as usize)
 }
 
 /// Frames that the ports of `fids` have sent.

@@ -5,7 +5,7 @@
 //! IRONVERBS_TORTURE says for how many seconds, IRONVERBS_SEED from which seed on.
 
 use devmodel::wire::Faults;
-use ironverbs_tests::program::{Program, Scratch, free_port};
+use ironverbs_tests::program::{Program, Scratch, free_port, number, seed};
 use link::{LinkSpec, Uplink};
 use node::{Node, NodeOptions};
 use std::{
@@ -31,10 +31,6 @@ const ROUND: Duration = Duration::from_millis(1500);
 /// How long a round may take: programs that start, and what is under way at the end (20 s at most, see the program), on a
 /// machine that is busy.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 /// The nodes of a round, with what joins them.
 struct Bench {
@@ -97,7 +93,7 @@ fn round(mix: &str, seed: u64) -> Result<String, String> {
 #[test]
 fn every_byte_is_right_in_order_and_counted_whatever_befalls_frames() {
     let length = Duration::from_secs(number("IRONVERBS_TORTURE").unwrap_or(0));
-    let first = number("IRONVERBS_SEED").unwrap_or(1);
+    let first = seed();
     let begin = Instant::now();
     let mut seed = first;
     // Each mix once at least.

@@ -4,13 +4,12 @@
  * traffic, and the pages are free again afterwards. Where the machine has none ready, what needs them is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #define _GNU_SOURCE
-#include <infiniband/verbs.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <time.h>
 
-#include "hold.h"
+#include "device.h"
 
 #define HUGE (2ul << 20)
 
@@ -212,16 +211,10 @@ static void elsewhere(void)
 
 int main(int argc, char **argv)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-
 	setvbuf(stdout, NULL, _IONBF, 0);
 	HOLD(argc == 2);
-	for (int i = 0; i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), argv[1]))
-			context = ibv_open_device(list[i]);
-	HOLD(context && (pd = ibv_alloc_pd(context)));
-	ibv_free_device_list(list);
+	context = opened(argv[1]);
+	HOLD((pd = ibv_alloc_pd(context)));
 	if (may_have_pages())
 		in_huge_pages();
 	without_any();

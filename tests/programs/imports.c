@@ -2,13 +2,12 @@
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hold.h"
+#include "device.h"
 
 static struct ibv_context *context, *second;
 
@@ -102,19 +101,13 @@ static void named(void)
 
 int main(int argc, char **argv)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-
 	setvbuf(stdout, NULL, _IONBF, 0);
-	for (int i = 0; i < n; i++)
-		if (argc > 1 && !strcmp(ibv_get_device_name(list[i]), argv[1]))
-			context = ibv_open_device(list[i]);
-	HOLD(context);
+	HOLD(argc == 2);
+	context = opened(argv[1]);
 	import();
 	domain();
 	events();
 	named();
 	HOLD(!ibv_close_device(second) && !ibv_close_device(context));
-	ibv_free_device_list(list);
 	return 0;
 }

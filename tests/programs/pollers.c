@@ -2,8 +2,7 @@
  *
  * Prints microseconds a READ of 4 KiB: the median, the mean, and the longest. The reads go to one queue pair after the other, as
  * transfer engines share them out among their workers. */
-#include "hold.h"
-#include <infiniband/verbs.h>
+#include "device.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -22,14 +21,7 @@ static atomic_int done, over;
 
 static void open_device(const char *name)
 {
-	int n;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	HOLD(list);
-	for (int i = 0; i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			ctx = ibv_open_device(list[i]);
-	HOLD(ctx);
-	ibv_free_device_list(list);
+	ctx = opened(name);
 	HOLD((pd = ibv_alloc_pd(ctx)));
 	HOLD((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)));
 }
@@ -40,19 +32,7 @@ static struct ibv_qp *connected_to_itself(struct ibv_cq *cq)
 		.max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	HOLD(qp);
-	union ibv_gid gid;
-	HOLD(!ibv_query_gid(ctx, 1, 1, &gid));
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = qp->qp_num,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .port_num = 1, .is_global = 1,
-		.grh = { .dgid = gid, .sgid_index = 1, .hop_limit = 1 } } };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.max_rd_atomic = 1 };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-		IBV_QP_MAX_QP_RD_ATOMIC));
+	connect_to_itself(qp, IBV_ACCESS_REMOTE_READ, IBV_MTU_4096);
 	return qp;
 }
 

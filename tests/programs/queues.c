@@ -1,11 +1,10 @@
 /* Queues and domains through the stock libibverbs, as a program in C uses them: what each call answers, right or wrong.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
-#include <infiniband/verbs.h>
 #include <poll.h>
 #include <string.h>
 #include <time.h>
 
-#include "hold.h"
+#include "device.h"
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -248,14 +247,10 @@ static void states_and_their_events(void)
 
 int main(int argc, char **argv)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (; argc > 1 && *list && strcmp(ibv_get_device_name(*list), argv[1]); list++)
-		;
-	HOLD(*list);
-	context = ibv_open_device(*list);
-	HOLD(context && (pd = ibv_alloc_pd(context)) && !ibv_query_gid(context, 1, 1, &gid));
+	HOLD(argc == 2);
+	context = opened(argv[1]);
+	HOLD((pd = ibv_alloc_pd(context)) && !ibv_query_gid(context, 1, 1, &gid));
 #define PROMISE(name) name(), puts(#name " ok")
 	PROMISE(sizes_of_completion_queues);
 	PROMISE(fields_of_completions);

@@ -4,7 +4,7 @@
  * through one descriptor, and its target, which the second opens and which outlives the first. */
 #include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
+#include "device.h"
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,9 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
-	exit(1); } } while (0)
-#define FAILS(call, with) do { errno = 0; CHECK(!(call)); CHECK(errno == (with)); } while (0)
+#define FAILS(call, with) do { errno = 0; HOLD(!(call)); HOLD(errno == (with)); } while (0)
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -28,19 +26,12 @@ static struct ibv_port_attr port;
 
 static void open_device(const char *name)
 {
-	int n;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	CHECK(list);
-	for (int i = 0; i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			ctx = ibv_open_device(list[i]);
-	CHECK(ctx);
-	ibv_free_device_list(list);
-	CHECK((pd = ibv_alloc_pd(ctx)));
-	CHECK((cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
-	CHECK((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)));
-	CHECK(!ibv_query_gid(ctx, 1, gid_index, &gid));
-	CHECK(!ibv_query_port(ctx, 1, &port));
+	ctx = opened(name);
+	HOLD((pd = ibv_alloc_pd(ctx)));
+	HOLD((cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
+	HOLD((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)));
+	HOLD(!ibv_query_gid(ctx, 1, gid_index, &gid));
+	HOLD(!ibv_query_port(ctx, 1, &port));
 }
 
 static struct ibv_srq *srq_of(unsigned wr, unsigned sge)
@@ -57,7 +48,7 @@ static int receive(struct ibv_srq *srq, int count)
 		wr[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i + 1 < count ? &wr[i + 1] : NULL, .sg_list = &sge,
 			.num_sge = 1 };
 	int failed = ibv_post_srq_recv(srq, wr, &bad);
-	CHECK(!failed || bad);
+	HOLD(!failed || bad);
 	return failed ? -(int)(bad - wr) - 1 : 0;
 }
 
@@ -71,15 +62,15 @@ static struct ibv_qp *qp_of(enum ibv_qp_type type, struct ibv_srq *srq)
 static void connect_to(struct ibv_qp *qp, unsigned qpn, union ibv_gid to, unsigned lid)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn,
 		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .port_num = 1, .dlid = lid, .is_global = 1,
 		.grh = { .dgid = to, .sgid_index = gid_index, .hop_limit = 1 } } };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
 		.max_rd_atomic = 1 };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
@@ -88,7 +79,7 @@ static void send_one(struct ibv_qp *qp, unsigned srqn)
 	struct ibv_sge sge = { (uintptr_t)memory + 2048, 48, mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 77, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
 		.send_flags = IBV_SEND_SIGNALED, .qp_type.xrc.remote_srqn = srqn }, *bad;
-	CHECK(!ibv_post_send(qp, &wr, &bad));
+	HOLD(!ibv_post_send(qp, &wr, &bad));
 }
 
 static struct ibv_wc completion(void)
@@ -99,7 +90,7 @@ static struct ibv_wc completion(void)
 	while (!(n = ibv_poll_cq(cq, 1, &wc)))
 		;
 	alarm(0);
-	CHECK(n == 1);
+	HOLD(n == 1);
 	return wc;
 }
 
@@ -107,79 +98,79 @@ static struct ibv_async_event event(void)
 {
 	struct ibv_async_event found;
 	struct pollfd fd = { .fd = ctx->async_fd, .events = POLLIN };
-	CHECK(poll(&fd, 1, 20000) == 1);
-	CHECK(!ibv_get_async_event(ctx, &found));
+	HOLD(poll(&fd, 1, 20000) == 1);
+	HOLD(!ibv_get_async_event(ctx, &found));
 	return found;
 }
 
 static void no_event(void)
 {
 	struct pollfd fd = { .fd = ctx->async_fd, .events = POLLIN };
-	CHECK(poll(&fd, 1, 30) == 0);
+	HOLD(poll(&fd, 1, 30) == 0);
 }
 
 static void wrong_calls(void)
 {
 	struct ibv_device_attr most;
-	CHECK(!ibv_query_device(ctx, &most) && most.max_srq > 0 && most.max_srq_wr > 0 && most.max_srq_sge > 0);
-	CHECK(most.device_cap_flags & IBV_DEVICE_XRC);
+	HOLD(!ibv_query_device(ctx, &most) && most.max_srq > 0 && most.max_srq_wr > 0 && most.max_srq_sge > 0);
+	HOLD(most.device_cap_flags & IBV_DEVICE_XRC);
 	FAILS(srq_of(most.max_srq_wr + 1, 1), EINVAL);
 	FAILS(srq_of(1, most.max_srq_sge + 1), EINVAL);
 	struct ibv_srq *none = srq_of(0, 1);
-	CHECK(none && !ibv_destroy_srq(none));
+	HOLD(none && !ibv_destroy_srq(none));
 	struct ibv_srq *srq = srq_of(10, 1);
-	CHECK(srq);
+	HOLD(srq);
 	struct ibv_srq_attr attr, same;
-	CHECK(!ibv_query_srq(srq, &attr) && attr.max_wr >= 10 && attr.max_sge >= 1 && attr.srq_limit == 0);
+	HOLD(!ibv_query_srq(srq, &attr) && attr.max_wr >= 10 && attr.max_sge >= 1 && attr.srq_limit == 0);
 	same = attr;
 	same.srq_limit = attr.max_wr + 1;
-	CHECK(ibv_modify_srq(srq, &same, IBV_SRQ_LIMIT) == EINVAL);
-	CHECK(ibv_modify_srq(srq, &same, 1 << 7) == EINVAL);
-	CHECK(ibv_modify_srq(srq, &same, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
-	CHECK(!ibv_query_srq(srq, &same) && same.srq_limit == 0 && same.max_wr == attr.max_wr);
+	HOLD(ibv_modify_srq(srq, &same, IBV_SRQ_LIMIT) == EINVAL);
+	HOLD(ibv_modify_srq(srq, &same, 1 << 7) == EINVAL);
+	HOLD(ibv_modify_srq(srq, &same, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+	HOLD(!ibv_query_srq(srq, &same) && same.srq_limit == 0 && same.max_wr == attr.max_wr);
 	/* The first that does not fit is named, those before it are posted. */
-	CHECK(receive(srq, attr.max_wr + 3) == -(int)attr.max_wr - 1);
-	CHECK(receive(srq, 1) == -1);
+	HOLD(receive(srq, attr.max_wr + 3) == -(int)attr.max_wr - 1);
+	HOLD(receive(srq, 1) == -1);
 	uint32_t number;
-	CHECK(ibv_get_srq_num(srq, &number) == EOPNOTSUPP);
+	HOLD(ibv_get_srq_num(srq, &number) == EOPNOTSUPP);
 	struct ibv_srq_init_attr_ex ex = { .attr = { .max_wr = 4, .max_sge = 1 }, .pd = pd, .cq = cq,
 		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ, .srq_type = IBV_SRQT_XRC };
 	FAILS(ibv_create_srq_ex(ctx, &ex), EINVAL);
 	ex.srq_type = IBV_SRQT_TM;
 	FAILS(ibv_create_srq_ex(ctx, &ex), EOPNOTSUPP);
 	struct ibv_qp *qp = qp_of(IBV_QPT_RC, srq);
-	CHECK(qp && qp->srq == srq);
-	CHECK(ibv_destroy_srq(srq) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
-	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq));
+	HOLD(qp && qp->srq == srq);
+	HOLD(ibv_destroy_srq(srq) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
+	HOLD(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq));
 }
 
 static void events(void)
 {
 	struct ibv_srq *srq = srq_of(15, 1);
 	struct ibv_qp *from = qp_of(IBV_QPT_RC, NULL), *to = qp_of(IBV_QPT_RC, srq);
-	CHECK(srq && from && to);
+	HOLD(srq && from && to);
 	connect_to(from, to->qp_num, gid, port.lid);
 	connect_to(to, from->qp_num, gid, port.lid);
-	CHECK(!receive(srq, 4));
+	HOLD(!receive(srq, 4));
 	struct ibv_srq_attr attr = { .srq_limit = 3 };
-	CHECK(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
+	HOLD(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
 	for (int i = 0; i < 2; i++) {
 		no_event();
 		send_one(from, 0);
 		struct ibv_wc a = completion(), b = completion();
-		CHECK(a.status == IBV_WC_SUCCESS && b.status == IBV_WC_SUCCESS);
-		CHECK((a.opcode == IBV_WC_RECV) != (b.opcode == IBV_WC_RECV));
+		HOLD(a.status == IBV_WC_SUCCESS && b.status == IBV_WC_SUCCESS);
+		HOLD((a.opcode == IBV_WC_RECV) != (b.opcode == IBV_WC_RECV));
 	}
 	struct ibv_async_event found = event();
-	CHECK(found.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && found.element.srq == srq);
+	HOLD(found.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && found.element.srq == srq);
 	ibv_ack_async_event(&found);
 	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
-	CHECK(!ibv_modify_qp(to, &err, IBV_QP_STATE));
+	HOLD(!ibv_modify_qp(to, &err, IBV_QP_STATE));
 	found = event();
-	CHECK(found.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && found.element.qp == to);
+	HOLD(found.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && found.element.qp == to);
 	ibv_ack_async_event(&found);
 	no_event();
-	CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
+	HOLD(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
 }
 
 /* What the processes tell each other. */
@@ -198,7 +189,7 @@ static struct ibv_srq *xrc_srq(struct ibv_xrcd *xrcd, unsigned *number)
 		.xrcd = xrcd, .cq = cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
 		IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ };
 	struct ibv_srq *srq = ibv_create_srq_ex(ctx, &init);
-	CHECK(srq && !ibv_get_srq_num(srq, number));
+	HOLD(srq && !ibv_get_srq_num(srq, number));
 	return srq;
 }
 
@@ -207,23 +198,23 @@ static void first_process(const char *device, int fd, int in, int out)
 	struct card peer, mine = { 0 };
 	open_device(device);
 	struct ibv_xrcd *xrcd = domain_of(fd, O_CREAT | O_EXCL);
-	CHECK(xrcd);
+	HOLD(xrcd);
 	FAILS(domain_of(fd, O_CREAT | O_EXCL), EINVAL);
 	struct ibv_srq *srq = xrc_srq(xrcd, &mine.srqn);
-	CHECK(!receive(srq, 4));
+	HOLD(!receive(srq, 4));
 	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD };
 	FAILS(ibv_create_qp_ex(ctx, &init), EINVAL);
 	init.xrcd = xrcd;
 	struct ibv_qp *target = ibv_create_qp_ex(ctx, &init);
-	CHECK(target && ibv_close_xrcd(xrcd) == EBUSY);
+	HOLD(target && ibv_close_xrcd(xrcd) == EBUSY);
 	mine.qpn = target->qp_num;
-	CHECK(write(out, &mine, sizeof mine) == sizeof mine && read(in, &peer, sizeof peer) == sizeof peer);
+	HOLD(write(out, &mine, sizeof mine) == sizeof mine && read(in, &peer, sizeof peer) == sizeof peer);
 	connect_to(target, peer.qpn, peer.gid, peer.lid);
-	CHECK(write(out, &mine, sizeof mine) == sizeof mine);
+	HOLD(write(out, &mine, sizeof mine) == sizeof mine);
 	struct ibv_wc wc = completion();
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 48);
-	CHECK(wc.qp_num == target->qp_num);
-	CHECK(write(out, &mine, sizeof mine) == sizeof mine);
+	HOLD(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 48);
+	HOLD(wc.qp_num == target->qp_num);
+	HOLD(write(out, &mine, sizeof mine) == sizeof mine);
 	pause();
 }
 
@@ -232,23 +223,23 @@ static void domains(const char *device)
 	int there[2], back[2], status;
 	char name[] = "/tmp/xrcd-XXXXXX";
 	int fd = mkstemp(name);
-	CHECK(fd >= 0 && !unlink(name) && !pipe(there) && !pipe(back));
+	HOLD(fd >= 0 && !unlink(name) && !pipe(there) && !pipe(back));
 	pid_t child = fork();
-	CHECK(child >= 0);
+	HOLD(child >= 0);
 	if (!child) {
 		first_process(device, fd, there[0], back[1]);
 		exit(0);
 	}
 	struct card peer, mine = { 0 };
-	CHECK(read(back[0], &peer, sizeof peer) == sizeof peer);
+	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);
 	open_device(device);
 	FAILS(domain_of(fd, O_CREAT | O_EXCL), EINVAL);
 	FAILS(domain_of(there[0], 0), EAGAIN);
 	FAILS(domain_of(9999, O_CREAT), EBADF);
 	struct ibv_xrcd *xrcd = domain_of(fd, 0), *other = domain_of(-1, O_CREAT);
-	CHECK(xrcd && other);
+	HOLD(xrcd && other);
 	struct ibv_srq *srq = xrc_srq(xrcd, &mine.srqn);
-	CHECK(!receive(srq, 4));
+	HOLD(!receive(srq, 4));
 	struct ibv_qp_open_attr open = { .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
 		.qp_num = peer.qpn, .xrcd = other, .qp_type = IBV_QPT_XRC_RECV };
 	FAILS(ibv_open_qp(ctx, &open), EINVAL);
@@ -257,40 +248,40 @@ static void domains(const char *device)
 	FAILS(ibv_open_qp(ctx, &open), EINVAL);
 	open.qp_type = IBV_QPT_XRC_RECV;
 	struct ibv_qp *target = ibv_open_qp(ctx, &open), *from = qp_of(IBV_QPT_XRC_SEND, NULL);
-	CHECK(target && target->qp_num == peer.qpn && from);
+	HOLD(target && target->qp_num == peer.qpn && from);
 	mine.qpn = from->qp_num;
 	mine.gid = gid;
 	mine.lid = port.lid;
-	CHECK(write(there[1], &mine, sizeof mine) == sizeof mine);
-	CHECK(read(back[0], &peer, sizeof peer) == sizeof peer);
+	HOLD(write(there[1], &mine, sizeof mine) == sizeof mine);
+	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);
 	connect_to(from, target->qp_num, gid, port.lid);
 	send_one(from, peer.srqn);
-	CHECK(completion().status == IBV_WC_SUCCESS);
-	CHECK(read(back[0], &peer, sizeof peer) == sizeof peer);
+	HOLD(completion().status == IBV_WC_SUCCESS);
+	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);
 	/* The first process goes, the target stays with us. */
-	CHECK(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
+	HOLD(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
 	send_one(from, mine.srqn);
 	struct ibv_wc a = completion(), b = completion();
-	CHECK(a.status == IBV_WC_SUCCESS && b.status == IBV_WC_SUCCESS);
-	CHECK((a.opcode == IBV_WC_RECV ? a : b).qp_num == target->qp_num);
+	HOLD(a.status == IBV_WC_SUCCESS && b.status == IBV_WC_SUCCESS);
+	HOLD((a.opcode == IBV_WC_RECV ? a : b).qp_num == target->qp_num);
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
-	CHECK(!ibv_query_qp(target, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_RTS);
-	CHECK(init.qp_type == IBV_QPT_XRC_RECV);
-	CHECK(ibv_close_xrcd(xrcd) == EBUSY);
-	CHECK(!ibv_destroy_qp(target) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
-	CHECK(!ibv_close_xrcd(xrcd) && !ibv_close_xrcd(other));
+	HOLD(!ibv_query_qp(target, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_RTS);
+	HOLD(init.qp_type == IBV_QPT_XRC_RECV);
+	HOLD(ibv_close_xrcd(xrcd) == EBUSY);
+	HOLD(!ibv_destroy_qp(target) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
+	HOLD(!ibv_close_xrcd(xrcd) && !ibv_close_xrcd(other));
 	FAILS(domain_of(fd, 0), EAGAIN);
 }
 
 int main(int argc, char **argv)
 {
-	CHECK(argc == 3);
+	HOLD(argc == 3);
 	gid_index = atoi(argv[2]);
 	domains(argv[1]);
 	wrong_calls();
 	events();
-	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	HOLD(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	puts("all as it should be");
 	return 0;
 }

@@ -1,8 +1,7 @@
 /* Threads that post to one queue pair by both interfaces, take its completions, fork, and register memory: threads DEVICE
  *
  * Prints a line for each promise that is kept. */
-#include "hold.h"
-#include <infiniband/verbs.h>
+#include "device.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -30,40 +29,21 @@ static char *pages(size_t count)
 
 static void open_device(const char *name)
 {
-	int n;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	HOLD(list);
-	for (int i = 0; i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			ctx = ibv_open_device(list[i]);
-	HOLD(ctx);
-	ibv_free_device_list(list);
+	ctx = opened(name);
 	HOLD((pd = ibv_alloc_pd(ctx)));
 	HOLD((cq = ibv_create_cq(ctx, 4 * DEPTH, NULL, NULL, 0)));
 	memory = pages(1);
 	HOLD((mr = ibv_reg_mr(pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 }
 
-static void connect_to_itself(void)
+static void make_queue_pair(void)
 {
 	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .cap = { .max_send_wr = 2 * DEPTH, .max_recv_wr = 1,
 		.max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .pd = pd,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE };
 	HOLD((qp = ibv_create_qp_ex(ctx, &init)));
 	qpx = ibv_qp_to_qp_ex(qp);
-	union ibv_gid gid;
-	HOLD(!ibv_query_gid(ctx, 1, 1, &gid));
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .port_num = 1, .is_global = 1,
-		.grh = { .dgid = gid, .sgid_index = 1, .hop_limit = 1 } } };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.max_rd_atomic = 1 };
-	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-		IBV_QP_MAX_QP_RD_ATOMIC));
+	connect_to_itself(qp, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_1024);
 }
 
 static void take(void)
@@ -166,7 +146,7 @@ int main(int argc, char **argv)
 	/* Before anything of ours can be. */
 	HOLD(!pthread_atfork(lock, unlock, unlock));
 	open_device(argv[1]);
-	connect_to_itself();
+	make_queue_pair();
 	all_post(0);
 	printf("threads that post by one call ok\n");
 	all_post(THREADS);

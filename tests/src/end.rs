@@ -1,8 +1,8 @@
 //! One end of an RC connection: the driver's safe verbs, and memory that other processes may change at any time.
 
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Error, LinkLayer, Mr, Pd, PostError, Qp, QpAttr,
-    QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Event, LinkLayer, Mr, Pd, PostError, Qp,
+    QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     fmt,
@@ -284,15 +284,35 @@ impl End {
 
     /// The next completion; `None` if there is none within `limit`.
     pub fn wait(&self, limit: Duration) -> Option<Completion> {
-        let begin = Instant::now();
-        let mut out = [Completion::default()];
-        while self.cq.poll(&mut out) == 0 {
-            if begin.elapsed() > limit {
-                return None;
-            }
-            std::thread::yield_now();
+        completion(&self.cq, limit)
+    }
+}
+
+/// The next completion of `cq`; `None` if there is none within `limit`.
+pub fn completion(cq: &Cq, limit: Duration) -> Option<Completion> {
+    let begin = Instant::now();
+    let mut out = [Completion::default()];
+    while cq.poll(&mut out) == 0 {
+        if begin.elapsed() > limit {
+            return None;
         }
-        Some(out[0])
+        std::thread::yield_now();
+    }
+    Some(out[0])
+}
+
+/// The next event of `device`; `None` if there is none within `limit`.
+///
+/// # Panics
+/// The descriptor of the device's interrupts cannot be waited for.
+pub fn event(device: &Device, limit: Duration) -> Option<Event> {
+    let begin = Instant::now();
+    loop {
+        if let Some(event) = device.events().next() {
+            return Some(event);
+        }
+        let left = limit.checked_sub(begin.elapsed())?;
+        device.events().wait(Some(left)).expect("the interrupt's descriptor");
     }
 }
 

@@ -34,6 +34,25 @@ pub fn built() -> PathBuf {
     release.into()
 }
 
+/// The number in environment variable `name`, if there is one.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Where chance begins: IRONVERBS_SEED, 1 if nobody sets it.
+pub fn seed() -> u64 {
+    number("IRONVERBS_SEED").unwrap_or(1)
+}
+
+/// Starts the worker `flow` on function `fid` of the node in `scratch`.
+///
+/// # Panics
+/// It does not start.
+pub fn worker(flow: &str, scratch: &Scratch, fid: u8) -> Program {
+    let dir = scratch.dir().to_string_lossy().into_owned();
+    Program::start(Path::new(flow), &[&dir, &fid.to_string()]).expect("a worker")
+}
+
 /// A TCP port of 127.0.0.1 that nobody has just now.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())

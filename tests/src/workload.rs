@@ -347,7 +347,7 @@ fn files(node: &Node) -> Vec<String> {
 /// Has `count` programs of mixed traffic meet `fate`, and prints what that did to others. IRONVERBS_SEED says which ones and
 /// when; `torture` is the path of that program.
 pub fn befalls(fate: Fate, count: usize, infiniband: bool, torture: &str) {
-    let seed: u64 = std::env::var("IRONVERBS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed = crate::program::seed();
     println!("IRONVERBS_SEED={seed}");
     let name = if fate == Fate::Killed { "KILL" } else { "STOP" };
     let node = Node::new(&format!("mixed-{name}"), VFS);

@@ -322,40 +322,39 @@ pub fn signal(fd: RawFd) {
 /// One range of memory of some process.
 pub type Piece = libc::iovec;
 
+/// `process_vm_readv` or `process_vm_writev`.
+type CopyCall = unsafe extern "C" fn(
+    libc::pid_t,
+    *const Piece,
+    libc::c_ulong,
+    *const Piece,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
+/// # Safety
+/// `local` names memory of ours that `call` may read or write.
+unsafe fn copy(call: CopyCall, pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
+    let (here, there) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+    // SAFETY: the caller's promise; the kernel checks the other side.
+    let copied = unsafe { call(pid as libc::pid_t, local.as_ptr(), here, remote.as_ptr(), there, 0) };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
+
 /// Bytes copied from `remote` of process `pid` to `local`.
 /// # Safety
 /// `local` names memory of ours that may be written.
 pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
-    // SAFETY: the caller's promise; the kernel checks the other side.
-    let got = unsafe {
-        libc::process_vm_readv(
-            pid as libc::pid_t,
-            local.as_ptr(),
-            local.len() as libc::c_ulong,
-            remote.as_ptr(),
-            remote.len() as libc::c_ulong,
-            0,
-        )
-    };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    // SAFETY: the caller's promise.
+    unsafe { copy(libc::process_vm_readv, pid, local, remote) }
 }
 
 /// Bytes copied from `local` to `remote` of process `pid`.
 /// # Safety
 /// `local` names memory of ours that may be read.
 pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
-    // SAFETY: the caller's promise; the kernel checks the other side.
-    let got = unsafe {
-        libc::process_vm_writev(
-            pid as libc::pid_t,
-            local.as_ptr(),
-            local.len() as libc::c_ulong,
-            remote.as_ptr(),
-            remote.len() as libc::c_ulong,
-            0,
-        )
-    };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    // SAFETY: the caller's promise.
+    unsafe { copy(libc::process_vm_writev, pid, local, remote) }
 }
 
 /// Lets any process of this user reach our memory, where the host's Yama module would want to be asked.

@@ -88,7 +88,7 @@ fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
 /// Opens a device. Takes over `cmd_fd`.
 ///
 /// # Safety
-/// Called by libibverbs with a device [`crate::device::alloc_device`] made.
+/// Called by libibverbs with a device [`crate::matching::alloc_device`] made.
 pub unsafe extern "C" fn alloc_context(
     device: *mut ibv_device,
     cmd_fd: c_int,

@@ -62,6 +62,17 @@ fn row_62_flr_of_the_sender_ends_its_transfers() {
     assert_eq!(bed.qp_state(b), QpState::Rts, "a silent peer is no error for a responder");
 }
 
+/// A connection from function 1 to function 2, whose QP and memory belong to another program that alone reaches that memory.
+fn of_two_programs(bed: &mut Bed, path: Path) -> (Qp, Qp, Mr) {
+    let a = bed.qp(1);
+    bed.memory.set_party(Party(2));
+    let b = bed.qp(2);
+    let to = bed.mr_with(2, 4096, Access::ALL, bed.state(2).pd, Some(Party(2)));
+    bed.memory.set_party(Party(1));
+    bed.connect_with(a, b, path);
+    (a, b, to)
+}
+
 /// Row 62: with payload by reference, frames that wait for another program do not reach into a function that was reset.
 #[test]
 fn row_62_flr_leaves_no_references_to_its_memory() {
@@ -69,14 +80,7 @@ fn row_62_flr_leaves_no_references_to_its_memory() {
     bed.unwatched();
     bed.function(1);
     bed.function(2);
-    let a = bed.qp(1);
-    // Function 2's QP belongs to another program, whose memory only that program reaches.
-    bed.memory.set_party(Party(2));
-    let b = bed.qp(2);
-    let to = bed.mr_with(2, 4096, Access::ALL, bed.state(2).pd, Some(Party(2)));
-    bed.memory.set_party(Party(1));
-    let path = Path { mtu: 4096, ..Path::default() };
-    bed.connect_with(a, b, path);
+    let (a, b, to) = of_two_programs(&mut bed, Path { mtu: 4096, ..Path::default() });
     let from = bed.mr(1, 4096, Access::LOCAL);
     bed.pattern(from, 1);
     bed.memory.unreachable.insert(2);
@@ -99,12 +103,7 @@ fn row_62_flr_leaves_no_references_to_its_memory() {
 fn row_62_work_waits_for_the_program_that_can_do_it() {
     let mut bed = Bed::cx5();
     bed.function(2);
-    let a = bed.qp(1);
-    bed.memory.set_party(Party(2));
-    let b = bed.qp(2);
-    let to = bed.mr_with(2, 4096, Access::ALL, bed.state(2).pd, Some(Party(2)));
-    bed.memory.set_party(Party(1));
-    bed.connect_with(a, b, path());
+    let (a, _, to) = of_two_programs(&mut bed, path());
     let from = bed.mr(1, 4096, Access::LOCAL);
     let data = bed.pattern(from, 1);
     bed.memory.unreachable.insert(2);

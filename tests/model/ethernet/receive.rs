@@ -210,16 +210,10 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
     }
 }
 
-#[test]
-fn the_hash_is_that_of_the_verification_suite() {
-    let v4 = |a: [u8; 4], b: [u8; 4]| ipv4(a, b, 17, &[0; 8]);
-    let suite = [
-        (([66, 9, 149, 187], 2794), ([161, 142, 100, 80], 1766), 0x51cc_c178, 0x323e_8fc2),
-        (([199, 92, 111, 2], 14230), ([65, 69, 140, 83], 4739), 0xc626_b0ea, 0xd718_262a),
-        (([24, 19, 198, 95], 12898), ([12, 22, 207, 184], 38024), 0x5c2b_394a, 0xd2d0_a5de),
-    ];
+/// A net device of function 2 that spreads what arrives over four queues by the Toeplitz hash of addresses and ports.
+fn spread() -> (Bed, Nic) {
     let mut bed = Bed::cx5();
-    let mut nic = bed.nic(2, 4);
+    let nic = bed.nic(2, 4);
     let rqt = bed.rqt(&nic);
     let mut fields = HashFields::zeroed();
     fields.set().selected_fields(0xf);
@@ -232,6 +226,18 @@ fn the_hash_is_that_of_the_verification_suite() {
         .rx_hash_field_selector_outer(fields);
     let tir = bed.tir(&nic, c).expect("a TIR");
     bed.steer_all(&nic, tir);
+    (bed, nic)
+}
+
+#[test]
+fn the_hash_is_that_of_the_verification_suite() {
+    let v4 = |a: [u8; 4], b: [u8; 4]| ipv4(a, b, 17, &[0; 8]);
+    let suite = [
+        (([66, 9, 149, 187], 2794), ([161, 142, 100, 80], 1766), 0x51cc_c178, 0x323e_8fc2),
+        (([199, 92, 111, 2], 14230), ([65, 69, 140, 83], 4739), 0xc626_b0ea, 0xd718_262a),
+        (([24, 19, 198, 95], 12898), ([12, 22, 207, 184], 38024), 0x5c2b_394a, 0xd2d0_a5de),
+    ];
+    let (mut bed, mut nic) = spread();
     for (src, dst, with_ports, without) in suite {
         for (packet, hash, kind) in [
             (tcp4(src, dst, 1, 0x10, b"x"), with_ports, eth::HASH_IPV4 | eth::HASH_TCP),
@@ -246,16 +252,7 @@ fn the_hash_is_that_of_the_verification_suite() {
 
 #[test]
 fn flows_spread_over_the_queues_and_each_stays_in_its_own() {
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(2, 4);
-    let rqt = bed.rqt(&nic);
-    let mut fields = HashFields::zeroed();
-    fields.set().selected_fields(0xf);
-    let mut c = TirContext::zeroed();
-    c.set().disp_type(1).indirect_table(rqt).rx_hash_fn(2).rx_hash_toeplitz_key(KEY);
-    c.set().rx_hash_field_selector_outer(fields);
-    let tir = bed.tir(&nic, c).expect("a TIR");
-    bed.steer_all(&nic, tir);
+    let (mut bed, mut nic) = spread();
     for port in 1000..1100 {
         let flow = frame(mac(2), mac(1), 0x0800, &tcp4((A.0, port), B, 1, 0x10, b"x"));
         bed.inject(&flow);

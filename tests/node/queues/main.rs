@@ -5,7 +5,7 @@ mod moves;
 
 use driver::{Cq, CqInit, Device, Event, Pd, Qp, QpInit, SendFlags, SendOp, SendWr, Service};
 use ironverbs_tests::{
-    end::{Card, Patience, Words, all_rights, connect, register},
+    end::{self, Card, Patience, Words, all_rights, connect, register},
     program::Scratch,
 };
 use node::open_device_of;
@@ -72,14 +72,7 @@ impl Side {
 
     /// The next event, if one comes within `limit`.
     fn event(&self, limit: Duration) -> Option<Event> {
-        let begin = Instant::now();
-        loop {
-            if let Some(event) = self.device.events().next() {
-                return Some(event);
-            }
-            let left = limit.checked_sub(begin.elapsed())?;
-            self.device.events().wait(Some(left)).expect("waiting");
-        }
+        end::event(&self.device, limit)
     }
 }
 

@@ -21,7 +21,7 @@ fn samples() -> usize {
 
 /// Some of the numbers from 1 to `count`, one from each part of as many as are wanted.
 fn chosen(count: u32, wanted: usize) -> Vec<u32> {
-    let seed: u64 = std::env::var("IRONVERBS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed = ironverbs_tests::program::seed();
     let parts = u64::from(count).min(wanted as u64);
     let part = |i: u64| u64::from(count) * i / parts.max(1);
     let number = |i: u64| {

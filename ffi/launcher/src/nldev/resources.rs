@@ -16,6 +16,9 @@ const DRIVER: &str = "ironverbs";
 const LOCAL_READ: u8 = 1;
 const FREE: u8 = 32;
 
+/// Lists the objects of one kind on a function.
+type List = fn(&Observer, u8, bool) -> Vec<(u32, Attributes)>;
+
 /// One kind of objects.
 #[derive(Clone, Copy)]
 struct Kind {
@@ -26,38 +29,26 @@ struct Kind {
     /// They belong to a port, which who asks for one must name.
     per_port: bool,
     /// Adds the attributes of each; gives its number with them.
-    list: fn(&Observer, u8, bool) -> Vec<(u32, Attributes)>,
+    list: List,
 }
 
-const QP: Kind =
-    Kind { table: attr::RES_QP, entry: attr::RES_QP_ENTRY, id: attr::RES_LQPN, per_port: true, list: qps };
-const CM_ID: Kind = Kind {
-    table: attr::RES_CM_ID,
-    entry: attr::RES_CM_ID_ENTRY,
-    id: attr::RES_CM_IDN,
-    per_port: true,
-    list: cm_ids,
-};
-const CQ: Kind =
-    Kind { table: attr::RES_CQ, entry: attr::RES_CQ_ENTRY, id: attr::RES_CQN, per_port: false, list: cqs };
-const MR: Kind =
-    Kind { table: attr::RES_MR, entry: attr::RES_MR_ENTRY, id: attr::RES_MRN, per_port: false, list: mrs };
-const PD: Kind =
-    Kind { table: attr::RES_PD, entry: attr::RES_PD_ENTRY, id: attr::RES_PDN, per_port: false, list: pds };
-const CTX: Kind = Kind {
-    table: attr::RES_CTX,
-    entry: attr::RES_CTX_ENTRY,
-    id: attr::RES_CTXN,
-    per_port: false,
-    list: contexts,
-};
-const SRQ: Kind = Kind {
-    table: attr::RES_SRQ,
-    entry: attr::RES_SRQ_ENTRY,
-    id: attr::RES_SRQN,
-    per_port: false,
-    list: srqs,
-};
+impl Kind {
+    const fn of_port(table: u16, entry: u16, id: u16, list: List) -> Self {
+        Self { table, entry, id, per_port: true, list }
+    }
+
+    const fn of_device(table: u16, entry: u16, id: u16, list: List) -> Self {
+        Self { table, entry, id, per_port: false, list }
+    }
+}
+
+const QP: Kind = Kind::of_port(attr::RES_QP, attr::RES_QP_ENTRY, attr::RES_LQPN, qps);
+const CM_ID: Kind = Kind::of_port(attr::RES_CM_ID, attr::RES_CM_ID_ENTRY, attr::RES_CM_IDN, cm_ids);
+const CQ: Kind = Kind::of_device(attr::RES_CQ, attr::RES_CQ_ENTRY, attr::RES_CQN, cqs);
+const MR: Kind = Kind::of_device(attr::RES_MR, attr::RES_MR_ENTRY, attr::RES_MRN, mrs);
+const PD: Kind = Kind::of_device(attr::RES_PD, attr::RES_PD_ENTRY, attr::RES_PDN, pds);
+const CTX: Kind = Kind::of_device(attr::RES_CTX, attr::RES_CTX_ENTRY, attr::RES_CTXN, contexts);
+const SRQ: Kind = Kind::of_device(attr::RES_SRQ, attr::RES_SRQ_ENTRY, attr::RES_SRQN, srqs);
 
 /// In the order of the kernel's summary.
 const SUMMARY: [(&str, Kind); 7] =

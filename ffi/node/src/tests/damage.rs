@@ -128,6 +128,15 @@ fn has_vfs(node: &Arc<Node>, vfs: u8) {
     (1..=vfs).for_each(|fid| drop(NodeTransport::open(node, fid).unwrap()));
 }
 
+/// Once `other` is killed the node has its three VFs, and can have five.
+fn five_vfs_come_when_killed(node: &Arc<Node>, mut other: Other) {
+    other.kill();
+    node.core().reap().unwrap();
+    has_vfs(node, 3);
+    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
+    has_vfs(node, 5);
+}
+
 /// Is killed when it has taken two of three VFs away, to bring others.
 pub fn changes_vfs(dir: &Path) {
     let node = Node::open(dir).unwrap();
@@ -146,18 +155,14 @@ fn vfs_that_a_killed_program_was_changing_come_back() {
     let node = scratch.node();
     let mut other = start(&scratch, "changes-vfs");
     other.hear();
-    other.kill();
-    node.core().reap().unwrap();
-    has_vfs(&node, 3);
-    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
-    has_vfs(&node, 5);
+    five_vfs_come_when_killed(&node, other);
 }
 
 #[test]
 fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
     let scratch = Scratch::new();
     let node = scratch.node();
-    let mut other = stopped_with(&scratch, 2);
+    let other = stopped_with(&scratch, 2);
     let (asked, theirs) = (Arc::clone(&node), std::sync::mpsc::channel());
     std::thread::spawn(move || {
         let core = asked.core();
@@ -169,11 +174,7 @@ fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
     assert!(said.contains(&pid) && said.contains("stopped by a signal") && !said.contains('\n'), "{said}");
     let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
     assert_eq!((there, node.vfs()), (vec![1, 2, 3], 3));
-    other.kill();
-    node.core().reap().unwrap();
-    has_vfs(&node, 3);
-    node.core().want_vfs(5, &node.core().locks.lock().unwrap()).unwrap();
-    has_vfs(&node, 5);
+    five_vfs_come_when_killed(&node, other);
 }
 
 #[test]
