@@ -1,4 +1,4 @@
-//! What all threads of a process share of a node.
+//! What one process has of a node, shared by all its threads.
 
 use super::{
     NodeError,
@@ -29,48 +29,48 @@ use std::{
 /// Picoseconds of a millisecond.
 pub const MILLI: u64 = 1_000_000_000;
 
-/// A node, as one process has it.
+/// A node, as one process sees it.
 pub struct Core {
-    /// Its directory.
+    /// The node's directory.
     pub dir: PathBuf,
-    /// Its memory.
+    /// The node's file, mapped.
     pub map: Arc<Mapped>,
     /// See [`Core::is_lost`].
     lost: &'static AtomicBool,
-    /// The chip.
+    /// The model of the adapter.
     pub adapter: Adapter,
-    /// Who lives.
+    /// Locks by which programs see which others live.
     pub locks: &'static LockFile,
-    /// Our place.
+    /// Our place among the parties.
     pub me: Me,
-    /// What of our memory drivers mapped.
+    /// Ranges of our memory that drivers mapped for the device.
     pub maps: Maps,
-    /// Ranges of our memory whose pages may come and go.
+    /// Ranges of our memory whose pages may come and go (on-demand paging).
     pub paged: Maps,
-    /// What of it lies in the arena.
+    /// Ranges of our memory that are lent to the arena.
     pub lent: Lent,
     /// Runners of this process.
     pub engines: Engines,
-    /// Copies to other parties are not tried.
+    /// True if we never copy directly to or from the memory of other programs.
     no_direct: bool,
-    /// By party: its generation and whether we reach it (1 yes, 2 no) in the two low bits.
+    /// For each party its generation and, in the low two bits, whether we can reach its memory: 1 yes, 2 no.
     reach: Box<[AtomicU32]>,
     /// The interrupt vectors we listen to.
     pub interrupts: Interrupts,
     /// How often each function is open in this process.
     opens: Box<[AtomicU32]>,
-    /// Who polls what, and what was left to others.
+    /// Which functions we poll, and which frames we left to pollers.
     pub polling: Polling,
     doorbells: Box<[Doorbells]>,
-    /// What the clients of functions that we serve gave.
+    /// For each function that this process serves, the memory and interrupts of its client.
     guests: Box<[OnceLock<Arc<Guest>>]>,
-    /// For which stopped programs we waited.
+    /// The last stopped program that we reported to be waiting for.
     pub last_report: LastReport,
-    /// Functions with work that the bounds of a call left over.
+    /// Functions with work left because a call reached its bound.
     pub left: [AtomicU64; 2],
-    /// Parties that seem to be gone.
+    /// Parties that may have died.
     suspects: [AtomicU64; PARTIES / 64],
-    /// The others were told of us.
+    /// Set once the other programs were woken to find out whether they reach us.
     introduced: AtomicBool,
     forks: u32,
     clock: Clock,
@@ -118,8 +118,8 @@ impl Core {
         self.forks == sync::fork::generation()
     }
 
-    /// Whether the node is lost to this process, for shared memory had no room when it touched a page of it. What it does there may
-    /// not be what others see: it gets errors from here on.
+    /// Whether shared memory ran out when this process touched a page of the node. Others may not see what it stored
+    /// there, so all its calls fail from then on.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Relaxed)
@@ -128,7 +128,7 @@ impl Core {
     /// The node's time, ps.
     #[inline]
     pub fn now(&self) -> u64 {
-        // A node that was damaged since it was opened may begin in the future: its time stands still then.
+        // The epoch in a damaged file may lie in the future. The node's time is 0 until then.
         self.clock.now().saturating_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
     }
 
@@ -158,7 +158,7 @@ impl Core {
         self.map.functions().get(usize::from(fid)).map_or(0, |f| f.server.load(Relaxed))
     }
 
-    /// What the client of a function gave, if we serve it.
+    /// The client of a function, if this process serves it.
     #[inline]
     pub fn guest(&self, fid: u8) -> Option<&Arc<Guest>> {
         if self.server(fid) != u32::from(self.me.slot) {
@@ -167,7 +167,7 @@ impl Core {
         Some(self.guest_place(fid))
     }
 
-    /// What the client of a function would give us.
+    /// Where the client of a function is kept, whether it is served or not.
     pub fn guest_place(&self, fid: u8) -> &Arc<Guest> {
         self.guests[usize::from(fid)].get_or_init(Arc::default)
     }
@@ -189,13 +189,13 @@ impl Core {
         self.map.functions()[usize::from(fid)].openers.iter()
     }
 
-    /// Enters us among the parties that have `fid` open.
+    /// Adds us to the parties that have `fid` open.
     pub fn enlist(&self, fid: u8, _lock: &NodeLock) {
         self.place().functions[usize::from(fid) / 64 % 2].fetch_or(1 << (fid % 64), AcqRel);
         self.map.functions()[usize::from(fid)].openers.insert(self.me.slot);
     }
 
-    /// One who died with `fid` open, which we have not.
+    /// A party that died with `fid` open. `None` if this process has it open too.
     #[inline]
     pub fn died(&self, fid: u8) -> Option<u16> {
         if self.opens(fid).load(Relaxed) != 0 {
@@ -204,12 +204,12 @@ impl Core {
         self.openers(fid).find(|slot| self.map.life(*slot).load(Acquire) & sys::DIED != 0)
     }
 
-    /// Whether copies to and from other programs are tried.
+    /// Whether this process copies directly to and from the memory of others.
     pub fn copies_directly(&self) -> bool {
         !self.no_direct
     }
 
-    /// Whether copies to and from the program of `slot` are possible; asked of the kernel once per party.
+    /// Whether we can copy to and from the memory of party `slot`. The kernel is asked once for each party.
     #[inline]
     pub fn reaches(&self, slot: u16) -> bool {
         if slot == self.me.slot {
@@ -225,7 +225,7 @@ impl Core {
 
     #[cold]
     fn find_out(&self, slot: u16, generation: u32) -> bool {
-        // Who is gone is not noted: the next in that place may be reached.
+        // Nothing is noted of a dead party, for the next one in its place may be reachable.
         let found = if self.no_direct { Some(false) } else { party::probe(&self.map, self.locks, slot) };
         let Some(yes) = found else { return false };
         if !yes {
@@ -235,18 +235,18 @@ impl Core {
         yes
     }
 
-    /// The other parties that have anything open.
+    /// The other parties that have any function open.
     fn others(&self) -> impl Iterator<Item = u16> + '_ {
         let all = self.map.header().taken.iter().filter(|slot| *slot != 0 && *slot != self.me.slot);
         all.filter(|slot| self.map.party(*slot).functions.iter().any(|word| word.load(Acquire) != 0))
     }
 
-    /// Finds out which parties with open functions we reach, before anything depends on it.
+    /// Finds out in advance which parties with open functions we can reach.
     pub fn meet(&self) {
         self.others().for_each(|slot| _ = self.reaches(slot));
     }
 
-    /// Lets the others find out whether they reach us.
+    /// Wakes the other parties once, so that they find out whether they can reach us.
     pub fn introduce(&self) {
         if !self.introduced.swap(true, AcqRel) {
             self.others().for_each(|slot| self.wake(slot));
@@ -262,20 +262,20 @@ impl Core {
         }
     }
 
-    /// Notes that `slot` seems to be gone; our parked thread looks into it.
+    /// Notes that party `slot` may have died, and wakes our parked thread to find out.
     pub fn suspect(&self, slot: u16) {
         self.suspect_later(slot);
         self.wake(self.me.slot);
     }
 
-    /// Notes it without waking anybody.
+    /// As [`suspect`](Self::suspect), without waking anybody.
     pub fn suspect_later(&self, slot: u16) {
         if let Some(word) = self.suspects.get(usize::from(slot) / 64) {
             word.fetch_or(1 << (slot % 64), Relaxed);
         }
     }
 
-    /// Takes the parties noted.
+    /// Takes the parties that were noted.
     pub fn take_suspects(&self) -> Vec<u16> {
         let mut found = Vec::new();
         for (i, word) in self.suspects.iter().enumerate() {
@@ -287,28 +287,29 @@ impl Core {
         found
     }
 
-    /// The calling thread is the parked one.
+    /// Marks the calling thread as the parked one.
     pub fn park(&self) {
         self.engines.park();
     }
 
-    /// Sees to it that there is room for what every use of function `fid` by this program touches.
+    /// Allocates the shared memory that any use of function `fid` by this program touches.
     pub fn make_room_for(&self, fid: u8) -> Result<(), NodeError> {
         let (region, me) = (self.adapter.region(), Party(self.me.slot));
-        // All functions have dealings with the PF.
+        // Every function exchanges frames with the PF.
         match region.back_function(fid, me) && region.back_journal(0, me) {
             true => Ok(()),
             false => Err(room::no_room(&self.dir, room::FUNCTION)),
         }
     }
 
-    /// Sees to it that there is room for all that waits in an outlet.
+    /// Allocates the shared memory for everything that an outlet can hold.
     pub fn make_room_for_outlet(&self, which: Outlet) -> Result<(), NodeError> {
         let need = self.adapter.region().back_outlet(which);
         need.map_err(|len| room::no_room(&self.dir, len as u64))
     }
 
-    /// Whether the file system has room enough for the queues of all programs when `len` bytes of this one's memory have moved there.
+    /// Whether the file system keeps enough room for the queues of all programs if `len` bytes of our memory move
+    /// there.
     pub fn leaves_room(&self, len: u64) -> bool {
         dir::space(&self.dir).is_none_or(|space| room::leaves_enough(space, len))
     }

@@ -1,4 +1,4 @@
-//! Drives the model in the calling thread, and leaves to others what is theirs to do.
+//! Runs the model in the calling thread, and hands what remains to parked threads.
 
 use super::{
     core::{Core, MILLI},
@@ -12,13 +12,13 @@ use devmodel::{
 };
 use std::sync::atomic::{Ordering::*, fence};
 
-/// A parked thread is not woken for a timer this little (ps) before its own waking time.
+/// A parked thread that wakes by itself so little (ps) after a timer is not woken for it.
 const SLACK: u64 = MILLI / 20;
-/// How often in one call work left over is taken up again before the parked thread has to see to it.
+/// How often one call resumes work left by a bound before it leaves the rest to the parked thread.
 const AGAIN: usize = 8;
 
 impl Core {
-    /// Drives the model: `f` gets a runner and a host of ours.
+    /// Calls `f` with a runner and a host of this process.
     #[inline]
     pub fn drive<R>(&self, now: u64, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.engines.with(|engine| {
@@ -29,7 +29,8 @@ impl Core {
         })
     }
 
-    /// As [`Core::drive`], for what locks `fid` without running it: what others left to us meanwhile is done too.
+    /// As [`drive`](Core::drive), for an `f` that locks `fid` without running it. Also does what others left to us
+    /// meanwhile.
     pub fn touch<R>(&self, now: u64, fid: u8, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.drive(now, |runner, host| {
             let result = f(runner, host);
@@ -38,7 +39,8 @@ impl Core {
         })
     }
 
-    /// Sees to what others left to us while we had the functions `locked`; `None`: we gave up on the way, so it may be any of them.
+    /// Does what others left to us while we had the functions `locked`. `None` says that `f` gave up, so it may be
+    /// any function.
     pub fn see_to_what_was_left(
         &self,
         runner: &mut Runner,
@@ -50,17 +52,17 @@ impl Core {
         locked.map(drop)
     }
 
-    /// Runs `fid` if it has anything to do.
+    /// Runs `fid` if there is anything to do.
     pub fn run(&self, now: u64, fid: u8) {
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
     }
 
-    /// Runs `fid`, which seems to have something to do: its poller saw it.
+    /// Runs `fid`, whose poller has seen work.
     pub fn run_busy(&self, now: u64, fid: u8) {
         self.drive(now, |runner, host| runner.run_busy(&self.adapter, host, now, fid));
     }
 
-    /// Functions with work left over by a bound.
+    /// Takes the functions whose work was left because of a bound.
     #[inline]
     pub fn take_left(&self) -> u128 {
         if self.left[0].load(Relaxed) | self.left[1].load(Relaxed) == 0 {
@@ -69,7 +71,8 @@ impl Core {
         u128::from(self.left[0].swap(0, Relaxed)) | u128::from(self.left[1].swap(0, Relaxed)) << 64
     }
 
-    /// What a call leaves to be seen to: work over the bound, timers that parked threads do not know of, the dead.
+    /// Hands over what a call left: work beyond the bound, timers earlier than parked threads know, parties that may
+    /// be dead.
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         let left = runner.take_due();
@@ -89,12 +92,12 @@ impl Core {
             self.suspect(std::mem::take(&mut scratch.suspect));
         }
         if self.is_lost() {
-            // It tells those who sleep.
+            // The parked thread wakes those who sleep on interrupts.
             self.wake(self.me.slot);
         }
     }
 
-    /// Takes up what a bound left over, and leaves what is still more to the parked thread.
+    /// Resumes work left by a bound, and leaves the rest to the parked thread.
     #[cold]
     fn go_on(&self, mut left: u128, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         for _ in 0..AGAIN {
@@ -106,7 +109,7 @@ impl Core {
                 break;
             }
         }
-        // What we poll ourselves we come back to.
+        // Functions that this program polls are run again by the next poll.
         for fid in self.open_functions() {
             if self.is_poller(fid) {
                 left &= !(1 << fid);
@@ -119,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Function `fid` has another timer than it had: `word`.
+    /// Notes that the next timer of function `fid` changed to `word`.
     #[cold]
     fn note_timer(&self, timers: &mut Vec<u32>, fid: u8, word: u32) {
         timers.resize(FUNCTIONS, 0);
@@ -127,7 +130,7 @@ impl Core {
         self.announce_timer(fid);
     }
 
-    /// Tells the parked threads of `fid`'s openers of an earlier timer than they know.
+    /// Wakes the openers' parked threads that would sleep past the next timer of `fid`.
     fn announce_timer(&self, fid: u8) {
         fence(SeqCst);
         let Some(at) = self.adapter.region().timer_hint(fid, self.now()) else { return };

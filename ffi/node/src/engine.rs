@@ -1,4 +1,4 @@
-//! Runners: one for each thread that drives the model just now, taken from a small pool.
+//! Runners, one for each thread that runs the model at the moment, from a small pool.
 #![allow(unsafe_code)]
 
 use super::scratch::Scratch;
@@ -12,9 +12,9 @@ use std::{
 };
 use sync::{ANY_THREAD, this_thread};
 
-/// Runners that are kept; more threads than this at once get one for the call.
+/// Runners in the pool. If more threads come at once, they get one for the call.
 const RUNNERS: usize = 8;
-/// Calls of one thread in a row that make it the owner of the first.
+/// After so many successive calls a thread becomes the owner of the first runner.
 const STEADY: u32 = 64;
 
 /// A runner and what its host keeps.
@@ -25,24 +25,24 @@ pub struct Engine {
     pub scratch: Scratch,
 }
 
-/// The runners of a process. The first is for one thread alone, the one that nearly all calls are of; it takes it without a
-/// locked instruction, which would wait until all stores before it have arrived.
+/// The runners of a process. The first belongs to one thread, which makes nearly all calls. It takes its runner
+/// without a locked instruction, which would wait for all earlier stores.
 #[derive(Default)]
 pub struct Engines {
-    /// The thread that the first is for; 0 is none yet.
+    /// The owner of the first runner; 0 is none yet.
     owner: AtomicUsize,
     places: [Place; RUNNERS],
     faults: Faults,
-    /// Barriers of others reach us.
+    /// The barriers of other programs reach this process.
     barriers: bool,
-    /// The thread that called last of those that are not the owner, and how often in a row.
+    /// The thread other than the owner that called last, and how often in a row.
     latest: AtomicUsize,
     row: AtomicU32,
-    /// The thread that is never the owner.
+    /// The parked thread, which never becomes the owner.
     parked: AtomicUsize,
 }
 
-/// One of them. Taking it is the one locked instruction a call costs; a mutex would take two.
+/// A place in the pool. Taking it costs one locked instruction; a mutex would cost two.
 #[derive(Default)]
 #[repr(align(64))]
 struct Place {
@@ -52,14 +52,14 @@ struct Place {
 // SAFETY: the engine is only touched by who set `taken`, see `Taken`.
 unsafe impl Sync for Place {}
 
-/// A place that is ours until this is dropped, also when a stage panics.
+/// A place that we hold until this is dropped, also when a stage panics.
 struct Taken<'a>(&'a Place, Kind);
 
-/// What a new runner is made for.
+/// What a new runner is created with.
 #[derive(Clone, Copy)]
 struct Kind {
     faults: Faults,
-    /// It is one thread's alone, which barriers reach.
+    /// One thread alone uses it, and barriers of other programs reach that thread.
     steady: bool,
 }
 
@@ -99,7 +99,8 @@ impl Engine {
 }
 
 impl Engines {
-    /// Runners on whose wire `faults` befall frames, of a process that barriers of others reach or do not.
+    /// A pool whose runners apply `faults` to their frames. `barriers` says whether barriers of other programs reach
+    /// this process.
     pub fn new(faults: Faults, barriers: bool) -> Self {
         Self { faults, barriers, ..Self::default() }
     }
@@ -110,7 +111,7 @@ impl Engines {
         let first = &self.places[0];
         let mut taken = if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
-            // For a signal handler in this thread.
+            // Orders the two for a signal handler in this thread.
             compiler_fence(SeqCst);
             Some(Taken(first, Kind { faults: self.faults, steady: self.barriers }))
         } else {
@@ -119,14 +120,14 @@ impl Engines {
         let mut spare = None;
         let engine = match &mut taken {
             Some(taken) => taken.engine(),
-            // Those who have them may wait for a program that is stopped.
+            // The holders of the pool's runners may be waiting for a stopped program.
             None => spare.insert(Engine::new(Kind { faults: self.faults, steady: false })),
         };
-        // At one place, so that what is done with an engine is inlined here.
+        // The only call of `f`, so that it is inlined here.
         f(engine)
     }
 
-    /// The calling thread sees to what others left: it is here seldom.
+    /// Marks the calling thread as the parked one, which calls rarely.
     pub fn park(&self) {
         self.parked.store(this_thread(), Relaxed);
     }
@@ -140,7 +141,8 @@ impl Engines {
         self.places[1..].iter().find_map(|place| place.take(kind))
     }
 
-    /// Makes thread `me` the owner if it is the one that comes all the time. Its next call is the first as such.
+    /// Makes thread `me` the owner if it has made enough calls in a row. It takes the first runner from its next call
+    /// on.
     fn consider(&self, me: usize) {
         if self.latest.swap(me, Relaxed) != me {
             self.row.store(0, Relaxed);

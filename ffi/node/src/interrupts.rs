@@ -14,17 +14,18 @@ use std::{
     },
 };
 
-/// The vectors a process listens to.
+/// The interrupt vectors that a process listens to.
 #[derive(Default)]
 pub struct Interrupts {
-    /// By function and vector. Locked while one is signalled: once closed, a descriptor's number may be somebody else's.
+    /// By function and vector. Locked while a vector is signaled, since the number of a closed descriptor may be used
+    /// again.
     lines: RwLock<BTreeMap<(u8, u16), Line>>,
     listeners: AtomicU64,
 }
 
 /// A vector that this process listens to.
 pub struct Line {
-    /// How often it had fired when its eventfds were last signalled.
+    /// How often the vector had fired when its eventfds were last signaled.
     pub seen: AtomicU32,
     /// One for each listener.
     pub fds: Vec<(Listener, OwnedFd)>,
@@ -35,7 +36,7 @@ pub struct Line {
 pub struct Listener(u64);
 
 impl Interrupts {
-    /// Another listener.
+    /// A new listener.
     pub fn listener(&self) -> Listener {
         Listener(self.listeners.fetch_add(1, Relaxed))
     }

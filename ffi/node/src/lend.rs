@@ -17,23 +17,23 @@ use driver::transport::{Access, Iova};
 use migration::{Area, BackingFile, WriteProtection, areas};
 use std::{io, sync::atomic::Ordering::Relaxed};
 
-/// Bytes of a registration at most: above, moving them takes longer than what is won.
+/// Longest registration that is lent. Beyond it, moving the pages takes longer than it saves.
 const LONGEST: u64 = 16 << 20;
-/// Bytes and ranges of a program at most.
+/// Most bytes and ranges that one program lends.
 const ALL: u64 = 256 << 20;
 const RANGES: usize = 256;
-/// How often a program lends: each time its memory may fall into two more mappings, of which the kernel allows 65,530
-/// (`vm.max_map_count`).
+/// How often a program lends. Each time its memory may be split into two more mappings, of which the kernel allows
+/// 65,530 (`vm.max_map_count`).
 const TIMES: u32 = 8192;
-/// What the kernel says where memory can never be moved: no right to userfaultfd, no such call, none of what it takes.
+/// Errors that say that memory can never be moved: no right to userfaultfd, no such call, or no such feature.
 const NEVER: [i32; 3] = [libc::EPERM, libc::ENOSYS, libc::EINVAL];
 
-/// What of our memory others reach by its addresses, on whatever node.
+/// Ranges of our memory that others reach at its own addresses, on any node.
 static BY_ADDRESS: Maps = Maps::new();
 
 impl Core {
-    /// Registers `len` bytes at `base`, whole pages, as memory the device may reach: where it does. EFAULT: they are not
-    /// there, or not to be written.
+    /// Registers `len` bytes at `base`, whole pages, for the device, and returns where the device finds them. EFAULT
+    /// if they are not mapped or not writable.
     /// # Safety
     /// As `Transport::dma_map`.
     pub unsafe fn register(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
@@ -45,7 +45,7 @@ impl Core {
         let mut ranges = self.lent.ranges();
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
             let offset = range.offset() + (start - range.start);
-            // The program may have put other memory there meanwhile.
+            // The program may have mapped other memory there in the meantime.
             if migration::is_in_place(start as usize, &self.room(), self.map.place_in_file(offset), len)? {
                 range.users += 1;
                 return Ok(memory::arena_iova(offset));
@@ -118,7 +118,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes everything back, before the node forgets us. False: some of it cannot be now.
+    /// Fetches all lent memory back before we leave the node. Returns false if some of it cannot be fetched now.
     pub fn take_all_back(&self) -> bool {
         let mut ranges = self.lent.ranges();
         ranges.list.iter_mut().for_each(|range| range.users = 0);
@@ -131,7 +131,8 @@ impl Core {
         self.take_back_unused(ranges);
     }
 
-    /// What cannot be taken back now, for other threads may write to it, stays lent; the next registration may use it.
+    /// Ranges that cannot be fetched back now, because other threads may write to them, stay lent; the next
+    /// registration may use them.
     fn take_back_unused(&self, ranges: &mut Ranges) {
         ranges.list.retain(|range| {
             range.users != 0
@@ -166,7 +167,7 @@ impl Core {
         let len = end - start;
         self.lent.enabled
             && !ranges.over
-            // Else others would go on writing to it when we are gone.
+            // Without a parked thread others would go on writing to it after our death.
             && self.map.life(self.me.slot).load(Relaxed) != 0
             && len != 0
             && len <= LONGEST
@@ -179,7 +180,8 @@ impl Core {
             && self.leaves_room(len)
     }
 
-    /// Moves `start..end` to the arena: its block's first page. `None`: it is of a kind that stays, or there is no room.
+    /// Moves `start..end` to the arena, and returns the first page of its block. `None` if this kind of memory is not
+    /// moved, or if there is no room.
     unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
         let Some(parts) = parts.filter(|parts| {

@@ -1,12 +1,12 @@
-//! What of the program's memory is lent, and how much more may be.
+//! Which memory of the program is lent, and how much more may be.
 
 use super::file::PAGE;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Moving costs about as much as so many bytes, before the first byte.
+/// What it costs to move a range of any length, in bytes that could be moved in the same time.
 const EACH: u64 = 128 << 10;
-/// Bytes that may be moved at once, and in a second: a program that registers for every transfer loses no more than some
-/// hundredths of its time to it.
+/// Bytes that may be moved at once, and each second. A program that registers memory for every transfer thus loses
+/// only a few hundredths of its time to it.
 const CREDIT: u64 = 128 << 20;
 const INCOME: u64 = 16 << 20;
 /// In ps.
@@ -32,9 +32,9 @@ impl Range {
     }
 }
 
-/// What is lent.
+/// The ranges that are lent.
 pub struct Lent {
-    /// Whether anything may be.
+    /// Whether memory is lent at all.
     pub enabled: bool,
     ranges: Mutex<Ranges>,
 }
@@ -42,13 +42,13 @@ pub struct Lent {
 #[derive(Default)]
 pub struct Ranges {
     pub list: Vec<Range>,
-    /// The kernel does not let memory be moved.
+    /// The kernel refuses to move memory.
     pub over: bool,
     pub times: u32,
     pub credit: Credit,
 }
 
-/// What may still be moved, and when that was so (ps).
+/// How many bytes may still be moved, and when that was calculated (ps).
 #[derive(Default)]
 pub struct Credit {
     pub bytes: u64,
@@ -56,7 +56,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Whether what moving `len` bytes there and back costs is there.
+    /// Whether `len` bytes may be moved there and back.
     pub fn allows(&mut self, len: u64, now: u64) -> bool {
         let income = match self.at {
             0 => CREDIT,
@@ -66,14 +66,14 @@ impl Credit {
         len + EACH <= self.bytes
     }
 
-    /// Takes it.
+    /// Charges for moving `len` bytes.
     pub fn take(&mut self, len: u64) {
         self.bytes = self.bytes.saturating_sub(len + EACH);
     }
 }
 
 impl Lent {
-    /// Nothing yet, and never anything unless `enabled`.
+    /// Nothing is lent at first, and nothing ever if not `enabled`.
     pub fn new(enabled: bool) -> Self {
         let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
         Self { enabled: enabled && !off, ranges: Mutex::default() }
@@ -95,7 +95,7 @@ impl Ranges {
         self.list.iter().map(Range::len).sum()
     }
 
-    /// The ranges that have pages of `start..end`.
+    /// The ranges that overlap `start..end`.
     pub fn touching(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut Range> {
         self.list.iter_mut().filter(move |range| range.start < end && start < range.end)
     }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(taken(&mut credit, 0), 7);
         assert_eq!(taken(&mut credit, 1), 0);
         assert_eq!(taken(&mut credit, 1000), 1);
-        // However long it waits there is no more than at first; and time may seem to go back.
+        // Credit does not grow beyond its limit, and time may seem to run backwards.
         assert_eq!(taken(&mut credit, 100_000), 7);
         assert_eq!(taken(&mut credit, 0), 0);
         assert!(credit.allows(4096, at(0)));

@@ -18,16 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a stopped process may hold the node's lock before those who wait give up.
+/// How long others wait for a node lock whose holder is stopped.
 const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(700);
-/// How long any other process may hold it. Cleaning up after thousands of programs on a busy machine takes seconds.
+/// How long others wait for any other holder. Cleaning up after thousands of programs on a busy machine takes
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long one waits in all, whoever holds the lock meanwhile.
+/// How long a thread waits in all, whoever holds the lock meanwhile.
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(60);
-/// The holder is looked at this often.
+/// How often a waiting thread checks the holder.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two tries one sleeps for a part of the time waited so far, within these bounds: hundreds of programs that
-/// start at once would else keep the holder from its processor.
+/// Between two tries a thread sleeps for a part of the time it has waited, within these bounds. Otherwise hundreds of
+/// programs that start at once would keep the holder from its processor.
 const PART: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(30);
@@ -40,9 +41,9 @@ pub struct LockFile {
     /// Record locks do not exclude threads of one process: true while one of ours has or wants the node's lock.
     threads: Mutex<bool>,
     free: Condvar,
-    /// The process that we no longer wait for.
+    /// A process that we no longer wait for.
     given_up: Mutex<Option<u32>>,
-    /// Places this process holds, on this node or on one that was here before it: record locks do not tell.
+    /// Places this process holds, on this node or on an earlier one in the same directory; record locks don't say.
     held: Mutex<BTreeSet<u16>>,
 }
 
@@ -68,7 +69,7 @@ impl LockFile {
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = locked(&OPEN);
         let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
-        // Opening and closing it once more would end our life: look before.
+        // Opening and closing the file once more would release our locks, so see whether it is open already.
         if let Ok(meta) = std::fs::metadata(&path) {
             let id = id_of(meta);
             if let Some(known) = open.iter().find(|f| f.id == id) {
@@ -92,7 +93,7 @@ impl LockFile {
         Ok(lock)
     }
 
-    /// Takes the node's lock. Waits for those who have it, but no longer than a second for one that is stopped.
+    /// Takes the node's lock. Waits no longer than a second for a holder that is stopped.
     pub fn lock(&'static self) -> Result<NodeLock, NodeError> {
         let begin = Instant::now();
         let ours = self.enter(begin)?;
@@ -139,14 +140,14 @@ impl LockFile {
         }
     }
 
-    /// Fails if there is no sense in waiting any longer for `holder`, which has had the lock for so long.
+    /// Fails if there is no point in waiting any longer for `holder`, which has had the lock for `held`.
     fn look_at(&self, holder: Holder, held: Duration, waited: Duration) -> Result<(), NodeError> {
         let mut given_up = locked(&self.given_up);
-        // Whoever closes a device takes the lock dozens of times: the wait is paid once.
+        // Closing a device takes the lock dozens of times; only the first wait is a long one.
         let known = *given_up == Some(holder.pid);
         let hopeless = match holder.stopped {
             Some(_) => known || held >= PATIENCE_WITH_STOPPED,
-            // One that is hidden from us may be stopped all the same; one that we see is not, or not any more.
+            // A holder that is hidden from us may be stopped all the same. One that we see is not, or no longer.
             None => {
                 let patience = if known && holder.pid == 0 { LOOK } else { PATIENCE };
                 held >= patience || waited >= PATIENCE_WITH_ALL
@@ -159,7 +160,7 @@ impl LockFile {
         Err(NodeError::Held { dir: self.dir.clone(), holder })
     }
 
-    /// Holds the byte of party `slot` for the life of this process. False: it is held already.
+    /// Holds the byte of party `slot` for the life of this process. Returns false if it is held already.
     pub fn begin_life(&self, slot: u16) -> Result<bool, NodeError> {
         let mut held = locked(&self.held);
         if held.contains(&slot) {
@@ -184,7 +185,7 @@ impl LockFile {
         sys::byte_holder(&self.file, slot)
     }
 
-    /// Whether another process lives on the node. One question, however many places there are.
+    /// Whether another process lives on the node: one system call for all places.
     pub fn is_lived_on(&self) -> bool {
         sys::range_holder(&self.file, (1, PARTIES as i64 - 1)).is_some()
     }
@@ -199,7 +200,7 @@ impl LockFile {
     }
 }
 
-/// What keeps the other threads of this process from the lock.
+/// Excludes the other threads of this process.
 struct Entered(&'static LockFile);
 
 impl Drop for Entered {
@@ -209,8 +210,8 @@ impl Drop for Entered {
     }
 }
 
-/// The right to change the node: parties, arena, who opened what. Ends with the process at the latest, and with the
-/// call that has it, even if that panics.
+/// The right to change the node: its parties, its arena and its openers. It ends with the process at the latest, and
+/// with the call that has it, even if that panics.
 pub struct NodeLock {
     ours: Entered,
 }

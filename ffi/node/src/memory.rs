@@ -1,8 +1,8 @@
-//! Where a bus address lies, and copies between such places.
+//! Resolves bus addresses, and copies between the memories behind them.
 //!
-//! Bits 63 to 48 of a bus address say whose memory it is: 0xa7e0 is the arena, smaller numbers are parties. The rest is an offset
-//! into the arena or an address in the party's program. Addresses of a function that is served to a guest are the guest's
-//! own, all 64 bits, and mean something to the serving party alone.
+//! Bits 63 to 48 of a bus address select a memory: 0xa7e0 is the arena, smaller numbers are parties. The rest is an
+//! offset into the arena or an address in the party's process. The addresses of a function that is served to a guest
+//! are all 64 bits of the guest's own, and only the serving party can resolve them.
 #![allow(unsafe_code)]
 
 use super::{
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 /// Bits 63 to 48 of an arena address.
 pub const ARENA_TAG: u64 = 0xa7e0;
 const LOW: u64 = (1 << 48) - 1;
-/// Pieces of one call (IOV_MAX).
+/// Most pieces of one system call (IOV_MAX).
 const PIECES: usize = 1024;
-/// Bytes of one call: well below what the kernel cuts off.
+/// Most bytes of one system call, well below what the kernel cuts off.
 const BYTES: usize = 1 << 30;
 
 /// The bus address of arena offset `offset`.
@@ -36,12 +36,12 @@ pub fn arena_offset(iova: Iova) -> Option<u64> {
     (iova >> 48 == ARENA_TAG).then_some(iova & LOW)
 }
 
-/// The bus address of our address `at`; `None` if it has more than 47 bits.
+/// The bus address of address `at` in this process. `None` if it has more than 47 bits.
 pub fn own_iova(slot: u16, at: u64, len: usize) -> Option<Iova> {
     (at.checked_add(len as u64)? <= LOW).then_some(u64::from(slot) << 48 | at)
 }
 
-/// Where bytes lie.
+/// The memory behind a bus address.
 #[derive(Clone, Copy)]
 enum Place {
     Here(*mut u8),
@@ -49,15 +49,15 @@ enum Place {
     Guest(u8, Iova),
 }
 
-/// A host's hands: the node, and what is kept.
+/// A host's access to memory: the node, and state kept between calls.
 pub struct Memory<'a> {
     pub core: &'a Core,
     pub scratch: &'a mut Scratch,
 }
 
-/// Stores `data`, the last word after all others: a completion without a call.
+/// Stores `data` with its last word after all others, as a CQE needs it, without a call to memcpy.
 /// # Safety
-/// As many bytes can be written at `to`.
+/// `to` is writable for `data.len()` bytes.
 #[inline(always)]
 unsafe fn put(data: &[u8], to: *mut u8) {
     const LAST: usize = 56;
@@ -74,9 +74,9 @@ unsafe fn put(data: &[u8], to: *mut u8) {
     }
 }
 
-/// Copies `buf.len()` bytes, of the lengths that rings and records have without a call.
+/// Copies `buf.len()` bytes, without a call to memcpy for the lengths of ring entries and doorbell records.
 /// # Safety
-/// They can be read at `from`.
+/// `from` is readable for `buf.len()` bytes.
 #[inline(always)]
 unsafe fn fetch(from: *const u8, buf: &mut [u8]) {
     /// # Safety
@@ -103,13 +103,13 @@ impl Memory<'_> {
     fn place(&mut self, rid: Rid, at: Iova, len: usize) -> Option<Place> {
         let server = self.core.server(rid.0);
         if server == 0 && at >> 48 == ARENA_TAG {
-            // Rings, doorbell records and completions.
+            // The fast path: rings, doorbell records and completions.
             return self.core.map.arena(at & LOW, len).map(|p| Place::Here(p.as_ptr()));
         }
         self.place_outside(server, rid, at, len)
     }
 
-    /// [`place`](Self::place), of what is in the arena and no server's.
+    /// [`place`](Self::place) for an address in the arena of a function that nobody serves.
     #[inline(always)]
     fn in_arena(&self, rid: Rid, at: Iova, len: usize) -> Option<*mut u8> {
         let plain = at >> 48 == ARENA_TAG && self.core.server(rid.0) == 0;
@@ -119,7 +119,7 @@ impl Memory<'_> {
         self.core.map.arena(at & LOW, len).map(|p| p.as_ptr())
     }
 
-    /// [`place`](Self::place), of what is not in the arena or of a function that `server` serves.
+    /// [`place`](Self::place) for any other address, of a function that `server` serves if it is not 0.
     #[inline(never)]
     fn place_outside(&mut self, server: u32, rid: Rid, at: Iova, len: usize) -> Option<Place> {
         if server != 0 {
@@ -140,8 +140,8 @@ impl Memory<'_> {
         self.paged(slot, low, end)
     }
 
-    /// Memory of ours whose pages may not be there: the kernel copies, as it does for another program's. It brings pages in
-    /// as they are touched, and tells of those that it cannot.
+    /// Reads or writes memory of this process whose pages may be absent. The kernel copies, as for another process:
+    /// it faults pages in and reports those that it cannot.
     #[cold]
     fn paged(&self, slot: u16, low: u64, end: u64) -> Option<Place> {
         let mapped = self.core.paged.covers(low, end, &mut Found::default());
@@ -195,7 +195,8 @@ impl Memory<'_> {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
             Place::There(slot, to) => {
-                // The kernel's copy of many bytes is in no order; the word with the owner bit comes by a call of its own.
+                // The kernel copies in no particular order, so the word with the owner bit is written by a call of
+                // its own.
                 let last = data.len() - data.len().min(8);
                 for (offset, part) in [(0, &data[..last]), (last, &data[last..])] {
                     if !part.is_empty() {
@@ -212,7 +213,7 @@ impl Memory<'_> {
         Ok(())
     }
 
-    /// See `Host::copy`. Moves to or from one party are gathered into one call, in order.
+    /// See `Host::copy`. Successive moves to or from one party are batched into one system call.
     #[inline]
     pub fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         let result = self.copy_all(staged, moves);
@@ -243,7 +244,7 @@ impl Memory<'_> {
             let to = self.place(one.dst_rid, one.dst, len).ok_or(Abort::Destination)?;
             match (from, to) {
                 (Place::Here(from), Place::Here(to)) => {
-                    // What is still to be fetched into our memory came first.
+                    // Moves that fetch into our memory come before this one.
                     if matches!(self.scratch.way, Some(Way::From(_))) {
                         self.flush()?;
                     }
@@ -259,7 +260,7 @@ impl Memory<'_> {
         self.flush()
     }
 
-    /// What a program lent is there until it is cleaned up after; who died has no memory any more.
+    /// Memory that a program lent stays until it is cleaned up after; other memory of a dead program is gone.
     #[inline]
     fn owner_lives(&mut self, rid: Rid) -> Result<(), Abort> {
         match self.core.died(rid.0) {
@@ -280,7 +281,7 @@ impl Memory<'_> {
         let s = &mut *self.scratch;
         s.way = Some(way);
         s.bytes += len;
-        // Neighbours become one piece.
+        // Merges adjacent pieces.
         if let (Some(local), Some(remote)) = (s.local.last_mut(), s.remote.last_mut()) {
             let joins = local.iov_base as usize + local.iov_len == here as usize
                 && remote.iov_base as u64 + remote.iov_len as u64 == there;
@@ -307,14 +308,14 @@ impl Memory<'_> {
         result
     }
 
-    /// One system call. Anything less than all bytes is an abort.
+    /// Makes one system call for a batch. Fewer bytes than asked for are an abort.
     fn call(&mut self, way: Way, local: &[Piece], remote: &[Piece], bytes: usize) -> Result<(), Abort> {
         let (slot, abort) = match way {
             Way::From(slot) => (slot, Abort::Source),
             Way::To(slot) => (slot, Abort::Destination),
         };
         if !self.core.reaches(slot) {
-            // Who is not reached here has just gone: others were not asked for a copy.
+            // A party that cannot be reached here has just died: copies are never asked of others.
             return Err(Abort::Gone);
         }
         let pid = self.core.map.party(slot).pid.load(Relaxed);
@@ -338,7 +339,7 @@ impl Memory<'_> {
         }
     }
 
-    /// From or to the memory of a guest that we serve.
+    /// Copies from or to the memory of a guest that this process serves.
     fn copy_guest(&mut self, from: Place, to: Place, len: usize) -> Result<(), Abort> {
         self.flush()?;
         let core = self.core;
@@ -388,7 +389,7 @@ impl Memory<'_> {
         self.call(way, &local, &remote, len)
     }
 
-    /// From one other party to another, through a buffer of ours.
+    /// Copies from one other party to another, through a buffer of ours.
     #[cold]
     fn across(&mut self, from: (u16, u64), to: (u16, u64), len: usize) -> Result<(), Abort> {
         self.flush()?;
@@ -404,12 +405,12 @@ impl Memory<'_> {
     }
 }
 
-/// Our address behind a bus address.
+/// The address in this process behind a bus address.
 pub fn own_address(slot: u16, iova: Iova) -> Option<u64> {
     (iova >> 48 == u64::from(slot)).then_some(iova & LOW)
 }
 
-/// Fails with EFAULT unless our memory from `base` on is there, and may be written if `write`.
+/// Fails with EFAULT unless our memory from `base` on is mapped, and writable if `write`.
 pub fn check_user_range(base: *mut u8, len: usize, write: bool) -> io::Result<()> {
     let fault = || io::Error::from_raw_os_error(libc::EFAULT);
     // SAFETY: faulting pages in changes nothing.

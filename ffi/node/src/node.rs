@@ -1,4 +1,4 @@
-//! A node: made, opened, looked at, reset.
+//! A node: created, opened, inspected, reset.
 
 use super::{
     NodeError, NodeStatus,
@@ -30,13 +30,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
 };
 
-/// How to make a node, or what to expect of one.
+/// How to create a node, or what to require of an existing one.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
-    /// Virtual functions. `None`: as many as there are, 8 if the node is new.
+    /// Virtual functions. `None`: as many as the node has, 8 if it is new.
     pub vfs: Option<u8>,
-    /// Programs do not copy to and from each other's memory; each parked thread does it for its own. For hosts that
-    /// forbid such copies, and to test what happens there. Only a new node takes it.
+    /// Programs do not copy to and from each other's memory; each parked thread copies for its own program instead.
+    /// For hosts that forbid such copies, and for tests of that case. Only a new node takes it.
     pub no_direct_copies: bool,
     /// Behaviour of the adapter. Only a new node takes it.
     pub config: Config,
@@ -49,7 +49,7 @@ pub struct NodeOptions {
     pub faults: Option<Faults>,
 }
 
-/// A node, as this process has it: shared by all who open it here.
+/// A node in this process, shared by everyone who opens it here.
 pub struct Node {
     parked: Mutex<Option<Parked>>,
     pub(super) core: Arc<Core>,
@@ -59,13 +59,13 @@ pub struct Node {
 static NODES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
 
 impl Node {
-    /// The node in `dir`, made if there is none.
+    /// Opens the node in `dir`, creating it if there is none.
     pub fn open_or_create(dir: &Path, options: &NodeOptions) -> Result<Arc<Self>, NodeError> {
         let dir = dir::claim_in_memory(dir)?;
         sane(&dir, || Self::open_with(&dir, Some(options)))
     }
 
-    /// The node in `dir`, which must be there.
+    /// Opens the node in `dir`, which must exist.
     pub fn open(dir: &Path) -> Result<Arc<Self>, NodeError> {
         let dir = dir::existing(dir)?;
         sane(&dir, || Self::open_with(&dir, None))
@@ -97,12 +97,12 @@ impl Node {
         if wanted.is_ok() && !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
             nodes.push(Arc::downgrade(&node));
         }
-        // A node that goes takes the lock: after an error it must be free.
+        // Dropping a node takes the lock, so it must be free when an error returns.
         drop(lock);
         wanted.map(|()| node)
     }
 
-    /// Whether there is a place for us. Those of the dead are free by now.
+    /// Whether there is room for this party. The places of dead parties have been freed already.
     fn has_room(&self) -> Result<(), NodeError> {
         match self.core.map.header().taken.len() > PROGRAMS {
             true => Err(NodeError::Full),
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is what `options` ask for and nobody can change.
+    /// Whether an existing node has what `options` require and cannot be changed.
     fn is_as_asked(&self, options: &NodeOptions) -> Result<(), NodeError> {
         let config = self.core.adapter.config();
         let differs = |what, asked: String, found: String| {
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Makes the file under another name, so that nobody ever sees half a node.
+    /// Creates the file under another name, so that nobody ever sees half a node.
     fn create(
         dir: &Path,
         options: &NodeOptions,
@@ -214,7 +214,7 @@ impl Node {
         self.core.me.slot
     }
 
-    /// The chip, for those who look into it.
+    /// The model of the adapter, for tools that look inside.
     pub fn adapter(&self) -> &Adapter {
         &self.core.adapter
     }
@@ -229,7 +229,7 @@ impl Node {
         self.core.copies_directly()
     }
 
-    /// What is on it. Cleans up after the dead first.
+    /// What is on the node. Cleans up after dead parties first.
     pub fn status(&self) -> Result<NodeStatus, NodeError> {
         self.core.status()
     }
@@ -243,19 +243,19 @@ impl Node {
         Ok(())
     }
 
-    /// Removes the node in `dir`. Fails while programs live on it, unless `force`: those go on with what is then theirs
-    /// alone. True if there was one.
+    /// Removes the node in `dir`. Fails while programs live on it, unless `force`: they then keep a node of their
+    /// own. Returns true if there was one.
     pub fn reset(dir: &Path, force: bool) -> Result<bool, NodeError> {
         let dir: PathBuf = match dir::existing(dir) {
             Err(NodeError::Missing(_)) => return Ok(false),
             other => other?,
         };
         let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Held until the lock is free again: dropping the last of one takes it.
+        // Kept until the lock is free again, since dropping the last reference to a node takes it.
         let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
         let locks = LockFile::open(&dir)?;
         let _lock = match locks.lock() {
-            // Who makes the next node does not look at what the holder has.
+            // A forced reset does not need the lock: the next node is a new file.
             Err(NodeError::Held { .. }) if force => None,
             other => Some(other?),
         };
@@ -284,11 +284,11 @@ impl Drop for Node {
         if !core.is_ours() {
             return;
         }
-        // What of the program's memory is still in the arena must not go with our place.
+        // Memory of the program that is still in the arena must be fetched back before our place is freed.
         if !core.take_all_back() {
             return;
         }
-        // Else our place is found and taken apart when this process has ended.
+        // Otherwise our place is freed by whoever cleans up after this process.
         let is_opener = || (0..FUNCTIONS as u8).any(|fid| core.has_open(core.me.slot, fid));
         if let Some(lock) = core.locks.lock().ok().filter(|_| !is_opener()) {
             Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
@@ -325,7 +325,7 @@ fn write_behaviour(map: &Mapped, config: &Config) {
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
-/// How the adapter behaves, as whoever made the node noted it.
+/// The behaviour of the adapter, as its creator wrote it down.
 pub(super) fn read_behaviour(map: &Mapped) -> Config {
     let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, faults @ ..] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
@@ -353,7 +353,8 @@ fn power_on(dir: &Path, map: &Arc<Mapped>, config: Config, me: Me) -> Result<Ada
     Ok(Adapter::power_on(region, config, &mut Unplugged(Party(me.slot))))
 }
 
-/// Frees locks that name us, who have just come and hold none: they are damage, and we would wait for ourselves.
+/// Frees locks that name us. A party that has just come holds none, so they are damage, and we would wait for
+/// ourselves.
 fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
     let me = Party(me.slot);
     for fid in 0..=vfs {
@@ -367,8 +368,8 @@ fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
 /// A party that is on no node.
 const STRANGER: Party = Party(u16::MAX);
 
-/// A machine in which nothing is plugged in, while the chip is switched on and when its locks are looked after: the
-/// party that does it. All others are dead to it.
+/// A host without a machine, for switching on the adapter and checking its locks. Only the party that does this is
+/// alive to it.
 struct Unplugged(Party);
 
 impl Host for Unplugged {

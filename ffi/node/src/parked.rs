@@ -1,5 +1,5 @@
-//! The parked thread: what a process owes the node while its own threads are elsewhere. It sleeps unless woken or a
-//! timer of its functions is due; it never spins.
+//! The parked thread does a process's duties to the node while the program's own threads are elsewhere. It sleeps
+//! until it is woken or a timer of its functions is due, and never spins.
 
 use super::{
     core::{Core, MILLI},
@@ -19,11 +19,11 @@ use std::{
 
 /// Never.
 const NEVER: u64 = u64::MAX;
-/// Wait after work that could not be finished, ps.
+/// Wait (ps) after work that could not be finished.
 const RETRY: u64 = MILLI;
-/// Wait before a dead program is cleaned up after that somebody who is stopped holds up, ps.
+/// Wait (ps) before another try to clean up after a dead program, if a stopped program holds that up.
 const HELD_UP: u64 = 100 * MILLI;
-/// Least wait, ps: a timer that is due but held up by somebody else's lock.
+/// Shortest wait (ps), for a timer that is due on a function that another party has locked.
 const LEAST: u64 = MILLI / 10;
 
 /// The thread, stopped when dropped.
@@ -44,7 +44,7 @@ impl Parked {
         let quiet = Quiet::new();
         let thread = builder.spawn(body)?;
         drop(quiet);
-        // What depends on its life being noted can be done from here on. Nothing is ever said: the other end closes.
+        // From here on others can tell that the thread lives. It never sends anything: the channel closes.
         let _ = begun.recv();
         Ok(Self { core: core.clone(), stop, thread: Some(thread) })
     }
@@ -67,7 +67,7 @@ impl Drop for Parked {
 
 fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     let place = core.place();
-    // Without it others find out later that we are gone.
+    // If this fails, others notice later that we died.
     let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
     jail::enter(Role::Parked);
@@ -106,10 +106,10 @@ fn next_timer(core: &Core, now: u64) -> u64 {
     core.open_functions().filter_map(|fid| region.timer_hint(fid, now)).min().unwrap_or(NEVER)
 }
 
-/// Does what waits. How long until something has to be tried again, ps; [`NEVER`] if nothing has.
+/// Does pending work. Returns the time (ps) until something must be tried again, [`NEVER`] if nothing must.
 fn serve(core: &Core) -> u64 {
     let mut held_up = false;
-    // While we are said to poll, somebody must see whether we do.
+    // While our functions are marked as polled, the parked thread checks that they are.
     let polled = core.check_pollers();
     let mut unfinished = core.check_coalesced() || polled != 0;
     core.meet();
@@ -142,12 +142,12 @@ fn serve(core: &Core) -> u64 {
         if !core.adapter.has_work(fid, now) {
             continue;
         }
-        // A thread that polls and was kept from it, by us perhaps, comes back to what waits; else we see at the next look. It asks
-        // for timers only now and then.
+        // The polling thread comes back to this work by itself, unless we keep it from doing so; then the next check
+        // finds it. That thread checks timers only now and then.
         if polled & 1 << fid == 0 || core.adapter.region().timer_due(fid, now) {
             core.run(now, fid);
         }
-        // Somebody who holds the function sees its frames, but perhaps not that a timer is due; or is dead.
+        // A holder sees its function's frames, but may not see that a timer is due. It may also be dead.
         let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0);
         if holder != 0 && holder != core.me.slot {
             unfinished = true;

@@ -16,10 +16,10 @@ use std::{
     },
 };
 
-/// A number that others read out of our memory to find out whether they reach it.
+/// A random number that others read from our memory to find out whether they can reach it.
 static PROBE: AtomicU64 = AtomicU64::new(0);
 
-/// What tells this process from all others on the machine.
+/// What identifies this process on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     pid: u32,
@@ -32,7 +32,7 @@ impl Identity {
         static OURS: OnceLock<Identity> = OnceLock::new();
         let read = || {
             let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-            // Field 22, counted from behind the name, which may hold anything.
+            // Field 22, counted from the end of the name, which may contain anything.
             let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
             Self {
                 pid: std::process::id(),
@@ -41,7 +41,7 @@ impl Identity {
             }
         };
         let known = *OURS.get_or_init(read);
-        // A child of a fork is somebody else.
+        // After a fork the child has an identity of its own.
         if known.pid == std::process::id() { known } else { read() }
     }
 
@@ -59,13 +59,13 @@ impl Identity {
 pub struct Me {
     /// Number, from 1 on.
     pub slot: u16,
-    /// How often the place was taken before us, and by us.
+    /// How often the place was taken, by us the last time.
     pub generation: u32,
 }
 
 impl Me {
-    /// Takes a free place. The caller sees to it that no more than [`PROGRAMS`](super::party_set::PROGRAMS) stay, once it
-    /// has cleaned up after the dead, for which it needs a place.
+    /// Takes a free place. Cleaning up after dead parties needs a place, so the caller does that afterwards, and then
+    /// checks that no more than [`PROGRAMS`](super::party_set::PROGRAMS) remain.
     pub fn claim(
         dir: &Path,
         map: &Mapped,
@@ -106,13 +106,13 @@ impl Me {
         Err(NodeError::Full)
     }
 
-    /// Who we are to the other openers: never used again.
+    /// Our opener id. It is never used again.
     pub fn opener(self) -> u32 {
         opener(self.slot, self.generation)
     }
 }
 
-/// Numbers that tell those who had one place from each other.
+/// Generations that an opener id can tell apart.
 const GENERATIONS: u32 = u32::MAX >> PARTY_BITS;
 
 /// The id of an opener.
@@ -133,21 +133,22 @@ pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
         && lives(map, locks, slot)
 }
 
-/// Whether the party in `slot` lives. A place that nobody took has no life.
+/// Whether the party in `slot` lives. A place that is free does not.
 pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
     if slot == 0 || !map.header().taken.has(slot) {
         return false;
     }
-    // Record locks do not tell us of our own, nor of another copy of this code in our process.
+    // Record locks don't report our own, nor those of another copy of this library in our process.
     locks.holder(slot).is_some() || Identity::of(map.party(slot)) == Identity::ours()
 }
 
-/// Whether the memory of the process in `slot` can be copied to and from. `None`: it is gone, or about to.
+/// Whether the memory of the process in `slot` can be copied to and from. `None` if the process is dead or dying.
 pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<bool> {
     let place = map.party(slot);
     match sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) {
         Ok(word) => Some(word == place.token.load(Acquire)),
-        // Its memory goes before its locks. A holder that we see has this very pid for us; one that is hidden has not.
+        // A process loses its memory before its locks. If its holder has this very pid for us, it is dying; if not,
+        // the process is hidden.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) && locks.holder(slot) != Some(0) => None,
         Err(_) => Some(false),
     }

@@ -1,4 +1,4 @@
-//! Finds out which programs poll their functions, and leaves these to them, see [`super::polling`].
+//! Finds out which programs poll their functions, and leaves frames to them; see [`super::polling`].
 
 use super::{
     core::{Core, MILLI},
@@ -8,26 +8,27 @@ use super::{
 use devmodel::region::{Sync, WireRing};
 use std::sync::atomic::Ordering::*;
 
-/// Polls in a row that found nothing, without a doorbell between, that make a poller. So does a row of fewer between any two
-/// doorbells (see `doorbells`): two programs in step wait for less than this.
+/// A program becomes the poller of a function after so many successive empty polls without a doorbell, or after fewer
+/// before each of many doorbells (see `doorbells`), since two programs in step wait for less than this.
 const PERSISTENT: u32 = 32;
-/// As many make one that has waited too long: some 200 us.
+/// A program that has polled so often in vain has waited too long: some 200 us.
 const IMPATIENT: u32 = 2048;
-/// Time (ms) for which a program that stopped, or let others wait twice, is not taken for a poller. Without it two programs that watch their
-/// memory, and poll only for their own completions, would take each other for pollers again and again.
+/// Time (ms) for which a program that stopped polling, or twice kept others waiting, is not made a poller again.
+/// Otherwise two programs that watch their memory, and poll only for their own completions, would take each other for
+/// pollers again and again.
 const DISTRUST: u64 = 2;
-/// Time (ms) within which the second time counts. Once may happen to any poller: it was kept from its processor for a while, as often
-/// happens on a machine that others use too.
+/// A second time counts within this time (ms). Any poller may keep others waiting once, when it is kept from its
+/// processor.
 const TWICE: u64 = 1;
 
 impl Core {
-    /// Whether we are the one who polls `fid`.
+    /// Whether this program is the poller of `fid`.
     #[inline]
     pub fn is_poller(&self, fid: u8) -> bool {
         self.map.functions()[usize::from(fid)].poller.load(Relaxed) == u32::from(self.me.slot)
     }
 
-    /// After `streak` polls of `fid` in a row that found nothing.
+    /// Called after `streak` successive empty polls of `fid`.
     pub fn persevere(&self, fid: u8, streak: u32, now: u64) {
         if streak >= PERSISTENT {
             self.poll_on(fid, now);
@@ -37,7 +38,7 @@ impl Core {
         }
     }
 
-    /// This program does nothing but poll `fid`: from now on frames are left to it.
+    /// Makes this program the poller of `fid`: from now on others leave frames to it.
     pub fn poll_on(&self, fid: u8, now: u64) {
         let function = &self.map.functions()[usize::from(fid)];
         let poller = &function.poller;
@@ -45,12 +46,12 @@ impl Core {
             && now / MILLI >= function.distrusted.load(Relaxed)
             && poller.compare_exchange(0, self.me.slot.into(), SeqCst, Relaxed).is_ok()
         {
-            // From now on it looks whether we are still at it.
+            // The parked thread now checks that we go on polling.
             self.wake(self.me.slot);
         }
     }
 
-    /// Runs the functions whose frames we left to their pollers and that still have them.
+    /// Runs functions whose frames we left to their pollers, and whose pollers have not taken them.
     fn take_back_entrusted(&self, now: u64) {
         let entrusted = self.polling.take_entrusted();
         for fid in bits(entrusted) {
@@ -62,8 +63,8 @@ impl Core {
         }
     }
 
-    /// The same for our parked thread, which is not in a hurry: only from pollers that took nothing between two looks,
-    /// for they stopped or are gone. True if it should look again soon.
+    /// The same for our parked thread, which is not in a hurry: it only takes functions from pollers that took
+    /// nothing between two checks, since these have stopped or died. Returns true if it should check again soon.
     pub fn take_back_stalled(&self, now: u64) -> bool {
         let entrusted = self.polling.take_entrusted();
         let region = self.adapter.region();
@@ -83,7 +84,7 @@ impl Core {
         waiting
     }
 
-    /// Takes `fid` from its poller, and runs it; nobody is its poller for `distrust` ms.
+    /// Takes `fid` from its poller and runs it. Nobody becomes its poller for `distrust` ms.
     fn take_back(&self, fid: u8, now: u64, distrust: u64) {
         let function = &self.map.functions()[usize::from(fid)];
         if function.poller.load(Relaxed) != 0 {
@@ -94,7 +95,7 @@ impl Core {
         self.run(now, fid);
     }
 
-    /// We no longer poll `fid`: others run it from now on. What waits already is still ours to run.
+    /// Stops being the poller of `fid`: others run it from now on. This program still has to run what waits already.
     pub fn stop_polling(&self, fid: u8) {
         let poller = &self.map.functions()[usize::from(fid)].poller;
         if poller.compare_exchange(self.me.slot.into(), 0, SeqCst, Relaxed).is_ok() {
@@ -102,16 +103,16 @@ impl Core {
         }
     }
 
-    /// Waits until whatever others stored before they saw our last store is seen here. They ask who polls once for each
-    /// frame and we stop seldom, so the whole price is paid here.
+    /// Waits until everything that others stored before they saw our last store is visible here. They ask for the
+    /// poller with every frame, and we rarely stop, so all of the cost is ours.
     fn see_all(&self) {
         if !sys::barrier_everywhere() {
-            // Stores are under way for less than a thread takes to wake up; it looks at all our functions.
+            // Stores become visible in less time than a thread takes to wake up. It checks all our functions.
             self.wake(self.me.slot);
         }
     }
 
-    /// Stops for functions that nobody polled since the last call. The others, by bit, are run by who polls them.
+    /// Stops polling the functions that nobody polled since the last call. Returns the others, a bit each.
     pub fn check_pollers(&self) -> u128 {
         let mut polled = 0;
         for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {

@@ -8,15 +8,15 @@
 use super::{file::FUNCTIONS, patience::Patience};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// What a process knows of its polling.
+/// What a process knows about polling, its own and that of others.
 pub struct Polling {
-    /// Polls that found nothing when the parked thread last looked, by function.
+    /// For each function the empty polls when the parked thread last checked.
     pub seen: Box<[AtomicU32]>,
-    /// Functions whose frames were left to those who poll them.
+    /// Functions whose frames we left to their pollers.
     entrusted: [AtomicU64; 2],
-    /// How far their pollers had taken them when our parked thread last looked.
+    /// For each function how far its poller had taken frames when our parked thread last checked.
     pub taken: Box<[AtomicU32]>,
-    /// Whether processors are short.
+    /// Whether there are too few processors for the pollers.
     pub patience: Patience,
 }
 
@@ -27,7 +27,7 @@ impl Polling {
         Self { seen: zeros(), entrusted: Default::default(), taken: zeros(), patience: Patience::default() }
     }
 
-    /// Frames for `fid` were left to others.
+    /// Notes that frames for `fid` were left to its poller.
     #[inline]
     pub fn entrust(&self, fid: u8) {
         let (word, bit) = (&self.entrusted[usize::from(fid) / 64 % 2], 1 << (fid % 64));

@@ -1,4 +1,4 @@
-//! What becomes of the dead: whoever notices takes apart what they had.
+//! Cleans up after dead parties. Whoever notices a death does it.
 
 use super::{
     NodeError,
@@ -16,8 +16,8 @@ use devmodel::{
 use std::sync::atomic::Ordering::*;
 
 impl Core {
-    /// Cleans up after all parties that died. Returns how many there were; those that somebody who is stopped holds up are left for
-    /// later.
+    /// Cleans up after all dead parties, and returns how many. Those whose objects a stopped program holds are left
+    /// for later.
     pub fn reap(&self) -> Result<usize, NodeError> {
         let lock = self.locks.lock()?;
         Ok(self.reap_locked(&lock))
@@ -32,14 +32,14 @@ impl Core {
         buried
     }
 
-    /// Ends all that `slot` had. May be done again by the next if we die at it, or if it returns `None`: somebody who is stopped
-    /// holds what it needs, and all others wait for the node's lock meanwhile.
+    /// Ends everything that `slot` had. Can be repeated: by the next party if we die here, and after it returned
+    /// `None` because a stopped program holds what it needs, since others are waiting for the node's lock.
     fn bury(&self, slot: u16, lock: &NodeLock) -> Option<()> {
         let now = self.now();
         let opened = (0..FUNCTIONS as u8).filter(|fid| self.has_open(slot, *fid));
         let opened: FunctionSet = opened.fold(0, |set, fid| set | 1 << fid);
         self.drive(now, |runner, host| {
-            // What they were at is finished or taken back.
+            // Finishes or takes back the jobs under way.
             let repaired = self.adapter.region().free_locks_of(host, Party(slot));
             let locked = repaired.and_then(|repaired| {
                 let (_, reaped) = self.adapter.reap(host, Party(slot), opened)?;
@@ -49,10 +49,10 @@ impl Core {
         })?;
         for fid in bits(opened) {
             self.strike_out(slot, fid, lock)?;
-            // A driver that finds no event looks at what the dead held.
+            // A driver that is woken without an event checks what dead openers held.
             self.fire_all(fid);
         }
-        // When that was done, and this was not, it is done now.
+        // Makes up for a predecessor that died between these two steps.
         self.reset_unused_pf(lock)?;
         self.reap_outlets(slot, lock);
         Arena::new(&self.map, lock).free_all(Owner::Party(slot));
@@ -61,9 +61,9 @@ impl Core {
         Some(())
     }
 
-    /// Takes `slot` out of the openers of `fid`. After the last one the function is reset and its memory freed. `None` if somebody
-    /// who is stopped holds it up: `slot` is still an opener then, until it is cleaned up after; or the PF, which nobody uses, is left
-    /// to whoever closes or cleans up next.
+    /// Removes `slot` from the openers of `fid`. After the last opener, resets the function and frees its memory.
+    /// Returns `None` if a stopped program holds that up. Then `slot` remains an opener until it is cleaned up after;
+    /// or the PF, which nobody uses, is left to whoever closes or cleans up next.
     pub fn strike(&self, slot: u16, fid: u8, lock: &NodeLock) -> Option<()> {
         self.strike_out(slot, fid, lock)?;
         self.reset_unused_pf(lock)
@@ -75,7 +75,7 @@ impl Core {
         let _ = function.poller.compare_exchange(slot.into(), 0, AcqRel, Relaxed);
         let others = self.openers(fid).any(|other| other != slot);
         if function.server.load(Acquire) == u32::from(slot) {
-            // Whoever does this reaches the client's memory as little as the client itself now does.
+            // This party can no more reach the client's memory than the client itself can now.
             self.reset_alone(fid, Patience::UntilStopped).ok()?;
             function.server.store(0, Release);
             if self.map.functions().iter().all(|function| function.server.load(Acquire) == 0) {
@@ -84,14 +84,14 @@ impl Core {
         } else if !others && fid != 0 {
             self.clear(fid, lock)?;
         }
-        // Last, so that who comes after a death here does all of it again.
+        // Last, so that whoever cleans up after us repeats all of it.
         function.openers.remove(slot);
         self.map.party(slot).functions[usize::from(fid) / 64 % 2].fetch_and(!(1 << (fid % 64)), AcqRel);
         Some(())
     }
 
-    /// Resetting the PF would end its VFs: it is left as it is, for the next to take over, until nobody uses any. `None` if somebody
-    /// who is stopped holds it up: to be done again.
+    /// A reset of the PF would end its VFs, so the PF is left as it is for its next opener until no VF is used.
+    /// Returns `None` if a stopped program holds that up.
     fn reset_unused_pf(&self, lock: &NodeLock) -> Option<()> {
         let is_used = |fid| self.openers(fid).next().is_some();
         if self.map.functions()[0].shared.load(Acquire) == 0 || (0..FUNCTIONS as u8).any(is_used) {

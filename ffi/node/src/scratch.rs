@@ -3,14 +3,14 @@
 
 use super::{maps::Found, sys::Piece, waits::Waits};
 
-/// Which way a batch goes.
+/// The direction of a batch of copies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     From(u16),
     To(u16),
 }
 
-/// What a host keeps from one call to the next.
+/// State that a host keeps between calls.
 #[derive(Default)]
 pub struct Scratch {
     pub local: Vec<Piece>,
@@ -21,27 +21,27 @@ pub struct Scratch {
     pub found: Found,
     /// Functions whose memory was touched.
     pub touched: Functions,
-    /// Functions whose frames were left to those who poll them.
+    /// Functions whose frames were left to their pollers.
     pub entrusted: Functions,
-    /// Timer words when last looked at, by function.
+    /// For each function the timer word when it was last read.
     pub timers: Vec<u32>,
-    /// Party that a copy found gone.
+    /// Party that a copy found dead; 0 is none.
     pub suspect: u16,
-    /// The runner is one thread's alone, which barriers of others reach.
+    /// One thread alone uses this runner, and the barriers of other programs reach it.
     pub steady: bool,
-    /// Whom it waited for.
+    /// Parties that the runner waited for.
     pub waits: Waits,
 }
 
 // SAFETY: the pieces' pointers are only set within one call, which clears them.
 unsafe impl Send for Scratch {}
 
-/// A few functions, nearly always one.
+/// A set of functions, nearly always of one.
 #[derive(Default)]
 pub struct Functions {
-    /// The one noted last, plus one.
+    /// The function noted last, plus one.
     last: u8,
-    /// Those before, by bit.
+    /// Functions noted before, a bit each.
     others: u128,
 }
 
@@ -53,7 +53,7 @@ pub fn bits(set: u128) -> impl Iterator<Item = u8> {
 }
 
 impl Functions {
-    /// Notes `fid`.
+    /// Adds `fid`.
     #[inline(always)]
     pub fn note(&mut self, fid: u8) {
         if self.last != fid + 1 {
@@ -74,7 +74,7 @@ impl Functions {
         bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
     }
 
-    /// Calls `each` of those noted, and forgets them.
+    /// Calls `each` for every function, and empties the set.
     #[inline(always)]
     pub fn drain(&mut self, mut each: impl FnMut(u8)) {
         if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {

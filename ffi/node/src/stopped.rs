@@ -1,7 +1,8 @@
-//! Programs that are stopped while others need what they hold.
+//! Stopped programs that hold what others need.
 //!
-//! A program that is stopped (SIGSTOP, a debugger, a frozen cgroup) lives, so nobody may take over what it was at; whoever
-//! needs that waits until it goes on or is killed, and says on stderr for whom. docs/node.md says who that can be.
+//! A program that is stopped (SIGSTOP, a debugger, a frozen cgroup) is alive, so nobody may take over its work.
+//! Whoever needs what it holds waits until it continues or is killed, and reports on stderr which program that is.
+//! docs/node.md says who can be affected.
 
 use super::{core::Core, holder::Holder, waits::Waits};
 use devmodel::host::Party;
@@ -10,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What was said of a program is not said again so soon.
+/// How long the same program is not reported again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Whether the kernel says that the program of `party` is stopped.
+/// Whether the kernel reports the program of `party` as stopped.
 pub fn is_stopped(core: &Core, party: Party) -> bool {
     party.0 != core.me.slot && Holder::of(core.pid(party.0)).stopped.is_some()
 }
@@ -42,7 +43,7 @@ impl Core {
         self.openers(fid).any(|slot| self.is_stopped(waits, Party(slot)))
     }
 
-    /// Says on stderr, once in a while, for whom this program waits.
+    /// Reports on stderr, from time to time, which program this one is waiting for.
     fn tell_of_stopped(&self, party: Party) {
         let now = Instant::now();
         let mut last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);

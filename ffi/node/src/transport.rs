@@ -1,4 +1,4 @@
-//! What the driver sees: one function of the node's adapter.
+//! The node's adapter as the driver sees it: `Transport` for one function.
 
 use super::{
     NodeError,
@@ -30,18 +30,19 @@ use std::{
 
 /// Bytes of the block that openers of a function share.
 const SHARED_LEN: usize = 64 << 10;
-/// Looks whether a frame is there in one poll: the program's way from one poll to the next takes as long as some dozens.
+/// How often one poll checks for a frame. The program's own way from one poll to the next takes as long as several
+/// dozen checks.
 const LOOKS: u32 = 48;
-/// Timers are looked at once in so many polls that found nothing.
+/// Timers are checked once in so many empty polls.
 const POLLS_PER_LOOK: u32 = 32;
-/// The processor is offered to others once in so many looks.
+/// The processor is yielded once in so many checks for timers.
 const LOOKS_PER_YIELD: u32 = 8;
-/// While somebody polls, time (ps) between two looks at whether the other parties live.
+/// While a program polls, it checks so often (ps) whether other parties live.
 const SWEEP: u64 = 250 * MILLI;
-/// Sweeps until all parties were asked for, and those that are asked for in each sweep.
+/// A full check of all parties takes so many rounds, each of a part of them.
 const SWEEPS: u32 = 32;
 const FEW: u16 = 64;
-/// Where messages of our interrupts would go on a bus; the host connects vectors by number.
+/// Address of our MSI-X messages. No bus carries them: the host connects vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
 /// A function of a node.
@@ -49,16 +50,16 @@ pub struct NodeTransport {
     registers: Arc<Function>,
     core: Arc<Core>,
     swept: AtomicU64,
-    /// How many sweeps there were.
+    /// Checks of other parties so far.
     rotation: AtomicU32,
 }
 
 struct Function {
     core: Arc<Core>,
     fid: u8,
-    /// Whose the eventfds of this opener are.
+    /// Identifies this opener's eventfds.
     listener: Listener,
-    /// Opened, and so kept, as long as this.
+    /// Keeps the node open for as long as this.
     _node: Arc<Node>,
 }
 
@@ -72,7 +73,7 @@ fn refused(error: NodeError) -> io::Error {
     }
 }
 
-/// Wait before a function is asked for again that a stopped program holds.
+/// Wait before another try to open a function that a stopped program holds.
 const HELD_UP: Duration = Duration::from_millis(50);
 
 fn errno(code: i32) -> io::Error {
@@ -114,7 +115,8 @@ impl NodeTransport {
         self.registers.fid
     }
 
-    /// Refuses children of a fork: the memory and the interrupts are their parent's. So it does when the node is lost.
+    /// Refuses children of a fork, since memory and interrupts belong to their parent, and processes that lost the
+    /// node.
     fn ours(&self) -> io::Result<&Core> {
         match self.core() {
             core if !core.is_ours() => Err(errno(libc::ENODEV)),
@@ -135,7 +137,7 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
-    /// Runs our function, which seems to have something to do.
+    /// Runs our function, which has work.
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
         if core.is_ours() {
@@ -168,7 +170,7 @@ impl NodeTransport {
         };
         let naps = core.polling.patience.look(seen, || core.now());
         if !naps && streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
-            // More pollers than processors: whoever has something to say must get to say it.
+            // There are more pollers than processors: the program that has the answer must get to run.
             sys::yield_now();
         }
         let swept = self.swept.load(Relaxed);
@@ -181,8 +183,8 @@ impl NodeTransport {
 }
 
 impl NodeTransport {
-    /// Looks whether the other parties live. Asking the kernel for a lock takes the longer the more there are: of those
-    /// whose parked threads seem to live some are asked for in each sweep.
+    /// Checks whether other parties live. The kernel takes the longer for a lock the more locks there are, so of the
+    /// parties whose parked threads seem to live each round checks only some.
     fn sweep(&self, core: &Core) {
         let turn = self.rotation.fetch_add(1, Relaxed) % SWEEPS;
         for slot in core.map.header().taken.iter().filter(|slot| *slot != core.me.slot) {
@@ -239,18 +241,18 @@ impl Registers for Function {
 }
 
 impl Function {
-    /// The program is a poller.
+    /// Notes that the program polls all the time.
     #[cold]
     fn poll_on(&self) {
         self.core.poll_on(self.fid, self.core.now());
     }
 
-    /// A register other than a send doorbell is about to be written.
+    /// Called before a register other than a send doorbell is written.
     #[inline(never)]
     fn before_another(&self, register: usize) {
         self.core.flush(self.fid);
         if register == CQ_DOORBELL {
-            // Who arms a CQ is about to sleep.
+            // A program that arms a CQ is about to sleep.
             self.core.stop_polling(self.fid);
         }
     }
@@ -266,7 +268,7 @@ impl Drop for Function {
             Ok(lock) => {
                 core.stop_listening(self.fid, self.listener, Some(&lock));
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
-                    // What somebody who is stopped holds up is done when this process has ended.
+                    // What a stopped program holds up is finished when this process has ended.
                     let _ = core.strike(core.me.slot, self.fid, &lock);
                 }
             }
@@ -395,13 +397,13 @@ impl Transport for NodeTransport {
         loop {
             let lock = core.locks.lock().map_err(refused)?;
             if self.fid() == 0 && core.vfs_in_use() {
-                // It would end the VFs under their programs.
+                // A reset of the PF would end the VFs under their programs.
                 return Err(errno(libc::EBUSY));
             }
             if core.reset_function(self.fid(), &lock).is_ok() {
                 return Ok(());
             }
-            // Somebody who is stopped has it: we wait, and those who want the node's lock do not.
+            // A stopped program holds the function. We wait without the node's lock, so that others need not.
             drop(lock);
             std::thread::sleep(HELD_UP);
         }
@@ -443,7 +445,7 @@ impl Transport for NodeTransport {
         if doorbells.end_row() && core.is_ours() {
             core.flush_coalesced(fid);
         }
-        // Unrolled, the looks would fill a thirtieth of the first cache for instructions.
+        // `black_box` keeps the loop from being unrolled, which would fill a thirtieth of the L1 instruction cache.
         let looks = std::hint::black_box(LOOKS);
         if WireRing::of(region, fid).awaits(looks) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             return self.work(core, streak);
@@ -453,7 +455,8 @@ impl Transport for NodeTransport {
         }
     }
 
-    /// A command is carried out in the thread that rings its doorbell, which waits for the function's lock.
+    /// The thread that rings the doorbell of the command queue executes the command, and waits for the function's
+    /// lock.
     fn acts_at_once(&self) -> bool {
         true
     }
@@ -470,7 +473,7 @@ impl Transport for NodeTransport {
         if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }
-        // Without their locks: a function that a stopped program holds is none of ours.
+        // Without the functions' locks, which a stopped program may hold.
         let ours =
             (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| region.mac_with_gid(fid, dgid));
         // The MAC is part of a link-local address.

@@ -1,4 +1,4 @@
-//! Fires the vectors of functions, and passes on those that others fired, see [`super::interrupts`].
+//! Fires interrupt vectors, and passes on those that others fired; see [`super::interrupts`].
 
 use super::{
     core::Core,
@@ -14,8 +14,8 @@ use std::{
 };
 
 impl Core {
-    /// From now on `fd` is signalled when `vector` of `fid` fires. A listener has one descriptor for a vector; the one
-    /// before is closed.
+    /// Signals `fd` whenever `vector` of `fid` fires. A listener has one descriptor for each vector; the one before
+    /// is closed.
     pub fn listen(
         &self,
         fid: u8,
@@ -41,7 +41,8 @@ impl Core {
         Ok(())
     }
 
-    /// Closes the descriptors of one who listened to vectors of `fid`. Without the lock others go on waking us for them.
+    /// Closes a listener's descriptors for vectors of `fid`. Without the lock, others continue to wake us for these
+    /// vectors.
     pub fn stop_listening(&self, fid: u8, who: Listener, lock: Option<&NodeLock>) {
         let mut unheard = Vec::new();
         self.interrupts.write().retain(|(of, vector), line| {
@@ -58,7 +59,7 @@ impl Core {
         }
     }
 
-    /// Takes party `slot` out of the listeners to all vectors of `fid`.
+    /// Removes party `slot` from the listeners to all vectors of `fid`.
     pub fn leave_vectors(&self, slot: u16, fid: u8, _lock: &NodeLock) {
         let used = self.map.functions()[usize::from(fid)].vectors.load(Acquire);
         bits(used.into()).for_each(|vector| self.leave_vector(slot, fid, vector.into()));
@@ -72,7 +73,7 @@ impl Core {
         }
     }
 
-    /// A vector fires.
+    /// Fires a vector.
     pub fn fire(&self, fid: u8, vector: u16) {
         let Some(function) = self.map.functions().get(usize::from(fid)) else { return };
         let Some(fired) = function.fired.0.get(usize::from(vector)) else { return };
@@ -88,27 +89,27 @@ impl Core {
         }
     }
 
-    /// All vectors of `fid` fire that somebody listens to.
+    /// Fires all vectors of `fid` that anybody listens to.
     pub fn fire_all(&self, fid: u8) {
         let used = self.map.functions()[usize::from(fid)].vectors.load(Acquire);
         bits(used.into()).for_each(|vector| self.fire(fid, vector.into()));
     }
 
-    /// Signals our own eventfds of a vector that had fired so often `before`.
+    /// Signals our eventfds of a vector that had fired `before` times until now.
     fn signal(&self, fid: u8, vector: u16, before: u32) {
         if let Some(line) = self.interrupts.read().get(&(fid, vector)) {
-            // If others fired it meanwhile our parked thread looks once more.
+            // If others fired it in the meantime, our parked thread checks again.
             let _ = line.seen.compare_exchange(before, before.wrapping_add(1), AcqRel, Relaxed);
             line.signal();
         }
     }
 
-    /// Signals all of our eventfds: whoever sleeps on one looks what there is.
+    /// Signals all our eventfds: whoever sleeps on one then checks for events.
     pub fn signal_all(&self) {
         self.interrupts.read().values().for_each(Line::signal);
     }
 
-    /// Passes on what others fired for us.
+    /// Signals our eventfds of vectors that others fired.
     pub fn deliver_interrupts(&self) {
         for ((fid, vector), line) in self.interrupts.read().iter() {
             let (fid, vector) = (usize::from(*fid) % FUNCTIONS, usize::from(*vector) % VECTORS);

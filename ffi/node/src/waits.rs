@@ -1,4 +1,4 @@
-//! For whom the runners of this process wait.
+//! The parties that the runners of this process wait for.
 
 use super::sys;
 use devmodel::host::Party;
@@ -7,30 +7,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A holder that makes no progress for so long is taken for stopped, where the kernel does not say so: another PID namespace hides
-/// it, or a freezer holds it. A lock is held for microseconds, and who has a processor taken away has it back long before.
+/// A holder without progress for so long is taken to be stopped even if the kernel doesn't say so, since another PID
+/// namespace may hide it or a freezer hold it. Locks are held for microseconds, and a holder that lost its processor
+/// has it back long before.
 const STUCK: Duration = Duration::from_millis(200);
-/// After so long somebody who waits for a stopped program says so.
+/// After waiting so long for a stopped program, a program reports it.
 const TELL: Duration = Duration::from_millis(400);
-/// What was found out about a party by waiting for it holds for so long.
+/// How long a finding about a party stays valid.
 const KNOWN: Duration = Duration::from_secs(1);
-/// Times a waiting thread just lets others run before it sleeps in between.
+/// How often a waiting thread only yields before it sleeps.
 const YIELDS: u32 = 50;
-/// How long it sleeps then.
+/// How long it then sleeps each time.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What a runner knows of those it waited for.
+/// What a runner knows of the parties it waited for.
 #[derive(Default)]
 pub struct Waits {
-    /// Since when it waits for whom.
+    /// The party it waits for, and since when.
     since: Option<(Party, Instant)>,
-    /// Who made no progress for [`STUCK`], and when that was seen.
+    /// A party without progress for [`STUCK`], and when that was found.
     stuck: Option<(Party, Instant)>,
-    /// Who was found stopped, when first and when last: those who come back later wait as well.
+    /// A party found stopped, with the first and the last time. Whoever comes back to it later still waits.
     stopped: Option<(Party, Instant, Instant)>,
 }
 
-/// Of whom this program said on stderr that it waits for them, and when.
+/// The last party that this program reported to be stopped, and when.
 pub type LastReport = Mutex<Option<(Party, Instant)>>;
 
 /// What a wait found out.
@@ -76,7 +77,7 @@ impl Waits {
         Waited { stopped: true, long: now - first >= TELL }
     }
 
-    /// Who was found stopped last by waiting for it.
+    /// The party that was last found stopped.
     pub fn last_stopped(&self) -> Option<Party> {
         self.stopped.map(|(party, ..)| party)
     }
