@@ -1,4 +1,4 @@
-//! Covers a directory of the launched program's view with a tmpfs in which the old entries are still there.
+//! Covers a directory of the launched program's view with a tmpfs, and keeps its old entries reachable.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::LaunchError;
 use super::sys;
 
-/// A directory covered by a tmpfs of ours; what it held before is reached through an open descriptor.
+/// A directory covered by a tmpfs. Its old contents are reached through an open descriptor.
 pub struct Covered {
     at: PathBuf,
     old: OwnedFd,
@@ -25,13 +25,13 @@ enum Kind {
     Other,
 }
 
-/// Covers the existing directory `at`; until entries are kept, it looks empty.
+/// Covers the existing directory `at`. It looks empty until entries are kept.
 pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
     let step = |what: &str| LaunchError::step(format!("{what} {}", at.display()));
     let mut entries = Vec::new();
     for entry in fs::read_dir(at).map_err(step("list"))? {
         let entry = entry.map_err(step("list"))?;
-        // What vanishes in between is not there for the program either.
+        // What vanishes in between is missing for the program, too.
         let Ok(kind) = entry.file_type() else { continue };
         let kind = match () {
             () if kind.is_symlink() => Kind::Link,
@@ -47,7 +47,8 @@ pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
     Ok(Covered { at: at.to_path_buf(), old, entries })
 }
 
-/// Covers `path`, or when it is not there its nearest existing parent, whose entries stay, and makes it inside.
+/// Covers `path`, or if it does not exist its nearest existing parent, keeping the entries of that and making `path`
+/// in it.
 pub fn cover_or_make(path: &Path) -> Result<Option<Covered>, LaunchError> {
     if path.is_dir() {
         return cover(path).map(Some);
@@ -63,8 +64,8 @@ pub fn cover_or_make(path: &Path) -> Result<Option<Covered>, LaunchError> {
 }
 
 impl Covered {
-    /// Brings back the old entries `wanted` says yes to, given the name and, for a symbolic link, its target: links
-    /// as links, everything else as a bind of the old one with all that is mounted below it.
+    /// Keeps the old entries for which `wanted` returns true, given the name and, for a symbolic link, its target.
+    /// Links are kept as links, everything else as a bind mount of the old entry with all that is mounted below it.
     pub fn keep(&self, wanted: impl Fn(&OsStr, Option<&Path>) -> bool) -> Result<(), LaunchError> {
         for (name, kind) in &self.entries {
             let old = self.old_path().join(name);
@@ -98,12 +99,12 @@ impl Covered {
         }
     }
 
-    /// The covered directory's path for this process, past the cover.
+    /// The path by which this process reaches the covered directory.
     pub fn old_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.old.as_raw_fd()))
     }
 
-    /// Forbids writes to the cover; what was kept by binds keeps its own setting.
+    /// Makes the cover read-only. What was kept by bind mounts keeps its own setting.
     pub fn seal(&self) -> Result<(), LaunchError> {
         let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID;
         sys::mount(None, &cstring(&self.at)?, None, flags, None)
@@ -111,13 +112,13 @@ impl Covered {
     }
 }
 
-/// Lets `new` show `old` and all that is mounted below it.
+/// Binds `old`, with all that is mounted below it, to `new`.
 pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
     let (old, new) = (c_path(old)?, c_path(new)?);
     sys::mount(Some(&old), &new, None, libc::MS_BIND | libc::MS_REC, None)
 }
 
-/// True when this kernel's tmpfs lists the entry made last first, as most do; told by trying in `dir`.
+/// Whether this kernel's tmpfs lists the newest entry first, as most do. Finds out by trying in `dir`.
 pub fn newest_first(dir: &Path) -> io::Result<bool> {
     let (one, two) = (dir.join(".first"), dir.join(".second"));
     let tried = || {

@@ -1,4 +1,4 @@
-//! What can keep a program from being launched, each in one line.
+//! Why a program cannot be launched, each reason in one line.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Why the program was not launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The node directory is unfit.
+    /// The node directory cannot be used.
     #[error(transparent)]
     NodeDir(#[from] node::dir::DirError),
     /// The provider's shared object is missing or cannot be linked.
@@ -15,7 +15,7 @@ pub enum LaunchError {
     /// No such program.
     #[error("program '{0}' not found")]
     NotFound(String),
-    /// The program is there and cannot be executed.
+    /// The program exists and cannot be executed.
     #[error("program '{program}' cannot be executed: {source}")]
     NotExecutable {
         /// As the user named it.
@@ -44,11 +44,11 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// For `map_err`: the error of the step `what`, which reads on after "cannot".
+    /// For `map_err`: the error of the step `what`, which is read behind "cannot".
     pub(super) fn step(what: String) -> impl Fn(io::Error) -> Self + Clone {
         move |source| {
             let what = what.clone();
-            // A mount refused for want of rights has the same cause and cure as a refused namespace.
+            // A mount that is refused for lack of rights has the same cause and remedy as a refused namespace.
             match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) if what.starts_with("mount") => {
                     Self::forbidden(&what, source)
@@ -58,7 +58,8 @@ impl LaunchError {
         }
     }
 
-    /// The call `tried` failed: it is forbidden here, unless it failed for want of descriptors or memory.
+    /// The error when the call `tried` failed: it is forbidden here, unless it failed for lack of descriptors or
+    /// memory.
     pub(super) fn forbidden(tried: &str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
@@ -88,15 +89,15 @@ impl LaunchError {
     }
 }
 
-/// Whether something failed for want of descriptors, memory or processes, which there may be again, and not because the host does
-/// not have or allow it. A process that ended before it was ready had no other reason.
+/// Whether something failed for lack of descriptors, memory or processes, which may be available again, and not
+/// because the host lacks or forbids it. A process that ended before it was ready had no other reason.
 pub fn is_shortage(error: &io::Error) -> bool {
     const SHORT_OF: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS];
     let code = error.raw_os_error();
     code.map_or(error.kind() == io::ErrorKind::UnexpectedEof, |code| SHORT_OF.contains(&code))
 }
 
-/// The setting of this host that most likely stands in the way, and how to change it.
+/// The setting of this host that is most likely the obstacle, and how to change it.
 pub fn remedy() -> String {
     let is = |file: &str, value: &str| fs::read_to_string(file).is_ok_and(|v| v.trim() == value);
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {

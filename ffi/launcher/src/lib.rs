@@ -64,7 +64,7 @@ pub struct Launch {
     pub node: PathBuf,
     /// The devices of the node, in order of function number.
     pub devices: Vec<DeviceInfo>,
-    /// The shared objects libibverbs reaches the devices by.
+    /// The shared objects by which libibverbs reaches the devices.
     pub provider: provider::Provider,
     /// The program, a path or a name to look up in PATH.
     pub program: OsString,
@@ -81,7 +81,7 @@ impl Launch {
             namespace::enter(&self.node)?;
             let (devices, projection) = project::project(self.devices.clone(), &self.node, &stem)?;
             match self.supervise(devices, projection) {
-                // Whoever waits until there is some again has it all; what the host does not have, programs do without.
+                // A shortage is an error, since it may pass. What the host does not have, programs do without.
                 Err(e) if error::is_shortage(&e) => {
                     return Err(LaunchError::step("start the supervisor".into())(e));
                 }
@@ -103,7 +103,7 @@ impl Launch {
 }
 
 impl Launch {
-    /// Starts a supervisor, and comes under it.
+    /// Starts a supervisor, and places the calling process under it.
     fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
         let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         supervisor::start(supervisor::View { devices, node: self.node.clone(), projection })?.take_over()
@@ -114,7 +114,7 @@ fn in_words(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The file exec will take for `name`, looked up in PATH as a shell would; looked up before anything else is done.
+/// The file that exec will run for `name`, looked up in PATH as a shell does. Called before anything is changed.
 pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound(in_words(name));
     let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {

@@ -13,33 +13,34 @@ use std::path::Path;
 use super::LaunchError;
 use super::sys;
 
-/// File in the node directory that lists the processes in the shared user namespace, and carries the lock.
+/// File in the node directory that lists the processes in the shared user namespace, and that is locked while it is
+/// changed.
 const MEMBERS: &str = "userns";
 
-/// How the mount namespace was come by.
+/// How the mount namespace was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The caller may make mount namespaces as it is.
+    /// The caller was privileged to make one.
     Privileged,
-    /// Inside a new user namespace.
+    /// In a new user namespace.
     NewUser,
-    /// Inside the user namespace of another program of the node.
+    /// In the user namespace of another program of the node.
     JoinedUser,
 }
 
-/// Gives the calling (single-threaded) process a mount namespace of its own from which nothing it mounts gets out.
+/// Gives the calling (single-threaded) process a mount namespace of its own, from which no mount propagates.
 pub fn enter(node: &Path) -> Result<Way, LaunchError> {
     let way = match sys::unshare(libc::CLONE_NEWNS) {
         Ok(()) => Way::Privileged,
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => unprivileged(node)?,
         Err(e) => return Err(LaunchError::forbidden("unshare(CLONE_NEWNS)", e)),
     };
-    // Slave, not private: what the host unmounts later must not be held up by us.
+    // Slave, not private, so that the host can unmount file systems later.
     sys::make_mounts_slaves().map_err(|e| LaunchError::forbidden("mount(\"/\", MS_REC | MS_SLAVE)", e))?;
     Ok(way)
 }
 
-/// As [`enter`], in a user namespace of nobody else's where one is needed: to find out whether the host allows it.
+/// As [`enter`], with a user namespace of its own if one is needed, to find out whether the host allows it.
 pub fn enter_fresh() -> io::Result<()> {
     if sys::unshare(libc::CLONE_NEWNS).is_err() {
         new_user().map_err(LaunchError::into_io)?;
@@ -56,7 +57,7 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Who can open it can lock it, and keep us waiting.
+        // Whoever can open the file could lock it, and keep us waiting.
         .mode(0o600)
         .open(&path)
         .map_err(step("open"))?;
@@ -73,7 +74,7 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     };
     sys::unshare(libc::CLONE_NEWNS).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWNS)", e))?;
 
-    // exec keeps the process number and the start time, so this line names the program from now on.
+    // exec keeps the pid and the start time, so this line identifies the program from now on.
     members.extend(Member::of(std::process::id()));
     let text: String = members.iter().map(Member::line).collect();
     file.set_len(0)
@@ -97,7 +98,7 @@ fn new_user() -> Result<(), LaunchError> {
     write("gid_map", format!("{gid} {gid} 1"))
 }
 
-/// A process in the shared user namespace, told from a later one of the same number by its start time.
+/// A process in the shared user namespace. Its start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Member {
     pid: u32,
@@ -136,7 +137,8 @@ impl Member {
     }
 }
 
-/// Field 22 of /proc/PID/stat; the command in field 2 may hold anything, but its closing parenthesis is the last.
+/// Field 22 of /proc/PID/stat. The command in field 2 may contain anything, but its closing parenthesis is the last
+/// one.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after) = stat.rsplit_once(')')?;
     after.split_whitespace().nth(19)?.parse().ok()

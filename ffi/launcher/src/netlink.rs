@@ -24,11 +24,11 @@ const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::soc
 /// A socket of one of netlink's protocols.
 pub struct Netlink(OwnedFd);
 
-/// What was read: as much as there was room for, how long it was, and from which port it came.
+/// A datagram that was read: as much of it as there was room for, its length, and the sender's port.
 pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Bytes of the whole datagram.
+    /// Length of the whole datagram.
     pub whole: usize,
     /// The sender's port; 0 is the kernel.
     pub from: u32,
@@ -44,7 +44,7 @@ impl Netlink {
         }
     }
 
-    /// Takes `port`, or with 0 one the kernel chooses.
+    /// Binds to `port`, or if it is 0 to one that the kernel chooses.
     pub fn bind(&self, port: u32) -> io::Result<()> {
         let address = address(port);
         // SAFETY: the address outlives the call.
@@ -109,7 +109,7 @@ impl Netlink {
         self.option::<libc::c_int>(libc::SOL_NETLINK, option, 0) != 0
     }
 
-    /// How long reads wait; `None` is for ever.
+    /// How long reads wait; `None` is forever.
     pub fn patience(&self) -> Option<Duration> {
         let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let time = self.option(libc::SOL_SOCKET, libc::SO_RCVTIMEO, never);
@@ -132,14 +132,14 @@ impl Netlink {
         })
     }
 
-    /// Whether its descriptors do not wait at all.
+    /// Whether its descriptors are non-blocking.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: no memory is passed.
         let flags = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETFL) };
         flags >= 0 && flags & libc::O_NONBLOCK != 0
     }
 
-    /// What tells it from every other socket of the machine: its inode.
+    /// The inode, which identifies the socket on the machine.
     pub fn inode(&self) -> io::Result<u64> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the kernel fills the structure whenever it returns 0, and only then it is read.

@@ -8,21 +8,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
 const CONTINUE: u32 = 1;
 
-/// The descriptor on which calls are told. The kernel closes it on exec.
+/// The descriptor on which the kernel reports calls. It is closed on exec.
 pub struct Listener(OwnedFd);
 
-/// A call that waits for its answer.
+/// A reported call, which waits for an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice {
     /// The kernel's number for it.
     pub id: u64,
-    /// The thread that calls, as we see its number; 0 if a PID namespace hides it.
+    /// The calling thread's id as we see it; 0 if a PID namespace hides it.
     pub thread: u32,
     /// The system call.
     pub call: libc::c_long,
     /// Its arguments.
     pub args: [u64; 6],
-    /// Where the thread is in its code.
+    /// The thread's instruction pointer.
     pub instruction: u64,
 }
 
@@ -31,7 +31,7 @@ fn last<T>() -> io::Result<T> {
 }
 
 impl Listener {
-    /// Installs `filter` for the calling thread and all it starts.
+    /// Installs `filter` for the calling thread and everything it starts.
     pub fn install(filter: &[libc::sock_filter]) -> io::Result<Self> {
         let len = u16::try_from(filter.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
@@ -48,7 +48,7 @@ impl Listener {
         }
     }
 
-    /// The listener somebody handed over.
+    /// A listener that was handed over.
     pub fn from_descriptor(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -56,9 +56,9 @@ impl Listener {
     /// Takes the next call. Waits if there is none.
     ///
     /// # Errors
-    /// ENOENT: the thread was interrupted meanwhile.
+    /// ENOENT: the calling thread was interrupted in the meantime.
     pub fn receive(&self) -> io::Result<Notice> {
-        // The kernel wants it zeroed.
+        // The kernel requires it to be zeroed.
         let mut notice = MaybeUninit::<libc::seccomp_notif>::zeroed();
         // SAFETY: the kernel fills the structure, of integers.
         let notice = unsafe {
@@ -76,31 +76,31 @@ impl Listener {
         })
     }
 
-    /// Whether the thread still waits: what is read under its number is its own then.
+    /// Whether the thread still waits. If so, what was read under its id before belongs to it.
     pub fn waits(&self, notice: &Notice) -> bool {
         let id = notice.id;
         // SAFETY: the number is only read.
         unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
     }
 
-    /// Whether the answer arrived: a call that was interrupted takes none.
+    /// Sends an answer. Returns false if the call was interrupted, which takes none.
     fn send(&self, mut answer: libc::seccomp_notif_resp) -> bool {
         // SAFETY: the structure is only read.
         unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) == 0 }
     }
 
-    /// The call returns a value, or fails with an errno. False if it was interrupted before.
+    /// Lets the call return a value, or fail with an errno. Returns false if it was interrupted before.
     pub fn answer(&self, notice: &Notice, result: Result<i64, i32>) -> bool {
         let (val, error) = result.map_or_else(|errno| (0, -errno), |value| (value, 0));
         self.send(libc::seccomp_notif_resp { id: notice.id, val, error, flags: 0 })
     }
 
-    /// The kernel carries the call out.
+    /// Lets the kernel execute the call.
     pub fn pass(&self, notice: &Notice) {
         self.send(libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: CONTINUE });
     }
 
-    /// The caller's descriptor `number` is `file` from now on; the call still waits.
+    /// Installs `file` as the caller's descriptor `number`. The call goes on waiting.
     pub fn place(&self, notice: &Notice, file: BorrowedFd<'_>, number: u32, cloexec: bool) -> io::Result<()> {
         let give = libc::seccomp_notif_addfd {
             id: notice.id,

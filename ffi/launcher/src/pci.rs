@@ -11,7 +11,7 @@ const CLASS: u32 = 0x02_0000;
 
 /// Size of the register BAR of one function.
 const BAR0_SIZE: u64 = 32 << 20;
-/// Where the PF's BAR0 stands in the simulated address space; the VFs' follow it.
+/// Address of the PF's BAR0 in the simulated address space; those of the VFs follow.
 const BAR0_BASE: u64 = 0x3800_0000_0000;
 /// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
 const BAR0_FLAGS: u64 = 0x0014_220c;
@@ -58,7 +58,7 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
         line("sriov_drivers_autoprobe", "1".into());
     }
     tree.bytes(format!("{}/config", d.bdf), config(d));
-    // What VFIO asks about the function stands where it stood.
+    // VFIO reads these attributes of the function at their usual sysfs paths.
     for name in ["driver", "iommu_group", "vfio-dev"] {
         let target = d.host.as_ref().and_then(|dir| std::fs::canonicalize(dir.join(name)).ok());
         if let Some(target) = target.as_ref().and_then(|t| t.to_str()) {

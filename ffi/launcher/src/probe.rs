@@ -1,4 +1,4 @@
-//! Questions `ironverbs doctor` asks this host. Each is tried for real, in a child where it would change something.
+//! Checks for `ironverbs doctor`. Each tries the real thing, in a child process if that would change anything.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::{error, namespace, seccomp};
 
 pub use super::sys::Answer;
 
-/// Whether a namespace with a tmpfs over `/sys/class` can be had.
+/// Whether the host allows a namespace with a tmpfs over `/sys/class`.
 pub fn namespaces() -> Answer {
     sys::in_child(|| {
         namespace::enter_fresh()?;
@@ -22,9 +22,9 @@ pub fn namespaces_remedy() -> String {
     error::remedy()
 }
 
-/// Whether a process may copy from another's memory once that one agrees, as passive RDMA targets do.
+/// Whether a process may copy from another's memory with its consent, as passive RDMA targets require.
 pub fn process_vm() -> Answer {
-    // Where Yama is not built in, nothing needs allowing and the call fails.
+    // Without Yama in the kernel nothing needs to be allowed, and the call fails.
     let _ = sys::allow_any_tracer();
     let word = 0x1234_5678_9abc_def0u64;
     sys::in_child(|| sys::read_parent(&word))
@@ -35,8 +35,8 @@ pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
-/// Whether set-uid programs such as `sudo` work in a run: not where it needs a user namespace, or a promise to gain no
-/// privileges.
+/// Whether set-uid programs such as `sudo` work in a run. They don't if it needs a user namespace, or has to give up
+/// gaining privileges.
 pub fn set_uid() -> Answer {
     sys::in_child(|| {
         sys::unshare(libc::CLONE_NEWNS)?;
@@ -45,7 +45,7 @@ pub fn set_uid() -> Answer {
     })
 }
 
-/// What [`supervisor`] finds where one listens already: the kernel has room for one.
+/// What [`supervisor`] finds if one listens already: the kernel allows only one.
 pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
 /// Whether a supervisor can answer RDMA netlink.
@@ -53,7 +53,7 @@ pub fn supervisor() -> Answer {
     sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose()?).map(drop))
 }
 
-/// What an errno means, in words.
+/// The description of an errno.
 pub fn errno(number: i32) -> String {
     io::Error::from_raw_os_error(number).to_string()
 }

@@ -24,14 +24,14 @@ const DEVICES: &str = "/sys/devices";
 const DEV: &str = "/dev";
 const DRIVERS: &str = "/etc/libibverbs.d";
 
-/// Classes where our entries stand among the host's links; the other classes stay as they are.
+/// Classes in which our entries lie among the host's links. The other classes stay as they are.
 const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
 
-/// How long a view of the node may take to show a change of it: a look of its supervisor, and making 128 devices.
+/// How long a view may lag behind a change of the node: a check by its supervisor, and making 128 devices.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 
-/// True inside a program that was launched on the same node and sees these devices. One that sees other devices of the node is
-/// waited for: its supervisor may be about to show them.
+/// Whether this program was launched on the same node and sees these devices. If it sees other devices of the node,
+/// waits for its supervisor, which may be about to show these.
 pub fn comes_to_show(devices: &[DeviceInfo], node: &Path) -> Result<bool, LaunchError> {
     let mut wanted: Vec<_> = devices.iter().map(|d| sysfs::place(d, node)).collect();
     wanted.sort_by_key(Place::text);
@@ -51,10 +51,10 @@ pub fn comes_to_show(devices: &[DeviceInfo], node: &Path) -> Result<bool, Launch
     }
 }
 
-/// Where the devices are that this process sees.
+/// Places of the devices that this process sees.
 ///
 /// # Errors
-/// The directory of devices is there and cannot be listed.
+/// The directory of devices exists and cannot be listed.
 pub fn places() -> io::Result<Vec<Place>> {
     let place = |name: OsString| {
         let text = fs::read(Path::new(UVERBS).join(name).join(NODE_FILE)).ok()?;
@@ -63,9 +63,9 @@ pub fn places() -> io::Result<Vec<Place>> {
     Ok(names(Path::new(UVERBS))?.into_iter().filter_map(place).collect())
 }
 
-/// Covers the directories and fills them: the caller is in a mount namespace of its own. `provider` is the path of
-/// the provider without its suffix. Gives the devices, numbered as they are there now, and what was projected for those who
-/// keep it true; none where the kernel is too old for it.
+/// Covers the directories and fills them. The caller is in a mount namespace of its own, and `provider` is the path
+/// of the provider without its suffix. Returns the devices as they are numbered there, and the projected directories
+/// for the process that keeps them up to date; `None` if the kernel is too old for that.
 pub fn project(
     mut devices: Vec<DeviceInfo>,
     node: &Path,
@@ -89,7 +89,7 @@ pub fn host_has_devices() -> io::Result<bool> {
     Ok(names(&dir)?.iter().any(of_host))
 }
 
-/// The host's real uverbs devices keep their numbers, and so do its umad devices; ours follow them.
+/// The host's own uverbs and umad devices keep their numbers; ours follow.
 fn first_free_uverbs() -> Result<u32, LaunchError> {
     let mut free = 0;
     for (dir, kind) in [(UVERBS, "uverbs"), (UMAD, "umad")] {
@@ -105,7 +105,7 @@ fn first_free_uverbs() -> Result<u32, LaunchError> {
     Ok(free)
 }
 
-/// What a directory holds: nothing, if it is not there.
+/// The entries of a directory; none if it does not exist.
 fn names(dir: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -116,7 +116,7 @@ fn names(dir: &Path) -> io::Result<Vec<OsString>> {
 fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, LaunchError> {
     let home = cover_or_make(Path::new(DEVICES))?;
     if let Some(home) = &home {
-        // All but the devices of another node this program was launched on. Functions of the host are read below.
+        // All except devices of another node that this program was launched on. Functions of the host are read below.
         home.keep(|name, _| name != HOME)?;
     }
     let pci = cover_or_make(Path::new(PCI))?;
@@ -151,7 +151,7 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, Laun
     Ok(clones.map(|((functions, bus), classes)| Projection { functions, bus, classes, newest_first }))
 }
 
-/// The clone of a projected directory: none where the host does not have them. What it is only short of is an error.
+/// The clone of a projected directory, `None` if the host cannot make one. A shortage is an error.
 fn clone_of(dir: &str, clone: io::Result<OwnedFd>) -> Result<Option<OwnedFd>, LaunchError> {
     match clone {
         Err(e) if is_shortage(&e) => Err(LaunchError::step(format!("open {dir} once more"))(e)),
@@ -159,7 +159,7 @@ fn clone_of(dir: &str, clone: io::Result<OwnedFd>) -> Result<Option<OwnedFd>, La
     }
 }
 
-/// Copies the links to the host's own devices; all of them lead out of the class relative to `/sys`.
+/// Copies the links to the host's own devices. All of them lead out of the class relative to `/sys`.
 fn host_links(old: &Path, new: &Path) -> io::Result<()> {
     for name in names(old)? {
         let Ok(target) = fs::read_link(old.join(&name)) else { continue };
@@ -171,8 +171,8 @@ fn host_links(old: &Path, new: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The device files, and one under the name of the connection manager's, which the provider answers for; the host's own
-/// could not bring our devices together.
+/// Makes the device files, and that of the connection manager, which the provider answers: the host's own could not
+/// connect our devices.
 fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     let covered: Covered = if Path::new(CDEVS).is_dir() {
         cover(Path::new(CDEVS))?
@@ -226,7 +226,7 @@ fn fill(dir: &str) -> impl Fn(io::Error) -> LaunchError + Clone {
 mod tests {
     use super::*;
 
-    /// Else the host's own devices would be missing from a view that could not be made for want of a descriptor.
+    /// Otherwise a view made during a shortage of descriptors would lack the host's own devices.
     #[test]
     fn a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one() {
         assert!(names(Path::new("/no/such/directory")).unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! The projected directories in the hands of those who keep them true while programs use them.
+//! The projected directories, for the process that keeps them up to date while programs use them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -27,8 +27,9 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// What a view shows of `devices`. libibverbs keeps the order in which the directory lists the devices, and tools open the first when
-    /// none is named: the PF is to be the first, also where directories list their newest entry first.
+    /// The entries of a view of `devices`. libibverbs keeps the order in which the directory lists devices, and tools
+    /// open the first device by default. So the PF must be listed first, also where directories list the newest entry
+    /// first.
     pub fn of(devices: &[DeviceInfo], node: &Path, newest_first: bool) -> Self {
         let mut ordered = devices.to_vec();
         if newest_first {
@@ -40,7 +41,7 @@ impl Entries {
     }
 }
 
-/// The projected directories, as those may write them who have these descriptors; programs see the same files behind seals.
+/// The projected directories, through descriptors that may write to them. Programs see the same files read-only.
 pub struct Projection {
     /// The directory of the functions.
     pub functions: OwnedFd,
@@ -48,7 +49,7 @@ pub struct Projection {
     pub bus: OwnedFd,
     /// That of classes.
     pub classes: OwnedFd,
-    /// Directories list the newest entry first.
+    /// Whether directories list the newest entry first.
     pub newest_first: bool,
 }
 
@@ -58,15 +59,15 @@ impl Projection {
         path_of(&self.functions)
     }
 
-    /// Shows the devices `new` of `node` in place of `old`: whatever names a device is there only while the device is. The caller
-    /// is in the mount namespace of the view.
+    /// Shows the devices `new` of `node` in place of `old`. Whatever names a device exists only while the device
+    /// does. The caller is in the mount namespace of the view.
     ///
     /// # Errors
-    /// What could not be made or removed. The view then shows the old devices, as far as it can.
+    /// What could not be made or removed. The view then shows the old devices, as far as possible.
     pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo], node: &Path) -> io::Result<()> {
         let [old, new] = [old, new].map(|devices| Entries::of(devices, node, self.newest_first));
         self.turn(&old, &new, |steps| steps.iter().try_for_each(|step| step())).inspect_err(|_| {
-            // What can be taken back is, whatever cannot.
+            // Undoes what can be undone, step by step, even if some steps fail.
             let _ = self.turn(&new, &old, |steps| {
                 steps.iter().for_each(|step| drop(step()));
                 Ok(())
@@ -74,8 +75,8 @@ impl Projection {
         })
     }
 
-    /// Has `run` take the steps that show `new` in place of `old`: first goes what leads to devices that go, last comes what leads
-    /// to those that come.
+    /// Passes to `run` the steps that show `new` in place of `old`. What leads to devices that go is removed first,
+    /// what leads to those that come is made last.
     fn turn(
         &self,
         old: &Entries,
@@ -99,7 +100,8 @@ impl Projection {
         ])
     }
 
-    /// Lays the links of the classes so that they are listed in their order, and before or behind the host's as they were.
+    /// Rebuilds the links of the classes, so that they are listed in their order, and before or after the host's
+    /// links as they were.
     fn order(&self, ours: &Tree, classes: &Path) -> io::Result<()> {
         let mut of_host = of_host(classes)?;
         ours.lay_links(classes)?;
@@ -110,7 +112,7 @@ impl Projection {
     }
 }
 
-/// The links to the host's own devices in the classes of RDMA, as they are listed, and where they lead.
+/// The links in the RDMA classes to the host's own devices, in order, and their targets.
 fn of_host(classes: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let mut all = Vec::new();
     for class in ["infiniband", "infiniband_verbs", "infiniband_mad"] {
@@ -134,18 +136,19 @@ pub fn device_files(devices: &[DeviceInfo]) -> Vec<String> {
     uverbs.chain(umads).collect()
 }
 
-/// `/dev/null` under another name: a character device that can be opened and answers ioctl with ENOTTY, upon which
-/// libibverbs turns to sysfs.
+/// Makes `/dev/null` available under another name: a character device that can be opened and that answers ioctl with
+/// ENOTTY, whereupon libibverbs reads sysfs.
 pub fn make_device_file(at: &Path) -> io::Result<()> {
     let file = File::create_new(at)?;
-    // By its descriptor: programs may put something else in the place of the name.
+    // By descriptor, since programs may put something else in the place of the name.
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     bind(Path::new("/dev/null"), &by_descriptor).inspect_err(|_| {
         let _ = fs::remove_file(at);
     })
 }
 
-/// Removes what [`make_device_file`] made, if it is there; a file of somebody else's has nothing mounted over it and stays.
+/// Removes what [`make_device_file`] made, if it exists. A file of somebody else's has nothing mounted over it and
+/// stays.
 fn remove_device_file(at: &Path) -> io::Result<()> {
     let unmounted = c_path(at).and_then(|at| sys::unmount(&at));
     match unmounted.and_then(|()| fs::remove_file(at)) {

@@ -1,4 +1,4 @@
-//! Where the provider's shared object is and under which names libibverbs is given it.
+//! Finds the provider's shared object, and the names by which libibverbs is given it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,8 +15,8 @@ const LOADER: &str = "libironverbs_loader.so";
 /// The link to the provider, by which the loader finds it.
 const PROVIDER_LINK: &str = "libironverbs.so";
 
-/// Private provider interface versions that rdma-core releases append as `-rdmavN.so`. Which layout really is there the
-/// provider finds out by itself.
+/// Private provider interface versions that rdma-core releases append as `-rdmavN.so`. The provider itself finds out
+/// which layout a libibverbs has.
 const RDMAV: [u32; 5] = [34, 57, 59, 64, 65];
 
 /// The shared objects by which programs reach the devices, absolute.

@@ -9,16 +9,16 @@ use super::sys::{self, Answer, Limit};
 use std::io;
 use std::ops::Range;
 
-/// Descriptors a program may have itself, as far as its own limit allows it. Servers ask for 65536 at most; the kernel's table
-/// of descriptors is a megabyte for numbers beyond.
+/// Descriptors that a program may have itself, as far as its own limit allows. Servers ask for 65536 at most, and
+/// larger numbers would take the kernel a descriptor table of a megabyte.
 const OWN: u64 = 65536;
-/// Sockets of RDMA netlink that one program may have at a time: iproute2's `rdma` opens up to three for each device, and
+/// RDMA netlink sockets that a program may have at a time. iproute2's `rdma` opens up to three for each device, and
 /// closes none.
 const MOST: u64 = 512;
-/// As many as are needed at least: one for each of 128 devices.
+/// Least number of sockets: one for each of 128 devices.
 const LEAST: u64 = 160;
 
-/// The reserved numbers, and the limits that keep programs away from them.
+/// The reserved numbers, and the limits that keep programs from using them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
     first: u32,
@@ -28,10 +28,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// The numbers for a program that the calling process turns into.
+    /// Chooses the numbers for the program that the calling process will become.
     ///
     /// # Errors
-    /// [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few descriptors to spare some.
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few descriptors to spare any.
     pub fn choose() -> io::Result<Self> {
         let limit = sys::descriptor_limit(None)?;
         let raises = sys::in_child(|| {
@@ -46,15 +46,15 @@ impl Reserved {
         Ok(chosen)
     }
 
-    /// The numbers where the host's limits are `limit`, and the program has `inherited` descriptors. Whoever may raise a hard
-    /// limit takes numbers above all a program may have. Others can only lift a soft limit, so they take the last numbers
-    /// below the hard one and lower the soft one.
+    /// Chooses the numbers on a host with limits `limit`, for a program that inherits descriptors `inherited`.
+    /// Whoever may raise a hard limit takes numbers beyond all that programs may have. Others can only raise a soft
+    /// limit, so they take the last numbers below the hard limit and lower the soft one.
     fn under(limit: Limit, raises: bool, mut inherited: Vec<u32>) -> Self {
         let window = match raises || limit.hard >= OWN + MOST {
             true => OWN..OWN + MOST,
             false => limit.hard * 3 / 8..limit.hard,
         };
-        // Inherited descriptors are the program's own, so the numbers lie between two of them.
+        // Inherited descriptors remain the program's, so the numbers lie between two of them.
         inherited.sort_unstable();
         let taken = inherited.into_iter().map(u64::from).filter(|number| window.contains(number));
         let mut widest = window.start..window.start;
@@ -84,12 +84,12 @@ impl Reserved {
         self.first..self.end
     }
 
-    /// Lowers the limits of the calling process, and of all it starts, so that they end where the numbers begin.
+    /// Lowers the limits of the calling process and its children, so that they end where the numbers begin.
     pub fn keep_away(self) -> io::Result<()> {
         sys::limit_descriptors(None, self.program)
     }
 
-    /// Lets `process` have the numbers for as long as `give` runs.
+    /// Lets `process` have the numbers while `give` runs.
     ///
     /// # Errors
     /// EPERM: the process has lowered its hard limit, and we may not raise it.
@@ -99,7 +99,7 @@ impl Reserved {
         let lifted = Limit { soft: before.soft.max(end), hard: before.hard.max(end) };
         sys::limit_descriptors(Some(process), lifted)?;
         let given = give();
-        // Another thread of the program may have set a limit of its own meanwhile, which stays.
+        // Another thread of the program may have changed the limit in the meantime. Then it stays.
         if sys::descriptor_limit(Some(process)).is_ok_and(|now| now == lifted) {
             let _ = sys::limit_descriptors(Some(process), before);
         }
@@ -118,16 +118,16 @@ mod tests {
 
     #[test]
     fn numbers_begin_where_the_programs_own_end() {
-        // Whoever may raise limits leaves those of the program, up to a bound.
+        // With the right to raise limits the program's own limits remain, up to a bound.
         assert_eq!(under(256, 256, true), (65536..66048, 256, 256));
         assert_eq!(under(1024, 4096, true), (65536..66048, 1024, 4096));
         assert_eq!(under(1 << 20, 1 << 20, true), (65536..66048, 65536, 65536));
-        // Others need numbers below the hard limit.
+        // Without it the numbers must lie below the hard limit.
         assert_eq!(under(1024, 1 << 19, false), (65536..66048, 1024, 1 << 19));
         assert_eq!(under(1024, 4096, false), (3584..4096, 1024, 4096));
         assert_eq!(under(4096, 4096, false), (3584..4096, 3584, 4096));
         assert_eq!(under(1024, 1024, false), (864..1024, 864, 1024));
-        // As few as these hold a socket for each of 128 devices.
+        // The fewest numbers, for a socket for each of 128 devices.
         assert_eq!(under(256, 256, false), (96..256, 96, 256));
         for hard in 0..2000 {
             let (numbers, soft, _) = under(hard, hard, false);

@@ -21,7 +21,7 @@ const AUDIT_ARCH: u32 = 0xc000_00f3;
 /// Netlink protocol number of RDMA.
 pub const NETLINK_RDMA: libc::c_int = 20;
 
-/// Calls the supervisor answers on its descriptors. Everything else on them is the kernel's.
+/// Calls that the supervisor answers on its descriptors. The kernel executes all others.
 const ON_DESCRIPTORS: [libc::c_long; 5] =
     [libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_connect];
 
@@ -41,19 +41,19 @@ const fn op(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Falls through when the loaded word is `k`, else skips `miss` instructions.
+/// Continues if the loaded word is `k`, else skips `miss` instructions.
 const fn want(k: u32, miss: u8) -> libc::sock_filter {
     libc::sock_filter { code: JUMP_EQ, jt: 0, jf: miss, k }
 }
 
-/// Skips `hit` instructions when the loaded word is `k`.
+/// Skips `hit` instructions if the loaded word is `k`.
 const fn either(k: u32, hit: u8) -> libc::sock_filter {
     libc::sock_filter { code: JUMP_EQ, jt: hit, jf: 0, k }
 }
 
 const ALLOW: libc::sock_filter = op(RETURN, libc::SECCOMP_RET_ALLOW);
 
-/// RDMA netlink does not exist.
+/// Makes RDMA netlink appear not to exist.
 const HIDING: [libc::sock_filter; 10] = [
     op(LOAD, DATA_ARCH),
     want(AUDIT_ARCH, 7),
@@ -67,17 +67,17 @@ const HIDING: [libc::sock_filter; 10] = [
     ALLOW,
 ];
 
-/// Questions to the device files of management datagrams (ib_user_mad.h), which are not the kernel's either.
+/// Commands of the device files for management datagrams (ib_user_mad.h), which the kernel cannot answer either.
 pub const REGISTER: u32 = 0xc01c_1b01;
-/// Gives an agent back.
+/// Unregisters an agent.
 pub const UNREGISTER: u32 = 0x4004_1b02;
-/// Packets with a P_Key index from now on.
+/// Gives packets a P_Key index from now on.
 pub const ENABLE_PKEY: u32 = 0x1b03;
 /// As [`REGISTER`], with flags.
 pub const REGISTER_2: u32 = 0xc028_1b04;
 
-/// Hands RDMA netlink and management datagrams to the supervisor. Socket calls are trapped on the `reserved` numbers alone,
-/// so that a program's own sockets never wait for it.
+/// Passes calls on RDMA netlink and management datagrams to the supervisor. Socket calls are trapped on the
+/// `reserved` numbers only, so that a program's own sockets never wait for it.
 fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
     let numbers = reserved.numbers();
     [
@@ -122,15 +122,15 @@ fn install<T>(filter: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// From now on there is no RDMA netlink for this process and all it starts.
+/// Hides RDMA netlink from this process and everything it starts.
 pub fn hide_rdma_netlink() -> io::Result<()> {
     install(|| sys::seccomp(&HIDING))
 }
 
-/// From now on RDMA netlink is who holds the listener, for this process and all it starts.
+/// Passes RDMA netlink of this process, and of everything it starts, to the holder of the listener.
 ///
 /// # Errors
-/// EBUSY: somebody else listens to this process already. EINVAL: an old kernel.
+/// EBUSY: another process listens to this one already. EINVAL: the kernel is too old.
 pub fn watch_rdma_netlink(reserved: Reserved) -> io::Result<Listener> {
     install(|| Listener::install(&watching(reserved)))
 }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(route, Answer::Yes);
     }
 
-    /// What a filter returns for a call, by the rules of classic BPF.
+    /// Interprets a filter for a call, by the rules of classic BPF.
     fn run(filter: &[libc::sock_filter], nr: libc::c_long, args: [u32; 3]) -> u32 {
         let (mut at, mut word) = (0, 0);
         loop {

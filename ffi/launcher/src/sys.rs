@@ -1,4 +1,4 @@
-//! The system calls of the launcher that the standard library lacks, each made safe and turned into `io::Result`.
+//! System calls that the standard library lacks, each made safe and returning `io::Result`.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -50,7 +50,7 @@ pub fn mount(
     })
 }
 
-/// Lets two files on one mount change places: each name leads to one of them at every instant.
+/// Exchanges two files on one mount atomically: at every instant both names exist.
 pub fn exchange(one: &CStr, other: &CStr) -> io::Result<()> {
     let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
     // SAFETY: the paths are C strings that outlive the call; other memory is not passed.
@@ -58,7 +58,7 @@ pub fn exchange(one: &CStr, other: &CStr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes away what is mounted at `at` itself, not where a link there leads; whoever has files of it open keeps them.
+/// Unmounts what is mounted at `at` itself, without following links. Files of it that are open stay open.
 ///
 /// # Errors
 /// EINVAL: nothing is mounted there.
@@ -67,14 +67,13 @@ pub fn unmount(at: &CStr) -> io::Result<()> {
     done(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
 }
 
-/// Turns all mounts of the namespace into slaves of those they were copied from: what is mounted from now on is seen
-/// nowhere else.
+/// Turns all mounts of the namespace into slaves of those they were copied from, so that new mounts do not propagate.
 pub fn make_mounts_slaves() -> io::Result<()> {
     let slaves = || mount(None, c".", None, libc::MS_REC | libc::MS_SLAVE, None);
     let (root, here) = (open_path(c"/")?, open_path(c".")?);
     enter_dir(&root)?;
     match slaves() {
-        // Our root is no mount: a chroot. The mounts start above it, at the root of the namespace.
+        // Our root is a chroot, not a mount. The mounts start above it, at the root of the namespace.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             climb_out_of_chroot()?;
             let done = slaves();
@@ -107,7 +106,7 @@ fn enter_dir(dir: &OwnedFd) -> io::Result<()> {
     done(unsafe { libc::fchdir(dir.as_raw_fd()) })
 }
 
-/// Opens `path` without following what is mounted or done there: good for walking and binding only.
+/// Opens `path` as a location only (O_PATH).
 pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path is a C string; a descriptor that comes back is ours alone.
     unsafe {
@@ -116,7 +115,7 @@ pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// What is mounted at `path`, once more, by a descriptor alone: the settings of one do not touch the other.
+/// Clones the mount at `path`, as a descriptor. Settings of the clone and of the original are independent.
 pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
@@ -138,13 +137,13 @@ pub fn lock(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// How many descriptors a process may have: numbers from the soft limit on are not given to it, and it may raise that as
-/// far as the hard limit.
+/// How many descriptors a process may have. It is given no numbers from the soft limit on, and may raise that up to
+/// the hard limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// In force.
+    /// The limit in force.
     pub soft: u64,
-    /// The most it may be.
+    /// The most that the soft limit may be.
     pub hard: u64,
 }
 
@@ -165,7 +164,7 @@ pub fn limit_descriptors(thread: Option<u32>, limit: Limit) -> io::Result<()> {
     done(unsafe { libc::prlimit64(thread, libc::RLIMIT_NOFILE, &raw const limit, ptr::null_mut()) })
 }
 
-/// Lets the calling process have as many descriptors as it may.
+/// Raises the calling process's soft limit to its hard limit.
 pub fn raise_own_limit() -> io::Result<()> {
     let limit = descriptor_limit(None)?;
     limit_descriptors(None, Limit { soft: limit.hard, ..limit })
@@ -186,7 +185,7 @@ pub fn inherited() -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// Gives up gaining privileges by executing set-uid files, for this process and all it starts.
+/// Gives up gaining privileges by executing set-uid files, for this process and everything it starts.
 pub fn no_new_privs() -> io::Result<()> {
     // SAFETY: no memory is passed.
     done(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
@@ -198,7 +197,7 @@ pub fn has_no_new_privs() -> bool {
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
 }
 
-/// Lets every process of the same user copy to and from this one's memory where Yama would refuse siblings.
+/// Allows every process of the same user to copy to and from this one's memory, where Yama would refuse siblings.
 pub fn allow_any_tracer() -> io::Result<()> {
     // SAFETY: no memory is passed.
     done(unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) })
@@ -212,19 +211,19 @@ pub fn seccomp(filter: &[libc::sock_filter]) -> io::Result<()> {
     done(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) })
 }
 
-/// What a child process found, by its exit status.
+/// The result of a child process, from its exit status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// It worked.
     Yes,
     /// It was refused with this errno.
     No(i32),
-    /// The child could not be asked or died.
+    /// The child could not be started, or died.
     Unknown,
 }
 
-/// Runs `ask` in a forked child, so that what it changes dies with it. `ask` makes system calls only: where other
-/// threads run, the child must not wait for a lock one of them held.
+/// Runs `ask` in a forked child, so that what it changes ends with the child. `ask` may only make system calls: in a
+/// program with other threads the child must not wait for a lock that one of them held.
 pub fn in_child(ask: impl FnOnce() -> io::Result<()>) -> Answer {
     // SAFETY: the child does nothing but `ask` and leaves by `_exit` without returning into our stack.
     unsafe {

@@ -12,10 +12,11 @@ use devmodel::LinkLayer;
 use node::devices::{Colons, DeviceInfo};
 use node::place::Place;
 
-/// What stands in `/sys/devices` for all of our devices; the kernel has no such name.
+/// Directory of all our devices in `/sys/devices`. The kernel has no such name.
 pub const HOME: &str = "ironverbs";
 
-/// The directory of the functions. Real functions stand at their own addresses, so the bridge is nobody's bus.
+/// The directory of the functions. Its host bridge stands for no real bus, since functions of the host are listed by
+/// their own addresses.
 pub const FUNCTIONS: &str = "/sys/devices/ironverbs/pci0000:00";
 
 /// Where a link to a device of ours leads, relative to `/sys/class/<class>`.
@@ -24,7 +25,7 @@ pub const DEVICES_FROM_CLASS: &str = "../../devices/ironverbs/pci0000:00/";
 /// The same, relative to `/sys/bus/pci/devices`.
 pub const DEVICES_FROM_BUS: &str = "../../../devices/ironverbs/pci0000:00/";
 
-/// Name of the file in `uverbsN` that tells the provider its node and function.
+/// Name of the file in `uverbsN` by which the provider finds the node and the function.
 pub const NODE_FILE: &str = "ironverbs";
 
 /// `MAJOR:MINOR` of the stand-in for the character device: `/dev/null`.
@@ -33,7 +34,7 @@ const NULL_DEVICE: &str = "1:3";
 /// Version of the uverbs interface as a whole.
 const UVERBS_ABI: &str = "6";
 
-/// Milliseconds for which hardware counters are good.
+/// Milliseconds for which hardware counters are valid.
 const LIFESPAN: u32 = 100;
 /// Name of the connection manager's device, in the class `misc` and in `/dev/infiniband`.
 pub const RDMA_CM: &str = "rdma_cm";
@@ -88,7 +89,7 @@ pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
             tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
         }
         if d.link_layer == LinkLayer::Ethernet && d.ip.is_loopback() {
-            // Whose addresses are the loopback's has the loopback for its net device, as `gid_attrs/ndevs` says too.
+            // Addresses of the loopback network have the loopback as their net device, as in `gid_attrs/ndevs`.
             tree.link(format!("{}/net/lo", d.bdf), "../../../../../class/net/lo");
         }
         verbs_device(&mut tree, d);
@@ -144,7 +145,7 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     for i in 0..d.gid_table {
         let gid = d.gids.get(i).copied();
         tree.line(format!("{port}/gids/{i}"), Colons(&gid.unwrap_or_default()));
-        // Asked of unused entries too, and a missing file would end the listing.
+        // Read for unused entries too; a missing file would end the listing.
         tree.line(format!("{port}/gid_attrs/types/{i}"), if roce { "RoCE v2" } else { "IB/RoCE v1" });
         if roce && gid.is_some() {
             // libibverbs turns this into an interface index and fails where there is none of that name; the
@@ -152,7 +153,7 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
             tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
         }
     }
-    // The supervisor puts the true ones in their places.
+    // The supervisor replaces them by the real values.
     for (name, _) in PORT {
         tree.line(format!("{port}/counters/{name}"), 0);
     }
@@ -162,12 +163,12 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
     tree.line(format!("{port}/hw_counters/lifespan"), LIFESPAN);
 }
 
-/// What `state` and `phys_state` of a port say.
+/// Contents of `state` and `phys_state` of a port.
 pub fn port_states(up: bool) -> (&'static str, &'static str) {
     if up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") }
 }
 
-/// Where the provider finds the device: on `node`, if it is not elsewhere.
+/// Where the provider finds the device: on `node`, unless it is elsewhere.
 pub fn place(d: &DeviceInfo, node: &Path) -> Place {
     d.place.clone().unwrap_or_else(|| Place::Node { dir: node.to_path_buf(), fid: d.fid })
 }

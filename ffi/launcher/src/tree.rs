@@ -1,4 +1,4 @@
-//! Files and links below a directory, as a list: made, and turned into those of another list while programs read them.
+//! Files and links below a directory, as a list that can be written, and replaced by another while programs read it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::cover::c_path;
 use super::sys::exchange;
 
-/// One thing to make below a root; parent directories are implied.
+/// An entry below a root; parent directories are implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A file with these bytes.
@@ -19,12 +19,12 @@ pub enum Entry {
     Link(String),
 }
 
-/// Things to make below one root, in this order.
+/// Entries below one root, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree(Vec<(String, Entry)>);
 
-/// Where entries are made, and put away, before they get or after they had their names. Programs that list a directory pass
-/// over names that begin with a dot (libibverbs, libpci).
+/// Where entries are made before they are renamed into place, and moved before they are removed. Programs that list a
+/// directory skip names that begin with a dot (libibverbs, libpci).
 const ASIDE: &str = ".ironverbs";
 
 impl Tree {
@@ -43,28 +43,28 @@ impl Tree {
         self.0.push((path.into(), Entry::Link(target.into())));
     }
 
-    /// What stands at `path`.
+    /// The entry at `path`.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.0.iter().find(|(p, _)| p == path).map(|(_, e)| e)
     }
 
-    /// Makes everything below `root`; an entry already there is an error.
+    /// Creates all entries below `root`. It is an error if one exists.
     pub fn write(&self, root: &Path) -> io::Result<()> {
         make(root, self.0.iter())
     }
 
-    /// Takes from below `root`, where this tree stands, what is not in `next`: entry by entry, and at one instant directories of
-    /// `root` of which nothing stays. What is gone already does not matter.
+    /// Removes, below a `root` that holds this tree, what is not in `next`: entry by entry, and atomically for
+    /// directories of `root` that go altogether. What is gone already does no harm.
     ///
     /// # Errors
-    /// Something could not be removed; the rest may still stand.
+    /// Something could not be removed; other entries may remain as well.
     pub fn take_all_but(&self, next: &Self, root: &Path) -> io::Result<()> {
         let (stays, tops) = (next.by_path(), next.tops());
         for (path, _) in &self.0 {
             if tops.contains(top(path)) && !stays.contains_key(path.as_str()) {
                 let path = root.join(path);
                 unless_gone(fs::remove_file(&path))?;
-                // Directories are implied by what is in them.
+                // Directories are implied by their entries.
                 let mut parents = path.ancestors().skip(1).take_while(|dir| *dir != root);
                 while parents.next().is_some_and(|dir| fs::remove_dir(dir).is_ok()) {}
             }
@@ -118,11 +118,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Lays every link below `root` in this order, in place of those that stand there: directories list them as if they were
-    /// all new.
+    /// Replaces every link below `root` in this order, so that directories list them as if all were new.
     ///
     /// # Errors
-    /// A link could not be laid; those before it are.
+    /// A link could not be made; those before it are in place.
     pub fn lay_links(&self, root: &Path) -> io::Result<()> {
         for (path, entry) in &self.0 {
             if let Entry::Link(target) = entry {
@@ -169,14 +168,14 @@ fn make<'a>(root: &Path, entries: impl Iterator<Item = &'a (String, Entry)>) -> 
     Ok(())
 }
 
-/// Removes the directory `name` of `root`, if it is there: all of it is gone at one instant.
+/// Removes directory `name` of `root`, if it exists, atomically.
 fn put_away(root: &Path, name: &str) -> io::Result<()> {
     let away = root.join(format!("{ASIDE}-{name}"));
     unless_gone(fs::rename(root.join(name), &away))?;
     unless_gone(fs::remove_dir_all(&away))
 }
 
-/// Lays a link to `target` at `at`, where one may stand: there is one at every instant.
+/// Makes a link to `target` at `at`, replacing one that exists atomically.
 pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
     let name = at.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let aside = at.with_file_name(format!("{ASIDE}-{name}"));
@@ -185,13 +184,13 @@ pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
     fs::rename(&aside, at)
 }
 
-/// Puts other bytes into a file, in place: whoever holds it open reads the new ones. Readers meanwhile find the old or the new bytes,
-/// with empty lines behind them, but for one whose read meets the copy of these bytes in the kernel.
+/// Overwrites a file in place, so that whoever has it open reads the new bytes. Readers find either the old or the
+/// new bytes, padded with empty lines, unless a read meets the kernel's copying of these bytes.
 pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(at)?;
     let before = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    // The kernel changes the bytes of a file and its length one after the other: a length that changes with them would cut them off, or
-    // leave old ones behind.
+    // The kernel changes the bytes of a file and its length one after the other. If the length changed too, bytes
+    // would be cut off or old ones left behind.
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len().max(before), b'\n');
     if let Some(behind) = bytes.len().checked_sub(before) {
@@ -201,8 +200,8 @@ pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     if before > bytes.len() { file.set_len(bytes.len() as u64) } else { Ok(()) }
 }
 
-/// Puts other bytes into the place of a file at one instant: they are written into `twin`, on the same mount, and the two change
-/// places. Whoever opens the file reads them whole; who holds it open holds the twin now, and reads the old ones.
+/// Replaces a file's contents atomically: writes them to `twin`, on the same mount, and exchanges the two. Whoever
+/// opens the file reads all of them; whoever has it open now has the twin, and reads the old ones.
 pub fn swap(at: &Path, twin: &Path, bytes: &[u8]) -> io::Result<()> {
     match overwrite(twin, bytes) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -1,4 +1,5 @@
-//! IP addresses of functions that programs drive: what their second GID and their answers to neighbours are made of.
+//! IP addresses of functions that programs drive. Their second GID, and answers to their neighbours, are made of
+//! these.
 
 use super::{NodeError, core::Core, file::Mapped, node::Node};
 use crate::{
@@ -8,12 +9,12 @@ use crate::{
 use devmodel::Config;
 use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
 
-/// An IP address and how many of its bits name the network.
+/// An IP address and the length of its network prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Bits of the network.
+    /// Length of the network prefix.
     pub prefix: u8,
 }
 
@@ -51,7 +52,7 @@ impl FunctionAddress {
     }
 }
 
-/// The device of `fid` as programs meet it, on a node that behaves as `config` says, with the address that was set for it.
+/// The device of `fid` as programs see it, on a node with behaviour `config`, if `address` was set for it.
 pub(super) fn device(fid: u8, config: &Config, address: Option<FunctionAddress>) -> DeviceInfo {
     let device = DeviceInfo::new(fid, config);
     match address {
@@ -61,12 +62,12 @@ pub(super) fn device(fid: u8, config: &Config, address: Option<FunctionAddress>)
 }
 
 impl Core {
-    /// The device of `fid` as programs meet it.
+    /// The device of `fid` as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
         device(fid, self.adapter.config(), self.address(fid))
     }
 
-    /// The functions that are there, as programs meet them.
+    /// The functions of the node, as programs see them.
     pub fn devices(&self) -> impl Iterator<Item = DeviceInfo> + '_ {
         let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
         (0..=vfs).map(|fid| self.device(fid))
@@ -74,8 +75,8 @@ impl Core {
 }
 
 impl Node {
-    /// Gives function `fid` an address, or with `None` the one back that it has by itself. Nobody may have the
-    /// function open.
+    /// Sets the address of function `fid`, or with `None` restores the address that it has by itself. Fails if
+    /// anybody has the function open.
     pub fn set_address(&self, fid: u8, address: Option<FunctionAddress>) -> Result<(), NodeError> {
         let core = self.core();
         let lock = core.locks.lock()?;

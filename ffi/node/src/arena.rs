@@ -13,16 +13,16 @@ use super::{
 };
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A party: it goes when the party goes.
+    /// A party: freed when the party ends.
     Party(u16),
-    /// A function: it goes when nobody has the function open any more.
+    /// A function: freed when its last opener closes it.
     Function(u8),
 }
 
-/// In the code of an owner: it is a function, not a party.
+/// Set in an owner's code if it is a function, not a party.
 const OF_FUNCTION: u64 = 1 << 15;
 const _: () = assert!(PARTIES <= OF_FUNCTION as usize);
 
@@ -62,8 +62,8 @@ impl Word {
     }
 }
 
-/// Function blocks of more pages than this are not given memory before they are touched: pages for the chip, which the
-/// model never looks at.
+/// Larger blocks of functions get memory only when they are touched: they hold pages for the device's own use, which
+/// the model never reads.
 const LAZY: u32 = 64;
 
 /// The arena, under the node's lock.
@@ -72,7 +72,7 @@ pub struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// The arena of `map`; finishes what somebody who died left undone.
+    /// The arena of `map`. Finishes what a party left half done when it died.
     pub fn new(map: &'a Mapped, _lock: &NodeLock) -> Self {
         let arena = Self { map };
         if map.header().arena_busy.load(SeqCst) != 0 {
@@ -142,16 +142,16 @@ impl<'a> Arena<'a> {
         Some(word.low())
     }
 
-    /// Whether the block that begins at `page` is `owner`'s.
+    /// Whether the block that begins at `page` belongs to `owner`.
     pub fn belongs(&self, page: u32, owner: Owner) -> bool {
         self.pages(page).is_some() && self.word(page).is_some_and(|w| w.owner() == owner.code())
     }
 
-    /// Frees the block that begins at `page`; its memory goes back to the system at once, if that can be.
+    /// Frees the block that begins at `page`, and returns its memory to the system at once if possible.
     pub fn free(&self, page: u32) {
         let Some(pages) = self.pages(page) else { return };
-        // A hole reads as zeros, so the next owner finds them. Where none can be made the block keeps its memory, without what
-        // was in it; one that cannot be cleared either stays its owner's, who is asked to free it again.
+        // A hole reads as zeros, as the next owner expects. If the file system cannot make one, the block keeps its
+        // memory and is cleared. If that fails too, it stays with its owner, who is asked to free it again.
         let (file, at, len) = (&self.map.file, self.at(page), u64::from(pages) * PAGE as u64);
         if sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len)).is_err() {
             return;
@@ -199,7 +199,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Builds the free lists and the sum anew.
+    /// Rebuilds the free lists and the count of used pages.
     fn rebuild(&self) {
         let header = self.map.header();
         header.arena_free.iter().for_each(|head| head.store(0, SeqCst));

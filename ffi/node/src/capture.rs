@@ -1,4 +1,4 @@
-//! Captures of what goes over a node's wire.
+//! Captures of the frames on a node's wire.
 
 use super::{Node, NodeError, outlets::Held};
 use devmodel::{region::Outlet, wire::Capture};
@@ -13,8 +13,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A capture of all frames on a node's wire, written by a thread of this process until [`finish`](Self::finish). One at a
-/// time on a node. While it runs all frames are put together whole, which costs the programs time.
+/// Captures all frames on a node's wire, in a thread of this process, until [`finish`](Self::finish). A node has one
+/// capture at a time. While it runs, all frames are assembled in full, which costs the programs time.
 pub struct CaptureThread {
     stop: Arc<AtomicBool>,
     held: Arc<Held>,
@@ -22,17 +22,18 @@ pub struct CaptureThread {
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// What a capture holds.
+/// What a capture recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Frames written.
     pub frames: u64,
-    /// Frames for which there was no room.
+    /// Frames lost because there was no room for them.
     pub lost: u32,
 }
 
 impl CaptureThread {
-    /// Starts to write frames to what `open` gives, which is called once no other capture can be under way.
+    /// Starts to write frames to the writer that `open` returns. `open` is called once no other capture can be
+    /// running.
     pub fn start<W: Write + Send + 'static>(
         node: &Arc<Node>,
         open: impl FnOnce() -> io::Result<W>,
@@ -51,12 +52,12 @@ impl CaptureThread {
         Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 
-    /// Whether the thread has ended by itself: what it writes to takes no more.
+    /// Whether the thread has ended by itself because its writer failed.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Writes what waits, and ends.
+    /// Writes the remaining frames, and ends.
     pub fn finish(mut self) -> io::Result<Captured> {
         let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
         match self.stop_thread() {

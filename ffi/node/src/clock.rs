@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub struct Clock {
-    /// Counter and nanoseconds when the clock was made; `None`: the counter is of no use.
+    /// Counter and nanoseconds when the clock was made. `None` if the counter cannot be used.
     begin: Option<(u64, u64)>,
-    /// Odd while the two below change.
+    /// Odd while the next two members change.
     version: AtomicU64,
     /// Counter and nanoseconds when the kernel was last asked.
     ticks: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Clock {
     rate: AtomicU64,
 }
 
-/// Nanoseconds the counter has to run before its rate is known.
+/// How long (ns) the counter must have run before its rate is known.
 const LONG: u64 = 10_000_000;
 /// Ticks after which the kernel is asked again: half a millisecond at 4 GHz, a millisecond at 2 GHz.
 const FRESH: u64 = 2_000_000;
@@ -36,7 +36,7 @@ fn ticks() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time by the counter: then it runs evenly, and alike on all processors.
+/// Whether the kernel itself keeps time by the counter, so that it is even and the same on all processors.
 fn kept_by_counter() -> bool {
     cfg!(target_arch = "x86_64")
         && std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -56,7 +56,7 @@ impl Clock {
         }
     }
 
-    /// Now. Threads may see each other's time go back by a few nanoseconds.
+    /// The current time. Threads may see each other's time run back by a few nanoseconds.
     #[inline]
     pub fn now(&self) -> u64 {
         if self.begin.is_some() {
@@ -78,7 +78,7 @@ impl Clock {
         let Some((from, began)) = self.begin else { return sys::monotonic_ns() };
         let (at, nanos) = (ticks(), sys::monotonic_ns());
         let (ran, passed) = (at.wrapping_sub(from), nanos.saturating_sub(began));
-        // A rate of 2^36 is that of a counter slower than 63 MHz.
+        // A rate of 2^36 or more means a counter slower than 63 MHz.
         let rate = u64::try_from((u128::from(passed) << 32) / u128::from(ran.max(1))).unwrap_or(u64::MAX);
         if passed < LONG || rate >= 1 << 36 {
             return nanos;

@@ -13,7 +13,7 @@ const ADDRESS: usize = 48;
 /// Rows of a block.
 const ROWS: u32 = 64;
 const BLOCK: usize = ROW * ROWS as usize;
-/// How often a block that changes is read.
+/// How often a block that changes meanwhile is read.
 const TRIES: usize = 4;
 
 /// A connection identifier at one function.
@@ -21,20 +21,20 @@ const TRIES: usize = 4;
 pub struct CmId {
     /// The function.
     pub fid: u8,
-    /// How far it has come (Linux' `enum rdma_cm_state`).
+    /// Its state (Linux' `enum rdma_cm_state`).
     pub state: u8,
     /// Type of its queue pair (`enum ib_qp_type`).
     pub qp_type: u8,
     /// Port space (`enum rdma_port_space`).
     pub port_space: u16,
-    /// Its queue pair; 0: none yet.
+    /// Its queue pair; 0 if it has none yet.
     pub qpn: u32,
-    /// Source and destination as `struct sockaddr` of their family, zero behind it; of family 0 if there is none.
+    /// Source and destination as `struct sockaddr` of their family, padded with zeros; all zero if there is none.
     pub addresses: [[u8; ADDRESS]; 2],
 }
 
 impl CmId {
-    /// Its addresses cut from structures with room for any.
+    /// Cuts addresses from structures with room for any.
     pub fn addresses(src: &[u8; 128], dst: &[u8; 128]) -> [[u8; ADDRESS]; 2] {
         [src, dst].map(|address| std::array::from_fn(|at| address[at]))
     }
@@ -63,7 +63,7 @@ impl CmId {
     }
 }
 
-/// The two locks of a block: whose it is, and that what lies in it is its owner's.
+/// The two locks of a block: one says who owns it, the other that its contents are the owner's.
 fn taken(block: u16) -> PortAt {
     PortAt { space: 0, port: block, address: Some(0) }
 }
@@ -75,22 +75,23 @@ fn readable(block: u16) -> PortAt {
 /// The rows of this process on one node.
 pub struct CmBoard {
     ports: &'static Ports,
-    /// Blocks, and which of their rows are in use.
+    /// Blocks of this process, with a bit for each row in use.
     blocks: Vec<(u16, u64)>,
 }
 
 impl CmBoard {
-    /// None yet. There is one for a node in a process.
+    /// A board without rows. A process has one for each node.
     pub fn new(ports: &'static Ports) -> Self {
         Self { ports, blocks: Vec::new() }
     }
 
-    /// Whether it is on this node.
+    /// Whether it is the board of this node.
     pub fn is_of(&self, ports: &Ports) -> bool {
         std::ptr::eq(self.ports, ports)
     }
 
-    /// Shows a connection identifier: the number it has from now on, which no other of the node has. `None`: nobody will see it.
+    /// Publishes a connection identifier and returns its number, which is unique on the node. `None` if there is no
+    /// room for it.
     pub fn put(&mut self, id: &CmId) -> Option<u32> {
         if self.blocks.iter().all(|(_, used)| *used == u64::MAX) {
             let block = self.another_block()?;
@@ -104,12 +105,12 @@ impl CmBoard {
         Some(number)
     }
 
-    /// Shows it as it is now.
+    /// Publishes its new state.
     pub fn set(&self, number: u32, id: &CmId) {
         self.write(number, &id.bytes());
     }
 
-    /// Shows it no more; its number is free.
+    /// Withdraws it; its number becomes free.
     pub fn remove(&mut self, number: u32) {
         self.write(number, &[0; ROW]);
         let of = |block: u16| u32::from(block) == number / ROWS;
@@ -119,7 +120,7 @@ impl CmBoard {
     }
 
     fn write(&self, number: u32, row: &[u8; ROW]) {
-        // Where there is no room left it is not seen.
+        // If there is no room left in the file, others don't see the row.
         let _ = self.ports.file().write_all_at(row, u64::from(number) * ROW as u64);
     }
 
@@ -127,14 +128,14 @@ impl CmBoard {
         let ours = |block: &u16| self.blocks.iter().any(|(own, _)| own == block);
         let take = |at| self.ports.take(Matter::CmBoard, at, Hold::Alone).unwrap_or(false);
         let block = (0..=u16::MAX).filter(|block| !ours(block)).find(|block| take(taken(*block)))?;
-        // What its last owner left is not this process's.
+        // Clears what the previous owner left.
         self.ports.file().write_all_at(&[0; BLOCK], u64::from(block) * BLOCK as u64).ok()?;
         take(readable(block)).then_some(block)
     }
 }
 
-/// The connection identifiers that programs have on the node in `dir`, with their numbers and programs; 0 for one that another
-/// PID namespace hides.
+/// The connection identifiers of all programs on the node in `dir`: number, process and identifier. The process is 0
+/// if another PID namespace hides it.
 pub fn cm_ids(dir: &Path) -> io::Result<Vec<(u32, u32, CmId)>> {
     let file = File::open(dir.join("ports"))?;
     let blocks = (file.metadata()?.len() / BLOCK as u64).min(u64::from(u16::MAX) + 1);
@@ -194,7 +195,7 @@ mod tests {
                 && row(6) == Some(CmId { state: 5, ..id(1000) })
                 && row(69) == Some(id(69))
         }));
-        // A child takes a block of its own, and another's after its end finds nothing of what the first left.
+        // A child takes a block of its own. The next owner of that block finds nothing of what the first left.
         assert!(sys::in_child(|| {
             let Ok(ports) = Ports::open(&dir) else { return false };
             let mut board = CmBoard::new(ports);

@@ -1,4 +1,4 @@
-//! What a node's file says is checked before anybody believes it: a file that was damaged is refused with a reason.
+//! Checks a node's file before it is used: a damaged file is refused with a reason.
 
 use super::{
     NodeError,
@@ -16,12 +16,12 @@ use std::{
     sync::{Arc, atomic::Ordering::*},
 };
 
-/// The file of the node in `dir`, once it is known to be one of this version.
+/// Maps the file of the node in `dir`, after checking that it is of this version.
 pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError> {
     let path = dir.join("adapter");
     let step = || NodeError::system(format!("open {}", path.display()));
     let changes = access == Access::Change;
-    // Neither through a link nor waiting for the other end of a pipe: what lies there is a file, or no node.
+    // Opens neither through a symbolic link nor a pipe that would block: what lies there is a file, or no node.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let options = OpenOptions::new().read(true).write(changes).custom_flags(flags).open(&path);
     let file = options.map_err(|error| match error.kind() {
@@ -33,7 +33,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     if len != file_len() as u64 {
         return Err(version(format!("{len} bytes"), format!("{}", file_len())));
     }
-    // Whoever only looks has no devices to lose.
+    // Whoever only observes has no devices to lose.
     let notice = if changes { room::lost_notice(dir) } else { String::new() };
     let map = Mapped::new(file, access, notice).map_err(step())?;
     let magic = map.header().magic.load(Acquire);
@@ -57,7 +57,7 @@ pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError>
     found(map, &region).map_or(Ok(region), damaged)
 }
 
-/// What is wrong with a node that may have changed since it was opened.
+/// Describes damage in a node that may have changed since it was opened.
 pub fn found(map: &Mapped, region: &Region) -> Option<String> {
     let present = || 0..=map.header().vfs.load(Acquire) as u8;
     let magic = map.header().magic.load(Acquire);
@@ -65,15 +65,15 @@ pub fn found(map: &Mapped, region: &Region) -> Option<String> {
     lost.or_else(|| check(map).err()).or_else(|| present().find_map(|fid| region.damage(fid)))
 }
 
-/// Whoever works on a node that is not what it says may find anything, and panic: that is an error as any other, and
-/// what it held is free by then.
+/// Runs `work` on a node that may be damaged. Work on a damaged node may find anything, and panic. That becomes an
+/// error like any other; unwinding has released what was held.
 pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     let what = || "its tables contradict each other".to_owned();
     result.unwrap_or_else(|_| Err(NodeError::Damaged { dir: dir.into(), what: what() }))
 }
 
-/// What is wrong with the words before the region: expected and found.
+/// Describes damage in the words before the region: what was expected and what was found.
 fn check(map: &Mapped) -> Result<(), String> {
     let header = map.header();
     let (begun, now) = (header.epoch.load(Relaxed), sys::monotonic_ns());

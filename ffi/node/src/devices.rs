@@ -17,7 +17,7 @@ pub const MAX_VFS: u8 = 127;
 /// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
 pub const GID_TABLE: usize = ROCE_ADDRESSES;
 
-/// The same of a port on InfiniBand.
+/// The same for a port on InfiniBand.
 const IB_GID_TABLE: usize = 8;
 
 /// Firmware version a simulated device reports.
@@ -26,7 +26,7 @@ pub const FW_VERSION: &str = "16.99.1000";
 /// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
 const PCI_BUS: &str = "0000:c1";
 
-/// One function of the simulated adapter, as programs meet it.
+/// One function of the simulated adapter, as programs see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Verbs name: `iron0` is the PF, `iron<i>` VF i.
@@ -45,10 +45,9 @@ pub struct DeviceInfo {
     pub link_layer: LinkLayer,
     /// System image GUID: that of the PF.
     pub system_guid: [u8; 8],
-    /// Its IP address: the one that was set, else 127.x.y.z of the node and the function, see
-    /// [`loopback`].
+    /// Its IP address: the one that was set for it, else 127.x.y.z of the node and the function, see [`loopback`].
     pub ip: IpAddr,
-    /// Head of the GID table, on Ethernet all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
+    /// Start of the GID table, on Ethernet all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
     pub gids: Vec<[u8; 16]>,
     /// Entries of the GID table; those behind [`gids`](Self::gids) are zero until somebody sets them.
     pub gid_table: usize,
@@ -97,7 +96,7 @@ impl DeviceInfo {
         }
     }
 
-    /// The device once `ip` is its address.
+    /// The device with `ip` as its address.
     #[must_use]
     pub fn with_address(mut self, ip: IpAddr) -> Self {
         self.ip = ip;
@@ -117,12 +116,13 @@ impl DeviceInfo {
         }
     }
 
-    /// It has a device file for management datagrams, with the number of its `uverbsN`: a node's on InfiniBand.
+    /// Whether it has a device file for management datagrams, with the number of its `uverbsN`: only nodes on
+    /// InfiniBand have.
     pub fn has_umad(&self) -> bool {
         self.link_layer == LinkLayer::Infiniband && self.place.is_none()
     }
 
-    /// LID of the subnet's administrator; 0 where there is none that we know of.
+    /// LID of the subnet administrator; 0 if there is none, or if we don't know it.
     pub fn sm_lid(&self) -> u16 {
         let on_subnet = self.link_layer == LinkLayer::Infiniband && self.place.is_none();
         if on_subnet { SWITCH_LID } else { 0 }

@@ -14,7 +14,7 @@ pub use super::sys::Space;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// A directory that cannot be a node's.
+/// Why a directory cannot hold a node.
 #[derive(Debug, thiserror::Error)]
 #[error("node directory {dir}: {why}")]
 pub struct DirError {
@@ -40,8 +40,8 @@ pub fn default_dir() -> PathBuf {
     base.join(format!("ironverbs-{uid}"))
 }
 
-/// Makes `dir` ready to hold a node: created with mode 0700 when missing, refused when it is someone else's, open to
-/// others' writes or not a directory. Returns its absolute path with links resolved.
+/// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses it if it belongs to another
+/// user, is writable by others or is no directory. Returns its absolute path with links resolved.
 pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     let name = || dir.display().to_string();
     if dir.as_os_str().is_empty() {
@@ -55,7 +55,7 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     check(dir)?;
     let full = fs::canonicalize(dir).map_err(|e| DirError { dir: name(), why: e.to_string() })?;
     check(&full)?;
-    // It stands in one line of the text file by which the provider finds its node, and in RDMAV_DRIVERS.
+    // The path becomes a line of the text file by which the provider finds its node, and a part of RDMAV_DRIVERS.
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
     if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
         let why =
@@ -65,12 +65,12 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     Ok(full)
 }
 
-/// Refuses a directory that is not the caller's own; an existing one is not changed.
+/// Refuses a directory that is not the caller's own. Does not change it.
 pub fn check(dir: &Path) -> Result<(), DirError> {
     let refuse = |why: String| DirError { dir: dir.display().to_string(), why };
     let uid = sys::euid();
-    // A name in a directory that all can write to may be a link that somebody else laid to a directory of ours. Without
-    // a slash behind it, which would follow the link.
+    // In a directory that all can write to, the name may be a link that somebody else made to a directory of ours. It
+    // is checked without a trailing slash, which would follow the link.
     let name: PathBuf = dir.components().collect();
     let link = fs::symlink_metadata(&name).map_err(|e| refuse(e.to_string()))?;
     if link.is_symlink() && link.uid() != uid {
@@ -92,7 +92,7 @@ pub fn check(dir: &Path) -> Result<(), DirError> {
     Ok(())
 }
 
-/// Makes `dir` ready to hold a node as [`claim`] does, if it lies in memory; returns its absolute path.
+/// Prepares `dir` to hold a node as [`claim`] does, if it is in memory. Returns its absolute path.
 pub(crate) fn claim_in_memory(dir: &Path) -> Result<PathBuf, NodeError> {
     let full = claim(dir)?;
     match in_memory(&full) {
@@ -108,7 +108,7 @@ pub(crate) fn claim_in_memory(dir: &Path) -> Result<PathBuf, NodeError> {
 pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
     match fs::canonicalize(dir) {
         Ok(full) => {
-            // Under the name it was called by, which may be a link, and as what that leads to.
+            // Checks both the name it was called by, which may be a link, and what that leads to.
             check(dir)?;
             check(&full)?;
             Ok(full)
@@ -123,7 +123,7 @@ pub fn in_memory(path: &Path) -> bool {
     statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
 }
 
-/// The space of the file system of `path`. `None`: it has no limit, or says nothing of it.
+/// The space of the file system of `path`. `None` if it has no limit, or doesn't say.
 pub fn space(path: &Path) -> Option<Space> {
     statfs(path).map(|s| s.space).filter(|space| space.total != 0)
 }

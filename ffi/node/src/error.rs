@@ -1,4 +1,4 @@
-//! What can keep a node from being used, each in one line.
+//! Why a node cannot be used, each reason in one line.
 
 use super::{dir::DirError, holder::Holder, party_set::PROGRAMS};
 use std::{io, path::PathBuf};
@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 /// Why a node, or a device of it, could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The directory is unfit.
+    /// The directory cannot hold a node.
     #[error(transparent)]
     Dir(#[from] DirError),
     /// There is no node in the directory.

@@ -28,9 +28,9 @@ use std::{
 /// First word of the file: name and version of the layout.
 pub const MAGIC: u64 = 0x6e6f_6465_0000_000d;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
-/// Functions at most.
+/// Most functions of a node.
 pub const FUNCTIONS: usize = 128;
-/// Neighbours remembered.
+/// Neighbours that are remembered.
 pub const NEIGHBOURS: usize = 256;
 /// Interrupt vectors of a function.
 pub const VECTORS: usize = 64;
@@ -40,7 +40,7 @@ pub const UNREACHED: u32 = 1;
 pub const SERVED: u32 = 2;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Pages of the arena: 64 GiB of addresses, of which only what is allocated is memory.
+/// Pages of the arena: 64 GiB of addresses, of which only allocated blocks have memory.
 pub const ARENA_PAGES: u32 = 16 << 20;
 /// log2 classes of arena blocks, in pages.
 pub const CLASSES: usize = 25;
@@ -50,13 +50,13 @@ pub const CLASSES: usize = 25;
 pub struct Header {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// CLOCK_MONOTONIC when the node was made, ns: its time 0.
+    /// CLOCK_MONOTONIC (ns) when the node was made, which is its time 0.
     pub epoch: AtomicU64,
     /// VFs enabled.
     pub vfs: AtomicU32,
-    /// 1: no direct copies between programs, by the node's configuration.
+    /// 1 if the node's configuration forbids direct copies between programs.
     pub no_direct: AtomicU32,
-    /// Not 0: payload travels by value, because of [`UNREACHED`] or [`SERVED`].
+    /// Not 0 if payload travels by value, because of [`UNREACHED`] or [`SERVED`].
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls
@@ -64,49 +64,49 @@ pub struct Header {
     pub behaviour: [AtomicU32; 13],
     /// The outlets: uplink and capture.
     pub outlets: [OutletSlot; 2],
-    /// Rises with every change of the neighbours: the word to sleep on until one is known.
+    /// Counts changes of the neighbours; whoever waits for an address sleeps on this word.
     pub neighbours_changed: AtomicU32,
-    /// Parties found dead and cleaned up after, ever.
+    /// Dead parties that were ever cleaned up after.
     pub reaped: AtomicU32,
-    /// 1: somebody is changing the arena's books.
+    /// 1 while a party changes the arena's books.
     pub arena_busy: AtomicU32,
-    /// Pages of the arena ever used: blocks lie without gaps below this.
+    /// Pages of the arena that were ever used; below this there are no gaps between blocks.
     pub arena_fresh: AtomicU32,
-    /// Free blocks by class: number of the first one's first page plus one.
+    /// For each class the first free block: its first page plus one.
     pub arena_free: [AtomicU32; CLASSES],
     /// Pages in use.
     pub arena_used: AtomicU64,
-    /// Places of parties that are taken, by the living and by the dead that nobody cleaned up after yet.
+    /// Places that are taken by living parties, and by dead ones that nobody cleaned up after yet.
     pub taken: PartySet,
 }
 
-/// Who takes from an outlet of the adapter's region.
+/// The consumer of an outlet of the adapter's region.
 #[repr(C)]
 pub struct OutletSlot {
-    /// Opener (see `Transport::opener`) that takes from it; 0 is none.
+    /// Opener (see `Transport::opener`) that consumes it; 0 is none.
     pub holder: AtomicU32,
-    /// Rises with every frame: the word the holder's thread sleeps on.
+    /// Counts frames; the consumer's thread sleeps on this word.
     pub wake: AtomicU32,
-    /// 1: that thread sleeps, or is about to.
+    /// 1 while that thread sleeps or is about to.
     pub sleeping: AtomicU32,
 }
 
-/// What is known of an address beyond the uplink.
+/// A neighbour: an address beyond the uplink.
 #[repr(C)]
 pub struct NeighbourSlot {
-    /// 0 free, 1 asked for, 2 known.
+    /// 0 free, 1 requested, 2 known.
     pub state: AtomicU32,
-    /// Function that asks.
+    /// Function that requested it.
     pub asker: AtomicU32,
     /// IPv6 or IPv4-mapped address, as big-endian numbers.
     pub address: [AtomicU64; 2],
     /// MAC, as a big-endian number.
     pub mac: AtomicU64,
-    /// When it was heard of, or last asked for, ps.
+    /// When it was last heard of or requested, ps.
     pub at: AtomicU64,
 }
 
-/// A party's place; whether it is taken says [`Header::taken`].
+/// The place of a party. [`Header::taken`] says whether it is taken.
 #[repr(C, align(256))]
 pub struct PartySlot {
     /// How often the place was taken.
@@ -115,47 +115,47 @@ pub struct PartySlot {
     pub pid: AtomicU32,
     /// PID namespace (inode number).
     pub pid_namespace: AtomicU64,
-    /// Start time of the process, which tells it from a later one with the same pid.
+    /// Start time of the process, which distinguishes it from a later one with the same pid.
     pub started: AtomicU64,
-    /// Address in the process of a copy of `token`, for others to find out whether they reach it.
+    /// Address, in the process, of a copy of `token`, by which others find out whether they can reach it.
     pub probe: AtomicU64,
     /// A random number.
     pub token: AtomicU64,
-    /// Rises with every wake-up of the parked thread: the word it sleeps on.
+    /// Counts wake-ups of the parked thread, which sleeps on this word.
     pub wake: AtomicU32,
-    /// 1: the parked thread sleeps, or is about to.
+    /// 1 while the parked thread sleeps or is about to.
     pub sleeping: AtomicU32,
-    /// When the parked thread wakes by itself, ps of the node's time; 0 while it is awake, all ones for never.
+    /// When the parked thread wakes by itself, in ps of the node's time; 0 while it is awake, all ones for never.
     pub deadline: AtomicU64,
     /// How often the parked thread was woken.
     pub wakes: AtomicU64,
-    /// How often it woke because a time had come.
+    /// How often it woke because of a timer.
     pub ticks: AtomicU64,
     /// Functions it has open, a bit each.
     pub functions: [AtomicU64; 2],
 }
 
-/// What the node keeps of a function. What every access to memory looks at comes first.
+/// State of a function. The members that every access to memory reads come first.
 #[repr(C, align(128))]
 pub struct FunctionSlot {
-    /// Party that serves the function to a client outside of the node, and alone runs it; 0 is none.
+    /// Party that serves the function to a client outside the node, and alone runs it; 0 is none.
     pub server: AtomicU32,
-    /// Party that polls the function all the time, so that its work is best left to it; 0 is none.
+    /// Party that polls the function all the time, to which others leave its frames; 0 is none.
     pub poller: AtomicU32,
-    /// The openers' shared block: its first page in the arena plus one.
+    /// The block that its openers share: its first page in the arena plus one.
     pub shared: AtomicU32,
-    /// Bits of `address` that name its network.
+    /// Length of the network prefix of `address`.
     pub prefix: AtomicU32,
-    /// Until when nobody is taken for a poller; not later than now: when one last let others wait, see `polling`. Milliseconds of
-    /// the node's time.
+    /// Nobody becomes the function's poller until this time (ms of the node's time). If it is past, it is when a
+    /// poller last kept others waiting; see `polling`.
     pub distrusted: AtomicU64,
     /// The IP address that was set, IPv6 or IPv4-mapped, as big-endian numbers; all zero is none.
     pub address: [AtomicU64; 2],
     /// Parties that have it open.
     pub openers: PartySet,
-    /// Vectors that somebody listens to, a bit each: see [`Mapped::listeners`].
+    /// Vectors that anybody listens to, a bit each; see [`Mapped::listeners`].
     pub vectors: AtomicU64,
-    /// How often each vector fired; on cache lines of its own, for it is written often.
+    /// How often each vector fired, on cache lines of its own since it is written often.
     pub fired: Fired,
 }
 
@@ -166,7 +166,7 @@ pub struct Fired(pub [AtomicU32; VECTORS]);
 const FUNCTIONS_AT: usize = PAGE;
 const LIVES_AT: usize = FUNCTIONS_AT + FUNCTIONS * size_of::<FunctionSlot>();
 const NEIGHBOURS_AT: usize = (LIVES_AT + PARTIES * size_of::<AtomicU32>()).next_multiple_of(PAGE);
-/// Bytes at the start of the file that are given memory when it is made.
+/// Bytes at the start of the file that get memory when it is made.
 pub const HEAD_LEN: usize = (NEIGHBOURS_AT + NEIGHBOURS * size_of::<NeighbourSlot>()).next_multiple_of(PAGE);
 const PARTIES_AT: usize = HEAD_LEN;
 const LISTENERS_AT: usize = (PARTIES_AT + PARTIES * size_of::<PartySlot>()).next_multiple_of(PAGE);
@@ -194,10 +194,10 @@ pub fn file_len() -> usize {
     arena_at() + ARENA_LEN
 }
 
-/// What a mapping is for.
+/// The purpose of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Looking. The kernel refuses stores.
+    /// Observing. The kernel refuses stores.
     Look,
     /// A party's.
     Change,

@@ -1,9 +1,9 @@
-//! The process that holds a lock which others wait for: what it is called, and whether it can go on.
+//! The process that holds a lock which others wait for: its name, and whether it is stopped.
 
 use super::jail;
 use std::{fmt, fs, path::Path};
 
-/// Why a process does not go on by itself.
+/// Why a process is stopped.
 const REASONS: [&str; 3] = ["stopped by a signal", "stopped by a debugger", "frozen with its control group"];
 
 /// A process that others wait for.
@@ -13,12 +13,12 @@ pub struct Holder {
     pub pid: u32,
     /// The name of its program, if it is known.
     pub program: String,
-    /// Why it does not go on by itself, if it does not.
+    /// Why it is stopped, if it is.
     pub stopped: Option<&'static str>,
 }
 
 impl Holder {
-    /// Looks at process `pid`, or has the jail's asker look.
+    /// Looks process `pid` up, or has the jail's asker do so.
     pub fn of(pid: u32) -> Self {
         jail::ask(pid).unwrap_or_else(|| Self::look(pid))
     }
@@ -31,7 +31,7 @@ impl Holder {
         }
         let dir = format!("/proc/{pid}");
         let Ok(stat) = fs::read_to_string(format!("{dir}/stat")) else { return nobody };
-        // The name stands in parentheses and may hold anything, parentheses too.
+        // The name is in parentheses and may contain anything, parentheses too.
         let Some((front, rest)) = stat.rsplit_once(')') else { return nobody };
         let program = front.split_once('(').map_or("", |(_, name)| name);
         let stopped = match rest.trim_start().chars().next() {
@@ -39,12 +39,12 @@ impl Holder {
             Some('t') => Some(REASONS[1]),
             _ => is_frozen(&dir).then_some(REASONS[2]),
         };
-        // It goes into one line of an error.
+        // The name becomes part of a one-line error.
         let program = program.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         Self { pid, program, stopped }
     }
 
-    /// As bytes, for [`decode`](Self::decode): pid, reason counted from 1, program.
+    /// Encoded as bytes for [`decode`](Self::decode): pid, reason counted from 1, program.
     pub(super) fn encode(&self) -> Vec<u8> {
         let reason = REASONS.iter().position(|known| Some(*known) == self.stopped).map_or(0, |at| at + 1);
         let mut bytes = self.pid.to_ne_bytes().to_vec();
@@ -53,7 +53,7 @@ impl Holder {
         bytes
     }
 
-    /// What [`encode`](Self::encode) made bytes of.
+    /// The reverse of [`encode`](Self::encode).
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (pid, rest) = bytes.split_first_chunk()?;
         let (reason, program) = rest.split_first()?;

@@ -1,4 +1,5 @@
-//! What the model sees of us: the memory we reach, the interrupts we raise, the parties we can wake.
+//! What the model sees of this process: memory that it can reach, interrupts that it raises, parties that it can
+//! wake.
 
 use super::{memory::Memory, party, party_set::PARTIES, sys};
 use devmodel::{
@@ -47,7 +48,8 @@ impl Host for NodeHost<'_> {
     #[cold]
     fn barrier(&mut self) {
         if !sys::barrier_everywhere() {
-            // A program may have forbidden itself the call. A store is seen by all within far less than the time slept.
+            // The program may be forbidden to make the call. A store becomes visible to all in far less than the time
+            // slept.
             std::thread::sleep(sync::barrier::DRAINED);
         }
     }

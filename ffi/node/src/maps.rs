@@ -1,7 +1,7 @@
-//! What of our own memory the device may reach: the ranges a driver mapped.
+//! Ranges of our own memory that drivers mapped for the device.
 //!
-//! Other programs' memory is checked by the kernel, page by page. Our own is copied to and from by ordinary loads and
-//! stores, so a stray address must be caught before.
+//! The kernel checks accesses to the memory of other programs, page by page. Our own is accessed by ordinary loads
+//! and stores, so a stray address must be caught first.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// Ranges that count how often they were mapped.
+/// A set of ranges that counts how often each was mapped.
 #[derive(Default)]
 pub struct Maps {
     /// From this address to the next entry: how many mappings cover it.
@@ -19,7 +19,7 @@ pub struct Maps {
     generation: AtomicU32,
 }
 
-/// A range found before: start, end, generation of the maps.
+/// A range found by an earlier lookup: start, end, generation of the set.
 #[derive(Clone, Copy, Default)]
 pub struct Found {
     start: u64,
@@ -28,7 +28,7 @@ pub struct Found {
 }
 
 impl Maps {
-    /// None.
+    /// No ranges.
     pub const fn new() -> Self {
         Self { segments: Mutex::new(BTreeMap::new()), generation: AtomicU32::new(0) }
     }
@@ -38,7 +38,7 @@ impl Maps {
         self.change(start, end, |count| count.saturating_add(1));
     }
 
-    /// Takes one away.
+    /// Removes one mapping of `start..end`.
     pub fn remove(&self, start: u64, end: u64) {
         self.change(start, end, |count| count.saturating_sub(1));
         self.generation.fetch_add(1, Release);
@@ -54,7 +54,7 @@ impl Maps {
             segments.entry(at).or_insert(count);
         }
         segments.range_mut(start..end).for_each(|(_, count)| *count = f(*count));
-        // Boundaries that no longer part anything go.
+        // Drops boundaries between segments with the same count.
         let mut before = segments.range(..start).next_back().map_or(0, |(_, c)| *c);
         let touched: Vec<u64> = segments.range(start..=end).map(|(at, _)| *at).collect();
         for at in touched {
@@ -66,7 +66,7 @@ impl Maps {
         }
     }
 
-    /// Whether all of `start..end` is mapped. `found` is what an earlier call found, and is kept up to date.
+    /// Whether all of `start..end` is mapped. `found` caches the result of an earlier call, and is updated.
     #[inline]
     pub fn covers(&self, start: u64, end: u64, found: &mut Found) -> bool {
         if start >= found.start && end <= found.end && found.generation == self.generation.load(Acquire) {
@@ -98,7 +98,7 @@ impl Maps {
         before || segments.range(start..end).any(|(_, count)| *count != 0)
     }
 
-    /// Boundaries kept, for tests.
+    /// Number of boundaries, for tests.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner).len()

@@ -1,4 +1,4 @@
-//! A node seen by somebody who is not on it: takes no place among the parties, no lock, and changes nothing.
+//! A node seen from outside. An observer takes neither a place among the parties nor a lock, and changes nothing.
 
 use super::{
     FunctionAddress, NodeError, address,
@@ -24,7 +24,7 @@ use std::{
     sync::{Arc, atomic::Ordering::*},
 };
 
-/// A node that is only looked at.
+/// A node under observation.
 pub struct Observer {
     map: Arc<Mapped>,
     region: Region,
@@ -32,23 +32,23 @@ pub struct Observer {
     dir: PathBuf,
 }
 
-/// Whose an object is.
+/// The owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The user context; 0 is the function's driver itself.
     pub context: u16,
-    /// The program, as we see its number; 0 where another PID namespace hides it.
+    /// The program's pid as we see it; 0 if another PID namespace hides it.
     pub pid: u32,
 }
 
-/// An object of the adapter: the driver's number of it, whose it is, and its row.
+/// An object of the adapter: the number by which the driver knows it, its owner, and its row.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<R> {
     /// Its number.
     pub number: u32,
     /// Whose it is.
     pub owner: Owner,
-    /// What the adapter keeps of it.
+    /// The adapter's state of it.
     pub row: R,
 }
 
@@ -57,23 +57,23 @@ fn ids(meta: std::io::Result<Metadata>) -> Option<(u64, u64)> {
 }
 
 impl Observer {
-    /// Looks at the node in `dir`.
+    /// Opens the node in `dir` for observation.
     ///
     /// # Errors
-    /// There is none, one of another version, or one that is damaged.
+    /// There is no node, it is of another version, or it is damaged.
     pub fn open(dir: &Path) -> Result<Self, NodeError> {
         let dir = dir::existing(dir)?;
         let map = map_existing(&dir, Access::Look)?;
         Ok(Self { region: attach_region(&dir, &map)?, locks: LockFile::existing(&dir)?, map, dir })
     }
 
-    /// What is on the node. Whoever died and was not cleaned up after is still there, and said to be dead.
+    /// What is on the node. Dead parties that nobody cleaned up after are listed as dead.
     pub fn status(&self) -> NodeStatus {
         let (dir, map, locks, region) = (&*self.dir, &*self.map, self.locks, &self.region);
         View { dir, map, locks, region, config: &read_behaviour(map), me: None }.status()
     }
 
-    /// Whether the node in `dir` is still the one that is looked at.
+    /// Whether the node in `dir` is still the observed one.
     pub fn is_of(&self, dir: &Path) -> bool {
         ids(self.map.file.metadata()) == Self::identity(dir)
     }
@@ -83,14 +83,14 @@ impl Observer {
         ids(std::fs::metadata(dir.join("adapter")))
     }
 
-    /// The address that was set for each function that is there, in their order: what changes of [`Self::devices`] while the node is
-    /// the same.
+    /// The address that was set for each function, in order. Of [`Self::devices`] only this changes while the node
+    /// stays the same.
     pub fn addresses(&self) -> Vec<Option<FunctionAddress>> {
         let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
         (0..=vfs).map(|fid| FunctionAddress::of(&self.map, fid)).collect()
     }
 
-    /// The functions that are there, as programs meet them.
+    /// The functions of the node, as programs see them.
     ///
     /// # Errors
     /// The node was damaged since it was opened.
@@ -103,17 +103,19 @@ impl Observer {
         Ok(all.map(|(fid, address)| address::device(fid, &config, address)).collect())
     }
 
-    /// What the port of `fid` has counted, by `devmodel::state::Counters`.
+    /// The counters of the port of `fid`, by `devmodel::state::Counters`.
     pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
         self.region.counters(fid)
     }
 
-    /// What comes back to function `from` when a general management MAD leaves its port for `dlid`; `None`: nothing.
+    /// The answer that function `from` gets if its port sends the general management MAD `request` to `dlid`; `None`
+    /// if there is none.
     pub fn general(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
         self.region.general(&read_behaviour(&self.map), from, dlid, request)
     }
 
-    /// What comes back to function `from` when a subnet management MAD that asks leaves its port for `dlid`; `None`: nothing.
+    /// The answer that function `from` gets if its port sends the subnet management MAD `request`, a query, to
+    /// `dlid`; `None` if there is none.
     pub fn management(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
         self.region.management(&read_behaviour(&self.map), from, dlid, request)
     }
@@ -123,7 +125,7 @@ impl Observer {
         self.region.port(fid)
     }
 
-    /// Whether programs are on the node; nothing happens on it while there are none.
+    /// Whether programs are on the node. Without any nothing happens there.
     pub fn has_programs(&self) -> bool {
         !self.map.header().taken.is_empty() && self.locks.is_lived_on()
     }
@@ -160,7 +162,7 @@ impl Observer {
 
     /// The connection identifiers of `fid`. Their context is not known.
     pub fn cm_ids(&self, fid: u8) -> impl Iterator<Item = Seen<CmId>> {
-        // Without the file nobody has used any.
+        // The file is created by the first program that uses the connection manager.
         let all = cm_board::cm_ids(&self.dir).unwrap_or_default().into_iter();
         all.filter(move |(_, _, row)| row.fid == fid).map(|(number, pid, row)| {
             let owner = Owner { context: 0, pid };
@@ -168,7 +170,7 @@ impl Observer {
         })
     }
 
-    /// Objects of programs that live: what the dead left goes when the next program comes.
+    /// The objects of living programs. Those of dead programs end when the next program comes.
     fn seen<R>(&self, fid: u8, whose: fn(&R) -> (u16, u16)) -> impl Iterator<Item = Seen<R>> + '_
     where
         R: devmodel::region::Row + zerocopy::FromBytes + 'static,

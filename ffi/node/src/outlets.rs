@@ -1,11 +1,11 @@
-//! The outlets of the adapter as parties use them: who takes from one, and how that party is woken.
+//! The outlets of the adapter: which party consumes each, and how it is woken.
 
 use super::{NodeError, core::Core, file::OutletSlot, locks::NodeLock, node::Node, party, sys};
 use devmodel::region::{Outlet, OutletRing};
 use std::sync::{Arc, atomic::Ordering::*};
 
 impl Core {
-    /// What the node keeps of an outlet.
+    /// The node's state of an outlet.
     pub fn outlet(&self, which: Outlet) -> &OutletSlot {
         &self.map.header().outlets[which as usize]
     }
@@ -15,7 +15,7 @@ impl Core {
         OutletRing::of(self.adapter.region(), which)
     }
 
-    /// The party that takes from an outlet, if one does.
+    /// The party that consumes an outlet, if there is one.
     pub fn holder(&self, which: Outlet) -> Option<u16> {
         let opener = self.outlet(which).holder.load(Acquire);
         let lives =
@@ -23,7 +23,7 @@ impl Core {
         lives.then(|| party::party_of(opener))
     }
 
-    /// Something waits in an outlet: its holder's thread wakes.
+    /// Notes that an outlet was filled, and wakes its consumer's thread.
     #[inline]
     pub fn outlet_filled(&self, which: Outlet) {
         let outlet = self.outlet(which);
@@ -33,8 +33,8 @@ impl Core {
         }
     }
 
-    /// Sleeps until an outlet is filled, somebody calls [`outlet_filled`](Self::outlet_filled), or `until` (ps) has come.
-    /// `seen` is the wake word before the caller last looked at what may wait.
+    /// Sleeps until an outlet is filled, [`outlet_filled`](Self::outlet_filled) is called, or `until` (ps) has come.
+    /// `seen` is the wake word as it was before the caller last checked for work.
     pub fn sleep_on_outlet(&self, which: Outlet, seen: u32, until: Option<u64>) {
         let outlet = self.outlet(which);
         outlet.sleeping.store(1, SeqCst);
@@ -45,7 +45,7 @@ impl Core {
         outlet.sleeping.store(0, SeqCst);
     }
 
-    /// Party `slot` died: nobody takes from an outlet it held, or fills one.
+    /// Closes the outlets that party `slot` consumed when it died.
     pub fn reap_outlets(&self, slot: u16, lock: &NodeLock) {
         for which in [Outlet::Uplink, Outlet::Capture] {
             let held = self.outlet(which).holder.load(Acquire);
@@ -64,14 +64,14 @@ impl Core {
     }
 }
 
-/// The right to take from an outlet, which is open as long as this lives.
+/// The right to consume an outlet, which is open for as long as this lives.
 pub struct Held {
     node: Arc<Node>,
     which: Outlet,
 }
 
 impl Held {
-    /// Opens the outlet `which` of `node`, if nobody else has.
+    /// Opens the outlet `which` of `node`, unless another party has it.
     pub fn new(node: &Arc<Node>, which: Outlet) -> Result<Self, NodeError> {
         let core = node.core();
         let lock = core.locks.lock()?;

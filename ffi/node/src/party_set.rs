@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Programs that may be on a node at once.
+/// Most programs on a node at a time.
 pub const PROGRAMS: usize = 4096;
-/// Places for parties; 0 is nobody. Those beyond [`PROGRAMS`] are for whoever cleans up after the dead when all others
-/// are taken: cleaning up takes a place.
+/// Places for parties; 0 is nobody. Cleaning up after dead parties takes a place, so those beyond [`PROGRAMS`] are
+/// for whoever does it when all others are taken.
 pub const PARTIES: usize = PROGRAMS + 64;
 /// Bits of a party's number, in the id of an opener.
 pub const PARTY_BITS: u32 = 13;
@@ -26,7 +26,7 @@ pub struct PartySet {
 }
 
 impl PartySet {
-    /// Whether `slot` is in it.
+    /// Whether `slot` is a member.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         let word = self.words.get(usize::from(slot) / 64);
@@ -40,7 +40,7 @@ impl PartySet {
         self.summary[at / 64].fetch_or(1 << (at % 64), AcqRel);
     }
 
-    /// Takes `slot` out.
+    /// Removes `slot`.
     pub fn remove(&self, slot: u16) {
         let (at, bit) = (usize::from(slot) / 64 % WORDS, 1u64 << (slot % 64));
         if self.words[at].fetch_and(!bit, AcqRel) & !bit == 0 {
@@ -55,7 +55,7 @@ impl PartySet {
         worth.filter(|at| *at < WORDS).flat_map(|at| bits(at, self.words[at].load(Acquire))).map(|n| n as u16)
     }
 
-    /// Numbers from 1 on that are not in it, in order.
+    /// Numbers from 1 on that are not members, in order.
     pub fn free(&self) -> impl Iterator<Item = u16> + '_ {
         (0..WORDS)
             .flat_map(|at| bits(at, !self.words[at].load(Acquire)))
@@ -63,12 +63,12 @@ impl PartySet {
             .skip_while(|n| *n == 0)
     }
 
-    /// How many are in it.
+    /// Number of members.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.load(Acquire).count_ones() as usize).sum()
     }
 
-    /// Whether nobody is in it.
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

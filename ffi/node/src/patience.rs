@@ -16,36 +16,37 @@ use std::{
 
 /// In ps.
 const MICRO: u64 = 1_000_000;
-/// Time between two looks of a thread that polls, above which it asks the kernel whether it was made to wait.
+/// If more time than this passes between two checks of a polling thread, it asks the kernel whether it was made to
+/// wait.
 const LONG: u64 = 500 * MICRO;
-/// For so long after one was made to wait the process counts as short of processors.
+/// After a thread was made to wait, its process counts as short of processors for so long.
 const SHORT: u64 = 1_000_000 * MICRO;
-/// Looks in a row, some dozens of polls each, that make a thread nap if nothing happened: some 25 us.
+/// A thread naps after so many checks in a row, some dozens of polls each, in which nothing happened: some 25 us.
 const IN_VAIN: u32 = 8;
-/// How long it naps, ns: about as long, so that it uses less than its share of a processor for two.
+/// How long (ns) it naps: about as long, so that it uses less than its share of a processor shared by two.
 const NAP: u32 = 20_000;
 
-/// A function that is polled: while all of this stays as it is nothing happens there.
+/// State of a polled function: while it stays the same, nothing happens there.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Its number.
     pub fid: u8,
-    /// Frames it has taken, free-running.
+    /// Frames it has consumed, free-running.
     pub taken: u32,
-    /// Polls before the last doorbell.
+    /// Empty polls at the last doorbell.
     pub rang: u32,
 }
 
-/// What one thread knows of its polling.
+/// A thread's own state.
 #[derive(Clone, Copy, Default)]
 struct Thread {
-    /// When it last looked, ps; 0 is never.
+    /// When it last checked, ps; 0 is never.
     last: u64,
-    /// How often it was made to wait by then, as far as it asked.
+    /// How often it had been made to wait by then, as far as it asked.
     switches: u64,
-    /// What it looked at.
+    /// What it saw then.
     seen: Seen,
-    /// Looks since that changed.
+    /// Checks since `seen` last changed.
     vain: u32,
 }
 
@@ -53,16 +54,16 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread { last: 0, switches: 0, seen: Seen { fid: 0, taken: 0, rang: 0 }, vain: 0 }) };
 }
 
-/// Whether the threads of a process are short of processors.
+/// Whether a process has too few processors for its threads.
 #[derive(Default)]
 pub struct Patience {
-    /// Until when they are, ps.
+    /// Until when it is short of processors, ps.
     short: AtomicU64,
 }
 
 impl Patience {
-    /// A thread polled in vain some dozens of times. It naps if it should give way. Returns whether naps do for it what yielding does: a
-    /// thread that yields is taken to have used its share.
+    /// Called after some dozens of empty polls. The calling thread naps if it should make way for others. Returns
+    /// whether naps replace yields for it: the scheduler takes a thread that yields to have used its share.
     pub fn look(&self, seen: Seen, now: impl Fn() -> u64) -> bool {
         let mut thread = THREAD.get();
         if self.gives_way(&mut thread, now(), seen, sys::involuntary_switches) {
@@ -97,7 +98,8 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// A thread that looks every 3 us from `begin` (us) on, `looks` times; `taken` tells how many frames were taken at a look.
+    /// A thread that checks every 3 us from `begin` (us) on, `looks` times; `taken` says how many frames were
+    /// consumed at each check.
     fn naps(
         patience: &Patience,
         thread: &mut Thread,

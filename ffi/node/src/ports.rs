@@ -13,29 +13,30 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What a lock is about.
+/// What a lock stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
-    /// Somebody has bound the port.
+    /// A process has bound the port.
     Bound,
-    /// Somebody listens on it.
+    /// A process listens on it.
     Listening,
-    /// Somebody answers for the function when nobody listens; port space and port are 0.
+    /// A process answers for the function when nobody listens; port space and port are 0.
     Elder,
-    /// Somebody speaks at the function under the tag `port`.
+    /// A process sends and receives MADs at the function under the tag `port`.
     Agent,
-    /// Somebody shows its connection identifiers in the block `port` of the file (see `cm_board`).
+    /// A process publishes its connection identifiers in block `port` of the file (see `cm_board`).
     CmBoard,
-    /// Somebody is in a multicast group of InfiniBand at the function `address`; port space and port are made of the group.
+    /// A process is in an InfiniBand multicast group at the function `address`; port space and port are derived from
+    /// the group.
     Group,
 }
 
-/// How it is held.
+/// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Together with others who hold it the same way.
+    /// Shared with other processes that hold it this way.
     Shared,
-    /// Alone.
+    /// Exclusively.
     Alone,
 }
 
@@ -50,7 +51,7 @@ pub struct PortAt {
     pub address: Option<u8>,
 }
 
-/// Addresses that are told apart.
+/// Number of addresses that can be distinguished.
 pub const ADDRESSES: u16 = 256;
 
 impl PortAt {
@@ -69,16 +70,16 @@ pub struct Ports {
 static OPEN: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
 
 impl Ports {
-    /// Those of the node in `dir`, which must be there.
+    /// The ports of the node in `dir`, which must exist.
     ///
     /// # Errors
-    /// When the file cannot be opened or made.
+    /// When the file cannot be opened or created.
     pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
         let path = dir.join("ports");
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
-        // Closing any descriptor of the file would release what is held: it is opened once and never closed.
+        // Closing any descriptor of the file would release all locks, so it is opened once and never closed.
         if let Ok(meta) = std::fs::metadata(&path) {
             let id = id_of(meta);
             if let Some(known) = open.iter().find(|ports| ports.id == id) {
@@ -94,7 +95,8 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Takes `at`, or changes how this process holds it. False: another process has it in a way that excludes this.
+    /// Takes `at`, or changes how this process holds it. Returns false if another process has it in a way that
+    /// excludes this.
     ///
     /// # Errors
     /// Those of fcntl(2).
@@ -107,12 +109,12 @@ impl Ports {
         sys::unlock_range(&self.file, at.range(matter));
     }
 
-    /// Whether another process holds any of `at`.
+    /// Whether another process holds any part of `at`.
     pub fn held_elsewhere(&self, matter: Matter, at: PortAt) -> bool {
         Self::holder(&self.file, matter, at).is_some()
     }
 
-    /// The process that holds any of `at` in a node's file, if another one than this does; 0 if its number is not to be seen.
+    /// The other process that holds any part of `at` in a node's file; 0 if its pid is hidden from us.
     pub fn holder(file: &File, matter: Matter, at: PortAt) -> Option<u32> {
         sys::range_holder(file, at.range(matter))
     }

@@ -7,25 +7,25 @@
 use super::{NodeError, dir};
 use std::path::Path;
 
-/// What must be free in the file system for a node to be made.
+/// Memory (bytes) that must be free in the file system for a node to be made.
 pub const ROOM_TO_CREATE: u64 = 16 << 20;
-/// What must stay free when a function is opened or a driver asks for memory: for what gets its pages when it is first touched, and
-/// for the tables of those who have a function open already.
+/// Memory that must stay free when a function is opened or a driver allocates: for pages that are first touched
+/// later, and for the tables of those who have a function open already.
 pub const RESERVE: u64 = 4 << 20;
 
-/// What a function with one program takes, about: registers, receive ring, a journal.
+/// What a function with one program takes, approximately: registers, receive ring, a journal.
 pub const FUNCTION: u64 = 192 << 10;
-/// Lending leaves so much free, as a part of the file system, and at least and at most.
+/// Lending leaves this part of the file system free, within the bounds below.
 const KEPT_PART: u64 = 4;
 const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
 
-/// Whether `len` bytes more leave enough of a file system for queues.
+/// Whether the file system has enough room left for queues after `len` more bytes.
 pub fn leaves_enough(space: dir::Space, len: u64) -> bool {
     let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
     space.free.checked_sub(len).is_some_and(|left| left >= kept)
 }
 
-/// Fails unless `need` bytes are free where `at` is.
+/// Fails unless `need` bytes are free in the file system of `at`.
 pub fn room(at: &Path, need: u64) -> Result<(), NodeError> {
     match dir::free_bytes(at) {
         Some(free) if free < need => Err(no_room(at, need)),
@@ -33,13 +33,13 @@ pub fn room(at: &Path, need: u64) -> Result<(), NodeError> {
     }
 }
 
-/// The error for who needed `need` bytes where `at` is and did not get them.
+/// The error of an allocation of `need` bytes in the file system of `at`.
 pub fn no_room(at: &Path, need: u64) -> NodeError {
     let free = dir::free_bytes(at).unwrap_or(0);
     NodeError::NoRoom { dir: at.into(), need: need >> 10, free: free >> 10 }
 }
 
-/// What a program says that lost a page of the node in `at`.
+/// What a program reports when it lost a page of the node in `at`.
 pub fn lost_notice(at: &Path) -> String {
     format!(
         "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",

@@ -12,10 +12,10 @@ use devmodel::{
 };
 use std::sync::{Arc, atomic::Ordering::*};
 
-/// Where messages of interrupts would go on a bus; vectors are connected by number.
+/// Address of our MSI-X messages. No bus carries them: the host connects vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
-/// A function of a node, claimed to be served. Dropping it resets the function.
+/// A function of a node that this process serves. Dropping it resets the function.
 pub struct ServedFunction {
     node: Arc<Node>,
     guest: Arc<Guest>,
@@ -23,7 +23,7 @@ pub struct ServedFunction {
 }
 
 impl ServedFunction {
-    /// Claims function `fid`, which nobody has open.
+    /// Takes function `fid`, which nobody may have open.
     pub fn claim(node: &Arc<Node>, fid: u8) -> Result<Self, NodeError> {
         let (core, vfs) = (node.core(), node.vfs());
         if fid > vfs {
@@ -37,7 +37,7 @@ impl ServedFunction {
         core.make_room_for(fid)?;
         core.begin_serving(fid, &lock)?;
         drop(lock);
-        // The others find out that we are here before anything is for us.
+        // Lets the others find out about us before anything is sent to us.
         core.meet();
         core.introduce();
         Ok(Self { node: node.clone(), guest: core.guest_place(fid).clone(), fid })
@@ -54,7 +54,7 @@ impl ServedFunction {
 }
 
 impl Core {
-    /// Refuses a function that somebody serves.
+    /// Refuses a function that is served.
     pub fn not_served(&self, fid: u8) -> Result<(), NodeError> {
         match self.server(fid) {
             0 => Ok(()),
@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Refuses a function that somebody has open.
+    /// Refuses a function that is open.
     pub fn not_open(&self, fid: u8) -> Result<(), NodeError> {
         let mut openers = self.openers(fid).peekable();
         match openers.peek() {
@@ -80,7 +80,7 @@ impl Core {
     }
 
     fn begin_serving(&self, fid: u8, lock: &NodeLock) -> Result<(), NodeError> {
-        // Before it is ours: nobody uses it, but somebody who is stopped may still hold it.
+        // Before it becomes ours: nobody uses it, but a stopped program may still hold it.
         self.reset_alone(fid, Patience::UntilStopped)
             .map_err(|holder| NodeError::Stopped { what: format!("the reset of iron{fid}"), holder })?;
         let slot = self.me.slot;
@@ -89,7 +89,7 @@ impl Core {
         self.opens(fid).fetch_add(1, AcqRel);
         self.enlist(fid, lock);
         function.server.store(slot.into(), Release);
-        // A guest's memory is no other party's to read: what it sends goes as bytes.
+        // No other party can read a guest's memory, so what the guest sends travels by value.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Drop for ServedFunction {
         match core.locks.lock() {
             Ok(lock) => {
                 core.opens(self.fid).fetch_sub(1, AcqRel);
-                // What somebody who is stopped holds up is done when this process has ended.
+                // What a stopped program holds up is finished when this process has ended.
                 let _ = core.strike(core.me.slot, self.fid, &lock);
                 self.guest.forget();
             }

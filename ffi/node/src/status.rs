@@ -1,4 +1,4 @@
-//! What a node looks like from outside.
+//! The state of a node, seen from outside.
 
 use super::{
     FunctionAddress, NodeError,
@@ -25,15 +25,16 @@ use std::{
 pub struct PartyStatus {
     /// Its number.
     pub party: u16,
-    /// Process id as we see it; 0 if another PID namespace hides it. Of a program that died, in its own PID namespace.
+    /// Process id as we see it, 0 if another PID namespace hides it. That of a dead program is of its own PID
+    /// namespace.
     pub pid: u32,
-    /// Whether it lives. What a dead program had goes when the next program opens the node or finds it missing.
+    /// Whether it lives. What a dead program had is freed when the next program opens the node or notices the death.
     pub lives: bool,
     /// Functions it has open.
     pub functions: Vec<u8>,
     /// How often its parked thread was woken by somebody.
     pub wakes: u64,
-    /// How often its parked thread woke because a time had come.
+    /// How often its parked thread woke because of a timer.
     pub ticks: u64,
 }
 
@@ -44,13 +45,13 @@ pub struct FunctionStatus {
     pub fid: u8,
     /// IP address that was set.
     pub address: Option<FunctionAddress>,
-    /// Brought up by a driver.
+    /// Whether a driver has brought it up.
     pub up: bool,
     /// Parties that have it open.
     pub parties: Vec<u16>,
-    /// Its party serves it to a client outside of the node.
+    /// Whether its party serves it to a client outside the node.
     pub served: bool,
-    /// Objects by kind, those that are there at all.
+    /// How many objects of each kind there are, without kinds that have none.
     pub objects: Vec<(&'static str, u32)>,
     /// Counters, in the order of `devmodel::state::Counters`.
     pub counters: [u64; COUNTERS],
@@ -67,24 +68,24 @@ pub struct NodeStatus {
     pub link_layer: LinkLayer,
     /// Its number among nodes on one wire.
     pub node_id: u16,
-    /// What befalls frames on its wire.
+    /// Faults that are applied to frames on its wire.
     pub faults: Faults,
-    /// Process that holds its uplink, and the one that captures its wire; 0 where another PID namespace hides it.
+    /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
-    /// Programs on it, but for the one that asks if it has nothing open.
+    /// Programs on it, except for the asking one if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
     pub functions: Vec<FunctionStatus>,
-    /// Bytes of memory the whole node takes.
+    /// Bytes of memory that the whole node occupies.
     pub memory: u64,
-    /// Bytes of it that drivers allocated, and programs lent.
+    /// Bytes of it that drivers allocated or programs lent.
     pub driver_memory: u64,
     /// Programs that died on the node and were cleaned up after.
     pub reaped: u32,
 }
 
 impl Core {
-    /// Cleans up after the dead and looks at what is there.
+    /// Cleans up after dead parties, and returns the state of the node.
     pub fn status(&self) -> Result<NodeStatus, NodeError> {
         self.reap()?;
         let (region, config) = (self.adapter.region(), self.adapter.config());
@@ -105,19 +106,19 @@ impl Core {
     }
 }
 
-/// What there is to look at of a node. Looking takes no lock and changes nothing.
+/// A node's parts, for reading its state. That takes no lock and changes nothing.
 pub struct View<'a> {
     /// Its directory.
     pub dir: &'a Path,
     /// Its file.
     pub map: &'a Mapped,
-    /// Who lives.
+    /// Locks by which programs see which others live.
     pub locks: &'static LockFile,
     /// The adapter.
     pub region: &'a Region,
-    /// How it behaves.
+    /// The behaviour of the adapter.
     pub config: &'a Config,
-    /// The party that looks, if it is one.
+    /// The asking party, if it is on the node.
     pub me: Option<u16>,
 }
 
@@ -146,7 +147,7 @@ impl View<'_> {
         self.locks.holder(slot).unwrap_or_else(|| self.map.party(slot).pid.load(Acquire))
     }
 
-    /// The process that takes from an outlet.
+    /// The process that consumes an outlet.
     fn outlet(&self, which: Outlet) -> Option<u32> {
         let opener = self.map.header().outlets[which as usize].holder.load(Acquire);
         let held = opener != 0 && party::is_there(self.map, self.locks, opener);
@@ -165,7 +166,7 @@ impl View<'_> {
         Some(PartyStatus { party: slot, pid: self.pid(slot), lives, functions, wakes, ticks })
     }
 
-    // Without its lock, for who holds that holds up the function's own program and its peers.
+    // Without the function's lock, which its program and their peers need.
     fn function(&self, fid: u8) -> FunctionStatus {
         let region = self.region;
         let mut objects = vec![

@@ -1,4 +1,4 @@
-//! The system calls of the runtime that the standard library lacks, each made safe where it can be.
+//! System calls that the standard library lacks, each made safe where that is possible.
 #![allow(unsafe_code)]
 
 use migration::map_error;
@@ -70,9 +70,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// A mapping of a file that all who map it share, unmapped when dropped.
 pub enum Shared {
-    /// For reading.
     Read(Mmap),
-    /// For writing too.
     Change(MmapMut),
 }
 
@@ -99,20 +97,20 @@ impl Shared {
     }
 }
 
-/// Gives `file` memory for a range, so that touching it cannot fail.
+/// Allocates a range of `file`, so that touching it cannot fail.
 pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     // SAFETY: the descriptor is open.
     done(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, len as i64) })
 }
 
-/// Gives a range of `file` back; it reads as zeros.
+/// Punches a hole into `file`: the range reads as zeros and needs no memory.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the descriptor is open.
     done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
 }
 
-/// Overwrites a range of `file` with zeros. What of it has no memory gets none.
+/// Overwrites a range of `file` with zeros. Holes remain holes.
 pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
     let seek = |from: u64, what: libc::c_int| {
@@ -147,7 +145,7 @@ fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
     lock
 }
 
-/// Locks one byte of `file` for this process. False: another process has it.
+/// Locks one byte of `file` for this process. Returns false if another process has it.
 pub fn lock_byte(file: &File, byte: u16) -> io::Result<bool> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
     loop {
@@ -170,12 +168,12 @@ pub fn unlock_byte(file: &File, byte: u16) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
 }
 
-/// Whether another process holds the byte: its pid as we see it (0: hidden by a PID namespace).
+/// The other process that holds the byte: its pid as we see it, 0 if a PID namespace hides it.
 pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
     // SAFETY: the structure lives across the call.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-    // An error is no proof of death.
+    // An error is no proof that nobody holds it.
     (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
 }
 
@@ -185,7 +183,8 @@ fn range_lock(kind: libc::c_int, (start, len): (i64, i64)) -> libc::flock {
     lock
 }
 
-/// Locks `(start, length)` of `file` for this process, alone or together with others. False: another process has some of it.
+/// Locks `(start, length)` of `file` for this process, exclusively if `alone`. Returns false if another process has a
+/// part of it.
 pub fn lock_range(file: &File, range: (i64, i64), alone: bool) -> io::Result<bool> {
     let mut lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
     // SAFETY: the structure lives across the call.
@@ -203,7 +202,7 @@ pub fn unlock_range(file: &File, range: (i64, i64)) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
 }
 
-/// The process that holds any of `(start, length)`, if another one does; 0 for one whose number is not to be seen.
+/// The other process that holds a part of `(start, length)`: its pid as we see it, 0 if it is hidden.
 pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
     let mut lock = range_lock(libc::F_WRLCK, range);
     // SAFETY: the structure lives across the call.
@@ -212,7 +211,7 @@ pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
     held.then(|| u32::try_from(lock.l_pid).unwrap_or(0))
 }
 
-/// What `body` says in a forked child, which must do little more than a system call.
+/// Returns what `body` returns in a forked child, which may do little more than make system calls.
 #[cfg(test)]
 pub fn in_child(body: impl FnOnce() -> bool) -> bool {
     let mut status = -1;
@@ -227,7 +226,8 @@ pub fn in_child(body: impl FnOnce() -> bool) -> bool {
     libc::WEXITSTATUS(status) == 1
 }
 
-/// Sleeps while `word` is `value`, at most `nanos`. True: woken (or the value had changed already).
+/// Sleeps while `word` is `value`, for at most `nanos`. Returns true if it was woken, or if the value had changed
+/// already.
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     let time = nanos.map(|n| libc::timespec {
         tv_sec: (n / 1_000_000_000) as libc::time_t,
@@ -239,7 +239,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Wakes whoever sleeps on `word`.
+/// Wakes everybody who sleeps on `word`.
 pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word lives.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -248,7 +248,7 @@ pub fn futex_wake(word: &AtomicU32) {
 /// Set in a word of [`Life`] when its thread has died (FUTEX_OWNER_DIED).
 pub const DIED: u32 = 0x4000_0000;
 
-/// A word in which the kernel notes the death of the calling thread, however it dies: set_robust_list(2).
+/// A word in which the kernel records the death of the calling thread, however it dies: set_robust_list(2).
 pub struct Life<'a> {
     word: &'a AtomicU32,
     list: Box<RobustList>,
@@ -266,7 +266,7 @@ struct RobustList {
 }
 
 impl<'a> Life<'a> {
-    /// Notes the thread's id in `word`. An error: the kernel does not take note of deaths.
+    /// Writes the thread's id to `word`. Fails if the kernel does not record deaths.
     pub fn begin(word: &'a AtomicU32) -> io::Result<Self> {
         let mut before = (ptr::null_mut::<libc::c_void>(), 0usize);
         let mut list =
@@ -319,10 +319,10 @@ pub fn signal(fd: RawFd) {
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// One range of memory of some process.
+/// A range of memory in a process.
 pub type Piece = libc::iovec;
 
-/// `process_vm_readv` or `process_vm_writev`.
+/// The type of `process_vm_readv` and `process_vm_writev`.
 type CopyCall = unsafe extern "C" fn(
     libc::pid_t,
     *const Piece,
@@ -341,7 +341,7 @@ unsafe fn copy(call: CopyCall, pid: u32, local: &[Piece], remote: &[Piece]) -> i
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Bytes copied from `remote` of process `pid` to `local`.
+/// Copies from `remote` of process `pid` to `local`, and returns how many bytes.
 /// # Safety
 /// `local` names memory of ours that may be written.
 pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
@@ -349,7 +349,7 @@ pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::R
     unsafe { copy(libc::process_vm_readv, pid, local, remote) }
 }
 
-/// Bytes copied from `local` to `remote` of process `pid`.
+/// Copies from `local` to `remote` of process `pid`, and returns how many bytes.
 /// # Safety
 /// `local` names memory of ours that may be read.
 pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
@@ -357,13 +357,13 @@ pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::
     unsafe { copy(libc::process_vm_writev, pid, local, remote) }
 }
 
-/// Lets any process of this user reach our memory, where the host's Yama module would want to be asked.
+/// Lets any process of this user reach our memory, on hosts with the Yama security module.
 pub fn allow_copies() {
     // SAFETY: changes a kernel-side attribute of this process; fails where there is no Yama.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
 
-/// Brings the pages of a range into memory, to be written if `write`. The errno says what is wrong with it.
+/// Faults the pages of a range in, for writing if `write`. The errno says what is wrong with it.
 /// # Safety
 /// The range is not otherwise constrained; the call only faults pages in.
 pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
@@ -381,26 +381,28 @@ pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Lets [`barrier_everywhere`] of this and other processes reach the threads of this one. False: the kernel has no such call.
+/// Lets [`barrier_everywhere`], called in this or another process, reach the threads of this one. Returns false if
+/// the kernel has no such call.
 pub fn accept_barriers() -> bool {
     // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
     unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
-/// A full memory barrier in every thread of a program that has a node open. False: the kernel has no such call.
+/// Executes a full memory barrier in every thread of every program that has a node open. Returns false if the kernel
+/// has no such call.
 pub fn barrier_everywhere() -> bool {
     fence(SeqCst);
     // SAFETY: takes no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
-/// Gives the processor to whoever waits for it.
+/// Yields the processor.
 pub fn yield_now() {
     // SAFETY: takes nothing.
     unsafe { libc::sched_yield() };
 }
 
-/// Sleeps for `nanos`, and not for the 50 us longer that the kernel's timers are usually slack for.
+/// Sleeps for `nanos`, without the 50 us of slack that the kernel's timers usually add.
 pub fn nap(nanos: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
     // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. Who is
@@ -426,7 +428,7 @@ pub fn involuntary_switches() -> u64 {
     usage.ru_nivcsw.unsigned_abs()
 }
 
-/// The eight bytes at `at` of process `pid`, if it lets us read them.
+/// Reads eight bytes at `at` of process `pid`, if we may.
 pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
     let mut word = 0u64;
     let local = [Piece { iov_base: (&raw mut word).cast(), iov_len: 8 }];

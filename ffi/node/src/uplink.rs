@@ -1,4 +1,4 @@
-//! The uplink of a node as the party that holds it uses it (crate `link`).
+//! The uplink of a node, for the party that holds it (crate `link`).
 
 use super::{Node, NodeError, devices::DeviceInfo, outlets::Held};
 use devmodel::region::Outlet;
@@ -9,14 +9,15 @@ use std::{
 
 pub use super::neighbours::AddressRequest;
 
-/// The right to carry what leaves a node and to bring in what comes. While this lives nobody else has it.
+/// The right to carry frames out of a node and into it. Nobody else has it while this lives.
 pub struct UplinkHold(Held);
 
 impl UplinkHold {
     /// Takes the uplink of `node`.
     ///
     /// # Errors
-    /// [`NodeError::OutletHeld`]: another party has it, or this one. [`NodeError::NoRoom`]: its frames would find no memory.
+    /// [`NodeError::OutletHeld`]: another party has it, or this one. [`NodeError::NoRoom`]: there is no memory for
+    /// its frames.
     pub fn new(node: &Arc<Node>) -> Result<Self, NodeError> {
         Held::new(node, Outlet::Uplink).map(Self)
     }
@@ -31,28 +32,29 @@ impl UplinkHold {
         self.0.core().now()
     }
 
-    /// Takes the next frame that leaves the node. False: none waits.
+    /// Takes the next frame that leaves the node. Returns false if there is none.
     pub fn pop(&self, frame: &mut Vec<u8>) -> bool {
         self.0.core().outlet_ring(Outlet::Uplink).pop(frame).is_some()
     }
 
-    /// What [`sleep`](Self::sleep) compares with: read before the last [`pop`](Self::pop), it lets no frame be overslept.
+    /// The count that [`sleep`](Self::sleep) compares. Read it before the last [`pop`](Self::pop), so that no frame
+    /// is overslept.
     pub fn wake_count(&self) -> u32 {
         self.0.core().outlet(Outlet::Uplink).wake.load(SeqCst)
     }
 
-    /// Sleeps until a frame leaves, a program asks for an address, somebody calls [`wake`](Self::wake), or `until` (ps) has
-    /// come. `seen` is the [`wake_count`](Self::wake_count) before the caller last looked.
+    /// Sleeps until a frame leaves, a program requests an address, somebody calls [`wake`](Self::wake), or `until`
+    /// (ps) has come. `seen` is the [`wake_count`](Self::wake_count) from before the caller last checked.
     pub fn sleep(&self, seen: u32, until: Option<u64>) {
         self.0.core().sleep_on_outlet(Outlet::Uplink, seen, until);
     }
 
-    /// Wakes whoever [sleeps](Self::sleep).
+    /// Wakes the thread that [sleeps](Self::sleep).
     pub fn wake(&self) {
         self.0.core().outlet_filled(Outlet::Uplink);
     }
 
-    /// Frames from outside, Ethernet to ICRC without check sequence, enter the node.
+    /// Delivers frames from outside, from the Ethernet header to the ICRC without the check sequence.
     pub fn receive(&self, frames: &[Vec<u8>]) {
         let core = self.0.core();
         let now = core.now();
@@ -61,22 +63,23 @@ impl UplinkHold {
         });
     }
 
-    /// The requests for addresses to be put to the wire now. Also returns when (ps) to look again.
+    /// The requests for MACs that are to be sent now, and when (ps) to call this again.
     pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
         self.0.core().address_requests()
     }
 
-    /// `ip` is said to be at `mac`: noted if a program asked for it, or knew another.
+    /// Notes that `ip` is at `mac`, if a program requested it or knew another MAC.
     pub fn heard(&self, ip: IpAddr, mac: [u8; 6]) {
         self.0.core().heard(ip, mac);
     }
 
-    /// Function `fid`, as programs meet it.
+    /// Function `fid`, as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
         self.0.core().device(fid)
     }
 
-    /// The function that programs drive and that answers to `ip`. A guest's kernel answers for those that are served to it.
+    /// The function with address `ip` if programs drive it. For functions that are served to a guest the guest's
+    /// kernel answers.
     pub fn driven_here(&self, ip: IpAddr) -> Option<DeviceInfo> {
         let core = self.0.core();
         let has = |gid: &[u8; 16]| super::gid::ip_of_gid(gid) == ip;

@@ -1,4 +1,4 @@
-//! Virtual functions: brought by the PF's SR-IOV capability, as a kernel would.
+//! Virtual functions, enabled by the PF's SR-IOV capability as a kernel would do it.
 
 use super::{NodeError, core::Core, holder::Holder, host::NodeHost, locks::NodeLock, room};
 use crate::devices::MAX_VFS;
@@ -8,15 +8,15 @@ use devmodel::{
 };
 use std::sync::atomic::Ordering::*;
 
-/// VFs of a node if nobody says how many.
+/// VFs of a new node if the user doesn't say how many.
 pub const DEFAULT: u8 = 8;
 
 impl Core {
-    /// Enables `vfs` VFs in place of those there are. An error: there is no room for their registers, or a program that is
-    /// stopped holds one of them or the PF; then the VFs are those that there were.
+    /// Replaces the VFs by `vfs` new ones. Fails, with the VFs as they were, if there is no room for their registers
+    /// or if a stopped program holds one of them or the PF.
     pub fn set_vfs(&self, vfs: u8, _lock: &NodeLock) -> Result<(), NodeError> {
         let (region, me) = (self.adapter.region(), Party(self.me.slot));
-        // Whoever runs something looks at the registers of all.
+        // Every runner reads the registers of all functions.
         if !(0..=vfs).all(|fid| region.back_function(fid, me)) {
             return Err(room::no_room(&self.dir, room::ROOM_TO_CREATE));
         }
@@ -27,7 +27,8 @@ impl Core {
         Ok(())
     }
 
-    /// Does what locks functions, and returns those locked, or `None` when a program that is stopped has one of them: that program.
+    /// Runs `act`, which locks functions and returns them, or `None` if a stopped program holds one. Then that
+    /// program is the error.
     fn unless_stopped(
         &self,
         act: impl FnOnce(&mut NodeHost<'_>) -> Option<FunctionSet>,
@@ -41,7 +42,7 @@ impl Core {
         })
     }
 
-    /// Sees to it that there are as many VFs as asked for.
+    /// Makes the node have as many VFs as asked for.
     pub fn want_vfs(&self, asked: u8, lock: &NodeLock) -> Result<(), NodeError> {
         let have = self.map.header().vfs.load(Acquire) as u8;
         if asked == have {
@@ -54,15 +55,16 @@ impl Core {
         if asked < have {
             return refuse("reset the node to have fewer");
         }
-        // The number is fixed while VFs are enabled (SR-IOV 9.3.3.7), so they go and come again.
+        // The number is fixed while VFs are enabled (SR-IOV 9.3.3.7), so they are all disabled and enabled again.
         if self.vfs_in_use() {
             return refuse("some are in use; wait until their programs end");
         }
         self.set_vfs(asked, lock)
     }
 
-    /// Brings back the VFs of a program that was killed while it changed their number. What somebody who is stopped holds up is left
-    /// to whoever comes next; and whoever has the PF, a guest it is served to for one, may be changing them just now.
+    /// Restores the VFs after a program was killed while it changed their number. Leaves it to the next party if a
+    /// stopped program holds one; and does nothing while the PF or a VF is open, since its opener, or the guest it is
+    /// served to, may be changing them.
     pub fn complete_vfs(&self, lock: &NodeLock) {
         let is_at_it = || self.openers(0).next().is_some() || self.vfs_in_use();
         if self.adapter.has_half_changed_vfs() && !is_at_it() {
@@ -78,15 +80,15 @@ impl Core {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())
     }
 
-    /// Resets function `fid`, and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone). An error: the program
-    /// that patience with ran out; to be done again.
+    /// Resets function `fid` and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone). Fails with
+    /// the program for which patience ran out; then it must be repeated.
     pub fn reset_alone(&self, fid: u8, patience: Patience) -> Result<(), Holder> {
         self.unless_stopped(|host| self.adapter.reset_alone(host, fid, patience))
     }
 
-    /// Resets function `fid`. The PF's reset takes its VFs away (PCI Express 9.2.1.2), and they come back empty: here they are
-    /// reset where they are, so that they are never missing, whoever holds this up. An error: the program that is stopped and does;
-    /// to be done again.
+    /// Resets function `fid`. A reset of the PF removes its VFs (PCI Express 9.2.1.2), which come back empty. Here
+    /// they are reset in place, so that they are never missing, whoever holds this up. Fails with the stopped program
+    /// that does; then it must be repeated.
     pub fn reset_function(&self, fid: u8, _lock: &NodeLock) -> Result<(), Holder> {
         let vfs = if fid == 0 { self.map.header().vfs.load(Acquire) as u8 } else { 0 };
         self.unless_stopped(|host| {

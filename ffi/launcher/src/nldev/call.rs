@@ -1,4 +1,4 @@
-//! A request under way, and how it can be refused.
+//! A request being answered, and how it can be refused.
 
 use super::codes::*;
 use super::inventory::{BEHIND_HOST, Inventory};
@@ -8,7 +8,7 @@ use node::devices::DeviceInfo;
 /// Number of the only port.
 pub(super) const PORT: u32 = 1;
 
-/// A refusal: the errno, and a sentence for those who take one.
+/// A refusal: the errno, and an explanation for readers that want one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub(super) i32, pub(super) Option<&'static str>);
 
@@ -26,7 +26,7 @@ impl From<Malformed> for Refused {
 
 pub(super) type Done = Result<(), Refused>;
 
-/// A request with all that goes into its answer.
+/// A request, and everything that its answer needs.
 pub(super) struct Call<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) request: Request<'a>,
@@ -49,7 +49,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// One message of the command asked for.
+    /// Sends a message of the requested command.
     pub(super) fn reply(&mut self, attributes: &Attributes) {
         self.reply_as(self.request.header.command(), attributes);
     }
@@ -58,13 +58,13 @@ impl<'a> Call<'a> {
         self.out.one(&self.request, self.asker, command, attributes);
     }
 
-    /// One message of a dump.
+    /// Sends a message of a dump.
     pub(super) fn part(&mut self, attributes: &Attributes) {
         let command = self.request.header.command();
         self.out.part(&self.request, self.asker, command, attributes);
     }
 
-    /// Whether the kernel has done what was asked: of a device of its own, or to make one.
+    /// Has the kernel execute a request about a device of its own, or one to make a device. Returns whether it did.
     pub(super) fn ordered_of_host(&self) -> Result<bool, Refused> {
         let (Some(host), command) = (&self.inventory.host, self.request.header.command()) else {
             return Ok(false);
@@ -73,7 +73,7 @@ impl<'a> Call<'a> {
             Some(index) => index < BEHIND_HOST,
             None => command == cmd::NEWLINK,
         };
-        // Its answer has more in it than whether it was done.
+        // Their answers contain more than a result.
         if !theirs || matches!(command, cmd::STAT_SET | cmd::STAT_DEL) {
             return Ok(false);
         }
@@ -84,8 +84,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What the kernel answers, if a device of its own is named. Of dumps that name none, its messages become the first of
-    /// ours.
+    /// The kernel's answer to a request about a device of its own. Its messages of a dump of all devices are put
+    /// before ours.
     pub(super) fn of_host(&mut self) -> Result<Option<Vec<Vec<u8>>>, Refused> {
         let Some(host) = &self.inventory.host else { return Ok(None) };
         let lost = |e: std::io::Error| Refused(e.raw_os_error().unwrap_or(libc::EIO), None);
@@ -103,7 +103,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// How every message of a device begins.
+/// Writes the attributes with which every message about a device begins.
 pub(super) fn handle(out: &mut Attributes, index: u32, device: &DeviceInfo) {
     out.u32(attr::DEV_INDEX, index).text(attr::DEV_NAME, &device.name);
 }

@@ -11,13 +11,13 @@ const NODE_IB_CA: u8 = 1;
 /// `IBV_PORT_DOWN`, `IBV_PORT_ACTIVE`; physical: disabled, link up.
 const DOWN: (u8, u8) = (1, 3);
 const ACTIVE: (u8, u8) = (4, 5);
-/// `device_cap_flags` of what every device here can do: port active event, system image GUID, RC RNR NAK.
+/// `device_cap_flags` of every device here: port active event, system image GUID, RC RNR NAK.
 const DEVICE_CAPS: u64 = 1 << 10 | 1 << 11 | 1 << 12;
 /// Version of the interface of mlx5's user contexts.
 const UVERBS_ABI: u64 = 1;
 /// 1:3, `/dev/null`, in the kernel's 64-bit form: twelve bits of major number above eight of the minor.
 const NULL_DEVICE: u64 = 1 << 8 | 3;
-/// The net device of every port: addresses are the loopback's, and so does sysfs have it.
+/// The net device of every port. Addresses are of the loopback network, as sysfs says too.
 const NET_DEVICE: (u32, &str) = (1, "lo");
 /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: devices are seen in all network namespaces.
 const SHARED: u8 = 1;
@@ -58,7 +58,7 @@ fn info(index: u32, d: &DeviceInfo) -> Attributes {
 pub fn get_port(call: &mut Call<'_>) -> Done {
     let (index, device) = call.port()?;
     let port = port(call, index, device);
-    // The kernel answers with the number of the other command.
+    // The kernel answers with this command's number.
     call.reply_as(cmd::GET, &port);
     Ok(())
 }
@@ -91,7 +91,7 @@ fn port(call: &Call<'_>, index: u32, d: &DeviceInfo) -> Attributes {
     out
 }
 
-/// Which device file stands for a device. Only uverbs has any here; others are where sysfs says, or nowhere.
+/// The device file of a device. Only uverbs has one here; others are where sysfs says, or nowhere.
 pub fn get_chardev(call: &mut Call<'_>) -> Done {
     let kind = call.request.text(attr::CHARDEV_TYPE)?.ok_or(Refused::INVALID)?;
     if !call.request.has(attr::DEV_INDEX) {
@@ -105,7 +105,7 @@ pub fn get_chardev(call: &mut Call<'_>) -> Done {
         return Err(NO_CLIENT);
     }
     let mut out = Attributes::default();
-    // No driver id: the stock mlx5 driver would take the device by it, as by its PCI ids.
+    // Without a driver id, by which the stock mlx5 driver would claim the device, as by its PCI ids.
     out.u64(attr::CHARDEV, NULL_DEVICE)
         .u64(attr::CHARDEV_ABI, UVERBS_ABI)
         .text(attr::CHARDEV_NAME, &format!("uverbs{}", device.uverbs));
@@ -118,19 +118,19 @@ const NO_CLIENT: Refused = Refused(libc::EOPNOTSUPP, None);
 
 pub fn get_system(call: &mut Call<'_>) -> Done {
     let mut out = Attributes::default();
-    // Memory is reached by the owner's addresses, so pages that are copied after a fork are no matter.
+    // Memory is accessed by its owner's addresses, so copy-on-fork does not matter.
     out.u8(attr::SYS_NETNS_MODE, SHARED).u8(attr::SYS_PRIVILEGED_QKEY_MODE, 0).u8(attr::SYS_COPY_ON_FORK, 1);
     call.reply(&out);
     Ok(())
 }
 
-/// Renaming, moving, making and removing devices, and the system's mode.
+/// Requests to rename, move, create and remove devices, and to change the system's mode.
 pub fn change(call: &Call<'_>, command: u16) -> Done {
     match command {
         cmd::SYS_SET if !call.request.has(attr::SYS_NETNS_MODE) => Err(Refused::INVALID),
         cmd::SYS_SET => Err(Refused::UNSUPPORTED),
         cmd::SET => call.device().and(Err(Refused::UNSUPPORTED)),
-        // Devices of hardware cannot be removed by users; and there is no kind of link that makes one of ours.
+        // Users cannot remove hardware devices, and no kind of link creates one of ours.
         cmd::DELLINK => {
             call.device().and(Err(Refused(libc::EINVAL, Some("a device of hardware cannot be removed"))))
         }

@@ -1,4 +1,4 @@
-//! The kernel's own answers, where the host has RDMA devices beside ours.
+//! The kernel's answers, on hosts that have RDMA devices beside ours.
 
 use super::codes::*;
 use super::message::{Asker, Request, requests};
@@ -17,7 +17,7 @@ const MANY: usize = 4096;
 pub struct Host(Netlink);
 
 impl Host {
-    /// Asks the kernel from now on.
+    /// Opens a socket to the kernel.
     ///
     /// # Errors
     /// It has no RDMA.
@@ -28,13 +28,12 @@ impl Host {
         Ok(Self(socket))
     }
 
-    /// All the kernel says to a request, as if the asker had asked it.
+    /// All datagrams with which the kernel answers a request, as if the asker had sent it.
     pub fn relay(&self, request: &Request<'_>, asker: &Asker) -> io::Result<Vec<Vec<u8>>> {
         self.ask(request, asker)
     }
 
-    /// The same of a request to which the kernel says nothing but that it was done, if that is asked for: the errno, 0 for
-    /// success.
+    /// The kernel's result for a request that is only acknowledged: an errno, 0 for success.
     pub fn order(&self, request: &Request<'_>, asker: &Asker) -> io::Result<i32> {
         let bytes = request.acknowledged();
         let asked = requests(&bytes).next().ok_or(io::ErrorKind::InvalidInput)?;
@@ -57,7 +56,7 @@ impl Host {
         while all.len() < MANY {
             let mut datagram = self.0.receive(LARGEST, 0)?.bytes;
             let of_ours = requests(&datagram).all(|m| m.header.seq == request.header.seq);
-            // What is left of an answer that took too long is nobody's.
+            // Skips what remains of an earlier answer that took too long.
             if !of_ours {
                 continue;
             }

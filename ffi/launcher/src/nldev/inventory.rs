@@ -6,46 +6,46 @@ use node::{FunctionAddress, NodeError, Observer};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Index of our first device where the host has devices of its own; else it is 0.
+/// Index of our first device if the host has devices of its own; otherwise it is 0.
 pub(super) const BEHIND_HOST: u32 = 1 << 16;
-/// After how long a node is tried again that could not be opened for want of a descriptor or of memory.
+/// How long a node is not tried again that could not be opened for lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What there is to tell of.
+/// The devices that the program sees, and their node.
 pub struct Inventory {
     /// Our devices, numbered as in the program's view.
     devices: Vec<DeviceInfo>,
-    /// The node they are on; none if they are no node's.
+    /// The node they are on, if they are a node's.
     observer: Option<Observer>,
-    /// The node that could not be looked at.
+    /// A node that could not be opened.
     refused: Option<Refusal>,
-    /// What was last asked of the node's devices: the addresses that were set for them.
+    /// The addresses that the node's devices had at the last check.
     addresses: Option<Vec<Option<FunctionAddress>>>,
     /// The kernel, if it has devices of its own.
     pub(super) host: Option<Host>,
 }
 
-/// A node that could not be looked at.
+/// A node that could not be opened.
 struct Refusal {
-    /// Its file.
+    /// Device and inode of its file.
     node: (u64, u64),
-    /// Until when it is not tried again: for ever if that would not help.
+    /// When it may be tried again; `None` if that would not help.
     until: Option<Instant>,
 }
 
 impl Inventory {
-    /// A inventory of these devices, and of the kernel's if it has any.
+    /// An inventory of these devices, and of the kernel's if it has any.
     pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
         Self { devices, observer: None, refused: None, addresses: None, host }
     }
 
-    /// Looks at the node in `dir`, if there is one: also when another has come into its place.
+    /// Opens the node in `dir` for observation, unless it is open. Notices when another node has replaced it.
     pub fn look_at(&mut self, dir: &Path) {
         if self.observer.as_ref().is_some_and(|observer| observer.is_of(dir)) {
             return;
         }
         let there = Observer::identity(dir);
-        // Opening it again would be one more visit to look after.
+        // A node that was refused is not opened again before its time.
         let holds = |refusal: &Refusal| refusal.until.is_none_or(|until| Instant::now() < until);
         if self.refused.as_ref().is_some_and(|refusal| Some(refusal.node) == there && holds(refusal)) {
             return;
@@ -57,7 +57,8 @@ impl Inventory {
         self.refused = there.filter(|_| self.observer.is_none()).map(|node| Refusal { node, until });
     }
 
-    /// The devices the node has now, numbered as in the program's view, if they are others than ours: told once.
+    /// The node's current devices, numbered as in the program's view, if they differ from ours. A difference is
+    /// returned once.
     pub fn changed(&mut self) -> Option<Vec<DeviceInfo>> {
         let observer = self.observer.as_ref()?;
         let first = self.devices.first().filter(|d| d.is_pf())?.uverbs;
@@ -66,13 +67,13 @@ impl Inventory {
             return None;
         }
         self.addresses = Some(addresses);
-        // A node that is damaged has no devices to follow.
+        // The devices of a damaged node are not followed.
         let mut now = observer.devices().ok()?;
         now.iter_mut().for_each(|d| d.uverbs += first);
         (now != self.devices).then_some(now)
     }
 
-    /// Our devices are `devices` from now on.
+    /// Replaces our devices by `devices`.
     pub fn replace(&mut self, devices: Vec<DeviceInfo>) {
         self.devices = devices;
     }
@@ -82,7 +83,7 @@ impl Inventory {
         &self.devices
     }
 
-    /// The node, if the devices are on one.
+    /// The node, if our devices are on one.
     pub fn observer(&self) -> Option<&Observer> {
         self.observer.as_ref()
     }
@@ -101,7 +102,7 @@ impl Inventory {
         self.devices.get(index.checked_sub(self.first())? as usize)
     }
 
-    /// The node and the function on it, if `device` is a node's.
+    /// The node, and the function on it, if `device` is on one.
     pub(super) fn on_node(&self, device: &DeviceInfo) -> Option<(&Observer, u8)> {
         self.observer.as_ref().filter(|_| device.place.is_none()).map(|o| (o, device.fid))
     }

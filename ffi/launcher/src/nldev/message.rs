@@ -1,10 +1,10 @@
-//! Netlink messages: taken apart without trust, put together in the order and alignment of the kernel's.
+//! Netlink messages: parsed without trust, and built in the order and alignment of the kernel's.
 
 use super::codes::*;
 
 /// Bytes of `struct nlmsghdr`.
 pub const HEADER: usize = 16;
-/// Most bytes of one datagram of a dump: what the kernel begins with, so any reader's buffer holds it.
+/// Most bytes of one datagram of a dump: the size that the kernel starts with, so that any reader's buffer holds it.
 const DATAGRAM: usize = 3776;
 
 /// `struct nlmsghdr`.
@@ -16,7 +16,7 @@ pub struct Header {
     pub kind: u16,
     /// `NLM_F_*`.
     pub flags: u16,
-    /// The asker's number for the request.
+    /// Sequence number, chosen by the asker.
     pub seq: u32,
     /// The asker's port.
     pub port: u32,
@@ -41,7 +41,7 @@ impl Header {
         out.extend(self.port.to_ne_bytes());
     }
 
-    /// Which of netlink's RDMA clients is asked.
+    /// The RDMA netlink client that is addressed.
     pub fn client(&self) -> u16 {
         self.kind >> 10
     }
@@ -69,7 +69,7 @@ pub struct Request<'a> {
     pub bytes: &'a [u8],
 }
 
-/// The requests in one datagram; what is cut off at its end is none.
+/// The requests in one datagram. An incomplete one at its end is ignored.
 pub fn requests(mut datagram: &[u8]) -> impl Iterator<Item = Request<'_>> {
     std::iter::from_fn(move || {
         let header = Header::parse(datagram)?;
@@ -80,7 +80,7 @@ pub fn requests(mut datagram: &[u8]) -> impl Iterator<Item = Request<'_>> {
     })
 }
 
-/// An attribute's payload could not be what its type says.
+/// An attribute's payload does not fit its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -122,7 +122,7 @@ impl<'a> Request<'a> {
         bytes
     }
 
-    /// What an error or an acknowledgement says: an errno, 0 for success.
+    /// The errno in an error message or acknowledgement; 0 is success.
     pub fn errno(&self) -> Option<i32> {
         let code = (self.header.kind == NLMSG_ERROR).then(|| u32_at(self.bytes, HEADER)).flatten()?;
         Some((code as i32).wrapping_neg())
@@ -134,14 +134,14 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Attributes of a message or of a nest in one, as they are put together.
+/// The attributes of a message, or of a nest in one.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes(Vec<u8>);
 
 impl Attributes {
     /// Any payload.
     pub fn bytes(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
-        // What is longer than an attribute can say is cut to what it can.
+        // An attribute that is too long is truncated.
         let payload = &payload[..payload.len().min(usize::from(u16::MAX) - 7)];
         self.0.extend(((payload.len() + 4) as u16).to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -177,18 +177,18 @@ impl Attributes {
         self.bytes(kind, &inside.0)
     }
 
-    /// Those of `others` behind ours.
+    /// Appends `others`.
     pub fn append(&mut self, others: &Self) {
         self.0.extend(&others.0);
     }
 
-    /// Bytes so far.
+    /// Length so far.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Who asks, and how it wants to hear of errors.
+/// Whoever sent a request, and how it wants errors reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asker {
     /// Its socket's port.
@@ -201,12 +201,12 @@ pub struct Asker {
     pub cap_ack: bool,
 }
 
-/// Answers to one socket: datagrams in the order they are to be read.
+/// Answers to one socket: datagrams in the order in which they are read.
 #[derive(Clone, Debug, Default)]
 pub struct Replies {
     /// The datagrams.
     pub datagrams: Vec<Vec<u8>>,
-    /// The last datagram takes further messages of the dump under way.
+    /// Whether further messages of the current dump go into the last datagram.
     open: bool,
 }
 

@@ -24,7 +24,7 @@ use message::{Request, requests};
 pub fn answer(inventory: &Inventory, datagram: &[u8], asker: &Asker) -> Replies {
     let mut out = Replies::default();
     for request in requests(datagram) {
-        // Without the bit, and of netlink's own types: nothing but an acknowledgement is given.
+        // Requests without the flag, and netlink's own control messages, get nothing but an acknowledgement.
         let silent = request.header.flags & NLM_F_REQUEST == 0 || request.header.kind < NLMSG_MIN_TYPE;
         let result = match silent {
             true => Ok(Ended::Answered),

@@ -10,9 +10,9 @@ use node::{CmId, Observer, Owner, Seen};
 
 /// Most bytes of the entries in one message of a dump.
 const TABLE: usize = 3584;
-/// Who has what no program has.
+/// The owner of objects that no program owns.
 const DRIVER: &str = "ironverbs";
-/// `MkeyRow::access`: may be read locally, as every memory region and no memory window; not in use.
+/// `MkeyRow::access`: local read, which every memory region has and no memory window; and not in use.
 const LOCAL_READ: u8 = 1;
 const FREE: u8 = 32;
 
@@ -22,13 +22,13 @@ type List = fn(&Observer, u8, bool) -> Vec<(u32, Attributes)>;
 /// One kind of objects.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// The nest of all, that of each, and the number of one.
+    /// Attributes: the nest of all objects, that of each object, and an object's number.
     table: u16,
     entry: u16,
     id: u16,
-    /// They belong to a port, which who asks for one must name.
+    /// Whether they belong to a port, which requests for one must name.
     per_port: bool,
-    /// Adds the attributes of each; gives its number with them.
+    /// Lists the attributes of each object, with its number.
     list: List,
 }
 
@@ -68,7 +68,7 @@ fn kind(command: u16) -> Result<Kind, Refused> {
 }
 
 impl Kind {
-    /// The objects on `device`, with what only administrators see if `admin`.
+    /// The objects on `device`, including what only administrators may see if the asker is one.
     fn on(&self, call: &Call<'_>, device: &DeviceInfo) -> Vec<(u32, Attributes)> {
         let seen = call.inventory.on_node(device);
         seen.map_or(Vec::new(), |(observer, fid)| (self.list)(observer, fid, call.asker.admin))
@@ -136,7 +136,7 @@ pub fn dump(call: &mut Call<'_>, command: u16) -> Done {
     Ok(())
 }
 
-/// Cuts a table into messages that fit a datagram each.
+/// Splits a table into messages that fit a datagram each.
 fn parts(call: &mut Call<'_>, index: u32, device: &DeviceInfo, kind: &Kind, all: &[(u32, Attributes)]) {
     let mut rest = all;
     while !rest.is_empty() {
@@ -158,7 +158,7 @@ fn parts(call: &mut Call<'_>, index: u32, device: &DeviceInfo, kind: &Kind, all:
     }
 }
 
-/// Statistics of one memory region: its number; only regions paged on demand have any.
+/// Statistics of one memory region: its number alone, since only on-demand paging has more.
 pub fn get_statistics_of_mr(call: &mut Call<'_>) -> Done {
     let id = call.request.u32(attr::RES_MRN)?.ok_or(Refused::INVALID)?;
     let (index, device) = call.device()?;
@@ -172,7 +172,7 @@ pub fn get_statistics_of_mr(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The same of all.
+/// The same for all memory regions.
 pub fn dump_statistics_of_mrs(call: &mut Call<'_>) -> Done {
     let (index, device) = call.device()?;
     let numbers = MR.on(call, device).into_iter().map(|(number, _)| {
@@ -185,7 +185,7 @@ pub fn dump_statistics_of_mrs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whose it is: a program, or the function's driver.
+/// Writes the owner: a program, or the function's driver.
 fn owner(out: &mut Attributes, owner: Owner) {
     match owner {
         Owner { context: 0, .. } => out.text(attr::RES_KERN_NAME, DRIVER),
@@ -194,14 +194,14 @@ fn owner(out: &mut Attributes, owner: Owner) {
     };
 }
 
-/// The context, of what a program has.
+/// Writes the context of an object that a program owns.
 fn context(out: &mut Attributes, owner: Owner) {
     if owner.context != 0 {
         out.u32(attr::RES_CTXN, owner.context.into());
     }
 }
 
-/// `ib_qp_type`; none for queues the verbs do not show.
+/// `ib_qp_type`; `None` for queues that verbs don't show.
 fn qp_type(row: &QpRow) -> Option<u8> {
     Some(match ServiceType::from_raw(row.service) {
         ServiceType::Qp0 => 0,

@@ -1,4 +1,4 @@
-//! Statistics: what the port counts. Counters bound to queue pairs there are none.
+//! Statistics: the counters of a port. There are no counters bound to queue pairs.
 
 use super::call::{Call, Done, PORT, Refused, handle};
 use super::codes::attr;
@@ -6,7 +6,7 @@ use super::message::Attributes;
 use super::resources;
 use crate::counters::HARDWARE;
 
-/// What the kernel says of a device that counts nothing.
+/// The kernel's error for a device that counts nothing.
 const NOT_ON_NODE: Refused = Refused(libc::EINVAL, Some("only functions of a node have statistics here"));
 
 /// `RDMA_COUNTER_MODE_NONE`.
@@ -70,7 +70,7 @@ fn of_qps(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Which counters there are; none can be switched off.
+/// Lists the counters. None can be switched off.
 pub fn get_status(call: &mut Call<'_>) -> Done {
     let (index, device) = call.port()?;
     let mut out = Attributes::default();

@@ -1,4 +1,4 @@
-//! Files below `/sys` that change: counters and port states of the node's functions.
+//! Files below `/sys` that change: counters, and the states of ports.
 
 use crate::counters::{HARDWARE, PORT};
 use crate::sysfs::port_states;
@@ -8,10 +8,10 @@ use node::Observer;
 use node::devices::DeviceInfo;
 use std::path::Path;
 
-/// Below the directory of the functions: where files are while their twins are text.
+/// Directory, below that of the functions, in which the twins lie.
 const TWINS: &str = ".ironverbs-twins";
 
-/// The files of all functions, and what was last written into them.
+/// The files of all functions, and their current contents.
 pub struct Live(Vec<Port>);
 
 struct Port {
@@ -64,7 +64,7 @@ impl Line {
 }
 
 impl Port {
-    /// The port of `d`, whose directory has every counter 0.
+    /// The files of the port of `d`, in whose directory every counter is 0.
     fn new(d: &DeviceInfo) -> Self {
         let dir = format!("{}/infiniband/{}/ports/1", d.bdf, d.name);
         let counters = PORT.iter().map(|(name, _)| Line::new(format!("{dir}/counters/{name}"), 0));
@@ -76,7 +76,7 @@ impl Port {
         Self { fid: d.fid, counters: [0; COUNTERS], up: d.active, files, settling: false }
     }
 
-    /// Has its files say what `observer` sees.
+    /// Writes what `observer` sees to the files.
     fn refresh(&mut self, observer: &Observer, home: &Path) {
         let counters = observer.counters(self.fid);
         let up = observer.port(self.fid).map_or(self.up, |port| port.up);
@@ -93,12 +93,13 @@ impl Port {
 }
 
 impl Live {
-    /// The files of `devices`, which have every counter 0.
+    /// The files of `devices`, whose counters are all 0.
     pub fn new(devices: &[DeviceInfo]) -> Self {
         Self(devices.iter().filter(|d| d.place.is_none()).map(Port::new).collect())
     }
 
-    /// The devices are `devices` now. Files of those that were there are as they were, those of others have every counter 0.
+    /// Follows a change to `devices`. Files of devices that remain stay as they are; those of new devices have all
+    /// counters 0.
     pub fn follow(&mut self, devices: &[DeviceInfo]) {
         let Self(mut now) = Self::new(devices);
         for port in &mut now {
@@ -109,8 +110,9 @@ impl Live {
         self.0 = now;
     }
 
-    /// Shows what has changed below `home`, the directory of the functions. A file that cannot be written is tried again at the next look;
-    /// there is nobody to tell. True: another look is needed, whether or not anything changes.
+    /// Writes what has changed to the files below `home`, the directory of the functions. A file that cannot be
+    /// written is tried again at the next check, since nobody could be told. Returns true if another check is needed
+    /// even if nothing changes.
     pub fn refresh(&mut self, observer: &Observer, home: &Path) -> bool {
         self.0.iter_mut().for_each(|port| port.refresh(observer, home));
         self.0.iter().any(|port| port.settling)

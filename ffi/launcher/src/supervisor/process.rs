@@ -1,20 +1,21 @@
-//! A program that is supervised: its memory, its descriptors, what it may do. All of it may lie, and may be gone.
+//! A supervised program: its memory, its descriptors, its rights. Whatever is read of it may be a lie, and it may
+//! have ended.
 #![allow(unsafe_code)]
 
 use std::fs;
 use std::mem::size_of;
 use std::ops::Range;
 
-/// One thread of a program, by the number a notice named.
+/// One thread of a program, by the id that a notice gave.
 #[derive(Clone, Copy, Debug)]
 pub struct Process(pub u32);
 
-/// A piece of a program's memory.
+/// A range of a program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
-    /// Its bytes.
+    /// Its length.
     pub len: usize,
 }
 
@@ -28,7 +29,7 @@ pub struct Message {
     at: u64,
 }
 
-/// Pieces of one message, at most (`UIO_MAXIOV`).
+/// Most pieces of one message (`UIO_MAXIOV`).
 const PIECES: u64 = 1024;
 /// `CAP_NET_ADMIN`.
 const NET_ADMIN: u32 = 12;
@@ -38,7 +39,7 @@ fn fault<T>() -> Result<T, i32> {
 }
 
 impl Process {
-    /// Bytes of its memory. EFAULT if not all are there.
+    /// Reads a range. EFAULT if some of it is not mapped.
     pub fn read(self, piece: Piece) -> Result<Vec<u8>, i32> {
         let mut bytes = vec![0u8; piece.len];
         if piece.len == 0 {
@@ -51,7 +52,7 @@ impl Process {
         if usize::try_from(got) == Ok(piece.len) { Ok(bytes) } else { fault() }
     }
 
-    /// Writes to its memory, at most as much as `piece` has room for.
+    /// Writes to a range, at most as much as fits.
     pub fn write(self, piece: Piece, bytes: &[u8]) -> Result<(), i32> {
         let len = bytes.len().min(piece.len);
         if len == 0 {
@@ -69,12 +70,12 @@ impl Process {
         self.0 as libc::pid_t
     }
 
-    /// A number of `N` bytes in its memory.
+    /// Reads a number of `N` bytes.
     fn word<const N: usize>(self, address: u64) -> Result<[u8; N], i32> {
         self.read(Piece { address, len: N })?.try_into().map_err(|_| libc::EFAULT)
     }
 
-    /// A 32-bit number in its memory.
+    /// Reads a 32-bit number.
     pub fn u32(self, address: u64) -> Result<u32, i32> {
         self.word(address).map(u32::from_ne_bytes)
     }
@@ -84,7 +85,7 @@ impl Process {
         self.write(Piece { address, len: 4 }, &value.to_ne_bytes())
     }
 
-    /// The message header at `at`.
+    /// Reads the message header at `at`.
     pub fn message(self, at: u64) -> Result<Message, i32> {
         let header: [u8; size_of::<libc::msghdr>()] = self.word(at)?;
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| header[at + i]));
@@ -100,7 +101,7 @@ impl Process {
         Ok(Message { name: Piece { address: name, len }, pieces: pieces.collect(), at })
     }
 
-    /// Its data, at most `most` bytes. EMSGSIZE if there are more.
+    /// Reads the data of `pieces`, at most `most` bytes. EMSGSIZE if there are more.
     pub fn gather(self, pieces: &[Piece], most: usize) -> Result<Vec<u8>, i32> {
         if room(pieces) > most {
             return Err(libc::EMSGSIZE);
@@ -122,12 +123,12 @@ impl Process {
         Ok(())
     }
 
-    /// The number of the program the thread belongs to.
+    /// The pid of the program that the thread belongs to.
     pub fn group(self) -> Option<u32> {
         self.status("Tgid:")?.parse().ok()
     }
 
-    /// May change the network.
+    /// Whether it may administer the network.
     pub fn is_admin(self) -> bool {
         let effective = self.status("CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
         effective.is_some_and(|caps| caps & 1 << NET_ADMIN != 0)
@@ -162,13 +163,13 @@ impl Process {
     }
 }
 
-/// Bytes the pieces have room for.
+/// Length of all pieces.
 pub fn room(pieces: &[Piece]) -> usize {
     pieces.iter().fold(0, |sum: usize, p| sum.saturating_add(p.len))
 }
 
 impl Message {
-    /// Writes back what a read changes: the length of the address, no control data, the flags.
+    /// Writes what a read changes: the length of the address, no control data, the flags.
     pub fn finish(&self, process: Process, name_len: u32, flags: u32) -> Result<(), i32> {
         process.put_u32(self.at + 8, name_len)?;
         process.write(Piece { address: self.at + 40, len: 8 }, &0u64.to_ne_bytes())?;

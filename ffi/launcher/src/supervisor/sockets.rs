@@ -15,26 +15,26 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-/// Bytes of one request, at most.
+/// Most bytes of one request.
 const LARGEST: usize = 64 << 10;
-/// Bytes of an address of netlink.
+/// Length of a netlink address.
 const ADDRESS: usize = 12;
-/// Options of a socket that say how errors are told.
+/// Options of a socket that say how errors are reported.
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;
 
-/// A socket that a program has.
+/// A socket that a program was given.
 struct Given {
     socket: Netlink,
-    /// Where it was seen: programs and their descriptors.
+    /// Programs and descriptors that it was seen as.
     seen: Vec<(u32, u32)>,
     /// Answers for which there was no room yet.
     answers: VecDeque<Vec<u8>>,
-    /// Who waits for an answer.
+    /// Threads that wait for an answer.
     readers: Vec<Reader>,
 }
 
-/// A thread that reads.
+/// A thread that is reading.
 struct Reader {
     notice: Notice,
     into: Target,
@@ -42,7 +42,7 @@ struct Reader {
     until: Option<Instant>,
 }
 
-/// Where what is read goes.
+/// Where a reader wants its data.
 enum Target {
     /// A message: recvmsg(2).
     Message(Message),
@@ -50,7 +50,7 @@ enum Target {
     Buffer { pieces: [Piece; 1], name: u64, name_len: u64 },
 }
 
-/// All sockets that were given.
+/// All sockets that programs were given.
 pub struct Sockets {
     ours: Netlink,
     port: u32,
@@ -59,7 +59,7 @@ pub struct Sockets {
     undelivered: Vec<Undelivered>,
 }
 
-/// A socket whose caller was interrupted before it heard of it: it is the program's, and its next call is to find it.
+/// A socket whose caller was interrupted before it learnt of it. It belongs to the program, whose next call gets it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Undelivered {
     program: u32,
@@ -70,7 +70,7 @@ struct Undelivered {
 }
 
 impl Sockets {
-    /// None yet; those to come get `reserved` numbers.
+    /// No sockets yet; new ones get `reserved` numbers.
     pub fn new(reserved: Reserved) -> io::Result<Self> {
         let ours = Netlink::open(libc::SOCK_RAW, libc::NETLINK_USERSOCK)?;
         ours.bind(0)?;
@@ -85,7 +85,7 @@ impl Sockets {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
         let Some(inode) = process.socket(number).filter(|inode| self.given.contains_key(inode)) else {
-            // A program that raised its own limit has a descriptor of its own there.
+            // A program that raised its own limit has a descriptor of its own at this number.
             return listener.pass(&notice);
         };
         let Some(given) = self.given.get_mut(&inode) else { return };
@@ -115,14 +115,14 @@ impl Sockets {
                 }
                 Err(errno) => Err(errno),
             },
-            // To the kernel, which it talks to anyway.
+            // Connected to the kernel, which it talks to anyway.
             _ => connected(&notice, process),
         };
         listener.answer(&notice, result);
         given.wake(listener, &self.ours, self.port);
     }
 
-    /// Makes a socket and gives it away.
+    /// Makes a socket and gives it to the caller.
     fn socket(&mut self, listener: &Listener, notice: &Notice) {
         self.forget();
         let process = Process(notice.thread);
@@ -151,7 +151,7 @@ impl Sockets {
         if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
             return Err(libc::EINVAL);
         }
-        // A program that cannot be looked into is told what was told before there was a supervisor, and looks at sysfs.
+        // A program whose memory cannot be read gets the answer it would get without a supervisor, and reads sysfs.
         let code = Piece { address: notice.instruction, len: 1 };
         process.read(code).map_err(|_| libc::EPROTONOSUPPORT)?;
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::ENOBUFS);
@@ -160,7 +160,7 @@ impl Sockets {
         let inode = socket.inode().map_err(errno)?;
         let number = process.free_descriptor(self.reserved.numbers()).ok_or(libc::EMFILE)?;
         let cloexec = flags & libc::SOCK_CLOEXEC != 0;
-        // The program must not see its limit lifted, so it hears of the socket afterwards.
+        // The program must not see the raised limit, so its call returns only afterwards.
         self.reserved
             .lift(notice.thread, || listener.place(notice, socket.as_fd(), number, cloexec))
             .map_err(|_| libc::EPROTONOSUPPORT)?;
@@ -169,7 +169,7 @@ impl Sockets {
         Ok(Undelivered { program, kind, number, inode })
     }
 
-    /// Lets go of sockets that nobody has any more: they are not where they were seen.
+    /// Closes sockets that no program has any more, since they are no longer where they were seen.
     fn forget(&mut self) {
         self.given.retain(|inode, given| {
             given.seen.retain(|(program, number)| Process(*program).socket(*number) == Some(*inode));
@@ -178,7 +178,7 @@ impl Sockets {
         self.undelivered.retain(|made| self.given.contains_key(&made.inode));
     }
 
-    /// When the next reader's patience ends.
+    /// When the next reader's time runs out.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.given.values().flat_map(|given| given.readers.iter().filter_map(|r| r.until)).min()
     }
@@ -199,7 +199,7 @@ impl Sockets {
 }
 
 impl Given {
-    /// Who asks by this socket. One that has no port yet gets the program's number, as the kernel would have it.
+    /// The asker behind this socket. If it has no port yet, it gets the pid, as with the kernel.
     fn asker(&self, process: Process) -> io::Result<Asker> {
         if self.socket.port()? == 0 {
             let own = process.group().unwrap_or(0);
@@ -213,20 +213,20 @@ impl Given {
         })
     }
 
-    /// Sends as many answers into the socket as it has room for.
+    /// Sends as many answers to the socket as it has room for.
     fn fill(&mut self, ours: &Netlink) {
         while let Some(next) = self.answers.front() {
             let to = self.socket.port().unwrap_or(0);
             match ours.send(to, next) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // Closed for reading, or too large for the kernel's buffers: what follows is of no use either.
+                // Closed for reading, or larger than the kernel's buffers. What follows is of no use either.
                 Err(_) => return self.answers.clear(),
                 Ok(()) => drop(self.answers.pop_front()),
             }
         }
     }
 
-    /// Reads for a program: the value its call returns.
+    /// Reads for a program. Returns the value that its call returns.
     fn read(&mut self, listener: &Listener, ours: &Netlink, port: u32, reader: &Reader) -> Result<i64, i32> {
         let process = Process(reader.notice.thread);
         let pieces = reader.into.pieces();
@@ -255,7 +255,7 @@ impl Given {
         Ok(if all { got.whole } else { got.bytes.len() } as i64)
     }
 
-    /// Lets those who wait read what there is.
+    /// Lets waiting threads read what there is.
     fn wake(&mut self, listener: &Listener, ours: &Netlink, port: u32) {
         let waiting = std::mem::take(&mut self.readers);
         for reader in waiting {
@@ -269,7 +269,7 @@ impl Given {
     }
 }
 
-/// What a program sends; only the kernel is there to send to.
+/// What a program sends. There is only the kernel to send to.
 fn sent(notice: &Notice, process: Process) -> Result<Vec<u8>, i32> {
     let (name, bytes) = if notice.call == libc::SYS_sendmsg {
         let message = process.message(notice.args[1])?;
@@ -284,7 +284,7 @@ fn sent(notice: &Notice, process: Process) -> Result<Vec<u8>, i32> {
     Ok(bytes)
 }
 
-/// Checks that an address, where there is one, is the kernel's.
+/// Checks that an address, if there is one, is the kernel's.
 fn to_kernel(process: Process, name: Piece) -> Result<(), i32> {
     if name.len == 0 {
         return Ok(());
@@ -339,7 +339,7 @@ impl Target {
         }
     }
 
-    /// Says that the kernel sent it.
+    /// Names the kernel as the sender.
     fn finish(&self, process: Process, flags: u32) -> Result<(), i32> {
         let mut kernel = [0u8; ADDRESS];
         kernel[..2].copy_from_slice(&(libc::AF_NETLINK as u16).to_ne_bytes());

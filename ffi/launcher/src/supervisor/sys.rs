@@ -18,7 +18,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { last() } else { Ok(result) }
 }
 
-/// Runs `life` in a process that is no child of ours, of a session of its own, with nothing open to read or write to.
+/// Runs `life` in a process that is no child of ours, in a session of its own, with nothing open on the standard
+/// descriptors.
 pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the caller has one thread, so the children may do whatever it could; they leave by `_exit` without returning
     // into our stack.
@@ -48,7 +49,8 @@ pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Closes everything but these, turns the standard descriptors to nothing, takes signals as they come.
+/// Closes everything except `kept`, opens the standard descriptors on /dev/null, and resets signals to their
+/// defaults.
 pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     // The numbers behind the standard ones.
@@ -56,7 +58,7 @@ pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]>
     // SAFETY: the first `3 + N` descriptors are replaced by duplicates, whose numbers nobody owns afterwards but those made
     // into owners here; all above are closed, and this process never returns to code that believes to own them.
     unsafe {
-        // Copies above the numbers that are overwritten.
+        // Copies them to numbers above those that are overwritten.
         let high = |fd: RawFd| check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16.max(number(N))));
         let null = high(null.into_raw_fd())?;
         let mut copies = [0; N];
@@ -83,7 +85,7 @@ pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]>
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
-/// Hands a descriptor to whoever holds the other end of `by`.
+/// Sends a descriptor to the other end of `by`.
 pub fn send_descriptor(by: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
     let byte = [1u8];
     let data = IoSlice::new(&byte);
@@ -112,10 +114,10 @@ pub fn send_descriptor(by: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()>
     }
 }
 
-/// Waits for the descriptor that the other end hands over.
+/// Waits for the descriptor that the other end sends.
 ///
 /// # Errors
-/// It was closed instead.
+/// The other end was closed instead.
 pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut byte = [0u8];
     let data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -136,7 +138,7 @@ pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Two ends of a line of packets: ours never waits, the other not if `nonblocking`.
+/// A pair of packet sockets: our end never blocks, the other one only if not `nonblocking`.
 pub fn packet_pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -152,7 +154,7 @@ pub fn packet_pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, its))
 }
 
-/// The next packet, at most `most` bytes of it; `None` while there is none.
+/// The next packet, at most `most` bytes of it. `None` if there is none yet.
 ///
 /// # Errors
 /// The other end is closed.
@@ -173,7 +175,7 @@ pub fn receive_packet(from: BorrowedFd<'_>, most: usize) -> io::Result<Option<Ve
     }
 }
 
-/// Sends a packet; one for which there is no room is lost.
+/// Sends a packet. It is lost if there is no room for it.
 pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
     // SAFETY: the bytes are only read.
     unsafe {
@@ -182,7 +184,7 @@ pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
     };
 }
 
-/// What tells a file from every other.
+/// The inode, which identifies a file.
 pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the structure whenever it returns 0, and only then it is read.
@@ -192,18 +194,18 @@ pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// What a wait ended with.
+/// What ended a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
-    /// A call waits for its answer.
+    /// A call waits for an answer.
     pub called: bool,
-    /// Nobody is under the filter any more.
+    /// No program is under the filter any more.
     pub over: bool,
-    /// Somebody opened the node.
+    /// A program opened the node.
     pub visited: bool,
 }
 
-/// Waits for a call, for a visit, for any of `files`, or until a time.
+/// Waits for a call, a visit, any of `files`, or until a time.
 pub fn wait(
     calls: BorrowedFd<'_>,
     visits: Option<BorrowedFd<'_>>,
@@ -211,11 +213,11 @@ pub fn wait(
     until: Option<Instant>,
 ) -> io::Result<Ready> {
     let at = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // A negative number is passed over.
+    // poll(2) ignores negative numbers.
     let mut all = vec![at(calls.as_raw_fd()), at(visits.map_or(-1, |fd| fd.as_raw_fd()))];
     all.extend(files.iter().map(|fd| at(fd.as_raw_fd())));
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // Rounded up, or the last millisecond would be spent awake.
+    // Rounded up; otherwise the last millisecond would be spent polling.
     let timeout = left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as libc::c_int);
     // SAFETY: as many structures of integers as said, which the kernel fills.
     match check(unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, timeout) }) {
@@ -229,7 +231,7 @@ pub fn wait(
     }
 }
 
-/// Tells when a file of a directory is opened, or a new one comes.
+/// Notices when a file of a directory is opened or created.
 pub struct Visits(OwnedFd);
 
 impl Visits {
@@ -249,7 +251,7 @@ impl Visits {
         }
     }
 
-    /// Forgets the visits there were.
+    /// Discards the visits so far.
     pub fn clear(&self) {
         let mut events = [0u8; 4096];
         // SAFETY: the kernel writes at most the array's length.

@@ -21,25 +21,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Agents one file may have.
+/// Most agents of one file.
 const AGENTS: usize = 32;
-/// Bytes before a packet's MAD: as of old, and with a P_Key index.
+/// Length of what precedes a packet's MAD: the old form, and the one with a P_Key index.
 const OLD_HEADER: usize = 56;
 const HEADER: usize = 64;
 /// Bytes of a MAD's own header.
 const MAD_HEADER: usize = 24;
-/// Bytes of a MAD before what RMPP counts as data.
+/// Length of a MAD before what RMPP counts as data.
 const RMPP_HEADER: usize = 36;
-/// Packets taken at once.
+/// Packets handled in a row.
 const BURST: usize = 64;
 
-/// A file that was opened and asked something.
+/// An open file to which an ioctl was made.
 struct File {
     ours: OwnedFd,
-    /// The function it is of.
+    /// Its function.
     fid: u8,
     agents: [bool; AGENTS],
-    /// Its packets have a P_Key index.
+    /// Whether its packets have a P_Key index.
     wide: bool,
     used: bool,
 }
@@ -57,7 +57,7 @@ fn ne32(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Umads {
-    /// Answers a call to one of the files' ioctls; other files' are passed on.
+    /// Answers an ioctl on one of the files, and passes others to the kernel.
     pub fn serve(&mut self, listener: &Listener, inventory: &Inventory, notice: &Notice) {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
@@ -79,7 +79,7 @@ impl Umads {
         listener.answer(notice, file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0));
     }
 
-    /// Puts a socket in the place of the descriptor.
+    /// Replaces the descriptor by a socket.
     fn open(
         &mut self,
         listener: &Listener,
@@ -97,25 +97,26 @@ impl Umads {
         Ok(inode)
     }
 
-    /// What to wait for.
+    /// The descriptors to wait for.
     pub fn files(&self) -> Vec<BorrowedFd<'_>> {
         self.0.values().map(|file| file.ours.as_fd()).collect()
     }
 
-    /// Takes what programs wrote, and tells of what had no answer. Files that were closed go.
+    /// Handles what programs wrote, and reports what had no answer in time. Closed files are dropped.
     pub fn work(&mut self, inventory: &Inventory) {
         self.0.retain(|_, file| file.work(inventory));
     }
 }
 
-/// Bytes of an answer that a reader is given: of RMPP data those there are, as the kernel has it. Readers count records by it.
+/// Length of an answer as a reader gets it: of RMPP data as much as there is, as with the kernel. Readers count
+/// records by it.
 fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
     let mad = SaMad::read(answer);
     let data = mad.header().mgmt_class() == MgmtClass::SubnAdm && mad.rmpp_flags() & rmpp::ACTIVE != 0;
     if data { RMPP_HEADER.saturating_add(mad.rmpp_payload_len() as usize).min(MAD_SIZE) } else { MAD_SIZE }
 }
 
-/// The function whose stand-in a descriptor is, if it is one of ours.
+/// The function whose device file a descriptor is, if it is one of ours.
 fn function(inventory: &Inventory, process: Process, number: u32) -> Option<u8> {
     let path = process.file(number);
     let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
@@ -125,7 +126,7 @@ fn function(inventory: &Inventory, process: Process, number: u32) -> Option<u8> 
 }
 
 impl File {
-    /// One ioctl.
+    /// Executes an ioctl.
     fn control(&mut self, process: Process, command: u32, argument: u64) -> Result<(), i32> {
         match command {
             ENABLE_PKEY if self.used => Err(libc::EINVAL),
@@ -139,7 +140,7 @@ impl File {
             }
             REGISTER_2 => {
                 let request = process.read(Piece { address: argument, len: 40 })?;
-                // The only flag is that the program does RMPP itself.
+                // The only flag says that the program does RMPP itself.
                 if ne32(&request, 12) & !1 != 0 {
                     process.put_u32(argument + 12, 1)?;
                     return Err(libc::EINVAL);
@@ -183,7 +184,7 @@ impl File {
         true
     }
 
-    /// A packet that a program sends.
+    /// Handles a packet that a program sent.
     fn sent(&mut self, inventory: &Inventory, packet: Vec<u8>) {
         let header = self.header();
         let agent = self.agents.get(ne32(&packet, 0) as usize).is_some_and(|there| *there);
@@ -206,9 +207,9 @@ impl File {
                 back[4..16].fill(0);
                 back.extend(&answer[..given_len(&answer)]);
             }
-            // A sender that names no time does not wait for an answer.
+            // A sender that gives no timeout does not wait for an answer.
             None if ne32(&back, 8) == 0 => return,
-            // Back comes what was sent, as far as it tells which it was.
+            // Returns what was sent, as far as it identifies the request.
             None => {
                 back.truncate(header + MAD_HEADER);
                 back[4..8].copy_from_slice(&libc::ETIMEDOUT.to_ne_bytes());

@@ -19,15 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer may take. Whoever gets none in time goes by time alone, as with a process in another PID namespace.
+/// How long an answer may take. Without one the server judges by time alone, as with a process in another PID
+/// namespace.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes of an answer at most: the kernel's names of programs are shorter than 64.
+/// Most bytes of an answer: the kernel's names of programs are shorter than 64.
 const LONGEST: usize = 256;
 
-/// The server's end. Whoever asks has it until there is an answer.
+/// The server's end of the socket. A thread that asks holds it until it has the answer.
 static ASKER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
-/// The process. It is told to end when this is dropped, and ends too when the server is killed.
+/// The asker's process. It ends when this is dropped, or when the server is killed.
 pub struct Asker(libc::pid_t);
 
 #[cfg(test)]
@@ -46,7 +47,7 @@ impl Drop for Asker {
         // SAFETY: the descriptor is open; the child is ours, and nobody else waits for it.
         unsafe {
             libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR);
-            // Where it is stopped it ends later.
+            // If it is stopped, it ends later.
             while libc::waitpid(self.0, ptr::null_mut(), libc::WNOHANG) == 0 && begun.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -54,7 +55,7 @@ impl Drop for Asker {
     }
 }
 
-/// Starts it.
+/// Starts the asker.
 ///
 /// # Safety
 /// There are no other threads.
@@ -94,7 +95,7 @@ pub unsafe fn start() -> io::Result<Asker> {
     }
 }
 
-/// The asker itself: answers until nobody can ask any more.
+/// The asker's loop: answers until nobody can ask any more.
 fn answer_all(socket: RawFd) -> io::Result<()> {
     // SAFETY: the child has no descriptors but the standard streams and the two ends; it goes on with its own and with stderr.
     unsafe {
@@ -116,7 +117,7 @@ fn answer_all(socket: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What the asker finds out about process `pid`. `None`: this process has none, and looks itself.
+/// Asks the asker about process `pid`. `None` if this process has no asker, and can look itself.
 pub fn ask(pid: u32) -> Option<Holder> {
     let socket = ASKER.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     let unknown = Holder { pid, program: String::new(), stopped: None };
@@ -125,7 +126,7 @@ pub fn ask(pid: u32) -> Option<Holder> {
         return Some(unknown);
     }
     let mut said = [0; LONGEST];
-    // An answer that came too late for its question is passed over.
+    // Skips answers that came too late for their request.
     while let Some(len) = receive(socket.as_raw_fd(), &mut said).filter(|len| *len != 0) {
         match Holder::decode(&said[..len]).filter(|holder| holder.pid == pid) {
             Some(holder) => return Some(holder),
@@ -143,7 +144,7 @@ fn send(socket: RawFd, bytes: &[u8]) -> bool {
     sent == bytes.len() as isize
 }
 
-/// Bytes of the next packet; 0: the other end is gone. `None`: none came in time.
+/// Length of the next packet, or 0 if the other end is closed. `None` if none came in time.
 fn receive(socket: RawFd, into: &mut [u8]) -> Option<usize> {
     loop {
         // SAFETY: room that lives across the call.

@@ -26,25 +26,25 @@ use std::{
 pub(super) use asker::ask;
 pub use role::{Needs, Role};
 
-/// How long threads that were started may take to enter.
+/// How long threads that were started may take to enter the jail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What [`enter`] keeps; empty: there is no jail.
+/// What [`enter`] leaves a thread; empty without a jail.
 static BUILT: OnceLock<Needs> = OnceLock::new();
 
-/// A jail that threads enter. Dropping it ends the asker; who is inside stays there.
+/// A jail that threads enter. Dropping it ends the asker; threads inside stay inside.
 pub struct Jail {
     _asker: asker::Asker,
 }
 
 impl Jail {
-    /// Makes ready for it: closes descriptors that were inherited, and starts the asker.
+    /// Prepares a jail: closes inherited descriptors, and starts the asker.
     ///
     /// # Errors
-    /// The kernel has no filters that trap, or there is no process to be had.
+    /// The kernel has no filters that trap, or no process can be started.
     ///
     /// # Safety
-    /// There are no other threads yet, and nobody has opened anything but the three standard streams.
+    /// There are no other threads yet, and nothing is open but the three standard streams.
     #[allow(unsafe_code)]
     pub unsafe fn prepare() -> io::Result<Self> {
         rules::can_trap()?;
@@ -56,12 +56,12 @@ impl Jail {
         Ok(Self { _asker: asker })
     }
 
-    /// Builds it: threads that are started from now on enter.
+    /// Builds the jail: threads that are started from now on enter it.
     pub fn build(&self, needs: Needs) {
         let _ = BUILT.set(needs);
     }
 
-    /// The calling thread, which is the main one, enters when all others are inside: how many there are then.
+    /// The calling thread, the main one, enters when all others are inside. Returns how many threads there are.
     ///
     /// # Errors
     /// A thread is outside, or could not enter.
@@ -85,12 +85,12 @@ impl Jail {
     }
 }
 
-/// The names of threads without a filter, but thread `main`.
+/// The names of threads without a filter, except for thread `main`.
 fn outside(main: u32) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
         let thread = thread?;
-        // A thread that has ended meanwhile is no matter.
+        // The thread may have ended in the meantime.
         let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("Seccomp:") != Some("2") && field("Pid:") != Some(&main.to_string()) {
@@ -100,11 +100,11 @@ fn outside(main: u32) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The calling thread, which is there for `role`, gives up what it does not need, if this process has a jail.
+/// Confines the calling thread to what `role` needs, if this process has a jail.
 pub fn enter(role: Role) {
     let Some(needs) = BUILT.get() else { return };
     if let Err(error) = confine(role, *needs) {
-        // `close` finds the thread outside, and the server ends.
+        // `close` then finds the thread outside, and the server ends.
         eprintln!("ironverbs: the {role} thread cannot enter its jail: {error}");
     }
 }

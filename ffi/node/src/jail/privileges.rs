@@ -1,11 +1,11 @@
-//! What else a server gives up: descriptors it did not ask for, and the capabilities of root.
+//! What else a server gives up: inherited descriptors, and the capabilities of root.
 #![allow(unsafe_code)]
 
 use super::role::Needs;
 use crate::capabilities::{self, Sets};
 use std::io;
 
-/// Lets a process of root copy to and from programs that have capabilities, which it has not.
+/// Lets a process of root, without other capabilities, copy to and from programs that have some.
 const CAP_SYS_PTRACE: u32 = 19;
 
 /// Closes all descriptors but the standard streams. Where the kernel has no such call (before 5.9) they stay.

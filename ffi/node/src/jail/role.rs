@@ -1,19 +1,19 @@
-//! What a thread is there for, and what its server needs.
+//! The roles of a server's threads, and what the server needs.
 
 use std::fmt;
 
-/// What a thread is there for.
+/// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Starts the others, waits for a signal, and removes the sockets at the end.
     Main,
     /// Serves the client of a vfio-user socket.
     Client,
-    /// Does what waits: timers, frames left for us, cleaning up after the dead.
+    /// Does pending work: timers, frames left for us, cleaning up after dead parties.
     Parked,
     /// Carries frames between the node and a link.
     Link,
-    /// A process of its own: looks at other processes.
+    /// A process of its own that looks at other processes.
     Asker,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a server needs beyond what every one does. What its links need, crate `link` knows.
+/// What a server needs beyond what every server does. Crate `link` knows what its links need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// It copies to and from the memory of programs.

@@ -22,13 +22,13 @@ type Condition = (u8, Op, u64);
 struct Rules(BTreeMap<i64, Vec<Vec<Condition>>>);
 
 impl Rules {
-    /// These match.
+    /// Allows these calls in any case.
     fn calls(&mut self, numbers: &[c_long]) -> &mut Self {
         numbers.iter().for_each(|number| _ = self.0.insert(*number, Vec::new()));
         self
     }
 
-    /// `number` matches where all `conditions` hold, beside the cases in which it does already.
+    /// Allows `number` if all `conditions` hold, in addition to the cases it is allowed in already.
     fn case(&mut self, number: c_long, conditions: &[Condition]) -> &mut Self {
         let known = self.0.get(&number).is_some_and(Vec::is_empty);
         if !known {
@@ -37,13 +37,13 @@ impl Rules {
         self
     }
 
-    /// `number` matches where its argument `which` is one of `values`.
+    /// Allows `number` if its argument `which` is one of `values`.
     fn one_of(&mut self, number: c_long, which: u8, values: &[u64]) -> &mut Self {
         values.iter().for_each(|value| _ = self.case(number, &[(which, Op::Eq, *value)]));
         self
     }
 
-    /// A filter that does `on_match` where they match, and `otherwise` else.
+    /// A filter with the action `on_match` for calls that match, and `otherwise` for others.
     fn filter(
         &self,
         on_match: SeccompAction,
@@ -66,7 +66,7 @@ impl Rules {
         filter.try_into().map_err(io::Error::other)
     }
 
-    /// Memory of the allocator and of stacks; pages put in the place of missing ones. Nothing in it is ever executed.
+    /// Memory of the allocator and of stacks, and pages that replace missing ones. None of it is ever executable.
     fn memory(&mut self) -> &mut Self {
         let data = (2, Op::MaskedEq(libc::PROT_EXEC as u64), 0);
         self.calls(&[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise])
@@ -74,45 +74,45 @@ impl Rules {
             .case(libc::SYS_mprotect, &[data])
     }
 
-    /// Time, sleep, locks between threads, and what a thread says on the standard streams or signals by an eventfd.
+    /// Time, sleep, locks between threads, output on the standard streams, and eventfds.
     fn running(&mut self) -> &mut Self {
         self.calls(&[libc::SYS_write, libc::SYS_writev, libc::SYS_close])
             .calls(&[libc::SYS_futex, libc::SYS_sched_yield, libc::SYS_nanosleep, libc::SYS_clock_nanosleep])
-            // Where the clock is not one that can be read without a call.
+            // For hosts whose clock cannot be read without a system call.
             .calls(&[libc::SYS_clock_gettime, libc::SYS_gettimeofday])
-            // A call that sleeps goes on by this one when the process was stopped meanwhile.
+            // The kernel resumes a sleep by this call after the process was stopped.
             .calls(&[libc::SYS_restart_syscall])
             // Keys of hash tables; how many arenas glibc's allocator wants.
             .calls(&[libc::SYS_getrandom, libc::SYS_sched_getaffinity])
             .one_of(
                 libc::SYS_prctl,
                 0,
-                // Naps; which memory is the allocator's (glibc, if it is told to say so).
+                // Naps; and naming the allocator's memory, which glibc does if it is configured to.
                 &[libc::PR_GET_TIMERSLACK as u64, libc::PR_SET_TIMERSLACK as u64, libc::PR_SET_VMA as u64],
             )
     }
 
-    /// Signals of a thread's own, and its end. Nobody else is signalled; the handler of SIGSYS stays.
+    /// A thread's own signals, and its end. It can signal nobody else, and the handler of SIGSYS stays.
     fn signals(&mut self, (process, thread): (u32, u32)) -> &mut Self {
         let (process, thread) = (u64::from(process), u64::from(thread));
         let handled = [libc::SIGBUS, libc::SIGSEGV, libc::SIGABRT].map(|signal| signal as u64);
         self.calls(&[libc::SYS_rt_sigreturn, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack])
             .one_of(libc::SYS_rt_sigaction, 0, &handled)
             .calls(&[libc::SYS_getpid, libc::SYS_gettid])
-            // abort(), and a SIGBUS that is no matter of ours.
+            // abort(), and a SIGBUS that does not concern the node.
             .case(libc::SYS_tgkill, &[(0, Op::Eq, process), (1, Op::Eq, thread)])
             .one_of(libc::SYS_tkill, 0, &[thread])
             .calls(&[libc::SYS_exit, libc::SYS_exit_group, libc::SYS_set_robust_list])
     }
 
-    /// A party of the node: any thread may run the model, clean up after the dead and wait for the living.
+    /// What any party does: every thread may run the model, clean up after dead parties and wait for others.
     fn party(&mut self, needs: Needs) -> &mut Self {
-        // Memory of the node's file comes and goes.
+        // Allocates and frees memory of the node's file.
         self.calls(&[libc::SYS_fallocate])
-            // Barriers in all threads of the node's programs; how often the processor was taken from us.
+            // Barriers in all threads of the node's programs, and the count of involuntary switches.
             .calls(&[libc::SYS_membarrier, libc::SYS_getrusage])
-            // Who lives, and the node's lock; whether a client's eventfd would block. F_GETFD: the standard library, when it checks
-            // what it closes.
+            // Which parties live, and the node's lock; whether a client's eventfd would block. F_GETFD is for the
+            // standard library, which checks the descriptors it closes.
             .one_of(
                 libc::SYS_fcntl,
                 1,
@@ -121,7 +121,7 @@ impl Rules {
             // The asker's answers.
             .calls(&[libc::SYS_sendto, libc::SYS_recvfrom]);
         if needs.copies {
-            // No filter can tell programs of the node from other processes of the user: docs/security.md.
+            // No filter can distinguish programs of the node from other processes of the user: docs/security.md.
             self.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
         }
         self
@@ -136,8 +136,8 @@ impl Rules {
             libc::SYS_ppoll,
             libc::SYS_shutdown,
         ])
-        // What kind of file a descriptor is: only regular files of local file systems are mapped, and eventfds are known by the
-        // name of their link below /proc/self/fd.
+        // To find out what a descriptor is: only regular files of local file systems are mapped, and eventfds are
+        // recognised by their link below /proc/self/fd.
         .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_fstatfs])
         .calls(&[libc::SYS_readlinkat])
         .one_of(libc::SYS_fcntl, 1, &[libc::F_SETFL as u64, libc::F_DUPFD_CLOEXEC as u64])
@@ -182,8 +182,8 @@ impl Rules {
         self
     }
 
-    /// The main thread, from the moment that everything runs: it waits, removes the sockets that are still its own, and sees the asker
-    /// end.
+    /// The main thread, once everything runs: it waits, removes the sockets that are still its own, and waits for the
+    /// asker to end.
     fn end(&mut self) -> &mut Self {
         self.calls(&[libc::SYS_rt_sigtimedwait, libc::SYS_shutdown, libc::SYS_wait4]).calls(&[
             libc::SYS_unlinkat,
@@ -210,7 +210,7 @@ impl Rules {
     }
 }
 
-/// What is let pass to a thread for `role`; `ids` are its process's and its own.
+/// The calls that a thread for `role` may make; `ids` are those of its process and of the thread.
 fn allowed(role: Role, needs: Needs, ids: (u32, u32)) -> Rules {
     let mut rules = Rules::default();
     rules.memory().running().signals(ids);
@@ -224,17 +224,18 @@ fn allowed(role: Role, needs: Needs, ids: (u32, u32)) -> Rules {
     rules
 }
 
-/// What is refused with EPERM: asked for where a refusal is an answer like others.
+/// Calls that fail with EPERM because their callers cope with a refusal.
 fn refused(role: Role, needs: Needs) -> Rules {
     let mut rules = Rules::default();
     if role != Role::Asker {
-        // The backtrace of a panic, which reads our own file if it may; glibc's allocator, which asks how many processors there are.
+        // The backtrace of a panic, which reads our own file if it can, and glibc's allocator, which asks how many
+        // processors there are.
         rules.calls(&[libc::SYS_openat, libc::SYS_getcwd]);
         #[cfg(target_arch = "x86_64")]
         rules.calls(&[libc::SYS_open]);
     }
     if !needs.copies {
-        // Whether a program that seems to be gone is: its lock tells.
+        // Asks whether a program that seems to be dead is; its lock tells.
         rules.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
     }
     rules
@@ -244,11 +245,12 @@ fn refused(role: Role, needs: Needs) -> Rules {
 pub fn install(role: Role, needs: Needs, ids: (u32, u32)) -> io::Result<()> {
     let refused = refused(role, needs);
     let mut allowed = allowed(role, needs, ids);
-    // Of two filters the stricter answer counts, and a trap is stricter than an errno.
+    // Of two filters the stricter result counts, and a trap is stricter than an errno.
     refused.0.keys().for_each(|number| _ = allowed.0.insert(*number, Vec::new()));
     let outer = refused.filter(SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
     let inner = allowed.filter(SeccompAction::Allow, SeccompAction::Trap)?;
-    // The other one first: after the inner one no filter can be installed. Both also give up gaining privileges by executing files.
+    // The outer filter first, since the inner one forbids to install another. Both also forbid to gain privileges by
+    // executing files.
     seccompiler::apply_filter(&outer).map_err(io::Error::other)?;
     seccompiler::apply_filter(&inner).map_err(io::Error::other)
 }

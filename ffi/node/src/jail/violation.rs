@@ -1,5 +1,5 @@
-//! A system call that the jail refuses: the process says which and ends. The node's other programs clean up after it, as after one
-//! that was killed.
+//! Handles a system call that the jail refuses: the process reports the call and ends. The node's other programs
+//! clean up after it as after one that was killed.
 #![allow(unsafe_code)]
 
 use super::role::Role;
@@ -11,11 +11,11 @@ use std::{
     ptr,
 };
 
-/// How the process ends: as a shell shows a process that SIGSYS ended.
+/// Exit status, as a shell reports a process that SIGSYS ended.
 pub const STATUS: libc::c_int = 128 + libc::SIGSYS;
 
 thread_local! {
-    /// What the thread is there for.
+    /// The role of the thread.
     static ROLE: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -33,7 +33,7 @@ struct Info {
     arch: libc::c_uint,
 }
 
-/// A line that is put together without memory from the allocator, and cut off where it is full.
+/// A line of text built without the allocator, truncated when it is full.
 struct Line {
     bytes: [u8; 200],
     len: usize,
@@ -49,7 +49,7 @@ impl Write for Line {
     }
 }
 
-/// Sets the handler up.
+/// Installs the handler.
 pub fn watch() -> io::Result<()> {
     // SAFETY: plain structures; the handler keeps to what signal handlers may do.
     unsafe {
@@ -64,8 +64,8 @@ pub fn watch() -> io::Result<()> {
     }
 }
 
-/// Notes what the calling thread is there for, and lets it hear of its refusals: where the signal is blocked the kernel ends the
-/// process without a word.
+/// Notes the role of the calling thread, and unblocks SIGSYS: the kernel would end a process that blocks it without a
+/// word.
 pub fn watch_thread(role: Role) {
     ROLE.set(role.name());
     // SAFETY: the set is written before it is read.
