@@ -1,4 +1,4 @@
-//! Completion channels: libibverbs creates them by writing command 17 to the device file, so its `write` is ours.
+//! Completion channels. libibverbs creates them by writing command 17 to the device file, so we answer its `write`.
 
 use crate::guard::{guard, set_errno};
 use crate::pipe::EventPipe;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL` of the kernel's write interface.
 const CREATE_COMP_CHANNEL: u32 = 17;
-/// Command header (command, lengths) and the address the answer goes to.
+/// Length of the command header (command, lengths), and of the address for the answer.
 const COMMAND_LEN: usize = 16;
 
 /// A channel carries the addresses of CQs, 8 bytes each.
@@ -38,14 +38,14 @@ impl Channels {
 /// Contexts by their command descriptor.
 static OPEN: Mutex<Vec<(RawFd, Arc<Channels>)>> = Mutex::new(Vec::new());
 
-/// From now on commands on `fd` are answered for these channels.
+/// Answers commands on `fd` for these channels from now on.
 pub fn enter(fd: RawFd, channels: &Arc<Channels>) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(other, _)| *other != fd);
     open.push((fd, Arc::clone(channels)));
 }
 
-/// The context is closed.
+/// Stops that, for the context is closed.
 pub fn leave(channels: &Arc<Channels>) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
 }
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length:
 mod tests {
     use super::*;
 
-    /// A descriptor number no file of this process has.
+    /// A descriptor number that no file of this process has.
     const FD: RawFd = 1 << 20;
 
     fn command(number: u32, answer: &mut c_int) -> ssize_t {

@@ -1,4 +1,4 @@
-//! The device's clock: as it is, and as the time of day.
+//! The device's clock, as counts and as the time of day.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_values_ex};
 use crate::context::Context;
@@ -38,13 +38,13 @@ struct Instant {
     wall: u64,
 }
 
-/// What the time of day was when the device's clock showed something.
+/// Relates the device's clock to the time of day.
 #[derive(Default)]
 pub struct WallClock(Mutex<Option<Instant>>);
 
 impl WallClock {
-    /// Nanoseconds since 1970 when the device's clock stood at `counts`; 0 if the device does not answer. The two clocks
-    /// are compared anew when `counts` lies more than a second from where they were.
+    /// Nanoseconds since 1970 when the device's clock read `counts`; 0 if the device does not answer. The two clocks
+    /// are compared again if `counts` lies more than a second from the last comparison.
     pub fn at(&self, device: &Device, counts: u64) -> u64 {
         let khz = u64::from(device.attr().clock_khz.max(1));
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! One opening of a device: the context libibverbs made, and what we keep beside it.
+//! An open device: the context that libibverbs made, and our state of it.
 
 use crate::abi::public::ibv_context;
 use crate::channel::Channels;
@@ -16,25 +16,25 @@ use std::sync::Arc;
 pub struct Context {
     /// The function.
     pub device: Arc<driver::Device>,
-    /// Where it was opened; a forked child must not touch it.
+    /// The process that opened it. A forked child must not touch it.
     pub birth: Birth,
     /// Completion channels by descriptor.
     pub channels: Arc<Channels>,
-    /// Who gets which event.
+    /// The objects that events concern.
     pub targets: Arc<Targets>,
-    /// PDs and CQs of it.
+    /// Objects of the context that exist.
     pub users: Users,
-    /// Huge pages that queues lie in, where the environment wants that.
+    /// Huge pages for queues, if the environment asks for them.
     pub huge: Arc<HugePool>,
-    /// The device's clock as the time of day.
+    /// Relates the device's clock to the time of day.
     pub wall: WallClock,
-    /// The libibverbs whose context it is.
+    /// The libibverbs that the context belongs to.
     pub registration: &'static Registration,
-    /// What others can import, of all contexts that share the device.
+    /// What can be imported from the contexts that share the device.
     pub exports: Arc<Exports>,
     /// The thread that waits for the events of the device.
     pub pump: Arc<Pump>,
-    /// Of a second context: who waits for its events waits, for they come to the first.
+    /// The event file of a second context, in which nothing appears: events go to the first context.
     pub _silent: Option<AsyncFile>,
 }
 

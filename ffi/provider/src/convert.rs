@@ -1,11 +1,11 @@
-//! QP attributes between the C structures and the driver's.
+//! Converts QP attributes between the C structures and the driver's.
 
 use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, SendFlags, Service};
 use libc::{c_int, c_uint};
 
-/// The errno of an object that could not be made. What the device has run out of, its commands call EAGAIN; to programs it
-/// is ENOMEM.
+/// The errno when an object cannot be made. If the device has run out of something, its commands return EAGAIN, and
+/// programs get ENOMEM.
 pub fn not_made(error: driver::Error) -> c_int {
     match error.errno() {
         libc::EAGAIN => libc::ENOMEM,
@@ -19,17 +19,17 @@ pub fn common_flags(flags: u32) -> Option<SendFlags> {
     (flags & !SendFlags::COMMON.bits() == 0).then_some(SendFlags::from_bits_truncate(flags))
 }
 
-/// Path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.
+/// Converts a path MTU code (IBTA: 1 is 256 bytes, 5 is 4096) to bytes.
 pub fn mtu_bytes(code: c_uint) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }
 
-/// Bytes to the path MTU code; the next lower one when between.
+/// Converts bytes to a path MTU code, the next lower one if between two.
 pub fn mtu_code(bytes: u32) -> c_uint {
     (1..=5).rev().find(|code| 128 << code <= bytes).unwrap_or(1)
 }
 
-/// The kind of a QP; EOPNOTSUPP for those there are none of.
+/// Converts the type of a QP. EOPNOTSUPP for those that are not offered.
 pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
     Ok(match kind {
         abi::IBV_QPT_RC => Service::Rc,
@@ -53,7 +53,7 @@ pub fn caps_to_c(cap: QpCap) -> ibv_qp_cap {
     }
 }
 
-/// Attributes to set: only what the mask names is looked at.
+/// Converts attributes to set; only those that the mask names.
 pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMask), c_int> {
     let mask = QpAttrMask::from_bits(mask).ok_or(libc::EINVAL)?;
     let has = |bit| mask.contains(bit);
@@ -68,7 +68,7 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
         out.path_mtu = mtu_bytes(attr.path_mtu).ok_or(libc::EINVAL)?;
     }
     if has(QpAttrMask::ACCESS_FLAGS) {
-        // As the kernel does, rights to what this device cannot do (newer kinds of access) are granted in vain.
+        // Newer rights, to operations that this device does not have, are granted without effect, as by the kernel.
         out.qp_access_flags = AccessFlags::from_bits_truncate(attr.qp_access_flags);
     }
     if has(QpAttrMask::AV) {
@@ -108,7 +108,7 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
     Ok((out, mask))
 }
 
-/// A path, or what an address handle is made of.
+/// Converts a path, or the attributes of an address handle.
 pub fn ah_from_c(ah: &ibv_ah_attr) -> AddressHandle {
     AddressHandle {
         dgid: ah.grh.dgid.0,
@@ -144,7 +144,7 @@ fn ah_to_c(ah: &AddressHandle) -> ibv_ah_attr {
     }
 }
 
-/// Attributes as found; path migration does not exist here and reads as migrated.
+/// Converts queried attributes. There is no path migration, which reads as migrated.
 pub fn attr_to_c(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.qp_state as c_uint,

@@ -27,30 +27,30 @@ pub struct IronCq {
     pub users: Users,
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     pub polling: AtomicBool,
-    /// The completion the readers of `ibv_cq_ex` look at; belongs to who holds `polling`.
+    /// The completion that the readers of `ibv_cq_ex` read. It belongs to the thread that holds `polling`.
     pub current: UnsafeCell<Current>,
     /// The parent domain it was made in, if any.
     domain: *mut ibv_pd,
 }
 
-/// A completion, and what the device wrote of it.
+/// A completion, in the driver's form and as the device wrote it.
 #[derive(Default)]
 pub struct Current {
-    /// What every completion says.
+    /// What every completion has.
     pub completion: Completion,
-    /// For those who ask for more.
+    /// The CQE, for the fields that extended readers ask for.
     pub raw: RawCompletion,
 }
 
-/// What a CQ is to be.
+/// The attributes of a CQ to create.
 pub struct Wanted {
-    /// Completions that fit.
+    /// Least number of completions that fit.
     pub entries: i64,
-    /// Null, or where its events go.
+    /// Null, or the channel for its events.
     pub channel: *mut ibv_comp_channel,
     /// Completion vector.
     pub vector: i64,
-    /// Overruns are ignored.
+    /// Whether overruns are ignored.
     pub ignore_overrun: bool,
     /// Null, or a parent domain.
     pub domain: *mut ibv_pd,

@@ -1,5 +1,5 @@
 //! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers between them. A
-//! reader looks into the completion when it is called; what nobody asks for costs nothing.
+//! reader reads the completion when it is called, so fields that nobody reads cost nothing.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex};
 use crate::context::Context;
@@ -11,7 +11,7 @@ use driver::WcStatus;
 use libc::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
-/// The fields a completion here can have.
+/// The fields that completions can have.
 const FIELDS: u64 = abi::IBV_WC_STANDARD_FLAGS | STAMPS | abi::IBV_WC_EX_WITH_CVLAN;
 const STAMPS: u64 =
     abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -137,7 +137,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     })
 }
 
-/// For CQs that one thread alone polls, as the program promised.
+/// For CQs that only one thread polls, as the program promised.
 unsafe extern "C" fn start_poll_alone(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     // SAFETY: called by programs with a CQ of ours, by one thread alone.
     guard(libc::EIO, || unsafe { if may_start(attr) { advance(cq) } else { libc::EINVAL } })
@@ -183,11 +183,11 @@ readers! {
     read_sl: u8 = |c| c.completion.sl;
     read_path_bits: u8 = |c| c.completion.path_bits;
     read_completion_ts: u64 = stamp;
-    /// Of a raw packet whose tag was taken out of the frame: its control information.
+    /// The VLAN tag that was stripped from a raw packet.
     read_cvlan: u16 = |c| if c.completion.status == WcStatus::Success { c.raw.vlan_info() } else { 0 };
 }
 
-/// Entries that report an error bear no time.
+/// CQEs that report an error have no time stamp.
 fn stamp(current: &Current) -> u64 {
     if current.completion.status == WcStatus::Success { current.raw.timestamp() } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Device memory, and memory that is none.
+//! Device memory, and null memory regions.
 
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
@@ -13,14 +13,14 @@ use node::place::Place;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// `ibv_dm.comp_mask`: the handle is told.
+/// `ibv_dm.comp_mask`: the handle is valid.
 const HANDLE: u32 = 1;
 
-/// What a forked child opened for itself.
+/// Devices that a forked child opened for itself.
 static IN_CHILD: Mutex<Vec<(Birth, String, Arc<driver::Device>)>> = Mutex::new(Vec::new());
 
-/// The device at `place` for a forked child: what its parent opened is the parent's, so the child opens it itself. Only
-/// device memory is to be had that way: it asks for nothing else that the parent made.
+/// The device at `place`, opened by a forked child itself, since the one its parent opened belongs to the parent.
+/// Only device memory can be had this way, because it needs nothing else of the parent's.
 #[cold]
 fn in_child(place: &Place) -> Result<Arc<driver::Device>, c_int> {
     let mut opened = IN_CHILD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ pub struct IronDm {
     public: ibv_dm,
     /// The driver's.
     pub inner: Arc<driver::Dm>,
-    /// Where it was allocated, which may be in a forked child.
+    /// The process that allocated it, which may be a forked child.
     birth: Birth,
 }
 
@@ -53,7 +53,7 @@ impl IronDm {
         unsafe { &*dm.cast::<Self>() }
     }
 
-    /// What the program gets to know.
+    /// Makes the object that the program knows.
     pub fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
         let public = ibv_dm {
             context,
@@ -65,7 +65,7 @@ impl IronDm {
         Box::into_raw(Box::new(Self { public, inner, birth: Birth::here() })).cast()
     }
 
-    /// Refuses work in a forked child, but for what it allocated itself.
+    /// Refuses work in a forked child, except on what it allocated itself.
     fn check_birth(&self) -> Result<(), c_int> {
         if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
     }

@@ -1,4 +1,4 @@
-//! From the device's events to the descriptors programs wait on. One parked thread per open device.
+//! Carries events from a device to the descriptors that programs wait on. Each open device has one thread for that.
 
 use crate::abi::public as abi;
 use crate::channel::Channel;
@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 /// The asynchronous events of a context: `{ u64 element, u32 type, u32 0 }` each.
 pub type AsyncFile = EventPipe<16>;
 
-/// An object that events can concern, and how many it was sent.
+/// An object that events concern, and how many it was sent.
 struct Target {
     /// Address of the object the program knows.
     object: usize,
@@ -25,14 +25,15 @@ struct Target {
     errors: u32,
 }
 
-/// Objects by their cookie. An event for one that is gone finds nothing.
+/// Objects by cookie. Events for objects that are gone are dropped.
 pub struct Targets {
     by_cookie: Mutex<HashMap<u64, Target>>,
     next_cookie: AtomicU64,
     async_file: AsyncFile,
 }
 
-/// What an object was sent and had not taken back: the program acknowledges as many before it is freed.
+/// Events that an object was sent and that were not withdrawn. The program acknowledges as many before the object is
+/// freed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Completion events.
@@ -42,7 +43,7 @@ pub struct Delivered {
 }
 
 impl Targets {
-    /// Nobody yet.
+    /// No objects yet.
     pub fn new(async_file: AsyncFile) -> Self {
         Self { by_cookie: Mutex::default(), next_cookie: AtomicU64::new(1), async_file }
     }
@@ -51,17 +52,17 @@ impl Targets {
         self.by_cookie.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A cookie no other object of this context has had.
+    /// A cookie that no other object of this context has had.
     pub fn new_cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// From now on events with this cookie concern `object`.
+    /// Lets events with this cookie concern `object`.
     pub fn enter(&self, cookie: u64, object: usize, channel: Option<Arc<Channel>>) {
         self.lock().insert(cookie, Target { object, channel, completions: 0, errors: 0 });
     }
 
-    /// The object goes: what it was sent and nobody read is taken back.
+    /// Removes an object, and withdraws the events that nobody has read.
     pub fn leave(&self, cookie: u64) -> Delivered {
         let Some(target) = self.lock().remove(&cookie) else { return Delivered::default() };
         let is_object = |bytes: &[u8]| bytes.starts_with(&(target.object as u64).to_ne_bytes());
@@ -110,7 +111,7 @@ impl Targets {
             }
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
-                // Who waits for a completion looks, and sees that none will come.
+                // Wakes everybody who waits for a completion, since none will come.
                 let all: Vec<u64> = self.lock().keys().copied().collect();
                 all.into_iter().for_each(|cookie| self.completion(cookie));
             }
@@ -119,7 +120,7 @@ impl Targets {
     }
 }
 
-/// Port and device events name no object.
+/// Events of ports and of the device concern no object.
 fn is_affiliated(record: &[u8; 16]) -> bool {
     let kind = u32::from_ne_bytes([record[8], record[9], record[10], record[11]]);
     kind < abi::IBV_EVENT_DEVICE_FATAL
@@ -161,12 +162,12 @@ fn port_event(kind: PortEvent) -> Option<u32> {
 /// The thread that carries events from the device to the descriptors.
 pub struct Pump {
     thread: JoinHandle<()>,
-    /// Closing it ends the thread.
+    /// The thread ends when this is closed.
     stop: OwnedFd,
 }
 
 impl Pump {
-    /// Starts it. It takes no signal of the program's.
+    /// Starts the thread. It takes no signals of the program's.
     pub fn start(device: Arc<driver::Device>, targets: Arc<Targets>) -> io::Result<Self> {
         let mut ends = [-1; 2];
         // SAFETY: two ints to fill, which are then ours.
@@ -183,14 +184,14 @@ impl Pump {
         Ok(Self { thread, stop })
     }
 
-    /// Ends it and waits for that.
+    /// Stops the thread and waits for it.
     pub fn stop(self) {
         drop(self.stop);
         let _ = self.thread.join();
     }
 }
 
-/// Milliseconds between two looks at the health of a device that has nothing to say.
+/// Milliseconds between two checks of a device that raises no events.
 const LOOK: c_int = 2000;
 
 fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
@@ -224,7 +225,7 @@ enum Woken {
     Late,
 }
 
-/// Waits at most `limit` milliseconds; -1 is for ever.
+/// Waits at most `limit` milliseconds; -1 is forever.
 fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> Woken {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(events), entry(stopped)];

@@ -5,10 +5,10 @@ use crate::abi::public::{ibv_mr, ibv_pd};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An object of the program, as an address: it is looked at only while it is on a list.
+/// An object of the program, as an address. It may be dereferenced only while it is on a list.
 pub type At = usize;
 
-/// Objects and the handle of each. They come and go by the thousand, and are looked for rarely.
+/// Objects, and the handle of each. Thousands come and go, and lookups are rare.
 pub type List = Mutex<BTreeMap<At, u32>>;
 
 /// What can be imported from the contexts that share a device.
@@ -38,32 +38,32 @@ pub fn find(list: &BTreeMap<At, u32>, wanted: u32) -> Option<At> {
 }
 
 impl Exports {
-    /// A domain that can be imported from now on.
+    /// Lets a domain be imported from now on.
     pub fn enter_pd(&self, pd: *mut ibv_pd, handle: u32) {
         enter(&self.pds, handle, pd);
     }
 
-    /// It is about to go.
+    /// Stops that, for it is about to be deallocated.
     pub fn leave_pd(&self, pd: *mut ibv_pd) {
         leave(&self.pds, pd);
     }
 
-    /// A region that can be imported from now on.
+    /// Lets a region be imported from now on.
     pub fn enter_mr(&self, mr: *mut ibv_mr, handle: u32) {
         enter(&self.mrs, handle, mr);
     }
 
-    /// It is about to go.
+    /// Stops that, for it is about to be deregistered.
     pub fn leave_mr(&self, mr: *mut ibv_mr) {
         leave(&self.mrs, mr);
     }
 
-    /// Device memory that can be imported from now on.
+    /// Lets device memory be imported from now on.
     pub fn enter_dm(&self, dm: *mut ibv_dm, handle: u32) {
         enter(&self.dms, handle, dm);
     }
 
-    /// It is about to go.
+    /// Stops that, for it is about to be freed.
     pub fn leave_dm(&self, dm: *mut ibv_dm) {
         leave(&self.dms, dm);
     }

@@ -1,4 +1,4 @@
-//! Flows: which frames a raw packet QP gets.
+//! Flows: rules that steer frames to a raw packet QP.
 
 use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
 use crate::context::Context;
@@ -8,10 +8,10 @@ use crate::rights;
 use driver::{FlowAttr, FlowKind, FlowSpec};
 use libc::c_int;
 
-/// Parts of one flow at most, and bytes of one.
+/// Most parts of a flow, and most bytes of one.
 const MAX_SPECS: u8 = 16;
 const MAX_SPEC: usize = 256;
-/// What every part begins with: its type and its size.
+/// Length of the head of every part: its type and its size.
 const HEAD: usize = 6;
 
 /// Our flow; the program knows its first member.
@@ -105,7 +105,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], c_int> {
     found.ok_or(libc::EINVAL)
 }
 
-/// Value and mask, `step` bytes from each other.
+/// A value and its mask, `step` bytes apart.
 fn both<const N: usize>(bytes: &[u8], at: usize, step: usize) -> Result<[[u8; N]; 2], c_int> {
     Ok([field(bytes, at)?, field(bytes, at + step)?])
 }
@@ -115,7 +115,7 @@ fn number(bytes: &[u8], at: usize, step: usize) -> Result<[u16; 2], c_int> {
     Ok(both::<2>(bytes, at, step)?.map(u16::from_be_bytes))
 }
 
-/// What of an IP header is neither version nor address.
+/// The members of an IP header other than version and addresses.
 fn more(version: u8, fields: [[[u8; 1]; 2]; 3]) -> FlowSpec {
     let [proto, class, ttl] = fields.map(|pair| pair.map(|[byte]| byte));
     FlowSpec::IpMore { version, proto, class, ttl }
@@ -140,7 +140,7 @@ fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
             FlowSpec::Ipv4 { src: both(bytes, 8, 12)?, dst: both(bytes, 12, 12)? }
         }
         abi::IBV_FLOW_SPEC_IPV6 => {
-            // Flow labels are not compared.
+            // Flow labels cannot be compared.
             if field::<4>(bytes, 8 + 40 + 32)? != [0; 4] {
                 return Err(libc::EOPNOTSUPP);
             }

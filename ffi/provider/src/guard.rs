@@ -1,4 +1,4 @@
-//! The rim every C entry goes through: no panic passes it, and a forked child gets past nothing.
+//! The boundary that every C entry point goes through: panics do not pass it, and forked children are refused.
 
 use libc::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Begins to notice forks.
+/// Starts to count forks.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
     // SAFETY: the handler only touches an atomic; this object is never unloaded.
@@ -21,8 +21,8 @@ pub fn watch_forks() {
     });
 }
 
-/// The process an object was made in, told apart from its forked children: those share its rings with it and must not
-/// touch them.
+/// Identifies the process that made an object. Forked children share the object's rings with it, and must not touch
+/// them.
 #[derive(Clone, Copy)]
 pub struct Birth(u32);
 
@@ -32,20 +32,20 @@ impl Birth {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Still in the process of birth.
+    /// Whether this is still that process.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }
 
-/// Runs the body of a C entry; a panic in it becomes `on_panic`.
+/// Runs the body of a C entry point. A panic in it becomes `on_panic`.
 #[inline(always)]
 pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
 }
 
-/// For entries that return a pointer: null and errno on an error or a panic.
+/// For entry points that return a pointer: null and errno on an error or a panic.
 pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
     match guard(Err(libc::EIO), body) {
         Ok(pointer) => pointer,
@@ -56,7 +56,7 @@ pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
     }
 }
 
-/// For entries that return 0 or an errno, which some callers look for in errno itself.
+/// For entry points that return 0 or an errno, which some callers expect in errno itself.
 pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
     match guard(Err(libc::EIO), body) {
         Ok(()) => 0,

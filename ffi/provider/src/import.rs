@@ -22,7 +22,7 @@ use std::sync::Mutex;
 static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
 
 impl Exports {
-    /// Calls `then` with the region of this key among those of contexts that share the device.
+    /// Calls `then` with the region that has this key, of any context that shares the device.
     pub fn with_key<T>(&self, key: u32, then: impl FnOnce(&ibv_mr, &IronMr) -> T) -> Option<T> {
         let mrs = hold(&self.mrs);
         let at = find(&mrs, key >> 8)? as *const ibv_mr;
@@ -32,17 +32,17 @@ impl Exports {
     }
 }
 
-/// A context that can be imported by `fd` from now on.
+/// Lets a context be imported by `fd` from now on.
 pub fn enter_context(fd: RawFd, context: *mut ibv_context) {
     hold(&CONTEXTS).push((fd, context as At));
 }
 
-/// It is about to go.
+/// Stops that, for it is about to be closed.
 pub fn leave_context(context: *mut ibv_context) {
     hold(&CONTEXTS).retain(|(_, at)| *at != context as At);
 }
 
-/// Where the devices are that this process has open contexts of.
+/// The places of devices that this process has open.
 pub fn open_places() -> Vec<Place> {
     let contexts = hold(&CONTEXTS);
     // SAFETY: on the list, so not closed while that is held; its device is one of ours.
@@ -54,14 +54,14 @@ pub fn open_places() -> Vec<Place> {
     contexts.iter().filter_map(|(_, at)| place(at)).collect()
 }
 
-/// The context whose descriptor `fd` is, or is a duplicate of; the program keeps it open until the import is done.
-/// EOPNOTSUPP: it is none of this process.
+/// The context whose command descriptor is `fd` or of which `fd` is a duplicate. The program keeps it open until the
+/// import is done. EOPNOTSUPP if it is no context of this process.
 pub fn context_behind(fd: RawFd) -> Result<*mut ibv_context, c_int> {
     let found = hold(&CONTEXTS).iter().find(|(other, _)| is_same_file(fd, *other)).map(|(_, at)| *at);
     Ok(found.ok_or(libc::EOPNOTSUPP)? as *mut ibv_context)
 }
 
-/// Whether two descriptors of this process stand for one open file.
+/// Whether two descriptors of this process refer to one open file.
 fn is_same_file(a: RawFd, b: RawFd) -> bool {
     /// `KCMP_FILE`.
     const FILE: c_int = 0;
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
             context.users.remove();
             match ours.users.none() {
                 Ok(()) => drop(Box::from_raw(pd.cast::<IronPd>())),
-                // Those that are in it still count on it, and on nothing else of it: that stays.
+                // Objects in it still count on its public part, which therefore stays.
                 Err(_) => drop(std::ptr::read(&raw const ours.inner)),
             }
         }

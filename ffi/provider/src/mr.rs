@@ -17,9 +17,9 @@ use libc::{c_int, c_uint, c_void, size_t};
 #[repr(C)]
 pub struct IronMr {
     public: verbs_mr,
-    /// The driver's; `None` if it is no memory.
+    /// The driver's; `None` for a null MR and for one that was imported.
     inner: Option<driver::Mr>,
-    /// What keys address its first byte by.
+    /// The address by which its keys address the first byte.
     hca_va: u64,
 }
 
@@ -38,7 +38,7 @@ impl IronMr {
         self.inner.as_ref()
     }
 
-    /// Hands it to the program.
+    /// Makes the object that the program knows.
     pub fn hand_out(
         pd: *mut ibv_pd,
         (addr, length): (*mut c_void, size_t),
@@ -62,10 +62,10 @@ impl IronMr {
     }
 }
 
-/// `ibv_mr_type`, which the library looks at: memory of the program, or none of which it has to keep book.
+/// `ibv_mr_type`, which the library reads: memory of the program, or memory that it need not track for forks.
 const TYPE_MR: c_int = 0;
 pub const TYPE_NONE: c_int = 1;
-/// A region of another context.
+/// A region imported from another context.
 pub const TYPE_IMPORTED: c_int = 2;
 
 /// `ibv_reg_mr`, `ibv_reg_mr_iova`.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn reg_mr(
     })
 }
 
-/// The driver's flags. Optional bits nobody knows are dropped, others refused.
+/// The driver's flags. Unknown optional bits are dropped, others refused.
 pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
     let mandatory =
         AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EOPNOTSUPP)?;
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn rereg_mr(
         // SAFETY: the program's promise to keep the memory.
         let fresh = unsafe { driver::Mr::register(&new.inner, addr.cast(), length, hca_va, rights) };
         let fresh = fresh.map_err(convert::not_made)?;
-        // Windows may be bound to the old one: then it stays, and the new one goes.
+        // If windows are bound to the old region, it stays and the new one is dropped.
         inner.try_deregister().map_err(|e| e.errno())?;
         let keys = (fresh.lkey(), fresh.rkey());
         ours.inner = Some(fresh);

@@ -48,7 +48,7 @@ impl Context {
         }))
     }
 
-    /// A second context on the device of this one, whose events it shares.
+    /// Opens a second context on the device of this one, with which it shares events.
     fn again(&self, silent: AsyncFile) -> Result<Box<Self>, c_int> {
         self.check_birth()?;
         Ok(Box::new(Self {
@@ -68,7 +68,7 @@ impl Context {
 
     fn close(self) {
         channel::leave(&self.channels);
-        // The last of those that share it closes the device.
+        // The last context that shares the device closes it.
         let Some(pump) = Arc::into_inner(self.pump) else { return };
         pump.stop();
         if let Err(error) = self.device.close() {
@@ -77,7 +77,8 @@ impl Context {
     }
 }
 
-/// The errno of a step `what` without which no device opens. It is told on stderr as well: few programs say the errno.
+/// The errno of a step `what` without which no device opens. It is also reported on stderr, since few programs print
+/// an errno.
 fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
     move |error| {
         eprintln!("ironverbs: cannot {what}: {error}");

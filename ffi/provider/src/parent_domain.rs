@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 const QUEUE: u64 = 1;
 const MASK: u32 = abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
-/// Our thread domain: objects in it are used by one thread. The locks here are so cheap that it changes nothing.
+/// Our thread domain, whose objects one thread uses. Locks are so cheap here that it makes no difference.
 #[repr(C)]
 pub struct IronTd {
     public: ibv_td,
-    /// Parent domains that name it.
+    /// Parent domains that refer to it.
     pub users: Users,
 }
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 
 /// The program's allocators.
 struct Allocators {
-    /// The parent domain they are told of.
+    /// The parent domain that is passed to them.
     domain: AtomicPtr<ibv_pd>,
     context: AtomicPtr<c_void>,
     alloc: AllocBuffer,

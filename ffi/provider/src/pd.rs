@@ -31,7 +31,7 @@ pub struct Parents {
 }
 
 impl IronPd {
-    /// What the program gets to know.
+    /// Makes the object that the program knows.
     pub fn publish(
         context: *mut ibv_context,
         inner: Arc<driver::Pd>,
@@ -42,7 +42,7 @@ impl IronPd {
         Box::into_raw(Box::new(Self { public, inner, users: Users::default(), parents, origin })).cast()
     }
 
-    /// As [`IronPd::publish`], of a domain that another context has.
+    /// As [`IronPd::publish`], for a domain of another context.
     pub fn imported(context: *mut ibv_context, inner: Arc<driver::Pd>, origin: *mut ibv_pd) -> *mut ibv_pd {
         let pd = Self::publish(context, inner, None);
         // SAFETY: just made, known to nobody else.
@@ -97,11 +97,11 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             }
             IronPd::of(pd).users.none()?;
             if !IronPd::of(pd).origin.is_null() {
-                // Whoever made it has it still.
+                // The context that made it still has it.
                 return Err(libc::EBUSY);
             }
             if Arc::strong_count(&IronPd::of(pd).inner) > 1 {
-                // What was made in an import of it, which is gone.
+                // Objects that were made in an import of it exist, though the import is gone.
                 return Err(libc::EBUSY);
             }
             context.exports.leave_pd(pd);

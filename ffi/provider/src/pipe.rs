@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-/// One event file of records of `N` bytes. The program owns the reading end (and closes it), we the writing end.
+/// An event file of records of `N` bytes. The program owns the reading end, and closes it; we own the writing end.
 pub struct EventPipe<const N: usize> {
     reader: RawFd,
     writer: OwnedFd,
-    /// Senders and the withdrawal of records exclude each other.
+    /// Excludes senders from the withdrawal of records.
     sending: Mutex<()>,
 }
 
@@ -34,18 +34,19 @@ impl<const N: usize> EventPipe<N> {
         Ok(Self { reader: reader.into_raw_fd(), writer, sending: Mutex::new(()) })
     }
 
-    /// The reading end, as handed to the program.
+    /// The reading end, for the program.
     pub fn reader(&self) -> RawFd {
         self.reader
     }
 
-    /// Appends a record; false when it was lost because the program has closed its end or left thousands unread.
+    /// Appends a record. Returns false if it was lost because the program has closed its end or left thousands
+    /// unread.
     pub fn send(&self, record: [u8; N]) -> bool {
         let _one = self.sending.lock();
         self.write(&record)
     }
 
-    /// Takes back the unread records `unwanted` names; the others keep their order. Returns how many were taken back.
+    /// Withdraws the unread records that `unwanted` selects, and returns how many. The others keep their order.
     pub fn withdraw(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> usize {
         let _one = self.sending.lock();
         let (mut kept, mut taken) = (Vec::new(), 0);
@@ -62,7 +63,7 @@ impl<const N: usize> EventPipe<N> {
         taken
     }
 
-    /// The program has closed its end.
+    /// Whether the program has closed its end.
     pub fn abandoned(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.writer.as_raw_fd(), events: 0, revents: 0 };
         // SAFETY: one entry; returns at once.
@@ -78,7 +79,7 @@ impl<const N: usize> EventPipe<N> {
         unsafe { libc::write(self.writer.as_raw_fd(), record.as_ptr().cast(), N) == N as isize }
     }
 
-    /// One record without waiting, whatever the program set its end to.
+    /// Reads one record without blocking, however the program has configured its end.
     fn read(&self) -> Option<[u8; N]> {
         let mut record = [0; N];
         let mut ready: c_int = 0;

@@ -1,9 +1,9 @@
-//! From the driver's completions to `ibv_wc`: hot.
+//! Converts the driver's completions to `ibv_wc`. On the hot path.
 
 use crate::abi::public::ibv_wc;
 use driver::{Completion, WcFlags};
 
-/// Completions taken at once; more than that go in turns.
+/// Completions taken at once; more are taken in turns.
 const BATCH: usize = 16;
 
 /// Takes up to `count` completions.

@@ -1,5 +1,5 @@
-//! `ibv_post_send` and `ibv_post_recv`: hot. The program's list is converted piece by piece on the stack; the driver
-//! validates, builds and rings once for the whole list.
+//! `ibv_post_send` and `ibv_post_recv`, on the hot path. The program's list is converted piece by piece on the stack;
+//! the driver validates and builds the requests, and rings once for the whole list.
 
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::ah::IronAh;
@@ -15,7 +15,7 @@ const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge
 
 /// A singly linked list of work requests.
 pub trait WorkRequest {
-    /// The one behind it, or null.
+    /// The next request in the list, or null.
     fn next(&self) -> *mut Self;
 }
 
@@ -31,7 +31,7 @@ impl WorkRequest for ibv_recv_wr {
     }
 }
 
-/// Walks the program's list; ends early at one that cannot be converted and remembers why.
+/// Walks the program's list. Ends early at a request that cannot be converted, and remembers why.
 pub struct Walk<W> {
     at: *mut W,
     refused: Option<c_int>,
@@ -54,7 +54,7 @@ impl<W: WorkRequest> Walk<W> {
         }
     }
 
-    /// The errno to return; `bad` then points to the first work request not posted.
+    /// Returns the errno, and lets `bad` point to the first request that was not posted.
     #[inline]
     unsafe fn finish(self, first: *mut W, posted: Result<(), PostError>, bad: *mut *mut W) -> c_int {
         let (errno, at) = match posted {
@@ -113,7 +113,7 @@ fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }
 
-/// A walk over work requests that say whom they are for.
+/// A walk over requests with destinations.
 struct Addressed<'a> {
     walk: &'a mut Walk<ibv_send_wr>,
     service: Service,
@@ -131,14 +131,14 @@ impl Iterator for Addressed<'_> {
     }
 }
 
-/// A work request that may ask for checksums.
+/// Converts a request that may ask for checksums.
 fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
     // SAFETY: the program keeps its list until the call returns.
     Ok(SendWr { wr_id: wr.wr_id, op: send_op(wr)?, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }
 
-/// Whom a work request is for.
+/// The destination of a request.
 fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'static>, c_int> {
     match service {
         Service::Ud => {

@@ -4,25 +4,25 @@ use crate::convert::common_flags;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Sge, Target};
 use libc::c_int;
 
-/// Pieces of one inline work request; more than the device's largest inline data has bytes would be no use.
+/// Most pieces of an inline request, which has no use for more than its bytes.
 pub const MAX_INLINE_PIECES: usize = 32;
 
-/// What has been collected since `ibv_wr_start`.
+/// Requests collected since `ibv_wr_start`.
 pub struct Posting {
     pub batch: SendBatch<'static>,
-    /// Whether work requests say whom they are for: then both setters must come before one is closed.
+    /// Whether requests have destinations. Then one is complete only after both setters.
     pub addressed: bool,
-    /// Whether they are raw packets.
+    /// Whether requests are raw packets.
     pub raw: bool,
     pub open: Option<(u64, SendOp, SendFlags)>,
-    /// Whom the open work request is for.
+    /// The destination of the open request.
     pub target: Option<Target<'static>>,
-    /// Data that came before the address.
+    /// Data that was set before the destination.
     pub early: Option<Early>,
     pub failed: Option<c_int>,
 }
 
-/// Data of a work request whose address is not known yet.
+/// Data of a request whose destination is not known yet.
 pub enum Early {
     Pieces(Vec<Sge>),
     Inline(Vec<u8>),
@@ -41,13 +41,13 @@ impl Posting {
         }
     }
 
-    /// Flags that raw packets alone have.
+    /// Flags that only raw packets have.
     #[cold]
     fn rare_flags(&self, flags: u32) -> Option<SendFlags> {
         SendFlags::from_bits(flags).filter(|_| self.raw)
     }
 
-    /// The data of the open work request.
+    /// Sets the data of the open request.
     #[inline]
     pub fn data(&mut self, sge: &[Sge], more: SendFlags) {
         match self.addressed {
@@ -57,7 +57,7 @@ impl Posting {
         }
     }
 
-    /// Keeps data until the address comes; inline data are the program's to change from now on.
+    /// Keeps data until the destination is set. The program may change inline data from now on, so it is copied.
     #[cold]
     pub fn keep(&mut self, sge: &[Sge], inline: bool) {
         self.early = Some(match inline {
@@ -66,7 +66,7 @@ impl Posting {
         });
     }
 
-    /// Whom the open work request is for.
+    /// Sets the destination of the open request.
     pub fn aim(&mut self, target: Target<'static>) {
         self.target = Some(target);
         if self.early.is_some() {
@@ -74,7 +74,7 @@ impl Posting {
         }
     }
 
-    /// Closes the open work request with what it has.
+    /// Closes the open request with what it has.
     #[inline]
     pub fn finish(&mut self) {
         if self.open.is_none() {
@@ -111,18 +111,18 @@ impl Posting {
     }
 }
 
-/// A collection that is over when this is dropped: what was not rung for is forgotten.
+/// Ends a collection when it is dropped; requests that were not rung for are discarded.
 pub struct Ending<'a>(pub &'a mut Option<Posting>);
 
 impl Drop for Ending<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Empty before the lock is let go of, which goes with the collection.
+        // Empties it before the lock is released, which is part of the collection.
         drop(self.0.take());
     }
 }
 
-/// The bytes a piece of inline data names.
+/// The bytes of a piece of inline data.
 pub fn bytes_of(piece: &Sge) -> &[u8] {
     match piece.length {
         0 => &[],

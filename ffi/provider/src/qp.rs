@@ -11,7 +11,7 @@ use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// What the program and the library know of a QP, with room for `struct verbs_qp` of any release.
+/// The public part of a QP, with room for `struct verbs_qp` of any release.
 #[repr(C)]
 pub union Public {
     pub qp: std::mem::ManuallyDrop<ibv_qp_ex>,
@@ -29,11 +29,11 @@ pub struct IronQp {
     pub birth: Birth,
     pub cookie: u64,
     pub sq_sig_all: bool,
-    /// The domain of a target of XRC, else null.
+    /// The domain of an XRC target, else null.
     pub xrcd: *mut ibv_xrcd,
-    /// The table of work queues that frames are spread over, else null.
+    /// The table of work queues over which it spreads frames, else null.
     pub table: *mut ibv_rwq_ind_table,
-    /// Flows to it.
+    /// Flows that steer frames to it.
     pub flows: Users,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
     pub posting: UnsafeCell<Option<Posting>>,
@@ -50,7 +50,7 @@ impl IronQp {
         unsafe { &*qp.cast::<Self>() }
     }
 
-    /// What the program gets to know, as far as all kinds have it.
+    /// Makes the object that the program knows, as far as all types share it.
     pub fn boxed(context: &Context, inner: Arc<driver::Qp>, cookie: u64) -> Box<Self> {
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },

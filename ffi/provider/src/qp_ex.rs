@@ -13,7 +13,7 @@ use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
 
-/// `send_ops_flags` a QP of this kind can be created with.
+/// The `send_ops_flags` that a QP of this service can be created with.
 pub fn send_ops(service: Service) -> u64 {
     const SENDS: u64 = abi::IBV_QP_EX_WITH_SEND | abi::IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = abi::IBV_QP_EX_WITH_RDMA_WRITE | abi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;

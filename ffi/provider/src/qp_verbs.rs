@@ -57,7 +57,7 @@ pub unsafe extern "C" fn create_qp_ex(
                 }
                 (*attr).cap = convert::caps_to_c(QpCap::default());
                 let made = target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target)?;
-                // It needs none, but librdmacm takes the domain of a connection's memory from here.
+                // It does not need one, but librdmacm takes a connection's domain for memory from here.
                 (*made).pd = if has(abi::IBV_QP_INIT_ATTR_PD) { (*attr).pd } else { std::ptr::null_mut() };
                 return Ok(made);
             }
@@ -77,16 +77,16 @@ pub unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// What `ibv_create_qp_ex` says beyond `ibv_create_qp`.
+/// Attributes that only `ibv_create_qp_ex` has.
 #[derive(Default)]
 struct Extras {
-    /// Operations of the extended post interface, if the program wants that.
+    /// Operations of the extended post interface, if the program wants it.
     ops: Option<u64>,
     /// `create_flags`.
     flags: u32,
 }
 
-/// `create_flags` there are.
+/// The `create_flags` that are offered.
 const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | abi::IBV_QP_CREATE_CVLAN_STRIPPING;
 
 /// Makes a QP. The sizes given are written back.
@@ -113,7 +113,7 @@ unsafe fn create(
         return Err(libc::EOPNOTSUPP);
     }
     if service.is_xrc() {
-        // It receives nothing.
+        // An XRC initiator receives nothing.
         (attr.recv_cq, attr.srq) = (attr.send_cq, std::ptr::null_mut());
     }
     if attr.send_cq.is_null() || attr.recv_cq.is_null() || service == Service::XrcTgt {
@@ -193,7 +193,7 @@ unsafe fn spread(
     {
         return Err(libc::EINVAL);
     }
-    // Tags are taken out by the work queues.
+    // The work queues strip tags.
     if flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0
         || attr.rx_hash_conf.rx_hash_function != abi::IBV_RX_HASH_FUNC_TOEPLITZ
     {

@@ -1,4 +1,4 @@
-//! What the device and its port are.
+//! Queries of the device and its port.
 
 use crate::abi::memory::{
     IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_ODP_SUPPORT,
@@ -43,13 +43,13 @@ pub unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Counts are signed in C.
+/// C has signed counts.
 fn int(value: u32) -> c_int {
     value.min(c_int::MAX as u32) as c_int
 }
 
-/// What each service can do with memory that comes on demand: RC, UC and UD, and XRC. All they can do at all, as it is
-/// the way to the memory that brings pages in and not the device.
+/// What each service can do with on-demand paging: RC, UC and UD, and XRC. They can do all operations, since page
+/// faults are handled on the way to memory and not by the device.
 fn odp() -> [[u32; 3]; 2] {
     const UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     const UC: u32 = UD | IBV_ODP_SUPPORT_WRITE;
@@ -70,7 +70,7 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.sys_image_guid = u64::from_ne_bytes(attr.sys_image_guid);
     out.max_mr_size = attr.max_mr_size;
     out.page_size_cap = attr.page_size_cap;
-    // Linux reports the IEEE id here, and programs compare with that.
+    // Linux reports the IEEE id here, and programs compare it.
     out.vendor_id = if attr.ieee_vendor_id == 0 { attr.vendor_id } else { attr.ieee_vendor_id };
     out.vendor_part_id = attr.vendor_part_id;
     out.hw_ver = attr.hw_ver;
@@ -104,7 +104,7 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.max_mcast_grp = int(attr.max_mcast_grp);
     out.max_mcast_qp_attach = int(attr.max_mcast_qp_attach);
     out.max_total_mcast_qp_attach = int(attr.max_mcast_grp.saturating_mul(attr.max_mcast_qp_attach));
-    // Address handles are memory of the program.
+    // Address handles are memory of the program, so there is no limit.
     out.max_ah = c_int::MAX;
     out.max_srq = int(attr.max_srq);
     out.max_srq_wr = int(attr.max_srq_wr);

@@ -33,7 +33,7 @@ const DEVICE_OPS: verbs_device_ops = verbs_device_ops {
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
-/// For a libibverbs that loads this object itself.
+/// Called by a libibverbs that loads this object itself.
 extern "C" fn on_load() {
     guard::guard((), look);
 }
@@ -55,8 +55,9 @@ pub unsafe extern "C" fn ironverbs_join(path: *const c_char) {
     });
 }
 
-/// Unloads the loaders, so that the next libibverbs that loads one is heard of. The libraries never use the handles they
-/// got, nor close them: a driver is there for good. Called by a libibverbs that is done with loading.
+/// Unloads the loaders, so that the next libibverbs that loads one causes its constructor to run. The libraries
+/// neither use nor close the handles they got, since drivers stay loaded. Called by a libibverbs that has finished
+/// loading.
 pub fn unload_loaders() {
     let loaders = std::mem::take(&mut process().loaders);
     let mut unheard = false;
@@ -70,7 +71,7 @@ pub fn unload_loaders() {
                 if handle.is_null() {
                     break;
                 }
-                // This handle, and one that a libibverbs got.
+                // Closes this handle, and one that a libibverbs got.
                 if libc::dlclose(handle) != 0 || libc::dlclose(handle) != 0 {
                     break;
                 }
@@ -114,7 +115,7 @@ fn join(library: Library) -> Result<(), String> {
     // SAFETY: the library calls ioctl(2) with one argument, a pointer.
     let imports = unsafe { got::replace_import(library.inside, c"ioctl", import::ioctl as *const _) };
     if imports.is_err() {
-        // Without it contexts cannot be imported, and all else works.
+        // Without this, contexts cannot be imported; everything else works.
     }
     guard::watch_forks();
     mlx5dv::answer_program();

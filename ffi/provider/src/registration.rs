@@ -1,4 +1,4 @@
-//! Each libibverbs of this process that has our devices.
+//! The libibverbs of this process that have our devices.
 
 use crate::abi::probe::Layout;
 use crate::abi::public::ibv_device;
@@ -6,10 +6,10 @@ use crate::abi::verbs_types::{verbs_device, verbs_device_ops};
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One libibverbs that has our devices. It lives as long as the process.
+/// A libibverbs that has our devices. It lives as long as the process.
 #[repr(C)]
 pub struct Registration {
-    /// First, so that the pointer to it that libibverbs keeps in a device leads to the whole.
+    /// The first member, so that the pointer to it that libibverbs keeps in a device leads to the whole.
     pub ops: verbs_device_ops,
     /// The library's functions, and its layout.
     pub layout: Layout,
@@ -26,21 +26,21 @@ impl Registration {
     }
 }
 
-/// What was loaded into this process and concerns us.
+/// The libraries and loaders of this process that concern us.
 #[derive(Default)]
 pub struct Process {
-    /// Addresses inside each libibverbs that was looked at, be it accepted or refused.
+    /// An address inside each libibverbs that was examined, whether it was accepted or refused.
     pub seen: Vec<usize>,
     pub registrations: Vec<&'static Registration>,
     /// Paths of the loaders that are loaded (`ffi/loader`).
     pub loaders: Vec<CString>,
 }
 
-/// Never held while the dynamic linker is called: constructors come here with its lock held.
+/// Never held while the dynamic linker is called, because constructors come here with the linker's lock held.
 static PROCESS: Mutex<Process> =
     Mutex::new(Process { seen: Vec::new(), registrations: Vec::new(), loaders: Vec::new() });
 
-/// What this process loaded, locked.
+/// What was loaded into this process, locked.
 pub fn process() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,13 +26,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use umad::Umads;
 
-/// How old a counter below `/sys` may be while programs are on the node, less what it takes to write it.
+/// How old a counter below `/sys` may be while programs are on the node, less the time to write it.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// How long whoever opens a node takes at most until it has its place there.
+/// Most time between opening a node and having a place on it.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
-/// The launcher's end of a supervisor that waits for a program to supervise.
+/// The launcher's end of a supervisor that waits for its program.
 pub struct Waiting {
     line: UnixStream,
     reserved: Reserved,
@@ -44,20 +44,20 @@ pub struct Supervisor {
     reserved: Reserved,
 }
 
-/// What a supervisor is told of the program's view.
+/// What a supervisor knows of the program's view.
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
     /// The node they are on.
     pub node: PathBuf,
-    /// Where they are shown.
+    /// The projected directories.
     pub projection: Projection,
 }
 
 /// Starts a supervisor. The calling process must have one thread.
 ///
 /// # Errors
-/// It could not be started; nothing is left of it.
+/// It could not be started, and nothing of it remains.
 pub fn start(view: View) -> io::Result<Waiting> {
     let (waiting, supervisor) = pair()?;
     sys::fork_apart(|| {
@@ -124,7 +124,7 @@ impl Supervisor {
     }
 }
 
-/// What the program sees of the node.
+/// The program's view of the node.
 struct Sight {
     node: PathBuf,
     projection: Projection,
@@ -133,7 +133,7 @@ struct Sight {
 }
 
 impl Sight {
-    /// What is in `view`: its files say what the node has counted before, from the program's first instruction on.
+    /// The view. Its files say what the node has counted before, from the program's first instruction on.
     fn new(View { devices, node, projection }: View) -> io::Result<Self> {
         let host = if project::host_has_devices()? { Host::open().ok() } else { None };
         let live = Live::new(&devices);
@@ -143,9 +143,9 @@ impl Sight {
         Ok(sight)
     }
 
-    /// Shows the node's devices where they have changed, and what has changed of their ports. Where the system does not let us, the view
-    /// stays as it is until they change again, and answers stay those of what it shows; `ironverbs doctor` says so. True: another
-    /// look is needed.
+    /// Shows devices of the node that changed, and what changed of their ports. If the system refuses, the view stays
+    /// as it is until the devices change again, answers remain those of what it shows, and `ironverbs doctor` says
+    /// so. Returns true if another check is needed.
     fn look(&mut self) -> bool {
         if let Some(devices) = self.inventory.changed() {
             if self.projection.change(self.inventory.devices(), &devices, &self.node).is_ok() {
@@ -158,19 +158,19 @@ impl Sight {
     }
 }
 
-/// Serves until nobody is left.
+/// Serves until no program is left.
 fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io::Result<()> {
     let mut umads = Umads::default();
     let visits = sys::Visits::of(&sight.node).ok();
-    // Somebody may have come before we looked.
+    // A program may have come before the first check.
     let mut awake = Some(Instant::now());
     loop {
         let mut until = sockets.next_deadline();
-        // Asked before the looks: what somebody changed who is gone by now is seen by them.
+        // Read before the check, which sees what programs did that have ended by then.
         let peopled = sight.inventory.observer().is_some_and(Observer::has_programs);
         let again = sight.look();
         if sight.inventory.observer().is_some() {
-            // Who opened the node a moment ago may not have taken its place yet.
+            // A program that has just opened the node may not have its place yet.
             let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
             awake = awake.filter(|_| arriving || peopled);
             if awake.is_some() || again || visits.is_none() {
@@ -194,7 +194,7 @@ fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io:
                     umads.serve(listener, &sight.inventory, &notice)
                 }
                 Ok(notice) => sockets.serve(listener, &sight.inventory, notice),
-                // Whoever called was interrupted.
+                // The caller was interrupted.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 Err(e) => return Err(e),
             }
