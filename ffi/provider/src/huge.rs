@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A huge page.
 const HUGE: usize = 2 << 20;
-/// The least that is given of one.
+/// Smallest allocation from a huge page.
 const CHUNK: usize = 4096;
 /// `shmget`: pages of 2 MiB; the log of their size lies from bit 26 on.
 const SHM_HUGE_2MB: c_int = 21 << 26;
@@ -33,21 +33,21 @@ pub enum Queue {
     Wq,
 }
 
-/// What the environment asks for.
+/// The memory that the environment asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Wherever queues lie.
+    /// Any memory.
     Anywhere,
-    /// Huge pages, and no other memory if there are none.
+    /// Huge pages only.
     Huge,
-    /// Huge pages if there are any.
+    /// Huge pages, or else any memory.
     PreferHuge,
-    /// Physically contiguous memory, which Linux gives nobody: it answers EINVAL.
+    /// Physically contiguous memory, which Linux gives nobody: EINVAL.
     Contiguous,
 }
 
 impl Queue {
-    /// The variable that says where it lies, and the older one that asks for huge pages.
+    /// The variable for this kind of queue, and the older one that asks for huge pages.
     fn variables(self) -> (&'static str, &'static str) {
         match self {
             Self::Cq => ("MLX_CQ_ALLOC_TYPE", "HUGE_CQ"),
@@ -66,13 +66,13 @@ impl Queue {
         }
     }
 
-    /// As `environment` has it. What is unknown does not count, as with libmlx5.
+    /// The memory that `environment` asks for. Unknown values are ignored, as by libmlx5.
     fn place(self, environment: impl Fn(&str) -> Option<String>) -> Place {
         let (name, older) = self.variables();
         let of = |name: &str| if name.is_empty() { None } else { environment(name) };
         let usual = if of(older).as_deref() == Some("y") { Place::Huge } else { Place::Anywhere };
         match of(name).unwrap_or_default().to_ascii_uppercase().as_str() {
-            // Without contiguous memory these come to what they fall back to.
+            // Without contiguous memory these mean what they fall back to.
             "ANON" | "PREFER_CONTIG" => Place::Anywhere,
             "PREFER_HUGE" | "ALL" => Place::PreferHuge,
             "HUGE" => Place::Huge,
@@ -82,8 +82,8 @@ impl Queue {
     }
 }
 
-/// Where a queue is to lie: `own`, if the program brings memory itself, else as the environment asks; `None` is wherever queues
-/// lie. ENOMEM: what is asked for cannot be.
+/// Where a queue is allocated: in `own`, if the program brings memory itself, else as the environment asks. `None` is
+/// the usual memory. ENOMEM if that is not possible.
 pub fn buffers(
     pool: &Arc<HugePool>,
     own: Option<Arc<dyn Buffers>>,
@@ -101,7 +101,7 @@ pub fn buffers(
     }
 }
 
-/// The domain to make a queue of `pd` in, which is another face of it if the queue is to lie elsewhere. ENOMEM as [`buffers`].
+/// The domain in which a queue of `pd` is created: `pd`, or one with other buffers. ENOMEM as [`buffers`].
 pub fn domain(pool: &Arc<HugePool>, pd: &Arc<Pd>, queue: Queue) -> Result<Arc<Pd>, c_int> {
     match (pd.buffers(), buffers(pool, pd.buffers().cloned(), queue)?) {
         (None, Some(buffers)) => Ok(Pd::face(pd, Some(buffers))),
@@ -109,16 +109,16 @@ pub fn domain(pool: &Arc<HugePool>, pd: &Arc<Pd>, queue: Queue) -> Result<Arc<Pd
     }
 }
 
-/// The huge pages of one context, from which queues are cut.
+/// The huge pages of one context, from which queues are allocated.
 #[derive(Default)]
 pub struct HugePool(Mutex<Vec<Segment>>);
 
-/// Shared memory of whole huge pages, which no child of fork has.
+/// Shared memory of whole huge pages, which children of a fork don't inherit.
 struct Segment {
     base: usize,
-    /// Of each chunk, whether it is given.
+    /// For each chunk whether it is allocated.
     given: Vec<bool>,
-    /// Chunks of each run that is given, by its address.
+    /// Length in chunks of each allocation, by its address.
     runs: HashMap<usize, usize>,
 }
 
@@ -149,7 +149,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// A run of `chunks` that nobody has.
+    /// Allocates `chunks` adjacent chunks.
     fn give(&mut self, chunks: usize) -> Option<NonNull<u8>> {
         let at = self.given.windows(chunks).position(|run| run.iter().all(|given| !given))?;
         self.given[at..at + chunks].fill(true);
@@ -158,7 +158,7 @@ impl Segment {
         NonNull::new(address as *mut u8)
     }
 
-    /// Whether the run at `address` was given here; it is free again.
+    /// Frees the allocation at `address`. Returns false if it is of another segment.
     fn take(&mut self, address: usize) -> bool {
         let Some(chunks) = self.runs.remove(&address) else { return false };
         let at = (address - self.base) / CHUNK;
@@ -179,7 +179,7 @@ impl HugePool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `len` bytes, aligned to chunks.
+    /// Allocates `len` bytes, aligned to chunks.
     fn give(&self, len: usize) -> io::Result<NonNull<u8>> {
         let chunks = len.div_ceil(CHUNK).max(1);
         let mut segments = self.segments();
@@ -192,7 +192,7 @@ impl HugePool {
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
-    /// Takes back what was given. Pages of which nothing is given go back to the machine.
+    /// Frees an allocation. Segments without any are returned to the system.
     fn take_back(&self, ptr: NonNull<u8>) {
         let mut segments = self.segments();
         let address = ptr.as_ptr() as usize;
@@ -204,10 +204,10 @@ impl HugePool {
     }
 }
 
-/// Queues in huge pages of a pool.
+/// Buffers for queues in the huge pages of a pool.
 struct HugePages {
     pool: Arc<HugePool>,
-    /// Other memory will not do.
+    /// Whether other memory will not do.
     must: bool,
 }
 
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn runs_are_given_where_they_fit_and_again_when_they_are_back() {
-        // Never touched, and so not mapped: only numbers are looked at.
+        // Never touched, and therefore not mapped: the test only looks at addresses.
         let mut segment =
             std::mem::ManuallyDrop::new(Segment { base: HUGE, given: vec![false; 8], runs: HashMap::new() });
         let at = |ptr: Option<NonNull<u8>>| ptr.map(|ptr| (ptr.as_ptr() as usize - HUGE) / CHUNK);

@@ -8,7 +8,7 @@ use node::place::Place;
 use std::ffi::CStr;
 use std::path::Path;
 
-/// Looks for the marker file; `None` for other people's devices.
+/// Reads the marker file. `None` for devices of others.
 fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
     // SAFETY: libibverbs passes its own record; the name is a terminated array within it.
     let name = unsafe { CStr::from_ptr((&raw const (*sysfs).sysfs_name).cast()) }.to_str().ok()?;

@@ -15,13 +15,13 @@ use libc::{c_int, c_void};
 pub struct Answer {
     version: u8,
     flags: u64,
-    /// In: what is asked for. Out: what was filled.
+    /// On input what is requested, on output what was filled.
     comp_mask: u64,
 }
 
 type QueryDevice = unsafe extern "C" fn(*mut ibv_context, *mut Answer) -> c_int;
 
-/// Answers the main program, if it asks at all.
+/// Answers the main program, if it calls the function at all.
 pub fn answer_program() {
     // SAFETY: reads the auxiliary vector; the program headers lie in the program's first segment.
     let program = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;

@@ -24,7 +24,7 @@ pub struct IronSrq {
     pub users: Users,
     birth: Birth,
     cookie: u64,
-    /// Of XRC: the domain and where its receives complete.
+    /// For XRC: the domain, and the CQ for its receives.
     xrc: Option<(&'static IronXrcd, &'static IronCq)>,
 }
 
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn create_srq_ex(
             let init = &mut *init;
             let has = |bit| init.comp_mask & bit != 0;
             let kind = if has(abi::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { abi::IBV_SRQT_BASIC };
-            // Matching tags is not offered.
+            // Tag matching is not offered.
             if init.comp_mask & !KNOWN != 0 || ![abi::IBV_SRQT_BASIC, abi::IBV_SRQT_XRC].contains(&kind) {
                 return Err(libc::EOPNOTSUPP);
             }

@@ -1,5 +1,5 @@
-//! What the provider can do, on one screen. Every operation not named here stays with the library's own refusal
-//! (EOPNOTSUPP): counters and actions of flows, for example.
+//! What the provider offers, on one screen. Operations that are not named here keep the library's own refusal
+//! (EOPNOTSUPP), for example counters and flow actions.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
@@ -13,7 +13,7 @@ type Op = *const c_void;
 /// The operations in the slots of this library.
 ///
 /// # Errors
-/// The name the library has no slot for.
+/// The name for which the library has no slot.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
     let offered = [
         ("free_context", open::free_context as Op),
@@ -78,7 +78,7 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("create_rwq_ind_table", wq::create_rwq_ind_table as Op),
         ("destroy_rwq_ind_table", wq::destroy_rwq_ind_table as Op),
     ];
-    // Of newer releases: where there is no slot, nobody asks.
+    // Operations of newer releases. An older library has no slot for them, and never calls them.
     let newer = [("query_port_speed", query::query_port_speed as Op)];
     let mut table: [Op; MAX_OPS] = [std::ptr::null(); MAX_OPS];
     for (name, op) in offered {

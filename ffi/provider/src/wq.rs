@@ -1,4 +1,4 @@
-//! Work queues of receives, and indirection tables of them: what a QP spreads frames over (`qp.rs`).
+//! Receive work queues, and the indirection tables over which QPs spread frames (`qp_verbs.rs`).
 
 use crate::abi::public::{self as abi, ibv_context, ibv_recv_wr, ibv_rwq_ind_table};
 use crate::abi::public::{ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
@@ -14,7 +14,7 @@ use driver::{PostError, RwqTable, Wq, WqAttr, WqInit, WqState};
 use libc::c_int;
 use std::sync::Arc;
 
-/// Most that the log of a table's size can be, on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
+/// Greatest log2 of a table's size on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
 const MAX_LOG_TABLE: u32 = 13;
 
 /// Our work queue; the program knows its first member.
@@ -22,7 +22,7 @@ const MAX_LOG_TABLE: u32 = 13;
 pub struct IronWq {
     public: ibv_wq,
     inner: Arc<Wq>,
-    /// Tables that have it.
+    /// Tables that contain it.
     users: Users,
     birth: Birth,
 }
@@ -65,7 +65,7 @@ impl IronRwqTable {
     }
 }
 
-/// Whether tags are to be taken out; EOPNOTSUPP for what else flags may say.
+/// Whether VLAN tags are to be stripped. EOPNOTSUPP for other flags.
 fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
     if mask & !abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
         return Err(libc::EOPNOTSUPP);

@@ -1,4 +1,4 @@
-//! Domains of extended reliable connections, found by the file that names them.
+//! XRC domains, identified by files.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::{Context, io_errno};
@@ -18,7 +18,7 @@ pub struct IronXrcd {
     pub inner: Arc<driver::XrcDomain>,
     /// SRQs and target QPs in it.
     pub users: Users,
-    /// The file that names it: while it is open no other has its number.
+    /// The file that identifies it. While it is open, no other file has its number.
     _file: Option<OwnedFd>,
 }
 
@@ -33,7 +33,7 @@ impl IronXrcd {
     }
 }
 
-/// The file behind a descriptor, kept open.
+/// Identifies the file behind a descriptor, and keeps it open.
 fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
     // SAFETY: any number will do; what comes back is a fresh descriptor of ours.
     let kept = unsafe {

@@ -1,11 +1,11 @@
-//! What others see of this process's ids (`rdma resource show cm_id`): rows on the boards of the nodes they are on.
+//! Publishes this process's ids (`rdma resource show cm_id`): rows on the connection-manager boards of their nodes.
 
 use super::id::Id;
 use super::slab::Slab;
 use node::{CmBoard, CmId, Ports};
 use std::collections::HashMap;
 
-/// Ids by their handles, and which of them may have changed since they were shown.
+/// Ids by their handles, and those that may have changed since they were published.
 #[derive(Default)]
 pub struct Ids {
     ids: Slab<Id>,
@@ -49,7 +49,7 @@ impl Ids {
     }
 }
 
-/// A row: the board, the number on it, and what it says.
+/// A row: its board, its number there, and its contents.
 type Row = (usize, u32, CmId);
 
 /// The rows of this process on the boards.
@@ -68,7 +68,7 @@ impl CmBoardRows {
         })
     }
 
-    /// Shows id `number` as `wanted` from now on.
+    /// Publishes id `number` as `wanted`.
     pub(super) fn update(&mut self, number: u32, wanted: Vec<(&'static Ports, CmId)>) {
         let mut before = self.rows.remove(&number).unwrap_or_default().into_iter();
         let mut now = Vec::new();

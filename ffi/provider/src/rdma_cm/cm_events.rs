@@ -1,4 +1,4 @@
-//! Events of the protocol, and the events of librdmacm that the program gets for them.
+//! Turns events of the protocol into events of librdmacm.
 
 use super::file::Pending;
 use super::id::{Conn, Id, State};
@@ -15,7 +15,7 @@ pub const SIDR_REP_DATA: u8 = 136;
 /// Index of `lo`, the net device of every port here.
 const LOOPBACK_INTERFACE: u32 = 1;
 
-/// Who asks: what a REQ and a SIDR_REQ have in common.
+/// The sender of a request: what a REQ and a SIDR_REQ have in common.
 struct Asker<'a> {
     conn: Conn,
     listener: cm::ConnId,
@@ -26,7 +26,7 @@ struct Asker<'a> {
     private_data: &'a [u8],
 }
 
-/// Puts `data` into a field of private data.
+/// Copies `data` to a field of private data.
 fn fill(field: &mut [u8; 256], len: &mut u8, data: &[u8]) {
     let count = data.len().min(255);
     field[..count].copy_from_slice(&data[..count]);
@@ -34,7 +34,7 @@ fn fill(field: &mut [u8; 256], len: &mut u8, data: &[u8]) {
 }
 
 impl Manager {
-    /// An event of the connection or listener `conn`.
+    /// Handles an event of the connection or listener `conn`.
     pub fn handle_event(&mut self, conn: Conn, happened: Event) {
         match happened {
             Event::Request(request) => return self.requested(conn, &request),
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// The program needs an unknown time: the peer is told so if it asks again.
+    /// Notes that the program may take long to answer. The peer gets an MRA if it repeats its request.
     fn take_time(&mut self, conn: Conn) {
         let delay = Command::Delay {
             service_timeout: cm::default::MRA_TIMEOUT,
@@ -183,7 +183,7 @@ impl Manager {
         self.present(listener, child, conn, param.bytes(), (0, 0));
     }
 
-    /// Who listens to what is asked for, and the id of the new connection.
+    /// The listener for a request, and the id of the new connection.
     fn child(&self, asker: &Asker<'_>) -> Option<(u32, Id, At)> {
         let port = asker.conn.0;
         let listening = self.listening.get(&(port, asker.service_id)).filter(|l| l.conn == asker.listener)?;
@@ -222,7 +222,7 @@ impl Manager {
         Some((number, child, at))
     }
 
-    /// Tells the listener of a new id. False: it has too many waiting, and the id is none.
+    /// Reports a new id to its listener. Returns false if too many are waiting there; then the id is dropped.
     fn present(&mut self, listener: u32, child: Id, conn: Conn, param: &[u8], ece: (u32, u32)) -> bool {
         let Some(id) = self.ids.get_mut(listener).filter(|id| id.backlog > 0) else {
             self.hang_up(conn);
@@ -238,7 +238,7 @@ impl Manager {
     }
 }
 
-/// Whether a listener means this request.
+/// Whether a listener is meant by this request.
 fn hears(id: &Id, header: Option<&IpHeader>, local_gid: &[u8; 16]) -> bool {
     let (Some(src), State::Listen) = (id.src, id.state) else { return false };
     match (src, header) {
@@ -252,7 +252,7 @@ fn hears(id: &Id, header: Option<&IpHeader>, local_gid: &[u8; 16]) -> bool {
     }
 }
 
-/// A path as an address vector.
+/// The address vector of a path.
 pub fn address_vector(path: &Path, at: At) -> AhAttr {
     AhAttr {
         dgid: if path.grh { path.remote_gid } else { [0; 16] },

@@ -1,4 +1,4 @@
-//! The commands: what was written is read, done, and answered where it says.
+//! Commands: parses what was written, executes it, and writes the answer where it belongs.
 
 use super::file::Pending;
 use super::id::{Id, State};
@@ -8,25 +8,25 @@ use super::uapi::{self, Plain, command, event, port_space, qp_type};
 use libc::{c_int, size_t};
 use std::os::fd::RawFd;
 
-/// What becomes of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All was taken.
+    /// The command was executed.
     Done,
     /// It fails with this errno.
     Failed(c_int),
-    /// No event is there yet: to be tried again when the descriptor is readable.
+    /// There is no event yet: to be repeated when the descriptor is readable.
     Wait,
 }
 
 /// Most requests that may wait at a listener (`max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
-/// Where an answer goes.
+/// Where an answer is written.
 #[derive(Clone, Copy)]
 pub struct Answer {
     address: u64,
-    /// Bytes there is room for.
+    /// Bytes that fit.
     pub room: usize,
 }
 
@@ -223,7 +223,7 @@ impl Manager {
                 self.report(input.id, input.event, input.status as i32, &input.param, (0, 0));
                 Ok(Step::Done)
             }
-            // Nobody keeps records of services here; the kernel has had no options to get for a long time.
+            // There are no service records, and the kernel has had no options to read for a long time.
             command::GET_OPTION | command::RESOLVE_IB_SERVICE => Err(libc::ENOSYS),
             _ => Err(libc::EINVAL),
         }
@@ -264,7 +264,7 @@ impl Manager {
         answer.put(response.bytes())?;
         if let Some(id) = self.ids.get_mut(about) {
             id.reported += 1;
-            // A request makes room for another when it is fetched.
+            // Fetching a request makes room for another.
             id.backlog += u32::from(child.is_some());
         }
         if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
@@ -274,7 +274,7 @@ impl Manager {
     }
 
     fn set_option(&mut self, number: u32, level: u32, name: u32, value: &[u8]) -> Result<Step, c_int> {
-        /// `RDMA_OPTION_ID`, `RDMA_OPTION_IB` and what they have.
+        /// `RDMA_OPTION_ID`, `RDMA_OPTION_IB` and their options.
         const ID: u32 = 0;
         const IB: u32 = 1;
         let flag =
@@ -302,12 +302,12 @@ impl Manager {
     }
 }
 
-/// An address whose length the program names too.
+/// An address with its length.
 fn sized(storage: &[u8], size: u16) -> Result<SockAddr, c_int> {
     SockAddr::read(storage).filter(|address| address.len() == usize::from(size)).ok_or(libc::EINVAL)
 }
 
-/// An address that is not given if its family is 0.
+/// An address; of family 0 if there is none.
 fn optional(storage: &[u8]) -> Result<Option<SockAddr>, c_int> {
     match storage {
         [0, 0, ..] => Ok(None),

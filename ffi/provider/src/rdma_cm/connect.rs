@@ -1,4 +1,4 @@
-//! What a program does with a connection: connect, accept, reject, disconnect, and the listening before it.
+//! Commands on connections: listen, connect, accept, reject and disconnect.
 
 use super::commands::Step;
 use super::id::{Conn, State};
@@ -36,8 +36,8 @@ fn service(qp_type: u8) -> Option<Service> {
     }
 }
 
-/// Waits a moment for a listener on this node, if the connection that `number` asks for would find none. Between hosts a
-/// request takes its time, and servers count on that: perftest's listens only after it has told its client to connect.
+/// Waits a moment for a listener on this node if the request of `number` would find none. Between hosts a request
+/// takes some time, and servers rely on that: perftest's listens only after it has told its client to connect.
 pub fn wait_for_listener(number: u32) {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
@@ -49,14 +49,14 @@ pub fn wait_for_listener(number: u32) {
 }
 
 impl Manager {
-    /// Whether the connection that `number` asks for is one to a port of this node where nobody listens.
+    /// Whether `number` connects to a port of this node where nobody listens.
     fn would_be_refused(&self, number: u32) -> bool {
         let Some(id) = self.ids.get(number) else { return false };
         let (State::RouteResolved, Some(path), Some(dst)) = (id.state, id.path, id.dst) else { return false };
         self.nobody_listens(path.remote_gid, id.service_id(&dst))
     }
 
-    /// Asks the peer for a connection, or for its datagram QP.
+    /// Requests a connection, or the peer's datagram QP.
     ///
     /// # Errors
     /// EINVAL: the path is not known, or there is too much private data.
@@ -88,7 +88,7 @@ impl Manager {
             None => Command::SidrRequest(Box::new(SidrRequest {
                 service_id,
                 path,
-                // As Linux' rdma_cm: the time a peer is given to answer, doubled.
+                // As in Linux' rdma_cm: twice the time that a peer has to answer.
                 timeout: cm::duration(cm::default::RESPONSE_TIMEOUT) * 2,
                 max_retries: cm::default::MAX_RETRIES,
                 private_data,
@@ -122,17 +122,17 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Whether the peer is a port of this node at which nobody listens to the service.
+    /// Whether the peer is a port of this node at which nobody listens for the service.
     fn nobody_listens(&self, remote: [u8; 16], service_id: u64) -> bool {
         let Some(there) = ports::with_gid(&self.ports, &remote) else { return false };
         if self.is_listened_to(there, service_id) {
             return false;
         }
-        // A guest that has the function listens in its own way.
+        // A guest that has the function listens with its own connection manager.
         !self.ports[there.port].is_served()
     }
 
-    /// What the peer would answer.
+    /// Reports what the peer would answer.
     fn refused_here(&mut self, number: u32, datagram: bool) -> Result<Step, c_int> {
         /// `IB_SIDR_UNSUPPORTED`: service id not supported.
         const UNSUPPORTED: i32 = 1;
@@ -150,10 +150,10 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Accepts a request, or with no parameters completes the connection this side asked for.
+    /// Accepts a request, or without parameters completes the connection that this side requested.
     ///
     /// # Errors
-    /// EINVAL: neither is due, or there is too much private data.
+    /// EINVAL: there is neither, or there is too much private data.
     pub fn accept(
         &mut self,
         number: u32,
@@ -170,7 +170,7 @@ impl Manager {
         let private_data = param.private_data[..usize::from(param.private_data_len)].to_vec();
         let command = match (id.is_datagram(), valid) {
             (true, _) => {
-                // Only who goes by AF_IB may name a Q_Key.
+                // Only ids of AF_IB may choose a Q_Key.
                 if id.header_len() == 0 && param.qkey != 0 {
                     id.qkey = param.qkey;
                 }
@@ -196,7 +196,7 @@ impl Manager {
             })),
             (false, false) => Command::Ready { private_data: Vec::new() },
         };
-        // Before the peer can answer.
+        // The peer may answer at once.
         let before = id.uid;
         if valid {
             id.uid = uid;
@@ -239,36 +239,36 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Ends a connection, or agrees to its end.
+    /// Disconnects, or agrees to the peer's doing so.
     ///
     /// # Errors
-    /// EINVAL: there was none.
+    /// EINVAL: there is no connection.
     pub fn disconnect(&mut self, number: u32) -> Result<Step, c_int> {
         let conn = self.ids.get(number).and_then(|id| id.conn).ok_or(libc::EINVAL)?;
         if self.command(conn, Command::Disconnect { private_data: Vec::new() }).is_err() {
-            // It is over already, or never was: Linux says nothing either.
+            // The connection may be over, or never have existed. Linux ignores that too.
             let _ = self.command(conn, Command::DisconnectReply { private_data: Vec::new() });
         }
         Ok(Step::Done)
     }
 
-    /// The program's QP has reported something.
+    /// Handles an event of the program's QP.
     ///
     /// # Errors
-    /// EINVAL: not this event, or not now.
+    /// EINVAL: another event, or not in this state.
     pub fn notify(&mut self, number: u32, event: u32) -> Result<Step, c_int> {
         let conn = self.ids.get(number).and_then(|id| id.conn).ok_or(libc::EINVAL)?;
         if event != COMM_EST {
             return Err(libc::EINVAL);
         }
-        // Who is connected already needs no more.
+        // An established connection needs nothing more.
         if self.line(conn.0)?.agent.state(conn.1) != Some(cm::State::Established) {
             self.command(conn, Command::Established)?;
         }
         Ok(Step::Done)
     }
 
-    /// Lets `number` hear of requests for `service` at a port of the fabric.
+    /// Lets `number` receive requests for `service` at a port of the fabric.
     ///
     /// # Errors
     /// Those of opening the function; ENOMEM.
@@ -283,7 +283,7 @@ impl Manager {
         Ok(())
     }
 
-    /// `number` hears of no more requests.
+    /// Ends that.
     pub fn stop_listening(&mut self, number: u32) {
         let mut over = Vec::new();
         self.listening.retain(|(port, _), listening| {
@@ -297,16 +297,16 @@ impl Manager {
         over.into_iter().for_each(|conn| self.hang_up(conn));
     }
 
-    /// An end of a connection goes; the peer is told what is due.
+    /// Ends a connection. The peer gets what it is owed.
     pub fn hang_up(&mut self, conn: Conn) {
         self.conns.remove(&conn);
         let _ = self.command(conn, Command::Destroy);
     }
 
-    /// Gives the protocol a command, and does what comes of it.
+    /// Gives a command to the protocol, and handles the consequences.
     ///
     /// # Errors
-    /// The errno Linux has for what it refuses.
+    /// The errno that Linux has for the refusal.
     pub fn command(&mut self, conn: Conn, command: Command) -> Result<(), c_int> {
         let now = self.now();
         let line = self.line(conn.0)?;

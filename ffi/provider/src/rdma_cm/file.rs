@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// An event nobody has fetched yet.
+/// An event that nobody has fetched yet.
 pub struct Pending {
     /// The id it was reported for: the listener, of a request.
     pub about: u32,
@@ -17,7 +17,7 @@ pub struct Pending {
     pub child: Option<u32>,
     /// The membership it is about.
     pub group: Option<u32>,
-    /// What the program is told.
+    /// What the program reads.
     pub response: EventResp,
 }
 
@@ -27,7 +27,7 @@ pub struct EventFile {
     reader: RawFd,
     writer: OwnedFd,
     events: VecDeque<Pending>,
-    /// The thread that asked for an event last, and whether it waits for one.
+    /// The thread that last asked for an event, and whether it waits.
     asker: Option<(libc::pid_t, bool)>,
 }
 
@@ -57,19 +57,19 @@ impl EventFile {
         self.reader
     }
 
-    /// The program has made its end non-blocking.
+    /// Whether the program has made its end non-blocking.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: a descriptor the program holds.
         unsafe { libc::fcntl(self.reader, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
     }
 
-    /// This thread asks for an event; it `waits` if there is none.
+    /// Notes that this thread asks for an event; it `waits` if there is none.
     pub fn asked(&mut self, waits: bool) {
         // SAFETY: takes nothing.
         self.asker = Some((unsafe { libc::gettid() }, waits));
     }
 
-    /// Another thread has got an event, and has neither asked for the next nor ended.
+    /// Whether another thread got an event, and has neither asked for the next one nor ended.
     pub fn is_to_be_asked(&self) -> bool {
         let Some((asker, false)) = self.asker else { return false };
         // SAFETY: takes no memory, and sends nothing.
@@ -95,7 +95,7 @@ impl EventFile {
         event
     }
 
-    /// Takes out the events `unwanted` names; both lots keep their order.
+    /// Removes and returns the events that `unwanted` selects. Both groups keep their order.
     pub fn withdraw(&mut self, unwanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let (out, kept): (Vec<_>, Vec<_>) = self.events.drain(..).partition(unwanted);
         self.events = kept.into();
@@ -120,7 +120,7 @@ impl EventFile {
         }
     }
 
-    /// Makes it unreadable once nothing is left.
+    /// Makes the descriptor unreadable once no event is left.
     fn hide(&self) {
         let mut byte = 0u8;
         if self.events.is_empty() {

@@ -5,15 +5,15 @@ use driver::Mad;
 
 /// A membership.
 pub struct Group {
-    /// Whose.
+    /// Its id.
     pub(super) id: u32,
-    /// What the program calls it.
+    /// The program's name for it.
     pub(super) uid: u64,
-    /// Index of the GID its datagrams come from.
+    /// Index of the GID from which its datagrams are sent.
     pub(super) gid: u8,
-    /// On InfiniBand, what the administrator knows of.
+    /// On InfiniBand, the membership that the subnet administrator knows.
     pub membership: Option<Membership>,
-    /// Events of it that the program has fetched.
+    /// Events about it that the program has fetched.
     pub reported: u32,
 }
 
@@ -24,18 +24,18 @@ pub struct Membership {
     pub port: usize,
     /// The group.
     pub mgid: [u8; 16],
-    /// Only to send.
+    /// Whether it only sends.
     pub send_only: bool,
 }
 
 /// A query to the subnet administrator.
 pub struct SaQuery {
-    /// The membership of this process it is about.
+    /// The membership that it is about.
     pub group: u32,
     pub(super) port: usize,
     pub(super) transaction: u64,
     pub(super) mad: Box<Mad>,
     pub(super) left: u8,
-    /// When it is asked again.
+    /// When it is repeated.
     pub again: Time,
 }

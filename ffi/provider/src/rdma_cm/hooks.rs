@@ -1,8 +1,9 @@
-//! How librdmacm's calls come to us: its own imports of `open`, `fstat`, `write` and `close` are ours, nobody else's.
+//! How librdmacm's calls reach us: we replace its own imports of `open`, `fstat`, `write` and `close`, and nobody
+//! else's.
 //!
-//! Like libibverbs' completion channels this is an interface without a provider operation. librdmacm may be loaded before
-//! us, with the program, or by a plugin long after; but it looks for devices before it opens its own, and libibverbs then
-//! lists a directory or opens a netlink socket: that is where we look whether it has come.
+//! Like libibverbs' completion channels this is an interface without a provider operation. librdmacm may be loaded
+//! before us, with the program, or after us: it is looked for whenever a libibverbs is asked for something that
+//! librdmacm asks first.
 
 use super::commands::{self, Step};
 use super::manager::Shared;
@@ -18,16 +19,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 /// The device, as librdmacm names it.
 pub const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
-/// Places inside every librdmacm whose imports are ours.
+/// An address inside each librdmacm whose imports were replaced.
 static JOINED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// How many objects the process had loaded when we looked for the last time.
+/// How many objects the process had loaded at the last check.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 type SocketAlloc = unsafe extern "C" fn() -> *mut c_void;
 
-/// `nl_socket_alloc` of each libibverbs: wheels bring their own libnl, too, and what one makes no other can use.
+/// `nl_socket_alloc` of each libibverbs. Wheels bring their own libnl, whose sockets others cannot use.
 static NETLINK: [AtomicUsize; MOST_LIBRARIES] = [const { AtomicUsize::new(0) }; MOST_LIBRARIES];
-/// What each libibverbs calls in its place; by the function called we know whose it is.
+/// The function that each libibverbs calls instead. Which of them is called says which library it is.
 const NETLINK_HOOKS: [SocketAlloc; MOST_LIBRARIES] = [
     nl_socket_alloc::<0>,
     nl_socket_alloc::<1>,
@@ -38,10 +39,10 @@ const NETLINK_HOOKS: [SocketAlloc; MOST_LIBRARIES] = [
     nl_socket_alloc::<6>,
     nl_socket_alloc::<7>,
 ];
-/// How many libibverbs of a process are watched for a librdmacm that comes late; more have never been seen.
+/// Most libibverbs of a process that are watched for a librdmacm that comes later; more have never been seen.
 const MOST_LIBRARIES: usize = 8;
 
-/// Watches a libibverbs for the moments at which librdmacm may have come, and looks now.
+/// Watches a libibverbs for moments at which librdmacm may have been loaded, and checks now.
 pub fn watch(library: &Library) {
     // SAFETY: the function has the type of the one it replaces. One that is not imported is not called.
     let _ = unsafe { got::replace_import(library.inside, c"opendir", opendir as *const c_void) };
@@ -57,7 +58,7 @@ pub fn watch(library: &Library) {
     look();
 }
 
-/// Joins every librdmacm that has been loaded since the last time, the system's or one that a wheel brings along.
+/// Hooks every librdmacm that was loaded since the last check, the system's or one of a wheel.
 fn look() {
     let loaded = objects::loaded_so_far();
     if LOOKED_AT.swap(loaded, AcqRel) == loaded {
@@ -80,7 +81,7 @@ fn look() {
     }
 }
 
-/// Takes the imports by which the librdmacm around `inside` reaches its device.
+/// Replaces the imports by which the librdmacm around `inside` reaches its device.
 fn join(inside: usize) -> Result<usize, String> {
     // SAFETY: the functions have the types of those they replace.
     unsafe {
@@ -96,7 +97,7 @@ fn join(inside: usize) -> Result<usize, String> {
 
 fn look_again() {
     static LOOKING: AtomicBool = AtomicBool::new(false);
-    // One thread at a time, and never from within itself.
+    // One thread at a time, and never recursively.
     if !LOOKING.swap(true, Acquire) {
         guard((), look);
         LOOKING.store(false, Release);
@@ -187,8 +188,8 @@ unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -
     unsafe { fstat(fd, stat) }
 }
 
-/// While it lives this thread is not cancelled: system calls of ours are no points at which the caller expects that, and
-/// unwinding would end in our frames.
+/// While it lives, this thread is not cancelled: callers don't expect it in system calls of ours, and unwinding would
+/// end in our frames.
 struct Uncancelled(c_int);
 
 impl Uncancelled {
@@ -212,7 +213,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-// A thread may be cancelled in these, which unwinds through the caller.
+// A thread may be cancelled in these calls, which unwinds through the caller.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
@@ -272,8 +273,8 @@ pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     let mut byte = 0u8;
     // SAFETY: one byte to fill; it stays where it is.
     let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    // Another thread has closed the channel, now or a moment ago. In the kernel this one would wait for ever, and programs
-    // count on that: their event thread ends with the process.
+    // Another thread has closed the channel. In the kernel this thread would wait forever, and programs rely on that:
+    // their event thread ends with the process.
     if got == 0 || (got < 0 && !open_files::holds(fd)) {
         // SAFETY: by contract.
         unsafe { wait_for_ever() };

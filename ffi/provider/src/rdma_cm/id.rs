@@ -6,7 +6,7 @@ use super::uapi::{self, qp_type};
 use cm::{ConnId, Path};
 use std::os::fd::RawFd;
 
-/// How far an id has come, as the kernel's `enum rdma_cm_state` counts.
+/// The state of an id, numbered as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// New.
@@ -28,7 +28,7 @@ pub enum State {
 }
 
 impl State {
-    /// Its number there.
+    /// Its number in the kernel's enumeration.
     pub fn number(self) -> u8 {
         match self {
             Self::Idle => 0,
@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-/// A connection or listener of the protocol: number of the port, and the id there.
+/// A connection or listener of the protocol: number of the port, and the id at that port.
 pub type Conn = (usize, ConnId);
 
 /// An id.
@@ -58,13 +58,13 @@ pub struct Id {
     pub qp_type: u8,
     /// How far it has come.
     pub state: State,
-    /// Events the program has fetched.
+    /// Events that the program has fetched.
     pub reported: u32,
     /// Source address.
     pub src: Option<SockAddr>,
     /// Destination.
     pub dst: Option<SockAddr>,
-    /// The search for its destination, of all there were in this process; 0: none.
+    /// The search for its destination, numbered in this process; 0 is none.
     pub search: u64,
     /// Its port and the GID of it.
     pub at: Option<At>,
@@ -74,13 +74,13 @@ pub struct Id {
     pub path: Option<Path>,
     /// Its part in the protocol.
     pub conn: Option<Conn>,
-    /// Its hold on a port number.
+    /// The port number that it is bound to.
     pub binding: Option<PortBinding>,
     /// Requests that may wait to be fetched.
     pub backlog: u32,
     /// Its QP.
     pub qp_num: u32,
-    /// Its QP receives from an SRQ.
+    /// Whether its QP receives from an SRQ.
     pub srq: bool,
     /// First PSN of what the peer sends.
     pub psn: u32,
@@ -90,9 +90,9 @@ pub struct Id {
     pub tos: u8,
     /// Acknowledge timeout, if the program set one.
     pub timeout: Option<u8>,
-    /// Its port number may be shared with others that allow it.
+    /// Whether it shares its port number with others that allow it.
     pub reuse: bool,
-    /// Speaks for its address family only; `None`: as is usual for the family.
+    /// Whether it is for its address family only. `None` is the family's default.
     pub af_only: Option<bool>,
     /// Its memberships in multicast groups.
     pub groups: Vec<u32>,
@@ -129,7 +129,7 @@ impl Id {
         }
     }
 
-    /// Its QP sends datagrams.
+    /// Whether its QP sends datagrams.
     pub fn is_datagram(&self) -> bool {
         self.qp_type == qp_type::UD
     }
@@ -139,18 +139,18 @@ impl Id {
         address.service_id(self.ps)
     }
 
-    /// Speaks for its address family only.
+    /// Whether it is for its address family only.
     pub fn is_af_only(&self) -> bool {
         self.af_only.unwrap_or(matches!(self.src, Some(SockAddr::V4 { .. })))
     }
 
-    /// Bytes the connection manager puts before the program's private data: a `cma_hdr`, unless the id goes by AF_IB.
+    /// Length of the `cma_hdr` before the program's private data; 0 for ids of AF_IB.
     pub fn header_len(&self) -> usize {
         let ib = [self.src, self.dst].iter().any(|a| matches!(a, Some(SockAddr::Ib { .. })));
         if ib { 0 } else { super::ip_header::LEN }
     }
 
-    /// The Q_Key of its datagrams: the one it has, else the one of its port space.
+    /// The Q_Key of its datagrams: its own, else that of its port space.
     pub fn q_key(&mut self) -> u32 {
         /// `RDMA_UDP_QKEY`.
         const UDP: u32 = 0x0123_4567;
@@ -163,14 +163,14 @@ impl Id {
     }
 }
 
-/// A port number that an id holds.
+/// A port number that an id is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBinding {
     /// Port space.
     pub(super) space: u16,
     /// Port.
     pub(super) port: u16,
-    /// The only port of the fabric it is for; `None`: all.
+    /// The port of the fabric that it is for; `None` is all.
     pub(super) at: Option<At>,
 }
 

@@ -1,14 +1,14 @@
-//! The IP addresses of a connection, which go before the program's private data of REQ and SIDR_REQ (IBTA annex A11).
+//! The IP addresses of a connection, which precede the program's private data in REQ and SIDR_REQ (IBTA annex A11).
 
 use super::sockaddr::SockAddr;
 use hwspec::wire::ip::IpPair;
 use hwspec::wire::mad::cm::{CMA_HEADER_SIZE, CmaHeader};
 use std::net::IpAddr;
 
-/// Bytes of it.
+/// Its length.
 pub const LEN: usize = CMA_HEADER_SIZE;
 
-/// Who connects to whom.
+/// The addresses of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// The active side's address.
@@ -20,13 +20,13 @@ pub struct IpHeader {
 }
 
 impl IpHeader {
-    /// Of a connection between two IP addresses of one family.
+    /// For a connection between two IP addresses of one family.
     pub fn of(src: &SockAddr, dst: &SockAddr) -> Option<Self> {
         let (from, to) = (src.ip()?, dst.ip()?);
         (from.is_ipv4() == to.is_ipv4()).then_some(Self { src: from, port: src.port(), dst: to })
     }
 
-    /// From the start of private data; `None` if it is of another version.
+    /// Parses the start of private data. `None` if it is of another version.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; LEN] = bytes.get(..LEN)?.try_into().ok()?;
         let header = CmaHeader::from_bytes(*head);
@@ -48,7 +48,7 @@ impl IpHeader {
     }
 }
 
-/// `ip` with `port`, in the family `ip` is of; a link-local one is of scope `scope`.
+/// The socket address of `ip` and `port`; a link-local one has scope `scope`.
 pub fn sock_addr(ip: IpAddr, port: u16, scope: u32) -> SockAddr {
     match ip {
         IpAddr::V4(ip) => SockAddr::V4 { ip, port },

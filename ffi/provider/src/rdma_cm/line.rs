@@ -18,7 +18,7 @@ pub struct Line {
     pub agent: Agent,
     pub(super) gsi: Gsi,
     pub(super) tag: u16,
-    /// Its outputs are being seen to: what comes of that is seen to by the same loop.
+    /// Its outputs are being handled. New ones are handled by the same loop.
     pub(super) pumping: bool,
 }
 
@@ -36,13 +36,13 @@ impl Line {
         self.gsi.send(to, mad)
     }
 
-    /// Readable when something may have come.
+    /// Readable when a MAD may have arrived.
     pub fn fd(&self) -> RawFd {
         self.device().events().fd().as_raw_fd()
     }
 }
 
-/// Takes a tag no living process has at this port.
+/// Takes a tag that no living process has at this port.
 pub(super) fn take_tag(port: &Port, first: u16) -> Option<u16> {
     let binding = |tag: &u16| port.ports.take(Matter::Agent, port.whole(*tag), Hold::Alone).unwrap_or(false);
     (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(binding)

@@ -1,4 +1,4 @@
-//! The lines of all ports: opened, sent by and heard.
+//! The lines of all ports: opens them, sends and receives.
 
 use super::id::Conn;
 use super::line;
@@ -16,7 +16,7 @@ impl Manager {
     /// Those of opening the function; ENODEV; EBUSY: all tags are taken.
     pub fn line(&mut self, number: usize) -> Result<&mut Line, c_int> {
         if !self.lines.contains_key(&number) {
-            // First: a line without a thread would hear nothing.
+            // First, for a line without the thread would receive nothing.
             self.start_thread()?;
             let random = self.random();
             let (low, high) = (random as u16, (random >> 16) as u16);
@@ -29,7 +29,7 @@ impl Manager {
         self.lines.get_mut(&number).ok_or(libc::ENODEV)
     }
 
-    /// Takes what has come at all ports, and does what is due.
+    /// Receives from all ports, and does what is due.
     pub fn work(&mut self) {
         let numbers: Vec<usize> = self.lines.keys().copied().collect();
         for number in numbers {
@@ -43,7 +43,7 @@ impl Manager {
         let now = self.now();
         let Some(line) = self.lines.get_mut(&number) else { return };
         while line.device().events().next().is_some() {}
-        // What comes after the look makes the descriptor readable.
+        // MADs that arrive after the check make the descriptor readable.
         line.gsi.arm();
         let mut administered = Vec::new();
         loop {
@@ -63,7 +63,7 @@ impl Manager {
         administered.iter().for_each(|mad| self.administrator_says(number, mad));
     }
 
-    /// Does what the protocol wants done at a port.
+    /// Handles the outputs of the protocol at a port.
     pub fn pump(&mut self, number: usize) {
         let Some(line) = self.lines.get_mut(&number) else { return };
         if std::mem::replace(&mut line.pumping, true) {
@@ -81,7 +81,7 @@ impl Manager {
                 Output::Send { to, mad } => {
                     let Some(line) = self.lines.get(&number) else { return };
                     if let Err(error) = line.gsi.send(&to, &mad) {
-                        // It is said again if no answer comes.
+                        // The protocol repeats it if no answer comes.
                         tracing::debug!(%error, "a MAD was not sent");
                     }
                 }
@@ -91,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Nobody in this process has what a MAD asks for.
+    /// Answers a MAD that nobody in this process claims.
     fn unclaimed(&mut self, number: usize, unclaimed: &Unclaimed) {
         let Some(port) = self.ports.get(number) else { return };
         let elsewhere = match unclaimed.wanted {
@@ -111,14 +111,14 @@ impl Manager {
         }
     }
 
-    /// Whether the process at the other end of a connection within this node still lives; `None` if it is elsewhere.
+    /// Whether the process at the other end of a connection within this node still lives. `None` if it is elsewhere.
     pub fn peer_lives(&self, conn: Conn, remote_gid: &[u8; 16]) -> Option<bool> {
         let there = super::ports::with_gid(&self.ports, remote_gid)?;
         let tag = (self.lines.get(&conn.0)?.agent.remote_id(conn.1)? >> 16) as u16;
         let port = &self.ports[there.port];
         let ours = self.lines.get(&there.port).is_some_and(|line| line.tag == tag);
         let lives = ours || port.ports.held_elsewhere(Matter::Agent, port.whole(tag));
-        // A guest's manager holds no tag of ours.
+        // A guest's connection manager holds no tag.
         (lives || !port.is_served()).then_some(lives)
     }
 }

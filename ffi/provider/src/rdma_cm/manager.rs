@@ -1,4 +1,4 @@
-//! All there is of the connection manager in one process, under one lock.
+//! The connection manager's state in one process, under one lock.
 
 use super::cm_board::{CmBoardRows, Ids};
 use super::file::{EventFile, Pending};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-/// The connection manager of a process. A forked child has its own: the parent's may be in the middle of something.
+/// The connection manager of a process. A forked child gets a new one, because the parent's may be in any state.
 pub struct Shared {
     birth: Birth,
     manager: Mutex<Manager>,
@@ -29,7 +29,7 @@ pub struct Shared {
 static HERE: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Shared {
-    /// That of this process.
+    /// The one of this process.
     pub fn here() -> &'static Self {
         let known = HERE.load(Acquire);
         // SAFETY: what was put here is never freed.
@@ -51,18 +51,18 @@ impl Shared {
         }
     }
 
-    /// That of this process, if it was ever asked for.
+    /// The one of this process, if there is one yet.
     pub fn if_any() -> Option<&'static Self> {
         // SAFETY: what was put here is never freed.
         unsafe { HERE.load(Acquire).as_ref() }.filter(|shared| shared.birth.is_here())
     }
 
-    /// Alone with it.
+    /// Locks it.
     pub fn lock(&self) -> Turn<'_> {
         Turn(self.manager.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same within 10 ms, or not at all.
+    /// Locks it within 10 ms, or fails.
     pub fn try_lock(&self) -> Option<Turn<'_>> {
         match self.manager.try_lock() {
             Ok(manager) => Some(Turn(manager)),
@@ -75,7 +75,7 @@ impl Shared {
     }
 }
 
-/// Alone with the manager; what has changed is shown when that ends.
+/// The locked manager. When this is dropped, changes are published.
 pub struct Turn<'a>(MutexGuard<'a, Manager>);
 
 impl Deref for Turn<'_> {
@@ -112,19 +112,19 @@ pub struct Listening {
 pub struct Manager {
     /// Ids by their handles.
     pub ids: Ids,
-    /// What others see of them.
+    /// Their rows on the connection-manager boards.
     pub cm_board: CmBoardRows,
     /// Memberships by their handles.
     pub groups: Slab<Group>,
-    /// What a subnet's administrator was asked and has not answered.
+    /// Queries that a subnet administrator has not answered yet.
     pub sa_queries: Vec<SaQuery>,
     /// The ports of the fabric.
     pub ports: Vec<Port>,
-    /// Those of which an id's device was told, before the program had opened that itself (see [`super::source`]).
+    /// Ports of which an id learnt the device before the program opened it (see [`super::source`]).
     pub announced: BTreeSet<usize>,
-    /// Those that speak, by their number among `ports`.
+    /// Ports that are in use, by their number among `ports`.
     pub lines: BTreeMap<usize, Line>,
-    /// Connections and who they are of.
+    /// The id of each connection.
     pub conns: HashMap<Conn, u32>,
     /// Listeners by port of the fabric and service id.
     pub listening: BTreeMap<(usize, u64), Listening>,
@@ -155,12 +155,12 @@ impl Manager {
         }
     }
 
-    /// The time the protocol goes by.
+    /// The protocol's time.
     pub fn now(&self) -> Time {
         self.start.elapsed()
     }
 
-    /// Any number.
+    /// A random number.
     pub fn random(&self) -> u32 {
         let mut bytes = [0; 4];
         // SAFETY: four bytes to fill. Where nothing is to be had, time will do: nothing secret is made of it.
@@ -183,13 +183,13 @@ impl Manager {
         if self.ports.is_empty() {
             self.ports = ports::visible();
         }
-        // A channel of that number was closed behind our back.
+        // The program closed a channel of that number without our notice.
         self.close(fd);
         self.files.insert(fd, file);
         Ok(fd)
     }
 
-    /// The program closes a channel: its ids go.
+    /// Closes a channel, and ends its ids.
     pub fn close(&mut self, fd: RawFd) {
         let of_it: Vec<u32> =
             self.ids.iter().filter(|(_, id)| id.file == fd).map(|(number, _)| number).collect();
@@ -222,7 +222,7 @@ impl Manager {
         if id.at.is_some() { Ok(id) } else { Err(libc::EINVAL) }
     }
 
-    /// Reports an event about id `number`, unless the program has not yet said what it calls it.
+    /// Reports an event about id `number`, unless the program has not named the id yet.
     pub fn report(&mut self, number: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) {
         let Some(id) = self.ids.get(number).filter(|id| id.uid != 0) else { return };
         let response = response(id.uid, number, event, status, param, ece);
@@ -255,7 +255,7 @@ impl Manager {
         if let Some(conn) = id.conn {
             self.hang_up(conn);
         }
-        // Requests nobody has heard of.
+        // Ends requests that nobody has fetched.
         for child in unread.into_iter().filter_map(|event| event.child) {
             let _ = self.destroy(child);
         }
