@@ -62,7 +62,7 @@ impl Agent {
             ..Conn::default()
         };
         let Ok(id) = self.insert(conn) else { return self.send(*from, refuse(RejectReason::NoResources)) };
-        // Both places are free: a known peer does not come here.
+        // Neither map has an entry for this peer: known peers are handled elsewhere.
         let _ = self.note_remote_id(id.0);
         let _ = self.note_remote_qp(id.0);
         let request = Request {
@@ -101,7 +101,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Answers for the whole function that nobody in it has what a MAD asks for.
+    /// Refuses, on behalf of the whole function, a MAD that nobody on it claims.
     pub fn refuse(&mut self, unclaimed: &crate::Unclaimed) {
         use hwspec::wire::mad::cm::{CmAttribute, Dreq, SidrReq};
         let mad = &unclaimed.mad;
@@ -135,14 +135,14 @@ impl Agent {
         }
     }
 
-    /// The peer believes in a connection that ended here while the RTU was under way. If it has learned of the end since, it
-    /// takes no notice.
+    /// The peer believes in a connection that ended here while its RTU was under way. If it has learnt of the end
+    /// since, it ignores this.
     fn is_over(&mut self, from: &Address, rtu: &Rtu) {
         let mad = format::rej_to(rtu.as_bytes(), RejectReason::InvalidCommId, Concerning::Unspecified);
         self.send(*from, mad);
     }
 
-    /// The QP has received something, so the RTU is as good as here.
+    /// The QP has received a packet, which is as good as an RTU.
     pub(crate) fn established(&mut self, id: u32) -> Result<(), Refused> {
         self.must_be(id, &[State::RepSent, State::MraRepReceived])?;
         if let Some(conn) = self.conns.get_mut(&id) {

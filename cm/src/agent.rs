@@ -1,4 +1,4 @@
-//! The agent: all connections of one process on one function, their timers, and what is to be told to whom.
+//! The agent: all connections of one process on one function, with their timers and outputs.
 use crate::{
     Address, Command, ConnId, Event, Input, Mad, Output, QpParameters, Refused, State, Time, Unclaimed,
     Wanted,
@@ -6,12 +6,13 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What an agent is told once.
+/// The parameters of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Upper half of this agent's communication ids. Random: agents that share a QP1 must differ.
+    /// Upper half of this agent's communication ids. Random, since agents that share a QP1 must differ.
     pub tag: u16,
-    /// Lower half of the first id. Random: a successor with the same tag must not begin where its predecessor did.
+    /// Lower half of the first id. Random, since a successor with the same tag must not start with its predecessor's
+    /// ids.
     pub first: u16,
     /// Node GUID of the function.
     pub ca_guid: u64,
@@ -19,7 +20,7 @@ pub struct Config {
     pub ack_delay: u8,
 }
 
-/// Whom a MAD of another process' connection must find: the process and its id there, or its QP.
+/// Identifies the remote side of a connection: a CA GUID, with a communication id or a QP.
 pub(crate) type Remote = (u64, u32);
 
 /// All connections of one process on one function; see the [crate].
@@ -35,7 +36,7 @@ pub struct Agent {
     pub(crate) by_id: BTreeMap<Remote, u32>,
     /// Connections by the peer's GUID and QP.
     pub(crate) by_qp: BTreeMap<Remote, u32>,
-    /// SIDR_REQs not yet answered, by where they came from and their id.
+    /// SIDR_REQs without an answer yet, by their source and id.
     pub(crate) queries: BTreeMap<(crate::Gid, u16, u32), u32>,
     timers: BTreeSet<(Time, u32)>,
     outputs: VecDeque<Output>,
@@ -58,7 +59,8 @@ impl Agent {
         }
     }
 
-    /// Whether this agent speaks for its function when nobody else does; see [`Output::Unclaimed`]. At first it does.
+    /// Sets whether this agent answers for its function when no other agent does; see [`Output::Unclaimed`]. At first
+    /// it does.
     pub fn set_elder(&mut self, elder: bool) {
         self.elder = elder;
     }
@@ -72,7 +74,7 @@ impl Agent {
         for _ in 0..=u16::MAX {
             let id = u32::from(self.config.tag) << 16 | u32::from(self.next);
             self.next = self.next.wrapping_add(1);
-            // 0 is no id of anyone in several messages.
+            // In several messages 0 means no id.
             if id != 0 && !self.conns.contains_key(&id) {
                 self.conns.insert(id, conn);
                 return Ok(ConnId(id));
@@ -81,7 +83,7 @@ impl Agent {
         Err(Refused::Full)
     }
 
-    /// Takes what happened at `now`, which never goes back. Only commands are ever refused, and then nothing has changed.
+    /// Handles an input at `now`, which never decreases. Only commands can be refused, and then nothing has changed.
     pub fn handle(&mut self, now: Time, input: Input<'_>) -> Result<(), Refused> {
         match input {
             Input::Mad { from, bytes } => self.receive(now, &from, bytes),
@@ -122,22 +124,22 @@ impl Agent {
         }
     }
 
-    /// The next thing to do; `None` when nothing is left.
+    /// The next output; `None` if there is none.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due, if nothing else happens before.
+    /// When [`Input::Tick`] is due, if there is no other input before.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// Where a connection stands; `None` if there is no such id.
+    /// The state of a connection; `None` if there is no such id.
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.conns.get(&id.0).filter(|conn| !conn.abandoned).map(|conn| conn.state)
     }
 
-    /// What a connection's QP needs to know, from REQ to the end of the connection.
+    /// Parameters for a connection's QP, from the REQ to the end of the connection.
     pub fn qp_parameters(&self, id: ConnId) -> Option<QpParameters> {
         let conn = self.conns.get(&id.0).filter(|conn| !conn.abandoned)?;
         let before = matches!(conn.state, State::Idle | State::Listen);
@@ -145,13 +147,13 @@ impl Agent {
         (!before && !sidr).then_some(conn.qp)
     }
 
-    /// What the peer calls a connection; `None` as long as it has not said so, and when all is over.
+    /// The peer's id of a connection; `None` while it is unknown, and after the end.
     pub fn remote_id(&self, id: ConnId) -> Option<u32> {
         let conn = self.conns.get(&id.0).filter(|conn| !conn.abandoned)?;
         (conn.remote_id != 0 && conn.state != State::Idle).then_some(conn.remote_id)
     }
 
-    /// How many ids are in use, those of ended connections in timewait included.
+    /// How many ids are in use, including those of ended connections in timewait.
     pub fn len(&self) -> usize {
         self.conns.len()
     }
@@ -161,7 +163,7 @@ impl Agent {
         self.conns.is_empty()
     }
 
-    /// Tells whether a communication id is of this agent.
+    /// Whether a communication id is one of this agent's.
     pub(crate) fn is_own(&self, id: u32) -> bool {
         (id >> 16) as u16 == self.config.tag
     }
@@ -203,7 +205,7 @@ impl Agent {
         }
     }
 
-    /// The message under way has been answered, or is not to be.
+    /// Stops repeating a message: it was answered, or no answer is needed any more.
     pub(crate) fn answered(&mut self, id: u32) {
         self.arm(id, None);
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -211,7 +213,7 @@ impl Agent {
         }
     }
 
-    /// All is over, without timewait: a destroyed connection is gone.
+    /// Ends a connection without timewait, and removes it if it was destroyed.
     pub(crate) fn idle(&mut self, id: u32) {
         self.answered(id);
         self.forget_remote(id);
@@ -222,8 +224,8 @@ impl Agent {
         }
     }
 
-    /// The connection is over, but its packets may be under way for a while (IBTA 12.9.8.4). Repeated messages of it still
-    /// find it; its peer's QP may be used again.
+    /// Puts a connection into timewait, since its packets may still be under way (IBTA 12.9.8.4). Repeated messages
+    /// still find it, and its peer's QP may be used again.
     pub(crate) fn timewait(&mut self, now: Time, id: u32) {
         self.answered(id);
         self.forget_remote_qp(id);

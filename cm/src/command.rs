@@ -1,23 +1,23 @@
-//! What goes into an agent.
+//! Inputs of an agent.
 use crate::{Address, ConnId, Path, RejectReason, Service, SidrStatus, State};
 
-/// One thing that happened to an agent.
+/// An input of an agent.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A MAD arrived on QP1.
     Mad {
-        /// How it came.
+        /// The path it arrived by.
         from: Address,
-        /// Its bytes; what is not a whole MAD of communication management is ignored.
+        /// Its bytes. What is not a whole MAD of communication management is ignored.
         bytes: &'a [u8],
     },
-    /// The program wants something.
+    /// A program's command.
     Command(ConnId, Command),
     /// Time has passed.
     Tick,
 }
 
-/// What a program wants of a connection. Private data may be shorter than its field, not longer.
+/// A program's command for a connection. Private data may be shorter than its field, but not longer.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Idle to listening: REQs and SIDR_REQs for this service id. Ids of one agent may not listen to the same.
@@ -64,13 +64,14 @@ pub enum Command {
         /// At most 224 bytes.
         private_data: Vec<u8>,
     },
-    /// Connected, REP or DREQ sent: the peer's process is known to have died, which counts as the DREQ or DREP it cannot send.
+    /// Connected, REP or DREQ sent: the peer's process is known to have died, which counts as the DREQ or DREP that
+    /// it cannot send.
     PeerGone,
     /// Idle: sends a SIDR_REQ.
     SidrRequest(Box<SidrRequest>),
     /// After `Event::SidrRequest`: sends a SIDR_REP. The id is idle then.
     SidrReply(Box<SidrReply>),
-    /// Any state: the id means nothing any more and has no more events. The peer is told what is due.
+    /// Any state: the id becomes invalid and has no more events. The peer gets the message that it is owed.
     Destroy,
 }
 

@@ -1,10 +1,10 @@
 //! One connection.
 use crate::{Address, Mad, Path, Service, Time};
 
-/// Where a connection stands (IBTA 12.9.7).
+/// The state of a connection (IBTA 12.9.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Nothing has happened, or all is over.
+    /// Initial state, and the final one.
     #[default]
     Idle,
     /// Waits for REQs and SIDR_REQs.
@@ -39,7 +39,7 @@ pub enum State {
     SidrReqReceived,
 }
 
-/// What a QP of a connection needs to know, from either side's view.
+/// Parameters for the QP of a connection, on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpParameters {
     /// The transport.
@@ -50,11 +50,11 @@ pub struct QpParameters {
     pub path: Path,
     /// This side's QP.
     pub local_qpn: u32,
-    /// The peer's QP; 0 as long as it is not known.
+    /// The peer's QP; 0 while it is unknown.
     pub remote_qpn: u32,
-    /// First PSN to be received: this side chose it for its peer.
+    /// First PSN to receive, which this side chose for its peer.
     pub rq_psn: u32,
-    /// First PSN to be sent: the peer's choice.
+    /// First PSN to send, which the peer chose.
     pub sq_psn: u32,
     /// Reads and atomics this side must answer.
     pub responder_resources: u8,
@@ -79,7 +79,7 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub state: State,
-    /// Destroyed: no more events, and gone as soon as it is idle.
+    /// Destroyed: it has no more events, and is removed as soon as it is idle.
     pub abandoned: bool,
     pub remote_id: u32,
     pub remote_ca_guid: u64,
@@ -88,13 +88,13 @@ pub(crate) struct Conn {
     /// Where its MADs go.
     pub address: Address,
     pub qp: QpParameters,
-    /// How long the peer may take.
+    /// How long the peer may take to answer.
     pub timeout: Time,
     pub max_retries: u8,
     pub pending: Option<Pending>,
-    /// When something is to be done without being asked.
+    /// When the connection's timer runs out.
     pub deadline: Option<Time>,
-    /// Private data of the answer that duplicates get.
+    /// Private data of the answer, which is repeated for duplicates.
     pub answer: Vec<u8>,
     pub service_timeout: u8,
 }

@@ -1,25 +1,26 @@
-//! What comes out of an agent.
+//! Outputs of an agent.
 use crate::{Address, ConnId, Mad, Path, RejectReason, Service, SidrStatus};
 use hwspec::wire::mad::cm::Concerning;
 
-/// One thing for the caller to do.
+/// An output, for the caller to act on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Send a MAD from QP1.
     Send {
-        /// Where to.
+        /// The destination.
         to: Address,
         /// The MAD.
         mad: Box<Mad>,
     },
-    /// Tell the owner of a connection.
+    /// An event for the owner of a connection.
     Event(ConnId, Event),
-    /// Nobody in this agent has what a MAD asks for. If no other agent of this function has either, and this is its elder,
-    /// the caller hands it to [`Agent::refuse`](crate::Agent::refuse); else it forgets it. Comes from elders only.
+    /// A MAD that nobody in this agent claims. If no other agent of this function does either, and this is its elder,
+    /// the caller passes it to [`Agent::refuse`](crate::Agent::refuse). Otherwise it drops it. Only elders have this
+    /// output.
     Unclaimed(Unclaimed),
 }
 
-/// A MAD nobody in this agent wants.
+/// A MAD that nobody in this agent claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unclaimed {
     /// Where it came from.
@@ -38,7 +39,7 @@ pub enum Wanted {
     Connection(u32),
 }
 
-/// What happened to a connection. Private data is as long as the field of its message, whatever the peer filled.
+/// An event of a connection. Private data has the length of its field, however much of it the peer filled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// REQ: the id of the event is a new one, to be accepted, rejected or destroyed.
@@ -61,7 +62,7 @@ pub enum Event {
         /// 148 bytes.
         private_data: Vec<u8>,
     },
-    /// MRA: the answer takes the peer this much longer.
+    /// MRA: the peer needs this much longer to answer.
     Delayed {
         /// 4.096 us x 2^n.
         service_timeout: u8,
@@ -88,7 +89,7 @@ pub enum Event {
     SidrReply(Box<SidrAnswer>),
 }
 
-/// What got no answer.
+/// The message that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// REQ. The connection is idle.

@@ -12,7 +12,7 @@ pub(crate) fn field<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Refused> {
     }
 }
 
-/// Service and transport bits of a REQ; `None` for services there is no support for.
+/// The transport of a REQ; `None` for one that is not supported.
 pub(crate) fn service_of(req: &Req) -> Option<Service> {
     match (req.transport_service(), req.extended_transport()) {
         (TransportService::Rc, _) => Some(Service::Rc),
@@ -23,7 +23,7 @@ pub(crate) fn service_of(req: &Req) -> Option<Service> {
 }
 
 impl Agent {
-    /// A transaction id nobody else uses (IBTA 13.4.6.4): connection `id`, its `nth` message.
+    /// A unique transaction id (IBTA 13.4.6.4), of the `nth` message of connection `id`.
     pub(crate) fn transaction(&self, id: u32, nth: u32) -> u64 {
         u64::from(self.config.first.wrapping_add(nth as u16)) << 32 | u64::from(id)
     }
@@ -109,7 +109,7 @@ pub(crate) fn mra(id: u32, conn: &Conn, message: Concerning, data: &[u8]) -> Mad
     *mra.as_bytes()
 }
 
-/// A REJ of a connection. `local` is 0 where the peer has never heard of this side's id.
+/// A REJ of a connection. `local` is 0 if the peer has never learnt this side's id.
 pub(crate) fn rej(
     local: u32,
     conn: &Conn,
@@ -223,7 +223,7 @@ pub(crate) fn sidr_rep(
     Ok(*rep.as_bytes())
 }
 
-/// The answer to a SIDR_REQ for a service that is not here.
+/// The answer to a SIDR_REQ for an unknown service.
 pub(crate) fn sidr_refusal(request: &SidrReq) -> Mad {
     let mut rep = SidrRep::zeroed();
     rep.set()

@@ -1,8 +1,8 @@
-//! Paths: where MADs go, and where a connection's packets will.
+//! Paths of MADs, and of a connection's packets.
 use hwspec::wire::mad::cm::ReqPath;
 pub use hwspec::wire::mad::{Gid, MadAddress as Address};
 
-/// The path of a connection's packets, as its QP's address vector wants it.
+/// The path of a connection's packets, for its QP's address vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// GID of this port.
@@ -57,7 +57,7 @@ impl Default for Path {
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Path {
-    /// The way of MADs along this path.
+    /// The path of MADs.
     pub fn address(&self) -> Address {
         Address {
             local_gid: self.local_gid,
@@ -74,7 +74,7 @@ impl Path {
         }
     }
 
-    /// The path as a REQ describes it. Beyond the subnet LIDs mean nothing to the peer.
+    /// The path as a REQ describes it. LIDs mean nothing to a peer in another subnet.
     pub(crate) fn describe(&self, ack_delay: u8) -> ReqPath {
         let subnet_local = self.hop_limit <= 1;
         let lid = |lid| if subnet_local { lid } else { PERMISSIVE_LID };
@@ -94,13 +94,13 @@ impl Path {
         path
     }
 
-    /// The path of a REQ from the side of its receiver, who got it on the way `from`.
+    /// The path in a REQ from its receiver's view, which got it by `from`.
     pub(crate) fn of_request(path: &ReqPath, mtu: u8, pkey: u16, from: &Address) -> Self {
         Self {
             local_gid: path.remote_gid(),
             remote_gid: path.local_gid(),
             local_lid: if path.remote_lid() == PERMISSIVE_LID { from.local_lid } else { path.remote_lid() },
-            // The LID it came from is where answers go, whatever the sender thinks of itself.
+            // Answers go to the LID that the request came from, whatever LID the sender names.
             remote_lid: from.remote_lid,
             grh: from.grh || !path.subnet_local(),
             sl: if path.subnet_local() { path.sl() } else { from.sl },

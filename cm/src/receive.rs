@@ -1,4 +1,4 @@
-//! MADs that arrive, and the end of connections: REJ, DREQ, DREP, timeouts, destruction.
+//! Handles MADs that arrive, and the end of connections: REJ, DREQ, DREP, timeouts, destruction.
 use crate::{
     Address, Agent, Event, Failure, Refused, RejectReason, Service, SidrReply, SidrStatus, State, Time,
     Wanted, format,
@@ -28,7 +28,7 @@ impl Agent {
             CmAttribute::Lap => self.alternate_path(from, &Lap::from_bytes(*mad)),
             CmAttribute::SidrReq => self.sidr_query(from, mad),
             CmAttribute::SidrRep => self.sidr_answer(&SidrRep::from_bytes(*mad)),
-            // Nobody here sends a LAP, and the class has no attributes to get.
+            // Nobody here sends a LAP, and the class has no attributes that could be queried.
             CmAttribute::Apr | CmAttribute::ClassPortInfo => {}
             _ => {}
         }
@@ -43,7 +43,7 @@ impl Agent {
         }
     }
 
-    /// The connection whom a message with both ids is for.
+    /// The connection that a message with both ids is for.
     fn between(&self, local: u32, remote: u32) -> Option<State> {
         self.conns.get(&local).filter(|conn| conn.remote_id == remote).map(|conn| conn.state)
     }
@@ -57,19 +57,19 @@ impl Agent {
     fn rejected(&mut self, now: Time, rej: &Rej) {
         let local = rej.remote_comm_id();
         let id = match rej.reason() {
-            // One who never heard of this side's id says whose answer did not come by his GUID (IBTA 12.6.7.2).
+            // A sender that never learnt this side's id names the connection by its GUID (IBTA 12.6.7.2).
             RejectReason::Timeout => {
                 let guid = u64::from_be_bytes(hwspec::layout::prefix(&rej.info()));
                 self.by_id.get(&(guid, rej.local_comm_id())).copied()
             }
-            // Who rejects a REQ has not told his id yet, or this side does not know it.
+            // The sender of a REJ to a REQ has not named its id yet, or this side does not know it.
             _ if rej.message() == Concerning::Req => self.between(local, 0).map(|_| local),
             _ => self.between(local, rej.local_comm_id()).map(|_| local),
         };
         let Some((id, conn)) = id.and_then(|id| Some((id, self.conns.get(&id)?))) else { return };
         let about_req = rej.message() == Concerning::Req;
         let timewait = match conn.state {
-            // What was rejected was this side's REQ, or one of an earlier connection.
+            // This side's REQ was rejected, or that of an earlier connection.
             State::ReqSent | State::MraReqReceived if !about_req => return,
             State::ReqSent
             | State::MraReqReceived
@@ -84,7 +84,7 @@ impl Agent {
         };
         let length = usize::from(rej.info_length()).min(rej.info().len());
         let event = match conn.state {
-            // One who knows nothing of the connection agrees to its end.
+            // A peer that knows nothing of the connection agrees to its end.
             State::DreqSent => Event::Disconnected { private_data: vec![0; 224] },
             _ => Event::Rejected {
                 reason: rej.reason(),
@@ -172,7 +172,7 @@ impl Agent {
             return match self.is_own(id) {
                 // The DREQ overtook the REP. A DREP would end the peer's side alone; the DREQ comes again.
                 true if self.awaits_reply(id) => {}
-                // Over long ago, and the DREP was lost.
+                // The connection is long over, and the DREP was lost.
                 true => self.send(*from, format::drep(dreq, &[])),
                 false => self.unclaimed(from, Wanted::Connection(id), dreq.as_bytes()),
             };
@@ -182,7 +182,7 @@ impl Agent {
             return;
         }
         let event = Event::Disconnect { private_data: dreq.private_data().to_vec() };
-        // The passive side may have learned from its queue pair that the connection stands, before there was an RTU.
+        // The passive side may know from its QP, before the RTU, that the connection is established.
         let stands = matches!(
             state,
             State::RepSent
@@ -198,7 +198,7 @@ impl Agent {
                 self.answered(id);
                 self.tell(id, event);
             }
-            // Both want the end, or nobody is left here to be asked (IBTA 12.9.8.4).
+            // Both sides disconnect, or no program is left here to be asked (IBTA 12.9.8.4).
             _ if stands || state == State::DreqSent => {
                 conn.answer = Vec::new();
                 self.send(*from, format::drep(dreq, &[]));
@@ -274,7 +274,7 @@ impl Agent {
         }
     }
 
-    /// The time of a connection has come: its message is repeated or given up, or timewait is over.
+    /// The timer of a connection ran out: repeats its message, gives it up, or ends timewait.
     pub(crate) fn timed_out(&mut self, now: Time, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let to = conn.address;
@@ -314,7 +314,7 @@ impl Agent {
         }
     }
 
-    /// Ends a connection as far as the program is concerned. What the peer is owed is still done.
+    /// Ends a connection for its program. The peer still gets the message that it is owed.
     pub(crate) fn destroy(&mut self, now: Time, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.abandoned = true;
@@ -337,7 +337,7 @@ impl Agent {
             | State::MraRepReceived => {
                 let _ = self.reject(now, id, RejectReason::ConsumerDefined, &[], &[]);
             }
-            // The target of an XRC connection may outlive who made it (annex A14).
+            // The target of an XRC connection may outlive its creator (annex A14).
             State::Established if conn.qp.service == Service::Xrc && !conn.qp.active => self.idle(id),
             State::Established => self.send_dreq(now, id, &[]),
             State::DreqReceived => self.send_drep(now, id, Vec::new()),

@@ -1,4 +1,4 @@
-//! Service id resolution: which datagram queue pair has this service (IBTA 12.11)?
+//! Service id resolution: finds the datagram QP of a service (IBTA 12.11).
 use crate::{
     Address, Agent, ConnId, Event, Mad, Refused, SidrAnswer, SidrQuery, SidrReply, SidrRequest, State, Time,
     Wanted, conn::Conn, format,
@@ -39,7 +39,7 @@ impl Agent {
             address: *from,
             ..Conn::default()
         };
-        // The peer asks again.
+        // Ids have run out. The peer will repeat its request.
         let Ok(id) = self.insert(conn) else { return };
         self.queries.insert(key, id.0);
         let query = SidrQuery {

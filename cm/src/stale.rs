@@ -1,16 +1,16 @@
-//! Who is who: duplicates, and connections whose peer has forgotten them (IBTA 12.9.8.3).
+//! Recognises duplicates, and connections that the peer has forgotten (IBTA 12.9.8.3).
 use crate::{Address, Agent, RejectReason, State, Time, agent::Remote, format};
 use hwspec::wire::mad::cm::{Concerning, Req};
 
 impl Agent {
-    /// Notes a connection by its peer's id. The one that has that id already, if there is one.
+    /// Notes a connection by its peer's id. Fails with the connection that has that id already.
     pub(crate) fn note_remote_id(&mut self, id: u32) -> Result<(), u32> {
         let Some(conn) = self.conns.get(&id) else { return Ok(()) };
         let key = (conn.remote_ca_guid, conn.remote_id);
         note(&mut self.by_id, key, id)
     }
 
-    /// Notes a connection by its peer's QP. The one that has that QP already, if there is one.
+    /// Notes a connection by its peer's QP. Fails with the connection that has that QP already.
     pub(crate) fn note_remote_qp(&mut self, id: u32) -> Result<(), u32> {
         let Some(conn) = self.conns.get(&id) else { return Ok(()) };
         let key = (conn.remote_ca_guid, conn.qp.remote_qpn);
@@ -28,7 +28,7 @@ impl Agent {
         forget(&mut self.by_qp, (conn.remote_ca_guid, conn.qp.remote_qpn), id);
     }
 
-    /// A REQ of a peer this agent knows. True if that was all there is to it.
+    /// Handles a REQ of a peer that this agent knows. Returns true if there is nothing more to do.
     pub(crate) fn known_request(&mut self, now: Time, from: &Address, req: &Req) -> bool {
         let guid = req.local_ca_guid();
         if let Some(id) = self.by_id.get(&(guid, req.local_comm_id())).copied() {
@@ -37,7 +37,7 @@ impl Agent {
             });
             match same {
                 true => self.repeated_request(from, id, req),
-                // Another incarnation of the peer came to the same id.
+                // Another incarnation of the peer uses the same id.
                 false => self.stale(now, from, id, req),
             }
             return true;
@@ -49,7 +49,7 @@ impl Agent {
         false
     }
 
-    /// The same REQ once more: what was said to it last is said again.
+    /// Repeats the last answer to a repeated REQ.
     fn repeated_request(&mut self, from: &Address, id: u32, req: &Req) {
         let Some(conn) = self.conns.get(&id) else { return };
         let mad = match conn.state {
@@ -61,14 +61,14 @@ impl Agent {
         self.send(*from, mad);
     }
 
-    /// The peer does not know connection `id` any more, or it would not ask for a new one with the same QP or id.
+    /// Handles a REQ which shows that the peer has forgotten connection `id`, since it uses the same QP or id again.
     pub(crate) fn stale(&mut self, now: Time, from: &Address, id: u32, req: &Req) {
         let mad = format::rej_to(req.as_bytes(), RejectReason::StaleConnection, Concerning::Req);
         self.send(*from, mad);
         self.release_stale(now, id);
     }
 
-    /// Lets go of a connection whose peer has forgotten it.
+    /// Ends a connection that its peer has forgotten.
     pub(crate) fn release_stale(&mut self, now: Time, id: u32) {
         if self.conns.get(&id).is_some_and(|conn| conn.state == State::Established) {
             self.send_dreq(now, id, &[]);

@@ -1,10 +1,10 @@
-//! Time, and the exponents by which the wire speaks of it.
+//! Time, and the exponents that messages use for it.
 use core::time::Duration;
 
-/// Time since some instant of the caller's choice.
+/// Time since an instant of the caller's choice.
 pub type Time = Duration;
 
-/// What 4.096 us x 2^`exponent` counts as: 2^(`exponent` - 8) ms, at least 1 ms, as Linux rounds it.
+/// The duration 4.096 us x 2^`exponent`, as Linux rounds it: 2^(`exponent` - 8) ms, at least 1 ms.
 pub fn duration(exponent: u8) -> Duration {
     Duration::from_millis(1 << u32::from(exponent & 31).saturating_sub(8))
 }
