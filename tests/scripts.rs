@@ -175,7 +175,7 @@ fn the_runner_of_tests_is_made_once_outside_the_tree() {
 }
 
 #[test]
-fn who_installs_at_the_same_time_waits_for_the_first() {
+fn a_second_installation_waits_for_the_first() {
     let slow = CARGO.replacen("install)", "install) sleep 1", 1);
     let nextest = Nextest::with(&slow);
     std::thread::scope(|scope| {
@@ -295,19 +295,19 @@ echo "in ${2##*/}"; shift 4; "$@""#;
         &[("debootstrap", DEBOOTSTRAP), ("id", "echo 0"), ("unshare", inside), ("make", make)],
     );
     let fresh = |words: &[&str]| run(&scratch, &bin, "scripts/fresh.sh", words);
-    let told = |said: &str| -> Vec<String> {
+    let lines = |said: &str| -> Vec<String> {
         said.lines().filter(|line| !line.starts_with("fresh:")).map(String::from).collect()
     };
     let (code, said) = fresh(&[]);
     assert_eq!(code, Some(0), "{said}");
     let both = ["make demo", "make test"];
-    assert_eq!(told(&said), [&["in bookworm"], &both[..], &["in trixie"], &both[..]].concat(), "{said}");
+    assert_eq!(lines(&said), [&["in bookworm"], &both[..], &["in trixie"], &both[..]].concat(), "{said}");
     let (code, said) = fresh(&["trixie", "--", "make", "other"]);
-    assert_eq!((code, told(&said)), (Some(0), vec!["in trixie".into(), "make other".into()]), "{said}");
+    assert_eq!((code, lines(&said)), (Some(0), vec!["in trixie".into(), "make other".into()]), "{said}");
     // What fails ends it, with the suite's name, and leaves nothing behind.
     programs(&scratch, &[("make", &make.replace("$FAILS", "demo"))]);
     let (code, said) = fresh(&["bookworm"]);
-    assert_eq!((code, told(&said)), (Some(1), vec!["in bookworm".into(), "make demo".into()]), "{said}");
+    assert_eq!((code, lines(&said)), (Some(1), vec!["in bookworm".into(), "make demo".into()]), "{said}");
     assert!(said.contains("fresh: bookworm: ") && said.contains("ended with 1"), "{said}");
     let kept = entries(&scratch.dir().join("cache/ironverbs/fresh"));
     assert_eq!(kept, ["bookworm", "bookworm.log", "trixie", "trixie.log"]);

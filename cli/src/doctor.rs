@@ -140,7 +140,7 @@ fn library() -> Finding {
                 KNOWN_RDMA_CORE.end()
             ),
         ),
-        None => limited(WHAT, format!("release not told by {path}: the provider finds out when loaded")),
+        None => limited(WHAT, format!("release not known from {path}: the provider finds out when loaded")),
     }
 }
 

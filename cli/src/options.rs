@@ -200,7 +200,7 @@ pub struct SetAddress {
 pub struct Capture {
     #[command(flatten)]
     pub node: NodeDir,
-    /// End after so many seconds [default: when told to]
+    /// End after so many seconds [default: when it is stopped by a signal]
     #[arg(long)]
     pub seconds: Option<u64>,
     /// The file to write, in pcap format; an existing one is written over

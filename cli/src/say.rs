@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Like `print!`; a closed standard output is passed over, any other trouble told on standard error.
+/// Like `print!`; a closed standard output is ignored, any other error goes to standard error.
 macro_rules! say {
     ($($what:tt)*) => { $crate::say::out(format_args!($($what)*)) };
 }

@@ -215,7 +215,7 @@ fn libc_ebusy() -> i32 {
 }
 
 #[test]
-fn it_goes_when_told_and_leaves_nothing() {
+fn it_ends_by_a_signal_and_leaves_nothing() {
     for signal in ["TERM", "INT"] {
         let mut served = Served::new();
         let (guest, _program) = served.pair();

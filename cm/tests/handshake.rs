@@ -124,7 +124,7 @@ fn a_connection_ends_with_timewait_on_both_sides() {
 }
 
 #[test]
-fn who_disconnects_at_the_same_time_as_the_peer_is_disconnected_once() {
+fn two_sides_that_disconnect_at_the_same_time_are_disconnected_once() {
     let (mut link, left, right) = connected();
     for (side, id) in [(Side::Left, left), (Side::Right, right)] {
         link.command(side, id, Command::Disconnect { private_data: no_data() }).expect("disconnect");
@@ -229,7 +229,7 @@ fn an_mra_keeps_a_request_alive() {
 }
 
 #[test]
-fn a_peer_that_has_forgotten_its_connection_is_told_so_and_may_connect_again() {
+fn a_peer_that_has_forgotten_its_connection_learns_so_and_may_connect_again() {
     let (mut link, _, right) = connected();
     link.restart_left();
     let left = connect(&mut link);

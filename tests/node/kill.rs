@@ -99,10 +99,10 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
 /// Programs of all kinds, of which any may be killed at any moment, and the supervisors of others.
 #[test]
 fn programs_killed_in_mixed_traffic_leave_a_node_as_it_was() {
-    workload::befalls(Fate::Killed, kills(80), false, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Fate::Killed, kills(80), false, env!("CARGO_BIN_EXE_torture"));
 }
 
 #[test]
 fn programs_killed_in_mixed_traffic_on_infiniband_leave_a_node_as_it_was() {
-    workload::befalls(Fate::Killed, kills(80) / 4, true, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Fate::Killed, kills(80) / 4, true, env!("CARGO_BIN_EXE_torture"));
 }

@@ -140,7 +140,7 @@ fn every_operation_between_two_sockets() {
 }
 
 #[test]
-fn an_armed_queue_wakes_who_sleeps() {
+fn an_armed_queue_wakes_a_sleeping_program() {
     let served = Served::new();
     let (a, b) = pair(&served);
     b.cq.arm(false);

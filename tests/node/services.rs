@@ -340,7 +340,7 @@ fn raw_packets_reach_the_queue_their_flow_names() {
 
 /// Else its first connection is refused as one of before that is still there (IBTA 12.9.8.3.1).
 #[test]
-fn who_comes_again_as_the_only_user_of_a_function_has_other_numbers() {
+fn the_next_user_of_a_function_gets_other_numbers() {
     let (_scratch, node) = node();
     let mut before = Vec::new();
     for _ in 0..10 {
@@ -541,7 +541,7 @@ fn frames_to_groups_come_back_unless_the_queue_blocks_them() {
 }
 
 #[test]
-fn flows_of_those_who_are_gone_take_no_frames() {
+fn flows_of_ended_programs_take_no_frames() {
     let (_scratch, node) = node();
     let (a, b) = (End::new(&node, 1, Service::RawPacket), End::new(&node, 2, Service::RawPacket));
     a.run();

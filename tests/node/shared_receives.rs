@@ -1,5 +1,5 @@
 //! Shared receive queues and extended reliable connections as programs have them: receives that several QPs take, limits
-//! and last receives told, domains and target QPs that processes share, and what is left of them after kill -9.
+//! and events of last receives, domains and target QPs that processes share, and what is left of them after kill -9.
 
 use driver::{
     AccessFlags, Completion, Cq, Device, Error, Event, FileId, Mr, Pd, Qp, QpAttr, QpAttrMask, QpEvent,
@@ -162,7 +162,7 @@ fn completions_nobody_took_give_their_receives_back() {
 }
 
 #[test]
-fn the_limit_is_told_once_for_one_arming() {
+fn the_limit_event_comes_once_for_each_arming() {
     let scratch = Scratch::new();
     let node = scratch.node(2).expect("a node");
     let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
@@ -173,7 +173,7 @@ fn the_limit_is_told_once_for_one_arming() {
         }
         b.srq.arm(4).expect("armed");
         assert_eq!(b.srq.query().expect("attributes").limit, 4);
-        let mut told = 0;
+        let mut events = 0;
         for used in 1..=7 {
             a.send(&pairs[0].0, 0, 64);
             assert_eq!((a.wait().status, b.wait().status), (WcStatus::Success, WcStatus::Success));
@@ -184,9 +184,9 @@ fn the_limit_is_told_once_for_one_arming() {
                 None => continue,
             }
             assert_eq!(used, 4, "three are left");
-            told += 1;
+            events += 1;
         }
-        assert_eq!((told, b.srq.query().expect("attributes").limit), (1, 0));
+        assert_eq!((events, b.srq.query().expect("attributes").limit), (1, 0));
     }
 }
 
@@ -314,7 +314,7 @@ fn shared_by_processes(no_direct_copies: bool) {
     let mut number = || words.next().expect("three numbers");
     let (gid, qpn, theirs) = (number().to_be_bytes(), number() as u32, number() as u32);
     connect(&initiator, &Card { gid, qpn, addr: 0, rkey: 0 }, Patience::default()).expect("connected");
-    other.tell(&a.card(&initiator).to_string()).expect("told");
+    other.tell(&a.card(&initiator).to_string()).expect("a living program");
     other.expect("connected", SOON).expect("connected");
 
     // Their target, our SRQ in the same domain.

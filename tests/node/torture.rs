@@ -76,10 +76,10 @@ fn round(mix: &str, seed: u64) -> Result<String, String> {
         Program::start(Path::new(env!("CARGO_BIN_EXE_torture")), &[dir, fid, role, &port, &seed, &time, mix])
     };
     let mut sides = [side(0, "listen")?, side(1, "connect")?];
-    let told = sides.each_mut().map(|side| side.hear(LIMIT));
-    let [a, b] = told;
+    let said = sides.each_mut().map(|side| side.hear(LIMIT));
+    let [a, b] = said;
     drop(sides);
-    let told = format!("{}\n{}", a?, b?);
+    let said = format!("{}\n{}", a?, b?);
     for (node, scratch) in &bench.nodes {
         let status = node.status().expect("status");
         let left: Vec<_> = status.functions.iter().filter(|f| !f.objects.is_empty()).collect();
@@ -87,11 +87,11 @@ fn round(mix: &str, seed: u64) -> Result<String, String> {
             return Err(format!("left in {}: {left:?}, {:?}", scratch.dir().display(), status.parties));
         }
     }
-    Ok(told)
+    Ok(said)
 }
 
 #[test]
-fn every_byte_is_right_in_order_and_counted_whatever_befalls_frames() {
+fn every_byte_is_right_in_order_and_counted_under_any_faults() {
     let length = Duration::from_secs(number("IRONVERBS_TORTURE").unwrap_or(0));
     let first = seed();
     let begin = Instant::now();
@@ -99,8 +99,8 @@ fn every_byte_is_right_in_order_and_counted_whatever_befalls_frames() {
     // Each mix once at least.
     while seed < first + MIXES.len() as u64 || begin.elapsed() < length {
         let mix = MIXES[(seed % MIXES.len() as u64) as usize];
-        let told = round(mix, seed).unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, {mix}: {what}"));
-        println!("seed {seed}, {mix}:\n{told}");
+        let said = round(mix, seed).unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, {mix}: {what}"));
+        println!("seed {seed}, {mix}:\n{said}");
         seed += 1;
     }
     println!("{} rounds in {:?}", seed - first, begin.elapsed());

@@ -211,8 +211,8 @@ fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     let mut shell = Shell::start(&node, &script);
     shell.reaches(1);
     for supervisor in supervisors(&node) {
-        let told = std::process::Command::new("kill").args(["-KILL", &supervisor.to_string()]).status();
-        assert!(told.expect("kill").success());
+        let status = std::process::Command::new("kill").args(["-KILL", &supervisor.to_string()]).status();
+        assert!(status.expect("kill").success());
     }
     want(&node, "6", &[]);
     shell.goes_on(1);

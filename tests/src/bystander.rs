@@ -105,13 +105,13 @@ impl Rounds {
         took
     }
 
-    /// How long a round took while process `pid` is stopped, and whether it was told that this process has the node's lock:
+    /// How long a round took while process `pid` is stopped, and whether it learnt that this process has the node's lock:
     /// then it could not open a device.
     pub fn beside(&self, pid: u32, when: &str) -> (Duration, bool) {
         let (outcome, took) = self.ask(when);
-        let told = |error: &String| error.contains(&format!("is locked by process {pid} "));
+        let says_so = |error: &String| error.contains(&format!("is locked by process {pid} "));
         match outcome {
-            Err(error) if !told(&error) => panic!("{when}: the bystander: {error}"),
+            Err(error) if !says_so(&error) => panic!("{when}: the bystander: {error}"),
             outcome => (took, outcome.is_err()),
         }
     }

@@ -25,7 +25,7 @@ const FILES: [&str; 5] = ["adapter", "lib", "parties", "ports", "userns"];
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take to learn that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end; on a
 /// machine that is busy.
-const TOLD: Duration = Duration::from_secs(30);
+const NOTICED: Duration = Duration::from_secs(30);
 /// How long one that cannot learn it, for it only waits for messages, or has minutes of patience, is given.
 const GRACE: Duration = Duration::from_millis(800);
 /// How long one of datagrams runs, which waits forever for those that are lost.
@@ -52,18 +52,18 @@ struct Kind {
     /// What the client has behind the server's words, or all of them.
     client: Result<&'static str, &'static str>,
     meets: Meets,
-    /// The client of a server that was killed ends.
-    told: bool,
+    /// Whether the client notices that its server was killed, and ends.
+    notices: bool,
     /// Datagrams, which may be lost: it need not come to its end.
     lossy: bool,
 }
 
 const fn perftest(server: &'static str) -> Kind {
-    Kind { server, client: Ok(" {to}"), meets: Meets::Port, told: true, lossy: false }
+    Kind { server, client: Ok(" {to}"), meets: Meets::Port, notices: true, lossy: false }
 }
 
 const fn managed(server: &'static str, client: &'static str) -> Kind {
-    Kind { server, client: Err(client), meets: Meets::Manager, told: true, lossy: false }
+    Kind { server, client: Err(client), meets: Meets::Manager, notices: true, lossy: false }
 }
 
 const KINDS: &[Kind] = &[
@@ -78,30 +78,30 @@ const KINDS: &[Kind] = &[
     perftest("ib_send_bw -c XRC -q 2 -s 4096 -e -n 20000 {gid}"),
     perftest("ib_write_bw -c XRC -q 4 -s 65536 -D 2 {gid}"),
     // It waits for a WRITE of its peer's, and looks at nothing else.
-    Kind { told: false, ..perftest("ib_write_lat -s 64 -n 20000 {gid}") },
-    Kind { told: false, ..perftest("ib_send_bw -c UC -q 8 -s 8192 -D 2 {gid}") },
-    Kind { told: false, lossy: true, ..perftest("ib_send_bw -c UD -q 4 -s 1024 -D 2 {gid}") },
-    Kind { told: false, lossy: true, ..perftest("ib_send_bw -c UD -s 1024 -e -n 100000 {gid}") },
+    Kind { notices: false, ..perftest("ib_write_lat -s 64 -n 20000 {gid}") },
+    Kind { notices: false, ..perftest("ib_send_bw -c UC -q 8 -s 8192 -D 2 {gid}") },
+    Kind { notices: false, lossy: true, ..perftest("ib_send_bw -c UD -q 4 -s 1024 -D 2 {gid}") },
+    Kind { notices: false, lossy: true, ..perftest("ib_send_bw -c UD -s 1024 -e -n 100000 {gid}") },
     Kind {
         client: Err("{torture} {dir} {own} connect {port} {seed} 1500 seed=0"),
         ..perftest("{torture} {dir} {own} listen {port} {seed} 1500 seed=0")
     },
     // Connected by the manager a queue pair waits 8 times 2 s and more for an answer, as with Linux.
-    Kind { told: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
+    Kind { notices: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
     managed("rping -s -a {at} -p {port} -V -C 3000", "rping -c -a {to} -p {port} -V -C 3000"),
     // Its client waits for messages first, and does not look at the manager's events until they have come.
     Kind {
-        told: false,
+        notices: false,
         ..managed("ucmatose -b {at} -p {port} -c 16 -C 300", "ucmatose -s {to} -p {port} -c 16 -C 300")
     },
     Kind {
         lossy: true,
-        told: false,
+        notices: false,
         ..managed("udaddy -b {at} -c 4 -C 50", "udaddy -b {at} -s {to} -c 4 -C 50")
     },
     Kind {
         lossy: true,
-        told: false,
+        notices: false,
         ..managed("mckey -m 239.1.1.1 -b {at} -C 1000", "mckey -m 239.1.1.1 -b {at} -s -C 1000")
     },
 ];
@@ -144,8 +144,8 @@ struct Traffic<'a> {
 }
 
 fn signal(name: &str, pid: u32) -> bool {
-    let told = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).output();
-    told.is_ok_and(|told| told.status.success())
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).output();
+    sent.is_ok_and(|sent| sent.status.success())
 }
 
 /// The supervisors of programs on `node`.
@@ -299,12 +299,12 @@ impl Pair {
                 return Ok(false);
             }
             let since = now - when;
-            let told = self.kind.told && side == 0;
-            if told && since > TOLD {
+            let notices = self.kind.notices && side == 0;
+            if notices && since > NOTICED {
                 let what = &self.what;
-                return Err(format!("{what}: the client goes on {TOLD:?} after its server was killed"));
+                return Err(format!("{what}: the client goes on {NOTICED:?} after its server was killed"));
             }
-            if !told && since > GRACE {
+            if !notices && since > GRACE {
                 self.kill_all();
             }
             return Ok(true);
@@ -346,7 +346,7 @@ fn files(node: &Node) -> Vec<String> {
 
 /// Has `count` programs of mixed traffic meet `fate`, and prints what that did to others. IRONVERBS_SEED says which ones and
 /// when; `torture` is the path of that program.
-pub fn befalls(fate: Fate, count: usize, infiniband: bool, torture: &str) {
+pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     let seed = crate::program::seed();
     println!("IRONVERBS_SEED={seed}");
     let name = if fate == Fate::Killed { "KILL" } else { "STOP" };
@@ -394,14 +394,14 @@ pub fn befalls(fate: Fate, count: usize, infiniband: bool, torture: &str) {
                 }
             }
             (Fate::Stopped, _) => {
-                let (round, told) = bystander.beside(pid, &when);
+                let (round, locked_out) = bystander.beside(pid, &when);
                 took[1].push(round);
                 let longer = traffic.draw(LONG);
-                if !told {
+                if !locked_out {
                     sleep(Duration::from_micros(longer));
                 }
                 signal("CONT", pid);
-                if told {
+                if locked_out {
                     // Others that opened or closed a device have heard the same, and failed for it.
                     locked += 1;
                     traffic.pairs.drain(..).for_each(|mut pair| pair.kill_all());

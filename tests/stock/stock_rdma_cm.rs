@@ -153,7 +153,7 @@ fn perftest_by_the_connection_manager() {
 }
 
 #[test]
-fn who_connects_to_nobody_is_told_at_once() {
+fn a_connection_to_nobody_fails_at_once() {
     let node = Node::new("cm-nobody", 2);
     let start = Instant::now();
     let text = node.start(&words("rping -c -a 127.0.0.2 -C 1")).fails();
@@ -181,7 +181,7 @@ fn a_port_is_one_programs_until_it_ends() {
 }
 
 #[test]
-fn who_loses_its_peer_is_told() {
+fn losing_a_peer_is_reported() {
     let node = Node::new("cm-killed", 2);
     let pair = || {
         let server = Pair::listener(&node, &words("rping -s -v"));
@@ -232,7 +232,7 @@ fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
 }
 
 #[test]
-fn what_comes_at_once_is_told_in_its_order() {
+fn events_at_the_same_time_keep_their_order() {
     let program = compiled_cpp("fickle").display().to_string();
     let node = Node::new("cm-order", 2);
     let asked = |what: &str| {

@@ -43,7 +43,7 @@ impl Dgram {
         Ok(Self { socket, peer: peer.into(), state: Mutex::default(), _file: file })
     }
 
-    /// Finds the peer, if it is there. A socket that knows its peer is told when that has room.
+    /// Finds the peer, if it is there. A connected socket reports when its peer has room.
     fn connect(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.connected {

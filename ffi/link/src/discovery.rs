@@ -81,7 +81,7 @@ impl Discovery {
         match (target, to.0) {
             (IpAddr::V4(target), IpAddr::V4(ip)) => Some(arp(2, to.1, (mac, target), (to.1, ip))),
             (IpAddr::V6(target), IpAddr::V6(ip)) => {
-                // RFC 4861, 7.2.4: who has no address yet is told with all others.
+                // RFC 4861, 7.2.4: whoever has no address yet is answered by a multicast to all nodes.
                 let (ip, flags) = if ip.is_unspecified() { (ALL_NODES, OVERRIDE) } else { (ip, SOLICITED) };
                 let flags = (ADVERTISEMENT, flags);
                 Some(icmp(to.1, mac, target, ip, flags, target, (TARGET_ADDRESS, mac)))

@@ -95,7 +95,7 @@ impl Packet {
         [ethernet.bytes(), &self.headers(0), &self.payload].concat()
     }
 
-    /// A packet of a peer that gives its packets an identification, which a socket is not told: if one makes the ICRC
+    /// A packet of a peer that gives its packets an identification, which a socket does not report: if one makes the ICRC
     /// right, that is it, and the ICRC is made right for none. 16 of its 32 bits still tell damage.
     pub fn without_identification(&mut self) {
         let IpPair::V4 { .. } = self.addresses else { return };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identification_that_is_not_told_is_found_and_damage_is_not_taken_for_one() {
+    fn an_unknown_identification_is_found_and_damage_is_not_taken_for_one() {
         for identification in [0, 1, 0x8000, 0xbeef] {
             let mut made = packet(V4);
             let sum = made.icrc(identification);

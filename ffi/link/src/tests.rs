@@ -137,7 +137,7 @@ fn what_cannot_be_linked_is_said() {
 
 /// What a guest's kernel asks is answered for functions that programs drive, even without any link.
 #[test]
-fn who_asks_for_an_address_of_ours_is_answered() {
+fn requests_for_our_addresses_are_answered() {
     let scratch = Scratch::new();
     let node = node_with_id(&scratch, 1);
     let [one, _] = ends(&scratch);

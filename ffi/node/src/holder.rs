@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_stopped_is_told_from_one_that_runs() {
+    fn a_stopped_process_is_distinguished_from_a_running_one() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let until = |stopped: Option<&str>| {

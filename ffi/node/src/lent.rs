@@ -107,7 +107,7 @@ mod tests {
     use crate::core::MILLI;
 
     #[test]
-    fn who_registers_again_and_again_moves_little() {
+    fn repeated_registrations_move_little_memory() {
         let (mut credit, mib) = (Credit::default(), 1 << 20);
         let at = |ms: u64| (5_000 + ms) * MILLI;
         let taken = |credit: &mut Credit, ms| {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_processor_to_itself_never_naps() {
+    fn a_thread_with_a_processor_of_its_own_never_naps() {
         let (patience, mut thread) = (Patience::default(), Thread::default());
         assert_eq!(naps(&patience, &mut thread, 1, 100_000, |_| 0), 0);
         // It did something else for a while, and no switch is counted.

@@ -17,7 +17,7 @@ use crate::{Outcome, bound_to_us, built, failed, portrait};
 const BOOT: Duration = Duration::from_secs(120);
 /// What a guest gets beyond a script's own time before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(20);
-/// A guest that has taken a command says so within this time, or is told again: QEMU's serial port was seen to lose bytes.
+/// A guest that has taken a command says so within this time, or is sent it again: QEMU's serial port was seen to lose bytes.
 const TAKEN: Duration = Duration::from_secs(2);
 /// The PCI slot of the first plugged function.
 const FIRST_SLOT: usize = 0x10;
@@ -418,11 +418,11 @@ impl Guest {
             .filter(|b| **b == b'\n')
             .count();
         let until = Instant::now() + OFF;
-        let mut told: Option<Instant> = None;
+        let mut sent: Option<Instant> = None;
         while Instant::now() < until {
-            if told.is_none_or(|told| told.elapsed() >= TAKEN) {
+            if sent.is_none_or(|sent| sent.elapsed() >= TAKEN) {
                 let _ = self.port.write_all(b"off 0 .\n");
-                told = Some(Instant::now());
+                sent = Some(Instant::now());
             }
             if let Some(status) = self.qemu.try_wait()? {
                 let console = std::fs::read(self.dir.join("console")).unwrap_or_default();

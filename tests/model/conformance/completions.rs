@@ -6,8 +6,8 @@ use hwspec::{
     context::cq::CqContext,
 };
 
-/// Completion events that `fid` was told of.
-fn told(bed: &mut Bed, fid: u8) -> usize {
+/// Completion events that `fid` got.
+fn events(bed: &mut Bed, fid: u8) -> usize {
     bed.events(fid).iter().filter(|e| e.event_type() == EventType::Comp).count()
 }
 
@@ -56,22 +56,22 @@ fn row_56_moderated_events_wait_for_company_or_time() {
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     moderate(&mut bed, a.send_cq, 4, PERIOD);
     bed.arm_cq(a.send_cq, false);
-    told(&mut bed, 1);
+    events(&mut bed, 1);
     let wr = || Wr::write(from.sge(), to);
     bed.post_all(a, &[wr(), wr(), wr()]);
     bed.advance(u64::from(PERIOD) * us / 2);
-    assert_eq!(told(&mut bed, 1), 0, "three of four, half of the time");
+    assert_eq!(events(&mut bed, 1), 0, "three of four, half of the time");
     bed.post(a, &wr());
-    assert_eq!(told(&mut bed, 1), 1, "the fourth");
+    assert_eq!(events(&mut bed, 1), 1, "the fourth");
     bed.advance(MS);
-    assert_eq!(told(&mut bed, 1), 0, "no second event when the period ends");
+    assert_eq!(events(&mut bed, 1), 0, "no second event when the period ends");
     assert_eq!(bed.completions(a.send_cq).len(), 4);
     bed.arm_cq(a.send_cq, false);
     bed.post(a, &wr());
     bed.advance(u64::from(PERIOD) * us - us);
-    assert_eq!(told(&mut bed, 1), 0, "one, nearly the whole period");
+    assert_eq!(events(&mut bed, 1), 0, "one, nearly the whole period");
     bed.advance(2 * us);
-    assert_eq!(told(&mut bed, 1), 1, "one, after the period");
+    assert_eq!(events(&mut bed, 1), 1, "one, after the period");
 }
 
 /// Row 56: completions that came before a moderated CQ was armed are waited with, too; a CQ that goes takes its timer along.
@@ -81,12 +81,12 @@ fn row_56_arming_late_is_moderated_as_well() {
     let (a, _) = bed.pair(path());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     moderate(&mut bed, a.send_cq, 2, 1000);
-    told(&mut bed, 1);
+    events(&mut bed, 1);
     bed.post(a, &Wr::write(from.sge(), to));
     bed.arm_cq(a.send_cq, false);
-    assert_eq!(told(&mut bed, 1), 0);
+    assert_eq!(events(&mut bed, 1), 0);
     bed.advance(2 * MS);
-    assert_eq!(told(&mut bed, 1), 1);
+    assert_eq!(events(&mut bed, 1), 1);
     bed.arm_cq(a.send_cq, false);
     bed.post(a, &Wr::write(from.sge(), to));
     bed.destroy_qp(a).expect("DESTROY_QP");
@@ -94,7 +94,7 @@ fn row_56_arming_late_is_moderated_as_well() {
     bed.destroy_cq(a.send_cq).expect("DESTROY_CQ");
     assert_eq!(bed.next_timer(), None);
     bed.advance(2 * MS);
-    assert_eq!(told(&mut bed, 1), 0, "of a CQ that is gone");
+    assert_eq!(events(&mut bed, 1), 0, "of a CQ that is gone");
 }
 
 /// Every entry without error bears the time it was made, by the clock the internal timer shows: nanoseconds.
@@ -170,10 +170,10 @@ fn a_doorbell_for_a_thousand_requests_that_send_nothing_completes_them_all() {
     let b = bed.qp(2);
     bed.connect_with(a, b, path());
     bed.arm_cq(cq, false);
-    told(&mut bed, 1);
+    events(&mut bed, 1);
     bed.post_all(a, &vec![Wr::new(Op::Nop, &[]); 1000]);
     let done: Vec<_> = bed.completions(cq).iter().map(|wc| (wc.wqe, wc.error)).collect();
     assert_eq!(done, (0..1000).map(|wqe| (wqe, None)).collect::<Vec<_>>());
-    assert_eq!(told(&mut bed, 1), 1);
+    assert_eq!(events(&mut bed, 1), 1);
     assert_eq!(bed.qp_state(a), QpState::Rts);
 }

@@ -182,7 +182,7 @@ fn row_56_solicited_arming_ignores_plain_completions() {
     assert_eq!(count(&mut bed), 1, "an error completion");
 }
 
-/// Row 56: armed for any completion, a plain one is told, once, with an interrupt.
+/// Row 56: armed for any completion, a plain one raises one event, with an interrupt.
 #[test]
 fn row_56_plain_arming_tells_of_the_next_completion() {
     let mut bed = Bed::cx5();
@@ -192,7 +192,7 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
         bed.post_recv(b, &[to.sge()]);
     }
     bed.arm_cq(b.recv_cq, false);
-    // Whatever was told so far is read, so the EQ is armed.
+    // All events so far are read, so the EQ is armed.
     bed.events(2);
     let before = bed.memory.interrupts.iter().filter(|i| i.fid == 2).count();
     bed.post_all(a, &[Wr::send(from.sge()), Wr::send(from.sge())]);
@@ -201,10 +201,10 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
     assert_eq!(events.iter().filter(|e| e.event_type() == EventType::Comp).count(), 1);
 }
 
-/// Row 56: a completion is told once, also if the CQ is armed again before it is polled; one that came while the CQ was
-/// not armed is told at the next arming.
+/// Row 56: a completion raises one event, also if the CQ is armed again before it is polled; one that came while the CQ was
+/// not armed raises one at the next arming.
 #[test]
-fn row_56_no_completion_is_told_twice_or_never() {
+fn row_56_each_completion_is_notified_exactly_once() {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(path());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
@@ -216,7 +216,7 @@ fn row_56_no_completion_is_told_twice_or_never() {
     bed.post(a, &Wr::send(from.sge()));
     assert_eq!(count(&mut bed), 1);
     bed.arm_cq(b.recv_cq, false);
-    assert_eq!(count(&mut bed), 0, "told already");
+    assert_eq!(count(&mut bed), 0, "notified already");
     bed.post(a, &Wr::send(from.sge()));
     assert_eq!(count(&mut bed), 1, "the next one");
     bed.post(a, &Wr::send(from.sge()));

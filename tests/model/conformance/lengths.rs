@@ -229,7 +229,7 @@ fn row_44_read_consumes_a_psn_per_response() {
 }
 
 /// Beyond the rows: a message longer than the device advertises is not begun: LOC_LEN_ERR. One of 2^31 bytes would take half
-/// of all PSNs at an MTU of 256, and what is under way could not be told from what was acknowledged.
+/// of all PSNs at an MTU of 256, and requests under way could not be distinguished from acknowledged ones.
 #[test]
 fn a_message_longer_than_advertised_is_not_begun() {
     let advertised: u32 = 1 << 30;

@@ -77,7 +77,7 @@ fn row_50_limit_event_comes_once_per_arming() {
     }
 }
 
-/// Row 50: what the QP took from the SRQ and is still receiving comes back, and is told of before the event.
+/// Row 50: what the QP took from the SRQ and is still receiving comes back, and has its completion before the event.
 #[test]
 fn row_50_a_receive_half_filled_is_flushed_before_the_event() {
     let (mut bed, srq, pairs) = shared(1, 4);

@@ -133,7 +133,7 @@ fn row_46_receives_posted_in_init_are_kept() {
     assert_eq!(bed.one(b.recv_cq).byte_len, 8, "a QP in RTR receives");
 }
 
-/// Row 48: in SQD what is under way is finished and told of, once; what is posted waits for RTS.
+/// Row 48: in SQD what is under way is finished, and completes once; what is posted waits for RTS.
 #[test]
 fn row_48_sqd_drains_tells_and_accepts_posts() {
     let mut bed = Bed::cx5();

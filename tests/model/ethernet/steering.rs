@@ -118,7 +118,7 @@ fn tables_lead_to_tables_by_entry_and_by_miss() {
 }
 
 #[test]
-fn packets_behind_a_tag_and_of_a_protocol_are_told_apart() {
+fn packets_are_matched_by_vlan_tag_and_protocol() {
     let mut bed = Bed::cx5();
     let (mut nic, a, b) = two(&mut bed);
     let table = bed.flow_table(1, 1, None).unwrap();

@@ -108,7 +108,7 @@ fn a_port_that_is_down_neither_sends_nor_receives() {
     assert!(bed.received(&mut b, 0).is_none());
     bed.take_frames();
     bed.send_frame(&mut b, &frame(mac(1), mac(2), 0x88b5, &[1; 46]), Send::default());
-    assert!(bed.one(b.send_cq).is_ok(), "a driver is told that it is done with");
+    assert!(bed.one(b.send_cq).is_ok(), "the driver gets its completion");
     assert!(bed.take_frames().is_empty() && bed.received(&mut a, 0).is_none());
     paos.set().admin_status(1);
     register(&mut bed, 2, 0x5006, true, paos.as_bytes()).unwrap();

@@ -84,7 +84,7 @@ fn look(bed: &Bed, path: &[u8], method: Method, attribute: u16, modifier: u32) -
 }
 
 #[test]
-fn who_only_looks_is_told_what_the_agents_tell_and_changes_nothing() {
+fn an_observer_gets_the_agents_answers_and_changes_nothing() {
     let mut bed = Bed::infiniband();
     for path in [&[1][..], &[1, 1], &[1, 4]] {
         for (attribute, modifier) in [
@@ -95,11 +95,11 @@ fn who_only_looks_is_told_what_the_agents_tell_and_changes_nothing() {
             (attribute::PKEY_TABLE, 0),
             (attribute::SWITCH_INFO, 0),
         ] {
-            let told = ask(&mut bed, path, attribute, modifier).expect("an answer");
+            let answered = ask(&mut bed, path, attribute, modifier).expect("an answer");
             let seen = look(&bed, path, Method::Get, attribute, modifier).expect("an answer");
-            assert_eq!(seen.data(), told.data(), "{path:?} {attribute:#x}");
-            assert_eq!(seen.header().status(), told.header().status(), "{path:?} {attribute:#x}");
-            assert_eq!(seen.return_path(), told.return_path(), "{path:?} {attribute:#x}");
+            assert_eq!(seen.data(), answered.data(), "{path:?} {attribute:#x}");
+            assert_eq!(seen.header().status(), answered.header().status(), "{path:?} {attribute:#x}");
+            assert_eq!(seen.return_path(), answered.return_path(), "{path:?} {attribute:#x}");
         }
     }
     let own = look(&bed, &[], Method::Get, attribute::NODE_INFO, 0).expect("the port's own");

@@ -41,7 +41,7 @@ fn ipoib_finds_its_broadcast_group() {
 
 /// 15.2.5.17.2, o15-0.2.4: another comes to be by a full member that says all it needs.
 #[test]
-fn a_group_is_made_by_who_says_what_it_is_like() {
+fn a_group_is_created_by_a_join_with_all_its_attributes() {
     let mut bed = Bed::infiniband();
     let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
     let full = record(1, GROUP, join_state::FULL);
@@ -52,7 +52,7 @@ fn a_group_is_made_by_who_says_what_it_is_like() {
     wanted.set().qkey(77).sl(1).flow_label(5).traffic_class(6).mtu_selector(Selector::Exactly).mtu(5);
     let (ok, made) = query(&mut bed, &a, Method::Set, CREATE | member::MTU_SELECTOR | member::MTU, &wanted);
     assert_eq!((ok, made.qkey(), made.sl(), made.flow_label(), made.mtu()), (0, 77, 1, 5, 5));
-    // Who joins is told what it is like, and refused if that is not what was asked for.
+    // A join returns the attributes of the group, and is refused if they are not those it asked for.
     let mut other = record(2, GROUP, join_state::SEND_ONLY_FULL);
     let (ok, joined) = query(&mut bed, &b, Method::Set, JOIN, &other);
     assert_eq!((ok, joined.qkey(), joined.mlid(), joined.join_state()), (0, 77, made.mlid(), 8));
@@ -110,7 +110,7 @@ fn a_port_has_its_share_of_groups() {
 
 /// 10.5.2: what is sent to a group comes to all QPs attached to it, on every function, and to no other.
 #[test]
-fn a_multicast_comes_to_all_who_are_attached() {
+fn a_multicast_reaches_all_attached_queue_pairs() {
     let mut bed = Bed::infiniband();
     let qps: Vec<Qp> = [1, 2, 2, 3].map(|fid| bed.datagram(fid, ServiceType::Ud, 7)).to_vec();
     let to: Vec<Mr> = qps.iter().map(|qp| bed.mr(qp.fid, 128, Access::LOCAL)).collect();

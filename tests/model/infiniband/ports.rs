@@ -21,7 +21,7 @@ fn context(bed: &mut Bed, fid: u8) -> HcaVportContext {
     out.hca_vport_context()
 }
 
-/// Sub-types of the port events function 1 was told.
+/// Sub-types of the port events function 1 got.
 fn port_events(bed: &mut Bed) -> Vec<u8> {
     let all = bed.events(1);
     all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
@@ -138,7 +138,7 @@ fn node_info_says_what_and_who() {
     }
 }
 
-/// 14.2.5: what is set is read back, and told where the architecture wants it told.
+/// 14.2.5: what is set is read back, and reported where the architecture demands it.
 #[test]
 fn what_a_manager_sets_stays() {
     let mut bed = Bed::infiniband();
@@ -291,7 +291,7 @@ fn port_counters_tell_what_went_over_the_wire() {
 
 /// 16.1: who asks from afar is answered as the driver is.
 #[test]
-fn counters_are_told_over_the_wire() {
+fn counters_are_read_over_the_wire() {
     let mut bed = Bed::infiniband();
     let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
     let mut mad = header(MgmtClass::Perf, 1, Method::Get, pma::PORT_COUNTERS_EXTENDED, 0).as_bytes().to_vec();

@@ -79,7 +79,7 @@ fn rc_repairs_what_the_link_breaks() {
 
 /// 9.8.3: a datagram with a global route arrives behind it; without one, behind 40 bytes that are not written.
 #[test]
-fn ud_says_who_it_is_from() {
+fn ud_completions_name_their_sender() {
     let mut bed = Bed::infiniband();
     let (a, b) = (bed.datagram(1, ServiceType::Ud, 5), bed.datagram(2, ServiceType::Ud, 5));
     let (from, to) = (bed.mr(1, 100, Access::LOCAL), bed.mr(2, 200, Access::LOCAL));

@@ -58,7 +58,7 @@ fn completions_come_once_and_in_order_while_the_size_changes() {
 }
 
 #[test]
-fn what_was_told_of_is_found_by_the_next_poll_while_the_size_changes() {
+fn an_event_means_that_the_next_poll_finds_a_completion_while_the_size_changes() {
     let scratch = Scratch::new();
     let (a, b) = pair(&scratch, &entries(10));
     let to = b.card();

@@ -118,7 +118,7 @@ fn every_move_needs_all_it_must_have_and_takes_nothing_else() {
 }
 
 #[test]
-fn draining_is_told_to_who_asked_and_posts_wait() {
+fn draining_is_reported_to_its_requester_and_posts_wait() {
     let scratch = Scratch::new();
     let side = Side::of(device(&scratch), Service::Rc, &entries(16));
     to_rts(&side, &RC);

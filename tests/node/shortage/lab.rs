@@ -144,8 +144,8 @@ impl Lab {
         if left.is_err() {
             self.fresh().expect("a node");
         }
-        let told = |why| format!("{}: {why}\n{}", outcome.failed, outcome.said);
-        gone.and(left).map_err(told).and(judged)
+        let described = |why| format!("{}: {why}\n{}", outcome.failed, outcome.said);
+        gone.and(left).map_err(described).and(judged)
     }
 
     /// Whether it says what of the node it sees, and that alone.

@@ -81,7 +81,7 @@ fn devices_are_listed_or_an_error() {
 }
 
 #[test]
-fn questions_by_netlink_are_answered_or_an_error() {
+fn netlink_requests_are_answered_or_fail_with_an_error() {
     tried(Program::Rdma);
 }
 

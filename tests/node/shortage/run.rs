@@ -62,7 +62,7 @@ impl Shortage {
     }
 
     /// Whether a program says what it was short of: in our words, or in the system's.
-    fn is_told_in(&self, said: &str) -> bool {
+    fn is_reported_in(&self, said: &str) -> bool {
         let causes =
             KINDS.iter().flat_map(|kind| kind.errnos).map(|errno| std::io::Error::from_raw_os_error(*errno));
         let mut words =
@@ -120,7 +120,7 @@ impl Outcome {
             // What our own programs end with when what may never happen did.
             () if code == 3 => wrong("a broken promise".into()),
             () if code != 0 && said.trim().is_empty() => wrong(format!("{status} without a word")),
-            () if code != 0 && shortage.is_some_and(|s| !(s.is_told_in(said) || s.is_anybodys(code))) => {
+            () if code != 0 && shortage.is_some_and(|s| !(s.is_reported_in(said) || s.is_anybodys(code))) => {
                 wrong(format!("{status} without the cause"))
             }
             () => Ok(code == 0),

@@ -40,7 +40,7 @@ pub struct Memory {
     party: Party,
     /// Parties whose program memory no other party can copy.
     pub unreachable: BTreeSet<u16>,
-    /// Parties that were told that work waits, in order.
+    /// Parties that were woken for work, in order.
     pub woken: Vec<Party>,
     /// Interrupts raised, in order.
     pub interrupts: Vec<Interrupt>,

@@ -1,9 +1,9 @@
 //! A logical-time test bed of the device model, without a driver.
 //!
 //! A [`Bed`] is one adapter, the [`Memory`] of the machine around it, a [`Wire`] with a fault plan, and a clock that only
-//! moves when it is told to. Everything goes through the interface of the chip: commands through the command queue, work
+//! moves when a test says so. Everything goes through the interface of the chip: commands through the command queue, work
 //! through rings, doorbell records and doorbells, results as raw CQEs and EQEs. So a bed judges the model by what a
-//! driver would see, and two beds that are told the same do the same, bit for bit.
+//! driver would see, and two beds with the same inputs do the same, bit for bit.
 
 mod command;
 mod datagram;

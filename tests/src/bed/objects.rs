@@ -142,7 +142,7 @@ pub(super) struct Queues {
     pub eq_of: BTreeMap<u8, Eq>,
 }
 
-/// log2 of the entries of a CQ, unless told otherwise.
+/// log2 of the entries of a CQ, by default.
 const LOG_CQ: u8 = 7;
 /// log2 of the entries of an EQ.
 const LOG_EQ: u8 = 6;

@@ -119,7 +119,7 @@ impl Bed {
         self.run();
     }
 
-    /// The next event, if there is one; the EQ is told and armed again.
+    /// The next event, if there is one; its doorbell is rung, which arms the EQ again.
     pub fn poll_eq(&mut self, eq: Eq) -> Option<Eqe> {
         let ring = self.queues.eqs[&eq];
         let slot = u64::from(ring.ci) & ((1 << ring.log) - 1);

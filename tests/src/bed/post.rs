@@ -266,7 +266,7 @@ fn scatter_list(sges: &[Sge], room: usize) -> Vec<u8> {
 }
 
 impl Bed {
-    /// Writes a work request into the send queue; nobody is told yet. Returns the index of its first block.
+    /// Writes a work request into the send queue; without ringing the doorbell. Returns the index of its first block.
     pub fn queue(&mut self, qp: Qp, wr: &Wr) -> u16 {
         let index = self.queues.qps[&qp].sq_pi;
         self.queue_wqe(qp, &wr.wqe(qp.qpn, index))

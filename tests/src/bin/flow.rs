@@ -1,6 +1,6 @@
 //! A worker that keeps traffic flowing to a peer until the peer is gone: `flow DIR FID`.
 //!
-//! For every connection it says `card ...`, is told the card of its peer, says `connected`, is told to go, says `flowing`
+//! For every connection it says `card ...`, reads the card of its peer, says `connected`, reads `go`, says `flowing`
 //! when data have gone both ways, and at the end `failed STATUS`. It ends with its standard input.
 
 use driver::{Completion, SendOp, Sge, WcOpcode, WcStatus};

@@ -1,6 +1,6 @@
 //! Two programs that meet by communication management: `meet DIR FID listen` and `meet DIR FID connect`.
 //!
-//! Both say `port GID LID`. The one that connects is told that line of the other and the number of a service, the one that
+//! Both say `port GID LID`. The one that connects reads that line of the other and the number of a service, the one that
 //! listens the service. Once connected they say `connected`, exchange a message, say `heard`, and the active side
 //! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`. With `anything` behind it the other's
 //! message may be any: for peers that are other programs. DIR may also be a place that is no node's, as `node::place` has it

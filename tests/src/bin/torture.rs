@@ -132,7 +132,7 @@ fn main() -> Done<()> {
     let end = Instant::now();
     while !paced.side.is_idle() {
         if end.elapsed() > DRAINED {
-            return Err(format!("requests are under way after {DRAINED:?}: {}", paced.side.told()).into());
+            return Err(format!("requests are under way after {DRAINED:?}: {}", paced.side.summary()).into());
         }
         paced.turn(true)?;
     }
@@ -147,7 +147,7 @@ fn main() -> Done<()> {
     paced.side.settle(&sums)?;
     peering.tell("over")?;
     let _: Word = peering.wait("that it is over", SOON, || paced.turn(true).map(drop))?;
-    println!("{}; the longest turn took {:?}", paced.side.told(), paced.longest);
+    println!("{}; the longest turn took {:?}", paced.side.summary(), paced.longest);
     Ok(())
 }
 

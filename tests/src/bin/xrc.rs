@@ -1,6 +1,6 @@
 //! A program with a target QP and an SRQ in the XRC domain of a file: `xrc DIR FID FILE`.
 //!
-//! It says `target GID QPN SRQN`, is told the card of the initiator, says `connected`, and `received LEN` for each message
+//! It says `target GID QPN SRQN`, reads the card of the initiator, says `connected`, and `received LEN` for each message
 //! that names its SRQ. It ends with its standard input.
 
 use driver::{

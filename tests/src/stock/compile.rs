@@ -26,7 +26,7 @@ pub fn compiled_alone(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-ldl"])
 }
 
-/// Where compiled programs and changed libraries go: `CARGO_TARGET_TMPDIR` of the test that asks, which a library is not told.
+/// Where compiled programs and changed libraries go: `CARGO_TARGET_TMPDIR` of the test that asks, which cargo does not give to libraries.
 pub(super) fn scratch() -> PathBuf {
     target().join("tmp")
 }

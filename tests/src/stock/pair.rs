@@ -157,7 +157,7 @@ impl Pair {
         Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// A server and, when it listens on the port both are told, its client; each `words` make a command of that port.
+    /// A server and, when it listens on the port given to both, its client; each `words` make a command of that port.
     pub fn listening(
         node: &Node,
         server: impl Fn(&str) -> Vec<String>,

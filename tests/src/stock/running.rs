@@ -67,8 +67,8 @@ impl Running {
 
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
-        let told = Command::new("kill").args([&format!("-{name}"), &self.child.0.id().to_string()]).status();
-        assert!(told.expect("kill").success(), "{} is gone already", self.what);
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.0.id().to_string()]).status();
+        assert!(sent.expect("kill").success(), "{} is gone already", self.what);
     }
 
     /// Stops it when it waits for others: stopped in the midst of its work it may have what they need.

@@ -251,7 +251,7 @@ impl Side {
     }
 
     /// What was done, in a line: requests posted and messages received on the lanes of each kind, connections that ended.
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         let mut kinds: Vec<(Way, u64, u64)> = Vec::new();
         for (way, lane) in LANES.into_iter().zip(&self.lanes) {
             match kinds.iter_mut().find(|kind| kind.0 == way) {
@@ -260,8 +260,8 @@ impl Side {
             }
         }
         let broken = self.lanes.iter().filter(|lane| lane.is_broken()).count();
-        let told = kinds.iter().map(|(way, posted, arrived)| format!("{way:?} {posted} {arrived}, "));
-        told.collect::<String>() + &format!("{broken} ended")
+        let parts = kinds.iter().map(|(way, posted, arrived)| format!("{way:?} {posted} {arrived}, "));
+        parts.collect::<String>() + &format!("{broken} ended")
     }
 
     fn post(&mut self, last: bool) -> Done<usize> {

@@ -60,7 +60,7 @@ fn a_dump_ends_with_done_and_takes_no_further_acknowledgement() {
 }
 
 #[test]
-fn an_error_in_a_dump_is_told_by_its_end_and_of_no_dump_by_an_error() {
+fn a_dump_reports_its_error_at_its_end_and_other_requests_by_an_error_message() {
     let inventory = inventory(LinkLayer::Ethernet);
     let end = |command, device: u32| {
         let (kind, _, payload) =
@@ -75,7 +75,7 @@ fn an_error_in_a_dump_is_told_by_its_end_and_of_no_dump_by_an_error() {
 }
 
 #[test]
-fn who_may_change_nothing_is_refused_before_anything_is_looked_at() {
+fn a_user_without_rights_is_refused_before_the_request_is_read() {
     let (inventory, user) = (inventory(LinkLayer::Ethernet), Asker { admin: false, ..ADMIN });
     for command in [
         cmd::SET,

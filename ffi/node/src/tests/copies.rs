@@ -106,7 +106,7 @@ fn memory_that_is_gone_aborts_the_transfer() {
 }
 
 #[test]
-fn a_function_reaches_only_memory_of_those_who_have_it_open() {
+fn a_function_reaches_only_memory_of_its_openers() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let ours = NodeTransport::open(&node, 2).unwrap();
@@ -181,7 +181,7 @@ pub fn waits_for_an_interrupt(dir: &Path) {
 }
 
 #[test]
-fn interrupts_reach_all_who_listen_to_the_vector() {
+fn interrupts_reach_all_listeners_of_the_vector() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let mut other = start(&scratch, "interrupt");

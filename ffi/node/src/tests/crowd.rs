@@ -109,7 +109,7 @@ fn a_node_full_of_the_dead_has_room_for_the_living() {
 }
 
 #[test]
-fn a_table_whose_places_are_all_the_deads_is_emptied_by_the_next_who_comes() {
+fn a_table_full_of_dead_parties_is_emptied_by_the_next_party() {
     let scratch = Scratch::new();
     drop({
         let node = scratch.node();

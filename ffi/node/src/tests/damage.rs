@@ -178,7 +178,7 @@ fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
 }
 
 #[test]
-fn the_last_program_is_cleaned_up_after_when_who_holds_the_pf_goes_on() {
+fn the_last_program_is_cleaned_up_after_when_the_holder_of_the_pf_continues() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let pf = NodeTransport::open(&node, 0).unwrap();
@@ -302,12 +302,12 @@ fn visit(scratch: &Scratch) -> Result<String, String> {
         }
     };
     let output = child.wait_with_output().unwrap();
-    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !status.success() || told.contains("panicked") || said.contains("panicked") {
-        return Err(format!("{status}: {said}{told}"));
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !status.success() || errors.contains("panicked") || said.contains("panicked") {
+        return Err(format!("{status}: {said}{errors}"));
     }
     let word = said.split_once(">>").map(|(_, word)| word.lines().next().unwrap_or("").trim().to_owned());
-    word.ok_or_else(|| format!("it said nothing: {said}{told}"))
+    word.ok_or_else(|| format!("it said nothing: {said}{errors}"))
 }
 
 #[test]

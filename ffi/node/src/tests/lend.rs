@@ -443,7 +443,7 @@ fn a_region_of_whole_pages_is_lent_and_one_of_parts_is_not() {
 }
 
 #[test]
-fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_killed() {
+fn another_program_reaches_it_without_a_call_and_a_killed_owner_leaves_nothing() {
     testkit::alone!();
     let (_scratch, node, mut other, iova) = with_a_lender(&[]);
     let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());
@@ -460,7 +460,7 @@ fn another_program_reaches_it_without_a_call_and_nothing_is_left_of_who_is_kille
 }
 
 #[test]
-fn who_died_has_no_memory_any_more_even_before_it_is_cleaned_up_after() {
+fn a_dead_program_has_no_memory_even_before_it_is_cleaned_up_after() {
     testkit::alone!();
     let (_scratch, node, mut other, iova) = with_a_lender(&[]);
     let (_ours, core) = (NodeTransport::open(&node, 2).unwrap(), node.core());

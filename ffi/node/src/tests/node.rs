@@ -23,7 +23,7 @@ fn programs_that_start_at_once_make_one_node() {
     parties.sort();
     parties.dedup();
     assert_eq!(parties.len(), 6, "{parties:?}");
-    assert!(parties.iter().all(|p| p.ends_with(" 8")), "8 VFs unless told otherwise: {parties:?}");
+    assert!(parties.iter().all(|p| p.ends_with(" 8")), "8 VFs by default: {parties:?}");
 }
 
 #[test]

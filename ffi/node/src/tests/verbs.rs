@@ -180,7 +180,7 @@ impl End {
     }
 }
 
-/// The other end: does what it is told.
+/// The other end: follows the commands it reads.
 pub fn serves(dir: &Path, fid: u8) {
     let end = End::new(open_device(dir, fid).unwrap());
     let mut end = end;
@@ -216,7 +216,7 @@ pub fn serves(dir: &Path, fid: u8) {
                 end.blast(&card, || true);
                 continue;
             }
-            other => panic!("told to {other}"),
+            other => panic!("an unknown command {other}"),
         }
         say("ok");
     }
@@ -318,7 +318,7 @@ fn a_function_goes_on_when_the_program_that_brought_it_up_is_killed() {
 }
 
 #[test]
-fn timers_and_events_need_nobody_who_polls() {
+fn timers_and_events_need_no_poller() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let end = End::new(open_device_of(&node, 1).unwrap());

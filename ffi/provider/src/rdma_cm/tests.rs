@@ -247,7 +247,7 @@ fn a_thread_that_is_cancelled_in_a_command_does_it_to_its_end() {
 }
 
 #[test]
-fn a_thread_whose_channel_is_closed_before_it_sleeps_is_told_nothing() {
+fn a_thread_whose_channel_is_closed_before_it_sleeps_sees_no_error() {
     extern "C-unwind" fn wait(channel: *mut c_void) -> *mut c_void {
         // SAFETY: nothing in this frame needs to be dropped.
         unsafe { hooks::wait_for_event(channel as usize as c_int) };
@@ -259,7 +259,7 @@ fn a_thread_whose_channel_is_closed_before_it_sleeps_is_told_nothing() {
 }
 
 #[test]
-fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_is_told_nothing() {
+fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_sees_no_error() {
     static CLOSING: AtomicBool = AtomicBool::new(false);
     extern "C-unwind" fn events(channel: *mut c_void) -> *mut c_void {
         let mut event = uapi::EventResp::zero();

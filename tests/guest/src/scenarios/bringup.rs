@@ -7,7 +7,7 @@ use crate::{Outcome, failed, log};
 
 use super::vfio;
 
-/// How a model is told to misbehave, and a word of the failure that `bringup` must report.
+/// How a model is made to misbehave, and a word of the failure that `bringup` must report.
 const LIES: [(&str, &[&str]); 4] = [
     ("wrong-health", &["health"]),
     ("wrong-health=fatal", &["health", "syndrome"]),

@@ -63,7 +63,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The end of a process that was told to end, or does by itself.
+/// The end of a process that was asked to end, or does by itself.
 fn ended(mut child: Child, what: &str) -> Outcome<String> {
     let until = Instant::now() + Duration::from_secs(LIMIT);
     while child.try_wait()?.is_none() {

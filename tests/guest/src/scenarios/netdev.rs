@@ -23,8 +23,8 @@ fn counters(bench: &mut Bench, side: usize) -> Outcome<BTreeMap<String, u64>> {
     Ok(said.lines().filter_map(entry).collect())
 }
 
-/// How far a counter moved; nothing if it is not there.
-fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &str) -> Option<u64> {
+/// How much a counter rose; `None` if it is not there.
+fn increase(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &str) -> Option<u64> {
     Some(after.get(name)?.wrapping_sub(*before.get(name)?))
 }
 
@@ -32,7 +32,7 @@ fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &s
 fn losses(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<String> {
     let bad = ["drop", "discard", "out_of", "err", "miss", "crc"];
     let names = after.keys().filter(|name| bad.iter().any(|word| name.contains(word)));
-    let moves = names.map(|name| (name, moved(before, after, name).unwrap_or_default()));
+    let moves = names.map(|name| (name, increase(before, after, name).unwrap_or_default()));
     moves.filter(|(_, by)| *by > 0).map(|(name, by)| format!("{name} {by}")).collect()
 }
 
@@ -78,7 +78,7 @@ pub fn pings(bench: &mut Bench) -> Outcome {
             "tx_packets_phy",
             "rx_packets_phy",
         ] {
-            match moved(&before[side], &after[side], name) {
+            match increase(&before[side], &after[side], name) {
                 // Each ping goes one way and comes back; a few more frames find neighbours.
                 Some(n) if (sent..sent + 80).contains(&n) => {}
                 found => return failed(format!("{name}: expected {sent} and a few, found {found:?}")),
@@ -113,7 +113,8 @@ pub fn transfers(bench: &mut Bench) -> Outcome {
             ));
         }
         let after = [counters(bench, 0)?, counters(bench, 1)?];
-        let figure = |side: usize, name: &str| moved(&before[side], &after[side], name).unwrap_or_default();
+        let figure =
+            |side: usize, name: &str| increase(&before[side], &after[side], name).unwrap_or_default();
         for (tx, rx) in
             [("tx_packets", "rx_packets"), ("tx_bytes", "rx_bytes"), ("tx_bytes_phy", "rx_bytes_phy")]
         {
@@ -148,7 +149,7 @@ pub fn steers(bench: &mut Bench) -> Outcome {
     let lost = bench.at(1, 30, &format!("bash -c 'ping -c 3 -i 0.1 -W 1 {address}; true'"))?;
     bench.at(1, 10, &format!("ip neigh del {address} dev {net}"))?;
     let after = counters(bench, 0)?;
-    if !lost.contains("100% packet loss") || moved(&before, &after, "rx_packets").unwrap_or(9) > 2 {
+    if !lost.contains("100% packet loss") || increase(&before, &after, "rx_packets").unwrap_or(9) > 2 {
         return failed(format!("expected a frame for another MAC not to be taken, found\n{lost}"));
     }
     // A further MAC, and a VLAN: taken once asked for.

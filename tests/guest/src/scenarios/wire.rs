@@ -144,7 +144,7 @@ exit 1"#
         wait_for_listener(port)?;
         let asking = self.theirs(tool, options, port, "10.0.2.2");
         let asked = self.guest.run(120, &asking);
-        let served = told(tool, child);
+        let served = output_of(tool, child);
         let served = match asked {
             Ok(asked) => judge(tool, &asked).and(served),
             Err(error) => return failed(format!("{error}\n--- the host's side: {served:?}")),
@@ -163,10 +163,10 @@ fn judge(tool: &str, said: &str) -> Outcome {
 /// Runs a command on the host that must end with 0 within two minutes; what it printed.
 fn host(what: &str, command: &mut Command) -> Outcome<String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    told(what, child)
+    output_of(what, child)
 }
 
-fn told(what: &str, child: Child) -> Outcome<String> {
+fn output_of(what: &str, child: Child) -> Outcome<String> {
     let Output { status, stdout, stderr } = child.wait_with_output()?;
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     if status.success() {
