@@ -1,15 +1,16 @@
-//! Bring-up in the order of the programming interface (PRM: initialization), and teardown in reverse.
+//! Bring-up in the order of the programming interface (PRM: initialization).
 
 use crate::{
-    claims::{FunctionState, Shared},
+    abandoned,
     cmd::{self, CommandQueue},
     config::Config,
     dma::DmaMem,
     error::Error,
     function::{Caps, Function, Identity, Vport},
+    options::OpenOptions,
     pages::{self, Stage},
+    shared_area::{FunctionState, Shared},
     transport::{Bar, Scope, Transport},
-    verbs::OpenOptions,
 };
 use hwspec::{
     cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
@@ -135,7 +136,7 @@ pub fn open(
         true => {
             lock.set_state(FunctionState::InChange);
             lock.clear_slots();
-            lock.clear_held();
+            lock.clear_xrc();
             DmaMem::alloc(&transport, cmd::memory_len(log_size), Scope::Function)?
         }
         false => DmaMem::attach(&transport, shared.command_memory().0, cmd::memory_len(log_size))?,
@@ -171,12 +172,13 @@ pub fn open(
     // of a model panics.
     let lock = lock;
     lock.set_command_memory(iova, cmd_len);
-    let result = lock.enlist().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
+    let result =
+        lock.add_opener().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
         .and_then(|()| describe(&mut function, watch))
         .and_then(|()| if fresh { addresses(&function, watch) } else { Ok(()) });
     if result.is_ok() {
-        crate::verbs::sweep(&function, &lock);
+        abandoned::sweep(&function, &lock);
         lock.set_state(FunctionState::Up);
     }
     drop(lock);
@@ -411,14 +413,4 @@ pub fn gid_of(address: &RoceAddr) -> [u8; 16] {
         gid[10..12].fill(0xff);
     }
     gid
-}
-
-/// `TEARDOWN_HCA`, pages back, `DISABLE_HCA`, no more DMA. All objects of all openers are gone before.
-pub fn tear_down(function: &Function) -> Result<(), Error> {
-    function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
-    function.pages()?.reclaim(0)?;
-    function.call::<_, DisableHcaOut>(Opcode::DisableHca, 0, &DisableHcaIn::zeroed())?;
-    Config(&*function.transport).disable_bus_master()?;
-    pages::free_all(&function.transport, &function.shared, &function.own_blocks);
-    Ok(())
 }

@@ -5,9 +5,9 @@
 //! died harms nobody.
 
 use crate::{
-    claims::{SLOTS, Shared},
     dma::DmaMem,
     error::Error,
+    shared_area::{SLOTS, Shared},
     transport::{Bar, Scope, Transport},
 };
 use hwspec::{

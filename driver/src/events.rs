@@ -1,6 +1,6 @@
 //! Events a function reports of its own accord.
 
-use crate::{claims::FunctionState, eq::EventQueue, function::Function, transport::Interrupt};
+use crate::{eq::EventQueue, function::Function, shared_area::FunctionState, transport::Interrupt};
 use crossbeam_queue::SegQueue;
 use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
 use std::{
@@ -230,7 +230,7 @@ impl Events {
             return;
         }
         if let Some(lock) = shared.try_lock() {
-            crate::verbs::sweep(&self.function, &lock);
+            crate::abandoned::sweep(&self.function, &lock);
         }
     }
 

@@ -1,12 +1,12 @@
 //! One function, up and running: what all objects of one opener stand on.
 
 use crate::{
-    claims::{FunctionState, Shared},
     cmd::CommandQueue,
     error::Error,
+    options::OpenOptions,
     pages::{OwnBlocks, PageSupply},
+    shared_area::Shared,
     transport::{Bar, Transport},
-    verbs::OpenOptions,
 };
 use hwspec::{
     cmd::{Opcode, vport::*},
@@ -92,6 +92,15 @@ impl Function {
         self.cmd()?.execute(op, input, output)
     }
 
+    /// Destroys object `number` of a user context (0: the function's own): all such commands have one layout.
+    pub fn destroy_object(&self, op: Opcode, uid: u16, number: u32) -> Result<(), Error> {
+        let mut input = [0; 0x10];
+        input[..2].copy_from_slice(&op.raw().to_be_bytes());
+        input[2..4].copy_from_slice(&uid.to_be_bytes());
+        input[8..12].copy_from_slice(&number.to_be_bytes());
+        self.execute(op, &input, &mut [0; 0x10])
+    }
+
     fn cmd(&self) -> Result<&CommandQueue, Error> {
         self.cmd
             .as_ref()
@@ -172,62 +181,4 @@ fn mtu_behind_headers(mtu: u16) -> u32 {
     const HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
     let room = u32::from(mtu).saturating_sub(HEADERS);
     [4096, 2048, 1024, 512].into_iter().find(|size| *size <= room).unwrap_or(256)
-}
-
-impl Drop for Function {
-    /// The last opener tears the function down; others only leave.
-    fn drop(&mut self) {
-        if crate::cmd::is_gone(&self.bar) {
-            // In a child of fork what is written down is the parent's.
-            return self.leave();
-        }
-        let shared = self.shared.clone();
-        let lock = match shared.lock(self.options.command_timeout) {
-            Ok(lock) => lock,
-            Err(error) => {
-                tracing::warn!(%error, "the function is left as it is");
-                return self.leave();
-            }
-        };
-        if lock.strike() {
-            crate::verbs::sweep(self, &lock);
-            return self.leave();
-        }
-        let torn_down = match shared.state() {
-            FunctionState::Up => {
-                lock.set_state(FunctionState::InChange);
-                crate::bringup::tear_down(self)
-            }
-            _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
-        };
-        // A reset takes everything from the chip, as teardown does.
-        let quiet = match &torn_down {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::debug!(%error, "resetting the function instead of tearing it down");
-                self.transport.reset().map_err(Error::io("cannot reset the function"))
-            }
-        };
-        // Set once: a function is dropped once.
-        let _ = self.outcome.set(torn_down);
-        if let Err(error) = quiet {
-            tracing::warn!(%error, "the function could not be quieted; the next opener tries again");
-            return self.leave();
-        }
-        crate::pages::free_all(&self.transport, &self.shared, &self.own_blocks);
-        if let Some(cmd) = self.cmd.take() {
-            cmd.into_memory().free();
-        }
-        lock.set_command_memory(0, 0);
-        lock.set_state(FunctionState::Down);
-    }
-}
-
-impl Function {
-    fn leave(&mut self) {
-        crate::pages::leave(&self.own_blocks);
-        if let Some(cmd) = self.cmd.take() {
-            cmd.into_memory().leave();
-        }
-    }
 }

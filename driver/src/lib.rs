@@ -28,8 +28,8 @@
 //! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot files
 //! `post` and `poll`.
 
+mod abandoned;
 mod bringup;
-mod claims;
 mod cmd;
 mod config;
 pub mod dma;
@@ -40,14 +40,17 @@ mod function;
 pub mod harness;
 pub mod health;
 mod inline;
+mod options;
 mod pages;
 pub mod pci;
+mod placeholders;
 mod poll;
 mod post;
 mod records;
+mod shared_area;
 mod shared_receive;
 pub mod sriov;
-mod stand_ins;
+mod teardown;
 #[cfg(test)]
 mod tests;
 pub mod transport;
@@ -55,8 +58,8 @@ mod umr;
 pub mod verbs;
 
 pub use bringup::{Step, Watch};
-pub use claims::FileId;
 pub use error::{Error, PostError};
 pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent, SrqEvent};
 pub use health::Health;
+pub use shared_area::FileId;
 pub use verbs::*;

@@ -1,10 +1,10 @@
 //! Page supply: memory the chip asks for, and takes its tables from (PRM: pages management).
 
 use crate::{
-    claims::{PAGE_BLOCKS, PageBlock, Shared},
     cmd::CommandQueue,
     dma::{DmaMem, PAGE_SIZE},
     error::Error,
+    shared_area::{PAGE_BLOCKS, PageBlock, Shared},
     transport::{Scope, Transport},
 };
 use hwspec::cmd::{

@@ -1,18 +1,12 @@
 //! Memory keys changed by work requests (PRM: user-mode memory registration): what follows the control segment.
 
-use crate::{error::Error, verbs::*};
+use crate::verbs::AccessFlags;
 use hwspec::{context::mkey::MkeyContext, wqe::*};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
 
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
 /// Bytes of the WQE of a window that is bound: one entry, padded to a basic block.
 const LONGEST: usize = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE + WQE_BB;
-/// How long a change of a key may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Segments behind the control segment.
 pub(crate) struct Change {
@@ -88,44 +82,5 @@ impl Change {
     /// The segments.
     pub fn segments(&self) -> impl Iterator<Item = [u8; WQE_DS]> + '_ {
         self.bytes[..self.len].chunks_exact(WQE_DS).map(hwspec::layout::prefix)
-    }
-
-    /// Has the device carry it out on `key`, by a queue made for it: this is rare. EBUSY: the device refuses, which it
-    /// does while windows are bound to the region.
-    pub fn carry_out(&self, device: &Arc<Device>, key: u32) -> Result<(), Error> {
-        let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 1, 0)?);
-        let init = QpInit {
-            max_send_wr: 2,
-            max_send_sge: 1,
-            sq_sig_all: true,
-            ..QpInit::new(Service::Keys, &cq, &cq)
-        };
-        let qp = Qp::create(&pd, &init)?;
-        let place = QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
-        for (state, mask) in
-            [(QpState::Init, place), (QpState::Rtr, QpAttrMask::STATE), (QpState::Rts, QpAttrMask::STATE)]
-        {
-            qp.modify(&QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, mask)?;
-        }
-        let mut batch = qp.begin();
-        batch
-            .change(key, self)
-            .map_err(|errno| Error::Invalid { what: "the key cannot be changed".into(), errno })?;
-        batch.commit();
-        let mut wc = [Completion::default()];
-        let begun = Instant::now();
-        while cq.poll(&mut wc) == 0 {
-            if begun.elapsed() > PATIENCE {
-                return Err(Error::Timeout { what: "the change of a memory key".into(), waited: PATIENCE });
-            }
-            std::hint::spin_loop();
-        }
-        match wc[0].status {
-            WcStatus::Success => Ok(()),
-            status => Err(Error::Invalid {
-                what: format!("the change of memory key {key:#x} was refused: {status:?}"),
-                errno: libc::EBUSY,
-            }),
-        }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{Plan, inject, look::STATUS_COMMAND, loopback, report::Recorder};
 use crate::{
-    claims::{FunctionState, Shared},
     config::Config,
     error::Error,
+    shared_area::{FunctionState, Shared},
     transport::Transport,
     verbs::{Device, LinkLayer, OpenOptions},
 };

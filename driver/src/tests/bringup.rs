@@ -2,7 +2,7 @@ use super::{device, open, options};
 use crate::{
     Device, OpenOptions,
     bringup::{self, Step, Watch},
-    claims::{FunctionState, Shared},
+    shared_area::{FunctionState, Shared},
     transport::{
         Transport,
         fake::{Chip, Lie},

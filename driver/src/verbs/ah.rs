@@ -1,6 +1,6 @@
 //! Address handles: whom a datagram is for.
 
-use super::{AddressHandle, Pd, modify};
+use super::{AddressHandle, Pd, path};
 use crate::error::Error;
 use hwspec::{handle::Qpn, wqe::AvSeg};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Ah {
             let port = attr.port_num;
             return Err(Error::invalid(format!("ports are numbered from 1 to {ports}, {port} was given")));
         }
-        modify::check_address(function, attr)?;
+        path::check_address(function, attr)?;
         let mut attr = *attr;
         let mut av = AvSeg::zeroed();
         av.set()
@@ -34,10 +34,10 @@ impl Ah {
             .flow_label(attr.flow_label & 0xf_ffff)
             .rgid_rip(attr.dgid);
         if function.is_ethernet() {
-            let mac = modify::destination_mac(function, &attr)?;
+            let mac = path::destination_mac(function, &attr)?;
             attr.dmac = Some(mac);
             av.set_rmac(mac);
-            av.set().sl_eth_prio(attr.sl & 7).rlid_udp_sport(modify::source_port(attr.flow_label, 0, 0));
+            av.set().sl_eth_prio(attr.sl & 7).rlid_udp_sport(path::source_port(attr.flow_label, 0, 0));
         } else {
             av.set().sl_eth_prio(attr.sl).rlid_udp_sport(attr.dlid).mlid(attr.src_path_bits & 0x7f);
         }

@@ -8,6 +8,7 @@ use crate::{
     events::{Events, Registry},
     function::Function,
     inline::{Home, Shifted},
+    options::OpenOptions,
     records::RecordPool,
     transport::{Interrupt, Transport},
 };
@@ -28,41 +29,12 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 /// Control and remote address segment: what a send WQE has before its data.
 pub(crate) const SEND_OVERHEAD: usize = 2 * WQE_DS;
 /// Head of an inline segment.
 pub(crate) const INLINE_HEAD: usize = 4;
-
-/// How to open a function.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// GIDs in table order, RoCE v2; the first opener programs them.
-    pub gids: Vec<[u8; 16]>,
-    /// The link-local address made of the function's MAC goes before `gids`: for functions whose MAC is not known
-    /// before they are up.
-    pub link_local: bool,
-    /// MACs of peers by GID, for addresses that nothing else resolves.
-    pub neighbours: Vec<([u8; 16], [u8; 6])>,
-    /// How long one command may take.
-    pub command_timeout: Duration,
-    /// Entries of the event queue, a power of two.
-    pub eq_entries: u32,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            gids: Vec::new(),
-            link_local: false,
-            neighbours: Vec::new(),
-            command_timeout: Duration::from_secs(10),
-            eq_entries: 4096,
-        }
-    }
-}
 
 /// Low bytes of keys (`mkey_7_0`), which the driver chooses: none can be told from those before, and none is that of the
 /// key before, for the device may give its index to the next.

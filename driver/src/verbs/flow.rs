@@ -276,7 +276,7 @@ impl Drop for Flow {
 /// The function's flow table, made by whoever needs it first; it goes with the function.
 fn table(function: &Function) -> Result<u32, Error> {
     let lock = function.shared.lock(function.options.command_timeout)?;
-    let mut words = lock.stand_ins();
+    let mut words = lock.placeholders();
     if words[WORD] != 0 {
         return Ok(words[WORD] - 1);
     }
@@ -289,6 +289,6 @@ fn table(function: &Function) -> Result<u32, Error> {
     root.set().table_id(out.table_id());
     function.order(Opcode::SetFlowTableRoot, 0, &root)?;
     words[WORD] = out.table_id() + 1;
-    lock.set_stand_ins(words);
+    lock.set_placeholders(words);
     Ok(out.table_id())
 }

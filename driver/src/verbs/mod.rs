@@ -4,18 +4,22 @@
 mod ah;
 mod attr;
 mod cq;
+mod create_qp;
 mod device;
 mod dm;
 mod flow;
 mod geometry;
 mod gsi;
+mod key_change;
 mod mcast;
 mod modify;
 mod mr;
 mod mw;
+mod path;
 mod pd;
 mod peers;
 mod qp;
+mod qp_init;
 mod raw;
 mod resize;
 mod rss;
@@ -26,14 +30,14 @@ mod work;
 mod wq;
 mod xrc;
 
-pub use crate::post::SendBatch;
+pub use crate::{options::OpenOptions, post::SendBatch};
 pub use ah::Ah;
 pub use attr::{
     AccessFlags, AddressHandle, AtomicCap, DeviceAttr, LinkLayer, PortAttr, QpAttr, QpAttrMask, QpCap,
-    QpInit, QpState,
+    QpState,
 };
 pub use cq::{Cq, CqInit};
-pub use device::{Device, OpenOptions};
+pub use device::Device;
 pub use dm::Dm;
 pub use flow::{FLOW_PRIORITIES, Flow, FlowAttr, FlowKind, FlowSpec};
 pub use gsi::{Gsi, Mad};
@@ -42,11 +46,10 @@ pub use mr::Mr;
 pub use mw::{Mw, MwBind, MwType, next_variant};
 pub use pd::Pd;
 pub use qp::Qp;
+pub use qp_init::QpInit;
 pub use rss::{RssInit, RwqTable, RxHash, RxHashFields};
 pub use service::Service;
 pub use srq::{Srq, SrqAttr, SrqInit};
 pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus};
 pub use wq::{Wq, WqAttr, WqInit, WqState};
 pub use xrc::{XrcDomain, XrcOpen};
-
-pub(crate) use xrc::sweep;

@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use super::{AccessFlags, Device, Dm, Pd};
+use super::{AccessFlags, Device, Dm, Pd, key_change::change_key};
 use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
@@ -288,7 +288,7 @@ impl Mr {
         let mask = if Arc::ptr_eq(&pd, &self.pd) { rights_mask } else { rights_mask | MkeyMask::PD };
         let mut context = context;
         context.set().mkey_7_0(self.key.0 as u8);
-        Change::context(mask, &context).carry_out(&pd.device, self.key.0)?;
+        change_key(&pd.device, self.key.0, &Change::context(mask, &context))?;
         (self.pd, self.access) = (pd, access);
         Ok(())
     }

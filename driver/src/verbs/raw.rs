@@ -6,7 +6,6 @@ use crate::{
     dma::{DmaMem, page_list},
     error::Error,
     function::Function,
-    stand_ins::end,
 };
 use hwspec::{
     cmd::{Opcode, rq_sq::*, tir::*},
@@ -158,7 +157,7 @@ impl RawQueues {
     pub fn end(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for (op, number) in std::mem::take(&mut self.made).into_iter().rev() {
-            first = first.and(end(&self.function, op, self.uid, number));
+            first = first.and(self.function.destroy_object(op, self.uid, number));
         }
         first
     }

@@ -1,8 +1,8 @@
 //! Receive side scaling: frames spread over work queues by a hash of their addresses and ports. The queue is that entry of an
 //! indirection table which the low bits of the hash name.
 
-use super::{Device, Pd, Qp, Wq};
-use crate::{error::Error, stand_ins::end};
+use super::{Device, Wq};
+use crate::error::Error;
 use hwspec::{
     cmd::{Opcode, tir::*},
     context::tir::{HashFields, RqtContext},
@@ -73,10 +73,10 @@ impl RxHash {
 
 /// An indirection table: which work queue each value of the low bits of a hash means (`ibv_create_rwq_ind_table`).
 pub struct RwqTable {
-    device: Arc<Device>,
+    pub(super) device: Arc<Device>,
     rqtn: u32,
     /// Keeps them.
-    wqs: Vec<Arc<Wq>>,
+    pub(super) wqs: Vec<Arc<Wq>>,
     live: bool,
 }
 
@@ -133,7 +133,7 @@ impl RwqTable {
         if !std::mem::take(&mut self.live) {
             return Ok(());
         }
-        end(&self.device.function, Opcode::DestroyRqt, self.device.opener.uid(), self.rqtn)
+        self.device.function.destroy_object(Opcode::DestroyRqt, self.device.opener.uid(), self.rqtn)
     }
 }
 
@@ -154,19 +154,4 @@ pub struct RssInit {
     pub hash: RxHash,
     /// The function's own frames to groups do not come back to it.
     pub block_multicast_loopback: bool,
-}
-
-impl Qp {
-    /// Creates a raw packet QP that only receives, frames spread over the work queues of a table. It has no queues, states and
-    /// number of its own, only flows. EINVAL: fields that cannot be hashed together, nothing to tell several entries by, or
-    /// a table of another device.
-    pub fn create_rss(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
-        if !Arc::ptr_eq(&init.table.device, pd.device()) {
-            return Err(Error::invalid("table and protection domain belong to different devices"));
-        }
-        if init.hash.fields.is_empty() && init.table.wqs.len() > 1 {
-            return Err(Error::invalid("no field is hashed, and the table has several entries"));
-        }
-        Self::of_table(pd, init)
-    }
 }

@@ -11,7 +11,6 @@ use crate::{
     poll::{QpQueues, RecvTracker, SendTracker},
     post::RecvQueue,
     records::Record,
-    stand_ins::end,
 };
 use hwspec::{
     cmd::{Opcode, rq_sq::ModifyRqIn},
@@ -286,7 +285,7 @@ impl Wq {
             return Ok(());
         }
         let device = &self.pd.device;
-        let result = end(&device.function, Opcode::DestroyRq, device.opener.uid(), self.wqn());
+        let result = device.function.destroy_object(Opcode::DestroyRq, device.opener.uid(), self.wqn());
         self.cq.remove_wq_completions(self.index, self.wqn());
         self.cq.detach_wq(self.index);
         if result.is_err() {

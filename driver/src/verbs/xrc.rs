@@ -3,15 +3,16 @@
 //! Whoever has the same file open gets the same domain, and may open the target QPs in it by their numbers. So both
 //! belong to the function (user context 0), and go with the last opener that holds them.
 
-use super::{Device, Pd, Qp, QpInit, Service};
+use super::{Device, Pd};
 use crate::{
-    claims::{FileId, FunctionLock, Held},
+    abandoned::{destroy, destroy_unheld, is_busy, sweep, unname},
     error::Error,
     function::Function,
-    stand_ins::{self, StandIns},
+    placeholders::Placeholders,
+    shared_area::{FileId, FunctionLock, XrcObject},
 };
 use hwspec::{
-    cmd::{Opcode, Status, qp::*, resource::*},
+    cmd::{Opcode, qp::*, resource::*},
     context::{PathMigState, ServiceType, qp::QpContext},
 };
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub struct XrcDomain {
     device: Arc<Device>,
     xrcdn: u32,
     /// What target QPs are created with.
-    stand_ins: StandIns,
+    placeholders: Placeholders,
     live: bool,
 }
 
@@ -51,14 +52,14 @@ impl XrcDomain {
         }
         let lock = function.shared.lock(function.options.command_timeout)?;
         sweep(function, &lock);
-        let stand_ins = StandIns::of(function, &lock)?;
+        let placeholders = Placeholders::of(function, &lock)?;
         let found = how.file.and_then(|file| lock.domain_of(file));
         let xrcdn = match found {
             Some(_) if how.exclusive => {
                 return Err(Error::invalid("the file has an XRC domain already"));
             }
             Some(xrcdn) => {
-                lock.hold(Held::Domain(xrcdn))?;
+                lock.hold(XrcObject::Domain(xrcdn))?;
                 xrcdn
             }
             None if how.file.is_some() && !how.create => {
@@ -70,16 +71,16 @@ impl XrcDomain {
             None => Self::allocate(function, &lock, how.file)?,
         };
         drop(lock);
-        Ok(Arc::new(XrcDomain { device: device.clone(), xrcdn, stand_ins, live: true }))
+        Ok(Arc::new(XrcDomain { device: device.clone(), xrcdn, placeholders, live: true }))
     }
 
     fn allocate(function: &Function, lock: &FunctionLock<'_>, file: Option<FileId>) -> Result<u32, Error> {
         let out: AllocXrcdOut = function.call(Opcode::AllocXrcd, 0, &AllocXrcdIn::zeroed())?;
         let xrcdn = out.xrcd();
         let named = file.map_or(Ok(()), |file| lock.name_domain(file, xrcdn));
-        let held = named.and_then(|()| lock.hold(Held::Domain(xrcdn)));
+        let held = named.and_then(|()| lock.hold(XrcObject::Domain(xrcdn)));
         if let Err(error) = held {
-            destroy(function, lock, Held::Domain(xrcdn));
+            destroy_unheld(function, lock, XrcObject::Domain(xrcdn));
             return Err(error);
         }
         Ok(xrcdn)
@@ -97,7 +98,7 @@ impl XrcDomain {
 
     /// The domain as target QPs name one: the function's own, which is not for us to deallocate.
     pub(super) fn pd(&self) -> Arc<Pd> {
-        Pd::of_function(&self.device, self.stand_ins.pdn)
+        Pd::of_function(&self.device, self.placeholders.pdn)
     }
 
     /// Creates a target QP in RESET; `cookie` comes back in its events.
@@ -109,19 +110,19 @@ impl XrcDomain {
         qpc.set()
             .st(ServiceType::Xrc)
             .pm_state(PathMigState::Migrated)
-            .pd(self.stand_ins.pdn)
+            .pd(self.placeholders.pdn)
             .no_sq(true)
             .rq_type(SHARED_RQ)
-            .srqn_rmpn_xrqn(self.stand_ins.srqn)
-            .cqn_snd(self.stand_ins.cqn)
-            .cqn_rcv(self.stand_ins.cqn)
+            .srqn_rmpn_xrqn(self.placeholders.srqn)
+            .cqn_snd(self.placeholders.cqn)
+            .cqn_rcv(self.placeholders.cqn)
             .xrcd(self.xrcdn)
             .user_index(NO_USER_INDEX);
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(qpc);
         let out: CreateQpOut = function.call(Opcode::CreateQp, 0, &input)?;
-        let held = Held::Target(out.qpn());
-        lock.hold(held).inspect_err(|_| destroy(function, &lock, held))?;
+        let held = XrcObject::Target(out.qpn());
+        lock.hold(held).inspect_err(|_| destroy_unheld(function, &lock, held))?;
         Ok(out.qpn())
     }
 
@@ -131,28 +132,28 @@ impl XrcDomain {
         let lock = function.shared.lock(function.options.command_timeout)?;
         sweep(function, &lock);
         let absent = || Error::invalid(format!("the domain has no target QP {qpn:#x}"));
-        if qpn > 0xff_ffff || !lock.is_held(Held::Target(qpn)) {
+        if qpn > 0xff_ffff || !lock.is_held(XrcObject::Target(qpn)) {
             return Err(absent());
         }
         let mut input = QueryQpIn::zeroed();
         input.set().qpn(qpn);
         let out: QueryQpOut = function.call(Opcode::QueryQp, 0, &input)?;
         match out.qpc().xrcd() == self.xrcdn {
-            true => lock.hold(Held::Target(qpn)),
+            true => lock.hold(XrcObject::Target(qpn)),
             false => Err(absent()),
         }
     }
 
     /// Holds it no more; the last one destroys it.
     pub(super) fn let_go_target(&self, qpn: u32) -> Result<(), Error> {
-        let_go(&self.device.function, Held::Target(qpn))
+        let_go(&self.device.function, XrcObject::Target(qpn))
     }
 
     /// What the sending side of XRC names though it receives nothing.
-    pub(super) fn placeholders(device: &Device) -> Result<StandIns, Error> {
+    pub(super) fn placeholders(device: &Device) -> Result<Placeholders, Error> {
         let function = &device.function;
         let lock = function.shared.lock(function.options.command_timeout)?;
-        StandIns::of(function, &lock)
+        Placeholders::of(function, &lock)
     }
 
     /// Closes it; EBUSY while SRQs and target QPs of this opener are in it (they keep it; it goes with the last of them).
@@ -168,7 +169,7 @@ impl XrcDomain {
         if !std::mem::take(&mut self.live) {
             return Ok(());
         }
-        let_go(&self.device.function, Held::Domain(self.xrcdn))
+        let_go(&self.device.function, XrcObject::Domain(self.xrcdn))
     }
 }
 
@@ -180,7 +181,7 @@ impl Drop for XrcDomain {
     }
 }
 
-fn let_go(function: &Function, held: Held) -> Result<(), Error> {
+fn let_go(function: &Function, held: XrcObject) -> Result<(), Error> {
     if crate::cmd::is_gone(&function.bar) {
         return Ok(()); // in a child of fork it is the parent's
     }
@@ -188,7 +189,7 @@ fn let_go(function: &Function, held: Held) -> Result<(), Error> {
     let mut result = Ok(());
     if lock.let_go(held) {
         unname(&lock, held);
-        result = end(function, held);
+        result = destroy(function, held);
         if matches!(&result, Err(error) if is_busy(error)) {
             // What the dead had in it is still to be cleaned up.
             result = lock.orphan(held);
@@ -196,70 +197,4 @@ fn let_go(function: &Function, held: Held) -> Result<(), Error> {
     }
     sweep(function, &lock);
     result
-}
-
-fn end(function: &Function, held: Held) -> Result<(), Error> {
-    match held {
-        Held::Target(qpn) => stand_ins::end(function, Opcode::DestroyQp, 0, qpn),
-        Held::Domain(xrcdn) => stand_ins::end(function, Opcode::DeallocXrcd, 0, xrcdn),
-    }
-}
-
-/// Ends what nobody holds, whatever the device says.
-fn destroy(function: &Function, lock: &FunctionLock<'_>, held: Held) {
-    if let Err(error) = end(function, held) {
-        tracing::warn!(?held, %error, "what nobody holds could not be ended");
-    }
-    unname(lock, held);
-}
-
-/// Whoever opens the file from now on gets another domain.
-fn unname(lock: &FunctionLock<'_>, held: Held) {
-    if let Held::Domain(xrcdn) = held {
-        lock.unname_domain(xrcdn);
-    }
-}
-
-/// Whether the device refused because others refer to it.
-fn is_busy(error: &Error) -> bool {
-    matches!(error, Error::Command { status: Status::BadResState | Status::ResBusy, .. })
-}
-
-/// Ends what only the dead hold. A domain in which they had more stays until that is gone.
-pub(crate) fn sweep(function: &Function, lock: &FunctionLock<'_>) {
-    // Without stand-ins nobody has had any.
-    if lock.stand_ins()[0] == 0 {
-        return;
-    }
-    for held in lock.abandoned() {
-        unname(lock, held);
-        match end(function, held) {
-            Err(error) if is_busy(&error) => continue,
-            Err(error) => tracing::debug!(?held, %error, "what the dead held was gone already"),
-            Ok(()) => {}
-        }
-        lock.strike_held(held);
-    }
-}
-
-impl Qp {
-    /// Creates the receiving side of XRC in RESET; `cookie` comes back in its events.
-    pub fn create_target(domain: &Arc<XrcDomain>, cookie: u64) -> Result<Arc<Qp>, Error> {
-        let qpn = domain.create_target()?;
-        Self::of_target(domain, qpn, cookie)
-    }
-
-    /// Opens a target QP of the domain that somebody else created (`ibv_open_qp`). EINVAL: there is none.
-    pub fn open_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
-        domain.hold_target(qpn)?;
-        Self::of_target(domain, qpn, cookie)
-    }
-}
-
-/// Whether QPs of this service have receives of their own, with what `init` asks for.
-pub(super) fn without_receives(init: &QpInit) -> QpInit {
-    match init.srq.is_some() || init.service == Service::XrcIni {
-        true => QpInit { max_recv_wr: 0, max_recv_sge: 0, ..init.clone() },
-        false => init.clone(),
-    }
 }

@@ -1,9 +1,10 @@
 //! The IOMMU's side of a function: what it may reach, at which addresses.
 
-use super::{Access, Iova, sys};
+use super::sys;
 use crate::{
     dma::PAGE_SIZE,
     transport::{
+        Access, Iova,
         fork::Absence,
         iova::IovaSpace,
         pool::{Piece, Source},

@@ -1,6 +1,6 @@
 //! The system calls of kernel VFIO (linux/vfio.h, linux/iommufd.h), with the bindings' structures.
 
-use super::Access;
+use crate::transport::Access;
 use iommufd_bindings::{
     iommu_ioas_alloc, iommu_ioas_iova_ranges, iommu_ioas_map, iommu_ioas_unmap, iommu_iova_range,
     iommufd_ioas_map_flags_IOMMU_IOAS_MAP_FIXED_IOVA as MAP_FIXED_IOVA,

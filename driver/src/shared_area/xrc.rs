@@ -16,18 +16,18 @@ const DOMAIN_WORDS: usize = 6;
 const HOLDINGS: usize = 2048;
 /// Words of one: opener, and what it holds.
 const HOLDING_WORDS: usize = 2;
-/// Numbers of the stand-ins.
-const STAND_INS: usize = 8;
+/// Numbers of the placeholders.
+const PLACEHOLDERS: usize = 8;
 
-const STAND_IN: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
-const DOMAIN: usize = STAND_IN + STAND_INS;
+const PLACEHOLDER: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
+const DOMAIN: usize = PLACEHOLDER + PLACEHOLDERS;
 const HOLDING: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
 const END: usize = HOLDING + HOLDINGS * HOLDING_WORDS;
 const _: () = assert!(END * 4 <= SHARED_LEN);
 
 /// In a holding: what kind of number it is.
-const IS_DOMAIN: u32 = 1 << 30;
-const IS_TARGET: u32 = 1 << 31;
+const DOMAIN_FLAG: u32 = 1 << 30;
+const TARGET_FLAG: u32 = 1 << 31;
 
 /// The file that names an XRC domain: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,25 +40,25 @@ pub struct FileId {
 
 /// An object of the function that openers hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
+pub enum XrcObject {
     /// A target QP; before the domains, in which they are.
     Target(u32),
     /// An XRC domain.
     Domain(u32),
 }
 
-impl Held {
+impl XrcObject {
     fn raw(self) -> u32 {
         match self {
-            Self::Target(number) => IS_TARGET | number & 0xff_ffff,
-            Self::Domain(number) => IS_DOMAIN | number & 0xff_ffff,
+            Self::Target(number) => TARGET_FLAG | number & 0xff_ffff,
+            Self::Domain(number) => DOMAIN_FLAG | number & 0xff_ffff,
         }
     }
 
     fn from_raw(raw: u32) -> Option<Self> {
-        match raw & (IS_TARGET | IS_DOMAIN) {
-            IS_TARGET => Some(Self::Target(raw & 0xff_ffff)),
-            IS_DOMAIN => Some(Self::Domain(raw & 0xff_ffff)),
+        match raw & (TARGET_FLAG | DOMAIN_FLAG) {
+            TARGET_FLAG => Some(Self::Target(raw & 0xff_ffff)),
+            DOMAIN_FLAG => Some(Self::Domain(raw & 0xff_ffff)),
             _ => None,
         }
     }
@@ -66,18 +66,18 @@ impl Held {
 
 impl FunctionLock<'_> {
     /// Forgets everything: the function is new.
-    pub fn clear_held(&self) {
-        (STAND_IN..END).for_each(|word| self.0.word(word).store(0, Release));
+    pub fn clear_xrc(&self) {
+        (PLACEHOLDER..END).for_each(|word| self.0.word(word).store(0, Release));
     }
 
-    /// What the stand-ins were written down as; all zero if there are none.
-    pub fn stand_ins(&self) -> [u32; STAND_INS] {
-        std::array::from_fn(|at| self.0.word(STAND_IN + at).load(Acquire))
+    /// What the placeholders were written down as; all zero if there are none.
+    pub fn placeholders(&self) -> [u32; PLACEHOLDERS] {
+        std::array::from_fn(|at| self.0.word(PLACEHOLDER + at).load(Acquire))
     }
 
-    /// Writes the stand-ins down.
-    pub fn set_stand_ins(&self, words: [u32; STAND_INS]) {
-        words.iter().enumerate().for_each(|(at, word)| self.0.word(STAND_IN + at).store(*word, Release));
+    /// Writes the placeholders down.
+    pub fn set_placeholders(&self, words: [u32; PLACEHOLDERS]) {
+        words.iter().enumerate().for_each(|(at, word)| self.0.word(PLACEHOLDER + at).store(*word, Release));
     }
 
     fn domain_words(&self, at: usize) -> [u32; DOMAIN_WORDS] {
@@ -125,11 +125,11 @@ impl FunctionLock<'_> {
     }
 
     /// We hold it (once more). ENOMEM: too much is held.
-    pub fn hold(&self, held: Held) -> Result<(), Error> {
+    pub fn hold(&self, held: XrcObject) -> Result<(), Error> {
         self.hold_as(self.0.me, held)
     }
 
-    fn hold_as(&self, opener: u32, held: Held) -> Result<(), Error> {
+    fn hold_as(&self, opener: u32, held: XrcObject) -> Result<(), Error> {
         let free = (0..HOLDINGS).find(|at| self.holding(*at).is_none());
         let at = free.ok_or_else(|| {
             Error::no_memory(format!(
@@ -142,17 +142,17 @@ impl FunctionLock<'_> {
     }
 
     /// Nobody holds it, but it could not be ended yet: who looks next finds it as what the dead held.
-    pub fn orphan(&self, held: Held) -> Result<(), Error> {
+    pub fn orphan(&self, held: XrcObject) -> Result<(), Error> {
         self.hold_as(0, held)
     }
 
     /// Whether anybody holds it.
-    pub fn is_held(&self, held: Held) -> bool {
+    pub fn is_held(&self, held: XrcObject) -> bool {
         (0..HOLDINGS).filter_map(|at| self.holding(at)).any(|(_, what)| what == held.raw())
     }
 
     /// We hold it once less. True if nobody does any more.
-    pub fn let_go(&self, held: Held) -> bool {
+    pub fn let_go(&self, held: XrcObject) -> bool {
         let mine = (0..HOLDINGS).find(|at| self.holding(*at) == Some((self.0.me, held.raw())));
         if let Some(at) = mine {
             self.clear_holding(at);
@@ -161,7 +161,7 @@ impl FunctionLock<'_> {
     }
 
     /// What only the dead hold: target QPs first. What the living hold too is struck off the dead.
-    pub fn abandoned(&self) -> Vec<Held> {
+    pub fn abandoned(&self) -> Vec<XrcObject> {
         let dead = |opener: u32| opener == 0 || opener != self.0.me && !self.0.transport.alive(opener);
         let all = (0..HOLDINGS).filter_map(|at| self.holding(at).map(|(opener, what)| (at, opener, what)));
         let (gone, living): (Vec<_>, Vec<_>) = all.partition(|(_, opener, _)| dead(*opener));
@@ -169,7 +169,7 @@ impl FunctionLock<'_> {
         for (at, _, what) in gone {
             match living.iter().any(|(.., same)| *same == what) {
                 true => self.clear_holding(at),
-                false => found.extend(Held::from_raw(what)),
+                false => found.extend(XrcObject::from_raw(what)),
             }
         }
         found.sort_unstable();
@@ -178,7 +178,7 @@ impl FunctionLock<'_> {
     }
 
     /// Strikes all holdings of something that is gone.
-    pub fn strike_held(&self, held: Held) {
+    pub fn remove_holders(&self, held: XrcObject) {
         for at in 0..HOLDINGS {
             if self.holding(at).is_some_and(|(_, what)| what == held.raw()) {
                 self.clear_holding(at);
@@ -195,7 +195,7 @@ fn split(file: FileId) -> [u32; 4] {
 mod tests {
     use super::*;
     use crate::{
-        claims::Shared,
+        shared_area::Shared,
         transport::{Transport, fake::Chip},
     };
     use std::{sync::Arc, time::Duration};
@@ -210,25 +210,25 @@ mod tests {
             Shared::open(&transport).unwrap()
         };
         let (a, b) = (shared(1), shared(2));
-        let domain = Held::Domain(5);
+        let domain = XrcObject::Domain(5);
         let with = |shared: &Shared, then: &dyn Fn(&FunctionLock<'_>) -> bool| {
             then(&shared.lock(Duration::from_secs(1)).unwrap())
         };
         assert!(with(&a, &|lock| {
             lock.name_domain(FILE, 5).unwrap();
             lock.hold(domain).unwrap();
-            lock.hold(Held::Target(9)).unwrap();
+            lock.hold(XrcObject::Target(9)).unwrap();
             lock.domain_of(FILE) == Some(5) && lock.domain_of(FileId { ino: 1, ..FILE }).is_none()
         }));
         assert!(with(&b, &|lock| {
             lock.hold(domain).unwrap();
-            lock.abandoned().is_empty() && !lock.let_go(Held::Target(9))
+            lock.abandoned().is_empty() && !lock.let_go(XrcObject::Target(9))
         }));
         chip.state().dead.insert(1);
-        assert!(with(&b, &|lock| lock.abandoned() == [Held::Target(9)]));
+        assert!(with(&b, &|lock| lock.abandoned() == [XrcObject::Target(9)]));
         assert!(with(&b, &|lock| {
-            lock.strike_held(Held::Target(9));
-            lock.abandoned().is_empty() && !lock.is_held(Held::Target(9))
+            lock.remove_holders(XrcObject::Target(9));
+            lock.abandoned().is_empty() && !lock.is_held(XrcObject::Target(9))
         }));
         // What the dead one held too was struck off when we looked.
         assert!(with(&b, &|lock| lock.let_go(domain) && lock.abandoned().is_empty()));
@@ -245,10 +245,10 @@ mod tests {
         let shared = Shared::open(&transport).unwrap();
         let lock = shared.lock(Duration::from_secs(1)).unwrap();
         for _ in 0..HOLDINGS {
-            lock.hold(Held::Target(1)).unwrap();
+            lock.hold(XrcObject::Target(1)).unwrap();
         }
-        assert_eq!(lock.hold(Held::Target(1)).unwrap_err().errno(), libc::ENOMEM);
-        lock.clear_held();
-        assert!(!lock.is_held(Held::Target(1)));
+        assert_eq!(lock.hold(XrcObject::Target(1)).unwrap_err().errno(), libc::ENOMEM);
+        lock.clear_xrc();
+        assert!(!lock.is_held(XrcObject::Target(1)));
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Everything is a word that is claimed by writing an opener's id into it. What a dead opener holds may be taken.
 
-mod held;
+mod xrc;
 
-pub use held::{FileId, Held};
+pub use xrc::{FileId, XrcObject};
 
 use crate::{dma::DmaMem, error::Error, transport::Transport};
 use std::{
@@ -224,7 +224,7 @@ impl FunctionLock<'_> {
     }
 
     /// Enters us into the list of openers; dead ones fall out.
-    pub fn enlist(&self) -> Result<(), Error> {
+    pub fn add_opener(&self) -> Result<(), Error> {
         match (0..OPENERS).any(|at| self.0.try_claim(OPENER + at)) {
             true => Ok(()),
             false => Err(Error::Invalid {
@@ -236,7 +236,7 @@ impl FunctionLock<'_> {
 
     /// Strikes us (once) out of the list; returns whether another opener still lives. An opener that opened the
     /// function twice is in the list twice.
-    pub fn strike(&self) -> bool {
+    pub fn remove_opener(&self) -> bool {
         let mut struck = false;
         let mut others = false;
         for at in 0..OPENERS {

@@ -1,11 +1,11 @@
-//! What QPs of XRC must name though they use none of it: a CQ, an SRQ, a protection domain and an XRC domain of the
-//! function's own. They are made once, by whoever needs them first, and go with the function.
+//! Placeholder objects for QPs of XRC, whose contexts must name some that they do not use: a CQ, an SRQ, a protection domain and an XRC
+//! domain of the function's own. The first opener that needs them makes them, and they are destroyed with the function.
 
 use crate::{
-    claims::FunctionLock,
     dma::{DmaMem, PAGE_SIZE, page_list},
     error::Error,
     function::Function,
+    shared_area::FunctionLock,
     transport::Scope,
 };
 use hwspec::{
@@ -21,16 +21,16 @@ const LOG_ENTRIES: u8 = 6;
 /// Bytes of an SRQ entry: a next segment and a data segment.
 const SRQ_ENTRY: usize = 32;
 
-/// The numbers of the stand-ins of one function.
+/// The numbers of the placeholders of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StandIns {
+pub struct Placeholders {
     pub pdn: u32,
     pub cqn: u32,
     pub xrcdn: u32,
     pub srqn: u32,
 }
 
-/// Objects made so far, which go again if one cannot be made.
+/// The objects made so far, to be destroyed if a later one cannot be made.
 struct Making<'a> {
     function: &'a Function,
     made: Vec<(Opcode, u32)>,
@@ -52,26 +52,17 @@ impl Making<'_> {
 
     fn undo(self) {
         for (op, number) in self.made.into_iter().rev() {
-            if let Err(error) = end(self.function, op, 0, number) {
-                tracing::warn!(?op, number, %error, "a stand-in could not be destroyed");
+            if let Err(error) = self.function.destroy_object(op, 0, number) {
+                tracing::warn!(?op, number, %error, "a placeholder could not be destroyed");
             }
         }
     }
 }
 
-/// Destroys object `number` of a user context (0: the function's own): all such commands have one layout.
-pub fn end(function: &Function, op: Opcode, uid: u16, number: u32) -> Result<(), Error> {
-    let mut input = [0; 0x10];
-    input[..2].copy_from_slice(&op.raw().to_be_bytes());
-    input[2..4].copy_from_slice(&uid.to_be_bytes());
-    input[8..12].copy_from_slice(&number.to_be_bytes());
-    function.execute(op, &input, &mut [0; 0x10])
-}
-
-impl StandIns {
-    /// Those of the function; made if there are none yet.
+impl Placeholders {
+    /// Those of the function, made if there are none yet.
     pub fn of(function: &Function, lock: &FunctionLock<'_>) -> Result<Self, Error> {
-        let [there, pdn, cqn, xrcdn, srqn, ..] = lock.stand_ins();
+        let [there, pdn, cqn, xrcdn, srqn, ..] = lock.placeholders();
         if there != 0 {
             return Ok(Self { pdn, cqn, xrcdn, srqn });
         }
@@ -82,10 +73,10 @@ impl StandIns {
         let made = Self::make(&mut making, at);
         match &made {
             Ok(made) => {
-                let [.., flows, _, _] = lock.stand_ins();
-                lock.set_stand_ins([1, made.pdn, made.cqn, made.xrcdn, made.srqn, flows, 0, 0]);
+                let [.., flows, _, _] = lock.placeholders();
+                lock.set_placeholders([1, made.pdn, made.cqn, made.xrcdn, made.srqn, flows, 0, 0]);
             }
-            Err(error) if error.is_uncertain() => {} // one may yet come to life
+            Err(error) if error.is_uncertain() => {} // the device may yet make the one that failed
             Err(_) => {
                 making.undo();
                 function.pages()?.give_up(at);
@@ -104,7 +95,7 @@ impl StandIns {
             |o: &AllocUarOut| o.uar(),
             Opcode::DeallocUar,
         )?;
-        // Wants no events and is never armed.
+        // It subscribes to no events and is never armed.
         let mut eq = EqContext::zeroed();
         eq.set().log_eq_size(LOG_ENTRIES).uar_page(uar);
         let mut input = CreateEqIn::zeroed();

@@ -3,136 +3,26 @@
 //! A work request is checked whole before the ring is touched. The order after that is the hardware's: WQE, doorbell
 //! record, doorbell.
 
+mod plan;
+mod queues;
+mod writer;
+
+pub use queues::{RecvQueue, SendQueue};
+pub(crate) use writer::data_segment;
+
 use crate::{
-    dma::{DmaRing, copy_from_caller, few_from_caller},
     error::PostError,
-    poll::RecvTracker,
     umr::Change,
-    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
+    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Target},
 };
 use hwspec::{
     doorbell::{RCV_DBR, SND_DBR},
     handle::{Qpn, Srqn},
     wqe::*,
 };
+use plan::Plan;
 use sync::BiasedGuard;
-
-/// Largest message that is sent, as `max_msg_sz` says.
-const MAX_MESSAGE: u64 = 1 << 30;
-/// Most that one segment of a receive takes (IBTA 9.7.6.1.4.1).
-const MAX_RECEIVE: u64 = 1 << 31;
-
-/// Producer side of a send queue.
-pub struct SendQueue {
-    pub ring: DmaRing,
-    pub qpn: u32,
-    pub service: Service,
-    /// Next basic block; counts on, the ring takes it modulo its size.
-    pub block: u32,
-    /// Work requests posted.
-    pub number: u32,
-    pub max_wr: u32,
-    pub max_sge: usize,
-    pub max_inline: usize,
-    pub signal_all: bool,
-    /// The last WQE changed a key: the next one waits for it.
-    pub small_fence: bool,
-    /// Room in which inline data are put together: the segment of `max_inline` bytes.
-    pub scratch: Box<[u8]>,
-}
-
-/// Producer side of a receive queue.
-pub struct RecvQueue {
-    pub ring: DmaRing,
-    /// Work requests posted.
-    pub number: u32,
-    pub max_wr: u32,
-    pub max_sge: usize,
-    /// Segments in one entry.
-    pub segments: usize,
-}
-
-impl SendQueue {
-    /// Room for inline segments of up to `max_inline` bytes.
-    pub fn scratch(max_inline: usize) -> Box<[u8]> {
-        vec![0; InlineSeg::span(max_inline)].into_boxed_slice()
-    }
-
-    /// Starts over (the QP is reset).
-    pub fn reset(&mut self) {
-        (self.block, self.number, self.small_fence) = (0, 0, false);
-    }
-}
-
-/// What a work request becomes: opcode, immediate field of the control segment, remote address, and how the data are
-/// given.
-struct Plan {
-    opcode: WqeOpcode,
-    imm: u32,
-    remote: Option<(u64, u32)>,
-    atomic: Option<(u64, u64)>,
-}
-
-impl Plan {
-    #[inline(always)]
-    fn of(op: &SendOp) -> Self {
-        match *op {
-            SendOp::Send => Self::plain(WqeOpcode::Send, 0),
-            SendOp::Write { raddr, rkey } => Self::rdma(WqeOpcode::RdmaWrite, 0, raddr, rkey),
-            _ => Self::of_another(op),
-        }
-    }
-
-    #[inline(always)]
-    fn plain(opcode: WqeOpcode, imm: u32) -> Self {
-        Self { opcode, imm, remote: None, atomic: None }
-    }
-
-    #[inline(always)]
-    fn rdma(opcode: WqeOpcode, imm: u32, raddr: u64, rkey: u32) -> Self {
-        Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None }
-    }
-
-    /// [`of`](Self::of), which sees to the commonest itself.
-    #[inline(never)]
-    fn of_another(op: &SendOp) -> Self {
-        let (plain, rdma) = (Self::plain, Self::rdma);
-        match *op {
-            SendOp::Send | SendOp::Write { .. } => Self::of(op),
-            SendOp::SendImm(imm) => plain(WqeOpcode::SendImm, imm),
-            SendOp::SendInv(rkey) => plain(WqeOpcode::SendInval, rkey),
-            SendOp::WriteImm { raddr, rkey, imm } => rdma(WqeOpcode::RdmaWriteImm, imm, raddr, rkey),
-            SendOp::Read { raddr, rkey } => rdma(WqeOpcode::RdmaRead, 0, raddr, rkey),
-            SendOp::CmpSwap { raddr, rkey, compare, swap } => {
-                Self { atomic: Some((swap, compare)), ..rdma(WqeOpcode::AtomicCs, 0, raddr, rkey) }
-            }
-            SendOp::FetchAdd { raddr, rkey, add } => {
-                Self { atomic: Some((add, 0)), ..rdma(WqeOpcode::AtomicFa, 0, raddr, rkey) }
-            }
-            SendOp::LocalInv(key) | SendOp::BindMw { mw: key, .. } => plain(WqeOpcode::Umr, key),
-        }
-    }
-
-    /// Whether a service has this operation (IBTA table 46).
-    fn fits(&self, service: Service) -> bool {
-        let sends = matches!(self.opcode, WqeOpcode::Send | WqeOpcode::SendImm);
-        let writes = matches!(self.opcode, WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm);
-        match service {
-            Service::Rc | Service::XrcIni => true,
-            Service::Uc => sends || writes || self.opcode == WqeOpcode::Umr,
-            Service::Ud | Service::Gsi => sends,
-            Service::RawPacket => self.opcode == WqeOpcode::Send,
-            Service::Keys => self.opcode == WqeOpcode::Umr,
-            Service::XrcTgt => false,
-        }
-    }
-
-    /// Whether data may be given inline.
-    #[inline(always)]
-    fn takes_inline(&self) -> bool {
-        !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()
-    }
-}
+use writer::Writer;
 
 /// Send work requests in the making: nothing is visible to the device before [`SendBatch::commit`]. Holds the send
 /// queue's lock; dropping it forgets them.
@@ -242,7 +132,7 @@ impl<'a> SendBatch<'a> {
 
         // Check.
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let (bytes, data_segments) = measure(queue, wr.sge, inline)?;
+        let (bytes, data_segments) = queue.measure(wr.sge, inline)?;
         let invalidate = plan.opcode == WqeOpcode::Umr;
         if inline && !plan.takes_inline()
             || plan.atomic.is_some() && (bytes != 8 || data_segments != 1)
@@ -284,7 +174,7 @@ impl<'a> SendBatch<'a> {
             .se(wr.flags.contains(SendFlags::SOLICITED))
             .imm(plan.imm);
         self.bell = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
-        let mut writer = Writer { ring: &queue.ring, block: start, segment: 0 };
+        let mut writer = Writer::new(&queue.ring, start);
         writer.put(ctrl.as_bytes());
         head.iter().for_each(|segment| writer.put(segment));
         if let Some((raddr, rkey)) = plan.remote {
@@ -326,110 +216,6 @@ impl Drop for SendBatch<'_> {
     fn drop(&mut self) {
         (self.queue.block, self.queue.number, self.queue.small_fence) = self.begin;
     }
-}
-
-/// Total bytes and number of 16-byte segments of a work request's data.
-#[inline(always)]
-fn measure(queue: &SendQueue, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
-    let (bytes, pieces) = match list {
-        [one] => (one.length.into(), usize::from(one.length != 0)),
-        _ => sums(list),
-    };
-    if inline {
-        if bytes > queue.max_inline as u64 {
-            return Err(libc::EINVAL);
-        }
-        let segments = if bytes == 0 { 0 } else { InlineSeg::span(bytes as usize) / WQE_DS };
-        return Ok((bytes, segments));
-    }
-    if bytes > MAX_MESSAGE || list.len() > queue.max_sge {
-        return Err(libc::EINVAL);
-    }
-    Ok((bytes, pieces))
-}
-
-/// Bytes, and pieces that are not empty.
-#[inline(never)]
-fn sums(list: &[Sge]) -> (u64, usize) {
-    list.iter().fold((0, 0), |(bytes, pieces), sge| {
-        (bytes + u64::from(sge.length), pieces + usize::from(sge.length != 0))
-    })
-}
-
-/// Writes segments one after the other, around the end of the ring.
-struct Writer<'a> {
-    ring: &'a DmaRing,
-    block: u32,
-    segment: usize,
-}
-
-impl Writer<'_> {
-    #[inline(always)]
-    fn put(&mut self, bytes: &[u8; 16]) {
-        self.ring.put_segment(self.block, self.segment, bytes);
-        self.segment += 1;
-        if self.segment == DS_PER_BB {
-            self.segment = 0;
-            self.block = self.block.wrapping_add(1);
-        }
-    }
-
-    /// What an operation on the peer's memory is told: where, and the operands of an atomic.
-    #[inline(never)]
-    fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
-        let mut segment = RaddrSeg::zeroed();
-        segment.set().raddr(raddr).rkey(rkey);
-        self.put(segment.as_bytes());
-        if let Some((swap_add, compare)) = atomic {
-            let mut segment = AtomicSeg::zeroed();
-            segment.set().swap_add(swap_add).compare(compare);
-            self.put(segment.as_bytes());
-        }
-    }
-
-    #[inline(always)]
-    fn data(&mut self, sge: &Sge) {
-        self.put(data_segment(sge).as_bytes());
-    }
-
-    /// The data themselves, behind a 4-byte head, padded with zeros.
-    #[inline(always)]
-    fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        let head = InlineSeg::SIZE;
-        if let ([one], true) = (list, bytes + head <= WQE_DS) {
-            let first = u32::from_le_bytes(*InlineSeg::new(bytes as u16).as_bytes());
-            let segment = u128::from(first) | few_from_caller(one.addr, bytes) << (8 * head);
-            return self.put(&segment.to_le_bytes());
-        }
-        self.long_inline(scratch, list, bytes);
-    }
-
-    #[inline(never)]
-    fn long_inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
-        let head = InlineSeg::SIZE;
-        let span = InlineSeg::span(bytes);
-        scratch[..head].copy_from_slice(InlineSeg::new(bytes as u16).as_bytes());
-        let mut at = head;
-        for sge in list {
-            let to = at + sge.length as usize;
-            copy_from_caller(sge.addr, &mut scratch[at..to]);
-            at = to;
-        }
-        scratch[at..span].fill(0);
-        for segment in scratch[..span].chunks_exact(WQE_DS) {
-            self.put(&hwspec::layout::prefix(segment));
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) fn data_segment(sge: &Sge) -> DataSeg {
-    let mut segment = DataSeg::zeroed();
-    segment.set().byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr);
-    segment
 }
 
 impl Qp {
@@ -503,36 +289,5 @@ impl Qp {
             return Err(libc::EINVAL);
         }
         queue.put(&self.queues.rq, wr)
-    }
-}
-
-impl RecvQueue {
-    /// Writes a receive behind those posted, and notes it for who polls. EINVAL: pieces that the queue cannot have;
-    /// ENOMEM: it is full.
-    #[inline(always)]
-    pub fn put(&mut self, tracker: &RecvTracker, wr: &RecvWr<'_>) -> Result<(), i32> {
-        if wr.sge.len() > self.max_sge {
-            return Err(libc::EINVAL);
-        }
-        if self.number.wrapping_sub(tracker.done()) >= self.max_wr {
-            // Without a receive queue of its own a QP takes none here.
-            return Err(if self.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
-        }
-        let mut segment = 0;
-        for sge in wr.sge.iter().filter(|sge| sge.length != 0) {
-            if u64::from(sge.length) > MAX_RECEIVE {
-                return Err(libc::EINVAL);
-            }
-            self.ring.put_segment(self.number, segment, data_segment(sge).as_bytes());
-            segment += 1;
-        }
-        if segment < self.segments {
-            let mut end = DataSeg::zeroed();
-            end.set().lkey(INVALID_LKEY);
-            self.ring.put_segment(self.number, segment, end.as_bytes());
-        }
-        tracker.put(self.number, wr.wr_id);
-        self.number = self.number.wrapping_add(1);
-        Ok(())
     }
 }

@@ -1,0 +1,31 @@
+//! How a function is opened.
+
+use std::time::Duration;
+
+/// How to open a function.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// GIDs in table order, RoCE v2; the first opener programs them.
+    pub gids: Vec<[u8; 16]>,
+    /// The link-local address made of the function's MAC goes before `gids`: for functions whose MAC is not known
+    /// before they are up.
+    pub link_local: bool,
+    /// MACs of peers by GID, for addresses that nothing else resolves.
+    pub neighbours: Vec<([u8; 16], [u8; 6])>,
+    /// How long one command may take.
+    pub command_timeout: Duration,
+    /// Entries of the event queue, a power of two.
+    pub eq_entries: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            gids: Vec::new(),
+            link_local: false,
+            neighbours: Vec::new(),
+            command_timeout: Duration::from_secs(10),
+            eq_entries: 4096,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The producer sides of send and receive queues.
+
+use super::data_segment;
+use crate::{
+    dma::DmaRing,
+    poll::RecvTracker,
+    verbs::{RecvWr, Service, Sge},
+};
+use hwspec::wqe::*;
+
+/// Largest message that is sent, as `max_msg_sz` says.
+const MAX_MESSAGE: u64 = 1 << 30;
+/// Most that one segment of a receive takes (IBTA 9.7.6.1.4.1).
+const MAX_RECEIVE: u64 = 1 << 31;
+
+/// Producer side of a send queue.
+pub struct SendQueue {
+    pub ring: DmaRing,
+    pub qpn: u32,
+    pub service: Service,
+    /// Next basic block; counts on, the ring takes it modulo its size.
+    pub block: u32,
+    /// Work requests posted.
+    pub number: u32,
+    pub max_wr: u32,
+    pub max_sge: usize,
+    pub max_inline: usize,
+    pub signal_all: bool,
+    /// The last WQE changed a key: the next one waits for it.
+    pub small_fence: bool,
+    /// Room in which inline data are put together: the segment of `max_inline` bytes.
+    pub scratch: Box<[u8]>,
+}
+
+/// Producer side of a receive queue.
+pub struct RecvQueue {
+    pub ring: DmaRing,
+    /// Work requests posted.
+    pub number: u32,
+    pub max_wr: u32,
+    pub max_sge: usize,
+    /// Segments in one entry.
+    pub segments: usize,
+}
+
+impl SendQueue {
+    /// Room for inline segments of up to `max_inline` bytes.
+    pub fn scratch(max_inline: usize) -> Box<[u8]> {
+        vec![0; InlineSeg::span(max_inline)].into_boxed_slice()
+    }
+
+    /// Starts over (the QP is reset).
+    pub fn reset(&mut self) {
+        (self.block, self.number, self.small_fence) = (0, 0, false);
+    }
+
+    /// Total bytes and number of 16-byte segments of a work request's data.
+    #[inline(always)]
+    pub fn measure(&self, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
+        let (bytes, pieces) = match list {
+            [one] => (one.length.into(), usize::from(one.length != 0)),
+            _ => sums(list),
+        };
+        if inline {
+            if bytes > self.max_inline as u64 {
+                return Err(libc::EINVAL);
+            }
+            let segments = if bytes == 0 { 0 } else { InlineSeg::span(bytes as usize) / WQE_DS };
+            return Ok((bytes, segments));
+        }
+        if bytes > MAX_MESSAGE || list.len() > self.max_sge {
+            return Err(libc::EINVAL);
+        }
+        Ok((bytes, pieces))
+    }
+}
+
+/// Bytes, and pieces that are not empty.
+#[inline(never)]
+fn sums(list: &[Sge]) -> (u64, usize) {
+    list.iter().fold((0, 0), |(bytes, pieces), sge| {
+        (bytes + u64::from(sge.length), pieces + usize::from(sge.length != 0))
+    })
+}
+
+impl RecvQueue {
+    /// Writes a receive behind those posted, and notes it for who polls. EINVAL: pieces that the queue cannot have;
+    /// ENOMEM: it is full.
+    #[inline(always)]
+    pub fn put(&mut self, tracker: &RecvTracker, wr: &RecvWr<'_>) -> Result<(), i32> {
+        if wr.sge.len() > self.max_sge {
+            return Err(libc::EINVAL);
+        }
+        if self.number.wrapping_sub(tracker.done()) >= self.max_wr {
+            // Without a receive queue of its own a QP takes none here.
+            return Err(if self.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
+        }
+        let mut segment = 0;
+        for sge in wr.sge.iter().filter(|sge| sge.length != 0) {
+            if u64::from(sge.length) > MAX_RECEIVE {
+                return Err(libc::EINVAL);
+            }
+            self.ring.put_segment(self.number, segment, data_segment(sge).as_bytes());
+            segment += 1;
+        }
+        if segment < self.segments {
+            let mut end = DataSeg::zeroed();
+            end.set().lkey(INVALID_LKEY);
+            self.ring.put_segment(self.number, segment, end.as_bytes());
+        }
+        tracker.put(self.number, wr.wr_id);
+        self.number = self.number.wrapping_add(1);
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! The segments of a WQE, written to the ring.
+
+use crate::{
+    dma::{DmaRing, copy_from_caller, few_from_caller},
+    verbs::Sge,
+};
+use hwspec::wqe::*;
+
+/// Writes segments one after the other, around the end of the ring.
+pub struct Writer<'a> {
+    ring: &'a DmaRing,
+    block: u32,
+    segment: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes from basic block `block` on.
+    #[inline(always)]
+    pub fn new(ring: &'a DmaRing, block: u32) -> Self {
+        Self { ring, block, segment: 0 }
+    }
+
+    #[inline(always)]
+    pub fn put(&mut self, bytes: &[u8; 16]) {
+        self.ring.put_segment(self.block, self.segment, bytes);
+        self.segment += 1;
+        if self.segment == DS_PER_BB {
+            self.segment = 0;
+            self.block = self.block.wrapping_add(1);
+        }
+    }
+
+    /// What an operation on the peer's memory is told: where, and the operands of an atomic.
+    #[inline(never)]
+    pub fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
+        let mut segment = RaddrSeg::zeroed();
+        segment.set().raddr(raddr).rkey(rkey);
+        self.put(segment.as_bytes());
+        if let Some((swap_add, compare)) = atomic {
+            let mut segment = AtomicSeg::zeroed();
+            segment.set().swap_add(swap_add).compare(compare);
+            self.put(segment.as_bytes());
+        }
+    }
+
+    #[inline(always)]
+    pub fn data(&mut self, sge: &Sge) {
+        self.put(data_segment(sge).as_bytes());
+    }
+
+    /// The data themselves, behind a 4-byte head, padded with zeros.
+    #[inline(always)]
+    pub fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let head = InlineSeg::SIZE;
+        if let ([one], true) = (list, bytes + head <= WQE_DS) {
+            let first = u32::from_le_bytes(*InlineSeg::new(bytes as u16).as_bytes());
+            let segment = u128::from(first) | few_from_caller(one.addr, bytes) << (8 * head);
+            return self.put(&segment.to_le_bytes());
+        }
+        self.long_inline(scratch, list, bytes);
+    }
+
+    #[inline(never)]
+    fn long_inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
+        let head = InlineSeg::SIZE;
+        let span = InlineSeg::span(bytes);
+        scratch[..head].copy_from_slice(InlineSeg::new(bytes as u16).as_bytes());
+        let mut at = head;
+        for sge in list {
+            let to = at + sge.length as usize;
+            copy_from_caller(sge.addr, &mut scratch[at..to]);
+            at = to;
+        }
+        scratch[at..span].fill(0);
+        for segment in scratch[..span].chunks_exact(WQE_DS) {
+            self.put(&hwspec::layout::prefix(segment));
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn data_segment(sge: &Sge) -> DataSeg {
+    let mut segment = DataSeg::zeroed();
+    segment.set().byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr);
+    segment
+}

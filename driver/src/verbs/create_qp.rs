@@ -1,0 +1,310 @@
+//! Queue pairs in the making.
+
+use super::{
+    Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
+    geometry::Geometry,
+    qp::{Control, LOG_ACK_REQ_FREQ, Links, Qp},
+    raw::RawQueues,
+};
+use crate::{
+    dma::{DmaMem, DmaRing, page_list},
+    error::Error,
+    inline::Inbox,
+    placeholders::Placeholders,
+    poll::{QpQueues, RecvTracker, SendTracker},
+    post::{RecvQueue, SendQueue},
+    records::Record,
+    transport::Scope,
+};
+use hwspec::{
+    cmd::{Opcode, qp::*},
+    context::{PathMigState, qp::QpContext},
+    doorbell::BF_OFFSET,
+    wqe::{WQE_BB, WQE_DS},
+};
+use std::sync::{Arc, Mutex, atomic::AtomicU32};
+use sync::BiasedMutex;
+
+/// `qpc.rq_type`: an own receive queue, a shared one, or none.
+const RQ: u8 = 0;
+const SHARED_RQ: u8 = 1;
+const NO_RQ: u8 = 3;
+/// `qpc.user_index` of QPs that have none.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+/// `qpc.cs_res`: received messages of up to 32 bytes come in the CQE.
+const SCATTER_32: u8 = 1;
+
+impl Qp {
+    /// Creates a queue pair in RESET.
+    pub fn create(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
+        let device = &pd.device;
+        init.service.offered()?;
+        let init = &init.without_unused_receives();
+        for cq in [&init.send_cq, &init.recv_cq] {
+            if !Arc::ptr_eq(cq.device(), device) {
+                return Err(Error::invalid("CQ and protection domain belong to different devices"));
+            }
+        }
+        let frames = init.service == Service::RawPacket;
+        if frames && (init.srq.is_some() || !device.function.is_ethernet()) {
+            return Err(Error::Invalid {
+                what: "raw packets have receives of their own, and a port that is Ethernet".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
+        if init.strip_vlan && !(frames && device.attr().raw_vlan_stripping) {
+            return Err(Error::Invalid {
+                what: "VLAN tags are taken out of raw packets, where the device can".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
+        if let Some(srq) = &init.srq {
+            if srq.is_xrc() || !init.service.receives() || !Arc::ptr_eq(srq.pd().device(), device) {
+                return Err(Error::invalid("the QP cannot take receives from this SRQ"));
+            }
+        }
+        let placeholders = match init.service.is_xrc() {
+            true => Some(XrcDomain::placeholders(device)?),
+            false => None,
+        };
+        let geometry = Geometry::of(init, device.attr())?;
+        let function = &device.function;
+        let mem = Arc::new(pd.queue_memory(geometry.room())?);
+        let record = device.records.alloc(&function.transport)?;
+        if init.service == Service::RawPacket {
+            return Self::create_raw(pd, init, geometry, mem, record);
+        }
+        let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
+        let mut qpc = QpContext::zeroed();
+        qpc.set()
+            .st(init.service.context())
+            .block_lb_mc(init.block_multicast_loopback)
+            .pm_state(PathMigState::Migrated)
+            .pd(pd.pdn)
+            .uar_page(device.opener.uar())
+            .log_page_size(log_page_size)
+            .cqn_snd(init.send_cq.cqn())
+            .cqn_rcv(init.recv_cq.cqn())
+            .dbr_addr(record.iova())
+            .log_ack_req_freq(LOG_ACK_REQ_FREQ)
+            .cs_res(if init.service.is_connected() { SCATTER_32 } else { 0 })
+            .user_index(NO_USER_INDEX);
+        match geometry.sq_blocks {
+            0 => qpc.set().no_sq(true),
+            blocks => qpc.set().log_sq_size(blocks.trailing_zeros() as u8),
+        };
+        if let Some(Placeholders { cqn, xrcdn, .. }) = placeholders {
+            qpc.set().cqn_rcv(cqn).xrcd(xrcdn);
+        }
+        let shared = init.srq.as_ref().map(|srq| srq.srqn()).or(placeholders.map(|s| s.srqn));
+        match (geometry.rq_entries, shared) {
+            (0, Some(srqn)) => qpc.set().rq_type(SHARED_RQ).srqn_rmpn_xrqn(srqn),
+            (0, None) => qpc.set().rq_type(NO_RQ),
+            (entries, _) => qpc
+                .set()
+                .rq_type(RQ)
+                .log_rq_size(entries.trailing_zeros() as u8)
+                .log_rq_stride((geometry.rq_stride / WQE_DS).trailing_zeros() as u8),
+        };
+        let mut input = CreateQpIn::zeroed();
+        input.set().qpc(qpc);
+        let created: Result<CreateQpOut, Error> =
+            function.call_with(Opcode::CreateQp, device.opener.uid(), &input, &pages);
+        let qpn = match created {
+            Ok(out) => out.qpn(),
+            Err(error) => {
+                if error.is_uncertain() {
+                    std::mem::forget((mem, record)); // the QP may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let links = Links {
+            send_cq: Some(init.send_cq.clone()),
+            recv_cq: (!init.service.is_xrc()).then(|| init.recv_cq.clone()),
+            srq: init.srq.clone(),
+            ..Links::default()
+        };
+        Ok(Self::assemble(
+            pd,
+            qpn,
+            init.service,
+            geometry,
+            mem,
+            Some(record),
+            links,
+            init.sq_sig_all,
+            init.cookie,
+        ))
+    }
+
+    /// Makes one that is two queues on the device. Its number is that of the send queue, which is always there.
+    fn create_raw(
+        pd: &Arc<Pd>,
+        init: &QpInit,
+        geometry: Geometry,
+        mem: Arc<DmaMem>,
+        record: Record,
+    ) -> Result<Arc<Qp>, Error> {
+        let raw = match RawQueues::create(pd, init, &geometry, &mem, record.iova()) {
+            Ok(raw) => raw,
+            Err(error) => {
+                if error.is_uncertain() {
+                    std::mem::forget((mem, record)); // a queue may yet come to life
+                }
+                return Err(error);
+            }
+        };
+        let links = Links {
+            send_cq: Some(init.send_cq.clone()),
+            recv_cq: Some(init.recv_cq.clone()),
+            ..Links::default()
+        };
+        let (qpn, service) = (raw.sqn, init.service);
+        let made = Self::assemble(
+            pd,
+            qpn,
+            service,
+            geometry,
+            mem,
+            Some(record),
+            links,
+            init.sq_sig_all,
+            init.cookie,
+        );
+        Self::with_raw(made, raw)
+    }
+
+    fn with_raw(made: Arc<Qp>, raw: RawQueues) -> Result<Arc<Qp>, Error> {
+        let mut made = Arc::into_inner(made).ok_or_else(|| Error::invalid("the QP is in use"))?;
+        made.raw = Some(raw);
+        Ok(Arc::new(made))
+    }
+
+    /// Creates a raw packet QP that only receives, frames spread over the work queues of a table. It has no queues, states and
+    /// number of its own, only flows. EINVAL: fields that cannot be hashed together, nothing to tell several entries by, or
+    /// a table of another device.
+    pub fn create_rss(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
+        if !Arc::ptr_eq(&init.table.device, pd.device()) {
+            return Err(Error::invalid("table and protection domain belong to different devices"));
+        }
+        if init.hash.fields.is_empty() && init.table.wqs.len() > 1 {
+            return Err(Error::invalid("no field is hashed, and the table has several entries"));
+        }
+        Self::of_table(pd, init)
+    }
+
+    /// One that spreads frames over the work queues of a table. It has no number: no packet and no completion names it.
+    fn of_table(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
+        let mem = Arc::new(DmaMem::alloc(&pd.device.function.transport, 0, Scope::Opener)?);
+        let raw = RawQueues::spread(pd, &init.table, &init.hash, init.block_multicast_loopback)?;
+        let links = Links { table: Some(init.table.clone()), ..Links::default() };
+        let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
+        let made = Self::assemble(pd, 0, Service::RawPacket, geometry, mem, None, links, false, 0);
+        Self::with_raw(made, raw)
+    }
+
+    /// Creates the receiving side of XRC in RESET; `cookie` comes back in its events.
+    pub fn create_target(domain: &Arc<XrcDomain>, cookie: u64) -> Result<Arc<Qp>, Error> {
+        let qpn = domain.create_target()?;
+        Self::of_target(domain, qpn, cookie)
+    }
+
+    /// Opens a target QP of the domain that somebody else created (`ibv_open_qp`). EINVAL: there is none.
+    pub fn open_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
+        domain.hold_target(qpn)?;
+        Self::of_target(domain, qpn, cookie)
+    }
+
+    /// A handle of the target QP of XRC `qpn`.
+    fn of_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
+        let transport = &domain.device().function.transport;
+        let mem = match DmaMem::alloc(transport, 0, Scope::Opener) {
+            Ok(mem) => Arc::new(mem),
+            Err(error) => {
+                domain.let_go_target(qpn)?;
+                return Err(error);
+            }
+        };
+        let links = Links { domain: Some(domain.clone()), ..Links::default() };
+        let (pd, service) = (domain.pd(), Service::XrcTgt);
+        let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
+        Ok(Self::assemble(&pd, qpn, service, geometry, mem, None, links, false, cookie))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn assemble(
+        pd: &Arc<Pd>,
+        qpn: u32,
+        service: Service,
+        geometry: Geometry,
+        mem: Arc<DmaMem>,
+        record: Option<Record>,
+        links: Links,
+        signal_all: bool,
+        cookie: u64,
+    ) -> Arc<Qp> {
+        let device = &pd.device;
+        let queues = Arc::new(QpQueues {
+            qpn,
+            tells_more: service.is_datagram() || service == Service::RawPacket,
+            raw: service == Service::RawPacket,
+            sq: SendTracker::new(geometry.sq_blocks),
+            rq: RecvTracker::new(geometry.rq_entries),
+            inbox: (geometry.rq_entries > 0).then(|| Inbox {
+                ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries, geometry.rq_stride),
+                first: 0,
+                segments: geometry.rq_stride / WQE_DS,
+                shifted: device.shifted.clone(),
+            }),
+            srq: links.srq.as_ref().map(|srq| srq.receives().clone()),
+        });
+        links.cqs().for_each(|cq| cq.attach(queues.clone()));
+        if links.table.is_none() {
+            device.registry.add_qp(qpn, cookie);
+        }
+        let cap = geometry.cap;
+        Arc::new(Qp {
+            sq: BiasedMutex::new(SendQueue {
+                ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
+                qpn,
+                service,
+                block: 0,
+                number: 0,
+                max_wr: cap.max_send_wr,
+                max_sge: cap.max_send_sge as usize,
+                max_inline: cap.max_inline as usize,
+                signal_all,
+                small_fence: false,
+                scratch: SendQueue::scratch(cap.max_inline as usize),
+            }),
+            rq: BiasedMutex::new(RecvQueue {
+                ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries.max(1), geometry.rq_stride),
+                number: 0,
+                max_wr: cap.max_recv_wr,
+                max_sge: cap.max_recv_sge as usize,
+                segments: geometry.rq_stride / WQE_DS,
+            }),
+            queues,
+            bar: device.function.bar.clone(),
+            doorbell: device.uar_register(BF_OFFSET),
+            record,
+            state: AtomicU32::new(QpState::Reset as u32),
+            control: Mutex::new(Control {
+                state: QpState::Reset,
+                attr: QpAttr { cap, port_num: 1, ..QpAttr::default() },
+            }),
+            groups: Mutex::default(),
+            cap,
+            service,
+            pd: pd.clone(),
+            // What is the domain's is the function's.
+            uid: if links.domain.is_some() { 0 } else { device.opener.uid() },
+            cookie,
+            links,
+            raw: None,
+            mem,
+            live: true,
+        })
+    }
+}
