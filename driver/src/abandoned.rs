@@ -8,46 +8,46 @@ use crate::{
 use hwspec::cmd::{Opcode, Status};
 
 /// Destroys an object.
-pub fn destroy(function: &Function, held: XrcObject) -> Result<(), Error> {
-    match held {
+pub fn destroy(function: &Function, object: XrcObject) -> Result<(), Error> {
+    match object {
         XrcObject::Target(qpn) => function.destroy_object(Opcode::DestroyQp, 0, qpn),
         XrcObject::Domain(xrcdn) => function.destroy_object(Opcode::DeallocXrcd, 0, xrcdn),
     }
 }
 
-/// Ends what nobody holds, whatever the device says.
-pub fn destroy_unheld(function: &Function, lock: &FunctionLock<'_>, held: XrcObject) {
-    if let Err(error) = destroy(function, held) {
-        tracing::warn!(?held, %error, "what nobody holds could not be ended");
+/// Destroys an object that no opener holds. A refusal is logged and changes nothing.
+pub fn destroy_unheld(function: &Function, lock: &FunctionLock<'_>, object: XrcObject) {
+    if let Err(error) = destroy(function, object) {
+        tracing::warn!(?object, %error, "an object that no opener holds could not be destroyed");
     }
-    unname(lock, held);
+    unname(lock, object);
 }
 
-/// Whoever opens the file from now on gets another domain.
-pub fn unname(lock: &FunctionLock<'_>, held: XrcObject) {
-    if let XrcObject::Domain(xrcdn) = held {
+/// Forgets which file a domain is of, so that the next opener of the file gets another domain.
+pub fn unname(lock: &FunctionLock<'_>, object: XrcObject) {
+    if let XrcObject::Domain(xrcdn) = object {
         lock.unname_domain(xrcdn);
     }
 }
 
-/// Whether the device refused because others refer to it.
+/// Whether the device refused because other objects refer to this one.
 pub fn is_busy(error: &Error) -> bool {
     matches!(error, Error::Command { status: Status::BadResState | Status::ResBusy, .. })
 }
 
-/// Ends what only the dead hold. A domain in which they had more stays until that is gone.
+/// Destroys the objects that only dead openers hold. A domain stays while objects in it do.
 pub fn sweep(function: &Function, lock: &FunctionLock<'_>) {
-    // Without stand-ins nobody has had any.
+    // The first object of XRC is made after the placeholders, so without them there is none.
     if lock.placeholders()[0] == 0 {
         return;
     }
-    for held in lock.abandoned() {
-        unname(lock, held);
-        match destroy(function, held) {
+    for object in lock.abandoned() {
+        unname(lock, object);
+        match destroy(function, object) {
             Err(error) if is_busy(&error) => continue,
-            Err(error) => tracing::debug!(?held, %error, "what the dead held was gone already"),
+            Err(error) => tracing::debug!(?object, %error, "an object of a dead opener was gone already"),
             Ok(()) => {}
         }
-        lock.remove_holders(held);
+        lock.remove_holders(object);
     }
 }

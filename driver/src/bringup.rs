@@ -48,14 +48,14 @@ const CURRENT: u16 = 1;
 /// `atomic_req_8b_endianness_mode`: operands and results are in the host's order.
 const HOST_ENDIAN: u8 = 1;
 
-/// A step of the bring-up. They are passed in this order; who attaches passes only some.
+/// A step of the bring-up, in this order. An opener that attaches to a function that is up passes only some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Configuration space: is it ours, may it do DMA, may it interrupt.
     ConfigSpace,
     /// Initialization segment: the firmware has started, and speaks our command interface.
     InitSegment,
-    /// The command queue's address is told, and `ENABLE_HCA` comes back.
+    /// The device is given the command queue's address, and `ENABLE_HCA` completes.
     CommandQueue,
     /// `QUERY_ISSI`, `SET_ISSI`.
     Issi,
@@ -75,15 +75,15 @@ pub enum Step {
     EventQueue,
 }
 
-/// Who follows a bring-up.
+/// An observer of a bring-up.
 pub trait Watch {
-    /// `step` begins: all before went well.
+    /// `step` begins. All steps before it succeeded.
     fn step(&mut self, step: Step);
     /// Something was read or counted within the step.
     fn read(&mut self, what: &'static str, found: String);
 }
 
-/// Nobody.
+/// Observes nothing.
 impl Watch for () {
     fn step(&mut self, _: Step) {}
     fn read(&mut self, _: &'static str, _: String) {}
@@ -168,8 +168,8 @@ pub fn open(
         vport: Vport::default(),
         outcome: Arc::default(),
     };
-    // From here on, dropping `function` undoes what was done: it takes the lock for that, which goes first then, also when a stage
-    // of a model panics.
+    // From here on, dropping `function` undoes what was done. It takes the lock for that, so `lock` is declared after
+    // it and dropped before it, even when a stage of a model panics.
     let lock = lock;
     lock.set_command_memory(iova, cmd_len);
     let result =
@@ -206,7 +206,7 @@ fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Resu
     Ok(((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf))
 }
 
-/// From a function nobody has touched to one that takes all commands.
+/// Takes an untouched function to where it accepts all commands.
 fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<(), Error> {
     watch.step(Step::CommandQueue);
     // Initialization segment, cmdq_phy_addr.
@@ -248,7 +248,7 @@ fn query_caps(function: &Function, kind: CapType, which: u16) -> Result<[u8; 0x1
     Ok(out.capability())
 }
 
-/// Takes the current page of `kind` and writes it back as `change` wants it, given the maximum.
+/// Sets the capability page `kind` to what `change` makes of the current one, given the maximum.
 fn change_caps<C: Layout>(
     function: &Function,
     kind: CapType,
@@ -289,7 +289,7 @@ fn set_caps(function: &Function) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads what the function is, after `INIT_HCA`: capabilities again, adapter, vport.
+/// Reads capabilities, adapter and vport after `INIT_HCA`.
 fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
     watch.step(Step::Describe);
     let major_minor = function.bar.read32(FW_REV);
@@ -404,8 +404,8 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
     function.call::<_, SetRoceAddressOut>(Opcode::SetRoceAddress, 0, &input).map(drop)
 }
 
-/// The GID behind an entry of the RoCE address table; all zeros for an empty one. Of an IPv4 address only the last four
-/// bytes count, and the rest may come back as zeros.
+/// The GID of an entry of the RoCE address table; all zeros for an empty one. The device may return an IPv4 address
+/// without its mapping prefix, which is put back here.
 pub fn gid_of(address: &RoceAddr) -> [u8; 16] {
     let mut gid = address.source_l3_address();
     if address.roce_version() == ROCE_V2 && address.roce_l3_type() == L3_IPV4 && gid != [0; 16] {

@@ -1,8 +1,8 @@
 //! The command queue (PRM: command interface): entries, mailbox chains, tokens, status.
 //!
-//! Its memory belongs to the function and is used by all openers at once. A slot is claimed in the shared area; a slot
-//! whose entry the device still owns is left alone, whoever claimed it, so a command that timed out or whose opener
-//! died harms nobody.
+//! Its memory belongs to the function, and all openers use it at once. An opener claims a slot in the shared area. It
+//! leaves a slot alone whose entry the device still owns, so that a command that timed out or whose opener died does no
+//! harm.
 
 use crate::{
     dma::DmaMem,
@@ -31,17 +31,17 @@ const KIND_PCIE: u8 = 7;
 const INLINE: usize = 0x10;
 /// Bytes of data in a mailbox.
 const BOX_DATA: usize = 0x200;
-/// Distance between mailboxes: the link has no bits below.
+/// Distance between mailboxes: their addresses have no bits below this.
 const BOX_STRIDE: usize = 0x400;
-/// Mailboxes that are always there, per slot and direction: enough for a capability page or 512 page addresses.
+/// Preallocated mailboxes per slot and direction: enough for a capability page or 512 page addresses.
 const BOXES: usize = 9;
-/// Slots in use at most; more would only wait for one another in the device.
+/// Slots in use at most. Commands in more would only queue up in the device.
 const MAX_SLOTS: usize = 8;
 /// The entries' page.
 const QUEUE_LEN: usize = 0x1000;
 /// Longest input or output accepted.
 const MAX_LEN: usize = 16 << 20;
-/// Looks at a command under way before waiting becomes sleeping.
+/// Polls of a command before the wait begins to sleep.
 const SPINS: u32 = 64;
 /// Doorbell vector register of the initialization segment.
 const DOORBELL: u32 = 0x18;
@@ -57,12 +57,12 @@ fn slots(log_size: u8) -> usize {
     (1usize << log_size.min(5)).min(MAX_SLOTS).min(SLOTS)
 }
 
-/// Whether the function answers at all. A read of one that does not gives all ones (PCI Express 2.3.2).
+/// Whether the function no longer answers: reads then return all ones (PCI Express 2.3.2).
 pub fn is_gone(bar: &Bar) -> bool {
     bar.read32(HEALTH) == u32::MAX
 }
 
-/// Why a device that acts at once has left `what` undone.
+/// The error for a device that acts at once and has left `what` undone.
 #[cold]
 pub fn left_undone(bar: &Bar, what: String) -> Error {
     if is_gone(bar) { Error::Gone } else { Error::Unanswered { what } }
@@ -137,7 +137,7 @@ impl CommandQueue {
         Ok(Self { mem, bar, transport, shared, slots, stride, timeout })
     }
 
-    /// Gives the memory back; nothing may be under way.
+    /// Returns the memory. No command may be under way.
     pub fn into_memory(self) -> DmaMem {
         self.mem
     }
@@ -210,7 +210,7 @@ impl CommandQueue {
         let result = self.finish(op, slot, token, output, &chain_out);
         self.shared.release_slot(slot);
         if let (Err(Error::Timeout { .. } | Error::Gone), Some(mem)) = (&result, extra) {
-            mem.leak(); // the device may yet write its answer there
+            mem.leak(); // the device may still write its answer there
         }
         result
     }
@@ -220,7 +220,7 @@ impl CommandQueue {
         loop {
             for slot in 0..self.slots {
                 if self.shared.claim_slot(slot) {
-                    if !self.owned_by_device(slot) || self.reclaims(slot) {
+                    if !self.owned_by_device(slot) || self.can_reuse(slot) {
                         return Ok(slot);
                     }
                     self.shared.release_slot(slot);
@@ -234,10 +234,12 @@ impl CommandQueue {
         }
     }
 
-    /// Whether the device never comes back to the entry of a slot that is ours, which somebody left who died: it serves us then.
+    /// Whether the entry that a dead opener left in a slot of ours can be reused, because the device will never come
+    /// back to it.
     #[cold]
-    fn reclaims(&self, slot: usize) -> bool {
-        // Whatever the dead one's thread was doing for the device is finished or taken back before a register is read.
+    fn can_reuse(&self, slot: usize) -> bool {
+        // A device that acts at once has finished or undone what the dead opener's thread did for it before any
+        // register is read.
         let never = self.transport.acts_at_once() && !is_gone(&self.bar);
         if never {
             self.take_back(slot);
@@ -284,7 +286,7 @@ impl CommandQueue {
         self.mem.words()[slot * self.stride / 8 + 7].load(Acquire).to_ne_bytes()[7] & 1 != 0
     }
 
-    /// Makes an entry ours again that the device will not come back to: its slot serves the next command.
+    /// Takes ownership of an entry that the device will not come back to, so that its slot serves the next command.
     #[cold]
     fn take_back(&self, slot: usize) {
         self.mem.words()[slot * self.stride / 8 + 7].store(0, Release);

@@ -1,4 +1,5 @@
-//! An event queue: entries the device writes, a consumer index it is told (PRM: event queues).
+//! An event queue: entries that the device writes, and a consumer index that the driver reports to it (PRM: event
+//! queues).
 
 use crate::{
     dma::{DmaMem, DmaRing, page_list},
@@ -14,8 +15,8 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// The consumer index is told to the device at least this often while draining.
-const TELL_EVERY: u32 = 64;
+/// Entries after which the consumer index is reported, at the latest.
+const REPORT_EVERY: u32 = 64;
 
 /// Offset of the event bitmask in the input of `CREATE_EQ`: 64 bits, event type n in bit n.
 const BITMASK_WORDS: usize = 0x20;
@@ -28,10 +29,10 @@ pub struct EventQueue {
     eqn: u8,
     uar: u32,
     ci: u32,
-    told: u32,
+    reported: u32,
 }
 
-/// What an opener's EQ listens to besides completions.
+/// The events besides completions that an opener's EQ subscribes to.
 const EVENTS: [EventType; 14] = [
     EventType::PathMig,
     EventType::CommEst,
@@ -50,7 +51,7 @@ const EVENTS: [EventType; 14] = [
 ];
 
 impl EventQueue {
-    /// Creates the queue; events signal `vector`, the consumer index is told through UAR page `uar`.
+    /// Creates the queue. Its events signal `vector`, and its consumer index is reported through UAR page `uar`.
     pub fn create(function: &Function, uid: u16, uar: u32, vector: u16, entries: u32) -> Result<Self, Error> {
         let most = 1u32 << function.caps.general.log_max_eq_sz().min(22);
         let entries = entries.clamp(64, most.max(64)).next_power_of_two();
@@ -78,13 +79,13 @@ impl EventQueue {
             Ok(out) => out,
             Err(error) => {
                 if error.is_uncertain() {
-                    std::mem::forget(ring); // keeps the memory: the queue may yet come to life
+                    std::mem::forget(ring); // keeps the memory: the device may still make the queue
                 }
                 return Err(error);
             }
         };
-        let eq = Self { ring, mem, bar: function.bar.clone(), eqn: out.eq_number(), uar, ci: 0, told: 0 };
-        eq.tell(EQ_ARM);
+        let eq = Self { ring, mem, bar: function.bar.clone(), eqn: out.eq_number(), uar, ci: 0, reported: 0 };
+        eq.report(EQ_ARM);
         Ok(eq)
     }
 
@@ -98,25 +99,25 @@ impl EventQueue {
         let wrap = (self.ci / self.ring.entries()) & 1;
         let bytes = self.ring.take64(self.ci, |last| u32::from(last & 1) == wrap)?;
         self.ci = self.ci.wrapping_add(1);
-        if self.ci.wrapping_sub(self.told) >= TELL_EVERY {
-            self.told = self.ci;
-            self.tell(EQ_CI);
+        if self.ci.wrapping_sub(self.reported) >= REPORT_EVERY {
+            self.reported = self.ci;
+            self.report(EQ_CI);
         }
         Some(Eqe::from_bytes(bytes))
     }
 
-    /// Tells the consumer index and asks for an interrupt at the next entry.
+    /// Reports the consumer index and asks for an interrupt at the next entry.
     pub fn arm(&mut self) {
-        self.told = self.ci;
-        self.tell(EQ_ARM);
+        self.reported = self.ci;
+        self.report(EQ_ARM);
     }
 
-    fn tell(&self, register: usize) {
+    fn report(&self, register: usize) {
         let offset = self.uar as usize * UAR_SIZE + register;
         self.bar.write32(offset as u32, u32::from(self.eqn) << 24 | self.ci & 0xff_ffff);
     }
 
-    /// Destroys it. If the device does not say so, its memory is kept for ever.
+    /// Destroys it. Unless the device confirms that, its memory is kept forever.
     pub fn destroy(self, function: &Function, uid: u16) -> Result<(), Error> {
         let mut input = DestroyEqIn::zeroed();
         input.set().eq_number(self.eqn);

@@ -6,12 +6,12 @@ use std::{io, time::Duration};
 /// Why a call failed. [`Error::errno`] is what a verbs call returns for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The machine refused something (memory, configuration space, an interrupt).
+    /// The operating system refused memory, configuration space or an interrupt.
     #[error("{what}: {source}")]
     Io {
         /// What was tried.
         what: &'static str,
-        /// What the machine said.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The device refused a command.
@@ -40,24 +40,24 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
-    /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) did not.
+    /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) left something undone.
     #[error("{what} was never carried out")]
     Unanswered {
         /// What was asked for.
         what: String,
     },
-    /// The device or its answer is not as the interface says.
+    /// The device or its answer violates the interface.
     #[error("expected {expected}, found {found}")]
     Device {
-        /// What the interface says.
+        /// What the interface prescribes.
         expected: String,
-        /// What was there.
+        /// What was found.
         found: String,
     },
-    /// The function answers no more: unplugged, or not ours (a child of fork).
+    /// The function no longer answers: it is unplugged, or belongs to the parent of this child of fork.
     #[error("the function is gone: its registers read as all ones")]
     Gone,
-    /// The caller asked for what cannot be.
+    /// The caller asked for something impossible.
     #[error("{what}")]
     Invalid {
         /// What was wrong with the request.
@@ -88,7 +88,7 @@ impl Error {
         Self::Device { expected: expected.into(), found: found.into() }
     }
 
-    /// Whether the device may still carry out what failed, so that memory it was given must stay.
+    /// Whether the device may still carry out the failed command, so that memory it was given must stay.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Gone)
     }

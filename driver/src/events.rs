@@ -65,7 +65,7 @@ pub enum PortEvent {
 /// What happened to the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The device reported a fatal error of its own, or the way to it is gone.
+    /// The device reported a fatal error, or the way to it is gone.
     Fatal,
     /// An event this driver has no name for: type and subtype.
     Other(u8, u8),
@@ -117,26 +117,27 @@ pub enum Event {
     Device(DeviceEvent),
 }
 
-/// The events of one opener. A thread of the caller's pumps them: poll(2) on the descriptor, then [`Events::next`]
-/// until it returns `None`.
+/// The events of one opener. A thread of the caller takes them: poll(2) on the descriptor, then [`Events::next`] until
+/// it returns `None`.
 pub struct Events {
     pub(crate) function: Arc<Function>,
     pub(crate) interrupt: Interrupt,
     pub(crate) queue: Mutex<Option<EventQueue>>,
     pub(crate) registry: Arc<Registry>,
-    /// Of an event that concerns several, those not given out yet.
+    /// Events not yet returned, of an EQE that concerns several objects.
     pub(crate) further: SegQueue<Event>,
-    /// There was an event since they last ran out.
+    /// There was an event since `next` last returned `None`.
     pub(crate) taken: AtomicBool,
-    /// It was told that the way to the device is gone.
+    /// The caller has been given the event that the way to the device is gone.
     pub(crate) gone: AtomicBool,
 }
 
-/// The objects events are about: number to cookie.
+/// The objects that events are about: cookies by number.
 #[derive(Default)]
 pub(crate) struct Registry {
     cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
-    /// Cookies (a target QP of XRC may be open more than once), and whether they want to know that the send queue has drained.
+    /// Cookies (a target QP of XRC may be open more than once), and whether the draining of the send queue is to be an
+    /// event.
     qps: Mutex<HashMap<u32, (Vec<u64>, bool)>>,
     srqs: Mutex<HashMap<u32, u64>>,
 }
@@ -198,8 +199,8 @@ impl Events {
         self.interrupt.wait(timeout)
     }
 
-    /// The next event, if any; when it returns `None` the queue is armed and the descriptor will become readable again.
-    /// Requests of the device for pages are served on the way.
+    /// The next event, if any. When it returns `None` the queue is armed, and the descriptor becomes readable with the
+    /// next event. Requests of the device for pages are served on the way.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
         loop {
@@ -210,7 +211,7 @@ impl Events {
                 if self.function.transport.is_gone() && !self.gone.swap(true, Relaxed) {
                     return Some(Event::Device(DeviceEvent::Fatal));
                 }
-                self.look_after_the_dead();
+                self.sweep_after_dead_openers();
                 return None;
             };
             self.taken.store(true, Relaxed);
@@ -220,8 +221,8 @@ impl Events {
         }
     }
 
-    /// An interrupt without an event may tell that another opener has died: what only it held goes now.
-    fn look_after_the_dead(&self) {
+    /// An interrupt without an event may mean that another opener has died. Destroys the objects that only it held.
+    fn sweep_after_dead_openers(&self) {
         if self.taken.swap(false, Relaxed) {
             return;
         }
@@ -244,7 +245,7 @@ impl Events {
         if let Some(eqe) = queue.next() {
             return Some(eqe);
         }
-        // Clear, then arm, then look again: what comes after the look makes the descriptor readable.
+        // Clear, then arm, then look again: an event after that look makes the descriptor readable.
         if let Err(error) = self.interrupt.clear() {
             tracing::warn!(%error, "the interrupt's descriptor cannot be read");
         }

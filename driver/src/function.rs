@@ -1,4 +1,4 @@
-//! One function, up and running: what all objects of one opener stand on.
+//! One function that is up: what all objects of one opener are built on.
 
 use crate::{
     cmd::CommandQueue,
@@ -18,7 +18,7 @@ use hwspec::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// Who the function is, as configuration space, initialization segment and `QUERY_ADAPTER` say.
+/// Identity of the function, from configuration space, initialization segment and `QUERY_ADAPTER`.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     pub vendor: u16,
@@ -40,7 +40,7 @@ pub struct Caps {
     pub ethernet: EthernetOffloadCaps,
 }
 
-/// What the vport context says.
+/// From the vport context.
 #[derive(Clone, Debug, Default)]
 pub struct Vport {
     pub mac: [u8; 6],
@@ -61,7 +61,7 @@ pub struct Function {
     pub identity: Identity,
     pub caps: Caps,
     pub vport: Vport,
-    /// How it went down, if this opener was the last and took it down.
+    /// The result of the teardown, if this opener was the last and tore it down.
     pub outcome: Arc<OnceLock<Result<(), Error>>>,
 }
 
@@ -82,7 +82,7 @@ impl Function {
         self.cmd()?.call_with(op, uid, input, list)
     }
 
-    /// Sends a command whose output says nothing but its status.
+    /// Sends a command whose output has nothing but its status.
     pub fn order<I: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<(), Error> {
         self.call::<I, [u8; 0x10]>(op, uid, input).map(drop)
     }

@@ -1,4 +1,4 @@
-//! What the device says of its own state (initialization segment, health buffer).
+//! The state that the device reports of itself (initialization segment, health buffer).
 
 use crate::{transport::Bar, verbs::Device};
 
@@ -8,12 +8,12 @@ const RFR_SEVERITY: u32 = 0x238;
 const SYNDROME: u32 = 0x23c;
 const COUNTER: u32 = 0x1010;
 
-/// A look at the health of the device.
+/// A reading of the health buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Goes up all the time while the firmware lives.
+    /// Counts up continuously while the firmware lives.
     pub counter: u32,
-    /// Not 0: the device is in a fatal state of its own accord.
+    /// Not 0: the device has declared a fatal state.
     pub fatal: u8,
     /// Syndrome of the last error, 0 if there was none.
     pub syndrome: u8,
@@ -50,7 +50,7 @@ impl Health {
 }
 
 impl Device {
-    /// Reads the health buffer. The device lives if a later look shows another `counter`.
+    /// Reads the health buffer. The device lives if a later reading has another `counter`.
     pub fn health(&self) -> Health {
         Health::read(&self.function.bar)
     }

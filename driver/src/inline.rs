@@ -1,5 +1,5 @@
-//! Small messages that come in the CQE itself (`qpc.cs_res`): the device saves a write to the receiver's buffer, and
-//! the poll copies the bytes to where the receive's segments point.
+//! Small messages that arrive in the CQE itself (`qpc.cs_res`). The device saves a write to the receiver's buffer, and
+//! the poll copies the bytes to where the segments of the receive point.
 
 use crate::{
     dma::{DmaRing, copy_to_caller, copy_where_mapped},
@@ -17,16 +17,16 @@ use std::{
     },
 };
 
-/// Where a region lies.
+/// Where a memory region lies.
 #[derive(Clone)]
 pub enum Home {
     /// In this process, from this address on.
     Here(u64),
-    /// The same, where pages are there or not: of keys that are filled on demand.
+    /// The same for a region with on-demand paging, whose pages may be missing.
     Paged(u64),
-    /// In the device, from this offset in BAR0 on.
+    /// In device memory, from this offset in BAR0 on.
     Device(Bar, u32),
-    /// Nowhere: what is written there is gone.
+    /// Nowhere: what is written there is discarded.
     Nowhere,
 }
 
@@ -60,8 +60,8 @@ pub fn put_in_device(bar: &Bar, at: u32, bytes: &[u8]) {
     }
 }
 
-/// Memory regions whose keys address them from somewhere else than where they lie, or where pages may be missing, by the index
-/// of the key.
+/// Memory regions whose keys address them otherwise than by their own addresses, or whose pages may be missing, by the
+/// index of the key.
 #[derive(Default)]
 pub struct Shifted {
     any: AtomicBool,
@@ -84,8 +84,9 @@ impl Shifted {
         self.any.store(true, Relaxed);
     }
 
-    /// The region of `lkey` is gone. What the device took for it before, and nobody polled yet, goes nowhere: its addresses
-    /// mean nothing by themselves. That is kept until the key's index is another's.
+    /// The region of `lkey` is gone. Messages for it that the device received before and that have not been polled yet
+    /// are discarded, since the addresses of this key mean nothing by themselves. The entry stays until the key's index
+    /// is used again.
     pub fn retire(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +96,7 @@ impl Shifted {
         }
     }
 
-    /// The index of `lkey` names a new region: what it named before is forgotten.
+    /// The index of `lkey` names a new region. Removes the one it named before.
     pub fn forget(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +105,7 @@ impl Shifted {
         }
     }
 
-    /// Where `len` bytes at `addr` under `lkey` lie, and how far from its start; `None` if they leave their region.
+    /// The region of `len` bytes at `addr` under `lkey`, and their offset in it. `None` if they are not within it.
     #[inline]
     fn locate(&self, lkey: u32, addr: u64, len: usize) -> Option<(Home, u64)> {
         if !self.any.load(Relaxed) {
@@ -115,7 +116,7 @@ impl Shifted {
             return Some((Home::Here(addr), 0));
         };
         if region.variant != lkey as u8 {
-            // A key of before.
+            // A stale key.
             return Some((Home::Nowhere, 0));
         }
         let offset = addr.checked_sub(region.hca_va)?;
@@ -123,7 +124,7 @@ impl Shifted {
     }
 }
 
-/// Where a QP's receives point: the polling side's view of its receive ring.
+/// The polling side's view of a receive ring: where the receives point.
 pub struct Inbox {
     /// The ring.
     pub ring: DmaRing,
@@ -131,17 +132,17 @@ pub struct Inbox {
     pub first: usize,
     /// Data segments in one entry.
     pub segments: usize,
-    /// Regions of the device that do not lie where their keys say.
+    /// Regions of the device that do not lie where their keys address them.
     pub shifted: Arc<Shifted>,
 }
 
 impl Inbox {
-    /// Copies `bytes` to the segments of receive `number`. False if they do not hold them.
+    /// Scatters `bytes` to the segments of receive `number`. False if they are too small.
     #[inline]
     pub fn put(&self, number: u32, bytes: &[u8]) -> bool {
         if self.segments != 0 && !bytes.is_empty() {
             let data = DataSeg::read(&self.ring.get_segment(number, self.first));
-            // Nearly always: into the first piece, which lies where its key says.
+            // Nearly always the bytes go to the first segment, of a region at its own address.
             if data.byte_count() as usize >= bytes.len() && !self.shifted.any.load(Relaxed) {
                 copy_to_caller(data.addr(), bytes);
                 return true;

@@ -1,4 +1,4 @@
-//! How software drives a ConnectX-class function: bring-up, command queue, events, and safe Rust verbs.
+//! Driver of a ConnectX-class function: bring-up, command queue, events, and safe Rust verbs.
 //!
 //! A function is reached through [`transport::Transport`]; everything above it is the same for a real card and a
 //! simulated one. `device` is here a function of a node (`ironverbs-node`), and these are the objects that every program makes:
@@ -25,8 +25,7 @@
 //! `examples/` goes on from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE (`write`), and completions
 //! and asynchronous events that wake a sleeper (`events`).
 //!
-//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot files
-//! `post` and `poll`.
+//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot modules `post` and `poll`.
 
 mod abandoned;
 mod bringup;

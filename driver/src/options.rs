@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct OpenOptions {
     /// GIDs in table order, RoCE v2; the first opener programs them.
     pub gids: Vec<[u8; 16]>,
-    /// The link-local address made of the function's MAC goes before `gids`: for functions whose MAC is not known
+    /// Puts the link-local address made of the function's MAC before `gids`, for functions whose MAC is not known
     /// before they are up.
     pub link_local: bool,
     /// MACs of peers by GID, for addresses that nothing else resolves.

@@ -1,4 +1,4 @@
-//! Page supply: memory the chip asks for, and takes its tables from (PRM: pages management).
+//! Page supply: memory that the chip asks for and keeps its tables in (PRM: pages management).
 
 use crate::{
     cmd::CommandQueue,
@@ -31,17 +31,17 @@ pub enum Stage {
 const CANT_GIVE: u16 = 0;
 const GIVE: u16 = 1;
 const TAKE: u16 = 2;
-/// [`PageBlock::function`] of what was given to none.
+/// [`PageBlock::function`] of a block that was given to no function.
 const NOBODY: u16 = u16::MAX;
-/// How long another opener may be at supplying pages.
+/// How long another opener may take to supply pages.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pages in one command: what the mailboxes that are always there hold.
+/// Pages in one command: what the preallocated mailboxes hold.
 const BATCH: usize = 512;
 
-/// The blocks this process allocated. Other openers' are reached through the transport.
+/// The blocks that this process allocated. Those of other openers are reached through the transport.
 pub type OwnBlocks = Mutex<HashMap<u64, DmaMem>>;
 
-/// Supplies pages; the blocks are written down in the shared area, for whoever comes later.
+/// Supplies pages. The blocks are recorded in the shared area, for openers that come later.
 pub struct PageSupply<'a> {
     pub transport: &'a Arc<dyn Transport>,
     pub shared: &'a Shared,
@@ -50,7 +50,7 @@ pub struct PageSupply<'a> {
 }
 
 impl PageSupply<'_> {
-    /// Asks how many pages are needed at this stage (negative: to be taken back) and for which function.
+    /// Queries how many pages are needed at this stage (negative: to be reclaimed) and for which function.
     pub fn query(&self, stage: Stage) -> Result<(u16, i32), Error> {
         let mut input = QueryPagesIn::zeroed();
         input.set().op_mod(stage as u16);
@@ -58,14 +58,15 @@ impl PageSupply<'_> {
         Ok((out.function_id(), out.num_pages() as i32))
     }
 
-    /// Asks and supplies; returns how many pages were asked for.
+    /// Queries and supplies. Returns how many pages were asked for.
     pub fn satisfy(&self, stage: Stage) -> Result<i32, Error> {
         let (function, pages) = self.query(stage)?;
         self.change(function, pages)?;
         Ok(pages)
     }
 
-    /// Gives (or takes, if negative) `pages` for `function` (0: this one). Nothing happens if another opener is at it.
+    /// Gives `pages` to `function` (0: this one), or reclaims them if negative. Does nothing while another opener does
+    /// so.
     pub fn change(&self, function: u16, pages: i32) -> Result<(), Error> {
         if pages == 0 || !self.shared.claim_page_manager() {
             return Ok(());
@@ -108,7 +109,8 @@ impl PageSupply<'_> {
                     self.shared.set_page_block(index, None);
                     return Err(error);
                 }
-                // Given, or perhaps given: from here on the block is the function's, freed when the chip returns it.
+                // From here on the pages are given, or may be. The block belongs to the function, and is freed when the
+                // chip returns it.
                 outcome => {
                     self.own.lock().unwrap_or_else(|e| e.into_inner()).insert(mem.iova(), mem);
                     outcome?;
@@ -119,7 +121,8 @@ impl PageSupply<'_> {
         Ok(())
     }
 
-    /// Writes down a block that is not given to the chip as its own: it is freed with the others when the function goes down.
+    /// Records a block that is not given to the chip as its own memory. It is freed with the others when the function
+    /// goes down.
     pub fn keep(&self, mem: DmaMem) -> Result<(), Error> {
         let begin = Instant::now();
         while !self.shared.claim_page_manager() {
@@ -149,17 +152,17 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Tells the device that there are no pages to be had.
+    /// Tells the device that there are no pages for it.
     fn refuse(&self, function: u16) {
         let mut input = ManagePagesIn::zeroed();
         input.set().op_mod(CANT_GIVE).function_id(function);
-        let told: Result<ManagePagesOut, Error> = self.cmd.call(Opcode::ManagePages, 0, &input);
-        if let Err(error) = told {
+        let answer: Result<ManagePagesOut, Error> = self.cmd.call(Opcode::ManagePages, 0, &input);
+        if let Err(error) = answer {
             tracing::warn!(%error, "the device could not be told that there are no pages");
         }
     }
 
-    /// Takes up to `pages` back and frees what is complete. Returns how many came.
+    /// Reclaims up to `pages` pages and frees the blocks that are complete. Returns how many the chip gave back.
     fn take(&self, function: u16, pages: usize) -> Result<usize, Error> {
         let mut got = 0;
         while got < pages {
@@ -198,7 +201,7 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Takes all pages of `function` (0: this one) back. If the chip keeps some, it may still write to them.
+    /// Reclaims all pages of `function` (0: this one). The chip may still write to those that it keeps.
     pub fn reclaim(&self, function: u16) -> Result<(), Error> {
         let blocks = (0..PAGE_BLOCKS).filter_map(|at| self.shared.page_block(at));
         let held: u64 = blocks.filter(|b| b.function == function).map(|b| u64::from(b.held)).sum();
@@ -222,12 +225,12 @@ fn free_block(transport: &Arc<dyn Transport>, shared: &Shared, own: &OwnBlocks, 
     }
 }
 
-/// Frees all blocks written down: the chip has been reset and holds none.
+/// Frees all recorded blocks. The chip has been reset and holds none.
 pub fn free_all(transport: &Arc<dyn Transport>, shared: &Shared, own: &OwnBlocks) {
     (0..PAGE_BLOCKS).for_each(|at| free_block(transport, shared, own, at));
 }
 
-/// Leaves the blocks with the function: this opener goes, the function stays.
+/// Leaves the blocks to the function, which outlives this opener.
 pub fn leave(own: &OwnBlocks) {
     own.lock().unwrap_or_else(|e| e.into_inner()).drain().for_each(|(_, mem)| mem.leave());
 }

@@ -47,7 +47,7 @@ impl RecordPool {
     }
 }
 
-/// A doorbell record; goes back to its pool when dropped.
+/// A doorbell record, returned to its pool when dropped.
 pub struct Record {
     page: Arc<Page>,
     index: u32,
@@ -71,7 +71,7 @@ impl Record {
         &self.page.mem.words32()[self.index as usize * (STRIDE / 4) + half]
     }
 
-    /// Writes one half, after everything stored before.
+    /// Writes one half, ordered behind all earlier stores.
     #[inline(always)]
     pub fn set(&self, half: usize, value: u32) {
         self.half(half).store(value.to_be(), Release);

@@ -1,6 +1,7 @@
-//! The area all openers of a function share: its state, and who holds what.
+//! The area that all openers of a function share: its state, and what each of them holds.
 //!
-//! Everything is a word that is claimed by writing an opener's id into it. What a dead opener holds may be taken.
+//! An opener claims a slot, a vector or a lock by writing its id into the word of it. A word with the id of a dead
+//! opener may be claimed by another.
 
 mod xrc;
 
@@ -46,14 +47,14 @@ const OPENER: usize = VECTOR + VECTORS;
 const BLOCK: usize = OPENER + OPENERS;
 const _: () = assert!((BLOCK + PAGE_BLOCKS * BLOCK_WORDS) * 4 <= SHARED_LEN);
 
-/// How far the function is (written under the function lock).
+/// State of the function, written under the function lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionState {
-    /// Nobody has touched it, or the last opener has torn it down.
+    /// It is untouched, or the last opener has torn it down.
     Down,
     /// The holder of the function lock is bringing it up or tearing it down.
     InChange,
-    /// Anybody may attach.
+    /// Openers may attach.
     Up,
 }
 
@@ -85,11 +86,11 @@ impl Shared {
     }
 
     fn release(&self, number: usize) {
-        // Only what is still ours: if we were taken for dead, somebody else holds it now.
+        // Only if it is still ours: an opener that took us for dead may hold it now.
         let _ = self.word(number).compare_exchange(self.me, 0, Release, Relaxed);
     }
 
-    /// Takes the lock under which the function changes state. A dead holder loses it.
+    /// Takes the lock under which the function changes state, also from a dead holder.
     pub fn lock(&self, timeout: Duration) -> Result<FunctionLock<'_>, Error> {
         let begin = Instant::now();
         while !self.try_claim(LOCK) {
@@ -124,7 +125,7 @@ impl Shared {
         (iova, self.word(CMD_LEN).load(Acquire) as usize)
     }
 
-    /// A command token: never 0, different for commands that may be under way at once.
+    /// A command token: never 0, and different for commands that may be under way at once.
     pub fn token(&self) -> u8 {
         (self.word(TOKEN).fetch_add(1, Relaxed) % 255) as u8 + 1
     }
@@ -144,7 +145,7 @@ impl Shared {
         (0..count.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
     }
 
-    /// A vector of `0..count` to listen to together with others, when all are claimed: one after the other in turn.
+    /// A vector of `0..count` to share with other openers when all are claimed, chosen in turn.
     pub fn common_vector(&self, count: u16) -> Option<u16> {
         (count != 0).then(|| (self.word(TURN).fetch_add(1, Relaxed) % u32::from(count)) as u16)
     }
@@ -154,7 +155,7 @@ impl Shared {
         self.release(VECTOR + usize::from(vector));
     }
 
-    /// Whether we are the opener that supplies pages just now (one at a time, or they are given twice).
+    /// Claims the role of the opener that supplies pages. There is one at a time, or pages would be given twice.
     pub fn claim_page_manager(&self) -> bool {
         self.try_claim(MANAGER)
     }
@@ -184,7 +185,7 @@ impl Shared {
     }
 }
 
-/// Memory given to the chip in one command.
+/// Pages given to the chip in one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBlock {
     /// Where it begins.
@@ -223,7 +224,7 @@ impl FunctionLock<'_> {
         (0..SLOTS).for_each(|slot| self.0.word(SLOT + slot).store(0, Release));
     }
 
-    /// Enters us into the list of openers; dead ones fall out.
+    /// Adds us to the list of openers, in which the dead lose their places.
     pub fn add_opener(&self) -> Result<(), Error> {
         match (0..OPENERS).any(|at| self.0.try_claim(OPENER + at)) {
             true => Ok(()),
@@ -234,7 +235,7 @@ impl FunctionLock<'_> {
         }
     }
 
-    /// Strikes us (once) out of the list; returns whether another opener still lives. An opener that opened the
+    /// Removes us once from the list, and returns whether another opener still lives. An opener that opened the
     /// function twice is in the list twice.
     pub fn remove_opener(&self) -> bool {
         let mut struck = false;

@@ -1,8 +1,8 @@
 //! Entries of a shared receive queue: which are posted, which are free, and in what order.
 //!
-//! Messages complete in any order, so entries are a list: each names the one that follows it, and the device goes along
-//! it. What is free is the rest of that list, behind what is posted; an entry that completes is put at its end. One
-//! entry is never posted, so that the successor of the last one posted is always known.
+//! Messages complete in any order, so the entries are a linked list, which the device follows. Free entries are the
+//! rest of that list, behind the posted ones. An entry that completes is appended to it. One entry is never posted, so
+//! that the successor of the last one posted is always known.
 
 use crate::inline::Inbox;
 use hwspec::wqe::NextSeg;
@@ -46,7 +46,7 @@ impl FreeList {
         (self.head != self.tail).then_some(self.head)
     }
 
-    /// The entry of [`next`](Self::next) is posted.
+    /// Marks the entry of [`next`](Self::next) as posted.
     pub fn post(&mut self, wr_id: u64) {
         let entry = &mut self.entries[self.head as usize];
         (entry.wr_id, entry.under_way) = (wr_id, true);
@@ -56,7 +56,7 @@ impl FreeList {
 }
 
 impl SharedReceives {
-    /// All `entries` (a power of two) of the ring behind `inbox` are free, each before the next.
+    /// A list of all `entries` (a power of two) of the ring behind `inbox`, free and in order.
     pub fn new(inbox: Inbox, entries: u32) -> Self {
         let list = (0..entries).map(|at| Entry { next: (at + 1) % entries, wr_id: 0, under_way: false });
         let free = FreeList { head: 0, tail: entries - 1, posted: 0, entries: list.collect() };
@@ -65,7 +65,7 @@ impl SharedReceives {
         this
     }
 
-    /// The queue has this number.
+    /// Sets the number of the queue.
     pub fn numbered(self, srqn: u32) -> Self {
         Self { srqn, ..self }
     }
@@ -86,8 +86,8 @@ impl SharedReceives {
         self.inbox.ring.put_segment(entry, 0, segment.as_bytes());
     }
 
-    /// The receive in entry `counter` is done; `None`: there is none under way. Bytes that came with the completion are
-    /// put where it points before the entry is free; false: they do not fit.
+    /// Completes the receive in entry `counter`. `None`: none is under way there. Bytes that came in the CQE are copied
+    /// to where the receive points before the entry is free; false: they do not fit.
     pub fn complete(&self, counter: u16, bytes: Option<&[u8]>) -> Option<(u64, bool)> {
         let mut free = self.free.lock();
         let at = u32::from(counter);

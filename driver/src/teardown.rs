@@ -1,11 +1,11 @@
-//! How the last opener takes a function down, in the reverse order of `bringup`, and how others leave it.
+//! Teardown of a function by its last opener, in the reverse order of `bringup`. Other openers only leave it.
 
 use crate::{
     abandoned, cmd, config::Config, error::Error, function::Function, pages, shared_area::FunctionState,
 };
 use hwspec::cmd::{Opcode, adapter::*};
 
-/// `TEARDOWN_HCA`, pages back, `DISABLE_HCA`, no more DMA. All objects of all openers are gone before.
+/// `TEARDOWN_HCA`, reclaim of pages, `DISABLE_HCA`, no more DMA. The objects of all openers have been destroyed before.
 fn tear_down(function: &Function) -> Result<(), Error> {
     function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
     function.pages()?.reclaim(0)?;
@@ -19,7 +19,7 @@ impl Drop for Function {
     /// The last opener tears the function down; others only leave.
     fn drop(&mut self) {
         if cmd::is_gone(&self.bar) {
-            // In a child of fork what is written down is the parent's.
+            // The registers read as all ones in a child of fork, whose parent's records these are.
             return self.leave();
         }
         let shared = self.shared.clone();
@@ -41,7 +41,7 @@ impl Drop for Function {
             }
             _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
         };
-        // A reset takes everything from the chip, as teardown does.
+        // A reset takes the pages and the command queue from the chip as well as a teardown does.
         let quiet = match &torn_down {
             Ok(()) => Ok(()),
             Err(error) => {

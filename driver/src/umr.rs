@@ -1,11 +1,11 @@
-//! Memory keys changed by work requests (PRM: user-mode memory registration): what follows the control segment.
+//! Memory keys changed by work requests (PRM: user-mode memory registration): the segments behind the control segment.
 
 use crate::verbs::AccessFlags;
 use hwspec::{context::mkey::MkeyContext, wqe::*};
 
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
-/// Bytes of the WQE of a window that is bound: one entry, padded to a basic block.
+/// Bytes of these segments for a bind with one entry, padded to a basic block.
 const LONGEST: usize = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE + WQE_BB;
 
 /// Segments behind the control segment.
@@ -15,7 +15,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Segments of the longest.
+    /// The most segments that a change has.
     pub const SEGMENTS: usize = LONGEST / WQE_DS;
 
     fn of(umr: &UmrCtrlSeg, context: &MkeyContext) -> Self {
@@ -36,7 +36,8 @@ impl Change {
         Self::of(&umr, &context)
     }
 
-    /// The bind of a memory window ([`SendOp::BindMw`]), tied to `qpn` if it has a number.
+    /// The bind of a memory window ([`SendOp::BindMw`](crate::verbs::SendOp::BindMw)), tied to QP `qpn` if there is
+    /// one.
     pub fn bind(variant: u8, qpn: Option<u32>, part: (u32, u64, u64), access: AccessFlags) -> Self {
         let (lkey, addr, len) = part;
         let mut umr = UmrCtrlSeg::zeroed();
@@ -45,7 +46,7 @@ impl Change {
         let mut context = MkeyContext::zeroed();
         context.set().mkey_7_0(variant).qpn(qpn.unwrap_or(ANY_QP));
         if len == 0 {
-            // A bind of nothing ends the window (IBTA 10.6.7.2.3); that of type 2 must be this QP's.
+            // A bind of length 0 unbinds the window (IBTA 10.6.7.2.3). One of type 2 must be bound to this QP.
             umr.set().check_qpn(qpn.is_some()).mkey_mask(mask);
             context.set().free(true).qpn(ANY_QP);
             return Self::of(&umr, &context);
@@ -72,7 +73,7 @@ impl Change {
         change
     }
 
-    /// New rights, a new domain or both for a region's key that stays.
+    /// New rights, a new domain or both for a region that keeps its key.
     pub fn context(mask: MkeyMask, context: &MkeyContext) -> Self {
         let mut umr = UmrCtrlSeg::zeroed();
         umr.set().inline_data(true).check_free(UmrCheck::Free).mkey_mask(mask);

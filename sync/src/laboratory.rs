@@ -1,21 +1,21 @@
 //! Points at which a test may let another program go on, stop this one or kill it.
 //!
-//! Between two of them a runner does nothing that another can see half done: they stand before and behind each store to a word
-//! that parties share, and in each loop that waits. Without the feature `laboratory` they are no code at all; with it each calls
-//! what this thread hooked in.
+//! They stand before and behind each store to a word that parties share, and in each loop that waits, so that a runner
+//! does nothing between two of them that another could see half done. Without the feature `laboratory` they are no
+//! code; with it each calls the hook of its thread.
 
 /// What a runner is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
     /// Touch a word of a lock.
     Lock,
-    /// Look again at a lock that somebody else holds.
+    /// Look again at a lock that another holds.
     Spin,
-    /// Note or clear something in a journal.
+    /// Write or clear an entry of a journal.
     Journal,
     /// Carry out one of a job's effects.
     Effect,
-    /// Take one of a job's changes back.
+    /// Undo one of a job's changes.
     Undo,
     /// Touch a slot or an index of a receive ring.
     Ring,
@@ -23,9 +23,9 @@ pub enum Site {
     Outlet,
     /// Touch the set of functions that sent to one.
     Senders,
-    /// Tell those without the lock what waits in a function.
+    /// Publish what waits in a function, for contenders without its lock.
     Publish,
-    /// Ask whether somebody is about to run a function that got a frame.
+    /// Check whether some runner is about to run a function that got a frame.
     Arrived,
 }
 
@@ -38,12 +38,12 @@ mod hooked {
         static HOOK: Cell<Option<fn(Site)>> = const { Cell::new(None) };
     }
 
-    /// Has `hook` called at every [`Site`] that this thread comes to, until another takes its place.
+    /// Has `hook` called at every [`Site`] that this thread reaches, in place of an earlier one.
     pub fn set_hook(hook: Option<fn(Site)>) {
         HOOK.set(hook);
     }
 
-    /// Comes to `site`.
+    /// Reaches `site`.
     #[inline]
     pub fn step(site: Site) {
         if let Some(hook) = HOOK.get() {
@@ -55,7 +55,7 @@ mod hooked {
 #[cfg(feature = "laboratory")]
 pub use hooked::{set_hook, step};
 
-/// Nothing: this is no laboratory.
+/// Nothing, outside of the laboratory.
 #[cfg(not(feature = "laboratory"))]
 #[inline(always)]
 pub fn step(_: Site) {}

@@ -1,8 +1,8 @@
 //! Locks in memory that programs share: they outlive their holders, and a thread that takes one again and again pays no locked
 //! instruction for it.
 //!
-//! A program that dies with a [`Lock`] does not keep it, and whoever comes next hears what is to be repaired. One that is stopped
-//! does keep it, and whoever can do without waits no longer than until that is known.
+//! A program that dies with a [`Lock`] does not keep it, and the next to take it learns what is to be repaired. A program that is
+//! stopped does keep it, and contenders that can do without wait only until they know that.
 //!
 //! ```
 //! use sync::{Contender, Dead, Lock, Party};
@@ -21,7 +21,7 @@
 //! let _ = lock.acquire(&mut Program(1));
 //! let (holding, dead) = lock.acquire(&mut Program(2));
 //! assert_eq!(dead, Dead([Some(Party(1)), None]));
-//! // Here it makes good what party 1 left half done.
+//! // Here it repairs what party 1 left half done.
 //! holding.repaired();
 //! holding.release();
 //! assert_eq!(lock.holder(), None);
@@ -48,7 +48,7 @@ pub use mutex::{BiasedGuard, BiasedMutex};
 pub use quiet::Quiet;
 pub use thread::{ANY_THREAD, this_thread};
 
-/// Who takes locks: a process, a server for guests, a test. Never 0.
+/// A process, a server for guests or a test, as far as it takes locks. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Party(pub u16);
 
@@ -63,9 +63,9 @@ pub trait Contender {
     /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this party and
     /// all others.
     fn barrier(&mut self);
-    /// Whether `party` still lives. Asked only when it holds a lock for long, or has a seat that somebody needs.
+    /// Whether `party` still lives. Called only when it holds a lock for long, or has a seat that another needs.
     fn alive(&mut self, party: Party) -> bool;
-    /// Yields the processor while `holder` has a lock that this runner waits for: the `times`th time since the lock changed
-    /// hands. True if the holder is stopped, so that waiting on may take as long as somebody likes.
+    /// Yields the processor while `holder` has a lock that this runner waits for, the `times`th time since the lock
+    /// changed hands. True if the holder is stopped, so that the wait may be without end.
     fn relax(&mut self, holder: Party, times: u32) -> bool;
 }

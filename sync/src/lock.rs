@@ -1,25 +1,25 @@
-//! Locks that know their holder, so that the dead do not hold them.
+//! Locks that record their holder, so that a dead program does not keep them.
 //!
-//! Nearly every lock is taken by one thread again and again: a function's by the program that polls it, its receive ring's by the
-//! one peer that sends to it. A locked instruction costs that thread more than the rest of its way through the lock, for it
-//! waits until all stores before it have arrived, frames for other processors among them. So a runner that is one thread's
-//! alone ([`Contender::steady`]) and takes a lock often enough in a row becomes its owner, and takes it from then on by plain loads
-//! and stores. Whoever else comes takes the lock from its owner, and pays for both: by a barrier in every thread there is
-//! ([`Contender::barrier`]). Each time that happens it takes longer until the lock has an owner again.
+//! One thread takes nearly every lock again and again: that of a function, the program that polls it; that of its receive ring, the
+//! one peer that sends to it. A locked instruction costs that thread more than the rest of its way through the lock, since it
+//! waits until all earlier stores have arrived, frames for other processors among them. So a runner that is always the same
+//! thread's ([`Contender::steady`]) and takes a lock often enough in a row becomes its owner, and takes it from then on by plain
+//! loads and stores. Any other contender takes the lock from its owner, and pays for both by a barrier in every thread there is
+//! ([`Contender::barrier`]). After each such loss it takes longer until the lock has an owner again.
 //!
-//! The rules, from which the rest follows:
+//! The rules, from which the rest follows ([`bias`] has the handshake of the first two):
 //!
 //! - An owner has a seat, a word of the lock to which it alone stores. It is inside when it has marked its seat and has seen after
-//!   that that it is still the owner. If it is not, it takes the mark back.
-//! - Who takes the lock from its owner has `holder`, says in `owner` that it is taken, then has the barrier, and then looks at the
-//!   owner's seat: one of the two sees the other. When the seat is free there is no owner any more, which `owner` then says.
-//! - Who has `holder` is inside when there is no owner. It may make itself the owner then, and nobody else ever does.
-//! - Of two who give up because of each other one looks again.
+//!   that that it is still the owner. Otherwise it takes the mark back.
+//! - A thief holds `holder`, announces in `owner` that the lock is being taken, has the barrier carried out, and then looks at the
+//!   owner's seat: one of the two sees the other. When the seat is free there is no owner any more, and `owner` is cleared.
+//! - The party in `holder` is inside when there is no owner. It alone may make itself the owner.
+//! - If two contenders give up because of each other, one of them looks again.
 //!
-//! A thread may be stopped for as long as somebody likes between any two instructions, and so between finding itself the owner and
-//! marking its seat. When it goes on the lock may have had other owners. Its late mark disturbs none of them, for nobody looks at
-//! its seat any more, and it has seen the change before it gets further. So a seat changes hands only when its party is dead,
-//! or comes itself by the way of those who are no owners and leaves it.
+//! A thread may be stopped for any time between any two instructions, and so between finding itself the owner and marking its seat.
+//! When it goes on the lock may have had other owners. Its late mark disturbs none of them, since nobody looks at its seat any more,
+//! and it sees the change before it gets further. So a seat passes to another party only when its own is dead, or comes the way of
+//! contenders that are not the owner and gives it up.
 
 use crate::{
     Contender, Party,
@@ -27,7 +27,7 @@ use crate::{
     laboratory::{Site, step},
 };
 
-/// Owners and former owners a lock knows at a time. As many former owners but one can stay away, alive, before the lock
+/// Owners and former owners that a lock has room for. When this many former owners are alive and stay away, the lock
 /// gets no further owner.
 const SEATS: usize = 4;
 
@@ -35,31 +35,31 @@ const SEATS: usize = 4;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Lock {
-    /// Who holds it without owning it: a party, or 0; above it, while it repairs what a dead one left, that one.
+    /// The party that holds it without owning it, or 0. Above it, during repair, the dead party whose work is repaired.
     holder: AtomicU32,
-    /// The party whose steady runner does without `holder`, and above it the number of its seat; or 0. With [`TAKEN`] somebody
-    /// is about to take the lock from it.
+    /// The party whose steady runner does without `holder`, and above it the number of its seat; or 0. With [`TAKEN`] a
+    /// thief is about to take the lock from it.
     owner: AtomicU32,
-    /// Not 0: the one who has the seat holds the lock, if it is the owner.
+    /// Not 0: the party that has the seat holds the lock, if it is the owner.
     seats: [AtomicU32; SEATS],
     /// The parties that have the seats, or 0.
     seated: [AtomicU16; SEATS],
-    /// The party whose steady runner took it last by `holder`, and how often in a row.
+    /// The party whose steady runner last took it by `holder`, and how often in a row.
     last: AtomicU16,
     row: AtomicU16,
-    /// How often it was taken from its owner, up to [`DOUBLED`].
+    /// How often it was taken from an owner, up to [`DOUBLED`].
     lost: AtomicU16,
-    /// Not 0: somebody found no free seat, so who has one and is not the owner gives it back.
+    /// Not 0: a contender found no free seat, so a party that has one and is not the owner gives it up.
     wanted: AtomicU16,
 }
 
 /// The part of a word that names a party.
 const PARTY: u32 = 0xffff;
-/// In [`Lock::owner`], where the number of the seat begins, and the lock is being taken from its owner.
+/// In [`Lock::owner`]: where the number of the seat begins, and the flag that the lock is being taken from its owner.
 const SEAT_SHIFT: u32 = 16;
 const TAKEN: u32 = 1 << 31;
 
-/// Those who died with a lock: by `holder`, and as its owner. One of them was at work at most, and left the other nothing to do.
+/// The parties that died with a lock: as its holder, and as its owner. At most one of them was at work in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dead(pub [Option<Party>; 2]);
 
@@ -71,20 +71,21 @@ impl Dead {
     }
 }
 
-/// A lock that is held. Not released when dropped: who has it says how.
+/// A lock that is held. It is not released when dropped, since the holder chooses how.
 #[derive(Clone, Copy)]
 pub struct Holding<'r> {
     lock: &'r Lock,
-    /// What says that we hold it.
+    /// The word that keeps others out: `holder`, or the seat of the owner.
     word: &'r AtomicU32,
-    /// Who we are.
+    /// The party that holds it.
     pub party: Party,
 }
 
-/// Looks whether the holder lives once in so many rounds; a round is a few nanoseconds, so this is some 20 us.
+/// Rounds of spinning between checks whether the holder lives. A round is a few nanoseconds, so this is some 20 us.
 const ROUNDS_PER_CHECK: u32 = often(4_000, 2, 1);
 
-/// What is done once in `usual` times happens more often in a laboratory and under a model checker, or they would hardly see it.
+/// A count that is `usual`, and smaller in the laboratory and under the model checker, which would hardly reach what
+/// follows it otherwise.
 const fn often(usual: u32, laboratory: u32, checker: u32) -> u32 {
     match (cfg!(all(test, loom)), cfg!(feature = "laboratory")) {
         (true, _) => checker,
@@ -98,22 +99,22 @@ const fn often(usual: u32, laboratory: u32, checker: u32) -> u32 {
 pub enum Patience {
     /// Until it lets go.
     Endless,
-    /// Until the host says that it is stopped, see [`Contender::relax`]. For those who can do without the lock or come back later,
-    /// and have something that others wait for meanwhile.
+    /// Until [`Contender::relax`] reports that it is stopped. For contenders that can do without the lock or come back
+    /// later, and hold something that others wait for meanwhile.
     UntilStopped,
 }
 
-/// The holder is stopped, and the caller said that it does not wait for one that is.
+/// The holder is stopped, and the caller does not wait for a stopped one.
 #[derive(Debug)]
 struct Stopped;
 
 /// Times in a row that make an owner, at first.
 const STEADY: u16 = often(256, 3, 0) as u16;
-/// It doubles with every loss, which costs some microseconds, up to so often.
+/// Losses, each of which costs some microseconds, that double [`STEADY`] at most.
 const DOUBLED: u16 = if cfg!(all(test, loom)) { 0 } else { 4 };
 
 impl Lock {
-    /// Takes it for `host`'s party if it is free. Whether a holder is dead is only found out by [`acquire`](Self::acquire).
+    /// Takes it for `host`'s party if it is free. Only [`acquire`](Self::acquire) finds out whether a holder is dead.
     #[inline(always)]
     pub fn try_acquire<C: Contender + ?Sized>(&self, host: &mut C) -> Option<Holding<'_>> {
         match self.enter(host) {
@@ -122,7 +123,8 @@ impl Lock {
         }
     }
 
-    /// Takes it for `host`'s party, waiting while its holder lives; and those who died with it, whose work is to be repaired.
+    /// Takes it for `host`'s party, waiting while its holder lives. Returns also the parties that died with it, whose
+    /// work is to be repaired.
     #[inline(always)]
     pub fn acquire<C: Contender + ?Sized>(&self, host: &mut C) -> (Holding<'_>, Dead) {
         loop {
@@ -153,12 +155,12 @@ impl Lock {
         self.sit(party, owner)
     }
 
-    /// The first half of [`enter`](Self::enter): what `owner` says, if that is `party`, whose steady runner we are.
+    /// The first half of [`enter`](Self::enter): the value of `owner`, if that is `party`, whose steady runner we are.
     #[inline(always)]
     fn owned_by(&self, party: Party) -> Option<u32> {
         step(Site::Lock);
         let (me, owner) = (u32::from(party.0), self.owner.load(Relaxed));
-        // Not twice, as who has it already.
+        // Not if the party holds it already.
         let busy = self.seat_of(owner).load(Relaxed) != 0 || self.holder.load(Relaxed) & PARTY == me;
         (owner & (TAKEN | PARTY) == me && !busy).then_some(owner)
     }
@@ -179,7 +181,7 @@ impl Lock {
             return Some(Holding { lock: self, word: seat, party });
         }
         step(Site::Lock);
-        // Before it is asked who holds it.
+        // Ordered before the caller reads who holds it.
         seat.swap(0, SeqCst);
         None
     }
@@ -223,7 +225,7 @@ impl Lock {
             if self.owner_inside().is_some() {
                 return None;
             }
-            // It left in between, and may have been on its way out all the time because of us.
+            // The owner left in between. It may have given up only because of us, so look again.
         }
         Some(Holding { lock: self, word: &self.holder, party })
     }
@@ -240,10 +242,10 @@ impl Lock {
             self.disown(host);
             dead[1] = self.outwait(host, patience).inspect_err(|Stopped| {
                 step(Site::Lock);
-                // A dead holder stays on record: what it left is for whoever takes the lock next.
+                // A dead holder stays recorded, so that the next contender repairs what it left.
                 self.holder.swap(dead[0].map_or(0, |party| party.0.into()), SeqCst);
             })?;
-            // A dead owner stays on record until what it left is repaired.
+            // A dead owner stays recorded until what it left is repaired.
             if dead[1].is_none() {
                 step(Site::Lock);
                 self.owner.store(0, Relaxed);
@@ -254,7 +256,7 @@ impl Lock {
         Ok((Holding { lock: self, word: &self.holder, party: host.party() }, Dead(dead)))
     }
 
-    /// Takes `holder`, from the dead too.
+    /// Takes `holder`, also from a dead party.
     #[inline(always)]
     fn take<C: Contender + ?Sized>(
         &self,
@@ -289,14 +291,15 @@ impl Lock {
                 continue;
             }
             if held != last {
-                // The lock changes hands, so its holders run.
+                // The lock changes hands, so its holders are running.
                 (last, checks) = (held, 0);
             }
             rounds = rounds.wrapping_add(1);
             if rounds % ROUNDS_PER_CHECK == 0 {
                 // Another thread of our own party lives as surely as we do.
                 if holder != me && !host.alive(Party(holder as u16)) {
-                    // Who died first stays on record until what it left is repaired: the repairer may die as well.
+                    // The party that died first stays recorded until what it left is repaired, since the repairer may
+                    // die as well.
                     let first = if before == 0 { holder } else { before };
                     step(Site::Lock);
                     if self.holder.compare_exchange(held, first << 16 | me, Acquire, Relaxed).is_ok() {
@@ -304,8 +307,8 @@ impl Lock {
                     }
                 }
                 checks = checks.saturating_add(1);
-                // The party in `holder` may itself be waiting for an owner that is inside, or be stopped before it saw that one
-                // dead.
+                // The party in `holder` may itself be waiting for an owner that is inside, or be stopped before it saw
+                // that the owner is dead.
                 let inside = self.owner_inside().filter(|owner| *owner == host.party() || host.alive(*owner));
                 let waited_for = inside.unwrap_or(Party(holder as u16));
                 if host.relax(waited_for, checks) && patience == Patience::UntilStopped {
@@ -316,7 +319,7 @@ impl Lock {
         }
     }
 
-    /// From here on the owner knows that the lock is being taken from it, or can be seen inside. `holder` is ours.
+    /// Revokes the lock from its owner, which from here on sees that or is seen inside. `holder` is ours.
     #[cold]
     fn disown<C: Contender + ?Sized>(&self, host: &mut C) {
         let owner = self.owner.load(Relaxed);
@@ -334,7 +337,7 @@ impl Lock {
         step(Site::Lock);
     }
 
-    /// Waits for who was the owner to leave; it, if it died inside. `holder` is ours.
+    /// Waits for the former owner to leave. Returns it if it died inside. `holder` is ours.
     #[cold]
     fn outwait<C: Contender + ?Sized>(
         &self,
@@ -361,8 +364,8 @@ impl Lock {
         Ok(None)
     }
 
-    /// One more time that somebody took it by `holder`, and there is no owner: who came often enough in a row owns it from the next
-    /// time on.
+    /// Counts an acquisition by `holder` while there is no owner. A steady runner that came often enough in a row
+    /// becomes the owner.
     #[inline(always)]
     fn count<C: Contender + ?Sized>(&self, host: &mut C) {
         let me = host.steady().map_or(0, |party| party.0);
@@ -372,7 +375,7 @@ impl Lock {
         if me == 0 {
             return;
         }
-        // Its own thread is here, and so not on its way to the seat.
+        // Its thread is here, and so not on its way to the seat.
         if self.wanted.load(Relaxed) != 0 && self.unseat(Party(me)) {
             self.wanted.store(0, Relaxed);
         }
@@ -394,7 +397,7 @@ impl Lock {
             self.wanted.store(1, Relaxed);
             return;
         };
-        // One who died on its way in may have left its mark.
+        // A party that died on its way in may have left its mark.
         step(Site::Lock);
         self.seats[seat].store(0, Relaxed);
         self.seated[seat].store(me, Relaxed);
@@ -448,7 +451,7 @@ impl Lock {
 }
 
 impl Holding<'_> {
-    /// What the dead holder left is repaired: the lock is ours like any other.
+    /// Declares the work of the dead repaired. The lock is then held like any other.
     pub fn repaired(&self) {
         if std::ptr::eq(self.word, &self.lock.holder) {
             step(Site::Lock);
@@ -463,7 +466,7 @@ impl Holding<'_> {
         }
     }
 
-    /// Lets go.
+    /// Releases the lock.
     #[inline(always)]
     pub fn release(&self) {
         step(Site::Lock);
@@ -471,7 +474,7 @@ impl Holding<'_> {
         step(Site::Lock);
     }
 
-    /// Releases before whatever is looked at next with `SeqCst`: cheaper than a fence behind the release.
+    /// Releases the lock before any later load with `SeqCst`: cheaper than a release and a fence.
     #[inline]
     pub fn release_first(&self) {
         step(Site::Lock);

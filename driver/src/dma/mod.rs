@@ -1,7 +1,7 @@
-//! Memory the device also touches.
+//! Memory shared with the device.
 //!
-//! Such memory is never a `&[u8]`: only copies in and out, through atomics. What the device must see in order is written
-//! with `Release`, what it hands over (an owner bit) is read with `Acquire` before what lies behind it.
+//! Such memory is never a `&[u8]`: it is only copied in and out, through atomics. What the device must see in order is
+//! stored with `Release`. What it hands over (an owner bit) is loaded with `Acquire` before the data behind it.
 #![allow(unsafe_code)]
 
 mod ring;
@@ -35,19 +35,19 @@ enum OnDrop {
     Free,
     Detach,
     Keep,
-    /// The caller's: the mapping ends, and the memory goes back.
+    /// The caller's memory: the mapping is ended and the memory given back.
     Return(Arc<dyn Buffers>),
 }
 
-/// Whoever brings memory for queues.
+/// A source of memory for queues.
 pub trait Buffers: Send + Sync {
     /// `len` bytes aligned to `align` (a multiple of 4096), this process's alone until [`give_back`](Self::give_back).
     /// `None`: the transport's own memory is to be used.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// There is no memory.
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, Error>;
-    /// The memory is used no more.
+    /// Takes the memory back, which is no longer used.
     fn give_back(&self, ptr: NonNull<u8>);
 }
 
@@ -60,7 +60,7 @@ impl DmaMem {
         Self::checked(block, len, transport, OnDrop::Free)
     }
 
-    /// Zeroed memory of at least `len` bytes that `buffers` bring. `None`: they leave it to the transport.
+    /// Zeroed memory of at least `len` bytes from `buffers`. `None`: they leave it to the transport.
     pub fn from_caller(
         transport: &Arc<dyn Transport>,
         buffers: &Arc<dyn Buffers>,
@@ -128,7 +128,7 @@ impl DmaMem {
         self.block.len == 0
     }
 
-    /// Gives up freeing it: the device may still write to it, or the function keeps it.
+    /// Never frees it, because the device may still write to it, or the function keeps it.
     pub fn leak(mut self) {
         self.drop = OnDrop::Keep;
     }
@@ -143,7 +143,7 @@ impl DmaMem {
         self.drop = OnDrop::Free;
     }
 
-    /// The memory as words, in memory order (not yet turned from big-endian).
+    /// The memory as words, in memory order (big-endian values are not converted).
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the block is page-aligned, lives as long as `self`, and is only ever touched through atomics.
@@ -178,7 +178,7 @@ impl Drop for DmaMem {
         match &self.drop {
             OnDrop::Return(buffers) => match self.transport.dma_unmap(block.iova, block.len) {
                 Ok(()) => buffers.give_back(block.ptr),
-                // The device may still reach it: it is kept.
+                // It is kept, since the device may still reach it.
                 Err(error) => tracing::warn!(%error, "memory of the caller's could not be given back"),
             },
             OnDrop::Free => self.transport.dma_free(block),
@@ -220,7 +220,7 @@ pub struct UserMapping {
 impl UserMapping {
     /// Maps the pages that hold `len` bytes at `addr`.
     /// # Safety
-    /// The range stays mapped in this process as long as this value lives, and changes under it.
+    /// The range stays mapped in this process as long as this value lives. The device may change it at any time.
     pub unsafe fn map(
         transport: &Arc<dyn Transport>,
         addr: *mut u8,
@@ -253,7 +253,7 @@ impl UserMapping {
         }
     }
 
-    /// Ends the mapping and says whether that worked.
+    /// Ends the mapping and returns whether that worked.
     pub fn unmap(self) -> Result<(), Error> {
         let this = std::mem::ManuallyDrop::new(self);
         let result = this.end();
@@ -262,7 +262,7 @@ impl UserMapping {
         result.map_err(Error::io("cannot end the device's access to memory"))
     }
 
-    /// Keeps the mapping for ever: the device did not say that it has stopped using it.
+    /// Keeps the mapping forever, because the device has not confirmed that it has stopped using it.
     pub fn leak(self) {
         std::mem::forget(self);
     }
@@ -276,8 +276,8 @@ impl Drop for UserMapping {
     }
 }
 
-/// Copies inline data out of the caller's buffer at `addr`. That the buffer is readable is the caller's promise when
-/// it posts with the inline flag, as it is for the device when it posts without.
+/// Copies inline data out of the caller's buffer at `addr`. By posting with the inline flag the caller promises that
+/// the buffer is readable, as it promises the same to the device without.
 #[inline]
 pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     if !out.is_empty() {
@@ -286,8 +286,8 @@ pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     }
 }
 
-/// At most [`FEW`] bytes of the caller's at `addr`, the first the lowest of the number: what is written with one
-/// store can be read with one load at once, and not what is put together in memory.
+/// At most [`FEW`] bytes of the caller's at `addr`, as a little-endian number. The number is then written with a single
+/// store, which a load of the whole can be forwarded from; bytes assembled in memory could not be.
 #[inline(always)]
 pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
     debug_assert!(len <= FEW);
@@ -312,8 +312,8 @@ pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
 /// Most that [`few_from_caller`] takes.
 pub(crate) const FEW: usize = 16;
 
-/// Copies received data into the caller's buffer at `addr`, as the device does when they do not come in the CQE. That
-/// the buffer is there is the caller's promise when it posts the receive.
+/// Copies received data into the caller's buffer at `addr`, as the device does with data that does not come in the CQE.
+/// By posting the receive the caller promises that the buffer is there.
 #[inline]
 pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     if !bytes.is_empty() {
@@ -322,8 +322,8 @@ pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     }
 }
 
-/// The same where pages may be missing and are brought in by the kernel, as a device with page faults would have it done.
-/// False if there is no memory that may be written.
+/// As [`copy_to_caller`], where pages may be missing: the kernel populates them, as it would for a device with page
+/// faults. False: there is no writable memory.
 #[cold]
 pub(crate) fn copy_where_mapped(addr: u64, bytes: &[u8]) -> bool {
     let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };

@@ -1,4 +1,4 @@
-//! Rings of fixed-size entries in memory the device also touches.
+//! Rings of fixed-size entries in memory shared with the device.
 
 use super::DmaMem;
 use std::sync::{
@@ -9,8 +9,8 @@ use std::sync::{
     },
 };
 
-/// A ring of entries of `8 * entry_words` bytes; their number is a power of two. The eight words at the end of an
-/// entry are what [`DmaRing::last_byte`] and [`DmaRing::take64`] look at.
+/// A ring of entries of `8 * entry_words` bytes, whose number is a power of two. [`DmaRing::last_byte`] and
+/// [`DmaRing::take64`] read the last eight words of an entry.
 pub struct DmaRing {
     mem: Arc<DmaMem>,
     first_word: usize,
@@ -36,7 +36,7 @@ impl DmaRing {
         self.mask + 1
     }
 
-    /// Where the device sees its first entry.
+    /// IOVA of its first entry.
     pub fn iova(&self) -> u64 {
         self.mem.iova() + self.first_word as u64 * 8
     }
@@ -52,14 +52,14 @@ impl DmaRing {
         1 << self.log_entry_words
     }
 
-    /// The last byte of an entry: opcode and owner. What lies before it is as old or older.
+    /// The last byte of an entry: opcode and owner. Loads of the rest of the entry are ordered behind this one.
     #[inline(always)]
     pub fn last_byte(&self, index: u32) -> u8 {
         let at = self.first_word + (((index & self.mask) as usize + 1) << self.log_entry_words);
         self.mem.words()[at - 1].load(Acquire).to_ne_bytes()[7]
     }
 
-    /// Copies the last 64 bytes of entry `index` if `ours` says of its last byte that the device has finished it.
+    /// Copies the last 64 bytes of entry `index`, if `ours` returns for its last byte that the device has written it.
     #[inline(always)]
     pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; 64]> {
         let entry = self.entry(index);

@@ -1,4 +1,4 @@
-//! Deliberate errors: the device must refuse, say so, and go on.
+//! Deliberate errors: the device must refuse, report it, and go on.
 
 use super::{loopback::Pair, report::Recorder};
 use crate::{
@@ -15,7 +15,7 @@ const NO_OBJECT: u32 = 0xff_fffe;
 /// Requests posted behind the one that fails.
 const BEHIND: usize = 3;
 
-/// What the device said to a command it had to refuse.
+/// The answer of the device to a command that it had to refuse.
 fn refusal(result: Result<(), Error>) -> Result<Status, Error> {
     match result {
         Err(Error::Command { status, .. }) => Ok(status),
@@ -24,7 +24,7 @@ fn refusal(result: Result<(), Error>) -> Result<Status, Error> {
     }
 }
 
-/// Commands that cannot be: the status comes back, and the next command works.
+/// Invalid commands: they are refused with a status, and the next command works.
 pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Result<(), Error> {
     let function = &device.function;
     let mut input = [0; 16];
@@ -44,10 +44,10 @@ pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Resu
     device.port().map(drop)
 }
 
-/// A WRITE with a key that is not the peer's: an error completion, both QPs in ERR, what was behind flushed; and another
-/// pair works. Ends `pair`.
+/// A WRITE with a key that the peer does not have: it completes with an error, both QPs go to ERR, the requests behind
+/// it are flushed, and another pair works. Consumes `pair`.
 pub fn key(device: &Arc<Device>, pair: Pair, timeout: Duration, r: &mut Recorder<'_>) -> Result<(), Error> {
-    // Another index, not another variant: what is there is no key of ours.
+    // Another index rather than another variant, since none of our keys has it.
     pair.write_with(pair.rkey() ^ 0x80_0000)?;
     for _ in 0..BEHIND {
         pair.write_with(pair.rkey())?;

@@ -24,16 +24,16 @@ const BAR_KIND: u32 = 0xf;
 const INTERFACE: u16 = 5;
 /// Offset of the status and command registers in configuration space.
 pub const STATUS_COMMAND: u16 = 4;
-/// How often the health counter is looked at.
+/// How often the health counter is read.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// All of them; false if one failed.
+/// Runs all of them. False: one failed.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) -> bool {
     let transport = &**transport;
     let Some(command) = r.step("configuration space", |r| configuration(transport, r)) else { return false };
     let passed = r
         .step("initialization segment", |r| {
-            // Registers answer only while memory space is on; what was off is put back.
+            // Registers answer only while memory space is enabled, so it is enabled for these steps.
             if !command.memory_space() {
                 r.note("memory space", "turned on to look");
                 let mut on = command;
@@ -45,14 +45,14 @@ pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) ->
         .and_then(|()| r.step("health", |r| health(transport, plan, r)))
         .is_some();
     if !command.memory_space() {
-        // The next step that writes turns it on again, and says so if that does not work.
+        // The next step that writes enables it again, and reports it if that fails.
         let _ = write_command(transport, command);
     }
     passed
 }
 
 fn write_command(transport: &dyn Transport, command: StatusCommand) -> Result<(), Error> {
-    // The status half is cleared by ones.
+    // Ones would clear bits of the status half.
     Config(transport).write16(STATUS_COMMAND, u32::from_be_bytes(*command.as_bytes()) as u16)
 }
 
@@ -96,8 +96,8 @@ fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<Stat
     if !CLASSES.contains(&header.class_code()) {
         return Err(Error::device("class 0x020000 or 0x020700", format!("{:#08x}", header.class_code())));
     }
-    // The base address registers of a virtual function read as zeros (PCI Express 9.3.4.1.11), unless the host made
-    // them up for a guest.
+    // The base address registers of a virtual function read as zeros (PCI Express 9.3.4.1.11), unless the host emulates
+    // them for a guest.
     let kind = header.bar0() & BAR_KIND;
     r.note("BAR0", hex(header.bar0()));
     if header.bar0() != 0 && kind != BAR_MEM64_PREFETCH {
@@ -182,7 +182,7 @@ fn health(transport: &dyn Transport, plan: &Plan, r: &mut Recorder<'_>) -> Resul
         if began.elapsed() > plan.timeout {
             return Err(Error::device(
                 format!("the health counter to go up within {:?}", plan.timeout),
-                format!("{now:#x} all the time: the firmware stands still"),
+                format!("{now:#x} all the time: the firmware does not run"),
             ));
         }
     }

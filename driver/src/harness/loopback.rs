@@ -20,12 +20,13 @@ use std::{
 const HALF: usize = 128 << 10;
 /// Messages tried: less than a word, a packet, several packets, many.
 const SIZES: [usize; 5] = [1, 64, 4096, 5000, 64 << 10];
-/// What memory holds where nothing was written.
+/// Fill of memory where nothing was written.
 const UNTOUCHED: u8 = 0xa5;
 /// Doorbells timed.
 const DOORBELLS: usize = 500;
 
-/// Two queue pairs and what they stand on. What refers comes before what is referred to, so that it is dropped first.
+/// Two queue pairs and the objects that they use. Fields are in the order in which they are dropped: referrers before
+/// the objects they refer to.
 pub struct Pair {
     a: Arc<Qp>,
     b: Arc<Qp>,
@@ -134,7 +135,7 @@ impl Pair {
         self.mem.iova() + HALF as u64
     }
 
-    /// Fills the first half with a pattern of `seed` and the second with what nobody sends.
+    /// Fills the first half with a pattern of `seed`, and the second with bytes that are never sent.
     fn prepare(&self, seed: usize) {
         let pattern: Vec<u8> = (0..HALF).map(|i| (i ^ (i >> 8) ^ seed) as u8).collect();
         self.mem.copy_in(0, &pattern);
@@ -193,7 +194,7 @@ impl Pair {
         Ok(wc)
     }
 
-    /// The next completion of the first, whatever it says.
+    /// The next completion of the first, successful or not.
     pub fn outcome(&self, what: &str) -> Result<Completion, Error> {
         self.wait(&self.a_cq, what)
     }
@@ -203,7 +204,7 @@ impl Pair {
         Ok((self.a.query()?.qp_state, self.b.query()?.qp_state))
     }
 
-    /// A WRITE with any key.
+    /// A WRITE with the given key.
     pub fn write_with(&self, rkey: u32) -> Result<(), Error> {
         self.post(SendOp::Write { raddr: self.there(), rkey }, &[self.sge(0, 64)])
     }
@@ -234,7 +235,7 @@ impl Pair {
         Ok(())
     }
 
-    /// WRITEs of all sizes, and how long a doorbell takes to become a completion.
+    /// WRITEs of all sizes, and the time from doorbell to completion.
     pub fn write(&self, r: &mut Recorder<'_>) -> Result<(), Error> {
         for (seed, len) in SIZES.into_iter().enumerate() {
             self.prepare(seed + 10);
@@ -327,16 +328,16 @@ impl Pair {
         let took = began.elapsed();
         let event = events.next();
         let done = self.a_cq.poll(&mut [Completion::default()]) == 1;
-        let told = event == Some(Event::Cq { cqn: self.a_cq.cqn(), cookie: 0 });
+        let signalled = event == Some(Event::Cq { cqn: self.a_cq.cqn(), cookie: 0 });
         if !fired {
-            let found = match (done, told) {
+            let found = match (done, signalled) {
                 (_, true) => "none: the event is in its queue, so the interrupt itself was lost",
                 (true, false) => "none: the completion is there, but no event for it",
                 (false, false) => "none: the request has not completed either",
             };
             return Err(Error::device(format!("an interrupt within {:?}", self.timeout), found));
         }
-        if !told {
+        if !signalled {
             return Err(Error::device("an event of the CQ that was armed", format!("{event:?}")));
         }
         if !done {
@@ -346,7 +347,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Ends all of it, saying what the device did not give back.
+    /// Destroys all of it, and reports what the device refused.
     pub fn destroy(self) -> Result<(), Error> {
         let Self { a, b, a_cq, b_cq, mr, mem, pd, .. } = self;
         a.destroy()?;

@@ -1,8 +1,8 @@
-//! The bring-up harness: what someone runs first on a function that is new, or that does not work.
+//! The bring-up harness: the first thing to run on a function that is new, or that does not work.
 //!
-//! It goes through the interface step by step, the way the driver itself does, and says of every step what was read and
-//! what was expected. Steps that only read come first; those that write are tried only if that is allowed. After the
-//! first failure the rest is not tried, and the function is reset.
+//! It goes through the interface step by step, as the driver itself does, and reports of every step what was read and
+//! what was expected. Steps that only read come first; steps that write run only if that is allowed. After the first
+//! failure the rest is skipped, and the function is reset.
 
 mod inject;
 mod look;
@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 pub struct StepName {
     /// Its name.
     pub name: &'static str,
-    /// Where what it checks is written down.
+    /// The document and section that it checks.
     pub source: &'static str,
     /// Whether it changes anything in the function.
     pub writes: bool,
@@ -68,7 +68,7 @@ pub const STEPS: &[StepName] = &[
 /// What the harness may do.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Steps that change the function may be run. Whoever uses it loses it.
+    /// Steps that change the function may run. Others that use the function lose it.
     pub write: bool,
     /// How long to wait for one command, completion or interrupt.
     pub timeout: Duration,
@@ -80,7 +80,7 @@ impl Default for Plan {
     }
 }
 
-/// Runs the steps on the function behind `transport`, telling `follow` how it goes.
+/// Runs the steps on the function behind `transport`, reporting progress to `follow`.
 pub fn run(transport: &Arc<dyn Transport>, plan: &Plan, follow: Follow<'_>) -> Report {
     let mut recorder = Recorder::new(follow);
     let sound = look::all(transport, plan, &mut recorder);

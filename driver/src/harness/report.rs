@@ -1,4 +1,4 @@
-//! What the harness saw, step by step.
+//! The report of the harness, step by step.
 
 use super::{STEPS, StepName};
 use crate::{
@@ -13,22 +13,22 @@ use std::{
 /// One thing that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What.
+    /// Its name.
     pub what: &'static str,
-    /// What was there.
+    /// The value found.
     pub found: String,
-    /// What should have been there, where one thing only is right.
+    /// The value expected, where only one is right.
     pub expected: Option<String>,
 }
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should be.
+    /// Passed.
     Passed,
     /// What was expected and what was found.
     Failed(String),
-    /// Why it was not tried.
+    /// Skipped, and why.
     Skipped(String),
 }
 
@@ -60,7 +60,7 @@ impl Report {
 }
 
 impl fmt::Display for StepReport {
-    /// As in a written report: the step, then a line for each reading, then what went wrong.
+    /// The written report: each step, then a line for each reading, then what went wrong.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match &self.outcome {
             Outcome::Passed => "ok",
@@ -88,7 +88,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a follower is told.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// A step begins.
@@ -97,7 +97,7 @@ pub enum Progress<'a> {
     Ended(&'a StepReport),
 }
 
-/// Who is told how the run goes.
+/// A callback for the progress of a run.
 pub type Follow<'a> = &'a mut dyn FnMut(Progress<'_>);
 
 /// Writes the report while the steps run.
@@ -144,7 +144,7 @@ impl<'a> Recorder<'a> {
         self.settle(result)
     }
 
-    /// Ends the step under way, whichever it has become, as `result` says.
+    /// Ends the step under way, which `work` may have advanced, with `result`.
     pub fn settle<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => {
@@ -158,12 +158,12 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Something was read.
+    /// Records a reading.
     pub fn note(&mut self, what: &'static str, found: impl fmt::Display) {
         self.put(what, found.to_string(), None);
     }
 
-    /// Something was read of which only `expected` is right; anything else fails the step.
+    /// Records a reading of which only `expected` is right; anything else fails the step.
     pub fn expect<T: fmt::Display + PartialEq>(
         &mut self,
         what: &'static str,
@@ -183,7 +183,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The report; what was not tried is in it with the reason.
+    /// The report, with the reason for each step that was skipped.
     pub fn finish(mut self, may_write: bool) -> Report {
         self.end(Outcome::Passed);
         let failed = self.report.failure().map(|step| step.name.name);

@@ -1,4 +1,4 @@
-//! Steps that write: up, at work, and down again.
+//! Steps that write: bring-up, traffic, and teardown.
 
 use super::{Plan, inject, look::STATUS_COMMAND, loopback, report::Recorder};
 use crate::{
@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Instant};
 /// Commands timed.
 const COMMANDS: usize = 100;
 
-/// All of them. After a failure what is up is given back as far as it can be.
+/// Runs all of them. After a failure, as much as possible is torn down.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) {
     if r.step("function level reset", |r| reset(transport, r)).is_none() {
         return;
@@ -42,7 +42,7 @@ fn options(plan: &Plan) -> OpenOptions {
     OpenOptions { command_timeout: plan.timeout, ..OpenOptions::default() }
 }
 
-/// Resets the function, unless somebody else has it up.
+/// Resets the function, unless another opener has it up.
 fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Error> {
     if Shared::open(transport)?.state() == FunctionState::Up {
         return Err(Error::Invalid {
@@ -74,7 +74,7 @@ fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()
     r.step("refused key", |r| inject::key(device, pair, plan.timeout, r))
 }
 
-/// Times a command that changes nothing.
+/// Measures a command that changes nothing.
 fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let mut took = Vec::with_capacity(COMMANDS);
     for _ in 0..COMMANDS {
@@ -96,7 +96,7 @@ fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// On Ethernet a GID is needed to talk to oneself: the link-local one, unless there is one.
+/// On Ethernet loopback needs a GID. Sets the link-local one, unless there is one already.
 fn own_address(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let port = device.port()?;
     r.note("link", if port.active { "up" } else { "down" });

@@ -1,4 +1,4 @@
-//! Giving functions to drivers, and making virtual ones (Linux: Documentation/ABI/testing/sysfs-bus-pci).
+//! Binding functions to drivers, and creating virtual functions (Linux: Documentation/ABI/testing/sysfs-bus-pci).
 
 use super::{PciDevice, PciError};
 use std::{
@@ -11,14 +11,14 @@ use std::{
 /// How long a driver may take to appear at a function; most are there when the write to `drivers_probe` returns.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Writes an attribute in one go. It must be there: what one makes in sysfs by mistake is lost.
+/// Writes an attribute in one call. It must exist: a file cannot be created in sysfs.
 fn write(path: &Path, text: &str) -> Result<(), PciError> {
     let open = OpenOptions::new().write(true).truncate(true).open(path);
     open.and_then(|mut file| file.write_all(text.as_bytes())).map_err(PciError::file("write", path))
 }
 
 impl PciDevice {
-    /// Takes it from its driver, and gives it to none; `driver_override` keeps another from picking it up.
+    /// Unbinds it from its driver; `driver_override` keeps another from binding it.
     pub fn unbind(&self) -> Result<(), PciError> {
         self.release()?;
         write(&self.path("driver_override"), "\n")
@@ -30,7 +30,7 @@ impl PciDevice {
         }
         let path = self.path("driver/unbind");
         match write(&path, &self.address.to_string()) {
-            // It has gone by itself.
+            // The driver has released it meanwhile.
             Err(PciError::File { source, .. })
                 if matches!(source.kind(), ErrorKind::NotFound) || source.raw_os_error() == Some(ENODEV) =>
             {
@@ -40,7 +40,7 @@ impl PciDevice {
         }
     }
 
-    /// Gives it to `driver`, and to no other from now on.
+    /// Binds it to `driver`, and keeps others from binding it.
     pub fn bind(&self, driver: &str) -> Result<(), PciError> {
         if self.driver().as_deref() == Some(driver) {
             return Ok(());
@@ -67,8 +67,8 @@ impl PciDevice {
         }
     }
 
-    /// Makes `count` virtual functions, or removes them all with 0. `probe`: whether the kernel's drivers take them at
-    /// once.
+    /// Creates `count` virtual functions, or removes them all with 0. `probe`: whether the kernel's drivers bind them
+    /// at once.
     pub fn set_vfs(&self, count: u16, probe: bool) -> Result<(), PciError> {
         let (have, most) = self.vf_counts()?.ok_or(PciError::NoSriov(self.address))?;
         if count > most {
@@ -93,7 +93,7 @@ impl PciDevice {
         }
     }
 
-    /// Says why user space would not get it, if it would not: its driver, its IOMMU group, the others of that group.
+    /// Checks whether user space can open it: its driver, its IOMMU group and the other functions of that group.
     pub fn check_vfio(&self) -> Result<u32, PciError> {
         let group = self.group().ok_or(PciError::NoGroup(self.address))?;
         let driver = self.driver();

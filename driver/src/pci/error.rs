@@ -1,4 +1,4 @@
-//! What can keep a function from being used, in one line each.
+//! Reasons why a function cannot be used, in one line each.
 
 use super::Address;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why sysfs could not be read, or did not do what was asked of it.
+/// Why sysfs could not be read, or a change in it had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum PciError {
     /// No such function.
@@ -15,34 +15,34 @@ pub enum PciError {
     /// An attribute could not be read or written.
     #[error("cannot {what} {}: {source}{}", path.display(), Hint(source))]
     File {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An attribute does not hold what it should.
+    /// An attribute has an unexpected value.
     #[error("expected {expected} in {}, found {found:?}", path.display())]
     Value {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What should be there.
+        /// The expected value.
         expected: &'static str,
-        /// What is.
+        /// The value found.
         found: String,
     },
     /// No SR-IOV.
     #[error("{0} has no SR-IOV capability: only a physical function makes virtual ones")]
     NoSriov(Address),
-    /// More virtual functions than there can be.
+    /// More virtual functions than the device can have.
     #[error("{address} can have {most} virtual functions, {asked} were asked for")]
     TooMany {
         /// The physical function.
         address: Address,
         /// How many were asked for.
         asked: u16,
-        /// How many there can be.
+        /// How many the device can have.
         most: u16,
     },
     /// There are virtual functions already.
@@ -65,17 +65,17 @@ pub enum PciError {
         /// How many there are.
         have: u16,
     },
-    /// The driver is not there.
+    /// The driver is not loaded.
     #[error("the kernel has no driver {0} loaded: modprobe {0}")]
     NoDriver(String),
-    /// The driver did not take the function.
+    /// The driver did not bind the function.
     #[error("driver {driver} did not take {address}: {}", match found { Some(f) => format!("{f} has it"), None => "no driver has it; see the kernel's log".into() })]
     NotTaken {
         /// The function.
         address: Address,
-        /// The driver that was to take it.
+        /// The driver that should have bound it.
         driver: String,
-        /// The driver that has it.
+        /// The driver that it is bound to.
         found: Option<String>,
     },
     /// No IOMMU group.
@@ -83,7 +83,7 @@ pub enum PciError {
         "{0} is in no IOMMU group: the machine has no IOMMU or it is off (firmware: VT-d or AMD-Vi; kernel: intel_iommu=on)"
     )]
     NoGroup(Address),
-    /// Others of the group belong to the kernel.
+    /// Other functions of the group are bound to kernel drivers.
     #[error(
         "IOMMU group {group} of {address} is not viable: {} must be unbound or bound to vfio-pci too",
         Members(members)
@@ -93,15 +93,15 @@ pub enum PciError {
         address: Address,
         /// Its group.
         group: u32,
-        /// Who is in the way, with the driver.
+        /// Those functions, with their drivers.
         members: Vec<(Address, String)>,
     },
-    /// The function is bound to no driver that gives it to user space.
+    /// The function is not bound to a VFIO driver.
     #[error("{address} is {}: 'ironverbs vf bind {address}' gives it to vfio-pci", match driver { Some(d) => format!("bound to {d}"), None => "bound to no driver".into() })]
     NotVfio {
         /// The function.
         address: Address,
-        /// Who has it.
+        /// The driver that it is bound to.
         driver: Option<String>,
     },
 }

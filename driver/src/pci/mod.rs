@@ -1,5 +1,5 @@
-//! PCI functions as the host's sysfs shows them: what they are, who drives them, which IOMMU group they are in, and how
-//! virtual ones are made. Nothing here knows what the device is for.
+//! PCI functions in the host's sysfs: identity, driver, IOMMU group, and creation of virtual functions. Nothing here
+//! depends on the kind of device.
 
 mod address;
 mod bind;
@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Drivers that leave a device of an IOMMU group to user space, or do no DMA of their own.
+/// Drivers that leave the other devices of an IOMMU group to user space, or do no DMA of their own.
 const HARMLESS: [&str; 3] = ["pci-stub", "pcieport", "shpchp"];
 
 /// A sysfs.
@@ -36,14 +36,14 @@ impl Default for Sysfs {
 pub struct PciDevice {
     sysfs: Sysfs,
     dir: PathBuf,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
 }
 
-/// What one line of a list says of a function.
+/// A summary of a function, for one line of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// Vendor and device id.
     pub id: (u16, u16),
@@ -53,14 +53,14 @@ pub struct Summary {
     pub driver: Option<String>,
     /// Its IOMMU group.
     pub group: Option<u32>,
-    /// Virtual functions there are and can be, of a physical function with SR-IOV.
+    /// Number of virtual functions, now and at most, of a physical function with SR-IOV.
     pub vfs: Option<(u16, u16)>,
     /// The physical function, of a virtual one.
     pub physical: Option<Address>,
 }
 
 impl Sysfs {
-    /// A sysfs mounted (or made up) at `root`.
+    /// A sysfs mounted at `root`, or a directory like one.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -151,15 +151,15 @@ impl PciDevice {
         Ok(all)
     }
 
-    /// Those of its IOMMU group that a driver of the kernel uses, with that driver: as long as there are any, the group
-    /// is not given to user space.
+    /// The functions of its IOMMU group that a kernel driver uses, with that driver. While there are any, the group is
+    /// not given to user space.
     pub fn group_obstacles(&self) -> Result<Vec<(Address, String)>, PciError> {
         let members = self.group_members()?;
         let driven = members.into_iter().filter_map(|device| Some((device.address, device.driver()?)));
         Ok(driven.filter(|(_, driver)| !HARMLESS.contains(&driver.as_str()) && !is_vfio(driver)).collect())
     }
 
-    /// Name of its VFIO character device (`vfio0`), where the kernel has such and the function is bound to VFIO.
+    /// Name of its VFIO character device (`vfio0`), if the kernel has these and the function is bound to VFIO.
     pub fn vfio_cdev(&self) -> Option<String> {
         let entries = fs::read_dir(self.path("vfio-dev")).ok()?;
         entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).find(|name| name.starts_with("vfio"))
@@ -176,18 +176,18 @@ impl PciDevice {
         self.link("physfn")?.parse().ok()
     }
 
-    /// Virtual functions there are, and how many there can be; `None` for a function without SR-IOV.
+    /// Number of virtual functions, now and at most; `None` for a function without SR-IOV.
     pub fn vf_counts(&self) -> Result<Option<(u16, u16)>, PciError> {
         let Some(total) = self.number("sriov_totalvfs")? else { return Ok(None) };
         Ok(Some((self.number("sriov_numvfs")?.unwrap_or(0) as u16, total as u16)))
     }
 
-    /// Addresses of the virtual functions there are, in order.
+    /// Addresses of the existing virtual functions, in order.
     pub fn virtual_functions(&self) -> Vec<Address> {
         (0..).map_while(|n| self.link(&format!("virtfn{n}"))?.parse().ok()).collect()
     }
 
-    /// What a list says of it.
+    /// Its summary.
     pub fn summary(&self) -> Result<Summary, PciError> {
         Ok(Summary {
             address: self.address,
@@ -201,7 +201,7 @@ impl PciDevice {
     }
 }
 
-/// Whether functions bound to `driver` are reached through VFIO.
+/// Whether functions bound to `driver` can be opened through VFIO.
 pub fn is_vfio(driver: &str) -> bool {
     driver.starts_with("vfio-") || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci")
 }

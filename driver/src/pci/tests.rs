@@ -1,4 +1,4 @@
-//! A made-up sysfs stands for the kernel's.
+//! The tests use a directory in place of the kernel's sysfs.
 
 use super::*;
 use std::{
@@ -112,7 +112,7 @@ fn a_bound_function_is_taken_from_its_driver_first() {
     let fake = Fake::new();
     fake.driver("vfio-pci");
     let device = fake.device("0000:00:04.0", Some(3), Some("mlx5_core"));
-    // This sysfs does not take the driver away, so that it is found there still.
+    // This directory keeps the link to the driver, which is therefore found.
     let error = device.bind("vfio-pci").unwrap_err().to_string();
     assert_eq!(fake.text("drivers/mlx5_core/unbind"), "0000:00:04.0");
     assert_eq!(error, "driver vfio-pci did not take 0000:00:04.0: mlx5_core has it");

@@ -6,8 +6,9 @@ use hwspec::{
     wqe::WqeOpcode,
 };
 
-/// A completion of a work request nobody posted is the device's error; the caller hears of it.
-fn known(mut wc: Completion, wr_id: Option<u64>) -> Completion {
+/// Adds the id of the work request. A completion of one that nobody posted is an error of the device, and is reported
+/// as a general one.
+fn with_id(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     match wr_id {
         Some(wr_id) => wc.wr_id = wr_id,
         None => wc.status = WcStatus::GeneralErr,
@@ -56,5 +57,5 @@ pub(super) fn failed(cqe: &Cqe64, wr_id: Option<u64>) -> Completion {
         qpn: cqe.qpn().0,
         ..Completion::default()
     };
-    known(wc, wr_id)
+    with_id(wc, wr_id)
 }

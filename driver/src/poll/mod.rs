@@ -14,10 +14,11 @@ use crate::{
 use failed::{failed, send_opcode};
 use hwspec::cqe::{Cqe64, CqeFormat, CqeOpcode, INLINE_32, eth};
 
-/// The work completion a CQE means, in its place. False: it names a QP that is not there (any more), or is none.
+/// Converts a CQE to a work completion, in place. False: it names a QP that does not exist (any more), or is no
+/// completion.
 #[inline(always)]
 pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
-    let Some(qp) = table.get(cqe.qpn().0) else { return put(wc, by_index(table, cqe)) };
+    let Some(qp) = table.get(cqe.qpn().0) else { return replace(wc, by_index(table, cqe)) };
     let counter = cqe.wqe_counter();
     match cqe.opcode() {
         CqeOpcode::Req => {
@@ -43,15 +44,15 @@ pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
             }
             true
         }
-        _ => put(wc, error(qp, cqe)),
+        _ => replace(wc, error(qp, cqe)),
     }
 }
 
-fn put(wc: &mut Completion, found: Option<Completion>) -> bool {
+fn replace(wc: &mut Completion, found: Option<Completion>) -> bool {
     found.map(|found| *wc = found).is_some()
 }
 
-/// An error's.
+/// The completion of an error CQE.
 #[cold]
 fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     let counter = cqe.wqe_counter();
@@ -65,7 +66,7 @@ fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// What came with a receive: which kind of message, and the four bytes beside it.
+/// The kind of a received message, and its immediate data or invalidated key.
 #[inline(always)]
 fn message(cqe: &Cqe64, wc: &mut Completion) {
     wc.opcode = WcOpcode::Recv;
@@ -82,7 +83,7 @@ fn message(cqe: &Cqe64, wc: &mut Completion) {
     wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
 }
 
-/// A receive of a shared queue.
+/// Completes a receive of a shared queue.
 #[inline(never)]
 fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
     let inline = cqe.cqe_format() == CqeFormat::Inline32;
@@ -99,8 +100,9 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// A receive that came by a target QP of XRC, which is not this queue's to know, and whose CQE names the SRQ; one of a work
-/// queue; or one that a receive queue of raw packets flushed, whose CQE has the QP's number as user index.
+/// The completion of a CQE that names its queue by user index: a receive by a target QP of XRC, whose CQE names the
+/// SRQ; a receive of a work queue; or a receive that a queue of raw packets flushed, where the index is the QP's
+/// number.
 #[cold]
 fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     if is_spread(cqe) {
@@ -132,14 +134,14 @@ fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// Where a datagram came from. On RoCE the place of the service level says which IP version it was, and it is handed on
-/// as it stands: UCX, used to rdma-core's mlx5, looks there to know which header lies before the payload.
+/// The source of a datagram. On RoCE the field of the service level has the IP version, and is passed on unchanged:
+/// UCX, used to rdma-core's mlx5, reads there which header precedes the payload.
 #[inline]
-fn from_whom(cqe: &Cqe64, wc: &mut Completion) {
+fn source(cqe: &Cqe64, wc: &mut Completion) {
     (wc.slid, wc.path_bits, wc.sl) = (cqe.slid(), cqe.ml_path(), cqe.sl());
 }
 
-/// What the device says of the checksums of a frame: the flag means IPv4, and TCP or UDP in it.
+/// The flag of a frame whose checksums the device verified, which stands for IPv4 with TCP or UDP.
 #[inline]
 fn checked(cqe: &Cqe64, wc: &mut Completion) {
     const BOTH: u8 = eth::L3_OK | eth::L4_OK;
@@ -148,16 +150,16 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// A message whose bytes are where they belong.
+/// Completes a receive whose message the device has scattered.
 #[inline(never)]
 fn received(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     wc.src_qp = cqe.rqpn().0;
     if cqe.grh() != 0 {
         wc.flags |= WcFlags::GRH;
     }
-    if qp.tells_more {
+    if qp.extended {
         match qp.raw {
-            false => from_whom(cqe, wc),
+            false => source(cqe, wc),
             true => checked(cqe, wc),
         }
     }
@@ -167,14 +169,14 @@ fn received(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// A message whose bytes stand in the CQE, where others have the sender's addresses.
+/// Completes a receive whose message is in the CQE, in place of the sender's addresses.
 #[inline(always)]
 fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
         return from_shared(qp.srq.as_deref(), cqe, wc);
     };
     let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
-    // Before the entry is retired: a post may then write over it.
+    // Before the entry is retired, since a post may overwrite it then.
     let fits = bytes.zip(qp.inbox.as_ref()).is_some_and(|(bytes, inbox)| inbox.put(number, bytes));
     wc.wr_id = qp.rq.retire(number);
     if !fits {

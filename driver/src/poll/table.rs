@@ -1,17 +1,18 @@
-//! Which queues a CQE is of.
+//! The queues that a CQE names.
 
 use super::QpQueues;
 use crate::shared_receive::SharedReceives;
 use hwspec::cqe::{Cqe64, CqeOpcode};
 use std::sync::Arc;
 
-/// QP number to queues in three steps of 8 bits, without hashing. Small for few QPs, whatever their numbers.
+/// Queues by QP number: a tree of three levels of 8 bits, without hashing, that is small for few QPs whatever their
+/// numbers.
 #[derive(Default)]
 pub struct QpTable {
     pub(super) root: Vec<Option<Box<Branch>>>,
-    /// SRQs of XRC: their receives complete here whatever target QP they came by.
+    /// SRQs of XRC. Their receives complete here, whichever target QP took them.
     srqs: Vec<Arc<SharedReceives>>,
-    /// Work queues by user index: frames that were spread by a hash name them by nothing else.
+    /// Work queues by user index, the only name that a CQE has for them when a hash spread its frame.
     pub(super) wqs: Vec<WqSlot>,
 }
 
@@ -28,7 +29,7 @@ pub(super) enum WqSlot {
 pub(super) type Branch = [Option<Box<Leaf>>; 256];
 pub(super) type Leaf = [Option<Arc<QpQueues>>; 256];
 
-/// Positions in root, branch and leaf.
+/// Indices in root, branch and leaf.
 #[inline(always)]
 fn steps(qpn: u32) -> [usize; 3] {
     [qpn >> 16 & 0xff, qpn >> 8 & 0xff, qpn & 0xff].map(|step| step as usize)
@@ -68,7 +69,7 @@ impl QpTable {
         index as u32
     }
 
-    /// Enters a work queue, under its number too: its failed receives name that.
+    /// Enters a work queue, also under its number, which its failed receives name.
     pub fn insert_wq(&mut self, index: u32, wq: Arc<QpQueues>) {
         if let Some(slot) = self.wqs.get_mut(index as usize) {
             *slot = WqSlot::Taken(wq.clone());
@@ -87,7 +88,7 @@ impl QpTable {
         }
     }
 
-    /// The work queue that a CQE names by its user index, if it is of a frame that a hash spread.
+    /// The work queue that a CQE names by user index, if a hash spread its frame.
     pub(super) fn wq(&self, cqe: &Cqe64) -> Option<&QpQueues> {
         match self.wqs.get((cqe.srqn_uidx() & 0xff_ffff) as usize) {
             Some(WqSlot::Taken(wq)) if is_spread(cqe) => Some(wq),
@@ -95,7 +96,7 @@ impl QpTable {
         }
     }
 
-    /// The shared queue whose receive a CQE completes: that of its QP, or the one it names itself (XRC).
+    /// The shared queue whose receive a CQE completes: that of its QP, or the one that the CQE names itself (XRC).
     pub fn shared(&self, cqe: &Cqe64) -> Option<&Arc<SharedReceives>> {
         match self.get(cqe.qpn().0) {
             Some(qp) => qp.srq.as_ref(),
@@ -115,7 +116,7 @@ impl QpTable {
         leaves[leaf] = Some(qp);
     }
 
-    /// Removes a QP, and what is empty without it.
+    /// Removes a QP, and the nodes that are empty without it.
     pub fn remove(&mut self, qpn: u32) {
         let [root, branch, leaf] = steps(qpn);
         let Some(Some(branches)) = self.root.get_mut(root) else { return };
@@ -133,8 +134,8 @@ impl QpTable {
     }
 }
 
-/// Whether a CQE is of a frame that a hash spread over work queues: flows to these have no tag, which is what the CQE has in
-/// the place of a QP number; and no QP has number 0.
+/// Whether a CQE is of a frame that a hash spread over work queues. Such a CQE has a flow tag in place of the QP
+/// number, and flows to work queues have tag 0, which is no QP's number.
 pub fn is_spread(cqe: &Cqe64) -> bool {
     cqe.qpn().0 == 0 && cqe.opcode() == CqeOpcode::RespSend
 }

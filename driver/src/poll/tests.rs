@@ -11,7 +11,7 @@ fn convert(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
 fn queues(qpn: u32) -> Arc<QpQueues> {
     Arc::new(QpQueues {
         qpn,
-        tells_more: false,
+        extended: false,
         raw: false,
         sq: SendTracker::new(8),
         rq: RecvTracker::new(4),

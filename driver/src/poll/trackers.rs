@@ -1,4 +1,4 @@
-//! Posted work requests of a QP, as polls need them.
+//! Posted work requests of a QP, as far as polls need to know them.
 
 use crate::{inline::Inbox, shared_receive::SharedReceives, verbs::WcOpcode};
 use std::sync::{
@@ -9,26 +9,26 @@ use std::sync::{
     },
 };
 
-/// What a QP keeps of posted work requests, for whoever polls. Written by posts (under the queue's lock) before the
-/// doorbell, read by polls (under the CQ's lock) after the CQE.
+/// The posted work requests of a QP. Posts write here (under the queue's lock) before the doorbell; polls read (under
+/// the CQ's lock) after the CQE.
 pub struct QpQueues {
     pub qpn: u32,
-    /// Whether completions say more than what came: from whom, as messages come from whoever knows the number; or of raw
-    /// packets, what was found right.
-    pub tells_more: bool,
-    /// Whether it is of raw packets, two queues on the device.
+    /// Whether its completions have more than the plain fields: the source of a datagram, or the verified checksums of
+    /// a raw packet.
+    pub extended: bool,
+    /// Whether it is a raw packet QP, which is two queues on the device.
     pub raw: bool,
     pub sq: SendTracker,
     pub rq: RecvTracker,
-    /// Where the receives point, for messages that come in the CQE.
+    /// Where its receives point, for messages that arrive in the CQE.
     pub inbox: Option<Inbox>,
-    /// Where they come from, if not from an own queue.
+    /// The shared queue that its receives come from, if it has no queue of its own.
     pub srq: Option<Arc<SharedReceives>>,
 }
 
 /// Send work requests under way.
 pub struct SendTracker {
-    /// By first basic block: the caller's id, and `number << 32 | first basic block behind it`.
+    /// By first basic block: the caller's id, and `number << 32 | basic block after the last`.
     slots: Box<[(AtomicU64, AtomicU64)]>,
     mask: u32,
     /// Work requests posted.
@@ -44,7 +44,7 @@ impl SendTracker {
         Self { slots, mask: blocks.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU64::new(0) }
     }
 
-    /// Writes down a work request before the device can see it.
+    /// Records a work request before the device can see it.
     #[inline(always)]
     pub fn put(&self, block: u32, wr_id: u64, number: u32, end: u32) {
         let slot = &self.slots[(block & self.mask) as usize];
@@ -52,20 +52,20 @@ impl SendTracker {
         slot.1.store(u64::from(number) << 32 | u64::from(end), Relaxed);
     }
 
-    /// Notes that the work request at `block`, of several blocks, binds a memory window, or does not: the device's
-    /// completion tells changes of keys not apart.
+    /// Records whether the change of a key at `block`, which has several blocks, binds a memory window, since the
+    /// device's completion does not tell.
     pub fn mark(&self, block: u32, binds: bool) {
         self.slots[(block.wrapping_add(1) & self.mask) as usize].0.store(binds.into(), Relaxed);
     }
 
-    /// What a change of a key was, of the work request whose completion names block `counter`.
+    /// The operation that a completed change of a key at block `counter` was.
     #[cold]
     pub(super) fn change(&self, counter: u16) -> WcOpcode {
         let slot = (u32::from(counter).wrapping_add(1) & self.mask) as usize;
         if self.slots[slot].0.load(Relaxed) == 0 { WcOpcode::LocalInv } else { WcOpcode::BindMw }
     }
 
-    /// Makes all up to `head` count.
+    /// Publishes the work requests up to `head` to polls.
     #[inline(always)]
     pub fn publish(&self, head: u32) {
         self.head.store(head, Release);
@@ -78,7 +78,7 @@ impl SendTracker {
         ((tail >> 32) as u32, tail as u32)
     }
 
-    /// The work request at basic block `counter` is done, and all before it. `None` if nothing is under way there.
+    /// Completes the work request at basic block `counter` and all before it. `None` if none is under way there.
     #[inline(always)]
     pub(super) fn complete(&self, counter: u16) -> Option<u64> {
         let slot = &self.slots[(u32::from(counter) & self.mask) as usize];
@@ -92,7 +92,7 @@ impl SendTracker {
         Some(wr_id)
     }
 
-    /// Forgets everything (the QP is reset).
+    /// Clears it, since the QP is reset.
     pub fn reset(&self) {
         self.head.store(0, Relaxed);
         self.tail.store(0, Release);
@@ -114,13 +114,13 @@ impl RecvTracker {
         Self { wr_ids, mask: entries.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU32::new(0) }
     }
 
-    /// Writes down a work request before the device can see it.
+    /// Records a work request before the device can see it.
     #[inline(always)]
     pub fn put(&self, number: u32, wr_id: u64) {
         self.wr_ids[(number & self.mask) as usize].store(wr_id, Relaxed);
     }
 
-    /// Makes all up to `head` count.
+    /// Publishes the work requests up to `head` to polls.
     #[inline(always)]
     pub fn publish(&self, head: u32) {
         self.head.store(head, Release);
@@ -132,7 +132,7 @@ impl RecvTracker {
         self.tail.load(Acquire)
     }
 
-    /// The receive that `counter` names, if it is under way.
+    /// The number of the receive at `counter`, if it is under way.
     #[inline(always)]
     pub(super) fn number(&self, counter: u16) -> Option<u32> {
         let tail = self.tail.load(Relaxed);
@@ -140,7 +140,7 @@ impl RecvTracker {
         (ahead < self.head.load(Acquire).wrapping_sub(tail)).then_some(tail.wrapping_add(ahead))
     }
 
-    /// Receive `number` is done, and all before it: its entry may be used again.
+    /// Completes receive `number` and all before it, so that their entries may be used again.
     #[inline(always)]
     pub(super) fn retire(&self, number: u32) -> u64 {
         let wr_id = self.wr_ids[(number & self.mask) as usize].load(Relaxed);
@@ -153,7 +153,7 @@ impl RecvTracker {
         Some(self.retire(self.number(counter)?))
     }
 
-    /// Forgets everything (the QP is reset).
+    /// Clears it, since the QP is reset.
     pub fn reset(&self) {
         self.head.store(0, Relaxed);
         self.tail.store(0, Release);

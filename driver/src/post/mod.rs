@@ -24,13 +24,13 @@ use plan::Plan;
 use sync::BiasedGuard;
 use writer::Writer;
 
-/// Send work requests in the making: nothing is visible to the device before [`SendBatch::commit`]. Holds the send
-/// queue's lock; dropping it forgets them.
+/// Send work requests being built. The device sees none of them before [`SendBatch::commit`]. Holds the send queue's
+/// lock; dropping it discards them.
 pub struct SendBatch<'a> {
     qp: &'a Qp,
     queue: BiasedGuard<'a, SendQueue>,
     begin: (u32, u32, bool),
-    /// First 8 bytes of the last control segment: what the doorbell carries.
+    /// First 8 bytes of the last control segment, which the doorbell carries.
     bell: u64,
 }
 
@@ -42,7 +42,7 @@ impl<'a> SendBatch<'a> {
         Self { qp, queue, begin, bell: 0 }
     }
 
-    /// Adds one work request; those before it stay in the batch if it is refused. EINVAL: not valid for this QP or its
+    /// Adds one work request. If it is refused, those before it stay in the batch. EINVAL: not valid for this QP or its
     /// state; ENOMEM: the queue is full.
     #[inline]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
@@ -55,7 +55,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// As [`SendBatch::push`], for services whose work requests say whom they are for.
+    /// As [`SendBatch::push`], for services whose work requests name their target.
     pub fn push_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
         let plan = Plan::of(&wr.op);
         let service = self.queue.service;
@@ -76,7 +76,7 @@ impl<'a> SendBatch<'a> {
                 let [a, b, c] = [0, 16, 32].map(|at| hwspec::layout::prefix(&vector.as_bytes()[at..]));
                 self.build(wr, plan, &[a, b, c])
             }
-            // Headers are not inline.
+            // The headers of the frame are not inlined in the segment.
             (Service::RawPacket, Target::Peer) => {
                 let mut segment = EthSeg::zeroed();
                 segment.set().l3_csum(checksums).l4_csum(checksums);
@@ -91,7 +91,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// A work request that changes a key.
+    /// Adds a work request that changes a key.
     #[cold]
     fn change_of(&mut self, wr: &SendWr<'_>, plan: Plan) -> Result<(), i32> {
         let change = match wr.op {
@@ -116,13 +116,13 @@ impl<'a> SendBatch<'a> {
         Ok(())
     }
 
-    /// Adds a change of key `key`: for the driver's own queue.
+    /// Adds a change of `key`, on the driver's own queue.
     pub(crate) fn change(&mut self, key: u32, change: &Change) -> Result<(), i32> {
         let wr = SendWr { wr_id: 0, op: SendOp::LocalInv(key), sge: &[], flags: SendFlags::SIGNALED };
         self.put_change(&wr, Plan::of(&wr.op), change)
     }
 
-    /// Checks and writes the WQE; `head` are the segments between control and remote address.
+    /// Checks the work request and writes its WQE. `head` are the segments between control and remote address.
     #[inline(always)]
     fn build(&mut self, wr: &SendWr<'_>, plan: Plan, head: &[[u8; WQE_DS]]) -> Result<(), i32> {
         if !self.qp.may_send() {
@@ -190,13 +190,13 @@ impl<'a> SendBatch<'a> {
         Ok(())
     }
 
-    /// Rings the doorbell, once for all.
+    /// Rings one doorbell for all of the batch.
     #[inline]
     pub fn commit(mut self) {
         self.flush();
     }
 
-    /// As [`commit`](Self::commit): what is pushed from here on is the next batch.
+    /// As [`commit`](Self::commit), and begins the next batch.
     #[inline]
     pub fn flush(&mut self) {
         let (block, number) = (self.queue.block, self.queue.number);
@@ -207,7 +207,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// Forgets all of the batch.
+    /// Discards the batch.
     pub fn abort(self) {}
 }
 
@@ -234,7 +234,7 @@ impl Qp {
         result
     }
 
-    /// As [`Qp::post_send`], for services whose work requests say whom they are for.
+    /// As [`Qp::post_send`], for services whose work requests name their target.
     pub fn post_send_to<'w, 't>(
         &self,
         wrs: impl IntoIterator<Item = (SendWr<'w>, Target<'t>)>,
@@ -257,7 +257,7 @@ impl Qp {
         SendBatch::new(self)
     }
 
-    /// The doorbell record, then the doorbell.
+    /// Writes the doorbell record, then the doorbell.
     #[inline(always)]
     fn ring_send(&self, block: u32, bell: u64) {
         self.record(SND_DBR, block & 0xffff);

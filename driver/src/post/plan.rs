@@ -1,10 +1,10 @@
-//! What an operation becomes in a WQE.
+//! How each operation is written as a WQE.
 
 use crate::verbs::{SendOp, Service};
 use hwspec::wqe::WqeOpcode;
 
-/// What a work request becomes: opcode, immediate field of the control segment, remote address, and how the data are
-/// given.
+/// The parts of a WQE that depend on the operation: opcode, immediate field of the control segment, remote address and
+/// operands.
 pub struct Plan {
     pub opcode: WqeOpcode,
     pub imm: u32,
@@ -32,7 +32,7 @@ impl Plan {
         Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None }
     }
 
-    /// [`of`](Self::of), which sees to the commonest itself.
+    /// As [`of`](Self::of), out of line for the operations that are less common.
     #[inline(never)]
     fn of_uncommon(op: &SendOp) -> Self {
         let (plain, rdma) = (Self::plain, Self::rdma);

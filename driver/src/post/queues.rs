@@ -18,7 +18,7 @@ pub struct SendQueue {
     pub ring: DmaRing,
     pub qpn: u32,
     pub service: Service,
-    /// Next basic block; counts on, the ring takes it modulo its size.
+    /// Next basic block. Never wraps at the ring, which takes it modulo its size.
     pub block: u32,
     /// Work requests posted.
     pub number: u32,
@@ -26,9 +26,9 @@ pub struct SendQueue {
     pub max_sge: usize,
     pub max_inline: usize,
     pub signal_all: bool,
-    /// The last WQE changed a key: the next one waits for it.
+    /// The last WQE changed a key, so the next one has to wait for it.
     pub small_fence: bool,
-    /// Room in which inline data are put together: the segment of `max_inline` bytes.
+    /// Buffer in which inline data is gathered: a segment of `max_inline` bytes.
     pub scratch: Box<[u8]>,
 }
 
@@ -44,12 +44,12 @@ pub struct RecvQueue {
 }
 
 impl SendQueue {
-    /// Room for inline segments of up to `max_inline` bytes.
+    /// A buffer for inline segments of up to `max_inline` bytes.
     pub fn scratch(max_inline: usize) -> Box<[u8]> {
         vec![0; InlineSeg::span(max_inline)].into_boxed_slice()
     }
 
-    /// Starts over (the QP is reset).
+    /// Starts over, since the QP is reset.
     pub fn reset(&mut self) {
         (self.block, self.number, self.small_fence) = (0, 0, false);
     }
@@ -75,7 +75,7 @@ impl SendQueue {
     }
 }
 
-/// Bytes, and pieces that are not empty.
+/// Bytes, and number of pieces that are not empty.
 #[inline(never)]
 fn sums(list: &[Sge]) -> (u64, usize) {
     list.iter().fold((0, 0), |(bytes, pieces), sge| {
@@ -84,15 +84,15 @@ fn sums(list: &[Sge]) -> (u64, usize) {
 }
 
 impl RecvQueue {
-    /// Writes a receive behind those posted, and notes it for who polls. EINVAL: pieces that the queue cannot have;
-    /// ENOMEM: it is full.
+    /// Writes a receive behind those posted, and records it for polls. EINVAL: more or longer pieces than the queue can
+    /// have; ENOMEM: the queue is full.
     #[inline(always)]
     pub fn put(&mut self, tracker: &RecvTracker, wr: &RecvWr<'_>) -> Result<(), i32> {
         if wr.sge.len() > self.max_sge {
             return Err(libc::EINVAL);
         }
         if self.number.wrapping_sub(tracker.done()) >= self.max_wr {
-            // Without a receive queue of its own a QP takes none here.
+            // A QP without a receive queue of its own takes no receives.
             return Err(if self.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
         }
         let mut segment = 0;

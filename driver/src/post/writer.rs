@@ -1,4 +1,4 @@
-//! The segments of a WQE, written to the ring.
+//! Writes the segments of a WQE to the ring.
 
 use crate::{
     dma::{DmaRing, copy_from_caller, few_from_caller},
@@ -6,7 +6,7 @@ use crate::{
 };
 use hwspec::wqe::*;
 
-/// Writes segments one after the other, around the end of the ring.
+/// Writes segments one after the other, wrapping at the end of the ring.
 pub struct Writer<'a> {
     ring: &'a DmaRing,
     block: u32,
@@ -30,7 +30,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What an operation on the peer's memory is told: where, and the operands of an atomic.
+    /// Writes the remote address of an operation on the peer's memory, and the operands of an atomic.
     #[inline(never)]
     pub fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
         let mut segment = RaddrSeg::zeroed();
@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
         self.put(data_segment(sge).as_bytes());
     }
 
-    /// The data themselves, behind a 4-byte head, padded with zeros.
+    /// Writes the data itself, behind a 4-byte header and padded with zeros.
     #[inline(always)]
     pub fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
         if bytes == 0 {

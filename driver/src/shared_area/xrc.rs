@@ -1,8 +1,8 @@
-//! Objects that several openers of a function hold together: XRC domains, which those find who have the same file open, and
-//! target QPs in them, which those open who know their number (IBTA annex A14).
+//! Objects of XRC that several openers of a function hold together (IBTA annex A14): domains, which openers find by a
+//! file that they have open, and target QPs in them, which they find by number.
 //!
-//! Such objects belong to the function. Each holding is written down with its opener; an object goes with the last that
-//! lives, and what the dead held is found by whoever opens, closes or shares something next.
+//! These objects belong to the function. Each hold is recorded with its opener, and an object is destroyed with its
+//! last hold. Holds of dead openers are found by the next opener that opens, closes or shares such an object.
 
 use super::{BLOCK, BLOCK_WORDS, FunctionLock, PAGE_BLOCKS, SHARED_LEN};
 use crate::error::Error;
@@ -12,20 +12,20 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 const DOMAINS: usize = 128;
 /// Words of one: device and inode of the file (two each), number + 1.
 const DOMAIN_WORDS: usize = 6;
-/// Holdings at most.
-const HOLDINGS: usize = 2048;
+/// Holds at most.
+const HOLDS: usize = 2048;
 /// Words of one: opener, and what it holds.
-const HOLDING_WORDS: usize = 2;
+const HOLD_WORDS: usize = 2;
 /// Numbers of the placeholders.
 const PLACEHOLDERS: usize = 8;
 
 const PLACEHOLDER: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
 const DOMAIN: usize = PLACEHOLDER + PLACEHOLDERS;
-const HOLDING: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
-const END: usize = HOLDING + HOLDINGS * HOLDING_WORDS;
+const HOLD: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
+const END: usize = HOLD + HOLDS * HOLD_WORDS;
 const _: () = assert!(END * 4 <= SHARED_LEN);
 
-/// In a holding: what kind of number it is.
+/// In a hold: which kind of object the number names.
 const DOMAIN_FLAG: u32 = 1 << 30;
 const TARGET_FLAG: u32 = 1 << 31;
 
@@ -41,7 +41,7 @@ pub struct FileId {
 /// An object of the function that openers hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XrcObject {
-    /// A target QP; before the domains, in which they are.
+    /// A target QP. Sorted before the domains, so that it is destroyed before its own.
     Target(u32),
     /// An XRC domain.
     Domain(u32),
@@ -65,17 +65,17 @@ impl XrcObject {
 }
 
 impl FunctionLock<'_> {
-    /// Forgets everything: the function is new.
+    /// Clears all records, since the function has been reset.
     pub fn clear_xrc(&self) {
         (PLACEHOLDER..END).for_each(|word| self.0.word(word).store(0, Release));
     }
 
-    /// What the placeholders were written down as; all zero if there are none.
+    /// The words recorded of the placeholders; all zero if there are none.
     pub fn placeholders(&self) -> [u32; PLACEHOLDERS] {
         std::array::from_fn(|at| self.0.word(PLACEHOLDER + at).load(Acquire))
     }
 
-    /// Writes the placeholders down.
+    /// Records the placeholders.
     pub fn set_placeholders(&self, words: [u32; PLACEHOLDERS]) {
         words.iter().enumerate().for_each(|(at, word)| self.0.word(PLACEHOLDER + at).store(*word, Release));
     }
@@ -97,7 +97,7 @@ impl FunctionLock<'_> {
         found.map(|words| words[4] - 1)
     }
 
-    /// A file has a domain from now on. ENOMEM: too many have.
+    /// Records the domain of a file. ENOMEM: too many files have one.
     pub fn name_domain(&self, file: FileId, xrcdn: u32) -> Result<(), Error> {
         let free = (0..DOMAINS).find(|at| self.domain_words(*at)[4] == 0);
         let at = free.ok_or_else(|| Error::no_memory(format!("{DOMAINS} files have XRC domains already")))?;
@@ -106,69 +106,68 @@ impl FunctionLock<'_> {
         Ok(())
     }
 
-    /// No file has this domain any more.
+    /// Removes the record of which file a domain is of.
     pub fn unname_domain(&self, xrcdn: u32) {
         for at in (0..DOMAINS).filter(|at| self.domain_words(*at)[4] == xrcdn + 1) {
             self.set_domain(at, [0; DOMAIN_WORDS]);
         }
     }
 
-    /// Opener and thing of a holding; `None`: the place is free.
-    fn holding(&self, at: usize) -> Option<(u32, u32)> {
-        let first = HOLDING + at * HOLDING_WORDS;
+    /// Opener and object of a hold; `None`: the place is free.
+    fn hold_at(&self, at: usize) -> Option<(u32, u32)> {
+        let first = HOLD + at * HOLD_WORDS;
         let what = self.0.word(first + 1).load(Acquire);
         (what != 0).then(|| (self.0.word(first).load(Relaxed), what))
     }
 
-    fn clear_holding(&self, at: usize) {
-        self.0.word(HOLDING + at * HOLDING_WORDS + 1).store(0, Release);
+    fn clear_hold(&self, at: usize) {
+        self.0.word(HOLD + at * HOLD_WORDS + 1).store(0, Release);
     }
 
-    /// We hold it (once more). ENOMEM: too much is held.
-    pub fn hold(&self, held: XrcObject) -> Result<(), Error> {
-        self.hold_as(self.0.me, held)
+    /// Adds a hold of ours. ENOMEM: there are too many.
+    pub fn hold(&self, object: XrcObject) -> Result<(), Error> {
+        self.hold_as(self.0.me, object)
     }
 
-    fn hold_as(&self, opener: u32, held: XrcObject) -> Result<(), Error> {
-        let free = (0..HOLDINGS).find(|at| self.holding(*at).is_none());
+    fn hold_as(&self, opener: u32, object: XrcObject) -> Result<(), Error> {
+        let free = (0..HOLDS).find(|at| self.hold_at(*at).is_none());
         let at = free.ok_or_else(|| {
-            Error::no_memory(format!(
-                "{HOLDINGS} XRC domains and target QPs of the function are open already"
-            ))
+            Error::no_memory(format!("{HOLDS} XRC domains and target QPs of the function are open already"))
         })?;
-        self.0.word(HOLDING + at * HOLDING_WORDS).store(opener, Relaxed);
-        self.0.word(HOLDING + at * HOLDING_WORDS + 1).store(held.raw(), Release);
+        self.0.word(HOLD + at * HOLD_WORDS).store(opener, Relaxed);
+        self.0.word(HOLD + at * HOLD_WORDS + 1).store(object.raw(), Release);
         Ok(())
     }
 
-    /// Nobody holds it, but it could not be ended yet: who looks next finds it as what the dead held.
-    pub fn orphan(&self, held: XrcObject) -> Result<(), Error> {
-        self.hold_as(0, held)
+    /// Records an object that nobody holds and that could not be destroyed yet, as one whose opener is dead.
+    pub fn orphan(&self, object: XrcObject) -> Result<(), Error> {
+        self.hold_as(0, object)
     }
 
-    /// Whether anybody holds it.
-    pub fn is_held(&self, held: XrcObject) -> bool {
-        (0..HOLDINGS).filter_map(|at| self.holding(at)).any(|(_, what)| what == held.raw())
+    /// Whether any opener holds it.
+    pub fn is_held(&self, object: XrcObject) -> bool {
+        (0..HOLDS).filter_map(|at| self.hold_at(at)).any(|(_, what)| what == object.raw())
     }
 
-    /// We hold it once less. True if nobody does any more.
-    pub fn let_go(&self, held: XrcObject) -> bool {
-        let mine = (0..HOLDINGS).find(|at| self.holding(*at) == Some((self.0.me, held.raw())));
+    /// Removes one hold of ours. True if nobody holds the object any more.
+    pub fn drop_hold(&self, object: XrcObject) -> bool {
+        let mine = (0..HOLDS).find(|at| self.hold_at(*at) == Some((self.0.me, object.raw())));
         if let Some(at) = mine {
-            self.clear_holding(at);
+            self.clear_hold(at);
         }
-        !self.is_held(held)
+        !self.is_held(object)
     }
 
-    /// What only the dead hold: target QPs first. What the living hold too is struck off the dead.
+    /// The objects that only dead openers hold, target QPs first. Removes dead openers' holds of objects that living
+    /// ones hold too.
     pub fn abandoned(&self) -> Vec<XrcObject> {
         let dead = |opener: u32| opener == 0 || opener != self.0.me && !self.0.transport.alive(opener);
-        let all = (0..HOLDINGS).filter_map(|at| self.holding(at).map(|(opener, what)| (at, opener, what)));
+        let all = (0..HOLDS).filter_map(|at| self.hold_at(at).map(|(opener, what)| (at, opener, what)));
         let (gone, living): (Vec<_>, Vec<_>) = all.partition(|(_, opener, _)| dead(*opener));
         let mut found = Vec::new();
         for (at, _, what) in gone {
             match living.iter().any(|(.., same)| *same == what) {
-                true => self.clear_holding(at),
+                true => self.clear_hold(at),
                 false => found.extend(XrcObject::from_raw(what)),
             }
         }
@@ -177,11 +176,11 @@ impl FunctionLock<'_> {
         found
     }
 
-    /// Strikes all holdings of something that is gone.
-    pub fn remove_holders(&self, held: XrcObject) {
-        for at in 0..HOLDINGS {
-            if self.holding(at).is_some_and(|(_, what)| what == held.raw()) {
-                self.clear_holding(at);
+    /// Removes all holds of an object that is gone.
+    pub fn remove_holders(&self, object: XrcObject) {
+        for at in 0..HOLDS {
+            if self.hold_at(at).is_some_and(|(_, what)| what == object.raw()) {
+                self.clear_hold(at);
             }
         }
     }
@@ -203,7 +202,7 @@ mod tests {
     const FILE: FileId = FileId { dev: 1 << 40 | 7, ino: 3 << 33 };
 
     #[test]
-    fn what_is_held_goes_with_the_last_who_lives() {
+    fn an_object_goes_with_its_last_living_holder() {
         let chip = Chip::new();
         let shared = |opener| {
             let transport: Arc<dyn Transport> = chip.opener(opener);
@@ -222,7 +221,7 @@ mod tests {
         }));
         assert!(with(&b, &|lock| {
             lock.hold(domain).unwrap();
-            lock.abandoned().is_empty() && !lock.let_go(XrcObject::Target(9))
+            lock.abandoned().is_empty() && !lock.drop_hold(XrcObject::Target(9))
         }));
         chip.state().dead.insert(1);
         assert!(with(&b, &|lock| lock.abandoned() == [XrcObject::Target(9)]));
@@ -230,8 +229,8 @@ mod tests {
             lock.remove_holders(XrcObject::Target(9));
             lock.abandoned().is_empty() && !lock.is_held(XrcObject::Target(9))
         }));
-        // What the dead one held too was struck off when we looked.
-        assert!(with(&b, &|lock| lock.let_go(domain) && lock.abandoned().is_empty()));
+        // The hold of the dead opener was removed by `abandoned`.
+        assert!(with(&b, &|lock| lock.drop_hold(domain) && lock.abandoned().is_empty()));
         assert!(with(&b, &|lock| {
             lock.unname_domain(5);
             lock.domain_of(FILE).is_none()
@@ -239,12 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_an_end() {
+    fn too_many_holds_are_refused() {
         let chip = Chip::new();
         let transport: Arc<dyn Transport> = chip.opener(1);
         let shared = Shared::open(&transport).unwrap();
         let lock = shared.lock(Duration::from_secs(1)).unwrap();
-        for _ in 0..HOLDINGS {
+        for _ in 0..HOLDS {
             lock.hold(XrcObject::Target(1)).unwrap();
         }
         assert_eq!(lock.hold(XrcObject::Target(1)).unwrap_err().errno(), libc::ENOMEM);

@@ -11,9 +11,8 @@ use std::{
     },
 };
 
-/// Everything stored to memory so far is seen by the device before what is stored to its registers from now on. x86
-/// keeps that order by itself, once the compiler does; elsewhere a fence between processors is not enough, for the
-/// device is none of them.
+/// Orders earlier stores to memory before later stores to registers, as the device sees them. x86 keeps that order by
+/// itself once the compiler does. Elsewhere a fence between processors is not enough, since the device is none of them.
 #[inline(always)]
 fn before_registers() {
     fence(Release);
@@ -24,8 +23,8 @@ fn before_registers() {
     }
 }
 
-/// Registers reached by calls. Values are host-order numbers of the big-endian register: the first byte in memory is
-/// the most significant.
+/// Registers accessed by calls. Values are in host order: the first byte of the register in memory is the most
+/// significant.
 pub trait Registers: Send + Sync {
     /// Reads four bytes at `offset`.
     fn read32(&self, offset: u32) -> u32;
@@ -40,7 +39,7 @@ pub trait Registers: Send + Sync {
 pub struct Mapping {
     base: *mut u8,
     len: usize,
-    /// What is to be unmapped with the last user of the registers, once forks leave it alone.
+    /// The pages to unmap with the last user of the registers. The handler for forks must have let go of them first.
     _owned: Option<(Absence, Pages)>,
 }
 // SAFETY: a mapping of device registers, only touched by volatile accesses.
@@ -65,7 +64,7 @@ impl Mapping {
         Ok(Self { base: pages.ptr().as_ptr(), len, _owned: Some((absence, pages)) })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -82,12 +81,12 @@ impl Mapping {
     }
 }
 
-/// A register window: a plain store, or a call.
+/// A register window, accessed by plain loads and stores or by calls.
 #[derive(Clone)]
 pub enum Bar {
-    /// Stores go to the device.
+    /// Mapped: stores go to the device.
     Mapped(Arc<Mapping>),
-    /// Stores are calls.
+    /// Not mapped: each access is a call.
     Trapped(Arc<dyn Registers>),
 }
 

@@ -1,4 +1,4 @@
-//! A scripted device in memory, for tests: it answers commands, or lies as it is told.
+//! A scripted device in memory, for tests: it answers commands, or misbehaves as a test asks.
 
 use super::*;
 use crate::dma::PAGE_SIZE;
@@ -54,7 +54,7 @@ pub struct State {
     pub gone: bool,
     pub dead: HashSet<u32>,
     pub busy_vectors: HashSet<u16>,
-    /// Commands are answered, or never, when the doorbell write returns.
+    /// Commands are answered before the doorbell write returns, or never.
     pub acts_at_once: bool,
     /// Vectors may be connected more than once.
     pub shares_vectors: bool,

@@ -26,7 +26,7 @@ impl Interrupt {
         Ok(Self { fd })
     }
 
-    /// Waits until the vector fires or `timeout` passes (`None`: for ever). True if it fired.
+    /// Waits until the vector fires or `timeout` passes (`None`: forever). True if it fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -40,7 +40,7 @@ impl Interrupt {
         }
     }
 
-    /// Takes what has fired so far; never blocks, whether or not the descriptor is in non-blocking mode.
+    /// Clears the event. Never blocks, whether or not the descriptor is in non-blocking mode.
     pub fn clear(&self) -> io::Result<bool> {
         if !self.wait(Some(Duration::ZERO))? {
             return Ok(false);

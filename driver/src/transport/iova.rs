@@ -1,20 +1,21 @@
-//! Addresses a device sees: which are free, and which suit a piece of memory.
+//! Allocation of IO virtual addresses.
 
 use super::Iova;
 use std::collections::BTreeMap;
 
-/// Nothing is put below this: 0 means "none" in places, and a stray small number shall hit nothing.
+/// The lowest address given out: 0 means "none" in places, and a small number used as an address by mistake should hit
+/// nothing.
 const LOWEST: Iova = 1 << 20;
 /// Addresses are multiples of this.
 const PAGE: u64 = 4096;
-/// Memory keeps its offset within a naturally aligned block of this size at least, and at most: page lists for the
-/// device get short when both addresses are alike in many low bits.
+/// Least and largest block within which an IOVA has the offset of its memory. Page lists for the device are short when
+/// both addresses agree in many low bits.
 const ALIKE: (u64, u64) = (2 << 20, 1 << 30);
 
-/// The device's address space: what the IOMMU allows, less what is taken.
+/// The device's address space: the ranges that the IOMMU allows, less those in use.
 ///
-/// Search begins behind the last address given out, so an address freed comes back late: a device that uses it
-/// afterwards is caught by the IOMMU.
+/// The search begins behind the last address given out, so a freed address is reused late, and the IOMMU catches a
+/// device that still uses it.
 #[derive(Debug)]
 pub struct IovaSpace {
     /// Free ranges: first address to last address, neither adjacent nor overlapping.
@@ -23,12 +24,12 @@ pub struct IovaSpace {
 }
 
 impl IovaSpace {
-    /// All of `ranges` (first and last address each) is free; they may come in any order.
+    /// An address space in which all of `ranges` (first and last address each) is free. They may be in any order.
     pub fn new(ranges: impl IntoIterator<Item = (Iova, Iova)>) -> Self {
         let mut space = Self { free: BTreeMap::new(), next: LOWEST };
         for (first, last) in ranges {
             let first = first.max(LOWEST).checked_next_multiple_of(PAGE);
-            // Whole pages: the last byte of the last one that is all within.
+            // Whole pages: the last byte of the last page that is entirely within.
             let last = match last % PAGE {
                 within if within == PAGE - 1 => Some(last),
                 within => (last - within).checked_sub(1),
@@ -42,7 +43,8 @@ impl IovaSpace {
         space
     }
 
-    /// `len` bytes (whole pages) for memory at `like`: the same low bits, as many as help and can be had.
+    /// Allocates `len` bytes (whole pages) for memory at `like`, with as many of the same low bits as help and are
+    /// possible.
     pub fn alloc(&mut self, len: u64, like: u64) -> Option<Iova> {
         if len == 0 || len % PAGE != 0 {
             return None;
@@ -56,7 +58,7 @@ impl IovaSpace {
         Some(at)
     }
 
-    /// Gives back what `alloc` gave. False, and nothing happens, if any of it is free already.
+    /// Frees what `alloc` gave. False, and nothing happens, if any of it is free already.
     pub fn free(&mut self, at: Iova, len: u64) -> bool {
         let Some(last) = len.checked_sub(1).and_then(|span| at.checked_add(span)) else { return false };
         let overlaps = self.free.range(..=last).next_back().is_some_and(|(_, end)| *end >= at);
@@ -152,7 +154,7 @@ mod tests {
         let mut space = IovaSpace::new([(0, u64::MAX)]);
         assert!(space.alloc(1 << 63, 0).is_some());
         assert_eq!(space.alloc(1 << 63, 0), None);
-        // To the very last byte.
+        // Up to the last byte.
         let mut end = IovaSpace::new([(u64::MAX - 0x3fff, u64::MAX)]);
         assert_eq!(end.alloc(0x4000, 0), Some(u64::MAX - 0x3fff));
         assert_eq!((space.alloc(0, 0), space.alloc(1, 0)), (None, None));
@@ -161,8 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for and given back in whatever order: ranges given out are disjoint and within what is
-        /// allowed, and in the end all is as it was.
+        /// For any order of allocations and frees, the allocated ranges are disjoint and within those allowed, and in
+        /// the end all is as it was.
         #[test]
         fn ranges_are_disjoint_allowed_and_come_back(
             orders in proptest::collection::vec((any::<bool>(), 1u64..2000, any::<u64>(), any::<prop::sample::Index>()), 1..200)

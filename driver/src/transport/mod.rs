@@ -1,4 +1,4 @@
-//! What a driver needs of the machine: one PCI function, however it is reached.
+//! Transports: how a driver reaches one PCI function, its DMA and its interrupts.
 #![allow(unsafe_code)]
 
 mod bar;
@@ -28,12 +28,12 @@ pub struct Access {
     pub read: bool,
     /// The device may write.
     pub write: bool,
-    /// Nothing else of the program lies in the pages: they are all that is to be reached.
+    /// The range is whole pages of the program, which hold nothing else.
     pub exact: bool,
 }
 
 impl Access {
-    /// Reads and writes of what lies somewhere in the pages.
+    /// Reads and writes of data that lies somewhere in the pages.
     pub const BOTH: Self = Self { read: true, write: true, exact: false };
 }
 
@@ -59,12 +59,12 @@ impl Width {
     }
 }
 
-/// Who a block of driver memory belongs to.
+/// The owner of a block of driver memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The function: it outlives this opener (command queue, pages given to the chip).
     Function,
-    /// This opener: it is freed when the opener goes, however it goes.
+    /// This opener: it is freed when the opener goes, even if it dies.
     Opener,
 }
 
@@ -93,30 +93,30 @@ pub trait Transport: Send + Sync {
     fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
     /// The register window behind base address register `index`.
     fn bar(&self, index: u8) -> io::Result<Bar>;
-    /// Lets the device reach `len` bytes of existing user memory at `base`. The IOVA range is contiguous. `base` and
-    /// `len` are whole 4096-byte pages; a range may be mapped several times and overlap others.
+    /// Maps `len` bytes of user memory at `base` for the device, contiguous in its address space. `base` and `len` are
+    /// whole 4096-byte pages. A range may be mapped several times and overlap others.
     /// # Safety
-    /// The range stays mapped in this process until `dma_unmap`, and from now on changes under us.
+    /// The range stays mapped in this process until `dma_unmap`. From now on the device may change it at any time.
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;
-    /// Ends what one `dma_map` began. When it returns the device no longer reaches the range.
+    /// Undoes one `dma_map`. When it returns, the device no longer reaches the range.
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
-    /// Whether memory can be mapped page by page as the device comes to touch it ([`Transport::dma_map_paged`]): the way to
-    /// the device resolves page faults, as with address translation services and page requests on PCIe.
+    /// Whether memory can be mapped page by page as the device touches it ([`Transport::dma_map_paged`]), because the
+    /// transport resolves page faults, as address translation services and page requests of PCIe do.
     fn pages_on_demand(&self) -> bool {
         false
     }
-    /// As `dma_map`, of memory that need not be there yet, all of it or ever: what is not there when the device comes to
-    /// touch it aborts. Nothing is pinned.
+    /// As `dma_map`, of memory that need not be mapped yet, or ever. An access of the device to a page that is missing
+    /// aborts. Nothing is pinned.
     fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
         let _ = (base, len);
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Ends what one `dma_map_paged` began.
+    /// Undoes one `dma_map_paged`.
     fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
         let _ = (iova, len);
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Brings in the pages of a range of a paged mapping, writable if `write`. EFAULT: they cannot be had.
+    /// Populates the pages of a range of a paged mapping, writable if `write`. EFAULT: there is no such memory.
     fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
         let _ = (base, len, write);
         Err(io::ErrorKind::Unsupported.into())
@@ -126,8 +126,8 @@ pub trait Transport: Send + Sync {
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;
     /// Frees a block of `dma_alloc` or `dma_attach`.
     fn dma_free(&self, block: DmaBlock);
-    /// The [`Scope::Function`] block that some opener (perhaps another, perhaps gone) was given at `iova`. Freeing any
-    /// view of it frees it for all. Transports with a single opener need not know how.
+    /// A view of the [`Scope::Function`] block that an opener, perhaps another one that is gone, was given at `iova`.
+    /// Freeing any view frees the block for all. Transports with a single opener need not implement it.
     fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
         let _ = (iova, len);
         Err(io::Error::new(io::ErrorKind::Unsupported, "this transport has no memory shared between openers"))
@@ -138,8 +138,8 @@ pub trait Transport: Send + Sync {
     }
     /// Connects MSI-X vector `vector` (table entry included) to an eventfd with counter semantics.
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
-    /// Whether a vector may be connected several times, so that openers share it: each gets an eventfd of its own, and
-    /// all of them are signalled. Else the last one to connect it has it alone.
+    /// Whether openers may share a vector: each connects an eventfd of its own, and all of them are signalled.
+    /// Otherwise the last opener to connect it has it alone.
     fn shares_vectors(&self) -> bool {
         false
     }
@@ -148,27 +148,27 @@ pub trait Transport: Send + Sync {
     /// One small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory where
     /// there is only one opener). The device need not reach it. Every call returns the same memory; it is never freed.
     fn shared(&self) -> io::Result<DmaBlock>;
-    /// Who we are among the openers: never 0, never used again.
+    /// Our id among the openers: never 0, and never used again.
     fn opener(&self) -> u32;
-    /// Whether another opener still lives: for locks and claims in `shared`.
+    /// Whether another opener still lives, for locks and claims in `shared`.
     fn alive(&self, opener: u32) -> bool;
-    /// Called when a poll found nothing: an in-process model runs what is due. Must be cheap.
+    /// Called when a poll found nothing. A model in this process runs what is due. Must be cheap.
     fn idle(&self);
-    /// Waits `time`, after which something that another opener or the device does is looked at again.
+    /// Waits `time` before the caller checks again for something that another opener or the device does.
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);
     }
-    /// Whether the device does all that a register write asks for before that write returns, as a model in this process does: what it
-    /// has left undone then it never does.
+    /// Whether the device completes all that a register write asks for before that write returns, as a model in this
+    /// process does, so that what it has not done by then it never will.
     fn acts_at_once(&self) -> bool {
         false
     }
-    /// Whether the way to the device is gone for good, as far as that is known without asking the device. Must be cheap.
+    /// Whether the way to the device is gone for good, as far as is known without asking the device. Must be cheap.
     fn is_gone(&self) -> bool {
         false
     }
-    /// MAC of the port that answers a GID (neighbour resolution; RoCE has no subnet manager), where the way to the
-    /// device knows its peers. `None`: not ours to know; the opener's list and the GID itself may tell.
+    /// MAC of the port with a GID (neighbour resolution, since RoCE has no subnet manager), on transports that know the
+    /// device's peers. `None`: unknown here, though the opener's list or the GID itself may have it.
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
         let _ = dgid;
         None

@@ -1,7 +1,7 @@
-//! Memory for the driver's own structures: large pieces which the device reaches, cut into blocks.
+//! Memory for the driver's own structures: large pieces that the device reaches, cut into blocks.
 //!
-//! Each mapping costs the IOMMU an entry (kernel VFIO allows 65,535 of them) and a system call, and rings are small. So
-//! blocks up to [`SMALL`] share pieces of [`SLAB`] bytes, the size of a huge page.
+//! Each mapping costs an entry in the IOMMU (kernel VFIO allows 65,535 of them) and a system call, and rings are small.
+//! So blocks up to [`SMALL`] share slabs of [`SLAB`] bytes, the size of a huge page.
 
 use super::{DmaBlock, Iova};
 use std::{
@@ -14,7 +14,7 @@ use std::{
 const PAGE: usize = 4096;
 /// Bytes of a piece that is cut up.
 pub const SLAB: usize = 2 << 20;
-/// Larger blocks have a piece of their own.
+/// Larger blocks are pieces of their own.
 const SMALL: usize = SLAB / 4;
 const PAGES: usize = SLAB / PAGE;
 
@@ -30,7 +30,7 @@ pub struct Piece {
 // SAFETY: raw memory; who may touch it is decided by whoever holds the block cut from it.
 unsafe impl Send for Piece {}
 
-/// Where pieces come from.
+/// The source of pieces.
 pub trait Source {
     /// `len` bytes, zeroed, which the device may read and write.
     fn obtain(&self, len: usize) -> io::Result<Piece>;
@@ -59,8 +59,8 @@ struct Slab {
 }
 
 impl Slab {
-    /// First page of a free run of `pages`, aligned to its own size rounded up to a power of two: page lists of the
-    /// device get short.
+    /// First page of a free run of `pages`, aligned to its own size rounded up to a power of two, which makes page
+    /// lists for the device short.
     fn find(&self, pages: usize) -> Option<usize> {
         let step = pages.next_power_of_two();
         (0..PAGES / step).map(|n| n * step).find(|at| self.used[*at..at + pages].iter().all(|used| !used))
@@ -94,7 +94,7 @@ impl Pool {
             if let Some(block) = state.cut(len) {
                 return Ok(block);
             }
-            // A whole slab may be more than the process may lock; then the block gets just what it needs.
+            // A whole slab may be more than the process may lock. Then the block gets just what it needs.
             if let Ok(piece) = source.obtain(SLAB) {
                 state.slabs.insert(piece.iova, Slab { piece, used: [false; PAGES] });
                 return state.cut(len).ok_or_else(too_much);
@@ -127,7 +127,7 @@ impl Pool {
         let Some(len) = state.cut.remove(&iova) else { return false };
         let Some((&base, slab)) = state.slabs.range_mut(..=iova).next_back() else { return false };
         slab.mark((iova - base) as usize / PAGE, len / PAGE, false);
-        // The last slab stays: who frees one ring often makes another.
+        // The last slab stays, since a program that frees a ring often creates another.
         if slab.is_empty() && state.slabs.len() > 1 {
             if let Some(slab) = state.slabs.remove(&base) {
                 source.release(slab.piece);

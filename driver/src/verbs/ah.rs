@@ -1,11 +1,11 @@
-//! Address handles: whom a datagram is for.
+//! Address handles: the destinations of datagrams.
 
 use super::{AddressHandle, Pd, path};
 use crate::error::Error;
 use hwspec::{handle::Qpn, wqe::AvSeg};
 use std::sync::Arc;
 
-/// An address handle: the way to a port or a multicast group, resolved once.
+/// An address handle: the path to a port or a multicast group, resolved once.
 pub struct Ah {
     pd: Arc<Pd>,
     attr: AddressHandle,
@@ -13,7 +13,8 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// Resolves `attr`. EINVAL: not a port, GID index or path this device has; EHOSTUNREACH: nobody knows the peer's MAC.
+    /// Resolves `attr`. EINVAL: not a port, GID index or path of this device; EHOSTUNREACH: the peer's MAC is not
+    /// known.
     pub fn create(pd: &Arc<Pd>, attr: &AddressHandle) -> Result<Arc<Ah>, Error> {
         let function = &pd.device.function;
         let ports = pd.device.attr().phys_port_cnt;
@@ -44,7 +45,7 @@ impl Ah {
         Ok(Arc::new(Ah { pd: pd.clone(), attr, av }))
     }
 
-    /// What it was made of, with the peer's MAC.
+    /// The attributes that it was made from, with the peer's MAC.
     pub fn attr(&self) -> &AddressHandle {
         &self.attr
     }

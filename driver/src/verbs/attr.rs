@@ -16,7 +16,7 @@ bitflags::bitflags! {
         const MW_BIND = 1 << 4;
         /// Keys are used with offsets from 0.
         const ZERO_BASED = 1 << 5;
-        /// Pages may be missing.
+        /// Pages may be missing (on-demand paging).
         const ON_DEMAND = 1 << 6;
         /// Memory is in huge pages.
         const HUGETLB = 1 << 7;
@@ -104,7 +104,7 @@ pub enum AtomicCap {
     None = 0,
     /// Atomic among the operations of this device.
     Hca = 1,
-    /// Atomic with the host's too.
+    /// Atomic with those of the host too.
     Glob = 2,
 }
 
@@ -138,7 +138,7 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
-    /// Whether regions may be of memory that comes and goes, page by page, or of all of memory.
+    /// Whether there is on-demand paging, of ranges or of the whole address space.
     pub on_demand: bool,
     /// Bytes of device memory; 0 is none.
     pub max_dm_size: u64,
@@ -157,11 +157,11 @@ pub struct DeviceAttr {
     pub max_mcast_qp_attach: u32,
     /// Whether there are extended reliable connections.
     pub xrc: bool,
-    /// Whether checksums of raw packets are filled in and judged.
+    /// Whether checksums of raw packets are computed on sending and verified on receiving.
     pub raw_checksums: bool,
-    /// Whether VLAN tags of raw packets can be taken out of the frame.
+    /// Whether VLAN tags can be stripped from raw packets.
     pub raw_vlan_stripping: bool,
-    /// Work queues of receives, and receives of one; 0 where there are no frames to receive.
+    /// Work queues of receives, and receives of one; 0 on ports without Ethernet frames.
     pub max_wq: u32,
     pub max_wq_wr: u32,
     /// Indirection tables of work queues, and entries of one; 0 is none.
@@ -176,9 +176,9 @@ pub struct DeviceAttr {
     pub log_max_msg: u8,
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// Counts of the device's clock in a second, in kHz; 0 if it has none.
+    /// Frequency of the device's clock in kHz; 0 if it has none.
     pub clock_khz: u32,
-    /// Most completions and microseconds an event may be held back for; 0: events come at once.
+    /// Completions and microseconds at most by which events may be moderated; 0: no moderation.
     pub max_cq_count: u16,
     /// See `max_cq_count`.
     pub max_cq_period: u16,
@@ -296,9 +296,9 @@ pub struct QpAttr {
     pub ah: AddressHandle,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
-    /// In SQD with work requests under way; only told.
+    /// In SQD with work requests under way. Only queried, never set.
     pub sq_draining: bool,
-    /// A path migration state other than migrated is asked for.
+    /// A path migration state other than "migrated" is asked for.
     pub migrates: bool,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,

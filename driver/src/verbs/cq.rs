@@ -28,22 +28,22 @@ const ARM: usize = 1;
 /// What a CQ is created with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqInit {
-    /// Completions that must fit.
+    /// Completions that fit at least.
     pub entries: u32,
     /// Comes back in its events.
     pub cookie: u64,
-    /// The device does not look whether there is room: entries nobody took are written over, and nothing fails.
+    /// Whether the device ignores overruns: it overwrites completions that were not polled, and nothing fails.
     pub ignore_overrun: bool,
 }
 
 /// A completion queue.
 pub struct Cq {
-    /// The ring it was created with; when its size changes others take its place, one for each size.
+    /// The ring it was created with. A resize replaces it by another, of which there is one for each size.
     pub(super) first: DmaRing,
     pub(super) first_log: u32,
     pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    /// As in `consumer`, for a look without the lock: `log << 32 | ci`.
+    /// As in `consumer`, readable without the lock: `log << 32 | ci`.
     seen: AtomicU64,
     pub(super) consumer: BiasedMutex<Consumer>,
     /// Held while the ring is replaced.
@@ -54,7 +54,7 @@ pub struct Cq {
     arm_sn: Arc<AtomicU32>,
     pub(super) cqn: u32,
     pub(super) device: Arc<Device>,
-    /// Where its rings lie, if not in memory of the transport.
+    /// The source of memory for its rings, if that is not the transport.
     pub(super) buffers: Option<Arc<dyn Buffers>>,
     mem: Arc<DmaMem>,
     live: bool,
@@ -62,7 +62,7 @@ pub struct Cq {
 
 /// Rings by the logarithm of their size.
 pub(super) type Rings = Box<[OnceLock<DmaRing>; MAX_LOG + 1]>;
-/// No device has larger queues (`log_max_cq_sz` has 5 bits).
+/// The largest that a device can have (`log_max_cq_sz` has 5 bits).
 pub(super) const MAX_LOG: usize = 31;
 
 pub(super) struct Consumer {
@@ -72,20 +72,21 @@ pub(super) struct Consumer {
     qps: QpTable,
 }
 
-/// Whether the last byte of an entry says that the device has finished it in this round of a ring of `1 << log`.
+/// Whether the last byte of an entry has the owner bit of this round of a ring of `1 << log`, so that the device has
+/// written it.
 #[inline(always)]
 pub(super) fn ours(ci: u32, log: u32, last: u8) -> bool {
     u32::from(last & 1) == ci >> log & 1 && last >> 4 != 0xf
 }
 
-/// A ring without completions, and the memory it lies in.
+/// An empty ring, and its memory.
 pub(super) fn empty_ring(mem: &Arc<DmaMem>, count: u32) -> DmaRing {
     let ring = DmaRing::new(mem.clone(), 0, count, Cqe64::SIZE);
     clear(&ring);
     ring
 }
 
-/// Makes all entries those of no round.
+/// Marks all entries as invalid.
 pub(super) fn clear(ring: &DmaRing) {
     let mut empty = Cqe64::zeroed();
     empty.set().opcode(CqeOpcode::Invalid);
@@ -98,7 +99,7 @@ impl Cq {
         Self::create_with(device, &CqInit { entries, cookie, ..CqInit::default() }, None)
     }
 
-    /// Creates a queue, with memory where `buffers` say.
+    /// Creates a queue, in memory that `buffers` supply.
     pub fn create_with(
         device: &Arc<Device>,
         init: &CqInit,
@@ -131,7 +132,7 @@ impl Cq {
             Ok(out) => out.cqn(),
             Err(error) => {
                 if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may yet come to life
+                    std::mem::forget((mem, record)); // the queue may still be created
                 }
                 return Err(error);
             }
@@ -199,7 +200,7 @@ impl Cq {
         ours(ci, log, self.ring(log).last_byte(ci))
     }
 
-    /// Whether there seems to be a completion; if not at once, the device is given a turn.
+    /// Whether there seems to be a completion. If there is none at once, a device in this process is run first.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.look() || {
@@ -208,7 +209,7 @@ impl Cq {
         }
     }
 
-    /// Whether no completion can come any more, for the way to the device is gone.
+    /// Whether no completion can come any more, because the way to the device is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.transport.is_gone()
@@ -220,7 +221,7 @@ impl Cq {
         if self.is_ready() { self.take(out) } else { 0 }
     }
 
-    /// [`poll`](Self::poll), of a queue that [is ready](Self::is_ready).
+    /// [`poll`](Self::poll) for a queue that [is ready](Self::is_ready).
     #[inline]
     pub fn take(&self, out: &mut [Completion]) -> usize {
         let mut at = 0;
@@ -256,7 +257,7 @@ impl Cq {
         self.drain(1, |cqe, table| convert(table, cqe, out)) == 1
     }
 
-    /// Takes one completion and what the device wrote of it: for those who want to know more than a [`Completion`] says.
+    /// Takes one completion with its CQE, which says more than a [`Completion`].
     #[inline]
     pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
         let mut take = |cqe: &Cqe64, table: &QpTable| {
@@ -266,7 +267,7 @@ impl Cq {
         self.is_ready() && self.drain(1, &mut take) == 1
     }
 
-    /// Takes up to `most` completions: `take` is given what the device wrote, and says whether it is one.
+    /// Takes up to `most` completions. `take` is called with each CQE and returns whether it is a completion.
     #[inline(always)]
     fn drain(&self, most: usize, mut take: impl FnMut(&Cqe64, &QpTable) -> bool) -> usize {
         let mut waited = None;
@@ -275,7 +276,7 @@ impl Cq {
             let (begin, log) = (consumer.ci, consumer.log);
             let ring = self.ring(log);
             let (mut ci, mut found, mut ends) = (begin, 0, false);
-            // A device that writes rubbish faster than we read must not keep us here: one round at most.
+            // One round at most, so that a device that writes garbage faster than it is read cannot keep us here.
             while found < most && ci.wrapping_sub(begin) < ring.entries() {
                 let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
                 let cqe = Cqe64::from_bytes(bytes);
@@ -295,7 +296,7 @@ impl Cq {
                 return found;
             }
             drop(consumer);
-            // There may be more in another ring: when that is in place.
+            // A resize may continue the queue in another ring.
             drop(self.resizing.lock());
             waited = Some((ci, log));
         }
@@ -309,8 +310,8 @@ impl Cq {
         }
     }
 
-    /// Asks for one event at the next completion (or the next solicited or failed one). Completions that came since the
-    /// last event and that nobody has taken yet raise it at once.
+    /// Requests one event at the next completion (or the next solicited or failed one). Completions since the last
+    /// event that have not been polled yet raise it at once.
     pub fn arm(&self, solicited_only: bool) {
         let ci = self.seen.load(Relaxed) as u32 & 0xff_ffff;
         let request = (self.arm_sn.load(Relaxed) & 3) << 28 | u32::from(solicited_only) << 24 | ci;
@@ -320,59 +321,59 @@ impl Cq {
         self.bar.doorbell(self.arm_register, u64::from(request) << 32 | u64::from(self.cqn));
     }
 
-    /// A QP begins to report here.
+    /// Adds a QP whose completions come here.
     pub(crate) fn attach(&self, qp: Arc<QpQueues>) {
         self.consumer.lock().qps.insert(qp);
     }
 
-    /// A QP that is gone reports here no more; what it reported and nobody took is removed.
+    /// Removes a QP that is gone, with its completions that have not been polled.
     pub(crate) fn detach(&self, qpn: u32) {
         self.remove_completions(qpn);
         self.consumer.lock().qps.remove(qpn);
     }
 
-    /// Removes the completions of `qpn` that nobody has taken, closing the gaps. Receives that came from a shared queue are
-    /// free again.
+    /// Removes the completions of `qpn` that have not been polled, and closes the gaps. Their receives of a shared
+    /// queue become free.
     pub(crate) fn remove_completions(&self, qpn: u32) {
-        // A receive queue of raw packets has a number of its own, and names the QP by the index it was given.
+        // A receive queue of raw packets has a number of its own, and names its QP by user index.
         let raw = self.consumer.lock().qps.get(qpn).is_some_and(|qp| qp.raw);
         let failed = |cqe: &Cqe64| cqe.opcode() == CqeOpcode::RespErr && cqe.srqn_uidx() & 0xff_ffff == qpn;
         self.remove(|cqe| cqe.qpn().0 == qpn || raw && failed(cqe));
     }
 
-    /// A user index for a work queue that is to report here.
+    /// Reserves a user index for a work queue whose completions will come here.
     pub(crate) fn claim_wq(&self) -> u32 {
         self.consumer.lock().qps.claim_wq()
     }
 
-    /// A work queue begins to report here.
+    /// Adds a work queue whose completions come here.
     pub(crate) fn attach_wq(&self, index: u32, wq: Arc<QpQueues>) {
         self.consumer.lock().qps.insert_wq(index, wq);
     }
 
-    /// Removes the completions of work queue `wqn` that nobody has taken.
+    /// Removes the completions of work queue `wqn` that have not been polled.
     pub(crate) fn remove_wq_completions(&self, index: u32, wqn: u32) {
         self.remove(|cqe| cqe.qpn().0 == wqn || is_spread(cqe) && cqe.srqn_uidx() & 0xff_ffff == index);
     }
 
-    /// A work queue that is gone, or never was, gives its user index back.
+    /// Returns the user index of a work queue that is gone, or was never created.
     pub(crate) fn detach_wq(&self, index: u32) {
         self.consumer.lock().qps.remove_wq(index);
     }
 
-    /// The receives of an SRQ of XRC complete here from now on.
+    /// Adds an SRQ of XRC whose receives complete here.
     pub(crate) fn attach_srq(&self, srq: Arc<SharedReceives>) {
         self.consumer.lock().qps.insert_srq(srq);
     }
 
-    /// An SRQ of XRC that is gone reports here no more; what it reported and nobody took is removed.
+    /// Removes an SRQ of XRC that is gone, with its completions that have not been polled.
     pub(crate) fn detach_srq(&self, srqn: u32) {
         self.remove(|cqe| is_receive(cqe) && cqe.srqn_uidx() & 0xff_ffff == srqn);
         self.consumer.lock().qps.remove_srq(srqn);
     }
 
     fn remove(&self, goes: impl Fn(&Cqe64) -> bool) {
-        // Not while the ring is replaced: entries would be taken from both.
+        // Not during a resize, in which entries lie in two rings.
         let _whole = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut consumer = self.consumer.lock();
         let (begin, log) = (consumer.ci, consumer.log);
@@ -382,7 +383,7 @@ impl Cq {
             end = end.wrapping_add(1);
         }
         let mut removed = 0;
-        // From the newest to the oldest, each that stays moves up over those that go.
+        // From the newest to the oldest, each entry that stays moves up over those that are removed.
         while end != begin {
             end = end.wrapping_sub(1);
             let Some(bytes) = ring.take64(end, |_| true) else { break };
@@ -407,8 +408,8 @@ impl Cq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (it goes with the last of them). Dropping the last reference does the same
-    /// silently.
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference does the same
+    /// without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the CQ is in use".into(), errno: libc::EBUSY }),
@@ -425,7 +426,7 @@ impl Cq {
         let result = self.device.function.order(Opcode::DestroyCq, self.device.opener.uid(), &input);
         self.device.registry.remove_cq(self.cqn);
         if result.is_err() {
-            // The device may still write: its memory is kept for ever.
+            // The device may still write to the memory, so it is kept forever.
             std::mem::forget((self.mem.clone(), self.record.take(), self.others.take()));
         }
         result

@@ -1,4 +1,4 @@
-//! Queue pairs in the making.
+//! Creation of queue pairs.
 
 use super::{
     Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
@@ -114,7 +114,7 @@ impl Qp {
             Ok(out) => out.qpn(),
             Err(error) => {
                 if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the QP may yet come to life
+                    std::mem::forget((mem, record)); // the QP may still be created
                 }
                 return Err(error);
             }
@@ -138,7 +138,8 @@ impl Qp {
         ))
     }
 
-    /// Makes one that is two queues on the device. Its number is that of the send queue, which is always there.
+    /// Creates a raw packet QP, which is two queues on the device. Its number is that of the send queue, which always
+    /// exists.
     fn create_raw(
         pd: &Arc<Pd>,
         init: &QpInit,
@@ -150,7 +151,7 @@ impl Qp {
             Ok(raw) => raw,
             Err(error) => {
                 if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // a queue may yet come to life
+                    std::mem::forget((mem, record)); // a queue may still be created
                 }
                 return Err(error);
             }
@@ -181,9 +182,9 @@ impl Qp {
         Ok(Arc::new(made))
     }
 
-    /// Creates a raw packet QP that only receives, frames spread over the work queues of a table. It has no queues, states and
-    /// number of its own, only flows. EINVAL: fields that cannot be hashed together, nothing to tell several entries by, or
-    /// a table of another device.
+    /// Creates a raw packet QP that only receives, and spreads frames over the work queues of a table. It has flows,
+    /// but neither queues nor states nor a number. EINVAL: fields that cannot be hashed together, no fields for a table
+    /// of several entries, or a table of another device.
     pub fn create_rss(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
         if !Arc::ptr_eq(&init.table.device, pd.device()) {
             return Err(Error::invalid("table and protection domain belong to different devices"));
@@ -194,7 +195,8 @@ impl Qp {
         Self::of_table(pd, init)
     }
 
-    /// One that spreads frames over the work queues of a table. It has no number: no packet and no completion names it.
+    /// A QP that spreads frames over the work queues of a table. It has no number, since no packet and no completion
+    /// names it.
     fn of_table(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
         let mem = Arc::new(DmaMem::alloc(&pd.device.function.transport, 0, Scope::Opener)?);
         let raw = RawQueues::spread(pd, &init.table, &init.hash, init.block_multicast_loopback)?;
@@ -210,7 +212,7 @@ impl Qp {
         Self::of_target(domain, qpn, cookie)
     }
 
-    /// Opens a target QP of the domain that somebody else created (`ibv_open_qp`). EINVAL: there is none.
+    /// Opens a target QP of the domain that another opener created (`ibv_open_qp`). EINVAL: there is none.
     pub fn open_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
         domain.hold_target(qpn)?;
         Self::of_target(domain, qpn, cookie)
@@ -222,7 +224,7 @@ impl Qp {
         let mem = match DmaMem::alloc(transport, 0, Scope::Opener) {
             Ok(mem) => Arc::new(mem),
             Err(error) => {
-                domain.let_go_target(qpn)?;
+                domain.drop_target(qpn)?;
                 return Err(error);
             }
         };
@@ -247,7 +249,7 @@ impl Qp {
         let device = &pd.device;
         let queues = Arc::new(QpQueues {
             qpn,
-            tells_more: service.is_datagram() || service == Service::RawPacket,
+            extended: service.is_datagram() || service == Service::RawPacket,
             raw: service == Service::RawPacket,
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
@@ -298,7 +300,7 @@ impl Qp {
             cap,
             service,
             pd: pd.clone(),
-            // What is the domain's is the function's.
+            // A target QP belongs to its domain, and so to the function.
             uid: if links.domain.is_some() { 0 } else { device.opener.uid() },
             cookie,
             links,

@@ -31,17 +31,17 @@ use std::{
     },
 };
 
-/// Control and remote address segment: what a send WQE has before its data.
+/// Bytes of a send WQE before its data: control and remote address segment.
 pub(crate) const SEND_OVERHEAD: usize = 2 * WQE_DS;
 /// Head of an inline segment.
 pub(crate) const INLINE_HEAD: usize = 4;
 
-/// Low bytes of keys (`mkey_7_0`), which the driver chooses: none can be told from those before, and none is that of the
-/// key before, for the device may give its index to the next.
+/// Low bytes of keys (`mkey_7_0`), which the driver chooses. They are not predictable, and consecutive ones differ,
+/// since the device may give the index of a destroyed key to the next.
 #[derive(Default)]
 struct Variants {
     random: RandomState,
-    /// The last one in the low byte, and how many there were.
+    /// The last one in the low byte, and their count above it.
     drawn: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ pub struct Device {
     events: Events,
 }
 
-/// What one opener holds of the function. Its fields say what is there to be given back.
+/// What one opener holds of the function. A field is `None` when there is nothing to give back.
 pub(crate) struct Opener {
     function: Arc<Function>,
     uid: Option<u16>,
@@ -82,9 +82,9 @@ pub(crate) struct Opener {
 /// An interrupt vector of an opener.
 #[derive(Clone, Copy, Debug)]
 enum Vector {
-    /// Claimed: no other opener has it, unless there are more openers than vectors.
+    /// Claimed by this opener. Others share it only if there are more openers than vectors.
     Own(u16),
-    /// Others have it too: its interrupts may be for them, and then we find no event.
+    /// Shared with other openers. An interrupt may be for one of them, and then there is no event of ours.
     Common(u16),
 }
 
@@ -136,7 +136,7 @@ impl Opener {
 
     fn give_back(&mut self) -> Result<(), Error> {
         if crate::cmd::is_gone(&self.function.bar) {
-            // In a child of fork all of it is the parent's.
+            // In a child of fork all of this belongs to the parent.
             (self.transport_domain, self.vector, self.uar, self.uid) = (None, None, None, None);
             return Ok(());
         }
@@ -164,8 +164,8 @@ impl Opener {
     }
 }
 
-/// Claims an interrupt vector. One whose last owner is about to go may still be connected to it: then the next is tried.
-/// When all are taken they are shared, if the way to the device can do that.
+/// Claims an interrupt vector. If it is still connected to its last owner, which is about to go, the next is tried.
+/// When all are claimed they are shared, if the transport can do that.
 fn claim_vector(function: &Function) -> Result<(Vector, Interrupt), Error> {
     let vectors = function.identity.msix_vectors;
     let mut busy = Vec::new();
@@ -210,7 +210,7 @@ impl Device {
         Self::open_watched(transport, options, &mut ())
     }
 
-    /// As [`Device::open`], step by step before the eyes of `watch`.
+    /// As [`Device::open`], reporting each step to `watch`.
     pub fn open_watched(
         transport: Arc<dyn Transport>,
         options: OpenOptions,
@@ -337,7 +337,7 @@ impl Device {
         Err(Error::device("a clock that runs forward", "one whose upper half changes at every look"))
     }
 
-    /// The key of no memory, for local use: what is written with it is gone, what is read is zeros (`ibv_alloc_null_mr`).
+    /// The null key, for local use: writes with it are discarded, and reads return zeros (`ibv_alloc_null_mr`).
     /// EOPNOTSUPP if the device has none.
     pub fn null_key(&self) -> Result<u32, Error> {
         if let Some(key) = self.null_key.get() {
@@ -367,8 +367,8 @@ impl Device {
         &self.function.transport
     }
 
-    /// Gives everything back; the last opener tears the function down. EBUSY while objects of it live (they keep it
-    /// open; it closes with the last of them).
+    /// Gives everything back; the last opener tears the function down. EBUSY while objects of it live, which keep it
+    /// open until the last of them is gone.
     pub fn close(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the device is in use".into(), errno: libc::EBUSY }),

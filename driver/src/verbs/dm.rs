@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Bytes at a time in which the device's memory is read and written.
 const WORD: u64 = 4;
-/// What an allocation takes up at least.
+/// Granularity of allocations.
 const PAGE: u32 = 4096;
 
 /// Memory within the adapter.
@@ -20,8 +20,8 @@ pub struct Dm {
 }
 
 impl Dm {
-    /// Allocates `len` bytes of zeros, aligned to `1 << log_align`. EOPNOTSUPP: the device has none; EINVAL: nothing, more
-    /// than the device has, or an alignment it cannot; ENOMEM: taken by others.
+    /// Allocates `len` bytes of zeros, aligned to `1 << log_align`. EOPNOTSUPP: the device has no memory; EINVAL: no
+    /// bytes, more than the device has, or an alignment that it cannot give; ENOMEM: others have taken it.
     pub fn alloc(device: &Arc<Device>, len: u64, log_align: u32) -> Result<Arc<Dm>, Error> {
         let caps = &device.function.caps.device_mem;
         if !caps.memic() {
@@ -104,7 +104,7 @@ impl Dm {
         Ok(())
     }
 
-    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same silently.
+    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting errors.
     pub fn free(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the device memory is in use".into(), errno: libc::EBUSY }),
@@ -122,7 +122,7 @@ impl Dm {
     }
 }
 
-/// What is asked of the device for `len` bytes: pages of registers, so that no two allocations share one.
+/// Bytes asked of the device for `len` bytes: whole pages, so that no two allocations share one.
 fn whole(len: u64) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX - PAGE).next_multiple_of(PAGE)
 }

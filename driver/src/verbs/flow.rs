@@ -1,7 +1,7 @@
 //! Flows: which received frames a raw packet queue pair gets.
 //!
-//! The openers of a function share one flow table, which the first that needs it makes. The lower the index of an entry in
-//! it, the sooner it is tried, so every priority has a part of the table of its own.
+//! The openers of a function share one flow table, which the first one to need it creates. Entries of lower index match
+//! first, so every priority has a part of the table of its own.
 
 use super::{Qp, Service};
 use crate::{error::Error, function::Function};
@@ -26,7 +26,7 @@ const DROP: u16 = 2;
 const FORWARD: u16 = 4;
 /// `destination_type`: a TIR.
 const TO_TIR: u8 = 2;
-/// The user context of what all may use.
+/// The user context of objects that all openers may use.
 const ALL: u16 = 0xffff;
 /// Word of the shared area that holds the table.
 const WORD: usize = 5;
@@ -37,13 +37,13 @@ pub enum FlowKind {
     /// What its parts describe.
     #[default]
     Normal,
-    /// All that nothing else matches.
+    /// All frames that no other flow matches.
     AllDefault,
-    /// All frames to groups that nothing else matches.
+    /// All multicast frames that no other flow matches.
     McDefault,
 }
 
-/// What of a frame must be equal: values and masks, in network order.
+/// Fields that a frame must match: values and masks, in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FlowSpec {
@@ -80,18 +80,18 @@ pub enum FlowSpec {
     Drop,
 }
 
-/// A flow, before it is there.
+/// A flow to be created.
 #[derive(Clone, Debug, Default)]
 pub struct FlowAttr {
     /// Which frames.
     pub kind: FlowKind,
     /// 0 is tried first; less than [`FLOW_PRIORITIES`].
     pub priority: u16,
-    /// All of them must hold.
+    /// All of them must match.
     pub specs: Vec<FlowSpec>,
 }
 
-/// What is compared: mask, value; and whether matching frames are dropped.
+/// Mask and value to compare, and whether matching frames are dropped.
 struct Match([MatchHeaders; 2], bool);
 
 impl FlowAttr {
@@ -186,7 +186,7 @@ fn fill(headers: &mut MatchHeaders, spec: &FlowSpec, pick: usize, is_mask: bool)
     }
 }
 
-/// A flow; frames are not steered any more when it is dropped.
+/// A flow, removed when it is dropped.
 pub struct Flow {
     function: Arc<Function>,
     uid: u16,
@@ -199,8 +199,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Steers frames to `qp`. EINVAL: not a raw packet queue pair that receives, or a flow that cannot be; EOPNOTSUPP: no
-    /// flow tables here; ENOMEM: no room for one of this priority. Of equal flows the first that was made gets the frames.
+    /// Steers frames to `qp`. EINVAL: not a raw packet queue pair that receives, or an impossible flow; EOPNOTSUPP: the
+    /// device has no flow tables; ENOMEM: no entry is left for this priority. Of equal flows the first gets the frames.
     pub fn create(qp: &Arc<Qp>, attr: &FlowAttr) -> Result<Flow, Error> {
         let tir = qp.tir().filter(|_| qp.service() == Service::RawPacket);
         let tir = tir.ok_or_else(|| Error::invalid("only raw packet queue pairs that receive have flows"))?;
@@ -217,7 +217,7 @@ impl Flow {
         input.set().match_criteria_enable(if attr.kind == FlowKind::AllDefault { 0 } else { OUTER });
         let mut made = Err(Error::no_memory(format!("all {PART} flows of this priority are taken")));
         for index in first..first + PART {
-            // A group of one entry; ranges that are taken are refused.
+            // A flow group of one entry. The device refuses it where another opener has taken the entry.
             input.set().start_flow_index(index).end_flow_index(index);
             let out: Result<CreateFlowGroupOut, Error> = function.call(Opcode::CreateFlowGroup, uid, &input);
             match out {
@@ -234,7 +234,7 @@ impl Flow {
         let mut wanted = MatchParam::zeroed();
         wanted.set().outer_headers(value);
         let mut context = FlowContext::zeroed();
-        // The tag comes where other CQEs have the QP's number, and so finds the QP.
+        // CQEs have the tag in place of the QP number, so the QP's number as tag makes polls find the QP.
         context.set().group_id(group).flow_tag(qp.qpn()).match_value(wanted);
         let mut list = Vec::new();
         if drop {
@@ -273,7 +273,7 @@ impl Drop for Flow {
     }
 }
 
-/// The function's flow table, made by whoever needs it first; it goes with the function.
+/// The function's flow table, created by the first opener to need it and destroyed with the function.
 fn table(function: &Function) -> Result<u32, Error> {
     let lock = function.shared.lock(function.options.command_timeout)?;
     let mut words = lock.placeholders();

@@ -9,10 +9,10 @@ use hwspec::wqe::{AvSeg, WQE_BB, WQE_DS};
 
 /// Basic blocks of the work request that binds a memory window.
 const KEY_BLOCKS: usize = 3;
-/// Basic blocks up to which a queue is made larger for them.
+/// Basic blocks up to which a queue is enlarged for such requests.
 const KEY_ROOM: usize = 64 * KEY_BLOCKS;
 
-/// What a send WQE has before its data: a control segment, and what the service puts behind it.
+/// Bytes of a send WQE before its data: the control segment and the service's segments.
 fn overhead(service: Service) -> usize {
     match service {
         Service::Ud | Service::Gsi => WQE_DS + AvSeg::SIZE,
@@ -43,7 +43,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// What `init` asks for. EINVAL: more than the device can have.
+    /// The sizes for what `init` asks. EINVAL: more than the device can have.
     pub fn of(init: &QpInit, attr: &DeviceAttr) -> Result<Self, Error> {
         let overhead = overhead(init.service);
         let most_inline = attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32);
@@ -74,7 +74,8 @@ impl Geometry {
         let sq_blocks = match init.max_send_wr {
             0 => 0,
             wrs => {
-                // A bind or an invalidation of a key takes more: small queues have room for as many of them.
+                // A bind or an invalidation takes more blocks. Small queues are enlarged so that all their work
+                // requests may be such.
                 let of_keys = match init.service.is_connected() || init.service == Service::Keys {
                     true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
                     false => 0,
@@ -104,7 +105,7 @@ impl Geometry {
         self.sq_offset + self.sq_blocks as usize * WQE_BB
     }
 
-    /// The memory behind both rings: one that is not there has an entry all the same, which is never used.
+    /// Bytes of memory for both rings. A ring that does not exist still gets one entry, which is never used.
     pub fn room(&self) -> usize {
         let rq = self.rq_entries.max(1) as usize * self.rq_stride;
         rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)

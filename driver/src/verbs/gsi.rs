@@ -1,4 +1,4 @@
-//! General services: queue pair 1 of a port, by which managers talk to each other in MADs (IBTA 13.5.1).
+//! General services: queue pair 1 of a port, over which management entities exchange MADs (IBTA 13.5.1).
 
 use super::peers::{Known, Peers};
 use super::{
@@ -26,9 +26,10 @@ use std::{
 const DEPTH: u32 = 128;
 /// Bytes from one receive buffer to the next.
 const STRIDE: usize = 512;
-/// MADs received and not yet taken. What comes when all are there is lost, as on a receive queue that is empty.
+/// MADs received and not yet taken, at most. Further ones are lost, as on a receive queue that is empty.
 const INBOX: usize = 4096;
-/// Hop limit of answers over Ethernet: what a MAD arrived with says how far it came, not how far one may go.
+/// Hop limit of answers over Ethernet. The one that a MAD arrives with tells how far it came, not how far an answer may
+/// go.
 const HOP_LIMIT: u8 = 64;
 /// A Q_Key with this bit set means the queue pair's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
@@ -39,8 +40,8 @@ pub type Mad = [u8; MAD_SIZE];
 
 /// Queue pair 1 of a function's port, for one opener.
 ///
-/// Where a function has several openers each may have its own: all of them receive every MAD that comes, and each answers
-/// to what is its own. Performance management never comes here: the device answers that itself.
+/// Each opener of a function may have its own. All of them receive every MAD, and each answers those for itself.
+/// Performance management does not come here, since the device answers it.
 pub struct Gsi {
     inner: Mutex<Inner>,
     qp: Arc<Qp>,
@@ -63,8 +64,8 @@ struct Inner {
 }
 
 impl Gsi {
-    /// Opens it; `cookie` comes back in the events of its completion queue. EBUSY where the function has a QP1 that cannot
-    /// be shared, EPERM or what the device says where it gives none to programs.
+    /// Opens it; `cookie` comes back in the events of its completion queue. EBUSY: the function has a QP1 that cannot
+    /// be shared; EPERM or the error of the device: it gives none to programs.
     pub fn open(device: &Arc<Device>, cookie: u64) -> Result<Gsi, Error> {
         let pd = Pd::alloc(device)?;
         let cq = Cq::create(device, 2 * DEPTH, cookie)?;
@@ -144,8 +145,8 @@ impl Gsi {
         self.cq.arm(false);
     }
 
-    /// Waits until a MAD is there (true) or `timeout` has passed. Only where nobody else takes the device's events: others
-    /// [`arm`](Self::arm), and learn of the event from whoever does.
+    /// Waits until a MAD is there (true) or `timeout` has passed. Takes the device's events, so callers that share the
+    /// device with a consumer of events use [`arm`](Self::arm) and hear of the event from that.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let end = Instant::now() + timeout;
         let events = self.device.events();
@@ -169,7 +170,7 @@ impl Gsi {
     /// Takes all completions there are.
     fn pump(&self, inner: &mut Inner) -> Result<(), Error> {
         let (mut wc, mut raw) = (Completion::default(), RawCompletion::zeroed());
-        // One round of the queue at most, whatever comes meanwhile.
+        // One round of the queue at most, whatever arrives in the meantime.
         for _ in 0..2 * DEPTH {
             if !self.cq.poll_raw(&mut wc, &mut raw) {
                 break;
@@ -204,7 +205,7 @@ impl Gsi {
         self.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::CUR_STATE)
     }
 
-    /// The MAD of a completion. What is not as long as a MAD is none.
+    /// The MAD of a completion, if the message has the length of one.
     fn take(
         &self,
         inner: &mut Inner,
@@ -236,7 +237,7 @@ impl Gsi {
         Some((from, mad))
     }
 
-    /// The address handle to a peer: the one there is, or a new one.
+    /// The address handle to a peer, cached or new.
     fn handle(&self, inner: &mut Inner, to: &MadAddress) -> Result<Arc<Ah>, Error> {
         match inner.peers.known(to, Instant::now()) {
             Known::Way(ah) => return Ok(ah),
@@ -276,7 +277,7 @@ impl Gsi {
         inner.lid
     }
 
-    /// Where a GID stands in the port's table. The table is read anew when it is not where it was.
+    /// Index of a GID in the port's table. The table is read again when the GID is not at its last index.
     fn index_of(&self, inner: &mut Inner, gid: &Gid) -> Result<u8, Error> {
         let find =
             |gids: &[Gid]| gids.iter().position(|own| own == gid).and_then(|index| u8::try_from(index).ok());

@@ -1,4 +1,4 @@
-//! Changes of a region's key that no program posts.
+//! Changes of a region's key that the driver makes, on a queue of its own.
 
 use super::*;
 use crate::{error::Error, umr::Change};

@@ -1,4 +1,4 @@
-//! Multicast groups: which datagram queue pairs take what is sent to a group (IBTA 10.5.2).
+//! Multicast groups: which datagram queue pairs receive the messages to a group (IBTA 10.5.2).
 
 use super::{Qp, Service};
 use crate::error::Error;
@@ -13,8 +13,8 @@ fn is_group(gid: &[u8; 16]) -> bool {
 }
 
 impl Qp {
-    /// Makes it a member of the group `gid` (and `lid` on InfiniBand); nothing changes if it is one. EINVAL: not a
-    /// datagram queue pair, not a group.
+    /// Attaches it to the group `gid` (and `lid` on InfiniBand), if it is not attached already. EINVAL: not a datagram
+    /// queue pair, or not a group.
     pub fn attach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
         let function = &self.pd.device.function;
         if self.service() != Service::Ud || !is_group(gid) {
@@ -27,7 +27,7 @@ impl Qp {
         if groups.contains(&(*gid, lid)) {
             return Ok(());
         }
-        // The device knows groups by GID only.
+        // The device identifies groups by GID alone.
         if !groups.iter().any(|(joined, _)| joined == gid) {
             let mut input = AttachToMcgIn::zeroed();
             input.set().qpn(self.qpn()).multicast_gid(*gid);
@@ -37,7 +37,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes it out of the group; EINVAL if it is not a member.
+    /// Detaches it from the group. EINVAL: it is not a member.
     pub fn detach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
         let mut groups = self.groups();
         let at = groups.iter().position(|joined| *joined == (*gid, lid));
@@ -52,7 +52,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether it is a member of any group: then programs may not destroy it yet.
+    /// Whether it is a member of any group, in which case programs may not destroy it yet.
     pub fn is_member(&self) -> bool {
         !self.groups().is_empty()
     }

@@ -1,4 +1,4 @@
-//! Modify QP: the values of attributes, and the context they become. Which moves there are is in `transitions`.
+//! Modify QP: checks of attributes, and the context that they make. The legal transitions are in `transitions`.
 
 use super::{
     AccessFlags, QpAttr, QpAttrMask as Mask, QpState, Service,
@@ -40,7 +40,7 @@ bitflags::bitflags! {
 /// `qpc.atomic_mode`: IBTA, 8 bytes.
 const ATOMIC_IB: u8 = 1;
 
-/// Checks, sends the command, and returns what the QP is now. An error leaves it as it was.
+/// Checks the request, sends the command, and returns the new state and attributes. An error leaves the QP as it was.
 pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result<Control, Error> {
     let mask = mask - qp.service().of_other_side();
     let from = if mask.contains(Mask::CUR_STATE) { attr.cur_qp_state } else { now.state };
@@ -75,7 +75,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
     }
     if to == QpState::Sqd && now.state != QpState::Sqd {
         merged.en_sqd_async_notify = attr.en_sqd_async_notify;
-        // Before the device can tell.
+        // Before the device can report it.
         qp.pd.device.registry.notify_of_drained(qp.qpn(), attr.en_sqd_async_notify);
     }
     if let Some(raw) = qp.raw() {
@@ -94,7 +94,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         function.execute(row.op, &input, &mut output)
     };
     match to {
-        // A QP in RESET that is moved there stays.
+        // A QP in RESET is moved to RESET without a command.
         QpState::Reset if from == QpState::Reset => {}
         QpState::Reset | QpState::Err => {
             let mut input = Qp2errIn::zeroed();
@@ -136,7 +136,7 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
         optional |= OptPar::PRI_PORT;
     }
     if op == Opcode::Sqd2sqdQp {
-        // What other transitions must have may be changed here.
+        // Attributes that other transitions require are optional here.
         let more = [
             (Mask::AV, OptPar::PRI_ADDR_PATH),
             (Mask::MAX_QP_RD_ATOMIC, OptPar::SRA_MAX),
@@ -153,7 +153,7 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
     optional
 }
 
-/// Every value that the mask says is given must be one the device can take.
+/// Checks that the device can take every value that the mask names.
 fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), Error> {
     fn within<T: PartialOrd + Debug>(given: bool, name: &str, value: T, most: T) -> Result<(), Error> {
         match given && value > most {
@@ -193,7 +193,7 @@ fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), 
     Ok(())
 }
 
-/// The attributes after the change.
+/// The attributes after the transition.
 fn merge(now: &QpAttr, attr: &QpAttr, mask: Mask, to: QpState) -> QpAttr {
     let mut out = *now;
     let on = |flag| mask.contains(flag);
@@ -212,10 +212,10 @@ fn merge(now: &QpAttr, attr: &QpAttr, mask: Mask, to: QpState) -> QpAttr {
     out
 }
 
-/// The whole context; the device takes the parts the transition is about.
+/// The whole context. The device takes the fields that the transition sets.
 fn context(qp: &Qp, function: &Function, attr: &QpAttr) -> QpContext {
     let access = attr.qp_access_flags;
-    // A datagram is a packet, and as large as the port lets packets be.
+    // A datagram is a single packet, so messages are as large as the MTU of the port.
     let (mtu, message) = match qp.service().is_datagram() {
         true => (function.active_mtu(), function.active_mtu()),
         false => (attr.path_mtu, 1 << function.caps.general.log_max_msg()),

@@ -29,27 +29,27 @@ pub struct Mr {
     pd: Arc<Pd>,
     key: Mkey,
     access: AccessFlags,
-    /// Where it lies in the program, what keys address that by, and bytes.
+    /// Address in the program, the address that keys have for it, and length.
     addr: u64,
     hca_va: u64,
     len: usize,
     backing: Option<Backing>,
 }
 
-/// What a region lies on.
+/// The memory behind a region.
 enum Backing {
     /// Memory of the program.
     User(UserMapping),
     /// Memory of the driver.
     Driver(Arc<DmaMem>),
-    /// Another region, of which this key is another view.
+    /// Another region, of which this one is a view with another key.
     Under(Box<Mr>),
     /// Memory of the device.
     Device(Arc<Dm>),
 }
 
 impl Backing {
-    /// Ends the device's access as far as that is this region's to end.
+    /// Ends the device's access to it, unless that belongs to another region.
     fn unmap(self) -> Result<(), Error> {
         match self {
             Self::User(mapping) => mapping.unmap(),
@@ -58,7 +58,7 @@ impl Backing {
         }
     }
 
-    /// Keeps the memory for ever: the device may still reach it.
+    /// Keeps the memory forever, since the device may still reach it.
     fn leak(self) {
         match self {
             Self::User(mapping) => mapping.leak(),
@@ -100,7 +100,7 @@ impl Mr {
             });
         }
         let zero_based = access.contains(AccessFlags::ZERO_BASED);
-        // All of the program's memory, what there is now and what comes later.
+        // The whole address space of the program, including what is mapped later.
         let implicit = paged && addr.is_null() && len == usize::MAX;
         if implicit && zero_based {
             return Err(Error::invalid("all of memory begins where it begins"));
@@ -112,7 +112,7 @@ impl Mr {
         };
         check(len, hca_va, access)?;
         if zero_based && addr as usize % PAGE_SIZE != 0 {
-            // Pages begin where pages of the keys' addresses begin: a view on top shifts them.
+            // Pages of the key must begin where pages of `hca_va` begin; otherwise a view on top shifts them.
             let local =
                 access & (AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING | AccessFlags::ON_DEMAND);
             // SAFETY: the caller's promise.
@@ -234,7 +234,7 @@ impl Mr {
             }
             Err(error) => {
                 if error.is_uncertain() {
-                    backing.leak(); // the key may yet come to life
+                    backing.leak(); // the key may still be created
                 }
                 Err(error)
             }
@@ -256,7 +256,7 @@ impl Mr {
         self.access
     }
 
-    /// Whether its key is a view of another: then no window can be bound to it.
+    /// Whether its key is a view of another, to which no window can be bound.
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.backing, Some(Backing::Under(_)))
     }
@@ -266,8 +266,8 @@ impl Mr {
         &self.pd
     }
 
-    /// Changes rights, domain or both; the keys stay (`ibv_rereg_mr`). An error leaves the region as it was: EINVAL for
-    /// rights that cannot be, or that its memory was not mapped for; EBUSY while windows are bound to it.
+    /// Changes rights, domain or both; the keys stay (`ibv_rereg_mr`). An error leaves the region as it was. EINVAL:
+    /// impossible rights, or ones that its memory was not mapped for; EBUSY: windows are bound to it.
     pub fn change(&mut self, pd: Option<&Arc<Pd>>, access: Option<AccessFlags>) -> Result<(), Error> {
         let (pd, access) = (pd.unwrap_or(&self.pd).clone(), access.unwrap_or(self.access));
         check(1, 0, access)?;
@@ -293,9 +293,9 @@ impl Mr {
         Ok(())
     }
 
-    /// Brings pages in before the device asks for them (`ibv_advise_mr`): `len` bytes at `addr`, as its keys address them,
-    /// writable if `write`. With `fault` unset nothing is brought in, and only what was asked is looked at. EFAULT: not
-    /// within it, not writable, or no memory there; EINVAL: its pages do not come on demand.
+    /// Populates pages before the device faults on them (`ibv_advise_mr`): `len` bytes at `addr`, as its keys address
+    /// them, writable if `write`. Without `fault` the request is only checked. EFAULT: not within the region, not
+    /// writable, or not mapped; EINVAL: the region is not on demand.
     pub fn prefetch(&self, addr: u64, len: u32, write: bool, fault: bool) -> Result<(), i32> {
         if !self.access.contains(AccessFlags::ON_DEMAND) {
             return Err(libc::EINVAL);
@@ -316,13 +316,13 @@ impl Mr {
         result.map_err(|error| error.raw_os_error().unwrap_or(libc::EFAULT))
     }
 
-    /// Deregisters: when it returns the device touches the memory no more. Dropping does the same silently. EBUSY while
-    /// windows are bound to it: see [`Mr::try_deregister`].
+    /// Deregisters. When it returns, the device no longer touches the memory. Dropping does the same without reporting
+    /// errors. EBUSY while windows are bound to it: see [`Mr::try_deregister`].
     pub fn deregister(mut self) -> Result<(), Error> {
         self.release()
     }
 
-    /// As [`Mr::deregister`], but on EBUSY the region stays as it is, to be tried again.
+    /// As [`Mr::deregister`], but on EBUSY the region stays registered and the caller may try again.
     pub fn try_deregister(&mut self) -> Result<(), Error> {
         self.release()
     }
@@ -342,7 +342,7 @@ impl Mr {
                 Err(Error::Invalid { what: "windows are bound to the region".into(), errno: libc::EBUSY })
             }
             Err(error) => {
-                backing.leak(); // the key lives: taking the memory away would let it reach what comes there next
+                backing.leak(); // the key is still valid, and would reach what is mapped there next
                 Err(error)
             }
         }
@@ -360,12 +360,12 @@ impl Drop for Mr {
     }
 }
 
-/// Where a region of the program at `addr` lies; `paged`: some of its pages may not be there.
+/// The place of a region of the program at `addr`, whose pages may be missing if `paged`.
 fn home(addr: u64, paged: bool) -> Home {
     if paged { Home::Paged(addr) } else { Home::Here(addr) }
 }
 
-/// The part of a key's context that says who may do what.
+/// The access rights in a key's context.
 fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
     let has = |flag| access.contains(flag);
     let caps = &device.function.caps.general;
@@ -384,9 +384,9 @@ fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
     context
 }
 
-/// Entries of a key that makes 0 and what follows mean `len` bytes at `va` of key `under`.
+/// Entries of a key that translates addresses from 0 on to `len` bytes at `va` of key `under`.
 fn parts(under: u32, va: u64, len: usize) -> Vec<u64> {
-    /// The longest: an entry's length has 32 bits.
+    /// The longest that an entry can be, whose length has 32 bits.
     const MOST: u64 = 1 << 31;
     let len = len as u64;
     (0..len.div_ceil(MOST))
@@ -409,8 +409,8 @@ fn check(len: usize, hca_va: u64, access: AccessFlags) -> Result<(), Error> {
     Ok(())
 }
 
-/// The page list that makes `hca_va` mean `iova`: pages as large as the alignment of the two allows, so the list is as
-/// short as can be. Pages may reach beyond the region; the bounds of the key do not.
+/// The page list that translates `hca_va` to `iova`, with the largest pages that the alignment of the two allows, so
+/// that the list is short. Pages may reach beyond the region; the bounds of the key do not.
 fn translation(iova: u64, hca_va: u64, len: usize) -> Result<Translation, Error> {
     let (log_page, list) = pages(iova, hca_va, len)?;
     Ok(Translation::Pages { log_page, list })

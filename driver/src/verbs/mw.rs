@@ -11,17 +11,17 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// Translations a window has room for, in octowords: one part of a region, in what the device handles at a time.
+/// Room for translations in octowords: one entry, padded to the unit in which the device handles them.
 const ROOM: u32 = 4;
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
-/// Rights a window can give (`ibv_bind_mw`); local ones say nothing, a window is for peers.
+/// Rights that a window can give (`ibv_bind_mw`). Local ones have no effect, since windows are for peers.
 const RIGHTS: AccessFlags = AccessFlags::REMOTE_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC)
     .union(AccessFlags::LOCAL_WRITE)
     .union(AccessFlags::ZERO_BASED);
-/// The longest part of a region: an entry's length has 32 bits.
+/// The longest part of a region, since the length of an entry has 32 bits.
 const MAX_LEN: u64 = 1 << 31;
 
 /// Kind of a memory window, numbered as `ibv_mw_type`.
@@ -56,7 +56,7 @@ pub struct MwBind<'a> {
 }
 
 impl Mw {
-    /// Allocates one; its key names nothing yet.
+    /// Allocates an unbound window.
     pub fn alloc(pd: &Arc<Pd>, kind: MwType) -> Result<Mw, Error> {
         let device = &pd.device;
         let variant = device.key_variant();
@@ -93,9 +93,9 @@ impl Mw {
         &self.pd
     }
 
-    /// The work request that binds the window and names it `rkey` from then on; to be posted on a QP of its domain.
-    /// EINVAL: not a key of this window, a region of another domain or one that no window may be bound to, rights that
-    /// a window cannot give. EOPNOTSUPP: a zero-based region, or a part longer than 2 GiB.
+    /// The work request that binds the window under the new key `rkey`, to be posted on a QP of its domain. EINVAL: not
+    /// a key of this window, a region of another domain or one that no window may be bound to, or rights that a window
+    /// cannot give; EOPNOTSUPP: a zero-based region, or a part longer than 2 GiB.
     pub fn binding(&self, rkey: u32, bind: &MwBind<'_>) -> Result<SendOp, i32> {
         let ours = self.rkey() >> 8 == rkey >> 8;
         let ends = bind.len == 0;
@@ -129,9 +129,9 @@ impl Mw {
         })
     }
 
-    /// Binds a window of type 1 on a QP of its domain (`ibv_bind_mw`): a work request which completes on its send CQ. The
-    /// key is a new one from now on; the old one names nothing when the work request is done. EINVAL besides what
-    /// [`Mw::binding`] says: a window of type 2, zero-based, another domain's QP.
+    /// Binds a window of type 1 on a QP of its domain (`ibv_bind_mw`), by a work request that completes on the send CQ.
+    /// The window has a new key from now on, and the old one is invalid when the work request is done. EINVAL besides
+    /// that of [`Mw::binding`]: a window of type 2, a zero-based bind, or a QP of another domain.
     pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<(), i32> {
         let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
         if self.kind != MwType::One || zero_based || !qp.pd().is_same(&self.pd) {
@@ -144,7 +144,7 @@ impl Mw {
         Ok(())
     }
 
-    /// Deallocates it, bound or not. Dropping it does the same silently.
+    /// Deallocates it, bound or not. Dropping it does the same without reporting errors.
     pub fn dealloc(mut self) -> Result<(), Error> {
         self.release()
     }

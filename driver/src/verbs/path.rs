@@ -1,9 +1,9 @@
-//! Paths to peers: whether the port has what an address names, and the MAC address and UDP port of RoCE.
+//! Paths to peers: checks of their attributes, and the MAC address and UDP source port of RoCE.
 
 use super::AddressHandle;
 use crate::{error::Error, function::Function};
 
-/// Every part of a path must be one the port has.
+/// Checks that the port has every attribute of a path.
 pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(), Error> {
     let within = |name: &str, value: u32, most: u32| match value > most {
         true => Err(Error::invalid(format!("{name} {value} was given, {most} is the most"))),
@@ -34,8 +34,8 @@ pub(super) fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     ((label ^ label >> 14) & 0x3fff) as u16 | 0xc000
 }
 
-/// The MAC behind a destination GID: given with it, known from the opener's list, to the transport, or because it is
-/// ours; or (link-local) part of it.
+/// The MAC behind a destination GID: given with it, from the opener's list, from the transport, our own, or contained
+/// in it (link-local).
 pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     if let Some(mac) = group_mac(&ah.dgid) {
         return Ok(mac);

@@ -9,18 +9,18 @@ use crate::{
 use hwspec::cmd::{Opcode, resource::*};
 use std::sync::Arc;
 
-/// A protection domain: what may be used together.
+/// A protection domain: objects that may be used together.
 pub struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) pdn: u32,
-    /// The domain this one is another face of.
+    /// The domain of which this one is an alias (parent domain).
     parent: Option<Arc<Pd>>,
-    /// Where its queues' memory comes from, if not from the transport.
+    /// The source of memory for its queues, if that is not the transport.
     buffers: Option<Arc<dyn Buffers>>,
     live: bool,
 }
 
-/// Memory for a queue: where `buffers` say, or the transport's.
+/// Memory for a queue, from `buffers` or the transport.
 pub(super) fn queue_memory(
     device: &Arc<Device>,
     buffers: Option<&Arc<dyn Buffers>>,
@@ -43,8 +43,8 @@ impl Pd {
         Ok(Arc::new(Pd { device: device.clone(), pdn: out.pd(), parent: None, buffers: None, live: true }))
     }
 
-    /// Another face of `parent` (`ibv_alloc_parent_domain`): objects of both may be used together. With `buffers`,
-    /// queues made in it lie where those say.
+    /// An alias of `parent` (`ibv_alloc_parent_domain`): objects of both may be used together. With `buffers`, these
+    /// supply the memory of its queues.
     pub fn face(parent: &Arc<Pd>, buffers: Option<Arc<dyn Buffers>>) -> Arc<Pd> {
         let (device, pdn) = (parent.device.clone(), parent.pdn);
         Arc::new(Pd { device, pdn, parent: Some(parent.clone()), buffers, live: true })
@@ -55,7 +55,7 @@ impl Pd {
         queue_memory(&self.device, self.buffers(), len)
     }
 
-    /// Where queues made in it lie, if not in memory of the transport.
+    /// The source of memory for its queues, if that is not the transport.
     pub fn buffers(&self) -> Option<&Arc<dyn Buffers>> {
         self.buffers.as_ref()
     }
@@ -70,7 +70,7 @@ impl Pd {
         &self.device
     }
 
-    /// Whether objects of both may be used together: one domain, if under several names.
+    /// Whether objects of both may be used together, because they are aliases of one domain.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device, &other.device) && self.pdn == other.pdn
     }
@@ -80,8 +80,8 @@ impl Pd {
         self.pdn
     }
 
-    /// Deallocates it; EBUSY while objects of it live (they keep it; it goes with the last of them). Dropping the last
-    /// reference does the same silently.
+    /// Deallocates it; EBUSY while objects of it live, which keep it until the last of them is gone. Dropping the last
+    /// reference does the same without reporting errors.
     pub fn dealloc(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => {

@@ -1,4 +1,4 @@
-//! What queue pair 1 knows of its peers: the ways to them, for as long as they may be believed.
+//! The cache of queue pair 1 of paths to its peers, for as long as they may be trusted.
 
 use hwspec::wire::mad::MadAddress;
 use std::{
@@ -6,24 +6,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Peers known: the last.
+/// Peers cached: the most recent.
 const PEERS: usize = 256;
-/// A peer's MAC is asked for again when it has been known for this long.
+/// Age at which a peer's MAC is resolved again.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// So long nobody is asked again who gave no answer: the asking holds up what is for others.
+/// How long a peer that gave no answer is not asked again, since asking holds up messages to others.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
-/// Ways (address handles) to peers, or that there is none, and when that was found.
+/// Address handles to peers, or that one could not be resolved, and when that was found.
 pub struct Peers<W>(HashMap<MadAddress, (Option<W>, Instant)>);
 
-/// What is known of a peer.
+/// The cached state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known<W> {
-    /// The way to it.
+    /// The path to it.
     Way(W),
-    /// It was asked for a moment ago, and nobody answered.
+    /// It did not answer a recent resolution.
     Silent,
-    /// Nothing, or nothing any more.
+    /// No entry, or one that has expired.
     Nothing,
 }
 
@@ -34,7 +34,7 @@ impl<W> Default for Peers<W> {
 }
 
 impl<W: Clone> Peers<W> {
-    /// What is known at `now`.
+    /// The state at `now`.
     pub fn known(&self, to: &MadAddress, now: Instant) -> Known<W> {
         let Some((way, since)) = self.0.get(to) else { return Known::Nothing };
         let age = now.saturating_duration_since(*since);
@@ -45,7 +45,7 @@ impl<W: Clone> Peers<W> {
         }
     }
 
-    /// What was found at `now`.
+    /// Enters the result of a resolution at `now`.
     pub fn note(&mut self, to: MadAddress, way: Option<W>, now: Instant) {
         if self.0.len() >= PEERS && !self.0.contains_key(&to) {
             self.0.clear();

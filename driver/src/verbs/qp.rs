@@ -23,7 +23,7 @@ use std::sync::{
 };
 use sync::BiasedMutex;
 
-/// `qpc.log_ack_req_freq`: an acknowledge is asked for at least every 2^n packets.
+/// `qpc.log_ack_req_freq`: an acknowledge is requested at least every 2^n packets.
 pub(crate) const LOG_ACK_REQ_FREQ: u8 = 8;
 
 /// A queue pair.
@@ -34,10 +34,10 @@ pub struct Qp {
     pub(crate) bar: Bar,
     pub(crate) doorbell: u32,
     pub(super) record: Option<Record>,
-    /// As in `control`, for posts.
+    /// As in `control`, readable by posts without its lock.
     pub(super) state: AtomicU32,
     pub(super) control: Mutex<Control>,
-    /// Groups it is a member of, by GID and LID.
+    /// Multicast groups that it is attached to, by GID and LID.
     pub(super) groups: Mutex<Vec<([u8; 16], u16)>>,
     pub(super) cap: QpCap,
     pub(super) service: Service,
@@ -46,21 +46,21 @@ pub struct Qp {
     pub(crate) uid: u16,
     pub(super) cookie: u64,
     pub(super) links: Links,
-    /// What it is on the device, if that is not a queue pair.
+    /// The objects on the device, if it is not a queue pair there.
     pub(super) raw: Option<RawQueues>,
     pub(super) mem: Arc<DmaMem>,
     pub(super) live: bool,
 }
 
-/// What it uses, and keeps.
+/// Objects that it uses and keeps alive.
 #[derive(Default)]
 pub(super) struct Links {
     pub(super) send_cq: Option<Arc<Cq>>,
     pub(super) recv_cq: Option<Arc<Cq>>,
     pub(super) srq: Option<Arc<Srq>>,
-    /// Of a target of XRC, which is the domain's.
+    /// Of a target QP of XRC, which belongs to the domain.
     pub(super) domain: Option<Arc<XrcDomain>>,
-    /// Of one that spreads frames over work queues.
+    /// Of a QP that spreads frames over work queues.
     pub(super) table: Option<Arc<RwqTable>>,
 }
 
@@ -70,7 +70,7 @@ impl Links {
     }
 }
 
-/// State and attributes as they were last set.
+/// State and attributes as last set.
 pub(crate) struct Control {
     pub state: QpState,
     pub attr: QpAttr,
@@ -97,7 +97,7 @@ impl Qp {
         &self.pd
     }
 
-    /// State as this side last set it.
+    /// State as last set by this opener.
     pub fn state(&self) -> QpState {
         QpState::from_raw(self.state.load(Relaxed)).unwrap_or_default()
     }
@@ -130,7 +130,7 @@ impl Qp {
         self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// EOPNOTSUPP of a QP that spreads frames: it has no states, nor other attributes.
+    /// Refuses a QP that spreads frames, which has neither states nor attributes, with EOPNOTSUPP.
     fn has_states(&self) -> Result<(), Error> {
         match self.links.table {
             Some(_) => Err(Error::unsupported("a QP over a table of work queues has no states")),
@@ -138,14 +138,14 @@ impl Qp {
         }
     }
 
-    /// Moves it to another state or changes attributes (`ibv_modify_qp`); EINVAL leaves it as it was, and so does EOPNOTSUPP,
-    /// of a QP that spreads frames over work queues.
+    /// Changes its state or attributes (`ibv_modify_qp`). An error leaves it as it was: EINVAL, or EOPNOTSUPP of a QP
+    /// that spreads frames over work queues.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
         self.has_states()?;
         let now = if self.links.domain.is_some() { Some(self.query()?.qp_state) } else { None };
         let mut control = self.control();
         if let Some(state) = now {
-            control.state = state; // others may have moved it
+            control.state = state; // another opener may have changed it
         }
         let next = modify::apply(self, &control, attr, mask)?;
         self.state.store(next.state as u32, Relaxed);
@@ -156,7 +156,7 @@ impl Qp {
         Ok(())
     }
 
-    /// After the move to RESET: nothing is posted, nothing completes any more.
+    /// After a transition to RESET: discards what was posted and has not completed.
     fn start_over(&self) {
         let (mut sq, mut rq) = (self.sq.lock(), self.rq.lock());
         self.links.cqs().for_each(|cq| cq.remove_completions(self.qpn()));
@@ -168,7 +168,7 @@ impl Qp {
         self.record(SND_DBR, 0);
     }
 
-    /// Where frames for it are steered to, if it is a raw packet QP that receives.
+    /// The TIR that frames are steered to, of a raw packet QP that receives.
     pub(super) fn tir(&self) -> Option<u32> {
         self.raw.as_ref().and_then(|raw| raw.tirn)
     }
@@ -178,7 +178,7 @@ impl Qp {
         self.raw.as_ref()
     }
 
-    /// Asks the device. EOPNOTSUPP: it spreads frames over work queues.
+    /// Queries the device. EOPNOTSUPP: it spreads frames over work queues.
     pub fn query(&self) -> Result<QpAttr, Error> {
         self.has_states()?;
         if self.raw.is_some() {
@@ -206,7 +206,7 @@ impl Qp {
                 return Err(Error::device("a QP state from 0 to 6", other.raw().to_string()));
             }
         };
-        // The device stops sending, or altogether, of its own accord; the next move begins where it stands.
+        // The device goes to SQE or ERR by itself. The next transition starts from there.
         let alone = matches!(state, QpState::Sqe | QpState::Err) && control.state != QpState::Reset;
         if alone {
             control.state = state;
@@ -248,8 +248,8 @@ impl Qp {
         })
     }
 
-    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same silently; EBUSY
-    /// if it is not the last.
+    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same without
+    /// reporting errors. EBUSY: this is not the last reference.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the QP is in use".into(), errno: libc::EBUSY }),
@@ -263,7 +263,7 @@ impl Qp {
         }
         let device = &self.pd.device;
         let result = match (&self.links.domain, &mut self.raw) {
-            (Some(domain), _) => domain.let_go_target(self.queues.qpn),
+            (Some(domain), _) => domain.drop_target(self.queues.qpn),
             (None, Some(raw)) => raw.end(),
             (None, None) => {
                 let mut input = DestroyQpIn::zeroed();
@@ -276,7 +276,7 @@ impl Qp {
             device.registry.remove_qp(self.qpn(), self.cookie);
         }
         if result.is_err() {
-            // The device may still read and write: its memory is kept for ever.
+            // The device may still access its memory, which is therefore kept forever.
             std::mem::forget((self.mem.clone(), self.record.take()));
         }
         result

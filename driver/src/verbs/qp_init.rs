@@ -1,9 +1,9 @@
-//! What queue pairs are created with.
+//! Initial attributes of queue pairs.
 
 use super::{Cq, Service, Srq};
 use std::sync::Arc;
 
-/// What a QP is created with.
+/// Attributes that a QP is created with.
 #[derive(Clone)]
 pub struct QpInit {
     /// Completions of send work requests.
@@ -24,9 +24,9 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send work request is signaled.
     pub sq_sig_all: bool,
-    /// Multicasts do not come back to it: its own, or of raw packets the function's.
+    /// Blocks the loopback of multicasts that it sends, or, of a raw packet QP, that the function sends.
     pub block_multicast_loopback: bool,
-    /// VLAN tags of raw packets come beside the frame, not in it (`vlan_info` of the CQE).
+    /// VLAN tags are stripped from raw packets and reported in `vlan_info` of the CQE.
     pub strip_vlan: bool,
     /// Receives come from here instead of a queue of its own.
     pub srq: Option<Arc<Srq>>,
@@ -35,7 +35,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// A queue pair without room for work requests; the rest is for the caller to fill in.
+    /// A queue pair without room for work requests. The caller fills in the rest.
     pub fn new(service: Service, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>) -> Self {
         Self {
             send_cq: send_cq.clone(),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// `wq.wq_type`: a ring.
 const CYCLIC: u8 = 1;
-/// `tirc.self_lb_block`: the function's own frames to groups are not for this queue.
+/// `tirc.self_lb_block`: no multicast loopback of the function's own frames.
 const BLOCK_MULTICAST: u8 = 2;
 /// `tirc.disp_type`: to a table of queues.
 const INDIRECT: u8 = 1;
@@ -31,11 +31,11 @@ pub(super) const RESET: u8 = 0;
 pub(super) const READY: u8 = 1;
 pub(super) const ERROR: u8 = 3;
 
-/// The queues and interfaces of one raw packet queue pair; they end with this value.
+/// The queues and interfaces of one raw packet queue pair, destroyed with this value.
 pub(super) struct RawQueues {
     function: Arc<Function>,
     uid: u16,
-    /// What was made so far and how it ends, in this order.
+    /// The objects created so far in order, with the commands that destroy them.
     made: Vec<(Opcode, u32)>,
     pub sqn: u32,
     rqn: Option<u32>,
@@ -43,7 +43,7 @@ pub(super) struct RawQueues {
 }
 
 impl RawQueues {
-    /// Makes them on the rings in `mem`: receive queue first, send queue on the next page.
+    /// Creates them on the rings in `mem`: receive queue first, send queue on the next page.
     pub fn create(
         pd: &Pd,
         init: &QpInit,
@@ -86,7 +86,7 @@ impl RawQueues {
         let receives = Receives {
             cqn: init.recv_cq.cqn(),
             strip_vlan: init.strip_vlan,
-            // By it a flushed receive finds its queue pair: no flow led it here.
+            // A flushed receive has no flow tag, so polls find its queue pair by this index.
             user_index: this.sqn,
         };
         let rqn = create_rq(pd, place(0), geometry.rq_entries, stride, &receives)?;
@@ -98,7 +98,7 @@ impl RawQueues {
         Ok(this)
     }
 
-    /// What only receives, spread over the queues of `table` as `hash` says.
+    /// A receiver alone, spread over the queues of `table` as `hash` says.
     pub fn spread(
         pd: &Pd,
         table: &RwqTable,
@@ -124,7 +124,7 @@ impl RawQueues {
         Self { function, uid, made: Vec::new(), sqn: 0, rqn: None, tirn: None }
     }
 
-    /// Makes the interface that frames are steered to.
+    /// Creates the TIR that frames are steered to.
     fn add_tir(
         &mut self,
         mut context: TirContext,
@@ -141,7 +141,7 @@ impl RawQueues {
         Ok(())
     }
 
-    /// Moves both queues as the queue pair moves.
+    /// Changes the states of both queues with that of the queue pair.
     pub fn go(&self, from: QpState, to: QpState) -> Result<(), Error> {
         let [(sq, rq), (sq_to, rq_to)] = [states(from), states(to)];
         if sq != sq_to {
@@ -153,7 +153,7 @@ impl RawQueues {
         }
     }
 
-    /// Ends all of it, last made first.
+    /// Destroys all of it, in reverse order.
     pub fn end(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for (op, number) in std::mem::take(&mut self.made).into_iter().rev() {
@@ -186,16 +186,16 @@ fn ring(pd: &Pd, place: (u64, u64), bytes: usize, stride: usize) -> (WorkQueue, 
     (wq, pages)
 }
 
-/// What becomes of the frames of a receive queue.
+/// How a receive queue delivers frames.
 pub(super) struct Receives {
     pub cqn: u32,
     pub strip_vlan: bool,
-    /// What its completions name it by.
+    /// The user index by which its completions name it.
     pub user_index: u32,
 }
 
-/// Makes a receive queue in RESET, of `entries` of `stride` bytes (powers of two) at `place`, where the device sees ring and
-/// doorbell record; returns its number.
+/// Creates a receive queue in RESET, of `entries` of `stride` bytes (powers of two). `place` is where the device sees
+/// ring and doorbell record. Returns its number.
 pub(super) fn create_rq(
     pd: &Pd,
     place: (u64, u64),
@@ -220,7 +220,7 @@ pub(super) fn create_rq(
     Ok(out.rqn())
 }
 
-/// Moves a queue from one state to another.
+/// Changes the state of a queue.
 pub(super) fn step(
     function: &Function,
     uid: u16,
@@ -237,7 +237,7 @@ pub(super) fn step(
         function.order(op, uid, &input)
     };
     match order(from) {
-        // A queue may have gone into the error state of its own accord.
+        // A queue may have gone to the error state by itself.
         Err(Error::Command { .. }) if to != READY => order(ERROR),
         result => result,
     }

@@ -1,4 +1,4 @@
-//! Completion queues that change: their size, and how often they tell.
+//! Changes of completion queues: their size, and the moderation of their events.
 
 use super::{
     Cq, Device,
@@ -16,15 +16,15 @@ use hwspec::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// `op_mod` of `MODIFY_CQ`: other memory; without it, fields.
+/// `op_mod` of `MODIFY_CQ`: resize. Without it, fields are modified.
 const RESIZE: u16 = 1;
 /// `resize_field_select`: size, page offset and page size.
 const RESIZE_FIELDS: u32 = 0b111;
 /// `modify_field_select`: `cq_period` and `cq_max_count`.
 const MODERATION: u32 = 0b11;
 
-/// Entries of the ring for `entries` completions: one more than asked for, so that a full queue is not an empty one.
-/// EINVAL for what cannot be had.
+/// Entries of the ring for `entries` completions: one more than asked for, so that a full queue differs from an empty
+/// one. EINVAL: more than the device can have.
 pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
     let max = device.attr().max_cqe;
     if entries == 0 || entries > max {
@@ -36,8 +36,9 @@ pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
 }
 
 impl Cq {
-    /// Makes room for at least `entries` completions (`ibv_resize_cq`). EINVAL, and nothing changes, if more than that
-    /// wait to be taken. What was not taken stays, in order. Others may poll meanwhile.
+    /// Makes room for at least `entries` completions (`ibv_resize_cq`). Completions that have not been polled stay, in
+    /// order; if there are more of them than `entries` the result is EINVAL, and nothing changes. Other threads may
+    /// poll meanwhile.
     pub fn resize(&self, entries: u32) -> Result<(), Error> {
         let count = entries_for(&self.device, entries)?;
         if !self.device.function.caps.general.cq_resize() {
@@ -94,7 +95,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Completions in the ring that nobody has taken.
+    /// Completions in the ring that have not been polled.
     fn waiting(&self) -> u32 {
         let consumer = self.consumer.lock();
         let ring = self.ring(consumer.log);
@@ -105,8 +106,8 @@ impl Cq {
         (0..ring.entries()).take_while(done).count() as u32
     }
 
-    /// The ring of `1 << log` entries and where the device sees it. Rings are kept until the CQ goes, for whoever still
-    /// looks at one.
+    /// The ring of `1 << log` entries and its IOVA. Rings are kept until the CQ is destroyed, since a thread may still
+    /// be reading one.
     fn ring_of(&self, log: u32) -> Result<(&DmaRing, u64), Error> {
         if log == self.first_log {
             return Ok((&self.first, self.first.iova()));
@@ -123,8 +124,8 @@ impl Cq {
         Ok((ring, ring.iova()))
     }
 
-    /// Takes what is left in the ring of `1 << old` entries over to that of `1 << new`, one place on, for the entry that
-    /// marks the end of the old ring counts as well.
+    /// Copies what is left in the ring of `1 << old` entries to that of `1 << new`, one place further on, since the
+    /// entry that marks the end of the old ring counts too.
     fn move_over(&self, old: u32, new: u32) {
         let (from, to) = (self.ring(old), self.ring(new));
         let mut consumer = self.consumer.lock();

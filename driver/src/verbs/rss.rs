@@ -1,5 +1,5 @@
-//! Receive side scaling: frames spread over work queues by a hash of their addresses and ports. The queue is that entry of an
-//! indirection table which the low bits of the hash name.
+//! Receive side scaling: frames are spread over work queues by a hash of their addresses and ports. The low bits of the
+//! hash select the entry of an indirection table that names the queue.
 
 use super::{Device, Wq};
 use crate::error::Error;
@@ -10,7 +10,7 @@ use hwspec::{
 use std::sync::Arc;
 
 bitflags::bitflags! {
-    /// What of a frame is hashed (`ibv_rx_hash_fields`).
+    /// Fields of a frame that are hashed (`ibv_rx_hash_fields`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFields: u64 {
         /// Source address of IPv4.
@@ -32,12 +32,12 @@ bitflags::bitflags! {
     }
 }
 
-/// How frames are hashed: by Toeplitz, the function of RSS.
+/// How frames are hashed, with the Toeplitz function of RSS.
 #[derive(Clone, Copy, Debug)]
 pub struct RxHash {
     /// The key.
     pub key: [u8; RxHash::KEY],
-    /// What is hashed, as far as a frame has it. The hash of nothing is 0.
+    /// Fields to hash, as far as a frame has them. A frame with none of them has hash 0.
     pub fields: RxHashFields,
 }
 
@@ -45,7 +45,7 @@ impl RxHash {
     /// Bytes of a key.
     pub const KEY: usize = 40;
 
-    /// As a TIR has it. EINVAL: fields of two protocols that exclude each other.
+    /// The fields as a TIR has them. EINVAL: fields of two protocols that exclude each other.
     pub(super) fn selector(&self) -> Result<HashFields, Error> {
         use RxHashFields as F;
         let (v4, v6) = (F::SRC_IPV4 | F::DST_IPV4, F::SRC_IPV6 | F::DST_IPV6);
@@ -71,17 +71,17 @@ impl RxHash {
     }
 }
 
-/// An indirection table: which work queue each value of the low bits of a hash means (`ibv_create_rwq_ind_table`).
+/// An indirection table: a work queue for each value of the low bits of a hash (`ibv_create_rwq_ind_table`).
 pub struct RwqTable {
     pub(super) device: Arc<Device>,
     rqtn: u32,
-    /// Keeps them.
+    /// The work queues, kept alive.
     pub(super) wqs: Vec<Arc<Wq>>,
     live: bool,
 }
 
 impl RwqTable {
-    /// Creates one whose entries are `wqs`, of which some may be the same. EINVAL: their number is not a power of two, or more
+    /// Creates a table with the entries `wqs`, which may repeat. EINVAL: their number is not a power of two or more
     /// than the device can have, or some are of another device; EOPNOTSUPP: the device has no such tables.
     pub fn create(device: &Arc<Device>, wqs: &[Arc<Wq>]) -> Result<Arc<RwqTable>, Error> {
         let most = device.attr().max_rwq_table_size;
@@ -120,8 +120,8 @@ impl RwqTable {
         &self.wqs
     }
 
-    /// Destroys it; EBUSY while QPs use it (it goes with the last of them). Dropping the last reference does the same
-    /// silently.
+    /// Destroys it; EBUSY while QPs use it, which keep it until the last of them is gone. Dropping the last reference
+    /// does the same without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the table is in use".into(), errno: libc::EBUSY }),
@@ -145,13 +145,13 @@ impl Drop for RwqTable {
     }
 }
 
-/// What a QP that spreads frames is created with.
+/// Attributes that a QP that spreads frames is created with.
 #[derive(Clone)]
 pub struct RssInit {
-    /// Over which queues.
+    /// The work queues to spread over.
     pub table: Arc<RwqTable>,
-    /// By what.
+    /// The hash that selects the queue.
     pub hash: RxHash,
-    /// The function's own frames to groups do not come back to it.
+    /// Blocks the loopback of multicasts that the function sends.
     pub block_multicast_loopback: bool,
 }

@@ -1,4 +1,4 @@
-//! Kinds of queue pairs, and what each may do.
+//! Transport services of queue pairs, and what each of them allows.
 
 use super::QpAttrMask;
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub enum Service {
     XrcIni,
     /// Receiving side of an extended reliable connection.
     XrcTgt,
-    /// Ethernet frames as they are.
+    /// Raw Ethernet frames.
     RawPacket,
     /// General services: queue pair 1 (IBTA 13.5.1).
     Gsi,
@@ -28,7 +28,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// As the context of the queue pair names it.
+    /// The code of the service in a QP context.
     pub(crate) fn context(self) -> ServiceType {
         match self {
             Self::Rc => ServiceType::Rc,
@@ -41,13 +41,13 @@ impl Service {
         }
     }
 
-    /// Whether each work request says whom it is for.
+    /// Whether each work request names its destination.
     #[inline]
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
     }
 
-    /// Whether it has one peer, which it is connected to.
+    /// Whether a QP is connected to one peer.
     #[inline]
     pub fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket | Self::Keys)
@@ -59,7 +59,8 @@ impl Service {
         matches!(self, Self::XrcIni | Self::XrcTgt)
     }
 
-    /// Attributes of the other side of XRC. Programs give them to both sides alike; they are left out, as Linux does.
+    /// Attributes that only the other side of XRC has. Programs set them on both sides, and they are ignored here, as
+    /// Linux does.
     pub(crate) fn of_other_side(self) -> QpAttrMask {
         match self {
             Self::XrcIni => QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,

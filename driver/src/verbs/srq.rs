@@ -1,5 +1,5 @@
-//! Shared receive queues: receives that any QP of a group takes (IBTA 10.2.9), and those of XRC, which requests name
-//! (annex A14).
+//! Shared receive queues: receives that several QPs take from one queue (IBTA 10.2.9), and those of XRC, which requests
+//! name by number (annex A14).
 
 use super::{Cq, Pd, RecvWr, Sge, XrcDomain};
 use crate::{
@@ -21,7 +21,7 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// `user_index` of those who have none: CQEs carry the number instead.
+/// `user_index` of SRQs that have none: CQEs carry the number instead.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 /// `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
@@ -56,7 +56,7 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-/// Which of the chip's objects it is.
+/// The kind of object that it is on the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Before ISSI 1.
@@ -107,7 +107,7 @@ impl Srq {
                 ));
             }
         }
-        // The last entry's successor must be known when it is taken: one is never posted.
+        // One entry is never posted, so that the successor of the last one posted is known when that is taken.
         let entries = (init.max_wr.max(1) + 1).next_power_of_two();
         let stride = (NextSeg::SIZE + init.max_sge.max(1) as usize * WQE_DS).next_power_of_two();
         let bytes = entries as usize * stride;
@@ -129,7 +129,7 @@ impl Srq {
             Ok(created) => created,
             Err(error) => {
                 if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may yet come to life
+                    std::mem::forget((mem, record)); // the queue may still be created
                 }
                 return Err(error);
             }
@@ -162,7 +162,7 @@ impl Srq {
         &self.pd
     }
 
-    /// Whether it is one of XRC, which requests name and no QP is created on.
+    /// Whether it is of XRC: requests name it, and no QP is created on it.
     pub fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
@@ -176,7 +176,7 @@ impl Srq {
         &self.receives
     }
 
-    /// Asks for one event when fewer than `limit` receives are left; 0 asks for none. EINVAL: more than fit.
+    /// Arms one event for when fewer than `limit` receives are left; 0 disarms it. EINVAL: more than the queue holds.
     pub fn arm(&self, limit: u32) -> Result<(), Error> {
         let Some(lwm) = u16::try_from(limit).ok().filter(|_| limit <= self.max_wr) else {
             return Err(Error::invalid(format!(
@@ -214,7 +214,7 @@ impl Srq {
         }
     }
 
-    /// Asks the device.
+    /// Queries the device.
     pub fn query(&self) -> Result<SrqAttr, Error> {
         let device = &self.pd.device;
         let (function, uid) = (&device.function, device.opener.uid());
@@ -268,7 +268,7 @@ impl Srq {
         if fits { Ok(()) } else { Err(libc::EINVAL) }
     }
 
-    /// Writes the pieces behind the entry's next segment, which is written when the entry is freed.
+    /// Writes the data segments behind the entry's next segment, which was written when the entry was freed.
     fn write(&self, entry: u32, list: &[Sge]) {
         let inbox = self.receives.inbox();
         let mut segment = inbox.first;
@@ -283,8 +283,8 @@ impl Srq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (it goes with the last of them). Dropping the last reference does the same
-    /// silently.
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference does the same
+    /// without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the SRQ is in use".into(), errno: libc::EBUSY }),
@@ -310,7 +310,7 @@ impl Srq {
         }
         device.registry.remove_srq(self.srqn());
         if result.is_err() {
-            // The device may still read it: its memory is kept for ever.
+            // The device may still read its memory, which is therefore kept forever.
             std::mem::forget((self.mem.clone(), self.record.take()));
         }
         result
@@ -325,7 +325,7 @@ impl Drop for Srq {
     }
 }
 
-/// Creates the chip's object: what it is, and its number.
+/// Creates the object on the device. Returns its kind and number.
 fn make(pd: &Arc<Pd>, init: &SrqInit, place: &Place, pages: &[u64]) -> Result<(Kind, u32), Error> {
     let device = &pd.device;
     let (function, uid) = (&device.function, device.opener.uid());

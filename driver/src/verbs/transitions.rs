@@ -1,16 +1,16 @@
-//! Which moves of a queue pair are legal, and the attributes of each (IBTA 11.2.5.2, table 91), by service.
+//! Legal state transitions of queue pairs, and the attributes of each, by service (IBTA 11.2.5.2, table 91).
 
 use super::{QpAttrMask as Mask, QpState, QpState::*, Service, Service::*};
 use hwspec::cmd::Opcode;
 
-/// A legal transition: the command, attributes it must have, and those it may have.
+/// A legal transition: its command, required attributes and optional attributes.
 pub(super) struct Transition {
     pub op: Opcode,
     pub required: Mask,
     pub optional: Mask,
 }
 
-/// From, to, the command, and what it takes of each service; services that are not named cannot.
+/// From, to, command, and the attributes for each service. A service that is not listed does not have the transition.
 type Row = (QpState, QpState, Opcode, &'static [(&'static [Service], Mask, Mask)]);
 
 const NONE: Mask = Mask::empty();
@@ -25,13 +25,13 @@ const REQUESTER: Mask = Mask::TIMEOUT
     .union(Mask::MAX_QP_RD_ATOMIC);
 const RIGHTS: Mask = Mask::ACCESS_FLAGS.union(Mask::PKEY_INDEX).union(Mask::ALT_PATH);
 const KEYS: Mask = Mask::PKEY_INDEX.union(Mask::QKEY);
-/// Path migration: there is no other path, so only what changes nothing is taken.
+/// Path migration: there is no alternate path, so only values that change nothing are accepted.
 const MIGRATION: Mask = Mask::ALT_PATH.union(Mask::PATH_MIG_STATE);
 const RUNS: Mask = Mask::CUR_STATE.union(Mask::ACCESS_FLAGS).union(MIGRATION);
 const RUNS_RNR: Mask = RUNS.union(Mask::MIN_RNR_TIMER);
 const RUNS_QKEY: Mask = Mask::CUR_STATE.union(Mask::QKEY);
 
-/// What may be changed of a queue pair that sends.
+/// Attributes that may be changed in RTS.
 const RUNNING: &[(&[Service], Mask, Mask)] = &[
     (&[Rc, XrcTgt], NONE, RUNS_RNR),
     (&[Uc, XrcIni], NONE, RUNS),
@@ -39,7 +39,7 @@ const RUNNING: &[(&[Service], Mask, Mask)] = &[
     (&[RawPacket], NONE, NONE),
 ];
 
-/// What may be changed of a queue pair whose send queue has drained.
+/// Attributes that may be changed in SQD.
 const DRAINED_UC: Mask = RIGHTS.union(MIGRATION).union(Mask::AV);
 const DRAINED_INI: Mask = DRAINED_UC
     .union(Mask::PORT)

@@ -8,19 +8,19 @@ bitflags::bitflags! {
     pub struct SendFlags: u32 {
         /// Wait for earlier READs and atomics.
         const FENCE = 1;
-        /// Report success too.
+        /// Report success too (signaled).
         const SIGNALED = 1 << 1;
         /// The peer's completion is a solicited one.
         const SOLICITED = 1 << 2;
         /// Data is taken from the buffers at once; lkeys are not used.
         const INLINE = 1 << 3;
-        /// Fill in the checksums of IPv4, and of TCP or UDP: raw packets only.
+        /// The device computes the checksums of IPv4, and of TCP or UDP (raw packets).
         const IP_CSUM = 1 << 4;
     }
 }
 
 impl SendFlags {
-    /// Those of all services.
+    /// Flags that all services have.
     pub const COMMON: Self = Self::IP_CSUM.complement();
 }
 
@@ -32,7 +32,7 @@ bitflags::bitflags! {
         const GRH = 1;
         /// `imm_or_inv` is immediate data.
         const WITH_IMM = 1 << 1;
-        /// The checksums of IPv4, and of TCP or UDP, are right (raw packets).
+        /// The device verified the checksums of IPv4, and of TCP or UDP (raw packets).
         const IP_CSUM = 1 << 2;
         /// `imm_or_inv` is the rkey the peer invalidated.
         const WITH_INV = 1 << 3;
@@ -45,7 +45,7 @@ bitflags::bitflags! {
 pub struct Sge {
     /// Address within the memory region (its `hca_va`); for inline data an address of this process.
     pub addr: u64,
-    /// Bytes. 0 is nothing.
+    /// Length in bytes. 0 is an empty piece.
     pub length: u32,
     /// Local key.
     pub lkey: u32,
@@ -89,17 +89,17 @@ pub enum SendOp {
     LocalInv(u32),
     /// Binds a memory window; made by [`Mw::binding`](super::Mw::binding).
     BindMw {
-        /// The window's key before.
+        /// The window's key before the bind.
         mw: u32,
-        /// Low byte of its key from now on.
+        /// Low byte of its new key.
         variant: u8,
-        /// It is of this QP alone (type 2).
+        /// Only this QP may use it (type 2).
         tied: bool,
         /// Key of the region.
         lkey: u32,
         /// First byte, as the region's key addresses it.
         addr: u64,
-        /// Bytes; 0 ends the window.
+        /// Length in bytes; 0 unbinds the window.
         len: u64,
         /// What peers may do.
         access: super::AccessFlags,
@@ -111,25 +111,25 @@ pub enum SendOp {
 pub struct SendWr<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
     /// Local memory.
     pub sge: &'a [Sge],
-    /// How.
+    /// Options.
     pub flags: SendFlags,
 }
 
-/// What a work request says beside its operation, on services other than RC and UC.
+/// The destination of a work request, on services other than RC and UC.
 #[derive(Clone, Copy, Default)]
 pub enum Target<'a> {
-    /// Nothing: the queue pair is connected.
+    /// None: the queue pair is connected, or sends raw packets.
     #[default]
     Peer,
-    /// Whom a datagram is for (UD). A `qkey` with its top bit set means the queue pair's own (IBTA 10.2.5).
+    /// The destination of a datagram (UD). A `qkey` with its top bit set means the queue pair's own (IBTA 10.2.5).
     Datagram {
-        /// The way there.
+        /// The path.
         ah: &'a Ah,
-        /// Queue pair there; 0xffffff: the members of the group.
+        /// The queue pair; 0xffffff: the members of the group.
         qpn: u32,
         /// Its Q_Key.
         qkey: u32,
@@ -191,7 +191,7 @@ pub enum WcOpcode {
 /// A work completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// Of the work request.
+    /// The id of the work request.
     pub wr_id: u64,
     /// Success, or why not.
     pub status: WcStatus,
@@ -207,7 +207,7 @@ pub struct Completion {
     pub qpn: u32,
     /// Remote QP number (UD).
     pub src_qp: u32,
-    /// What else is valid.
+    /// Which further fields are valid.
     pub flags: WcFlags,
     /// LID of the sender (UD on InfiniBand).
     pub slid: u16,

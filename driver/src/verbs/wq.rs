@@ -1,4 +1,4 @@
-//! Work queues of receives that belong to no queue pair (`ibv_create_wq`): frames reach them through indirection tables.
+//! Receive work queues that belong to no queue pair (`ibv_create_wq`). Frames reach them through indirection tables.
 
 use super::{
     Cq, Pd, RecvWr,
@@ -36,7 +36,7 @@ pub struct WqInit {
     pub max_wr: u32,
     /// Pieces of each.
     pub max_sge: u32,
-    /// VLAN tags come beside the frame, not in it (`vlan_info` of the CQE).
+    /// VLAN tags are stripped from frames and reported in `vlan_info` of the CQE.
     pub strip_vlan: bool,
 }
 
@@ -64,7 +64,7 @@ impl WqState {
         })
     }
 
-    /// As `rqc.state` has it.
+    /// The code of the state in `rqc.state`.
     fn context(self) -> u8 {
         match self {
             Self::Reset => RESET,
@@ -74,18 +74,18 @@ impl WqState {
     }
 }
 
-/// What to change of a work queue; `None` stays as it is.
+/// Changes of a work queue; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WqAttr {
     /// The state to move to.
     pub state: Option<WqState>,
-    /// The state it is thought to be in: if it is in another, nothing changes.
+    /// The current state. If the queue is in another, nothing changes.
     pub current: Option<WqState>,
     /// See [`WqInit::strip_vlan`].
     pub strip_vlan: Option<bool>,
 }
 
-/// A work queue of receives. Completions name it by its number, where others have that of a QP.
+/// A receive work queue. Its completions have its number in place of that of a QP.
 pub struct Wq {
     queue: BiasedMutex<RecvQueue>,
     queues: Arc<QpQueues>,
@@ -93,7 +93,7 @@ pub struct Wq {
     /// As in `control`, for posts.
     state: AtomicU32,
     control: Mutex<WqState>,
-    /// What the device's completions name it by.
+    /// The user index by which CQEs name it.
     index: u32,
     size: (u32, u32),
     cq: Arc<Cq>,
@@ -103,8 +103,8 @@ pub struct Wq {
 }
 
 impl Wq {
-    /// Creates one in RESET with room for at least what `init` says. EINVAL: sizes the device cannot have, or a CQ of another
-    /// device; EOPNOTSUPP: a port that is not Ethernet, or tags that cannot be taken out.
+    /// Creates one in RESET with room for at least what `init` says. EINVAL: sizes that the device cannot have, or a CQ
+    /// of another device; EOPNOTSUPP: a port that is not Ethernet, or tags that cannot be stripped.
     pub fn create(pd: &Arc<Pd>, init: &WqInit) -> Result<Arc<Wq>, Error> {
         let device = &pd.device;
         let attr = device.attr();
@@ -133,14 +133,14 @@ impl Wq {
             Err(error) => {
                 init.cq.detach_wq(index);
                 if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may yet come to life
+                    std::mem::forget((mem, record)); // the queue may still be created
                 }
                 return Err(error);
             }
         };
         let queues = Arc::new(QpQueues {
             qpn: rqn,
-            tells_more: true,
+            extended: true,
             raw: true,
             sq: SendTracker::new(0),
             rq: RecvTracker::new(entries),
@@ -194,8 +194,8 @@ impl Wq {
         self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Moves it to another state, or changes how it receives (`ibv_modify_wq`). EINVAL, and nothing changes: it is in another
-    /// state than the request says, or cannot be moved so; EOPNOTSUPP: the device does not take tags out.
+    /// Changes its state or how it receives (`ibv_modify_wq`). EINVAL, and nothing changes: it is in another state than
+    /// the request says, or there is no such transition; EOPNOTSUPP: the device does not strip tags.
     pub fn modify(&self, attr: &WqAttr) -> Result<(), Error> {
         let device = &self.pd.device;
         let (function, uid) = (&device.function, device.opener.uid());
@@ -218,13 +218,13 @@ impl Wq {
             function.order(Opcode::ModifyRq, uid, &input)?;
         }
         if to != now {
-            // Posts see it before the device does, so that none meets a queue that starts over.
+            // Posts see the new state before the device does, so that none is posted to a queue that starts over.
             if to == WqState::Reset {
                 self.state.store(to as u32, Relaxed);
             }
-            let moved = raw::step(function, uid, (Opcode::ModifyRq, self.wqn()), now.context(), to.context());
-            self.state.store(if moved.is_ok() { to } else { now } as u32, Relaxed);
-            moved?;
+            let done = raw::step(function, uid, (Opcode::ModifyRq, self.wqn()), now.context(), to.context());
+            self.state.store(if done.is_ok() { to } else { now } as u32, Relaxed);
+            done?;
             *state = to;
             if to == WqState::Reset {
                 self.start_over();
@@ -233,7 +233,7 @@ impl Wq {
         Ok(())
     }
 
-    /// After the move to RESET: nothing is posted, nothing completes any more.
+    /// After a transition to RESET: discards what was posted and has not completed.
     fn start_over(&self) {
         let mut queue = self.queue.lock();
         self.cq.remove_wq_completions(self.index, self.wqn());
@@ -271,8 +271,8 @@ impl Wq {
         result
     }
 
-    /// Destroys it and removes its completions from its CQ; EBUSY while a table has it (it goes with the last of them). Dropping
-    /// the last reference does the same silently.
+    /// Destroys it and removes its completions from its CQ; EBUSY while tables have it, which keep it until the last of
+    /// them is gone. Dropping the last reference does the same without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the WQ is in use".into(), errno: libc::EBUSY }),
@@ -289,7 +289,7 @@ impl Wq {
         self.cq.remove_wq_completions(self.index, self.wqn());
         self.cq.detach_wq(self.index);
         if result.is_err() {
-            // The device may still read it: its memory is kept for ever.
+            // The device may still read its memory, which is therefore kept forever.
             std::mem::forget((self.mem.clone(), self.record.take()));
         }
         result

@@ -1,7 +1,8 @@
-//! Domains of extended reliable connections, and target QPs, which are the domain's and not an opener's (IBTA annex A14).
+//! Domains of extended reliable connections, and target QPs, which belong to a domain rather than to an opener (IBTA
+//! annex A14).
 //!
-//! Whoever has the same file open gets the same domain, and may open the target QPs in it by their numbers. So both
-//! belong to the function (user context 0), and go with the last opener that holds them.
+//! All openers that have the same file open get the same domain, and may open the target QPs in it by number. So both
+//! belong to the function (user context 0), and are destroyed with the last opener that holds them.
 
 use super::{Device, Pd};
 use crate::{
@@ -19,13 +20,13 @@ use std::sync::Arc;
 
 /// `qpc.rq_type`: receives come from an SRQ.
 const SHARED_RQ: u8 = 1;
-/// `qpc.user_index` of those who have none.
+/// `qpc.user_index` of QPs that have none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// How to open an XRC domain (`ibv_xrcd_init_attr`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XrcOpen {
-    /// The file that names it; `None`: nobody else shall find it.
+    /// The file that names it; `None`: no other opener can find it.
     pub file: Option<FileId>,
     /// It may be new (`O_CREAT`).
     pub create: bool,
@@ -37,14 +38,14 @@ pub struct XrcOpen {
 pub struct XrcDomain {
     device: Arc<Device>,
     xrcdn: u32,
-    /// What target QPs are created with.
+    /// Placeholders for the contexts of target QPs.
     placeholders: Placeholders,
     live: bool,
 }
 
 impl XrcDomain {
-    /// Opens the domain of a file, or a new one. EOPNOTSUPP: the device has no XRC; EAGAIN: there is none and it may not be
-    /// new; EINVAL: there is one and it must be new.
+    /// Opens the domain of a file, or a new one. EOPNOTSUPP: the device has no XRC; EAGAIN: the file has no domain and
+    /// none may be created; EINVAL: the file has one and a new one is required.
     pub fn open(device: &Arc<Device>, how: XrcOpen) -> Result<Arc<XrcDomain>, Error> {
         let function = &device.function;
         if !function.caps.general.xrc() {
@@ -96,7 +97,7 @@ impl XrcDomain {
         self.xrcdn
     }
 
-    /// The domain as target QPs name one: the function's own, which is not for us to deallocate.
+    /// The protection domain of target QPs: the function's own, which openers do not deallocate.
     pub(super) fn pd(&self) -> Arc<Pd> {
         Pd::of_function(&self.device, self.placeholders.pdn)
     }
@@ -126,7 +127,7 @@ impl XrcDomain {
         Ok(out.qpn())
     }
 
-    /// Holds a target QP that somebody has. EINVAL: there is none of this number in the domain.
+    /// Holds an existing target QP. EINVAL: there is none of this number in the domain.
     pub(super) fn hold_target(&self, qpn: u32) -> Result<(), Error> {
         let function = &self.device.function;
         let lock = function.shared.lock(function.options.command_timeout)?;
@@ -144,20 +145,20 @@ impl XrcDomain {
         }
     }
 
-    /// Holds it no more; the last one destroys it.
-    pub(super) fn let_go_target(&self, qpn: u32) -> Result<(), Error> {
-        let_go(&self.device.function, XrcObject::Target(qpn))
+    /// Drops a hold of a target QP. The last one destroys it.
+    pub(super) fn drop_target(&self, qpn: u32) -> Result<(), Error> {
+        drop_hold(&self.device.function, XrcObject::Target(qpn))
     }
 
-    /// What the sending side of XRC names though it receives nothing.
+    /// The placeholders that the context of an initiator QP names, which receives nothing.
     pub(super) fn placeholders(device: &Device) -> Result<Placeholders, Error> {
         let function = &device.function;
         let lock = function.shared.lock(function.options.command_timeout)?;
         Placeholders::of(function, &lock)
     }
 
-    /// Closes it; EBUSY while SRQs and target QPs of this opener are in it (they keep it; it goes with the last of them).
-    /// Dropping the last reference does the same silently. Other openers keep theirs.
+    /// Closes it; EBUSY while SRQs and target QPs of this opener are in it, which keep it until the last of them is
+    /// gone. Dropping the last reference does the same without reporting errors. Other openers keep theirs.
     pub fn close(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the XRC domain is in use".into(), errno: libc::EBUSY }),
@@ -169,7 +170,7 @@ impl XrcDomain {
         if !std::mem::take(&mut self.live) {
             return Ok(());
         }
-        let_go(&self.device.function, XrcObject::Domain(self.xrcdn))
+        drop_hold(&self.device.function, XrcObject::Domain(self.xrcdn))
     }
 }
 
@@ -181,18 +182,18 @@ impl Drop for XrcDomain {
     }
 }
 
-fn let_go(function: &Function, held: XrcObject) -> Result<(), Error> {
+fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
     if crate::cmd::is_gone(&function.bar) {
-        return Ok(()); // in a child of fork it is the parent's
+        return Ok(()); // in a child of fork the hold is the parent's
     }
     let lock = function.shared.lock(function.options.command_timeout)?;
     let mut result = Ok(());
-    if lock.let_go(held) {
-        unname(&lock, held);
-        result = destroy(function, held);
+    if lock.drop_hold(object) {
+        unname(&lock, object);
+        result = destroy(function, object);
         if matches!(&result, Err(error) if is_busy(error)) {
-            // What the dead had in it is still to be cleaned up.
-            result = lock.orphan(held);
+            // Objects of dead openers in it are yet to be destroyed.
+            result = lock.orphan(object);
         }
     }
     sweep(function, &lock);

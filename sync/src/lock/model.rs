@@ -48,7 +48,7 @@ struct Runner {
     steady: bool,
     /// It is a copy in a child of fork.
     forked: bool,
-    /// All it waits for are stopped, as far as it can find out.
+    /// It believes all holders that it waits for to be stopped.
     hopeless: bool,
 }
 
@@ -110,7 +110,7 @@ impl Runner {
         is_taken
     }
 
-    /// Whether somebody left its work half done. For who holds the lock.
+    /// Whether a dead party left its work half done. The caller holds the lock.
     fn is_half_done(&self) -> bool {
         // SAFETY: loom checks that nobody else touches it.
         self.shared.work.with(|work| unsafe { *work } % 2 == 1)
@@ -121,8 +121,8 @@ impl Runner {
     }
 }
 
-/// Runs `test` in every order with up to `preemptions`, on a lock that steady runner 1 owns. It gets that runner, another steady
-/// one, and one that never owns anything.
+/// Runs `test` in every order with up to `preemptions`, on a lock that steady runner 1 owns. Its argument is that
+/// runner, another steady one, and one that never owns anything.
 fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -139,7 +139,7 @@ fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static)
 }
 
 #[test]
-fn an_owner_and_the_one_after_it_exclude_each_other() {
+fn an_owner_and_the_next_one_exclude_each_other() {
     model(3, |[mut first, mut second, _]| {
         let second = thread::spawn(move || {
             // Takes the lock away, owns it, and takes it as its owner.
@@ -163,7 +163,7 @@ fn two_thieves_and_an_owner_exclude_each_other() {
 }
 
 #[test]
-fn what_an_owner_left_that_died_inside_is_repaired_once() {
+fn the_work_of_an_owner_that_died_inside_is_repaired_once() {
     model(2, |[mut first, mut second, mut third]| {
         let first = thread::spawn(move || {
             let shared = first.shared.clone();
@@ -181,7 +181,7 @@ fn what_an_owner_left_that_died_inside_is_repaired_once() {
 }
 
 #[test]
-fn what_a_repairer_left_that_died_is_repaired_too() {
+fn the_work_of_a_repairer_that_died_is_repaired_too() {
     model(2, |[mut first, mut second, mut third]| {
         let shared = first.shared.clone();
         let _ = shared.lock.acquire(&mut first);
@@ -190,7 +190,7 @@ fn what_a_repairer_left_that_died_is_repaired_too() {
         let repairer = thread::spawn(move || {
             let shared = second.shared.clone();
             let (_, dead) = shared.lock.acquire(&mut second);
-            // Who came first has repaired it.
+            // The first of the two has repaired it.
             assert_eq!(dead.is_any(), second.is_half_done());
             second.die();
         });
@@ -201,7 +201,7 @@ fn what_a_repairer_left_that_died_is_repaired_too() {
 }
 
 #[test]
-fn an_owner_that_dies_at_the_door_keeps_nobody_out() {
+fn an_owner_that_dies_on_its_way_in_keeps_nobody_out() {
     model(2, |[first, mut second, mut third]| {
         let first = thread::spawn(move || {
             if let Some(owner) = first.shared.lock.owned_by(Party(1)) {
@@ -220,7 +220,7 @@ fn an_owner_that_dies_at_the_door_keeps_nobody_out() {
 }
 
 #[test]
-fn who_gives_up_on_the_stopped_leaves_the_lock_as_it_was() {
+fn a_contender_that_gives_up_leaves_the_lock_as_it_was() {
     model(2, |[mut first, mut second, mut third]| {
         (second.hopeless, third.hopeless) = (true, true);
         let first = thread::spawn(move || first.take());

@@ -1,4 +1,4 @@
-//! What the lock promises, step by step. `model.rs` has the orders of steps that nobody thought of.
+//! What the lock promises, step by step. `model.rs` has every order of these steps.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -7,7 +7,7 @@ use std::{cell::UnsafeCell, collections::HashSet};
 #[derive(Default)]
 struct Machine {
     me: u16,
-    /// Says that its runner is one thread's alone.
+    /// Its runner is always the same thread's.
     steady: bool,
     dead: HashSet<u16>,
     stopped: HashSet<u16>,
@@ -59,7 +59,7 @@ fn take(lock: &Lock, host: &mut Machine) {
     holding.release();
 }
 
-/// Takes it until it is its owner's.
+/// Takes it until `host` is the owner.
 fn own(lock: &Lock, host: &mut Machine) {
     let rounds = (0..1 << 24).take_while(|_| {
         take(lock, host);
@@ -70,7 +70,7 @@ fn own(lock: &Lock, host: &mut Machine) {
 }
 
 #[test]
-fn who_takes_a_lock_again_and_again_owns_it_until_another_comes() {
+fn a_runner_that_takes_a_lock_often_owns_it_until_another_comes() {
     let (lock, mut owner, mut other, mut fickle) = (Lock::default(), steady(1), steady(2), machine(3));
     (0..4 * STEADY).for_each(|_| take(&lock, &mut fickle));
     assert_eq!(owner_of(&lock), 0, "a runner that is not one thread's owns nothing");
@@ -94,12 +94,12 @@ fn who_takes_a_lock_again_and_again_owns_it_until_another_comes() {
 }
 
 #[test]
-fn an_owner_and_those_who_take_its_lock_away_exclude_each_other() {
+fn an_owner_and_a_thief_exclude_each_other() {
     /// Two words that are one number whenever one is inside.
     struct Pair(UnsafeCell<(u64, u64)>);
     // SAFETY: only touched by who holds the lock, which is what the test is about.
     unsafe impl Sync for Pair {}
-    const SELDOM: u64 = 4_000;
+    const THEFTS: u64 = 4_000;
     let (lock, pair, over) = (Lock::default(), Pair(UnsafeCell::new((0, 0))), AtomicU32::new(0));
     let (lock, pair, over) = (&lock, &pair, &over);
     let inside = |holding: Holding<'_>| {
@@ -113,16 +113,16 @@ fn an_owner_and_those_who_take_its_lock_away_exclude_each_other() {
         assert!(alone, "two were inside");
     };
     let taken = std::thread::scope(|scope| {
-        let often = scope.spawn(move || {
+        let owner = scope.spawn(move || {
             let mut host = steady(1);
             (0u64..)
                 .take_while(|_| over.load(Relaxed) == 0)
                 .map(|_| inside(lock.acquire(&mut host).0))
                 .count() as u64
         });
-        let seldom = scope.spawn(move || {
+        let thief = scope.spawn(move || {
             let mut host = machine(3);
-            for _ in 0..SELDOM {
+            for _ in 0..THEFTS {
                 // An owner must have the time to become one.
                 std::thread::sleep(std::time::Duration::from_micros(50));
                 match lock.try_acquire(&mut host) {
@@ -132,9 +132,9 @@ fn an_owner_and_those_who_take_its_lock_away_exclude_each_other() {
             }
             host.barriers
         });
-        let barriers = seldom.join();
+        let barriers = thief.join();
         over.store(1, Relaxed);
-        let taken = often.join().unwrap() + SELDOM;
+        let taken = owner.join().unwrap() + THEFTS;
         assert!(barriers.unwrap() > 0, "it never had an owner");
         taken
     });
@@ -143,7 +143,7 @@ fn an_owner_and_those_who_take_its_lock_away_exclude_each_other() {
 }
 
 #[test]
-fn of_a_dead_owner_the_next_hears_until_what_it_left_is_repaired() {
+fn a_dead_owner_is_reported_until_its_work_is_repaired() {
     let (lock, mut owner, mut second, mut third) = (Lock::default(), steady(1), steady(2), machine(3));
     own(&lock, &mut owner);
     // Dies inside.
@@ -167,7 +167,7 @@ fn of_a_dead_owner_the_next_hears_until_what_it_left_is_repaired() {
     assert!(!lock.is_of(Party(1)) && lock.holder().is_none());
 }
 
-/// Goes as far as to its seat, not knowing that the lock was taken from it meanwhile.
+/// Enters as the owner, stopped between its two halves while `meanwhile` happens.
 fn late<'a>(lock: &'a Lock, host: &Machine, meanwhile: impl FnOnce()) -> Option<Holding<'a>> {
     let seen = lock.owned_by(host.party()).expect("it is the owner");
     meanwhile();
@@ -190,7 +190,7 @@ fn an_owner_that_was_stopped_on_its_way_in_disturbs_no_later_owner() {
 }
 
 #[test]
-fn an_owner_stopped_on_its_way_in_is_in_nobodys_way() {
+fn an_owner_stopped_on_its_way_in_keeps_nobody_out() {
     let (lock, mut first, mut second, mut third) = (Lock::default(), steady(1), steady(2), machine(3));
     own(&lock, &mut first);
     take(&lock, &mut third);
@@ -229,7 +229,7 @@ fn former_owners_that_stay_away_keep_their_seats_until_they_come_again_or_die() 
 }
 
 #[test]
-fn who_was_at_work_is_repaired_though_an_owner_died_at_its_door() {
+fn the_holders_work_is_repaired_when_the_owner_died_on_its_way_in() {
     let (lock, mut first, mut second, mut third) = (Lock::default(), steady(1), machine(2), machine(3));
     own(&lock, &mut first);
     let _ = lock.acquire(&mut second);
@@ -244,10 +244,10 @@ fn who_was_at_work_is_repaired_though_an_owner_died_at_its_door() {
 }
 
 #[test]
-fn one_who_died_at_taking_a_lock_away_is_made_good_by_a_barrier() {
+fn a_thief_that_died_before_its_barrier_is_completed_by_the_next() {
     let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
     own(&lock, &mut owner);
-    // Party 2 had the lock's first word and had told the owner; it died ahead of its barrier.
+    // Party 2 had the lock's first word and had announced the theft; it died ahead of its barrier.
     lock.holder.store(2, Relaxed);
     lock.owner.fetch_or(TAKEN, Relaxed);
     third.dead.insert(2);
@@ -259,7 +259,7 @@ fn one_who_died_at_taking_a_lock_away_is_made_good_by_a_barrier() {
 }
 
 #[test]
-fn a_stopped_holder_is_waited_for_only_by_those_who_must() {
+fn only_endless_patience_waits_for_a_stopped_holder() {
     let (lock, mut owner, mut second, mut third) = (Lock::default(), steady(1), machine(2), machine(3));
     third.stopped.extend([1, 2]);
     // Stopped with the lock's first word, then as its owner.
@@ -296,7 +296,7 @@ fn a_holder_stopped_before_it_saw_a_dead_owner_is_not_waited_for() {
 }
 
 #[test]
-fn whoever_gives_up_leaves_the_dead_on_record() {
+fn a_contender_that_gives_up_leaves_the_dead_recorded() {
     let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
     own(&lock, &mut owner);
     // Party 1 is stopped inside; party 2 was killed while it waited for it to leave.

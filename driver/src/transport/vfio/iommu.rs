@@ -1,4 +1,4 @@
-//! The IOMMU's side of a function: what it may reach, at which addresses.
+//! The address space of a function in the IOMMU.
 
 use super::sys;
 use crate::{
@@ -18,8 +18,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// What is mappable where the kernel does not say (before Linux 5.4): the smallest IOMMUs have 39 bits, and messages of
-/// interrupts are written to 0xfee00000.
+/// Addresses that can be mapped where the kernel does not report them (before Linux 5.4): the smallest IOMMUs have 39
+/// bits, and interrupt messages are written to 0xfee00000.
 const USUAL: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
 
 enum Kind {
@@ -35,7 +35,7 @@ pub struct Iommu {
     space: Mutex<IovaSpace>,
     /// Our own memory in it.
     own: Mutex<HashMap<Iova, Pages>>,
-    /// Its files, which a child would keep busy.
+    /// Its files, which a child of fork would keep busy.
     _absence: Vec<Absence>,
 }
 
@@ -86,7 +86,7 @@ impl Iommu {
 
     /// Lets the device reach `len` bytes at `base`.
     /// # Safety
-    /// The memory is there until it is unmapped, and changes under us.
+    /// The memory stays mapped in this process until `unmap`, and the device may change it at any time.
     pub unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         let (vaddr, size) = (base as u64, len as u64);
         let iova = locked(&self.space).alloc(size, vaddr).ok_or_else(|| {
@@ -108,7 +108,7 @@ impl Iommu {
         })
     }
 
-    /// Ends what one `map` began.
+    /// Undoes one `map`.
     pub fn unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
         let size = len as u64;
         let done = match &self.kind {
@@ -116,7 +116,7 @@ impl Iommu {
             Kind::Iommufd { iommufd, ioas } => sys::unmap_ioas(iommufd.as_fd(), *ioas, iova, size)?,
         };
         if done != size {
-            // It stays taken: part of it may still be mapped.
+            // The range stays allocated, since part of it may still be mapped.
             return Err(io::Error::other(format!(
                 "{len} bytes at {iova:#x} were to be unmapped, {done} were"
             )));
@@ -139,7 +139,7 @@ impl Source for Iommu {
     fn release(&self, piece: Piece) {
         match self.unmap(piece.iova, piece.len) {
             Ok(()) => drop(locked(&self.own).remove(&piece.iova)),
-            // The device may still write there: the memory stays until the address space goes.
+            // The device may still write there, so the memory stays as long as the address space.
             Err(error) => {
                 tracing::warn!(iova = piece.iova, %error, "memory of the device could not be unmapped");
             }
@@ -147,7 +147,7 @@ impl Source for Iommu {
     }
 }
 
-/// Adds what can be done about it.
+/// Adds advice to an error.
 fn explain(error: io::Error, len: usize) -> io::Error {
     match (error.raw_os_error(), sys::memlock()) {
         (Some(libc::ENOMEM), Some(limit)) => io::Error::new(

@@ -9,8 +9,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Kernels that cannot add vectors to a running function (before Linux 6.5, and many IOMMUs after) get as many as an
-/// opener may ask for in advance.
+/// On kernels that cannot add vectors to a running function (before Linux 6.5, and with many IOMMUs after), as many as
+/// an opener may ask for are set up in advance.
 const IN_ADVANCE: u32 = 64;
 
 /// The vectors of a function.
@@ -22,13 +22,13 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// Asks the kernel.
+    /// Queries the kernel.
     pub fn of(device: &File) -> io::Result<Self> {
         let (count, can_grow) = sys::msix(sys::fd(device))?;
         Ok(Self { count, can_grow, ready: Mutex::new(0) })
     }
 
-    /// Connects `vector` to a new eventfd. One that was connected before goes to the new one.
+    /// Connects `vector` to a new eventfd, in place of one that it was connected to before.
     pub fn connect(&self, device: &File, vector: u16) -> io::Result<Interrupt> {
         let vector = u32::from(vector);
         if vector >= self.count {

@@ -1,6 +1,6 @@
 //! A function bound to vfio-pci, through the kernel's VFIO.
 //!
-//! Kernel VFIO gives a function to one process. Within this process all who open it share one [`VfioTransport`]; another
+//! Kernel VFIO gives a function to one process. All openers in this process share one [`VfioTransport`]; another
 //! process gets [`VfioError::Busy`].
 
 mod iommu;
@@ -38,7 +38,7 @@ pub struct VfioTransport {
     bars: Mutex<HashMap<u8, Bar>>,
     pool: Pool,
     shared: Pages,
-    /// Forks before it was opened: a child has another number and must not touch it.
+    /// Fork generation in which it was opened: a child has another and must not use it.
     generation: u32,
     opened: Opened,
 }
@@ -47,7 +47,7 @@ pub struct VfioTransport {
 static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::new());
 
 impl VfioTransport {
-    /// Opens the function at `address`, or shares it with whoever in this process has it open.
+    /// Opens the function at `address`, or shares it with other openers in this process.
     pub fn open(address: Address) -> Result<Arc<Self>, VfioError> {
         sync::fork::watch();
         let generation = sync::fork::generation();
@@ -181,7 +181,7 @@ impl Transport for VfioTransport {
     }
 
     fn opener(&self) -> u32 {
-        // All openers are in this process, and go with it.
+        // All openers are in this process, and end with it.
         1
     }
 

@@ -1,5 +1,5 @@
-//! From a PCI address to an open device: through its group and a container, or where the kernel has that through its own
-//! character device and an iommufd.
+//! From a PCI address to an open device: through its group and a container, or, where the kernel has them, through its
+//! own character device and an iommufd.
 
 use super::{super::fork::Absence, iommu::Iommu, sys};
 use crate::pci::{Address, PciDevice, PciError};
@@ -13,13 +13,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// Why kernel VFIO did not give us a function.
+/// Why a function could not be opened through kernel VFIO.
 #[derive(Debug, thiserror::Error)]
 pub enum VfioError {
-    /// What sysfs says of it.
+    /// Its state in sysfs forbids it.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// Somebody else has it.
+    /// Another process has it.
     #[error(
         "{address} is in use{}: kernel VFIO gives a function (its IOMMU group) to one process at a time",
         match pid { Some(pid) => format!(" by process {pid}"), None => String::new() }
@@ -27,7 +27,7 @@ pub enum VfioError {
     Busy {
         /// The function.
         address: Address,
-        /// Who has it, where we may know.
+        /// The process that has it, if that could be found.
         pid: Option<u32>,
     },
     /// The kernel has no VFIO.
@@ -36,7 +36,7 @@ pub enum VfioError {
     /// A device file may not be opened.
     #[error("{} may not be opened: give it to this user (chown), or run as root", .0.display())]
     Forbidden(PathBuf),
-    /// The container does not know the interface.
+    /// The container does not have the interface that is used here.
     #[error(
         "expected a VFIO container of type 1 version 2, this kernel has none (modprobe vfio_iommu_type1)"
     )]
@@ -46,9 +46,9 @@ pub enum VfioError {
     Step {
         /// The function.
         address: Address,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -72,8 +72,8 @@ pub struct Opened {
     _absence: Absence,
 }
 
-/// Groups of which this process has a device: all of one group share the address space, and a group is opened once.
-/// What a parent opened is not there in its child: they are known by generation too.
+/// The address spaces of groups that this process has open: a group can be opened only once, and its devices share one
+/// address space. The key has the fork generation, since a child does not have what its parent opened.
 static GROUPS: Mutex<Option<Groups>> = Mutex::new(None);
 
 /// Address spaces by generation and group.
@@ -161,7 +161,7 @@ fn through_iommufd(device: &PciDevice, path: &Path) -> Result<Opened, VfioError>
     Ok(opened(File::from(cdev), Arc::new(iommu)))
 }
 
-/// Another process that has `path` open, among those whose files we may look at.
+/// Another process that has `path` open, among those whose files this one may list.
 fn holder(path: &Path) -> Option<u32> {
     let me = std::process::id();
     let processes = fs::read_dir("/proc").ok()?;

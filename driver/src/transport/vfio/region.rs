@@ -1,4 +1,4 @@
-//! A BAR: mapped where the kernel lets it be, read and written through the device's file elsewhere.
+//! BARs: mapped where the kernel allows it, and read and written through the device's file elsewhere.
 
 use super::sys::{self, RegionInfo};
 use crate::transport::{Bar, Mapping, Registers};
@@ -22,7 +22,7 @@ pub fn open(device: &Arc<File>, info: &RegionInfo) -> io::Result<Bar> {
     Ok(Bar::Trapped(Arc::new(Window { device: device.clone(), offset: info.offset, size: info.size, areas })))
 }
 
-/// A BAR of which not all can be mapped.
+/// A BAR that cannot be mapped as a whole.
 struct Window {
     device: Arc<File>,
     offset: u64,
@@ -42,7 +42,7 @@ impl Window {
         let mut bytes = [0xff; N];
         let within = u64::from(offset) + N as u64 <= self.size;
         if within && sys::read_at(&self.device, &mut bytes, self.offset + u64::from(offset)).is_err() {
-            // As a read that nobody answers.
+            // Like a read that no device answers.
             bytes.fill(0xff);
         }
         bytes

@@ -48,7 +48,7 @@ const IOAS_IOVA_RANGES: libc::c_ulong = iommufd(4);
 const IOAS_MAP: libc::c_ulong = iommufd(5);
 const IOAS_UNMAP: libc::c_ulong = iommufd(6);
 
-/// Answers of the kernel that carry lists are at most this long.
+/// Longest answer of the kernel that is accepted.
 const ANSWER: usize = 64 << 10;
 
 fn done(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -57,7 +57,7 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// An ioctl whose argument is a structure.
 /// # Safety
-/// `T` is the structure of this ioctl, and what it points to is there.
+/// `T` is the structure of this ioctl, and its pointers are valid.
 unsafe fn call<T>(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: &mut T) -> io::Result<libc::c_int> {
     // SAFETY: the caller's promise.
     done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) })
@@ -81,7 +81,7 @@ pub fn check_container(container: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(version as u32 == VFIO_API_VERSION && type1 != 0)
 }
 
-/// Whether all devices of the group are user space's.
+/// Whether all devices of the group belong to user space (the group is viable).
 pub fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, flags: 0 };
     // SAFETY: the structure of this ioctl.
@@ -122,7 +122,11 @@ pub fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
 /// Calls an ioctl whose structure `T` is followed by a list of capabilities; returns all bytes of the answer.
 /// # Safety
 /// As [`call`]; `T` begins with `argsz`, which the kernel sets to what it needs.
-unsafe fn answer<T: Copy>(fd: BorrowedFd<'_>, request: libc::c_ulong, question: T) -> io::Result<Vec<u8>> {
+unsafe fn answer<T: Copy>(
+    fd: BorrowedFd<'_>,
+    request: libc::c_ulong,
+    request_struct: T,
+) -> io::Result<Vec<u8>> {
     let mut room = size_of::<T>();
     loop {
         // Words, so that the structure is aligned.
@@ -130,7 +134,7 @@ unsafe fn answer<T: Copy>(fd: BorrowedFd<'_>, request: libc::c_ulong, question: 
         // SAFETY: the structure fits into the words, which are aligned for it; `argsz` is its first member.
         let (got, argsz) = unsafe {
             let at = words.as_mut_ptr().cast::<T>();
-            at.write(question);
+            at.write(request_struct);
             at.cast::<u32>().write(room as u32);
             let got = libc::ioctl(fd.as_raw_fd(), request as _, at);
             (done(got), at.cast::<u32>().read() as usize)
@@ -183,15 +187,15 @@ pub struct RegionInfo {
     pub offset: u64,
     /// Bytes; 0: not there.
     pub size: u64,
-    /// What of it can be mapped: offset and length.
+    /// The parts of it that can be mapped: offset and length.
     pub mappable: Vec<(u64, u64)>,
 }
 
-/// What the kernel says of region `index`.
+/// Queries region `index`.
 pub fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<RegionInfo> {
-    let question = vfio_region_info { index, ..Default::default() };
+    let info = vfio_region_info { index, ..Default::default() };
     // SAFETY: the structure of this ioctl.
-    let bytes = unsafe { answer(device, DEVICE_GET_REGION_INFO, question)? };
+    let bytes = unsafe { answer(device, DEVICE_GET_REGION_INFO, info)? };
     let word = |at| u32_at(&bytes, at).unwrap_or(0);
     let flags = word(std::mem::offset_of!(vfio_region_info, flags));
     let size = u64_at(&bytes, std::mem::offset_of!(vfio_region_info, size)).unwrap_or(0);
@@ -222,7 +226,7 @@ pub fn msix(device: BorrowedFd<'_>) -> io::Result<(u32, bool)> {
     Ok((info.count, info.flags & VFIO_IRQ_INFO_NORESIZE == 0))
 }
 
-/// Connects MSI-X vectors from `start` on to eventfds; -1 leaves a vector without.
+/// Connects MSI-X vectors from `start` on to eventfds; -1 disconnects a vector.
 pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result<()> {
     /// Words before the descriptors: argsz, flags, index, start, count.
     const HEAD: usize = 5;
@@ -241,9 +245,9 @@ pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result
 
 /// What the IOMMU of a container can do: the page sizes as a mask, the ranges of addresses.
 pub fn iommu(container: BorrowedFd<'_>) -> io::Result<(u64, Vec<(u64, u64)>)> {
-    let question = vfio_iommu_type1_info { argsz: 0, flags: 0, iova_pgsizes: 0, cap_offset: 0, pad: 0 };
+    let info = vfio_iommu_type1_info { argsz: 0, flags: 0, iova_pgsizes: 0, cap_offset: 0, pad: 0 };
     // SAFETY: the structure of this ioctl.
-    let bytes = unsafe { answer(container, IOMMU_GET_INFO, question)? };
+    let bytes = unsafe { answer(container, IOMMU_GET_INFO, info)? };
     let flags = u32_at(&bytes, std::mem::offset_of!(vfio_iommu_type1_info, flags)).unwrap_or(0);
     let sizes = match flags & VFIO_IOMMU_INFO_PGSIZES {
         0 => 4096,
@@ -259,7 +263,7 @@ pub fn iommu(container: BorrowedFd<'_>) -> io::Result<(u64, Vec<(u64, u64)>)> {
 
 /// Lets the device reach memory of ours.
 /// # Safety
-/// The memory is there until `unmap`, and changes under us.
+/// The memory stays mapped in this process until `unmap`, and the device may change it at any time.
 pub unsafe fn map(
     container: BorrowedFd<'_>,
     vaddr: u64,
@@ -275,7 +279,7 @@ pub unsafe fn map(
     unsafe { call(container, IOMMU_MAP_DMA, &mut map) }.map(drop)
 }
 
-/// Ends what `map` began; returns how many bytes were unmapped.
+/// Undoes `map`. Returns how many bytes were unmapped.
 pub fn unmap(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64> {
     let mut unmap = vfio_iommu_type1_dma_unmap {
         argsz: size_of::<vfio_iommu_type1_dma_unmap>() as u32,
@@ -291,7 +295,7 @@ pub fn unmap(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64>
 /// Binds a VFIO character device to an iommufd and puts it into a fresh address space of it, whose id is returned.
 pub fn bind_iommufd(device: BorrowedFd<'_>, iommufd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut bind = vfio_device_bind_iommufd {
-        // The token came later than the rest.
+        // Older kernels have the structure without the token.
         argsz: std::mem::offset_of!(vfio_device_bind_iommufd, token_uuid_ptr) as u32,
         iommufd: iommufd.as_raw_fd(),
         ..Default::default()
@@ -313,10 +317,10 @@ pub fn bind_iommufd(device: BorrowedFd<'_>, iommufd: BorrowedFd<'_>) -> io::Resu
 
 /// The addresses an iommufd's address space allows.
 pub fn iova_ranges(iommufd: BorrowedFd<'_>, ioas: u32) -> io::Result<Vec<(u64, u64)>> {
-    /// More than any IOMMU has holes.
+    /// More ranges than any IOMMU has.
     const MOST: usize = 256;
     let mut list = vec![iommu_iova_range { start: 0, last: 0 }; MOST];
-    let mut question = iommu_ioas_iova_ranges {
+    let mut query = iommu_ioas_iova_ranges {
         size: size_of::<iommu_ioas_iova_ranges>() as u32,
         ioas_id: ioas,
         num_iovas: MOST as u32,
@@ -324,8 +328,8 @@ pub fn iova_ranges(iommufd: BorrowedFd<'_>, ioas: u32) -> io::Result<Vec<(u64, u
         ..Default::default()
     };
     // SAFETY: the structure of this ioctl, with room for as many ranges as it says.
-    unsafe { call(iommufd, IOAS_IOVA_RANGES, &mut question)? };
-    Ok(list.iter().take(question.num_iovas as usize).map(|range| (range.start, range.last)).collect())
+    unsafe { call(iommufd, IOAS_IOVA_RANGES, &mut query)? };
+    Ok(list.iter().take(query.num_iovas as usize).map(|range| (range.start, range.last)).collect())
 }
 
 /// As [`map`], in an iommufd's address space.

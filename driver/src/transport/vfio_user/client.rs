@@ -1,4 +1,4 @@
-//! Questions to the server, one at a time.
+//! Requests to the server, one at a time.
 
 use crate::transport::{Access, fork::Absence};
 use std::{
@@ -19,7 +19,7 @@ use vfio_user_proto::{
 
 /// How long the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take for the first one. A server has one client at a time, and lets others wait.
+/// How long it may take for the first answer. A server has one client at a time, and keeps others waiting.
 const FIRST: Duration = Duration::from_secs(3);
 
 /// A connection to a server.
@@ -29,7 +29,7 @@ pub struct Client {
     _absence: Absence,
 }
 
-/// As an error of the machine, with the server's own errno where it has one.
+/// Converts to an I/O error, with the server's errno if there is one.
 pub fn refused(error: Error) -> io::Error {
     match error {
         Error::Refused { errno, .. } => io::Error::from_raw_os_error(errno),
@@ -40,7 +40,7 @@ pub fn refused(error: Error) -> io::Error {
 }
 
 impl Client {
-    /// Connects and agrees on a version. EBUSY if the server does not answer: it has another client.
+    /// Connects and negotiates a version. EBUSY: the server does not answer, because it has another client.
     pub fn connect(path: &Path) -> io::Result<Self> {
         sync::fork::watch();
         let socket = UnixStream::connect(path)?;
@@ -65,7 +65,7 @@ impl Client {
         })
     }
 
-    /// The connection, if it is this process's: that of a parent must be left alone.
+    /// The connection. Fails in a child of fork, whose parent's it is.
     fn talk(&self) -> io::Result<MutexGuard<'_, Connection>> {
         match self.generation == sync::fork::generation() {
             true => Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -85,9 +85,9 @@ impl Client {
 
     /// Whether the device can be reset. It must be a PCI device.
     pub fn can_reset(&self) -> io::Result<bool> {
-        let question = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..Default::default() };
+        let info = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..Default::default() };
         let (info, _) =
-            self.talk()?.ask::<DeviceInfo>(Command::DEVICE_GET_INFO, &question, PATIENCE).map_err(refused)?;
+            self.talk()?.ask::<DeviceInfo>(Command::DEVICE_GET_INFO, &info, PATIENCE).map_err(refused)?;
         match info.flags & DEVICE_FLAG_PCI {
             0 => Err(io::Error::other(format!("expected a PCI device, found flags {:#x}", info.flags))),
             _ => Ok(info.flags & DEVICE_FLAG_RESET != 0),
@@ -96,26 +96,25 @@ impl Client {
 
     /// Bytes of a region.
     pub fn region_size(&self, index: u32) -> io::Result<u64> {
-        /// Room for capabilities, which are not used: all accesses are messages.
+        /// Room for capabilities, which are not used, since all accesses are messages.
         const ROOM: u32 = 4096;
-        let question = RegionInfo { argsz: ROOM, index, ..Default::default() };
-        let answer =
-            self.talk()?.call(Command::DEVICE_GET_REGION_INFO, &[question.as_bytes()], &[], PATIENCE);
+        let info = RegionInfo { argsz: ROOM, index, ..Default::default() };
+        let answer = self.talk()?.call(Command::DEVICE_GET_REGION_INFO, &[info.as_bytes()], &[], PATIENCE);
         Ok(RegionInfo::decode(&answer.map_err(refused)?.payload).map_err(refused)?.0.size)
     }
 
     /// MSI-X vectors.
     pub fn vectors(&self) -> io::Result<u32> {
-        let question = IrqInfo { argsz: size_of::<IrqInfo>() as u32, index: IRQ_MSIX, ..Default::default() };
-        let asked = self.talk()?.ask::<IrqInfo>(Command::DEVICE_GET_IRQ_INFO, &question, PATIENCE);
+        let info = IrqInfo { argsz: size_of::<IrqInfo>() as u32, index: IRQ_MSIX, ..Default::default() };
+        let asked = self.talk()?.ask::<IrqInfo>(Command::DEVICE_GET_IRQ_INFO, &info, PATIENCE);
         Ok(asked.map_err(refused)?.0.count)
     }
 
     /// Reads of a region.
     pub fn read(&self, region: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let question = RegionAccess { offset, region, count: bytes.len() as u32 };
+        let access = RegionAccess { offset, region, count: bytes.len() as u32 };
         let (_, reply) =
-            self.talk()?.ask::<RegionAccess>(Command::REGION_READ, &question, PATIENCE).map_err(refused)?;
+            self.talk()?.ask::<RegionAccess>(Command::REGION_READ, &access, PATIENCE).map_err(refused)?;
         let data = reply.payload.get(size_of::<RegionAccess>()..).unwrap_or_default();
         match data.len() == bytes.len() {
             true => bytes.copy_from_slice(data),

@@ -1,7 +1,7 @@
-//! Memory a vfio-user server reaches: what lies in a file whose descriptor it can be given.
+//! Memory that a vfio-user server reaches: files whose descriptors it can be given.
 //!
-//! The driver's own structures are cut from one sparse file. Memory of the program that is already a shared file is passed
-//! on as that. The pages of other memory (the heap) migrate to our file: see [`migration`].
+//! The driver's own structures are allocated from one sparse file. Memory of the program that is a shared file is
+//! passed on as such. The pages of other memory (the heap) migrate to our file: see [`migration`].
 
 use crate::transport::iova::IovaSpace;
 use migration::{Area, BackingFile, Pages, WriteProtection, areas};
@@ -15,12 +15,12 @@ use std::{
     path::Path,
 };
 
-/// Bytes of the file: sparse, so that it costs what is used.
+/// Bytes of the file, which is sparse and costs only what is used.
 const ROOM: u64 = 256 << 30;
 /// Places whose pages the program has unmapped are searched for once in so many calls of [`Store::find`].
 const SWEEP: u32 = 64;
 
-/// Where a stretch of memory is found by the server.
+/// A range of memory as the server finds it.
 pub struct Stretch {
     /// Bytes.
     pub len: usize,
@@ -34,7 +34,7 @@ pub struct Stretch {
 pub struct Store {
     file: File,
     id: (u64, u64),
-    /// Places in the file. They begin where the allocator of addresses does; 0 is nowhere.
+    /// Allocator of places in the file. None is at offset 0.
     places: IovaSpace,
     /// Places that pages migrated to, with lengths.
     migrated: Vec<(u64, u64)>,
@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    /// Gives up `len` bytes at `place`; their memory goes back.
+    /// Frees `len` bytes at `place`, and their memory.
     pub fn free(&mut self, place: u64, len: usize) {
         self.punch(place, len as u64);
         self.places.free(place, len as u64);
@@ -99,7 +99,7 @@ impl Store {
 
     /// Where the server finds `len` bytes at `base`. Pages that are in no file migrate to ours.
     /// # Safety
-    /// The memory is the caller's, and nothing else writes to it just now.
+    /// The memory is the caller's, and nothing else writes to it during the call.
     pub unsafe fn find(
         &mut self,
         base: *mut u8,
@@ -238,7 +238,7 @@ mod tests {
         store.file().write_all_at(&[9], found[0].offset + 0x3fff).unwrap();
         // SAFETY: the device's write, so to say.
         assert_eq!(unsafe { memory.as_ptr().add(0x3fff).read_volatile() }, 9);
-        // Found again where it is, whole or in part.
+        // The migrated pages are found where they are, as a whole or in part.
         // SAFETY: ours alone.
         let again = unsafe { store.find(memory.as_mut_ptr().add(0x1000), 0x1000, &[]).unwrap() };
         assert_eq!((again[0].offset, again[0].len), (found[0].offset + 0x1000, 0x1000));

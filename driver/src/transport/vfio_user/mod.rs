@@ -1,6 +1,6 @@
 //! A function that another process serves on a vfio-user socket (a device model, `ironverbs serve`).
 //!
-//! A server has one client. Within this process all who open the socket share one [`VfioUserTransport`].
+//! A server has one client. All openers of the socket in this process share one [`VfioUserTransport`].
 
 mod client;
 mod memory;
@@ -29,13 +29,13 @@ use window::Window;
 
 /// Bytes of the area that openers of a function share.
 const SHARED: usize = 64 << 10;
-/// The processor is offered to others once in so many polls that found nothing.
+/// Polls that found nothing after which the processor is yielded.
 const IDLES_PER_YIELD: u32 = 64;
 /// Offset of the command register in configuration space.
 const COMMAND: u16 = 4;
 /// BARs of a function.
 const BARS: u8 = 6;
-/// Addresses for the device. The window of interrupt messages is left out, should the server put the device on a bus.
+/// Addresses for the device, without the window of interrupt messages, in case the server puts the device on a bus.
 const ADDRESSES: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 47) - 1)];
 
 /// A function on a vfio-user socket.
@@ -57,9 +57,9 @@ struct Reach {
 struct State {
     store: Store,
     space: IovaSpace,
-    /// Windows of the device that show our file: address to place and length.
+    /// DMA windows of the device onto our file: place and length by address.
     windows: HashMap<Iova, Vec<(u64, u64)>>,
-    /// The driver's own memory by address.
+    /// The driver's own memory, by address.
     own: HashMap<Iova, (Pages, u64)>,
 }
 
@@ -67,12 +67,12 @@ struct State {
 static OPEN: Mutex<Vec<(PathBuf, Weak<VfioUserTransport>)>> = Mutex::new(Vec::new());
 
 impl VfioUserTransport {
-    /// Connects to the server at `path`, or shares the connection with whoever in this process has one. EBUSY if another
-    /// process has.
+    /// Connects to the server at `path`, or shares the connection of other openers in this process. EBUSY: another
+    /// process is connected.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         let path = std::path::absolute(path)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // What a server that is gone had may be kept by somebody; the next one is another function.
+        // An opener may still hold the connection to a server that is gone. The next server is another function.
         let good = |it: Arc<Self>| it.reach.client.is_ours() && !it.reach.client.is_gone();
         open.retain(|(_, known)| known.upgrade().is_some_and(good));
         if let Some(known) = open.iter().find_map(|(at, known)| known.upgrade().filter(|_| *at == path)) {
@@ -107,7 +107,7 @@ impl Reach {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows the device memory of the program.
+    /// Maps memory of the program for the device.
     /// # Safety
     /// As [`Transport::dma_map`].
     unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
@@ -172,7 +172,7 @@ impl Source for Reach {
 
     fn release(&self, piece: Piece) {
         if let Err(error) = self.unmap(piece.iova, piece.len) {
-            // Of a server that is gone, too: it reaches nothing any more, but who knows.
+            // Kept even if the server is gone, since it may still have the memory mapped.
             tracing::debug!(iova = piece.iova, %error, "memory of the device could not be unmapped");
             return;
         }
@@ -240,7 +240,7 @@ impl Transport for VfioUserTransport {
         if !self.can_reset {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        // The kernel's VFIO restores configuration space; over the socket that is ours to do.
+        // Kernel VFIO restores configuration space after a reset. Over the socket the client has to.
         let command = self.config_read(COMMAND, Width::B2)?;
         self.reach.client.reset()?;
         self.config_write(COMMAND, Width::B2, command)
@@ -251,7 +251,7 @@ impl Transport for VfioUserTransport {
     }
 
     fn opener(&self) -> u32 {
-        // All openers are in this process, and go with it.
+        // All openers are in this process, and end with it.
         1
     }
 
@@ -260,7 +260,7 @@ impl Transport for VfioUserTransport {
     }
 
     fn idle(&self) {
-        // The device is a process like us, and must get to run.
+        // The device is another process, which must get to run.
         if self.idles.fetch_add(1, Relaxed) % IDLES_PER_YIELD == 0 {
             std::thread::yield_now();
         }

@@ -13,7 +13,7 @@ pub struct Window {
 impl Registers for Window {
     fn read32(&self, offset: u32) -> u32 {
         let mut bytes = [0xff; 4];
-        // A device that does not answer reads as all ones, as on a bus.
+        // Without an answer the register reads as all ones, as on a bus.
         match self.client.read(self.region, offset.into(), &mut bytes) {
             Ok(()) => u32::from_be_bytes(bytes),
             Err(error) => {
@@ -33,7 +33,7 @@ impl Registers for Window {
 }
 
 impl Window {
-    /// Writes are posted, as on a bus: nobody waits for them, and a later read comes behind them.
+    /// Writes are posted, as on a bus: they are not waited for, and a later read is ordered behind them.
     fn post(&self, offset: u32, bytes: &[u8]) {
         if let Err(error) = self.client.post(self.region, offset.into(), bytes) {
             tracing::debug!(offset, %error, "a register could not be written");
