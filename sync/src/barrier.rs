@@ -19,8 +19,8 @@ pub fn register() -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 }
 }
 
-/// A full memory barrier in every thread of this process. False: the kernel refused, and the same was reached by sleeping for
-/// [`DRAINED`].
+/// A full memory barrier in every thread of this process. False: the kernel refused, and the same was reached by
+/// sleeping for [`DRAINED`].
 pub fn in_this_process() -> bool {
     fence(SeqCst);
     // SAFETY: takes no memory.

@@ -13,8 +13,8 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// The number of forks between the first call of [`watch`] and this process. It differs between parent and child, so an object that
-/// notes it when it is made can tell whether it is used by the process that made it.
+/// The number of forks between the first call of [`watch`] and this process. It differs between parent and child, so an
+/// object that notes it when it is made can tell whether it is used by the process that made it.
 #[inline]
 pub fn generation() -> u32 {
     FORKS.load(Relaxed)

@@ -1,8 +1,8 @@
-//! Locks in memory that programs share: they outlive their holders, and a thread that takes one again and again pays no locked
-//! instruction for it.
+//! Locks in memory that programs share: they outlive their holders, and a thread that takes one again and again pays no
+//! locked instruction for it.
 //!
-//! A program that dies with a [`Lock`] does not keep it, and the next to take it learns what is to be repaired. A program that is
-//! stopped does keep it, and contenders that can do without wait only until they know that.
+//! A program that dies with a [`Lock`] does not keep it, and the next to take it learns what is to be repaired. A
+//! program that is stopped does keep it, and contenders that can do without wait only until they know that.
 //!
 //! ```
 //! use sync::{Contender, Dead, Lock, Party};
@@ -27,12 +27,12 @@
 //! assert_eq!(lock.holder(), None);
 //! ```
 //!
-//! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for, and a model
-//! checker judges it by itself: `scripts/test-loom.sh`.
+//! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for,
+//! and a model checker judges it by itself: `scripts/test-loom.sh`.
 //!
-//! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and their users need
-//! of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]), forks ([`fork`]) and a thread
-//! that no signal interrupts ([`Quiet`]).
+//! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
+//! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
+//! forks ([`fork`]) and a thread that no signal interrupts ([`Quiet`]).
 
 pub mod barrier;
 mod bias;
@@ -56,12 +56,12 @@ pub struct Party(pub u16);
 pub trait Contender {
     /// The party it works for.
     fn party(&self) -> Party;
-    /// The same, if it is the one runner of that party that is always the same thread's, and [`barrier`](Self::barrier) of others
-    /// reaches that thread. At most one runner of a party says so, and none in a child of fork: the parent's thread goes on being it
-    /// (see [`fork::generation`]).
+    /// The same, if it is the one runner of that party that is always the same thread's, and [`barrier`](Self::barrier)
+    /// of others reaches that thread. At most one runner of a party says so, and none in a child of fork: the parent's
+    /// thread goes on being it (see [`fork::generation`]).
     fn steady(&self) -> Option<Party>;
-    /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this party and
-    /// all others.
+    /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this
+    /// party and all others.
     fn barrier(&mut self);
     /// Whether `party` still lives. Called only when it holds a lock for long, or has a seat that another needs.
     fn alive(&mut self, party: Party) -> bool;

@@ -1,18 +1,20 @@
 //! A mutex for tens of nanoseconds, never held across a wait: that of a queue during one post or poll.
 //!
-//! One thread uses nearly every queue, and a locked instruction costs that thread more than the rest of its way through the mutex:
-//! it waits until all its earlier stores have arrived, those to lines of other processors too. So a thread that calls
-//! [`BiasedMutex::lock_biased`] becomes the owner and locks with plain loads and stores from then on. The first other thread that
-//! locks takes that away for good, and pays for both by a barrier in every thread of the process.
+//! One thread uses nearly every queue, and a locked instruction costs that thread more than the rest of its way through
+//! the mutex: it waits until all its earlier stores have arrived, those to lines of other processors too. So a thread
+//! that calls [`BiasedMutex::lock_biased`] becomes the owner and locks with plain loads and stores from then on. The
+//! first other thread that locks takes that away for good, and pays for both by a barrier in every thread of the
+//! process.
 //!
-//! It is a type of its own beside [`Lock`](crate::Lock), though both stand on the same handshake ([`bias`]), because it needs
-//! none of what makes that one slower to enter. Its contenders are threads of one process, told apart by one load, so there
-//! are no parties to ask for and no seats for former owners that may come back. It never finds a dead holder: a thread that panics
-//! unlocks, and a process that dies takes the mutex with it. And it loses its owner once at most, so it counts nothing.
+//! It is a type of its own beside [`Lock`](crate::Lock), though both stand on the same handshake ([`bias`]), because it
+//! needs none of what makes that one slower to enter. Its contenders are threads of one process, told apart by one
+//! load, so there are no parties to ask for and no seats for former owners that may come back. It never finds a dead
+//! holder: a thread that panics unlocks, and a process that dies takes the mutex with it. And it loses its owner once
+//! at most, so it counts nothing.
 //!
-//! A child of fork has a copy. In it the thread that forked is the only one, and owns what it owned before; it locks what other
-//! threads owned as any thief does. A mutex that another thread held at the time of the fork stays locked in the child, as it
-//! does with `pthread_mutex_t`.
+//! A child of fork has a copy. In it the thread that forked is the only one, and owns what it owned before; it locks
+//! what other threads owned as any thief does. A mutex that another thread held at the time of the fork stays locked in
+//! the child, as it does with `pthread_mutex_t`.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -29,7 +31,8 @@ use std::{
     sync::atomic::compiler_fence,
 };
 
-/// A value behind a biased spin lock, which yields the processor after a while, since the holder may have been scheduled out.
+/// A value behind a biased spin lock, which yields the processor after a while, since the holder may have been
+/// scheduled out.
 pub struct BiasedMutex<T> {
     locked: AtomicBool,
     /// The owner is inside.
@@ -69,8 +72,8 @@ impl<T> BiasedMutex<T> {
         self.lock_as_owner().unwrap_or_else(|| self.lock_as_any(false))
     }
 
-    /// As [`lock`](Self::lock), and makes the calling thread the owner if the mutex has never had one: for the calls that a single
-    /// thread is likely to make most of.
+    /// As [`lock`](Self::lock), and makes the calling thread the owner if the mutex has never had one: for the calls
+    /// that a single thread is likely to make most of.
     #[inline(always)]
     pub fn lock_biased(&self) -> BiasedGuard<'_, T> {
         match self.lock_as_owner() {
@@ -93,8 +96,8 @@ impl<T> BiasedMutex<T> {
         None
     }
 
-    /// A compare-exchange and no swap, for a swap that finds the word locked is a store to the model checker, which it may order
-    /// behind the holder's store that unlocks.
+    /// A compare-exchange and no swap, for a swap that finds the word locked is a store to the model checker, which it
+    /// may order behind the holder's store that unlocks.
     #[inline(always)]
     fn try_lock_word(&self) -> bool {
         self.locked.compare_exchange(false, true, Acquire, Relaxed).is_ok()
@@ -144,8 +147,8 @@ fn wait(done: impl Fn() -> bool) {
     }
 }
 
-/// How many mutexes may still be given an owner. A program whose queues are used by all of its threads would pay for a barrier
-/// with each of them, so owners are no longer given after a number of revocations.
+/// How many mutexes may still be given an owner. A program whose queues are used by all of its threads would pay for a
+/// barrier with each of them, so owners are no longer given after a number of revocations.
 #[cfg(not(all(test, loom)))]
 mod budget {
     use crate::{

@@ -3,10 +3,11 @@
 
 use std::mem::MaybeUninit;
 
-/// While it lives, no signal handler runs in this thread, and a thread that is started here begins with all signals blocked.
+/// While it lives, no signal handler runs in this thread, and a thread that is started here begins with all signals
+/// blocked.
 ///
-/// SIGBUS is the exception: the kernel kills a thread that touches a missing page with that signal blocked, without calling its
-/// handler.
+/// SIGBUS is the exception: the kernel kills a thread that touches a missing page with that signal blocked, without
+/// calling its handler.
 pub struct Quiet(libc::sigset_t);
 
 impl Quiet {

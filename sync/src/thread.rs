@@ -4,8 +4,8 @@
 /// What [`this_thread`] returns for all threads where they cannot be told apart.
 pub const ANY_THREAD: usize = 2;
 
-/// A number that no other thread has while this one lives, above [`ANY_THREAD`]. The one thread of a child of fork has the number of
-/// the thread that forked.
+/// A number that no other thread has while this one lives, above [`ANY_THREAD`]. The one thread of a child of fork has
+/// the number of the thread that forked.
 #[inline(always)]
 #[cfg(not(all(test, loom)))]
 pub fn this_thread() -> usize {

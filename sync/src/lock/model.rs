@@ -1,7 +1,8 @@
 //! The lock under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
 //!
-//! [`Contender::barrier`] is a fence of the thread that calls it; [`bias`] says why that stands for the kernel's barrier. A
-//! death is a thread that ends without another word. Whoever finds it dead sees what it stored, as the kernel has it.
+//! [`Contender::barrier`] is a fence of the thread that calls it; [`bias`] says why that stands for the kernel's
+//! barrier. A death is a thread that ends without another word. Whoever finds it dead sees what it stored, as the
+//! kernel has it.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -11,8 +12,8 @@ use loom::{
     thread,
 };
 
-/// A lock and what it guards: a number that is odd while somebody is at work. loom itself fails when two touch it and neither is sure
-/// to be first.
+/// A lock and what it guards: a number that is odd while somebody is at work. loom itself fails when two touch it and
+/// neither is sure to be first.
 struct Guarded {
     lock: Lock,
     work: UnsafeCell<u32>,

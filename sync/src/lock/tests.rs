@@ -1,7 +1,10 @@
 //! What the lock promises, step by step. `model.rs` has every order of these steps.
 #![allow(unsafe_code)]
 
-use super::*;
+use super::{
+    contended::{DOUBLED, STEADY},
+    *,
+};
 use std::{cell::UnsafeCell, collections::HashSet};
 
 #[derive(Default)]

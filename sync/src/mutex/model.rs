@@ -1,5 +1,5 @@
-//! The mutex under a model checker: every order in which its loads and stores can happen, up to a number of preemptions. See
-//! [`bias`] for what stands for the kernel's barrier.
+//! The mutex under a model checker: every order in which its loads and stores can happen, up to a number of
+//! preemptions. See [`bias`] for what stands for the kernel's barrier.
 
 use super::*;
 use crate::thread::run_as;

@@ -1,4 +1,5 @@
-//! What the mutex promises to threads of the machine, and to a child of fork. `model.rs` has every order of their steps.
+//! What the mutex promises to threads of the machine, and to a child of fork. `model.rs` has every order of their
+//! steps.
 use super::*;
 
 #[test]
