@@ -1,4 +1,4 @@
-//! SEND and receive: a message goes to and fro between two virtual functions of a node.
+//! SEND and receive: a message goes back and forth between two virtual functions of a node.
 //!
 //! `cargo run --release -p ironverbs-driver --example pingpong`
 
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 1000;
 const MESSAGE: &[u8] = b"ping 0000";
-/// Where in its memory an end keeps what it sends, and has what it receives put.
+/// Offsets in the memory of an end: of the message to send, and of the buffer to receive.
 const OUT: u64 = 0;
 const IN: u64 = 2048;
 
@@ -21,7 +21,7 @@ fn main() -> Outcome {
     let begin = Instant::now();
     for round in 0..ROUNDS {
         let text = format!("ping {round:04}");
-        // A receive is posted before its message can come. Else the sender is told to wait and asks again (RNR NAK).
+        // A receive is posted before its message can come. Otherwise the sender gets an RNR NAK, waits and tries again.
         receive(&server)?;
         receive(&client)?;
         send(&client, text.as_bytes())?;
@@ -38,19 +38,19 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Posts a receive: where the next message is to be put.
+/// Posts a receive for the next message.
 fn receive(end: &End) -> Outcome {
     let sge = [end.sge(IN, MESSAGE.len() as u32)];
     Ok(end.qp.post_recv([RecvWr { wr_id: IN, sge: &sge }])?)
 }
 
-/// Sends `text`. The memory is the device's until the request completes.
+/// Sends `text`. The memory belongs to the device until the request completes.
 fn send(end: &End, text: &[u8]) -> Outcome {
     end.memory.copy_in(OUT as usize, text);
     end.post(OUT, SendOp::Send, end.sge(OUT, text.len() as u32))
 }
 
-/// Waits for a message. Sends and receives report to one completion queue here, so it may give the end of a send first.
+/// Waits for a message. Sends and receives share one completion queue here, so the completion of a send may come first.
 fn hear(end: &End) -> Outcome<Vec<u8>> {
     loop {
         let wc = end.completion()?;

@@ -1,8 +1,8 @@
-//! What kernel VFIO and our transport promise of any PCI function: tried on one that is bound to vfio-pci.
+//! Checks what kernel VFIO and our transport promise of any PCI function, on one that is bound to vfio-pci.
 //!
 //! `vfio_probe 0000:00:04.0` prints a line for each promise and ends with 1 if one is broken. Nothing is written to the
 //! function but its command register; it is reset twice.
-#![allow(unsafe_code)] // memory is shown to a device, which is told nothing of it
+#![allow(unsafe_code)] // maps memory for a device, which does not use it
 
 use driver::{
     pci::Address,
@@ -49,7 +49,7 @@ fn run(text: &str, second: bool) -> Try {
     let address: Address = text.parse()?;
     if second {
         let busy = matches!(VfioTransport::open(address), Err(VfioError::Busy { pid: Some(_), .. }));
-        return check(busy, "a second process is told who has the function");
+        return check(busy, "a second process learns who has the function");
     }
     let device = VfioTransport::open(address).map_err(|e| e.to_string())?;
     let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
@@ -105,7 +105,7 @@ fn run(text: &str, second: bool) -> Try {
 fn mappings(device: &VfioTransport) -> Try {
     let mut memory = vec![0u8; 9 * PAGE];
     let base = memory.as_mut_ptr().wrapping_add(memory.as_ptr().align_offset(PAGE));
-    // SAFETY: the memory outlives the mappings, and the device was told to do nothing with it.
+    // SAFETY: the memory outlives the mappings, and the device does not use it.
     let map = |at: usize, len: usize| unsafe { device.dma_map(base.wrapping_add(at), len, BOTH) };
     let mut all = Vec::new();
     for (at, len) in [(0, 8), (0, 8), (4, 4), (2, 3)] {

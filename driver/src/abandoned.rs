@@ -1,4 +1,5 @@
-//! Objects of XRC that outlive their openers: they belong to the function, and are destroyed when no living opener holds them.
+//! Objects of XRC that outlive their openers: they belong to the function, and are destroyed when no living opener
+//! holds them.
 
 use crate::{
     error::Error,

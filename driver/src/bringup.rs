@@ -35,6 +35,8 @@ const CMDQ_LOW: u32 = 0x14;
 const INITIALIZING: u32 = 0x1fc;
 /// Revision of the command interface this driver speaks.
 const INTERFACE: u16 = 5;
+/// Bit of `supported_issi_dw0`: ISSI 1.
+const ISSI_1: u32 = 1 << 1;
 /// `modify_nic_vport_field_select.roce_en`.
 const SELECT_ROCE_EN: u32 = 1 << 1;
 /// RoCE v2 in a RoCE address.
@@ -111,7 +113,7 @@ pub fn open(
     }
     let fresh = shared.state() != FunctionState::Up;
     if shared.state() == FunctionState::InChange {
-        tracing::info!("whoever was bringing the function up or down has died: resetting it");
+        tracing::info!("the opener that was bringing the function up or down has died: resetting it");
         transport.reset().map_err(Error::io("cannot reset the function"))?;
         pages::free_all(&transport, &shared, &Default::default());
         let (iova, len) = shared.command_memory();
@@ -221,7 +223,7 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
     watch.step(Step::Issi);
     let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
     watch.read("supported", format!("{:#x}", issi.supported_issi_dw0()));
-    if issi.supported_issi_dw0() & 1 << 1 != 0 {
+    if issi.supported_issi_dw0() & ISSI_1 != 0 {
         let mut input = SetIssiIn::zeroed();
         input.set().current_issi(1);
         function.call::<_, SetIssiOut>(Opcode::SetIssi, 0, &input)?;

@@ -1,7 +1,8 @@
 //! Driver of a ConnectX-class function: bring-up, command queue, events, and safe Rust verbs.
 //!
 //! A function is reached through [`transport::Transport`]; everything above it is the same for a real card and a
-//! simulated one. `device` is here a function of a node (`ironverbs-node`), and these are the objects that every program makes:
+//! simulated one. `device` is here a function of a node (`ironverbs-node`), and these are the objects that every
+//! program makes:
 //!
 //! ```
 //! use driver::{AccessFlags, Cq, Mr, Pd, Qp, QpInit, QpState, Service, dma::DmaMem, transport::Scope};
@@ -22,10 +23,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` goes on from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE (`write`), and completions
-//! and asynchronous events that wake a sleeper (`events`).
+//! `examples/` goes on from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE (`write`),
+//! and completions and asynchronous events that wake a sleeper (`events`).
 //!
-//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot modules `post` and `poll`.
+//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot modules `post` and
+//! `poll`.
 
 mod abandoned;
 mod bringup;

@@ -1,5 +1,6 @@
-//! Placeholder objects for QPs of XRC, whose contexts must name some that they do not use: a CQ, an SRQ, a protection domain and an XRC
-//! domain of the function's own. The first opener that needs them makes them, and they are destroyed with the function.
+//! Placeholder objects for QPs of XRC, whose contexts must name some that they do not use: a CQ, an SRQ, a protection
+//! domain and an XRC domain of the function's own. The first opener that needs them makes them, and they are destroyed
+//! with the function.
 
 use crate::{
     dma::{DmaMem, PAGE_SIZE, page_list},

@@ -219,7 +219,7 @@ impl FunctionLock<'_> {
         self.0.word(CMD_HIGH).store((iova >> 32) as u32, Release);
     }
 
-    /// Frees all command slots: the command queue is new.
+    /// Frees all command slots, since the command queue is new.
     pub fn clear_slots(&self) {
         (0..SLOTS).for_each(|slot| self.0.word(SLOT + slot).store(0, Release));
     }

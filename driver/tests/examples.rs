@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, process::Command};
 
-/// Cargo builds the examples of a package with its tests, into a directory beside theirs; where a test is named (`--test`) it
-/// leaves them as they were: build them first.
+/// Cargo builds the examples of a package with its tests, into a directory beside theirs; where a test is named
+/// (`--test`) it leaves them as they were: build them first.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let built = test.ancestors().nth(2).expect("the directory of the profile").join("examples").join(name);

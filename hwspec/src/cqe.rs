@@ -1,8 +1,8 @@
 //! Completion queue elements.
 //!
-//! A CQE is ready for software when its `owner` bit equals the wrap parity of the consumer index
-//! (`ci >> log_cq_size & 1`) and its opcode is not [`CqeOpcode::Invalid`]; the device writes the last byte last. In a CQ of
-//! 128-byte entries the CQE is the second half, and the first may hold inline data or a GRH.
+//! A CQE is ready for software when its `owner` bit equals the wrap parity of the consumer index (`ci >> log_cq_size &
+//! 1`) and its opcode is not [`CqeOpcode::Invalid`]; the device writes the last byte last. In a CQ of 128-byte entries
+//! the CQE is the second half, and the first may hold inline data or a GRH.
 
 use crate::handle::{Qpn, Srqn};
 use crate::{hw_enum, hw_layout};
@@ -29,13 +29,13 @@ hw_enum! {
         SigErr = 12,
         ReqErr = 13,
         RespErr = 14,
-        /// Never written by the device: the mark of a slot not used yet.
+        /// Never written by the device: marks a slot that has not been used yet.
         Invalid = 15,
     }
 }
 
 hw_enum! {
-    /// Where the received data lie (`cqe.cqe_format`).
+    /// Where the received data is (`cqe.cqe_format`).
     pub enum CqeFormat: u8, 2 bits {
         /// In the scatter list.
         NoInline = 0,
@@ -167,11 +167,11 @@ hw_layout! {
     }
 }
 
-/// What a receive CQE says of an Ethernet frame.
+/// Fields of the CQE of a received Ethernet frame.
 pub mod eth {
     /// `hds_ip_ext`: layer 2 is good.
     pub const L2_OK: u8 = 1 << 0;
-    /// `hds_ip_ext`: the IP header checksum is good, or there is none to be.
+    /// `hds_ip_ext`: the IP header checksum is good, or the header has none.
     pub const L3_OK: u8 = 1 << 1;
     /// `hds_ip_ext`: the TCP or UDP checksum is good.
     pub const L4_OK: u8 = 1 << 2;

@@ -1,7 +1,7 @@
 //! Doorbells: registers in a UAR page, and the records in host memory that back them.
 //!
-//! The order is: WQE, then record, then register. The record is what the device believes; a register write is a hint
-//! that it changed, except for the EQ registers, which have no record.
+//! The order is: WQE, then record, then register. The device takes the counters from the record. A register write only
+//! hints that it changed, except for the EQ registers, which have no record.
 
 use crate::handle::{Cqn, Eqn, Qpn};
 use crate::hw_layout;
@@ -43,7 +43,7 @@ pub enum UarRegister {
     EqCi,
     /// One of the BlueFlame buffers; the offset into it.
     BlueFlame(usize),
-    /// Nothing listens there.
+    /// No register.
     Other,
 }
 

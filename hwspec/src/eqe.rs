@@ -94,7 +94,7 @@ impl Eqe {
     }
 }
 
-/// One reading of the 28 bytes of event data.
+/// One interpretation of the 28 bytes of event data.
 pub trait EventData: crate::layout::Layout {
     /// The bytes as an EQE carries them.
     #[inline]

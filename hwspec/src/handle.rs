@@ -1,4 +1,4 @@
-//! Numbers that name things, each its own type, so that a CQ number is never taken for a QP number.
+//! Numbers of objects, each of its own type, so that a CQ number is never taken for a QP number.
 
 use crate::layout::Bits;
 

@@ -2,7 +2,7 @@
 use crate::hw_layout;
 
 hw_layout! {
-    /// Health buffer: what the device says of its own failure.
+    /// Health buffer: the state that the device reports of its own failure.
     pub struct HealthBuffer: 0x40 {
         0x020 [31: 0] assert_existptr: u32,
         0x024 [31: 0] assert_callra: u32,

@@ -243,8 +243,9 @@ macro_rules! hw_layout {
     (@nonzero $b:expr, $off:literal $ty:ty) => { $b[$off..$off + <$ty as $crate::layout::Layout>::SIZE].iter().any(|b| *b != 0) };
 }
 
-/// Declares an enumerated field: a number, with names for some of its values. Values without a name are as good as others, so
-/// one side may send what the other has never heard of and nothing is lost or panics. Reading and writing one costs nothing.
+/// Declares an enumerated field: a number, with names for some of its values. Values without a name are valid too, so
+/// one side may send a value that the other does not know, and nothing is lost or panics. Reading and writing one costs
+/// nothing.
 #[macro_export]
 macro_rules! hw_enum {
     ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits {

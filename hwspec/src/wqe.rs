@@ -1,6 +1,6 @@
 //! Work queue elements: the 16-byte segments a send, receive or shared receive WQE is made of.
 //!
-//! A send WQE is a control segment, then what the opcode calls for (remote address, atomic, address vector, UMR), then
+//! A send WQE is a control segment, then the segments of its opcode (remote address, atomic, address vector, UMR), then
 //! data or inline segments. It is counted in `ds` units of 16 bytes and occupies whole 64-byte basic blocks. A receive
 //! WQE is data segments only; a WQE of a shared receive queue begins with a next segment.
 
@@ -325,8 +325,8 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Ethernet segment: what the port does to the frame. Its last four bytes are the head of the inline headers, or the
-    /// VLAN tag to insert.
+    /// Ethernet segment: offloads of the port for the frame. Its last four bytes are the head of the inline headers, or
+    /// the VLAN tag to insert.
     pub struct EthSeg: 0x10 {
         0x00 [31:24] swp_outer_l4_offset: u8,
         0x00 [23:16] swp_outer_l3_offset: u8,

@@ -1,5 +1,5 @@
-//! Messages of communication management: against the kernel's header of IBTA chapter 12 (`rdma/ibta_vol1_c12.h`, Debian's
-//! `linux-headers-*-common`), which names every field with its place.
+//! Messages of communication management: against the kernel's header of IBTA chapter 12 (`rdma/ibta_vol1_c12.h`,
+//! Debian's `linux-headers-*-common`), which names every field with its place.
 
 use hwspec::{
     layout::Field,

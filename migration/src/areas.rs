@@ -1,5 +1,5 @@
-//! The memory areas of this process (proc(5), `/proc/pid/maps`). The kernel is asked for one address at a time where it can answer that
-//! (from 6.11 on); otherwise the whole list is read.
+//! The memory areas of this process (proc(5), `/proc/pid/maps`). The kernel is asked for one address at a time where it
+//! can answer that (from 6.11 on); otherwise the whole list is read.
 
 use std::{fs::File, io, os::fd::AsRawFd};
 

@@ -1,5 +1,5 @@
-//! Children of fork. They would share migrated pages with their parent, so each gets private memory instead, with what was there
-//! at the fork. The parent waits until the child has copied it.
+//! Children of fork. They would share migrated pages with their parent, so each gets private memory instead, with what
+//! was there at the fork. The parent waits until the child has copied it.
 
 use super::{Area, Pages, areas, copy, put, table};
 use std::{

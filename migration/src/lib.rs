@@ -1,8 +1,8 @@
 //! Pages of a running program that migrate to a file, for a device that reaches only files, and back.
 //!
-//! The bytes are copied to the file, and the file's pages are mapped at the same addresses in their place. The program does not
-//! notice: a thread that writes there meanwhile waits (write protection by userfaultfd), and a child of fork gets private memory
-//! again, as it would have had.
+//! The bytes are copied to the file, and the file's pages are mapped at the same addresses in their place. The program
+//! does not notice: a thread that writes there meanwhile waits (write protection by userfaultfd), and a child of fork
+//! gets private memory again, as it would have had.
 //!
 //! ```
 //! use migration::{BackingFile, Pages, WriteProtection, areas};
@@ -64,8 +64,8 @@ pub struct BackingFile<'a> {
     pub file: &'a File,
     /// Device number of its file system and its inode.
     pub id: (u64, u64),
-    /// Where the whole file is mapped, if it is: migrated pages are read there, whatever protection the program gave its own
-    /// addresses.
+    /// Where the whole file is mapped, if it is: migrated pages are read there, whatever protection the program gave
+    /// its own addresses.
     pub view: Option<usize>,
 }
 
@@ -76,9 +76,11 @@ impl BackingFile<'_> {
     }
 }
 
-/// Migrates the pages of `area` to `offset` of `backing`, where the file holds zeros. After an error they are where they were.
+/// Migrates the pages of `area` to `offset` of `backing`, where the file holds zeros. After an error they are where
+/// they were.
 /// # Safety
-/// The memory is the program's, private and readable. With [`WriteProtection::IfAvailable`], nothing else writes to it just now.
+/// The memory is the program's, private and readable. With [`WriteProtection::IfAvailable`], nothing else writes to it
+/// just now.
 pub unsafe fn migrate(
     area: &Area,
     backing: &BackingFile<'_>,
@@ -100,8 +102,8 @@ pub unsafe fn migrate(
     done
 }
 
-/// Gives private memory back to the pages that migrated from `start` to `len` bytes at `offset` of `backing`, wherever the program
-/// has them mapped by now. After an error, what is left of them is where it was.
+/// Gives private memory back to the pages that migrated from `start` to `len` bytes at `offset` of `backing`, wherever
+/// the program has them mapped by now. After an error, what is left of them is where it was.
 pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<()> {
     let whole = backing.extent(offset, len);
     for area in find(start, &whole)? {
@@ -116,7 +118,8 @@ pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize)
     Ok(())
 }
 
-/// Whether the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left them.
+/// Whether the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left
+/// them.
 pub fn is_in_place(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<bool> {
     let found = areas::within(start, start + len)?.unwrap_or_default();
     let mut at = start;
@@ -148,8 +151,8 @@ fn replace(
     userfault: io::Result<Userfault>,
     protection: WriteProtection,
 ) -> io::Result<()> {
-    // From here on nothing is allocated, since the memory may be the allocator's, and no signal handler runs: one that wrote to the
-    // memory would wait forever.
+    // From here on nothing is allocated, since the memory may be the allocator's, and no signal handler runs: one that
+    // wrote to the memory would wait forever.
     let quiet = Quiet::new();
     let protected = userfault.and_then(|userfault| userfault.protect(area.start, area.size()));
     if protection == WriteProtection::Required && protected.is_err() {
@@ -205,8 +208,8 @@ unsafe fn put(pages: Pages, area: &Area) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // Not by the C library's function, which others replace by their own to hear of mappings that go. UCX's drops the address,
-        // allocates, and would invalidate the program's registration of this very memory.
+        // Not by the C library's function, which others replace by their own to hear of mappings that go. UCX's drops
+        // the address, allocates, and would invalidate the program's registration of this very memory.
         libc::syscall(libc::SYS_mremap, at, area.size(), area.size(), flags, area.start)
     };
     if done != area.start as libc::c_long {
@@ -217,8 +220,8 @@ unsafe fn put(pages: Pages, area: &Area) -> io::Result<()> {
     Ok(())
 }
 
-/// The first address of this thread's stack and the one behind its last. `None` for the main thread, whose stack the kernel names
-/// in its list of areas.
+/// The first address of this thread's stack and the one behind its last. `None` for the main thread, whose stack the
+/// kernel names in its list of areas.
 fn stack() -> Option<(usize, usize)> {
     // SAFETY: takes nothing and returns a number.
     if unsafe { libc::syscall(libc::SYS_gettid) } == libc::c_long::from(std::process::id() as i32) {
@@ -237,8 +240,8 @@ fn stack() -> Option<(usize, usize)> {
     }
 }
 
-/// Whether `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself writes to them, and
-/// in a child of fork the C library does before any handler runs.
+/// Whether `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself
+/// writes to them, and in a child of fork the C library does before any handler runs.
 pub fn holds_thread_state(area: &Area) -> bool {
     let local = 0u8;
     // SAFETY: both calls only return addresses.

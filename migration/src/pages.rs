@@ -14,7 +14,8 @@ pub struct Pages {
 }
 // SAFETY: an address range; what it holds is touched by volatile accesses and atomics only.
 unsafe impl Send for Pages {}
-// SAFETY: a shared reference gives the address alone; whoever touches what lies there does so by volatile accesses and atomics.
+// SAFETY: a shared reference gives the address alone; whoever touches what lies there does so by volatile accesses and
+// atomics.
 unsafe impl Sync for Pages {}
 
 /// What the kernel said of a mapping that could not be made.
@@ -48,8 +49,8 @@ impl Pages {
         Self::new(options.with_flags(MmapFlags::SHARED))
     }
 
-    /// `len` bytes at `offset` of a file, shared with every process that has the file but for children of fork, which have nothing
-    /// there.
+    /// `len` bytes at `offset` of a file, shared with every process that has the file but for children of fork, which
+    /// have nothing there.
     pub fn shared_memory(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let pages = Self::file(file, offset, len)?;
         pages.advise(libc::MADV_DONTFORK);
@@ -61,8 +62,8 @@ impl Pages {
         Self::new(options(len)?.with_page_size(PageSize::_2M))
     }
 
-    /// `len` bytes of zeroed memory, in huge pages if possible: those the machine keeps ready, else those the kernel assembles by
-    /// itself. Children of fork have nothing there.
+    /// `len` bytes of zeroed memory, in huge pages if possible: those the machine keeps ready, else those the kernel
+    /// assembles by itself. Children of fork have nothing there.
     pub fn memory(len: usize) -> io::Result<Self> {
         let pages = match len % HUGE {
             0 => Self::huge(len).or_else(|_| Self::aligned(len))?,

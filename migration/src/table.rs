@@ -1,4 +1,5 @@
-//! The extents of files that pages have migrated to: a table without locks, since a child of fork must not wait for one.
+//! The extents of files that pages have migrated to: a table without locks, since a child of fork must not wait for
+//! one.
 
 use super::Area;
 use std::sync::atomic::{
@@ -23,8 +24,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The parts of `areas` where the program has it mapped. Mappings that begin at the file's first byte are none: they are views of
-    /// the whole file.
+    /// The parts of `areas` where the program has it mapped. Mappings that begin at the file's first byte are none:
+    /// they are views of the whole file.
     pub fn mapped_in<'a>(&'a self, areas: &'a [Area]) -> impl Iterator<Item = Area> + 'a {
         let ours = areas.iter().filter(|area| area.shared && area.file == self.file && area.offset != 0);
         ours.filter_map(|area| {

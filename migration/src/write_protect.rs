@@ -1,7 +1,8 @@
 //! Write protection by userfaultfd(2), for the moment of a copy.
 //!
-//! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to what is mapped
-//! there by then. The calls take three structures of a few words, so they are made here (`linux/userfaultfd.h`).
+//! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to
+//! what is mapped there by then. The calls take three structures of a few words, so they are made here
+//! (`linux/userfaultfd.h`).
 
 use std::{
     ffi::{c_int, c_ulong},
@@ -38,8 +39,8 @@ pub struct Protected {
 }
 
 impl Userfault {
-    /// Fails if the kernel has no userfaultfd, does not give it to this user, or gives it only for writes that are no system calls
-    /// while the program has several threads.
+    /// Fails if the kernel has no userfaultfd, does not give it to this user, or gives it only for writes that are no
+    /// system calls while the program has several threads.
     pub fn new() -> io::Result<Self> {
         Self::of(open()?)
     }
@@ -49,8 +50,8 @@ impl Userfault {
         Ok(Self(file))
     }
 
-    /// Protects `len` bytes from `start` (whole pages). The calling thread must neither write there nor allocate until the protection
-    /// is dropped.
+    /// Protects `len` bytes from `start` (whole pages). The calling thread must neither write there nor allocate until
+    /// the protection is dropped.
     pub fn protect(self, start: usize, len: usize) -> io::Result<Protected> {
         call(&self.0, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
         let protected = Protected { file: self.0, start, len };
@@ -62,8 +63,8 @@ impl Userfault {
 impl Drop for Protected {
     fn drop(&mut self) {
         let range = [self.start as u64, self.len as u64];
-        // Closing the file does not suffice, since a child forked meanwhile has a copy of it. The calls fail if another mapping has
-        // taken the place of the one that was registered; then there is nothing to end.
+        // Closing the file does not suffice, since a child forked meanwhile has a copy of it. The calls fail if another
+        // mapping has taken the place of the one that was registered; then there is nothing to end.
         let _ = call(&self.file, IOC_UNREGISTER, &mut range.clone());
         let _ = call(&self.file, IOC_WAKE, &mut range.clone());
     }
@@ -168,6 +169,7 @@ mod tests {
 
     #[test]
     fn threads_of_the_program_are_counted_without_ours() {
+        testkit::alone!();
         let before = program_threads().unwrap();
         std::thread::scope(|scope| {
             let (begun, wait_begun) = std::sync::mpsc::channel();

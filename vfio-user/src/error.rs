@@ -15,13 +15,13 @@ pub enum Error {
     /// The other end did not finish a message, or did not take one, in time; or no answer came.
     #[error("the other end was silent: waited {0} ms for {1}")]
     Silent(u128, &'static str),
-    /// The bytes are no messages: the session cannot go on.
+    /// The bytes are not a message, so the session cannot go on.
     #[error("{0}")]
     Malformed(String),
     /// The other end refused a request.
     #[error("{command:?} was refused: {}", io::Error::from_raw_os_error(*errno))]
     Refused {
-        /// What was asked.
+        /// The command.
         command: Command,
         /// The errno in the reply; EIO if it held none.
         errno: i32,
@@ -32,7 +32,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that says it best.
+    /// The closest errno.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Closed => libc::ENOTCONN,

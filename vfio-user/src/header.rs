@@ -1,4 +1,4 @@
-//! What every message begins with.
+//! The header that every message begins with.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const HEADER_SIZE: usize = 16;
 const _: () = assert!(size_of::<Header>() == HEADER_SIZE);
 
-/// What is asked. Any number can be held: who does not know it answers ENOTSUP.
+/// Command of a request. It can hold any number; a receiver answers one that it does not know with ENOTSUP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command(pub u16);
 
@@ -60,12 +60,12 @@ impl std::fmt::Debug for Command {
     }
 }
 
-/// Request or answer.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Something is asked.
+    /// A request.
     Request,
-    /// Something is answered.
+    /// A reply.
     Reply,
 }
 
@@ -78,7 +78,7 @@ const ERROR: u32 = 1 << 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
-    /// Chosen by who asks, given back in the answer.
+    /// Chosen by the sender of the request, and returned in the reply.
     pub id: u16,
     /// See [`Command`].
     pub command: u16,
@@ -96,7 +96,7 @@ impl Header {
         Self { id, command: command.0, size: (HEADER_SIZE + payload) as u32, flags: 0, error: 0 }
     }
 
-    /// The answer to the request with this header, with `payload` bytes.
+    /// The reply to the request with this header, with `payload` bytes.
     pub fn reply(&self, payload: usize) -> Self {
         Self { size: (HEADER_SIZE + payload) as u32, flags: REPLY, error: 0, ..*self }
     }
@@ -106,7 +106,7 @@ impl Header {
         Self { size: HEADER_SIZE as u32, flags: REPLY | ERROR, error: errno.unsigned_abs(), ..*self }
     }
 
-    /// Request or answer; `None`: neither.
+    /// Request or reply; `None`: neither.
     pub fn kind(&self) -> Option<Kind> {
         match self.flags & TYPE {
             0 => Some(Kind::Request),
@@ -115,22 +115,22 @@ impl Header {
         }
     }
 
-    /// What is asked.
+    /// The command.
     pub fn command(&self) -> Command {
         Command(self.command)
     }
 
-    /// Whether who asks wants no answer.
+    /// Whether the sender wants no reply.
     pub fn no_reply(&self) -> bool {
         self.flags & NO_REPLY != 0
     }
 
-    /// This request, without wanting an answer.
+    /// This request, without a reply.
     pub fn without_reply(self) -> Self {
         Self { flags: self.flags | NO_REPLY, ..self }
     }
 
-    /// The errno of a refusal: EIO if it says none.
+    /// The errno of a refusal; EIO if it has none.
     pub fn refused(&self) -> Option<i32> {
         let errno = i32::try_from(self.error).ok().filter(|e| *e != 0).unwrap_or(libc::EIO);
         (self.flags & ERROR != 0).then_some(errno)

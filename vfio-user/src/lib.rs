@@ -1,7 +1,8 @@
-//! The vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user.rst): a PCI device in one process, used by another.
+//! The vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user.rst): a PCI device in one process, used by
+//! another.
 //!
-//! Messages are a [`Header`] and a payload, over a stream socket that also carries file descriptors. [`message`] has the
-//! payloads as plain data, [`version`] the negotiation that opens a session, [`socket`] the framing. A server reads
+//! Messages are a [`Header`] and a payload, over a stream socket that also carries file descriptors. [`message`] has
+//! the payloads as plain data, [`version`] the negotiation that opens a session, [`socket`] the framing. A server reads
 //! requests from a [`Receiver`] and answers through a [`Sender`]; a client uses [`Connection::call`].
 //!
 //! ```
@@ -15,16 +16,17 @@
 //!     let info = DeviceInfo { argsz: 16, flags: DEVICE_FLAG_PCI, num_regions: 9, num_irqs: 5 };
 //!     server.sender.reply(&request, &[info.as_bytes()], &[])
 //! });
-//! let question = DeviceInfo { argsz: 16, ..DeviceInfo::default() };
+//! let request = DeviceInfo { argsz: 16, ..DeviceInfo::default() };
 //! let (info, _): (DeviceInfo, _) =
-//!     Connection::new(client)?.ask(Command::DEVICE_GET_INFO, &question, Duration::from_secs(5))?;
+//!     Connection::new(client)?.ask(Command::DEVICE_GET_INFO, &request, Duration::from_secs(5))?;
 //! assert_eq!(info.num_regions, 9);
 //! device.join().expect("the server")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! All numbers are in the byte order of the host, which both ends share. Nothing here trusts the other end: sizes are
-//! bounded before anything is kept, a payload too short is an error, and so is a message that does not come to its end.
+//! checked before anything is allocated, and a payload that is too short or a message that is not completed is an
+//! error.
 #![deny(unsafe_code)]
 
 mod error;
@@ -40,11 +42,11 @@ pub use message::*;
 pub use socket::{Connection, Listener, Message, PATIENCE, Receiver, Reply, Sender};
 pub use version::{Capabilities, Version};
 
-/// Bytes of data of a read or a write that we take at most, announced as `max_data_xfer_size`.
+/// Most bytes of data accepted in a read or a write, announced as `max_data_xfer_size`.
 pub const MAX_TRANSFER: usize = 64 << 10;
-/// Bytes of a message that we take at most: the longest transfer with all that stands before it.
+/// Most bytes accepted in a message: the longest transfer with its headers.
 pub const MAX_MESSAGE: usize = MAX_TRANSFER + 256;
-/// Descriptors in a message that we take at most, announced as `max_msg_fds`; QEMU refuses a server that announces more.
+/// Most descriptors accepted in a message, announced as `max_msg_fds`. QEMU refuses a server that announces more.
 pub const MAX_FDS: usize = 16;
 /// DMA windows a client may have at a time, announced as `max_dma_maps`: the protocol's default.
 pub const MAX_DMA_MAPS: usize = 65_535;

@@ -1,7 +1,7 @@
 //! The payloads, as they lie behind the header.
 //!
-//! Structures follow `<linux/vfio.h>` where the protocol does. [`read`] takes one from the start of a payload; `as_bytes`
-//! of [`zerocopy::IntoBytes`] gives its bytes.
+//! Structures follow `<linux/vfio.h>` where the protocol does. [`read`] takes one from the start of a payload;
+//! `as_bytes` of [`zerocopy::IntoBytes`] gives its bytes.
 
 use crate::{Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -24,8 +24,8 @@ pub const DMA_READ_ALLOWED: u32 = 1;
 /// See [`DMA_READ_ALLOWED`].
 pub const DMA_WRITE_ALLOWED: u32 = 2;
 
-/// `DMA_MAP`: memory of the client at a bus address. With a descriptor, `offset` is where in its file; without, the
-/// server could only ask for the bytes by message. No payload in the reply.
+/// `DMA_MAP`: memory of the client at a bus address. With a descriptor, `offset` is in its file; without, the server
+/// could only read the bytes by messages. No payload in the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DmaMap {
@@ -33,7 +33,7 @@ pub struct DmaMap {
     pub argsz: u32,
     /// [`DMA_READ_ALLOWED`], [`DMA_WRITE_ALLOWED`].
     pub flags: u32,
-    /// Where in the descriptor's file.
+    /// Offset in the descriptor's file.
     pub offset: u64,
     /// First bus address.
     pub address: u64,
@@ -185,7 +185,7 @@ pub const IRQ_MSI: u32 = 1;
 pub const IRQ_MSIX: u32 = 2;
 /// Errors of the device.
 pub const IRQ_ERR: u32 = 3;
-/// The server wants the device back.
+/// The server requests the device back.
 pub const IRQ_REQ: u32 = 4;
 /// How many there are.
 pub const IRQS: u32 = 5;
@@ -213,13 +213,13 @@ pub struct IrqInfo {
     pub count: u32,
 }
 
-/// [`IrqSet::flags`], what is with it: nothing; a byte per vector in the payload; a descriptor per vector.
+/// [`IrqSet::flags`], data: none; a byte per vector in the payload; a descriptor per vector.
 pub const IRQ_SET_DATA_NONE: u32 = 1;
 /// See [`IRQ_SET_DATA_NONE`].
 pub const IRQ_SET_DATA_BOOL: u32 = 1 << 1;
 /// See [`IRQ_SET_DATA_NONE`]. Without descriptors the vectors lose theirs.
 pub const IRQ_SET_DATA_EVENTFD: u32 = 1 << 2;
-/// [`IrqSet::flags`], what is done: mask, unmask, trigger.
+/// [`IrqSet::flags`], action: mask, unmask, trigger.
 pub const IRQ_SET_MASK: u32 = 1 << 3;
 /// See [`IRQ_SET_MASK`].
 pub const IRQ_SET_UNMASK: u32 = 1 << 4;
@@ -258,7 +258,7 @@ pub struct RegionAccess {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SmallWrite {
-    /// Where, and how many of `data` count.
+    /// Place of the write, and how many bytes of `data` are valid.
     pub access: RegionAccess,
     /// The bytes.
     pub data: [u8; 8],

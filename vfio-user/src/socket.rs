@@ -1,4 +1,4 @@
-//! Messages over a stream socket, with the descriptors that belong to them; and the sockets a server listens on.
+//! Messages over a stream socket, with their descriptors, and the sockets that a server listens on.
 
 use crate::{
     Command, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
@@ -20,9 +20,9 @@ use std::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long the other end may take in the middle of a message, or to take one of ours.
+/// How long the other end may take in the middle of a message, or to receive one of ours.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Descriptors that wait for their message at most: a client that sends more is not in order.
+/// Most descriptors that wait for their message. A client that sends more violates the protocol.
 const WAITING_FDS: usize = 1024;
 
 /// A message that arrived.
@@ -30,7 +30,7 @@ const WAITING_FDS: usize = 1024;
 pub struct Message<'a> {
     /// Its header.
     pub header: Header,
-    /// What follows the header.
+    /// The payload.
     pub payload: &'a [u8],
     /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
@@ -51,16 +51,16 @@ pub struct Receiver {
     patience: Duration,
 }
 
-/// The sending half. Who sends from several threads takes turns.
+/// The sending half. Threads that send take turns.
 pub struct Sender {
     socket: Arc<UnixStream>,
 }
 
-/// Both halves, and a client's way to ask.
+/// Both halves, and the requests of a client.
 pub struct Connection {
-    /// What arrives.
+    /// The receiving half.
     pub receiver: Receiver,
-    /// Where to send.
+    /// The sending half.
     pub sender: Sender,
     next_id: u16,
 }
@@ -68,7 +68,7 @@ pub struct Connection {
 /// The answer to a request.
 #[derive(Debug, Default)]
 pub struct Reply {
-    /// What followed the header.
+    /// The payload.
     pub payload: Vec<u8>,
     /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
@@ -80,7 +80,7 @@ impl Receiver {
         self.patience = patience;
     }
 
-    /// The next message. Waits for it as long as `within`, or for ever.
+    /// The next message. Waits for it as long as `within`, or forever.
     pub fn receive(&mut self, within: Option<Duration>) -> Result<Message<'_>> {
         let size = self.fill(within)?;
         let from = self.start;
@@ -97,7 +97,7 @@ impl Receiver {
         Ok(Message { header, payload, fds })
     }
 
-    /// Reads until a whole message is there; its size.
+    /// Reads until a whole message is there. Returns its size.
     fn fill(&mut self, within: Option<Duration>) -> Result<usize> {
         let mut begun = Instant::now();
         loop {
@@ -121,7 +121,8 @@ impl Receiver {
                 self.base += self.start as u64;
                 (self.start, self.end) = (0, have);
             }
-            // Between messages for as long as asked; within one, the other end has begun and must go on.
+            // Between messages the wait is as long as the caller asked. Within one, the other end has begun and must go
+            // on.
             let wait = if have == 0 { within } else { Some(self.patience) };
             let wait = wait.map(|w| w.saturating_sub(begun.elapsed()));
             self.read(wait, have > 0)?;
@@ -200,7 +201,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Answers `request`, if it wants an answer.
+    /// Replies to `request`, if it wants a reply.
     pub fn reply(&self, request: &Header, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> Result<()> {
         if request.no_reply() {
             return Ok(());
@@ -208,7 +209,7 @@ impl Sender {
         self.send(&request.reply(parts.iter().map(|p| p.len()).sum()), parts, fds)
     }
 
-    /// Refuses `request`, if it wants an answer.
+    /// Refuses `request`, if it wants a reply.
     pub fn refuse(&self, request: &Header, errno: i32) -> Result<()> {
         if request.no_reply() {
             return Ok(());
@@ -216,7 +217,7 @@ impl Sender {
         self.send(&request.refusal(errno), &[], &[])
     }
 
-    /// Ends the connection: whoever waits on either half returns.
+    /// Ends the connection. Threads that wait on either half return.
     pub fn shutdown(&self) {
         sys::shutdown(self.socket.as_fd());
     }
@@ -265,7 +266,7 @@ impl Connection {
         Ok(Self { receiver, sender: Sender { socket }, next_id: 0 })
     }
 
-    /// As a client: connects to the server at `path` and agrees on a version. Waits as long as `within` for its answer.
+    /// As a client: connects to the server at `path` and negotiates a version. Waits as long as `within` for its reply.
     pub fn connect(path: &Path, within: Duration) -> Result<(Self, Version)> {
         let socket = UnixStream::connect(path).map_err(|e| Error::System("connect to the socket", e))?;
         let mut connection = Self::new(socket)?;
@@ -280,7 +281,8 @@ impl Connection {
         Ok((connection, version))
     }
 
-    /// Asks and waits for the answer. Requests of the other end that arrive meanwhile are answered with ENOTSUP.
+    /// Sends a request and waits for the reply. Requests of the other end that arrive meanwhile are refused with
+    /// ENOTSUP.
     pub fn call(
         &mut self,
         command: Command,
@@ -306,21 +308,21 @@ impl Connection {
                     }
                     return Ok(Reply { payload: message.payload.to_vec(), fds: message.fds });
                 }
-                // The answer to a request that was given up.
+                // The reply to a request that timed out.
                 Some(Kind::Reply) => {}
                 None => return Err(Error::Malformed("a message is neither request nor reply".into())),
             }
         }
     }
 
-    /// Tells something that wants no answer.
+    /// Sends a request that wants no reply.
     pub fn tell(&mut self, command: Command, parts: &[&[u8]]) -> Result<()> {
         self.next_id = self.next_id.wrapping_add(1);
         let len = parts.iter().map(|p| p.len()).sum();
         self.sender.send(&Header::request(self.next_id, command, len).without_reply(), parts, &[])
     }
 
-    /// Asks with the structure `request`; the answer must begin with a `T`.
+    /// Sends the structure `request`. The reply must begin with a `T`.
     pub fn ask<T: FromBytes>(
         &mut self,
         command: Command,
@@ -333,7 +335,7 @@ impl Connection {
     }
 }
 
-/// A socket in the file system that a server listens on; its file goes when this is dropped.
+/// A socket in the file system that a server listens on. Its file is removed when this is dropped.
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
@@ -346,7 +348,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Listener {
-    /// Makes the socket. One that a server left behind, and nobody listens on, is replaced.
+    /// Creates the socket. One that a server left behind and nothing listens on is replaced.
     pub fn bind(path: &Path) -> Result<Self> {
         let made = match UnixListener::bind(path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && Self::is_stale(path) => {
@@ -375,14 +377,14 @@ impl Listener {
             match self.socket.accept() {
                 Ok((stream, _)) => return Connection::new(stream),
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(Error::Closed),
-                // The client gave up again.
+                // The client has disconnected already.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(e) => return Err(Error::System("accept a client", e)),
             }
         }
     }
 
-    /// Takes no more clients: whoever waits in [`accept`](Self::accept) returns.
+    /// Accepts no more clients. Threads that wait in [`accept`](Self::accept) return.
     pub fn close(&self) {
         sys::shutdown(self.socket.as_fd());
     }
@@ -390,7 +392,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Not another server's that took the name meanwhile.
+        // Not if another server has taken the name meanwhile.
         if identity(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }

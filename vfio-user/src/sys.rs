@@ -31,7 +31,7 @@ fn control_len(fds: usize) -> u32 {
     (fds * size_of::<RawFd>()) as u32
 }
 
-/// Receives bytes into `buf` and descriptors into `fds`. 0: the other end is gone. Waits for something unless `dont_wait`.
+/// Receives bytes into `buf` and descriptors into `fds`. 0: the other end is gone. Waits for bytes unless `dont_wait`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -57,7 +57,7 @@ pub fn receive(
         while let Some(one) = header.as_ref() {
             if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                // A 32-bit number in musl, one of the machine's size in glibc.
+                // A 32-bit number in musl, and a word in glibc.
                 let len: usize = one.cmsg_len as _;
                 let bytes = len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 for i in 0..bytes / size_of::<RawFd>() {
@@ -68,13 +68,13 @@ pub fn receive(
         }
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // Some were lost: this process has no room for more.
+        // Some were lost, because this process cannot have more.
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok(got)
 }
 
-/// Sends what it can of `parts`, in order, with `fds`.
+/// Sends as much of `parts` as the socket takes, in order, with `fds`.
 pub fn send(socket: BorrowedFd<'_>, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if fds.len() > SCM_MAX_FD {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -118,7 +118,7 @@ pub fn readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     match unsafe { libc::poll(&raw mut one, 1, millis) } {
         -1 => {
             let e = io::Error::last_os_error();
-            // The caller looks at the time that is left.
+            // The caller computes the time that is left.
             if e.kind() == io::ErrorKind::Interrupted { Ok(true) } else { Err(e) }
         }
         n => Ok(n > 0),
@@ -133,7 +133,7 @@ pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
     ready > 0 && one.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Ends both directions: whoever waits on the socket, or on a listener, returns.
+/// Shuts down both directions. Threads that wait on the socket, or on a listener, return.
 pub fn shutdown(socket: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };

@@ -1,4 +1,4 @@
-//! The message that opens a session: version, and what each end can take.
+//! The message that opens a session: version and limits of each end.
 
 use crate::{Error, MAX_DMA_MAPS, MAX_FDS, MAX_TRANSFER, Result, message::read};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ pub const MAJOR: u16 = 0;
 /// Minor version of the protocol.
 pub const MINOR: u16 = 1;
 
-/// What an end can take; what it does not say has the value here.
+/// Limits of an end. One that it does not send has the default here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
@@ -21,7 +21,7 @@ pub struct Capabilities {
     pub max_dma_maps: u64,
     /// Page sizes of DMA windows, or'ed together.
     pub pgsizes: u64,
-    /// Whether `REGION_WRITE_MULTI` is understood.
+    /// Whether `REGION_WRITE_MULTI` is supported.
     pub write_multiple: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// What this crate takes.
+    /// The limits of this crate.
     pub fn ours() -> Self {
         Self {
             max_msg_fds: MAX_FDS as u64,
@@ -70,12 +70,12 @@ pub struct Version {
     pub major: u16,
     /// Minor version: the reply has at most that of the request.
     pub minor: u16,
-    /// What the sender takes.
+    /// The limits of the sender.
     pub capabilities: Capabilities,
 }
 
 impl Version {
-    /// What this crate speaks.
+    /// The version of this crate.
     pub fn ours() -> Self {
         Self { major: MAJOR, minor: MINOR, capabilities: Capabilities::ours() }
     }
@@ -84,7 +84,7 @@ impl Version {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Fixed { major: self.major, minor: self.minor }.as_bytes().to_vec();
         let data = Data { capabilities: self.capabilities.clone() };
-        // A structure of numbers always becomes JSON.
+        // A structure of numbers always serialises.
         bytes.extend(serde_json::to_vec(&data).unwrap_or_default());
         bytes.push(0);
         bytes
@@ -103,7 +103,7 @@ impl Version {
         Ok(Self { major: fixed.major, minor: fixed.minor, capabilities: data.capabilities })
     }
 
-    /// What a server answers to this proposal; an error if they have no version in common.
+    /// The answer of a server to this proposal; an error if they have no version in common.
     pub fn answer(&self) -> Result<Self> {
         if self.major != MAJOR {
             return Err(Error::Malformed(format!(

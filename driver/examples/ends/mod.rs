@@ -1,7 +1,8 @@
-//! What the examples stand on: a node with nobody else on it, and the two ends of a reliable connection on two of its functions.
+//! The setup of the examples: a node of their own, and the two ends of a reliable connection on two of its functions.
 //!
-//! Here the objects of verbs are made, in the order in which each needs those before it: device, protection domain, completion
-//! queue, memory region, queue pair; and a queue pair goes through its states (IBTA 10.3.1) until it is connected.
+//! It creates the objects of verbs in the order in which each needs those before it: device, protection domain,
+//! completion queue, memory region, queue pair. A queue pair then goes through its states (IBTA 10.3.1) until it is
+//! connected.
 #![allow(dead_code)] // each example uses its part
 
 use driver::{
@@ -16,18 +17,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What an example ends with: any error, with its own words.
+/// The error of an example: any.
 pub type Outcome<T = ()> = Result<T, Box<dyn StdError>>;
 /// How long anything here may take.
 pub const SOON: Duration = Duration::from_secs(10);
 /// Entry of the GID table: 0 is the link-local address, 1 the one with the device's IPv4 address.
 const GID: u8 = 1;
 
-/// A node of the example's own, gone when this is dropped.
+/// A node of the example's own, removed when this is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a node with two virtual functions and opens both.
+    /// Creates a node with two virtual functions and opens both.
     pub fn devices() -> Outcome<(Self, [Arc<Device>; 2])> {
         let scratch = Self(format!("/dev/shm/ironverbs-example-{}", std::process::id()).into());
         let options = NodeOptions { vfs: Some(2), ..NodeOptions::default() };
@@ -44,7 +45,7 @@ impl Drop for Scratch {
     }
 }
 
-/// One end of a connection. Each object keeps those alive that it was made of.
+/// One end of a connection. Each object keeps alive those that it was created with.
 pub struct End {
     pub qp: Arc<Qp>,
     pub cq: Arc<Cq>,
@@ -58,7 +59,8 @@ impl End {
     pub fn new(device: Arc<Device>) -> Result<Self, Error> {
         let pd = Pd::alloc(&device)?;
         let cq = Cq::create(&device, 16, 0)?;
-        // Driver memory can be registered without `unsafe`; a program's own is a promise, see `Mr::register`.
+        // Memory of the driver can be registered without `unsafe`. For memory of the program the caller makes a
+        // promise, see `Mr::register`.
         let memory = Arc::new(DmaMem::alloc(device.transport(), 4096, Scope::Opener)?);
         let mr = Mr::over(&pd, &memory, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
         let sizes = QpInit::new(Service::Rc, &cq, &cq);
@@ -66,7 +68,8 @@ impl End {
         Ok(Self { qp: Qp::create(&pd, &init)?, cq, mr, memory, device })
     }
 
-    /// Connects to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may send).
+    /// Connects to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may
+    /// send).
     pub fn connect(&self, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
         let access = AccessFlags::REMOTE_WRITE;
         let init =
@@ -86,7 +89,7 @@ impl End {
         self.qp.modify(&QpAttr { rnr_retry: 7, ..rts }, Mask::STATE | Mask::SQ_PSN | retries)
     }
 
-    /// `len` bytes of this end's memory from `offset` on, as work requests name them.
+    /// The scatter/gather entry of `len` bytes of this end's memory from `offset` on.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge { addr: self.memory.iova() + offset, length: len, lkey: self.mr.lkey() }
     }
@@ -109,7 +112,7 @@ impl End {
     }
 }
 
-/// Two ends, connected to each other. Programs tell each other GID and queue pair number by other means: a socket, or rdma_cm.
+/// Two ends, connected to each other. Programs exchange GID and queue pair number by other means: a socket, or rdma_cm.
 pub fn connected([a, b]: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
     let ends = [End::new(a)?, End::new(b)?];
     for (this, peer) in [(0, 1), (1, 0)] {

@@ -167,7 +167,8 @@ fn foreign_device_is_refused() {
     assert!(error.to_string().contains("8086:1533"), "{error}");
 }
 
-/// As does a model that finds its tables damaged. Who undoes what was done must not wait for the lock of the one that panicked.
+/// A stage of the model panics, as one does that finds its tables damaged. Undoing the bring-up must not wait for the
+/// lock that the panicking thread holds.
 #[test]
 fn bring_up_that_panics_leaves_the_function_at_once() {
     struct Panics;

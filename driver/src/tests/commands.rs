@@ -68,7 +68,7 @@ fn device_that_acts_at_once_is_not_waited_for() {
     Pd::alloc(&device).unwrap().dealloc().unwrap();
 }
 
-/// As by programs that were killed between filling an entry and ringing.
+/// Entries as programs leave them that are killed between filling an entry and ringing.
 #[test]
 fn slots_left_to_a_device_that_acts_at_once_serve_again() {
     let (chip, device) = device();
@@ -136,7 +136,8 @@ fn keys_change_their_variant() {
         })
         .collect();
     assert!(variants.windows(2).all(|pair| pair[0] != pair[1]), "{variants:?}");
-    // Nor does one tell the next: 63 steps of 255 that there are do not agree by chance, nor in another device.
+    // Nor is the next one predictable: 63 steps out of 255 possible ones agree neither with each other nor with another
+    // device by chance.
     let steps = |variants: &[u8]| -> Vec<u8> {
         variants.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect()
     };

@@ -110,8 +110,8 @@ fn a_drained_send_queue_is_told_to_who_asked_and_once() {
     device.registry.notify_of_drained(qp.qpn(), true);
     raise(&chip, 1, drained());
     raise(&chip, 2, drained());
-    let told = Event::Qp { qpn: qp.qpn(), cookie: 5, kind: QpEvent::SqDrained };
-    assert_eq!((device.events().next(), device.events().next()), (Some(told), None));
+    let drained = Event::Qp { qpn: qp.qpn(), cookie: 5, kind: QpEvent::SqDrained };
+    assert_eq!((device.events().next(), device.events().next()), (Some(drained), None));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
             .collect()
     };
     assert_eq!(vectors(), [0, 1, 0, 1, 0, 1], "in turn");
-    // Who shares one gives nothing back; who had one of their own leaves it to the next.
+    // An opener that shares a vector does not give it back. One that has its own leaves it to the next.
     drop(common);
     let [first, second] = own;
     drop(first);

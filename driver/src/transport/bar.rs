@@ -56,8 +56,8 @@ impl Mapping {
         Self { base, len, _owned: None }
     }
 
-    /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they read as all
-    /// ones.
+    /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they
+    /// read as all ones.
     pub(super) fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let pages = Pages::file(file, offset, len)?;
         let absence = Absence::of_registers(pages.ptr(), len);

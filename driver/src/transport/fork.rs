@@ -1,6 +1,6 @@
-//! What children of fork do not inherit. A device belongs to the process that opened it, but a child of fork shares the files and
-//! the registers, and would keep the device busy and confuse it. So in a child the files are closed, and the registers read as
-//! all ones, like those of a device that was unplugged.
+//! What children of fork do not inherit. A device belongs to the process that opened it, but a child of fork shares the
+//! files and the registers, and would keep the device busy and confuse it. So in a child the files are closed, and the
+//! registers read as all ones, like those of a device that was unplugged.
 
 use std::{
     os::fd::{AsRawFd, BorrowedFd, RawFd},

@@ -150,7 +150,8 @@ impl State {
         let (page, slab) = self.slabs.values_mut().find_map(|slab| Some((slab.find(pages)?, slab)))?;
         let block = slab.block(page, len)?;
         slab.mark(page, pages, true);
-        // SAFETY: a free run of the slab's pages: nobody holds a block there, and the device was told of its end.
+        // SAFETY: a free run of the slab's pages: no block is in use there, and the device has stopped using the one
+        // that was.
         unsafe { block.ptr.as_ptr().write_bytes(0, len) };
         self.cut.insert(block.iova, len);
         Some(block)

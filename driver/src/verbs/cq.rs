@@ -408,8 +408,8 @@ impl Cq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference does the same
-    /// without reporting errors.
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
+    /// does the same without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the CQ is in use".into(), errno: libc::EBUSY }),

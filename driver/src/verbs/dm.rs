@@ -104,7 +104,8 @@ impl Dm {
         Ok(())
     }
 
-    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting errors.
+    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting
+    /// errors.
     pub fn free(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the device memory is in use".into(), errno: libc::EBUSY }),

@@ -21,8 +21,8 @@ fn overhead(service: Service) -> usize {
     }
 }
 
-/// Entries of a ring for `max_wr` receives of `max_sge` pieces, and bytes of one; no entries for no receives. The ring ends
-/// where a basic block does, for a send queue may lie behind it.
+/// Entries of a ring for `max_wr` receives of `max_sge` pieces, and bytes of one; no entries for no receives. The ring
+/// ends where a basic block does, for a send queue may lie behind it.
 pub(super) fn receive_ring(max_wr: u32, max_sge: u32) -> (u32, usize) {
     if max_wr == 0 {
         return (0, WQE_DS);

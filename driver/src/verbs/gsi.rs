@@ -112,8 +112,8 @@ impl Gsi {
         &self.device
     }
 
-    /// Sends a MAD to `to.remote_qpn` of the port at `to`, in the partition with index 0. EINVAL: `to.local_gid` is no GID of
-    /// this port; EHOSTUNREACH: nobody knows the peer's MAC; EAGAIN: too many are under way.
+    /// Sends a MAD to `to.remote_qpn` of the port at `to`, in the partition with index 0. EINVAL: `to.local_gid` is no
+    /// GID of this port; EHOSTUNREACH: nobody knows the peer's MAC; EAGAIN: too many are under way.
     pub fn send(&self, to: &MadAddress, mad: &Mad) -> Result<(), Error> {
         let mut inner = self.lock();
         self.pump(&mut inner)?;

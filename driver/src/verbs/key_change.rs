@@ -10,8 +10,8 @@ use std::{
 /// How long a change of a key may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the device carry out `change` on `key`, by a queue made for this, since it is rare. EBUSY: the device refuses, which it does while
-/// windows are bound to the region.
+/// Has the device carry out `change` on `key`, by a queue made for this, since it is rare. EBUSY: the device refuses,
+/// which it does while windows are bound to the region.
 pub(super) fn change_key(device: &Arc<Device>, key: u32, change: &Change) -> Result<(), Error> {
     let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 1, 0)?);
     let init =

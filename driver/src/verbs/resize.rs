@@ -64,7 +64,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Completion events come after `count` completions or `period` microseconds, whichever is first; either 0: at once.
+    /// Completion events come after `count` completions or `period` microseconds, whichever is first; either 0: at
+    /// once.
     pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
         let attr = self.device.attr();
         if attr.max_cq_count == 0 {

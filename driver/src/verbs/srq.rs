@@ -89,8 +89,8 @@ struct Place {
 }
 
 impl Srq {
-    /// Creates one with room for at least what `init` says. EINVAL: more than the device can have; EOPNOTSUPP: the device
-    /// has no XRC.
+    /// Creates one with room for at least what `init` says. EINVAL: more than the device can have; EOPNOTSUPP: the
+    /// device has no XRC.
     pub fn create(pd: &Arc<Pd>, init: &SrqInit) -> Result<Arc<Srq>, Error> {
         let device = &pd.device;
         let (attr, function) = (device.attr(), &device.function);
@@ -283,8 +283,8 @@ impl Srq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference does the same
-    /// without reporting errors.
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
+    /// does the same without reporting errors.
     pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
             None => Err(Error::Invalid { what: "the SRQ is in use".into(), errno: libc::EBUSY }),

@@ -248,8 +248,8 @@ impl Wq {
         }
     }
 
-    /// Posts receives in order. On an error those before it are posted. EINVAL: pieces it cannot have, or it is in RESET;
-    /// ENOMEM: it is full.
+    /// Posts receives in order. On an error those before it are posted. EINVAL: pieces it cannot have, or it is in
+    /// RESET; ENOMEM: it is full.
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut queue = self.queue.lock_biased();
         let begin = queue.number;

@@ -1,4 +1,4 @@
-//! Multicast group commands: which QPs take what is sent to a group.
+//! Multicast group commands: which QPs receive the messages to a group.
 
 cmd_in! {
     /// `ATTACH_TO_MCG` input.

@@ -208,7 +208,7 @@ hw_enum! {
         BadParam = 0x03,
         /// The device is not in the state the command needs.
         BadSysState = 0x04,
-        /// The resource does not exist or belongs to somebody else.
+        /// The resource does not exist or belongs to another user context.
         BadResource = 0x05,
         /// The resource is held by another.
         ResBusy = 0x06,

@@ -50,8 +50,8 @@ cmd_out! {
     pub struct DestroyQpOut: 0x10 {}
 }
 
-/// A transition of a queue pair: its mask says which optional fields of the context are meant. Both ends agree on enhanced
-/// connection establishment (`ece`) in some of them.
+/// A transition of a queue pair: its mask says which optional fields of the context are meant. Both ends agree on
+/// enhanced connection establishment (`ece`) in some of them.
 macro_rules! transition {
     ($name:literal: $In:ident, $Out:ident $(, $ece:ident)?) => {
         cmd_in! {

@@ -1,8 +1,8 @@
-//! User contexts: who an object belongs to.
+//! User contexts: the owners of objects.
 use crate::hw_layout;
 
-/// `cap`: may have internal resources of the device, special queue pairs among them (`uctx_cap` of the capabilities says
-/// whether there is such a right).
+/// `cap`: may have internal resources of the device, special queue pairs among them (`uctx_cap` of the capabilities
+/// says whether there is such a right).
 pub const INTERNAL_DEV_RES: u32 = 1 << 1;
 
 hw_layout! {

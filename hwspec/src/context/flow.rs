@@ -1,4 +1,4 @@
-//! Flow tables: what they match, what they do, and what a device can of it.
+//! Flow tables: matches, actions, and the capabilities of a device.
 use crate::hw_layout;
 
 hw_layout! {

@@ -55,7 +55,8 @@ hw_layout! {
 
 impl ConfigHeader {
     /// The header of a function of ours as it is after reset: one 64-bit prefetchable BAR, capabilities from
-    /// [`EXPRESS_CAP`]. A VF's own vendor and device ID read as all ones; software takes them from the SR-IOV capability.
+    /// [`EXPRESS_CAP`]. A VF's own vendor and device ID read as all ones; software takes them from the SR-IOV
+    /// capability.
     pub fn new(device_id: u16) -> Self {
         let mut status = StatusCommand::zeroed();
         status.set().capabilities_list(true);

@@ -1,7 +1,7 @@
 //! PCI Express: configuration space, capabilities, MSI-X table, and the map of BAR0.
 //!
-//! The specification prints configuration space as dwords with bit 31 on the left, and so do these layouts. On the bus a
-//! dword is little-endian: [`bus_order`] turns one into the other.
+//! The specification prints configuration space as dwords with bit 31 on the left, and so do these layouts. On the bus
+//! a dword is little-endian: [`bus_order`] turns one into the other.
 
 pub mod caps;
 pub mod header;

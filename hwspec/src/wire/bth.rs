@@ -24,8 +24,8 @@ hw_layout! {
 }
 
 impl Bth {
-    /// The first word, and the second and third as one. They are stored and loaded that way throughout: a processor waits
-    /// with a load that takes parts of several stores.
+    /// The first word, and the second and third as one. They are stored and loaded that way throughout: a processor
+    /// waits with a load that takes parts of several stores.
     #[inline(always)]
     pub fn words(&self) -> (u32, u64) {
         let bytes = self.as_bytes();
@@ -115,7 +115,7 @@ hw_enum! {
     pub enum Transport: u8, 3 bits { Rc = 0, Uc = 1, Rd = 2, Ud = 3, Cnp = 4, Xrc = 5, }
 }
 
-/// What a packet is part of.
+/// The operation that a packet is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -283,7 +283,7 @@ impl BthOpcode {
     pub fn transport(self) -> Transport {
         Transport::from_raw(self.raw() >> 5)
     }
-    /// What the packet is part of; `None` if the opcode is not known.
+    /// The operation that the packet is part of; `None` if the opcode is not known.
     #[inline]
     pub fn operation(self) -> Option<Operation> {
         if !self.is_known() {

@@ -3,7 +3,7 @@ use super::ip::PROTO_UDP;
 use super::*;
 use crate::layout::{self, Layout};
 
-/// What carries a packet: everything before the BTH.
+/// Addresses and options of the headers before the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Source MAC.
@@ -43,7 +43,8 @@ impl Envelope {
     }
 }
 
-/// The transport headers of a packet. Of the extended ones, those its opcode calls for are written; the others are ignored.
+/// The transport headers of a packet. Of the extended ones, those its opcode calls for are written; the others are
+/// ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Packet {
@@ -76,10 +77,10 @@ pub fn frame_len(envelope: &Envelope, opcode: BthOpcode, payload_len: usize) -> 
     headers_len(envelope, opcode) + payload_len + pad(payload_len) + ICRC_SIZE
 }
 
-/// Ethernet, IPv4 and UDP without a tag: what nearly every packet of a simulation begins with.
+/// Bytes of Ethernet, IPv4 and UDP without a tag, with which nearly every simulated packet begins.
 const PLAIN: usize = Ethernet::SIZE + Ipv4::SIZE + Udp::SIZE;
 
-/// Everything before the BTH, as the packets of one flow have it: they differ in lengths and the checksum over them only.
+/// The headers before the BTH of the packets of one flow, which differ only in lengths and the checksum over them.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; Ethernet::SIZE + Vlan::SIZE + Ipv6::SIZE + Udp::SIZE],
@@ -92,7 +93,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// What `envelope` says, without lengths.
+    /// The headers for `envelope`, without lengths.
     pub fn new(envelope: &Envelope) -> Self {
         let v6 = matches!(envelope.addresses, IpPair::V6 { .. });
         let mut head = Self {
@@ -187,8 +188,8 @@ pub fn write_headers(
     Head::new(envelope).write(out, packet, payload_len)
 }
 
-/// Writes a whole frame, payload, pad and ICRC included, and returns its length. Returns `None` if `out` is too short or
-/// the packet longer than IP can say; `out` may then be written in part.
+/// Writes a whole frame, payload, pad and ICRC included, and returns its length. Returns `None` if `out` is too short
+/// or the packet longer than IP can say; `out` may then be written in part.
 pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Option<usize> {
     let start = write_headers(out, envelope, packet, payload.len())?;
     let end = start + payload.len() + pad(payload.len());
@@ -201,7 +202,7 @@ pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload
     Some(end + ICRC_SIZE)
 }
 
-/// Headers into room that is known to hold them.
+/// Writes headers to a buffer that is known to hold them.
 pub(super) struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,

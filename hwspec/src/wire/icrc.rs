@@ -3,9 +3,9 @@
 //! On InfiniBand: CRC-32 (that of Ethernet) over the packet from its LRH to its last pad byte, with the virtual lane,
 //! traffic class, flow label and hop limit of a GRH, and the byte of the BTH that holds FECN and BECN read as ones.
 //!
-//! On RoCEv2: CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to its last pad
-//! byte, with every field a router may change read as ones: IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and
-//! hop limit; UDP checksum; the byte of the BTH that holds FECN and BECN.
+//! On RoCEv2: CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to
+//! its last pad byte, with every field a router may change read as ones: IPv4 TOS, TTL and checksum; IPv6 traffic
+//! class, flow label and hop limit; UDP checksum; the byte of the BTH that holds FECN and BECN.
 use crate::layout::prefix;
 
 const LRH: usize = 8;
@@ -54,7 +54,7 @@ impl Icrc {
         Self(hasher)
     }
 
-    /// Goes on over `bytes`: extended headers, payload, pad.
+    /// Continues over `bytes`: extended headers, payload, pad.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.update(bytes);

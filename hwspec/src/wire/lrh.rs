@@ -70,7 +70,7 @@ pub struct Grh {
     pub hop_limit: u8,
 }
 
-/// What carries a packet on InfiniBand: everything before the BTH.
+/// Addresses and options of the headers before the BTH on InfiniBand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Virtual lane; 15 is for subnet management.

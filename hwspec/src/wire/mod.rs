@@ -1,5 +1,5 @@
-//! The wire: Ethernet, IPv4 or IPv6 and UDP for RoCEv2, or the InfiniBand link layer; the InfiniBand transport headers (IBTA
-//! Vol. 1 ch. 7 to 9, annex A17); management datagrams.
+//! The wire: Ethernet, IPv4 or IPv6 and UDP for RoCEv2, or the InfiniBand link layer; the InfiniBand transport headers
+//! (IBTA Vol. 1 ch. 7 to 9, annex A17); management datagrams.
 
 pub mod aeth;
 pub mod atomic;

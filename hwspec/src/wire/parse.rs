@@ -51,9 +51,9 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP ([`parse`](Self::parse)),
-/// or LRH and GRH if any ([`parse_route`](Self::parse_route)); then BTH and the extended headers its opcode calls for.
-/// Readers copy a header out; none can fail.
+/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP
+/// ([`parse`](Self::parse)), or LRH and GRH if any ([`parse_route`](Self::parse_route)); then BTH and the extended
+/// headers its opcode calls for. Readers copy a header out; none can fail.
 ///
 /// The opcode may still be unknown; then no extended headers are assumed and all behind the BTH counts as payload.
 #[derive(Clone, Copy)]
@@ -145,8 +145,8 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// The headers of a frame of `frame_len` bytes that [`write_headers`] wrote here and nobody touched
-    /// since: they are not asked once more whether they are right.
+    /// The headers of a frame of `frame_len` bytes that [`write_headers`] wrote here and nothing has changed since, so
+    /// that they need no checks.
     #[inline(always)]
     pub fn of_built(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
         let mut ip = Ethernet::SIZE;
@@ -276,8 +276,8 @@ impl<'a> Headers<'a> {
             IpPair::V4 { src: h.src(), dst: h.dst() }
         }
     }
-    /// Source and destination of a packet that has nothing but an IPv4 header between Ethernet and UDP, as nearly all have:
-    /// [`addresses`](Self::addresses) without the questions.
+    /// Source and destination of a packet that has only an IPv4 header between Ethernet and UDP, as nearly all have:
+    /// [`addresses`](Self::addresses) without its branches.
     #[inline(always)]
     pub fn plain_v4(&self) -> Option<([u8; 4], [u8; 4])> {
         const AT: usize = Ethernet::SIZE + 12;

@@ -162,8 +162,8 @@ impl Store {
         }
     }
 
-    /// Gives back places that pages migrated to and that are mapped no more, neither in the process nor (`used`: place and
-    /// length) in the device's windows.
+    /// Gives back places that pages migrated to and that are mapped no more, neither in the process nor (`used`: place
+    /// and length) in the device's windows.
     fn sweep(&mut self, areas: &[Area], used: &[(u64, u64)]) {
         let mapped = areas.iter().filter(|area| area.shared && area.file == self.id);
         let mapped: Vec<_> = mapped.map(|a| (a.offset, (a.end - a.start) as u64)).collect();

@@ -1,9 +1,9 @@
-//! Where MADs come from and go to.
+//! Sources and destinations of MADs.
 
 /// A port's address.
 pub type Gid = [u8; 16];
 
-/// The way of a MAD between two ports' QP1. "Local" is this side's, for MADs sent and received alike.
+/// The path of a MAD between the QP1 of two ports. "Local" is this side, for MADs sent and received alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MadAddress {
     /// GID of this port; all zero if a received MAD had no GRH.
@@ -26,6 +26,6 @@ pub struct MadAddress {
     pub hop_limit: u8,
     /// Partition of the packet.
     pub pkey: u16,
-    /// The other side's QP: 1 if it keeps to the rules. Answers go there.
+    /// The other side's QP, to which answers go; 1 by the specification.
     pub remote_qpn: u32,
 }

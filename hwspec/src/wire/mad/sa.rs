@@ -126,7 +126,7 @@ pub mod join_state {
 }
 
 hw_enum! {
-    /// How a component limits what is answered (IBTA 15.2.5.16).
+    /// How a component limits the answer (IBTA 15.2.5.16).
     pub enum Selector: u8, 2 bits { Greater = 0, Less = 1, Exactly = 2, Largest = 3, }
 }
 

@@ -19,8 +19,8 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// The bits above the port in a service id: 0x01 and the protocol number (IBTA A11.3). Linux calls its spaces by the
-    /// same numbers (`rdma_user_cm.h`).
+    /// The bits above the port in a service id: 0x01 and the protocol number (IBTA A11.3). Linux calls its spaces by
+    /// the same numbers (`rdma_user_cm.h`).
     pub const fn number(self) -> u16 {
         match self {
             Self::Ipoib => 0x0002,
@@ -45,8 +45,8 @@ pub fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
 }
 
 hw_layout! {
-    /// The first bytes of the private data of REQ and SIDR_REQ (IBTA A11.5). An IPv4 address lies in the last four bytes
-    /// of its field.
+    /// The first bytes of the private data of REQ and SIDR_REQ (IBTA A11.5). An IPv4 address lies in the last four
+    /// bytes of its field.
     pub struct CmaHeader: 36 {
         /// 0.
         0x00 [31:24] version: u8,

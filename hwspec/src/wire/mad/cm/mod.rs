@@ -209,7 +209,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// LAP: load alternate path (IBTA 12.8.1), as far as one who refuses it reads.
+    /// LAP: load alternate path (IBTA 12.8.1), as far as a refusal needs it.
     pub struct Lap: 256 {
         0x00         header: MadHeader,
         0x18 [31: 0] local_comm_id: u32,

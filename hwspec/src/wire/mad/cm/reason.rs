@@ -1,4 +1,4 @@
-//! Why a party refuses.
+//! Reasons of refusals.
 use crate::hw_enum;
 
 hw_enum! {
