@@ -173,7 +173,7 @@ pub struct FunctionRow {
     /// Receive ring: slots taken, free-running; the senders see it when the job commits.
     pub rx_next: u32,
 
-    /// See [`Counters`].
+    /// See [`Counters`](super::Counters).
     pub counters: [u64; COUNTERS],
 }
 

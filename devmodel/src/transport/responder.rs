@@ -87,7 +87,7 @@ pub struct Responder {
     pub send: u32,
     /// See `send`.
     pub packet: u32,
-    /// What the peer is told of congestion.
+    /// When the peer is notified of congestion.
     pub notifier: Notifier,
     /// Message under reception.
     pub rx: Message,

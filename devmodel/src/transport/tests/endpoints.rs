@@ -203,7 +203,7 @@ impl Endpoints {
         key
     }
 
-    /// Whether every message is where it belongs and its sender knows, or the sender was told that it may not be.
+    /// Whether every message is where it belongs and its sender knows, or the sender has given up.
     pub(super) fn is_over(&self) -> bool {
         self.failed.is_some() || self.completed.len() == self.scenario.messages.len()
     }
