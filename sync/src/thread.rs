@@ -39,6 +39,7 @@ mod model {
         NUMBER.with(|this| this.set(super::ANY_THREAD + number));
     }
 
+    /// The number that the test gave this thread.
     pub fn this_thread() -> usize {
         NUMBER.with(Cell::get)
     }
