@@ -10,7 +10,7 @@ use crate::{
     state::Counters,
     transport::{self, Timer},
 };
-use hwspec::context::QpState;
+use hwspec::{context::QpState, wire::BthOpcode};
 
 /// Sends up to `budget` packets. What is sent is done.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
@@ -32,8 +32,10 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if !check(w, packet) {
         return;
     }
-    match packet.headers.bth().opcode().is_known() {
-        true => transport::unreliable_request(w, packet),
-        false => w.count(Counters::RxDroppedQp),
+    match packet.headers.bth().opcode() {
+        // It has no place in the sequence of PSNs.
+        BthOpcode::Cnp => transport::congestion_notified(w),
+        opcode if opcode.is_known() => transport::unreliable_request(w, packet),
+        _ => w.count(Counters::RxDroppedQp),
     }
 }

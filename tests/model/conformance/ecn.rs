@@ -1,6 +1,7 @@
 //! Congestion notification.
 
 use super::common::*;
+use hwspec::context::ServiceType;
 
 fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
     let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
@@ -59,4 +60,18 @@ fn row_57_cnp_that_arrives_is_taken_in_silence() {
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
     bed.from_peer(peer, &ack(sends_from(), 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
+}
+
+/// Row 57: so does one that arrives at a UC QP in the middle of a message.
+#[test]
+fn row_57_cnp_inside_an_unreliable_message_does_not_break_it() {
+    let mut bed = Bed::cx5();
+    let spec = QpSpec { service: ServiceType::Uc, ..QpSpec::default() };
+    let peer = bed.foreign_with(1, spec, path());
+    let to = bed.mr(1, 8192, Access::ALL);
+    bed.post_recv(peer.qp, &[to.sge()]);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendFirst, expects()).payload(&[3; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::Cnp, 0));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendLast, expects() + 1).payload(&[3; 8]));
+    assert_eq!(bed.one(peer.qp.recv_cq).byte_len as usize, MTU + 8);
 }
