@@ -1,6 +1,6 @@
 //! Steps that only read.
 
-use super::{Plan, report::Recorder};
+use super::{plan::Plan, report::Recorder};
 use crate::{
     config::Config,
     error::Error,

@@ -7,78 +7,16 @@
 mod inject;
 mod look;
 mod loopback;
+mod plan;
 mod report;
 mod work;
 
+pub use plan::{Plan, STEPS, StepName};
 pub use report::{Follow, Outcome, Progress, Reading, Report, StepReport};
 
 use crate::transport::Transport;
 use report::Recorder;
-use std::{sync::Arc, time::Duration};
-
-/// A step of the harness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepName {
-    /// Its name.
-    pub name: &'static str,
-    /// The document and section that it checks.
-    pub source: &'static str,
-    /// Whether it changes anything in the function.
-    pub writes: bool,
-}
-
-const fn reads(name: &'static str, source: &'static str) -> StepName {
-    StepName { name, source, writes: false }
-}
-
-const fn writes(name: &'static str, source: &'static str) -> StepName {
-    StepName { name, source, writes: true }
-}
-
-/// All steps, in order.
-pub const STEPS: &[StepName] = &[
-    reads("configuration space", "PCI Express 7.5, 7.7"),
-    reads("initialization segment", "PRM: initialization segment"),
-    reads("health", "PRM: health buffer"),
-    writes("function level reset", "PCI Express 6.6.2"),
-    writes("bus master and MSI-X", "PCI Express 7.5.1.1.3, 7.7.2"),
-    writes("firmware ready", "PRM: initialization segment"),
-    writes("command queue", "PRM: command interface, ENABLE_HCA"),
-    writes("interface step", "PRM: QUERY_ISSI, SET_ISSI"),
-    writes("boot pages", "PRM: QUERY_PAGES, MANAGE_PAGES"),
-    writes("capabilities", "PRM: QUERY_HCA_CAP, SET_HCA_CAP"),
-    writes("init pages", "PRM: QUERY_PAGES, MANAGE_PAGES"),
-    writes("start", "PRM: INIT_HCA"),
-    writes("identity", "PRM: QUERY_ADAPTER, QUERY_NIC_VPORT_CONTEXT"),
-    writes("addresses", "PRM: MODIFY_NIC_VPORT_CONTEXT, SET_ROCE_ADDRESS"),
-    writes("event queue", "PRM: CREATE_UCTX, ALLOC_UAR, CREATE_EQ"),
-    writes("commands", "PRM: command interface"),
-    writes("objects", "PRM: ALLOC_PD, CREATE_MKEY, CREATE_CQ, CREATE_QP; IBTA 10.3.1"),
-    writes("loopback SEND", "IBTA 9.4.1"),
-    writes("loopback WRITE", "IBTA 9.4.3"),
-    writes("loopback READ", "IBTA 9.4.4"),
-    writes("loopback ATOMIC", "IBTA 9.4.5"),
-    writes("interrupt", "PRM: event queues; PCI Express 6.1.4"),
-    writes("refused commands", "PRM: command status"),
-    writes("refused key", "IBTA 9.7.5.2.4, 10.3.1.7"),
-    writes("teardown", "PRM: TEARDOWN_HCA, MANAGE_PAGES, DISABLE_HCA"),
-    writes("reset and up again", "PCI Express 6.6.2"),
-];
-
-/// What the harness may do.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Steps that change the function may run. Others that use the function lose it.
-    pub write: bool,
-    /// How long to wait for one command, completion or interrupt.
-    pub timeout: Duration,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self { write: false, timeout: Duration::from_secs(5) }
-    }
-}
+use std::sync::Arc;
 
 /// Runs the steps on the function behind `transport`, reporting progress to `follow`.
 pub fn run(transport: &Arc<dyn Transport>, plan: &Plan, follow: Follow<'_>) -> Report {

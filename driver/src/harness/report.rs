@@ -1,6 +1,6 @@
 //! The report of the harness, step by step.
 
-use super::{STEPS, StepName};
+use super::plan::{STEPS, StepName};
 use crate::{
     bringup::{Step, Watch},
     error::Error,

@@ -1,6 +1,6 @@
 //! Steps that write: bring-up, traffic, and teardown.
 
-use super::{Plan, inject, look::STATUS_COMMAND, loopback, report::Recorder};
+use super::{inject, look::STATUS_COMMAND, loopback, plan::Plan, report::Recorder};
 use crate::{
     config::Config,
     error::Error,
