@@ -1,4 +1,4 @@
-//! Who has nothing to do with programs that are killed and stopped: what it does must not notice.
+//! A program that shares nothing with those that are killed and stopped, and whose work must not be affected by them.
 
 use crate::end::{End, pair};
 use devmodel::state::{GroupRow, SubnetGroupRow};
@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take that is not held up.
+/// How long anything may take that nobody holds up.
 pub const SOON: Duration = Duration::from_secs(20);
-/// How long one round of a bystander may take on a machine that is busy: hundreds of times what it takes.
+/// How long one round of a bystander may take on a busy machine: hundreds of times as long as usual.
 pub const UNDISTURBED: Duration = Duration::from_secs(2);
 /// Bytes of each WRITE of a bystander.
 const PIECE: usize = 4096;
 
-/// What must be the same before and after.
+/// State of a node that must be the same before and after.
 #[derive(Debug, PartialEq)]
 pub struct Baseline {
     parties: usize,
@@ -27,7 +27,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// What there is of programs on `node`, and of what they had, when it has been cleaned up after the dead.
+    /// The state of `node` after cleaning up after dead programs: programs, and what they had.
     pub fn of(node: &Node) -> Self {
         let status = node.status().expect("status");
         let region = node.adapter().region();
@@ -73,14 +73,14 @@ impl Bystander {
     }
 }
 
-/// A bystander in a thread of its own, so that a round which hangs is seen and does not hang the test.
+/// A bystander in a thread of its own, so that a round that hangs is noticed and does not hang the test.
 pub struct Rounds {
     ask: mpsc::Sender<()>,
     answers: mpsc::Receiver<(Result<(), String>, Duration)>,
 }
 
 impl Rounds {
-    /// A bystander that works on functions `fids` of `node`, which nobody else has.
+    /// Starts a bystander on functions `fids` of `node`, which nobody else has.
     pub fn start(node: &Arc<Node>, fids: [u8; 3]) -> Self {
         let ends = pair(node, fids[0], fids[1], 64 << 10).expect("a pair");
         let mut bystander = Bystander { node: node.clone(), ends, third: fids[2], round: 0 };
@@ -98,15 +98,15 @@ impl Rounds {
         Self { ask, answers }
     }
 
-    /// How long a round took.
+    /// Runs a round, and returns how long it took.
     pub fn one(&self, when: &str) -> Duration {
         let (outcome, took) = self.ask(when);
         outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
         took
     }
 
-    /// How long a round took while process `pid` is stopped, and whether it learnt that this process has the node's lock:
-    /// then it could not open a device.
+    /// Runs a round while process `pid` is stopped. Returns how long it took, and whether it could not open a device
+    /// because this process has the node's lock.
     pub fn beside(&self, pid: u32, when: &str) -> (Duration, bool) {
         let (outcome, took) = self.ask(when);
         let says_so = |error: &String| error.contains(&format!("is locked by process {pid} "));
@@ -121,10 +121,10 @@ impl Rounds {
         self.answers.recv_timeout(SOON).unwrap_or_else(|_| panic!("{when}: the bystander hangs"))
     }
 
-    /// Ends it.
+    /// Ends the bystander.
     pub fn end(self) {
         drop(self.ask);
-        // Its thread drops the answers' sender when all it had open is closed.
+        // The thread drops its sender once it has closed everything.
         assert!(self.answers.recv_timeout(SOON).is_err(), "an answer nobody asked for");
     }
 }

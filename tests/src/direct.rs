@@ -42,8 +42,8 @@ impl Mapped {
         let ((_, _, start), (memory, _)) = of_function.find(|((_, _, start), _)| *start <= at)?;
         Some((memory + (at - start)) as *mut u8)
     }
-    /// Maps `len` bytes of this process from `memory` on to bus address `at` of function `fid`. Whoever maps keeps them until they
-    /// are unmapped.
+    /// Maps `len` bytes of this process from `memory` on to bus address `at` of function `fid`. The caller keeps the
+    /// memory until it is unmapped.
     pub fn map(&mut self, fid: u8, at: Iova, memory: u64, len: usize) {
         self.ranges.entry((fid, at + len as u64, at)).or_insert((memory, 0)).1 += 1;
     }
@@ -145,7 +145,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Works, or lets time jump to the next timer or late frame.
+    /// Lets the model work, or time jump to the next timer or delayed frame.
     fn idle(&mut self) {
         let Self { adapter, runner, process, now, wire, .. } = self;
         loop {

@@ -1,4 +1,4 @@
-//! Programs on a scratch node: processes a test starts, talks to line by line, and kills.
+//! Programs on a scratch node: processes that a test starts, exchanges lines with, and kills.
 
 use node::{Node, NodeError, NodeOptions};
 use std::{
@@ -39,7 +39,7 @@ pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Where chance begins: IRONVERBS_SEED, 1 if nobody sets it.
+/// The seed of random choices: IRONVERBS_SEED, or 1.
 pub fn seed() -> u64 {
     number("IRONVERBS_SEED").unwrap_or(1)
 }
@@ -53,16 +53,16 @@ pub fn worker(flow: &str, scratch: &Scratch, fid: u8) -> Program {
     Program::start(Path::new(flow), &[&dir, &fid.to_string()]).expect("a worker")
 }
 
-/// A TCP port of 127.0.0.1 that nobody has just now.
+/// A TCP port of 127.0.0.1 that is free at the moment.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A node directory in memory that goes with the test.
+/// A node directory in memory, removed at the end of the test.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A path that nobody else has; nothing is there yet.
+    /// A unique path at which there is nothing yet.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("ironverbs-judge-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -97,7 +97,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that says lines and listens to lines.
+/// A process that writes and reads lines.
 pub struct Program {
     child: Child,
     stdin: ChildStdin,
@@ -146,7 +146,7 @@ impl Program {
         }
     }
 
-    /// Tells it a line.
+    /// Writes a line to it.
     pub fn tell(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.stdin, "{line}").map_err(|e| format!("{} does not listen: {e}", self.name))
     }
@@ -156,7 +156,7 @@ impl Program {
         self.child.id()
     }
 
-    /// The next line, if it said one.
+    /// The next line, if there is one already.
     pub fn heard(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
@@ -184,8 +184,7 @@ impl Program {
     }
 }
 
-/// Has two workers (see the binary `flow`) that said their `cards` connect to each other, and waits until data flow both
-/// ways.
+/// Connects two workers (see the binary `flow`) that wrote their `cards`, and waits until data flow both ways.
 pub fn connect(programs: &mut [Program; 2], cards: &[String; 2], limit: Duration) -> Result<(), String> {
     programs[0].tell(&cards[1])?;
     programs[1].tell(&cards[0])?;

@@ -1,5 +1,5 @@
-//! Mixed traffic: programs of many kinds on one node at once, each with a supervisor of its own, of which one after the
-//! other is killed or stopped at random instants, by a seed.
+//! Mixed traffic: programs of many kinds on one node at once, each with a supervisor of its own. One after the other
+//! is killed or stopped, at random instants drawn from a seed.
 
 use crate::{
     bed::Chaos,
@@ -19,21 +19,22 @@ const AT_ONCE: usize = 3;
 /// Functions of the workload; those of the bystander follow.
 const FUNCTIONS: u64 = 6;
 const VFS: u8 = 9;
-/// What a node's directory holds for good.
+/// The files that a node's directory keeps.
 const FILES: [&str; 5] = ["adapter", "lib", "parties", "ports", "userns"];
-/// How long a pair may take to its end: some seconds of work, beside others and stopped now and then.
+/// How long a pair may take: some seconds of work, beside others, and stopped now and then.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take to learn that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end; on a
 /// machine that is busy.
 const NOTICED: Duration = Duration::from_secs(30);
-/// How long one that cannot learn it, for it only waits for messages, or has minutes of patience, is given.
+/// How long a client is given that cannot learn of its server's death, because it only waits for messages or has
+/// minutes of patience.
 const GRACE: Duration = Duration::from_millis(800);
-/// How long one of datagrams runs, which waits forever for those that are lost.
+/// How long a pair of datagrams runs, which waits forever for those that are lost.
 const LOSSY: Duration = Duration::from_secs(5);
 /// Longest stop: longer than the patience of the impatient, 8 timeouts of 8 to 14 ms.
 const LONG: u64 = 300_000;
 
-/// What a program ends with whose supervisor ended before it was ready.
+/// How a program fails whose supervisor ended before it was ready.
 const UNSUPERVISED: &str = "cannot start the supervisor: it ended";
 
 /// How a client finds its server.
@@ -49,12 +50,12 @@ enum Meets {
 /// addresses, `{gid}` for perftest's choice of one, `{port}` for a port.
 struct Kind {
     server: &'static str,
-    /// What the client has behind the server's words, or all of them.
+    /// What the client's command adds to the server's, or the whole of it.
     client: Result<&'static str, &'static str>,
     meets: Meets,
     /// Whether the client notices that its server was killed, and ends.
     notices: bool,
-    /// Datagrams, which may be lost: it need not come to its end.
+    /// Datagrams, which may be lost: the pair need not complete.
     lossy: bool,
 }
 
@@ -77,7 +78,7 @@ const KINDS: &[Kind] = &[
     perftest("ib_send_bw -c XRC -q 4 -s 4096 -D 2 {gid}"),
     perftest("ib_send_bw -c XRC -q 2 -s 4096 -e -n 20000 {gid}"),
     perftest("ib_write_bw -c XRC -q 4 -s 65536 -D 2 {gid}"),
-    // It waits for a WRITE of its peer's, and looks at nothing else.
+    // It waits for a WRITE of its peer, and checks nothing else.
     Kind { notices: false, ..perftest("ib_write_lat -s 64 -n 20000 {gid}") },
     Kind { notices: false, ..perftest("ib_send_bw -c UC -q 8 -s 8192 -D 2 {gid}") },
     Kind { notices: false, lossy: true, ..perftest("ib_send_bw -c UD -q 4 -s 1024 -D 2 {gid}") },
@@ -86,10 +87,10 @@ const KINDS: &[Kind] = &[
         client: Err("{torture} {dir} {own} connect {port} {seed} 1500 seed=0"),
         ..perftest("{torture} {dir} {own} listen {port} {seed} 1500 seed=0")
     },
-    // Connected by the manager a queue pair waits 8 times 2 s and more for an answer, as with Linux.
+    // A QP that is connected by the manager waits 8 times 2 s and more for an answer, as on Linux.
     Kind { notices: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
     managed("rping -s -a {at} -p {port} -V -C 3000", "rping -c -a {to} -p {port} -V -C 3000"),
-    // Its client waits for messages first, and does not look at the manager's events until they have come.
+    // Its client waits for messages first, and only then for the manager's events.
     Kind {
         notices: false,
         ..managed("ucmatose -b {at} -p {port} -c 16 -C 300", "ucmatose -s {to} -p {port} -c 16 -C 300")
@@ -121,7 +122,7 @@ struct Pair {
     what: String,
     client_words: String,
     port: String,
-    /// Locks of listeners there were before.
+    /// Locks of listeners that existed before.
     listeners: usize,
     sides: [Option<Running>; 2],
     begun: Instant,
@@ -137,9 +138,9 @@ struct Traffic<'a> {
     infiniband: bool,
     random: Chaos,
     pairs: Vec<Pair>,
-    /// Pairs that came to their end, and those that lost a side.
+    /// Pairs that completed, and those that lost a side.
     ended: [usize; 2],
-    /// Supervisors killed, each of which may cost a program that has not begun its life.
+    /// Supervisors that were killed; each may cost a program that was just starting.
     unsupervised: usize,
 }
 
@@ -207,7 +208,7 @@ impl Traffic<'_> {
         });
     }
 
-    /// Starts what is to start, and sees to what has ended. Returns what is wrong.
+    /// Starts pairs up to the limit, and checks those that have ended.
     fn go_on(&mut self) -> Result<(), String> {
         while self.pairs.len() < AT_ONCE {
             self.start();
@@ -222,7 +223,7 @@ impl Traffic<'_> {
         Ok(())
     }
 
-    /// Pair `i` has ended: as it should?
+    /// Checks how pair `i` has ended.
     fn end(&mut self, i: usize) -> Result<(), String> {
         let mut pair = self.pairs.swap_remove(i);
         let mut lost = pair.killed.is_some();
@@ -230,7 +231,7 @@ impl Traffic<'_> {
             pair.kill_all();
         }
         let sides = pair.sides.map(|side| side.map(Running::ends));
-        // Its supervisor was killed before it had begun: its peer never finds it.
+        // Its supervisor was killed before it started, so its peer never finds it.
         if sides.iter().flatten().any(|(_, said)| said.contains(UNSUPERVISED)) && self.unsupervised > 0 {
             self.unsupervised -= 1;
             lost = true;
@@ -252,7 +253,7 @@ impl Traffic<'_> {
         Err(what)
     }
 
-    /// A process of any pair, or a supervisor of any program, that lives: its id, and pair and side if it is of one.
+    /// A living process of any pair, or a supervisor of any program: its pid, and pair and side if it is of one.
     fn victim(&mut self) -> Option<(u32, Option<(usize, usize)>)> {
         if self.draw(5) == 0 {
             let all = supervisors(self.node);
@@ -272,7 +273,7 @@ impl Traffic<'_> {
         alive.get(which).copied()
     }
 
-    /// Lets all come to their end.
+    /// Lets all pairs complete.
     fn finish(&mut self) -> Result<(), String> {
         while !self.pairs.is_empty() {
             let mut i = 0;
@@ -289,7 +290,7 @@ impl Traffic<'_> {
 }
 
 impl Pair {
-    /// Whether it goes on; an error if it does when it should have ended.
+    /// Whether it goes on. Fails if it does though it should have ended.
     fn go_on(&mut self, node: &Node) -> Result<bool, String> {
         let now = Instant::now();
         let ended = self.sides.each_mut().map(|side| side.as_mut().is_none_or(Running::ended));
@@ -312,7 +313,7 @@ impl Pair {
         if self.sides[1].is_none() {
             let ready = match self.kind.meets {
                 Meets::Port => is_heard(&self.port),
-                // Others may listen or stop to, meanwhile.
+                // Other pairs may start or stop listening in the meantime.
                 Meets::Manager => {
                     locks(node, LISTENING) > self.listeners || now - self.begun > Duration::from_secs(3)
                 }
@@ -344,8 +345,8 @@ fn files(node: &Node) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Has `count` programs of mixed traffic meet `fate`, and prints what that did to others. IRONVERBS_SEED says which ones and
-/// when; `torture` is the path of that program.
+/// Applies `fate` to `count` programs of mixed traffic, and prints how that affected others. IRONVERBS_SEED
+/// determines which programs and when; `torture` is the path of that program.
 pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     let seed = crate::program::seed();
     println!("IRONVERBS_SEED={seed}");
@@ -402,7 +403,7 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
                 }
                 signal("CONT", pid);
                 if locked_out {
-                    // Others that opened or closed a device have heard the same, and failed for it.
+                    // Others that opened or closed a device at this time failed for the same reason.
                     locked += 1;
                     traffic.pairs.drain(..).for_each(|mut pair| pair.kill_all());
                     bystander.one(&format!("{when}, which goes on"));

@@ -18,7 +18,7 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! Read in this order: `register` (loading), `device`, `context`, `table` (what is offered), then one file per object;
+//! Read in this order: `register` (loading), `matching`, `open`, `table` (what is offered), then one file per object;
 //! `post` and `poll` are the hot ones.
 #![allow(unsafe_code)]
 

@@ -33,7 +33,7 @@ fn listening(port: &str, server: &mut Running) {
     }
 }
 
-/// Whether somebody listens on `port`.
+/// Whether any process listens on `port`.
 pub fn is_heard(port: &str) -> bool {
     let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
@@ -45,7 +45,7 @@ pub fn is_heard(port: &str) -> bool {
     tables.iter().any(|t| t.lines().any(heard))
 }
 
-/// Where the locks of those who listen begin and end in a node's file of ports.
+/// The range of listeners' locks in a node's file of ports.
 pub const LISTENING: std::ops::Range<u64> = 1 << 32..2 << 32;
 
 /// Locks on a range of a node's file of ports, by any process.
@@ -83,7 +83,7 @@ impl Pair {
         Self::ends(first, second)
     }
 
-    /// The end of both, or what was printed by a pair of which one failed.
+    /// Waits for both. If one failed, the error is what they printed.
     fn ends(server: Running, client: Running) -> Result<Self, String> {
         let what = client.what().to_owned();
         let ((client_succeeded, client), (server_succeeded, server)) = (client.ends(), server.ends());
@@ -190,7 +190,7 @@ impl Pair {
         Self::ends(first, second)
     }
 
-    /// A pair of programs that find each other by what they tell each other over TCP: no GID index is given.
+    /// A pair of programs that exchange their addresses over TCP, without a GID index.
     pub fn plain(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         let port = port();
         let common = |dev| [&[tool, "-d", dev, "-p", &port], options].concat();

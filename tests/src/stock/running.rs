@@ -10,7 +10,7 @@ use std::{
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A program under way, its output collected; killed when dropped.
+/// A running program whose output is collected. It is killed when dropped.
 pub struct Running {
     child: Held,
     what: String,
@@ -71,7 +71,7 @@ impl Running {
         assert!(sent.expect("kill").success(), "{} is gone already", self.what);
     }
 
-    /// Stops it when it waits for others: stopped in the midst of its work it may have what they need.
+    /// Stops it while it waits for others. In the middle of its work it may hold what they need.
     pub fn stop(&self) {
         let asleep = |task: fs::DirEntry| {
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What may become of a message, by its service and by what befalls frames.
+//! What may happen to a message, by its service and the faults of the wire.
 
 use super::plan::{Plan, Request};
 use devmodel::wire::Faults;
@@ -18,7 +18,7 @@ pub struct Rules {
 impl Rules {
     /// Those of a wire with `faults`.
     pub fn of(faults: &Faults) -> Self {
-        // A frame that waits for others behind it is as good as lost where there are none.
+        // A reordered frame waits for those behind it, and is lost if there are none.
         let lost = faults.drop + faults.corrupt + faults.reorder;
         Self {
             copies: if faults.duplicate == 0 { 1 } else { 2 },

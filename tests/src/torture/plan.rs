@@ -41,7 +41,7 @@ impl Kind {
         matches!(self, Self::Write | Self::WriteImm)
     }
 
-    /// Whether something comes back that must be looked at.
+    /// Whether it has a result that must be checked.
     pub fn answers(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CmpSwap)
     }
