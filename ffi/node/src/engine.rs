@@ -92,8 +92,7 @@ impl Engine {
         if !kind.faults.is_none() {
             runner.set_link(Some(Box::new(FaultyWire::new(kind.faults, std::process::id()))));
         }
-        let mut scratch = Scratch::default();
-        scratch.steady = kind.steady;
+        let scratch = Scratch { steady: kind.steady, ..Scratch::default() };
         Box::new(Self { runner, scratch })
     }
 }
