@@ -23,7 +23,7 @@ impl IronAh {
     /// `ah` is one [`create_ah`] made, not yet destroyed.
     #[inline]
     pub unsafe fn of<'a>(ah: *const ibv_ah) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*ah.cast::<Self>() }
     }
 }
@@ -34,9 +34,9 @@ impl IronAh {
 /// Called by libibverbs with a PD of ours.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the PD, V3 for its context, V4 for `attr`.
         let (owner, context, attr) = unsafe { (IronPd::of(pd), (*pd).context, &*attr) };
-        // SAFETY: by contract.
+        // SAFETY: V3: the PD keeps its context.
         unsafe { Context::of(context) }.check_birth()?;
         let inner = driver::Ah::create(&owner.inner, &convert::ah_from_c(attr)).map_err(|e| e.errno())?;
         owner.users.add();
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 /// Called by libibverbs with an address handle of ours, for the last time.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; the PD cannot have gone before it.
+        // SAFETY: V1, V2 and V5 for the handle, V3 for its PD and context.
         unsafe {
             let pd = IronPd::of((*ah).pd);
             if Context::of((*ah).context).birth.is_here() {

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Called by programs with an open context of ours and room for the answer.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `values`.
         let (ours, values) = unsafe { (Context::of(context), &mut *values) };
         ours.check_birth()?;
         let wanted = values.comp_mask & abi::IBV_VALUES_MASK_RAW_CLOCK;

@@ -12,7 +12,7 @@ use driver::{Completion, CqInit, RawCompletion};
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Our CQ; the program knows its first member, as `ibv_cq` or as `ibv_cq_ex`.
 #[repr(C)]
@@ -63,7 +63,7 @@ impl IronCq {
     /// `cq` is one of ours, not yet destroyed.
     #[inline]
     pub unsafe fn of<'a>(cq: *const ibv_cq) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*cq.cast::<Self>() }
     }
 
@@ -73,7 +73,7 @@ impl IronCq {
     /// `context` is an open one of ours, channel and domain are null or of it.
     pub unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Self, c_int> {
         let &Wanted { entries, channel, vector, ignore_overrun, domain } = wanted;
-        // SAFETY: by contract.
+        // SAFETY: the caller's promise: V1 for the context.
         let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
         ours.check_birth()?;
         if !(0..i64::from(vectors)).contains(&vector) {
@@ -82,13 +82,14 @@ impl IronCq {
         let channel: Option<Arc<Channel>> = if channel.is_null() {
             None
         } else {
-            // SAFETY: by contract.
+            // SAFETY: the caller's promise: V1 for the channel, which libibverbs made and which begins with its
+            // descriptor.
             Some(ours.channels.get(unsafe { (*channel).fd }).ok_or(libc::EINVAL)?)
         };
         let entries = u32::try_from(entries).ok().filter(|n| *n >= 1 && *n <= ours.device.attr().max_cqe);
         let cookie = ours.targets.new_cookie();
         let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, ignore_overrun };
-        // SAFETY: by contract.
+        // SAFETY: the caller's promise: V1 and V2 for the domain.
         let parent = (!domain.is_null()).then(|| unsafe { IronPd::of(domain) });
         let own = parent.and_then(|parent| parent.inner.buffers()).cloned();
         let buffers = huge::buffers(&ours.huge, own, Queue::Cq)?;
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V1 and V6 for the channel; a domain is not named.
         let cq = unsafe {
             IronCq::create(
                 context,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn create_cq(
 /// Called by libibverbs with a CQ of ours.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; after the wait nobody else uses it.
+        // SAFETY: V1 and V2 for the CQ, V3 for its context, V5: after the wait for its events nobody else uses it.
         let (context, ours) = unsafe {
             let context = Context::of((*cq).context);
             if !context.birth.is_here() {
@@ -187,13 +188,13 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// Called by programs with a CQ of ours and room for `count` completions.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     guard(-libc::EIO, || {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
         let Ok(count) = usize::try_from(count) else { return -libc::EINVAL };
         if !ours.birth.is_here() {
             return -libc::EIO;
         }
-        // SAFETY: by contract.
+        // SAFETY: V4: `wc` has room for `count` completions.
         match unsafe { poll::take(&ours.inner, count, wc) } {
             0 if ours.inner.is_gone() => -libc::EIO,
             taken => taken as c_int,
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 /// Called by programs with a CQ of ours.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
         if !ours.birth.is_here() {
             return Err(libc::EIO);
@@ -223,15 +224,16 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 /// Called by libibverbs with a CQ of ours.
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
         if !ours.birth.is_here() {
             return Err(libc::EIO);
         }
         let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         ours.inner.resize(entries).map_err(|e| e.errno())?;
-        // SAFETY: by contract.
-        unsafe { (*cq).cqe = ours.inner.entries().min(i32::MAX as u32) as c_int };
+        let entries = ours.inner.entries().min(i32::MAX as u32) as c_int;
+        // SAFETY: V1. Another thread may resize it at the same time, so the store is an atomic one.
+        unsafe { AtomicI32::from_ptr(&raw mut (*cq).cqe) }.store(entries, Ordering::Relaxed);
         Ok(())
     })
 }
@@ -242,7 +244,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// Called by programs with a CQ of ours and its new attributes.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *const abi::ibv_modify_cq_attr) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the CQ, V4 for `attr`.
         let (ours, attr) = unsafe { (IronCq::of(cq), &*attr) };
         if !ours.birth.is_here() {
             return Err(libc::EIO);

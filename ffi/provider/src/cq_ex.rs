@@ -27,7 +27,7 @@ pub unsafe extern "C" fn create_cq_ex(
     attr: *const ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `attr`.
         let (ours, attr) = unsafe { (Context::of(context), &*attr) };
         let has = |bit| attr.comp_mask & bit != 0;
         let flags = if has(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn create_cq_ex(
             true => attr.parent_domain,
             false => std::ptr::null_mut(),
         };
-        // SAFETY: by contract; a domain that is named is one of this context.
+        // SAFETY: V1, V2 and V6 for the domain, which `comp_mask` names (V4).
         let is_parent = !domain.is_null() && unsafe { IronPd::of(domain) }.is_parent_domain();
         if has(abi::IBV_CQ_INIT_ATTR_MASK_PD) && !is_parent {
             return Err(libc::EINVAL);
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn create_cq_ex(
             ignore_overrun: flags & abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             domain,
         };
-        // SAFETY: by contract; nobody else knows the new CQ.
+        // SAFETY: V1 for the context, V6 for channel and domain; nobody else knows the new CQ.
         let public = unsafe { &mut (*IronCq::create(context, &wanted)?).public };
         install(public, attr.wc_flags, flags & abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0);
         Ok(&raw mut *public)
@@ -113,7 +113,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 /// `attr` is null or an attribute structure, which begins with its mask; there are none.
 #[inline]
 unsafe fn may_start(attr: *const u32) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V4 for `attr`.
     attr.is_null() || unsafe { *attr } == 0
 }
 
@@ -159,7 +159,7 @@ unsafe extern "C" fn end_poll_alone(_: *mut ibv_cq_ex) {}
 /// `cq` is ours and being polled by this thread.
 #[inline]
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Current {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 and V2, and this thread alone polls the CQ.
     unsafe { &*IronCq::of(cq.cast()).current.get() }
 }
 

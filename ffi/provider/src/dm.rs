@@ -49,7 +49,7 @@ impl IronDm {
     /// # Safety
     /// `dm` is one of ours, not yet freed.
     pub unsafe fn of<'a>(dm: *const ibv_dm) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*dm.cast::<Self>() }
     }
 
@@ -77,7 +77,7 @@ impl IronDm {
 /// Called by programs with an open context of ours.
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `attr`.
         let (ours, attr) = unsafe { (Context::of(context), &*attr) };
         if attr.comp_mask != 0 {
             return Err(libc::EINVAL);
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
 /// Called by programs with device memory of ours; unless refused, for the last time.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
         let context = unsafe {
             let context = Context::of((*dm).context);
             if IronDm::of(dm).check_birth().is_err() {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for PD and device memory, V3 for the PD's context.
         let (ours, memory) = unsafe {
             Context::of((*pd).context).check_birth()?;
             (IronPd::of(pd), IronDm::of(dm))
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 /// Called by programs with a PD of ours.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the PD, V3 for its context.
         let context = unsafe { Context::of((*pd).context) };
         context.check_birth()?;
         let key = context.device.null_key().map_err(|e| e.errno())?;

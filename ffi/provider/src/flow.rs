@@ -28,11 +28,11 @@ struct IronFlow {
 /// Called by programs with a QP of ours and an attribute structure that its parts follow.
 pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V3 for its context.
         let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
         ours.check_birth()?;
         rights::raw_packets()?;
-        // SAFETY: by contract.
+        // SAFETY: V4: the parts follow the structure.
         let attr = unsafe { read(attr) }?;
         let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;
         ours.flows.add();
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) 
 /// Called by programs with a flow of ours, for the last time.
 pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; the QP cannot have gone before it.
+        // SAFETY: V1, V2 and V5 for the flow, V3 for its QP and context.
         unsafe {
             if !Context::of((*flow).context).birth.is_here() {
                 return Ok(());
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
 /// # Safety
 /// The parts follow the structure, as their number and sizes say.
 unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V4 for the structure, or it is null.
     let head = unsafe { attr.as_ref() }.ok_or(libc::EINVAL)?;
     let kind = match head.kind {
         abi::IBV_FLOW_ATTR_NORMAL => FlowKind::Normal,
@@ -84,7 +84,8 @@ unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
     let mut specs = Vec::with_capacity(head.num_of_specs.into());
     let mut at = size_of::<ibv_flow_attr>();
     for _ in 0..head.num_of_specs {
-        // SAFETY: by contract a part begins here with its type and size; it is as long as its size says.
+        // SAFETY: the caller's promise: a part begins here with its type and size, and is as long as its size says
+        // (V4).
         let bytes = unsafe {
             let start = attr.cast::<u8>().add(at);
             let size = usize::from(start.add(4).cast::<u16>().read_unaligned());

@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 /// Called by programs with an open context of ours.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let pds = hold(&ours.exports.pds);
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
 /// Called by programs with a domain [`import_pd`] made, for the last time.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard((), || {
-        // SAFETY: by contract; what it was made of is still there.
+        // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for what it was imported from, which counts it.
         unsafe {
             let (context, ours) = (Context::of((*pd).context), IronPd::of(pd));
             if !context.birth.is_here() {
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
 /// Called by programs with a domain of ours.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the PD, V3 for its context.
         let ours = unsafe { Context::of((*pd).context) };
         ours.check_birth()?;
         let mrs = hold(&ours.exports.mrs);
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// Called by programs with a region [`import_mr`] made, for the last time.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     guard((), || {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context.
         unsafe {
             if Context::of((*mr).context).birth.is_here() {
                 let pd = IronPd::of((*mr).pd);
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
 /// Called by programs with an open context of ours.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let dms = hold(&ours.exports.dms);
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
 /// Called by programs with device memory [`import_dm`] made, for the last time.
 pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     guard((), || {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
         unsafe {
             let context = Context::of((*dm).context);
             if context.birth.is_here() {

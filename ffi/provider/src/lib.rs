@@ -20,6 +20,25 @@
 //!
 //! Read in this order: `register` (loading), `matching`, `open`, `table` (what is offered), then one file per object;
 //! `post` and `poll` are the hot ones.
+//!
+//! # What callers of verbs uphold
+//!
+//! Verbs take raw pointers from programs. Their `SAFETY` comments name these clauses:
+//!
+//! - **V1, live**: a pointer to an object was returned by the verb that makes such objects, here or in libibverbs (devices, channels),
+//!   and was not yet given to the verb that ends it. Programs uphold it, as the manual page of each verb says (ibv_create_qp(3) and its
+//!   like); libibverbs hands the pointer on as it is.
+//! - **V2, ours**: what the program has is the first member of our structure, which is `repr(C)`, and the pointer is that of the whole
+//!   structure, from `Box::into_raw`. Our context follows the library's instead ([`context`]). The verb that makes the object upholds it.
+//! - **V3, kept**: the objects that an object names in its public structure (its context, PD, CQs and so on) live as long as it does. We
+//!   uphold it: each counts who uses it ([`users`]), and is not ended while there is anybody.
+//! - **V4, arguments**: structures, lists and strings among the arguments are whole, aligned and as long as they say, and nobody else
+//!   changes them during the call; room for answers is writable. Members that a `comp_mask` does not name are not read. Programs
+//!   uphold it, by the manual page of the verb.
+//! - **V5, last**: whoever ends an object has no other call under way with it, and makes none afterwards unless it was refused. Programs
+//!   uphold it.
+//! - **V6, one context**: objects that one call names belong to one context, so all are ours if one is. Programs uphold it, and libibverbs
+//!   refuses most calls that do not.
 #![allow(unsafe_code)]
 
 pub mod abi;

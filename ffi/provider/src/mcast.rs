@@ -11,7 +11,7 @@ use libc::c_int;
 /// Called by libibverbs with a QP of ours and a GID.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V4 for `gid`.
         let (ours, gid) = unsafe { (IronQp::of(qp), gid.as_ref().ok_or(libc::EINVAL)?) };
         ours.check_birth()?;
         ours.inner.attach_mcast(&gid.0, lid).map_err(|e| e.errno())
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16
 /// Called by libibverbs with a QP of ours and a GID.
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V4 for `gid`.
         let (ours, gid) = unsafe { (IronQp::of(qp), gid.as_ref().ok_or(libc::EINVAL)?) };
         ours.check_birth()?;
         ours.inner.detach_mcast(&gid.0, lid).map_err(|e| e.errno())

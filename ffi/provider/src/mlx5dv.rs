@@ -36,7 +36,8 @@ pub fn answer_program() {
 /// As `mlx5dv_query_device`: an open context of any provider, and a whole `struct mlx5dv_context`.
 unsafe extern "C" fn query_device(context: *mut ibv_context, answer: *mut Answer) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: by contract.
+        // SAFETY: the caller's promise: V1 for the context, whose provider is not known yet; libibverbs fills
+        // `cmd_fd` for all.
         if !channel::is_ours(unsafe { (*context).cmd_fd }) {
             // SAFETY: looked up by the name and with the type it has in libmlx5.
             return unsafe {
@@ -47,7 +48,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, answer: *mut Answer
                 std::mem::transmute::<*mut c_void, QueryDevice>(real)(context, answer)
             };
         }
-        // SAFETY: by contract.
+        // SAFETY: V4: the program's structure is a whole `struct mlx5dv_context`, which begins with these members.
         unsafe { answer.write(Answer { version: 0, flags: 0, comp_mask: 0 }) };
         0
     })

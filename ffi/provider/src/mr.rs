@@ -29,7 +29,7 @@ impl IronMr {
     /// # Safety
     /// `mr` is one of ours, not yet deregistered.
     pub unsafe fn of<'a>(mr: *const ibv_mr) -> &'a Self {
-        // SAFETY: by contract; it is the first member of our first.
+        // SAFETY: V1 and V2: it is the first member of our first.
         unsafe { &*mr.cast::<Self>() }
     }
 
@@ -47,7 +47,7 @@ impl IronMr {
         access: c_int,
         inner: Option<driver::Mr>,
     ) -> *mut ibv_mr {
-        // SAFETY: a PD of ours: its callers' contract.
+        // SAFETY: the callers' promise: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
         ours.users.add();
         let (lkey, rkey) = keys;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
         // SAFETY: a PD's context is an open one of ours.
         unsafe { Context::of(context) }.check_birth()?;
@@ -122,10 +122,10 @@ pub unsafe extern "C" fn rereg_mr(
         if flags as c_uint & !abi::IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by contract; the program may not use the MR from two threads at once.
+        // SAFETY: V1, V2. A program that changes an MR uses it from no other thread meanwhile: this is the only reference.
         let ours = unsafe { &mut *mr.cast::<IronMr>() };
         let (old_pd, old_addr, old_length) = (ours.public.mr.pd, ours.public.mr.addr, ours.public.mr.length);
-        // SAFETY: by contract.
+        // SAFETY: V3: the MR keeps its PD, and that its context.
         unsafe { Context::of(ours.public.mr.context) }.check_birth()?;
         let new_pd = if has(abi::IBV_REREG_MR_CHANGE_PD) { pd } else { old_pd };
         let access = if has(abi::IBV_REREG_MR_CHANGE_ACCESS) { access } else { ours.public.access };
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn rereg_mr(
 /// Called by libibverbs with an MR of ours; unless refused, for the last time.
 pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; its PD cannot have gone before it.
+        // SAFETY: V1 and V2 for the MR, V3 for its PD and context.
         let pd = unsafe {
             if !Context::of((*mr).mr.context).birth.is_here() {
                 return Ok(());
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the PD, V3 for its context.
         let context = unsafe { Context::of((*pd).context) };
         context.check_birth()?;
         let (write, fault) = match advice {
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn advise_mr(
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 || list.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: V4: `list` has `count` pieces.
         for piece in unsafe { std::slice::from_raw_parts(list, count as usize) } {
             let found = context.exports.with_key(piece.lkey, |public, ours| {
                 // SAFETY: PDs of ours.

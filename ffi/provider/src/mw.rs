@@ -23,7 +23,7 @@ impl IronMw {
     /// # Safety
     /// `mw` is one [`alloc_mw`] made, not yet deallocated.
     unsafe fn of<'a>(mw: *const ibv_mw) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*mw.cast::<Self>() }
     }
 }
@@ -34,7 +34,7 @@ impl IronMw {
 /// Called by programs with a PD of ours.
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
     guard_ptr(|| {
-        // SAFETY: by contract; a PD's context is an open one of ours.
+        // SAFETY: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
         // SAFETY: as above.
         unsafe { Context::of(context) }.check_birth()?;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
 /// Called by programs with a window of ours, for the last time.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; its PD cannot have gone before it.
+        // SAFETY: V1, V2 and V5 for the window, V3 for its PD and context.
         let (ours, pd) = unsafe {
             if !Context::of((*mw).context).birth.is_here() {
                 return Ok(());
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 unsafe fn part<'a>(info: &ibv_mw_bind_info) -> Result<MwBind<'a>, c_int> {
     let mr = match info.mr.is_null() {
         true => None,
-        // SAFETY: by contract. A null MR is no memory, and one that was imported is its exporter's.
+        // SAFETY: the caller's promise: V1 and V2. A null MR is no memory, and one that was imported is its exporter's.
         false => Some(unsafe { IronMr::of(info.mr) }.memory().ok_or(libc::EINVAL)?),
     };
     let access = AccessFlags::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
@@ -90,7 +90,7 @@ unsafe fn part<'a>(info: &ibv_mw_bind_info) -> Result<MwBind<'a>, c_int> {
 /// Called by programs with a QP and a window of ours.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for QP and window, V4 for `bind`, V1 for the region that it names.
         unsafe {
             let (queue, window) = (IronQp::of(qp), IronMw::of(mw));
             queue.check_birth()?;
@@ -111,7 +111,7 @@ pub unsafe fn binding(mw: *const ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> 
     if mw.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 and V2 for the window, V1 for the region of `info`.
     unsafe {
         let window = &IronMw::of(mw).inner;
         match window.kind() {

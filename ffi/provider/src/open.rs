@@ -155,7 +155,7 @@ unsafe fn finish(
     if base.is_null() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: nobody else knows `base`.
     unsafe { join(layout, base, cmd_fd, operations, open).inspect_err(|_| discard(layout, base)) }
 }
 
@@ -169,7 +169,8 @@ unsafe fn join(
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
 ) -> Result<*mut verbs_context, c_int> {
     let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
-    // SAFETY: by contract. The event descriptor is set before the library would ask the kernel for one, and closed by it.
+    // SAFETY: the caller's promise. The event descriptor is set before the library would ask the kernel for one, and
+    // closed by it.
     unsafe {
         let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
         context.async_fd = async_file.reader();
@@ -198,7 +199,7 @@ unsafe fn discard(layout: &Layout, base: *mut u8) {
 /// Called by libibverbs with an open context of ours.
 pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
     guard((), || {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         if ours.users.none().is_err() {
             return;

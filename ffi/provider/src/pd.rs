@@ -60,7 +60,7 @@ impl IronPd {
     /// # Safety
     /// `pd` is one [`alloc_pd`] made, not yet deallocated.
     pub unsafe fn of<'a>(pd: *const ibv_pd) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*pd.cast::<Self>() }
     }
 }
@@ -71,7 +71,7 @@ impl IronPd {
 /// Called by libibverbs with an open context of ours.
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 /// Called by libibverbs with a PD of ours.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; after the checks this is its last use.
+        // SAFETY: V1, V2 and V5 for the PD, V3 for its context; the checks find nobody who uses it.
         let (context, ours) = unsafe {
             let context = Context::of((*pd).context);
             if !context.birth.is_here() {

@@ -15,7 +15,7 @@ pub unsafe fn take(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
     if !cq.is_ready() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: `wc` has room for `count`.
     unsafe { if count == 1 { take_one(cq, wc) } else { take_some(cq, count, wc) } }
 }
 
@@ -27,7 +27,7 @@ unsafe fn take_one(cq: &driver::Cq, wc: *mut ibv_wc) -> usize {
     if !cq.take_one(&mut one) {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: `wc` is writable.
     unsafe { put(&one, wc) };
     1
 }
@@ -72,7 +72,7 @@ unsafe fn put(completion: &Completion, wc: *mut ibv_wc) {
         sl: completion.sl,
         dlid_path_bits: completion.path_bits,
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: `wc` is writable.
     unsafe { wc.write(value) }
 }
 

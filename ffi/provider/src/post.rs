@@ -92,7 +92,7 @@ unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_
     if list.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: by contract; same layout, asserted above.
+    // SAFETY: the caller's promise: `list` holds `count` pieces. They have the same layout, as asserted above.
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
 }
 
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     guard(libc::EIO, || {
         let mut walk = Walk { at: wr, refused: None };
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
         unsafe {
             let ours = IronQp::of(qp);
             let posted = match ours.check_birth() {
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
         unsafe {
             let ours = IronQp::of(qp);
             receives(wr, bad, |walk| match ours.check_birth() {
@@ -262,7 +262,7 @@ pub unsafe fn receives(
 ) -> c_int {
     let mut walk = Walk { at: wr, refused: None };
     let posted = post(&mut walk);
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V4 for the list and for `bad`.
     unsafe { walk.finish(wr, posted, bad) }
 }
 

@@ -46,7 +46,7 @@ impl IronQp {
     /// `qp` is one of ours, not yet destroyed.
     #[inline]
     pub unsafe fn of<'a>(qp: *const ibv_qp) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*qp.cast::<Self>() }
     }
 

@@ -61,7 +61,7 @@ pub fn install(qp: &mut ibv_qp_ex) {
 #[inline(always)]
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
     guard((), || {
-        // SAFETY: by contract.
+        // SAFETY: the caller's promise: V1 and V2, and no other thread is between `ibv_wr_start` and `ibv_wr_complete`.
         if let Some(posting) = unsafe { &mut *IronQp::of(qp.cast()).posting.get() } {
             body(posting);
         }

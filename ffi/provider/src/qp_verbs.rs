@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// # Safety
 /// Called by libibverbs with a PD of ours and CQs of the same context.
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: by contract.
+    // SAFETY: V1 for the PD, V3 for its context, V4 for `attr`, V6 for the CQs and the SRQ that it names.
     guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, Extras::default()) })
 }
 
@@ -43,7 +43,8 @@ pub unsafe extern "C" fn create_qp_ex(
         | abi::IBV_QP_INIT_ATTR_RX_HASH
         | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     guard_ptr(|| {
-        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        // SAFETY: V1 for the context, V4 for `attr`: a member is read only if `comp_mask` names it; V6 for what it
+        // names.
         unsafe {
             let mask = (*attr).comp_mask;
             let has = |bit| mask & bit != 0;
@@ -99,7 +100,7 @@ unsafe fn create(
     attr: &mut ibv_qp_init_attr,
     extras: Extras,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
     ours.check_birth()?;
     let layout = &ours.registration.layout;
@@ -119,9 +120,9 @@ unsafe fn create(
     if attr.send_cq.is_null() || attr.recv_cq.is_null() || service == Service::XrcTgt {
         return Err(libc::EINVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1, V2 and V6.
     let srq = (!attr.srq.is_null()).then(|| unsafe { IronSrq::of(attr.srq) });
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1, V2 and V6.
     let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
     let cookie = ours.targets.new_cookie();
     let init = QpInit {
@@ -177,7 +178,7 @@ unsafe fn spread(
     flags: u32,
 ) -> Result<*mut ibv_qp, c_int> {
     const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(attr.pd)) };
     ours.check_birth()?;
     if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
@@ -203,7 +204,7 @@ unsafe fn spread(
     if conf.rx_hash_key.is_null() || usize::from(conf.rx_hash_key_len) != RxHash::KEY {
         return Err(libc::EINVAL);
     }
-    // SAFETY: by contract; any alignment will do for bytes.
+    // SAFETY: the caller's promise: V4 for the key, which as bytes may lie anywhere; V1, V2 and V6 for the table.
     let (key, table) =
         unsafe { (conf.rx_hash_key.cast::<[u8; RxHash::KEY]>().read(), IronRwqTable::of(attr.rwq_ind_tbl)) };
     let fields = RxHashFields::from_bits(conf.rx_hash_fields_mask).ok_or(libc::EOPNOTSUPP)?;
@@ -243,7 +244,7 @@ pub unsafe fn target(
     qp_context: *mut c_void,
     make: impl FnOnce(&Arc<XrcDomain>, u64) -> Result<Arc<driver::Qp>, driver::Error>,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the domain.
     let (ours, domain) = unsafe { (Context::of(context), IronXrcd::of(xrcd)) };
     ours.check_birth()?;
     let cookie = ours.targets.new_cookie();
@@ -270,7 +271,7 @@ pub unsafe fn target(
 /// Called by libibverbs with a QP of ours.
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, mask: c_int) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the QP, V4 for `attr`.
         let (ours, attr) = unsafe { (IronQp::of(qp), &*attr) };
         ours.check_birth()?;
         let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
@@ -289,12 +290,12 @@ pub unsafe extern "C" fn query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronQp::of(qp) };
         ours.check_birth()?;
         let found = ours.inner.query().map_err(|e| e.errno())?;
         let cap: ibv_qp_cap = convert::caps_to_c(ours.inner.cap());
-        // SAFETY: by contract.
+        // SAFETY: V4: both answers have room; V1 for the QP.
         unsafe {
             attr.write(convert::attr_to_c(&found, cap));
             init.write(ibv_qp_init_attr {
@@ -317,7 +318,8 @@ pub unsafe extern "C" fn query_qp(
 /// Called by libibverbs with a QP of ours, for the last time.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; PD and CQs cannot have gone before it, and after the wait nobody else uses it.
+        // SAFETY: V1, V2 and V5 for the QP, V3 for its PD, CQs, SRQ, table and context; after the wait for its events
+        // nobody else uses it.
         unsafe {
             let context = Context::of((*qp).context);
             if !context.birth.is_here() {

@@ -24,13 +24,13 @@ pub unsafe extern "C" fn query_device_ex(
     size: size_t,
 ) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; the input begins with its mask of extensions, of which there are none.
+        // SAFETY: V1 for the context, V4 for the input, which begins with its mask of extensions; there are none.
         let (ours, mask) = unsafe { (Context::of(context), if input.is_null() { 0 } else { *input }) };
         if mask != 0 || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
         let full = describe(ours.device.attr());
-        // SAFETY: by contract; a longer structure of a newer release ends in zeros.
+        // SAFETY: V4: `size` bytes have room; a longer structure of a newer release ends in zeros.
         unsafe {
             answer.cast::<u8>().write_bytes(0, size);
             std::ptr::copy_nonoverlapping(
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn query_port(
     /// Physical state 5 is LinkUp, 3 is Disabled (IBTA 14.2.5.6).
     const PHYS: [u8; 2] = [3, 5];
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         if port != 1 {
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn query_port(
             flags: 0,
             port_cap_flags2: 0,
         };
-        // SAFETY: by contract; only the part every release has.
+        // SAFETY: V4: the answer has room for the part that every release has.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 (&raw const value).cast::<c_void>(),
@@ -206,14 +206,14 @@ pub unsafe extern "C" fn query_port(
 /// Called by libibverbs with an open context of ours and room for the answer.
 pub unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, answer: *mut u64) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
         ours.check_birth()?;
         if port != 1 {
             return Err(libc::EINVAL);
         }
         let speed = ours.device.port().map_err(|e| e.errno())?.speed();
-        // SAFETY: by contract.
+        // SAFETY: V4: the answer has room.
         unsafe { answer.write(u64::from(speed)) };
         Ok(())
     })

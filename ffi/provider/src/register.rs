@@ -44,7 +44,7 @@ extern "C" fn on_load() {
 /// Called by the constructor of the loader at `path`, a terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironverbs_join(path: *const c_char) {
-    // SAFETY: by contract.
+    // SAFETY: the loader's constructor passes a terminated string.
     let path = unsafe { CStr::from_ptr(path) }.to_owned();
     guard::guard((), || {
         look();

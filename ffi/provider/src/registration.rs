@@ -21,7 +21,8 @@ impl Registration {
     /// # Safety
     /// `device` is one that [`crate::matching::alloc_device`] made and libibverbs has taken over, which sets its operations.
     pub unsafe fn of(device: *const ibv_device) -> &'static Self {
-        // SAFETY: by contract; operations that name our functions are the first member of a registration, never freed.
+        // SAFETY: V1, V2; operations that name our functions are the first member of a registration, which is never
+        // freed.
         unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
     }
 }

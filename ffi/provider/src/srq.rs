@@ -35,7 +35,7 @@ impl IronSrq {
     /// `srq` is one of ours, not yet destroyed.
     #[inline]
     pub unsafe fn of<'a>(srq: *const ibv_srq) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*srq.cast::<Self>() }
     }
 
@@ -49,7 +49,7 @@ impl IronSrq {
 /// # Safety
 /// Called by libibverbs with a PD of ours.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: by contract.
+    // SAFETY: V1 for the PD, V4 for `init`.
     guard_ptr(|| unsafe { create(pd, (*init).srq_context, &mut (*init).attr, None) })
 }
 
@@ -66,7 +66,8 @@ pub unsafe extern "C" fn create_srq_ex(
         | abi::IBV_SRQ_INIT_ATTR_XRCD
         | abi::IBV_SRQ_INIT_ATTR_CQ;
     guard_ptr(|| {
-        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        // SAFETY: V1 for the context, V4 for `init`: a member is read only if `comp_mask` names it; V6 for what it
+        // names.
         unsafe {
             let init = &mut *init;
             let has = |bit| init.comp_mask & bit != 0;
@@ -101,9 +102,9 @@ unsafe fn create(
     attr: &mut ibv_srq_attr,
     xrc: Option<(&'static IronXrcd, &'static IronCq)>,
 ) -> Result<*mut ibv_srq, c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: V1 and V2 for the PD, V3 for its context.
     let (context, owner) = unsafe { ((*pd).context, IronPd::of(pd)) };
-    // SAFETY: by contract.
+    // SAFETY: V3: the PD keeps its context.
     let ours = unsafe { Context::of(context) };
     ours.check_birth()?;
     let cookie = ours.targets.new_cookie();
@@ -145,7 +146,7 @@ unsafe fn create(
 /// Called by libibverbs with an SRQ of ours.
 pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the SRQ, V4 for `attr`.
         let (ours, attr) = unsafe { (IronSrq::of(srq), &*attr) };
         ours.check_birth()?;
         let mask = mask as c_uint;
@@ -168,11 +169,11 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
 /// Called by libibverbs with an SRQ of ours and room for the answer.
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronSrq::of(srq) };
         ours.check_birth()?;
         let found = ours.inner.query().map_err(|e| e.errno())?;
-        // SAFETY: by contract.
+        // SAFETY: V4: `attr` has room.
         unsafe {
             attr.write(ibv_srq_attr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit });
         }
@@ -186,12 +187,12 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 /// Called by programs with an SRQ of ours and room for the answer.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1, V2.
         let ours = unsafe { IronSrq::of(srq) };
         if !ours.inner.is_xrc() {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: by contract.
+        // SAFETY: V4: `number` has room.
         unsafe { number.write(ours.inner.srqn()) };
         Ok(())
     })
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the SRQ, V4 for the list and for `bad`.
         unsafe {
             let ours = IronSrq::of(srq);
             post::receives(wr, bad, |walk| match ours.check_birth() {
@@ -224,7 +225,8 @@ pub unsafe extern "C" fn post_srq_recv(
 /// Called by libibverbs with an SRQ of ours.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; what it uses cannot have gone before it, and after the wait nobody else uses it.
+        // SAFETY: V1, V2 and V5 for the SRQ, V3 for its PD, CQ, XRC domain and context; after the wait for its events
+        // nobody else uses it.
         unsafe {
             let context = Context::of((*srq).context);
             if !context.birth.is_here() {

@@ -13,6 +13,7 @@ use crate::users::Users;
 use driver::{PostError, RwqTable, Wq, WqAttr, WqInit, WqState};
 use libc::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Greatest log2 of a table's size on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
 const MAX_LOG_TABLE: u32 = 13;
@@ -33,7 +34,7 @@ impl IronWq {
     /// # Safety
     /// `wq` is one [`create_wq`] made, not yet destroyed.
     unsafe fn of<'a>(wq: *const ibv_wq) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*wq.cast::<Self>() }
     }
 
@@ -60,7 +61,7 @@ impl IronRwqTable {
     /// # Safety
     /// `table` is one [`create_rwq_ind_table`] made, not yet destroyed.
     pub unsafe fn of<'a>(table: *const ibv_rwq_ind_table) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*table.cast::<Self>() }
     }
 }
@@ -79,7 +80,7 @@ fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
 /// Called by programs with an open context of ours, a PD and a CQ of it.
 pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_init_attr) -> *mut ibv_wq {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &mut *init) };
         ours.check_birth()?;
         if init.comp_mask & !abi::IBV_WQ_INIT_ATTR_FLAGS != 0 || init.pd.is_null() || init.cq.is_null() {
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
         }
         let flags = if init.comp_mask & abi::IBV_WQ_INIT_ATTR_FLAGS != 0 { init.create_flags } else { 0 };
         let strip_vlan = strips_tags(flags, flags)?.unwrap_or(false);
-        // SAFETY: by contract.
+        // SAFETY: V1, V2 and V6 for PD and CQ.
         let (owner, cq) = unsafe { (IronPd::of(init.pd), IronCq::of(init.cq)) };
         let wanted =
             WqInit { cq: Arc::clone(&cq.inner), max_wr: init.max_wr, max_sge: init.max_sge, strip_vlan };
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
 pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     const KNOWN: u32 = abi::IBV_WQ_ATTR_STATE | abi::IBV_WQ_ATTR_CURR_STATE | abi::IBV_WQ_ATTR_FLAGS;
     guard_int(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the work queue, V4 for `attr`.
         let (ours, attr) = unsafe { (IronWq::of(wq), &*attr) };
         ours.check_birth()?;
         if attr.attr_mask == 0 || attr.attr_mask & !KNOWN != 0 {
@@ -141,8 +142,9 @@ pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c
             },
         };
         ours.inner.modify(&wanted).map_err(|e| e.errno())?;
-        // SAFETY: by contract; the program does not read its members during the call.
-        unsafe { (*wq).state = ours.inner.state() as u32 };
+        // SAFETY: V1. Another thread may modify it at the same time, so the store is an atomic one.
+        unsafe { AtomicU32::from_ptr(&raw mut (*wq).state) }
+            .store(ours.inner.state() as u32, Ordering::Relaxed);
         Ok(())
     })
 }
@@ -157,7 +159,7 @@ unsafe extern "C" fn post_wq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: by contract.
+        // SAFETY: V1 and V2 for the work queue, V4 for the list and for `bad`.
         unsafe {
             let ours = IronWq::of(wq);
             post::receives(wr, bad, |walk| match ours.check_birth() {
@@ -174,7 +176,7 @@ unsafe extern "C" fn post_wq_recv(
 /// Called by programs with a work queue of ours, for the last time unless it is in use.
 pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; PD and CQ cannot have gone before it, and after the check this is its last use.
+        // SAFETY: V1, V2 and V5 for the work queue, V3 for its PD, CQ and context; the check finds nobody who uses it.
         unsafe {
             if !Context::of((*wq).context).birth.is_here() {
                 return Ok(());
@@ -199,7 +201,7 @@ pub unsafe extern "C" fn create_rwq_ind_table(
     init: *const ibv_rwq_ind_table_init_attr,
 ) -> *mut ibv_rwq_ind_table {
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &*init) };
         ours.check_birth()?;
         let most = ours.device.attr().max_rwq_table_size;
@@ -210,12 +212,12 @@ pub unsafe extern "C" fn create_rwq_ind_table(
         if init.comp_mask != 0 || log > MAX_LOG_TABLE || 1 << log > most || init.ind_tbl.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: V4: the list has as many work queues as the size says.
         let wqs = unsafe { std::slice::from_raw_parts(init.ind_tbl, 1 << log) };
         if wqs.iter().any(|wq| wq.is_null()) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by contract; they cannot go before the table.
+        // SAFETY: V1, V2 and V6 for the work queues, which the table will keep (V3).
         let queues: Vec<&IronWq> = wqs.iter().map(|wq| unsafe { IronWq::of(*wq) }).collect();
         let entries: Vec<Arc<Wq>> = queues.iter().map(|wq| Arc::clone(&wq.inner)).collect();
         let inner = RwqTable::create(&ours.device, &entries).map_err(convert::not_made)?;
@@ -234,7 +236,7 @@ pub unsafe extern "C" fn create_rwq_ind_table(
 /// Called by programs with a table of ours, for the last time unless it is in use.
 pub unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; its work queues cannot have gone before it, and after the check this is its last use.
+        // SAFETY: V1, V2 and V5 for the table, V3 for its work queues and context; the check finds nobody who uses it.
         unsafe {
             let context = Context::of((*table).context);
             if !context.birth.is_here() {

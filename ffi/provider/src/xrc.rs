@@ -28,7 +28,7 @@ impl IronXrcd {
     /// # Safety
     /// `xrcd` is one [`open_xrcd`] made, not yet closed.
     pub unsafe fn of<'a>(xrcd: *const ibv_xrcd) -> &'a Self {
-        // SAFETY: by contract; it is our first member.
+        // SAFETY: V1, V2.
         unsafe { &*xrcd.cast::<Self>() }
     }
 }
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     const KNOWN: u32 = abi::IBV_XRCD_INIT_ATTR_FD | abi::IBV_XRCD_INIT_ATTR_OFLAGS;
     guard_ptr(|| {
-        // SAFETY: by contract.
+        // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &*init) };
         ours.check_birth()?;
         if init.comp_mask & !KNOWN != 0 {
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn open_xrcd(
 /// Called by programs with an XRC domain of ours.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard_int(|| {
-        // SAFETY: by contract; after the checks this is its last use.
+        // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check finds nobody who uses it.
         let (context, ours) = unsafe {
             let context = Context::of((*xrcd).context);
             if !context.birth.is_here() {
@@ -113,7 +113,8 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     const NEEDED: u32 = abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
     guard_ptr(|| {
-        // SAFETY: by contract; a field is read only when the mask says the program filled it.
+        // SAFETY: V1 for the context, V4 for `attr`: a member is read only if `comp_mask` names it; V1, V2 and V6 for
+        // the domain.
         unsafe {
             let attr = &*attr;
             if attr.comp_mask & !(NEEDED | abi::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {

@@ -123,7 +123,7 @@ unsafe extern "C" fn nl_socket_alloc<const LIBRARY: usize>() -> *mut c_void {
 /// # Safety
 /// As open(2): `mode` is there if `flags` ask for it, and is passed as every argument after the second is.
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    // SAFETY: by contract; the real open checks the path.
+    // SAFETY: open(2): `path` is null or a terminated string; of others the real open finds out.
     let ours = !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE;
     if !ours {
         // SAFETY: the caller's own arguments.
@@ -184,7 +184,7 @@ unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
 /// # Safety
 /// As fstat(2).
 unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: fstat(2): the caller's arguments are handed on as they are.
     unsafe { fstat(fd, stat) }
 }
 
@@ -228,7 +228,7 @@ unsafe extern "C-unwind" {
 /// As [`commands::run`].
 pub unsafe fn command(fd: c_int, buffer: *const c_void, length: size_t) -> Step {
     let _whole = Uncancelled::new();
-    // SAFETY: by contract.
+    // SAFETY: the caller's promise: see [`commands::run`].
     guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) })
 }
 
@@ -247,7 +247,8 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: 
     loop {
         // SAFETY: takes nothing.
         unsafe { pthread_testcancel() };
-        // SAFETY: by contract.
+        // SAFETY: write(2): `buffer` is readable for `length` bytes, and a command for one of our descriptors is
+        // librdmacm's.
         match unsafe { command(fd, buffer, length) } {
             Step::Done => return length as ssize_t,
             Step::Failed(errno) => {
@@ -276,7 +277,7 @@ pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     // Another thread has closed the channel. In the kernel this thread would wait forever, and programs rely on that:
     // their event thread ends with the process.
     if got == 0 || (got < 0 && !open_files::holds(fd)) {
-        // SAFETY: by contract.
+        // SAFETY: the caller's promise: the thread may be cancelled here.
         unsafe { wait_for_ever() };
     }
     got > 0

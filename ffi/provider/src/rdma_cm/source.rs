@@ -160,7 +160,7 @@ fn route_source(dst: &SockAddr) -> Option<IpAddr> {
 /// # Safety
 /// `address` leads to a whole socket address of its family.
 unsafe fn read_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: by contract; the bytes that are read are those of the family.
+    // SAFETY: the caller's promise; the bytes that are read are those of the family.
     unsafe {
         let length = match c_int::from((*address).sa_family) {
             libc::AF_INET => size_of::<libc::sockaddr_in>(),

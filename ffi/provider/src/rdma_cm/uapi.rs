@@ -74,13 +74,13 @@ pub mod qp_type {
 pub unsafe trait Plain: Copy {
     /// All zero.
     fn zero() -> Self {
-        // SAFETY: by contract of the trait.
+        // SAFETY: [`Plain`] promises that all zeros are a value.
         unsafe { std::mem::zeroed() }
     }
 
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: by contract of the trait.
+        // SAFETY: [`Plain`] promises that every byte is initialised.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
