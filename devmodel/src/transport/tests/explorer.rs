@@ -88,16 +88,25 @@ fn explore(scenario: Scenario, gives_up: &[Status]) -> Found {
 
 const LAST_PSN: u32 = 0xff_ffff;
 
+/// Across the wrap of PSNs, with a retry and as many RNR retries as it takes; nothing is lost or copied.
+const PLAIN: Scenario = Scenario {
+    messages: &[],
+    first_psn: LAST_PSN,
+    retry_count: 1,
+    rnr_retry: 7,
+    receives: 0,
+    losses: 0,
+    copies: 0,
+};
+
 #[test]
 fn sends_arrive_once_and_in_order_whatever_is_lost_copied_and_delayed() {
     let scenario = Scenario {
         messages: &[(Kind::Send, MTU + 1), (Kind::Send, 0)],
-        first_psn: LAST_PSN,
-        retry_count: 1,
-        rnr_retry: 7,
         receives: 2,
         losses: 1,
         copies: 1,
+        ..PLAIN
     };
     let found = explore(scenario, &[Status::RetryExceeded]);
     found.report();
@@ -105,59 +114,29 @@ fn sends_arrive_once_and_in_order_whatever_is_lost_copied_and_delayed() {
 
 #[test]
 fn sends_without_receives_wait_and_arrive_once() {
-    let scenario = Scenario {
-        messages: &[(Kind::Send, 1), (Kind::Send, MTU + 1)],
-        first_psn: LAST_PSN,
-        retry_count: 1,
-        rnr_retry: 7,
-        receives: 0,
-        losses: 1,
-        copies: 0,
-    };
+    let scenario = Scenario { messages: &[(Kind::Send, 1), (Kind::Send, MTU + 1)], losses: 1, ..PLAIN };
     let found = explore(scenario, &[Status::RetryExceeded]);
     found.report();
 }
 
 #[test]
 fn a_responder_that_is_never_ready_ends_the_connection_after_as_many_retries_as_were_asked_for() {
-    let scenario = Scenario {
-        messages: &[(Kind::Send, 1), (Kind::Send, 1)],
-        first_psn: 0,
-        retry_count: 1,
-        rnr_retry: 1,
-        receives: 0,
-        losses: 0,
-        copies: 0,
-    };
+    let scenario =
+        Scenario { messages: &[(Kind::Send, 1), (Kind::Send, 1)], first_psn: 0, rnr_retry: 1, ..PLAIN };
     let found = explore(scenario, &[Status::RetryExceeded, Status::RnrRetryExceeded]);
     found.report();
 }
 
 #[test]
 fn writes_land_once_and_in_order_whatever_is_lost_copied_and_delayed() {
-    let scenario = Scenario {
-        messages: &[(Kind::Write, MTU + 1), (Kind::Write, 1)],
-        first_psn: LAST_PSN,
-        retry_count: 1,
-        rnr_retry: 7,
-        receives: 0,
-        losses: 1,
-        copies: 1,
-    };
+    let scenario =
+        Scenario { messages: &[(Kind::Write, MTU + 1), (Kind::Write, 1)], losses: 1, copies: 1, ..PLAIN };
     explore(scenario, &[Status::RetryExceeded]).report();
 }
 
 #[test]
 fn a_read_whose_request_or_responses_are_lost_is_asked_for_again_and_replayed() {
-    let scenario = Scenario {
-        messages: &[(Kind::Read, 2 * MTU + 1)],
-        first_psn: LAST_PSN,
-        retry_count: 1,
-        rnr_retry: 7,
-        receives: 0,
-        losses: 1,
-        copies: 1,
-    };
+    let scenario = Scenario { messages: &[(Kind::Read, 2 * MTU + 1)], losses: 1, copies: 1, ..PLAIN };
     explore(scenario, &[Status::RetryExceeded]).report();
 }
 
@@ -165,12 +144,9 @@ fn a_read_whose_request_or_responses_are_lost_is_asked_for_again_and_replayed() 
 fn reads_between_sends_and_writes_keep_their_order() {
     let scenario = Scenario {
         messages: &[(Kind::Write, 1), (Kind::Read, 1), (Kind::Send, 1)],
-        first_psn: LAST_PSN,
-        retry_count: 1,
-        rnr_retry: 7,
         receives: 1,
         losses: 1,
-        copies: 0,
+        ..PLAIN
     };
     explore(scenario, &[Status::RetryExceeded]).report();
 }

@@ -14,6 +14,14 @@ const RNR_WAIT: u64 = 640 * MS / 1000;
 /// 4.096 us x 2^14.
 const TIMEOUT: u64 = 4_096_000 << 14;
 
+/// Two ends, of which ours has so many retries.
+fn with_retries(count: u8) -> Pair {
+    let mut pair = Pair::new();
+    pair.ours.requester.retry_count = count;
+    pair.ours.requester.reload();
+    pair
+}
+
 fn psns(packets: &[Pkt]) -> Vec<u32> {
     packets.iter().map(|packet| packet.psn).collect()
 }
@@ -96,9 +104,7 @@ fn row_16_without_a_timeout_nothing_is_sent_again() {
 #[test]
 fn row_17_retries_run_out() {
     for retries in [0, 1, 7] {
-        let mut pair = Pair::new();
-        pair.ours.requester.retry_count = retries;
-        pair.ours.requester.reload();
+        let mut pair = with_retries(retries);
         pair.lose(usize::MAX, |_| true);
         pair.run([Post::send(1)]);
         for _ in 0..retries {
@@ -113,9 +119,7 @@ fn row_17_retries_run_out() {
 
 #[test]
 fn row_18_a_sequence_nak_acknowledges_what_is_before_it_and_costs_a_retry() {
-    let mut pair = Pair::new();
-    pair.ours.requester.retry_count = 1;
-    pair.ours.requester.reload();
+    let mut pair = with_retries(1);
     pair.post((0..4).map(|_| Post::send(1)));
     pair.ours.transmit();
     let again = pair.tell_ack(FIRST + 2, NAK_SEQUENCE);
@@ -145,9 +149,7 @@ fn row_20_an_rnr_nak_is_waited_out() {
 
 #[test]
 fn row_21_rnr_retry_7_never_runs_out() {
-    let mut pair = Pair::new();
-    pair.ours.requester.retry_count = 0;
-    pair.ours.requester.reload();
+    let mut pair = with_retries(0);
     pair.run([Post::send(1)]);
     for _ in 0..100 {
         pair.wait();
@@ -261,8 +263,8 @@ fn row_52_a_fenced_request_waits_for_reads_and_atomics() {
 #[test]
 fn row_57_marked_packets_are_told_of_and_not_each() {
     let mut notifier = Notifier::default();
-    let told = (0..1000).filter(|ms| notifier.on_mark(ms * MS / 100)).count();
-    assert!((2..=200).contains(&told), "{told}");
+    let notified = (0..1000).filter(|ms| notifier.on_mark(ms * MS / 100)).count();
+    assert!((2..=200).contains(&notified), "{notified}");
     let mut pair = Pair::new();
     congestion_notified(&mut pair.ours);
     assert_eq!(pair.ours.events, [Event::Notified]);
@@ -270,9 +272,7 @@ fn row_57_marked_packets_are_told_of_and_not_each() {
 
 #[test]
 fn row_64_an_rnr_nak_neither_costs_nor_restores_a_retry() {
-    let mut pair = Pair::new();
-    pair.ours.requester.retry_count = 1;
-    pair.ours.requester.reload();
+    let mut pair = with_retries(1);
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();
     // One retry is spent by a timeout.
@@ -285,9 +285,7 @@ fn row_64_an_rnr_nak_neither_costs_nor_restores_a_retry() {
     pair.wait();
     assert_eq!(pair.ours.failure(), Some(Status::RetryExceeded), "nor did it restore anything");
     // What it acknowledges does.
-    let mut pair = Pair::new();
-    pair.ours.requester.retry_count = 1;
-    pair.ours.requester.reload();
+    let mut pair = with_retries(1);
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();
     pair.lose(2, |_| true);
