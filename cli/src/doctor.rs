@@ -12,7 +12,7 @@ use node::dir;
 use node::place::Place;
 use serde_json::json;
 
-use crate::options::Shown;
+use crate::options::LookOptions;
 use crate::say::say_line;
 
 /// rdma-core releases whose private provider interface is known; the provider probes again when it is loaded.
@@ -56,7 +56,7 @@ impl State {
     }
 }
 
-pub fn doctor(how: &Shown) -> ExitCode {
+pub fn doctor(how: &LookOptions) -> ExitCode {
     let node = how.node.path();
     let findings = [
         view(),

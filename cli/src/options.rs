@@ -32,7 +32,7 @@ pub enum Command {
     /// Show Debian's ib_read_lat running between two VFs
     Demo(Demo),
     /// Say what this host lacks and how to get it
-    Doctor(Shown),
+    Doctor(LookOptions),
     /// Serve functions of a node as vfio-user devices, for QEMU's guests
     Serve(Serve),
     /// Look at a node, or start it afresh
@@ -170,14 +170,14 @@ pub enum Node {
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
     /// Show the programs on a node, its functions and what they counted
-    Status(Shown),
+    Status(LookOptions),
     /// Remove a node: the next program makes a new one
     Reset(Reset),
 }
 
 /// What a command that only looks shows, and how.
 #[derive(Args)]
-pub struct Shown {
+pub struct LookOptions {
     #[command(flatten)]
     pub node: NodeDir,
     /// As JSON, for programs

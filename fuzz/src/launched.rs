@@ -33,8 +33,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// `NETLINK_RDMA`, and its client NLDEV in the type of a message.
 const RDMA: libc::c_int = 20;
 const NLDEV: u16 = 5 << 10;
-/// The questions to `umad` files (ib_user_mad.h), and one that is none.
-const QUESTIONS: [u32; 5] = [0xc01c_1b01, 0x4004_1b02, 0x1b03, 0xc028_1b04, 0x1b05];
+/// The ioctls of `umad` files (ib_user_mad.h), and one that is none.
+const UMAD_IOCTLS: [u32; 5] = [0xc01c_1b01, 0x4004_1b02, 0x1b03, 0xc028_1b04, 0x1b05];
 /// The calls the filter may hand over.
 const HANDED_OVER: [libc::c_long; 7] = [
     libc::SYS_socket,
@@ -310,11 +310,11 @@ impl Program<'_> {
                 self.system(libc::SYS_connect, [file, at, len.into(), 0, 0, 0]);
             }
             7 => {
-                let (file, question) = (self.file() as u64, self.input.u8());
+                let (file, ioctl) = (self.file() as u64, self.input.u8());
                 self.put(0, 40);
-                let at = if question >= 250 { self.address() } else { base };
-                let question = QUESTIONS[usize::from(question) % QUESTIONS.len()];
-                self.system(libc::SYS_ioctl, [file, question.into(), at, 0, 0, 0]);
+                let at = if ioctl >= 250 { self.address() } else { base };
+                let ioctl = UMAD_IOCTLS[usize::from(ioctl) % UMAD_IOCTLS.len()];
+                self.system(libc::SYS_ioctl, [file, ioctl.into(), at, 0, 0, 0]);
             }
             8 => self.datagram(),
             9 => {

@@ -33,13 +33,13 @@ struct Slot {
     fid: u8,
 }
 
-struct BoardHost<'a>(&'a [Guest]);
+struct StandaloneHost<'a>(&'a [Guest]);
 
 impl Standalone {
     /// An adapter with its PF and as many VFs as its geometry has, enabled.
     pub fn new(geometry: Geometry, config: Config) -> Arc<Self> {
         let guests: Box<[Guest]> = (0..geometry.functions).map(|_| Guest::default()).collect();
-        let mut host = BoardHost(&guests);
+        let mut host = StandaloneHost(&guests);
         let adapter = Adapter::power_on(Region::private(geometry), config, &mut host);
         let mut runner = Runner::new();
         for (offset, value) in [(0x10, u32::from(geometry.functions) - 1), (0x08, 0b1001)] {
@@ -66,7 +66,7 @@ impl Standalone {
     fn drive<R>(&self, f: impl FnOnce(&Adapter, &mut Runner, &mut dyn Host, u64) -> R) -> R {
         let mut runner = self.runner.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.epoch.elapsed().as_nanos() as u64 * 1000;
-        f(&self.adapter, &mut runner, &mut BoardHost(&self.guests), now)
+        f(&self.adapter, &mut runner, &mut StandaloneHost(&self.guests), now)
     }
 }
 
@@ -106,13 +106,13 @@ impl Function for Slot {
     }
 }
 
-impl BoardHost<'_> {
+impl StandaloneHost<'_> {
     fn guest(&self, rid: Rid) -> Option<&Guest> {
         self.0.get(usize::from(rid.0))
     }
 }
 
-impl Host for BoardHost<'_> {
+impl Host for StandaloneHost<'_> {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         self.guest(rid).ok_or(Abort::Source)?.memory.read(at, buf)
     }

@@ -90,7 +90,7 @@ fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
 }
 
 /// The MAC that stands for a machine known by its IP address: locally administered, its end that of the address.
-fn stand_in(ip: IpAddr) -> [u8; 6] {
+fn placeholder_mac(ip: IpAddr) -> [u8; 6] {
     match ip {
         IpAddr::V4(v4) => {
             let [a, b, c, d] = v4.octets();
@@ -138,7 +138,7 @@ impl Bearer for Udp {
             let Some(mut packet) = Packet::new(addresses, from.port(), payload) else { continue };
             let Some(owner) = self.node.device_at(*ip).filter(|_| self.knows(from.ip())) else { continue };
             packet.without_identification();
-            *frame = packet.frame(stand_in(from.ip()), owner.mac);
+            *frame = packet.frame(placeholder_mac(from.ip()), owner.mac);
             return Ok(());
         }
         Err(not_now())
@@ -153,6 +153,6 @@ impl Bearer for Udp {
     }
 
     fn neighbour(&self, own: IpAddr, ip: IpAddr) -> Option<[u8; 6]> {
-        (self.sockets().open.contains_key(&own) && self.knows(ip)).then(|| stand_in(ip))
+        (self.sockets().open.contains_key(&own) && self.knows(ip)).then(|| placeholder_mac(ip))
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// QEMU's monitor answers within this time, or its main loop stands still.
 const MONITOR: Duration = Duration::from_secs(3);
-/// Within this time the kernel has said on the console what it was asked.
-const TOLD: Duration = Duration::from_secs(4);
+/// The kernel prints what it was asked for on the console within this time.
+const CONSOLE: Duration = Duration::from_secs(4);
 
 /// Threads of `pid`: name, state, processor time, and the system call each is in.
 fn threads(pid: u32) -> String {
@@ -63,7 +63,7 @@ fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
 pub fn of(pid: u32, socket: &Path) -> String {
     let (first, start) = (threads(pid), Instant::now());
     let asked = monitor(socket, &["info registers -a", "sendkey alt-sysrq-w"]);
-    std::thread::sleep(TOLD);
+    std::thread::sleep(CONSOLE);
     let said = asked.and_then(|said| monitor(socket, &["nmi"]).map(|_| said));
     let lines = match said {
         Ok(said) => {
@@ -72,7 +72,7 @@ pub fn of(pid: u32, socket: &Path) -> String {
         }
         Err(error) => format!("its monitor does not answer: {error}"),
     };
-    std::thread::sleep(TOLD);
+    std::thread::sleep(CONSOLE);
     let later = start.elapsed().as_secs_f64();
     format!("threads of QEMU\n{first}threads {later:.1} s later\n{}processors\n{lines}", threads(pid))
 }

@@ -62,7 +62,7 @@ impl Point {
 /// Bytes of a task's stack; the driver keeps capability pages of 4 KiB on it.
 const STACK: usize = 512 << 10;
 /// Steps of each task that a report shows.
-const SHOWN: usize = 24;
+const REPORTED_STEPS: usize = 24;
 
 /// Random numbers: SplitMix64.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ pub fn visit(point: Point) {
             if point.changes() {
                 record.vain = 0;
             }
-            if record.last.len() == SHOWN {
+            if record.last.len() == REPORTED_STEPS {
                 record.last.pop_front();
             }
             record.last.push_back(point);
