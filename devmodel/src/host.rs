@@ -129,7 +129,7 @@ pub trait Host {
     }
 }
 
-/// Whoever drives the model takes its locks.
+/// A host is the contender for the locks of the model it drives.
 impl sync::Contender for dyn Host + '_ {
     #[inline]
     fn party(&self) -> Party {

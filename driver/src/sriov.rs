@@ -108,7 +108,7 @@ impl Device {
         Ok(())
     }
 
-    /// Disables all VFs and takes their pages back. Whoever uses one loses it.
+    /// Disables all VFs and takes their pages back. Programs that use one lose it.
     pub fn disable_virtual_functions(&self) -> Result<(), Error> {
         let capability = self.sriov()?;
         let cap = capability.read()?;

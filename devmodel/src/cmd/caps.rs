@@ -201,7 +201,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let page = page(call.func, call.step.config.link_layer, kind, current);
     let mut out = QueryHcaCapOut::zeroed();
     out.set().capability(page);
-    // Who knows a shorter page asks for that much of it.
+    // A driver that knows a shorter page asks for that much of it.
     let room = call.output.len().clamp(CmdOut::SIZE, QueryHcaCapOut::SIZE);
     call.answer_bytes(&out.as_bytes()[..room])
 }

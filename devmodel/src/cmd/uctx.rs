@@ -53,7 +53,7 @@ fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
 
 /// Ends all objects that `pick` wants; user contexts only if it wants all. Commits on the way.
 pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl Fn(&Head) -> bool) {
-    // Who refers goes before who is referred to.
+    // Referrers end before the objects they refer to.
     each::<FlowEntryRow>(func, host, &pick, flow_entry::end);
     each::<FlowGroupRow>(func, host, &pick, flow::end_group);
     each::<FlowTableRow>(func, host, &pick, flow::end_table);

@@ -356,7 +356,7 @@ fn sending_that_stops_is_not_waited_for_any_more() {
     assert_eq!((row.state, row.has(QpFlags::DRAINING)), (QpState::SqErr.raw(), false));
 }
 
-/// Who reads a queue would wait before a gap for good.
+/// A gap in the queue would stall its consumer forever.
 #[test]
 fn a_completion_or_an_event_that_its_job_has_no_room_for_leaves_no_gap() {
     let (mut rig, _) = rig();

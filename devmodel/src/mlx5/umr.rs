@@ -117,7 +117,7 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     // Entries that are pages, and a key of pages with other rights or bounds, reach any memory of the function.
     let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
     let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
-    // Who made the queue changes what it could have made itself.
+    // The creator of the queue may change any key that it could have created itself.
     let by_owner = w.q.service == ServiceType::RegUmr.raw() && may_use(w.q.head.uid, row.head.uid);
     let own = by_owner || of_domain;
     // IBTA 10.6.7.2.2: a program ties a window to the queue pair it binds it on, and to no other.

@@ -47,7 +47,7 @@ impl Region {
     }
 
     /// Sees to it that what belongs to no use of any function has memory: the words of all functions that parties touch without a
-    /// lock. Whoever cleans up after a party looks at all of them.
+    /// lock. The cleaner of a dead party looks at all of them.
     pub fn back_words(&self) -> bool {
         (0..self.functions()).all(|fid| self.back_part(self.checked_base(fid), Table::Sync, 0, SYNC))
             && [Outlet::Uplink, Outlet::Capture].into_iter().all(|which| {

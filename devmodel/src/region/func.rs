@@ -42,10 +42,10 @@ impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => U
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
     FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);
 
-/// A row in hand, noted in the journal: what a job looks at all the time need not be looked up again and again.
+/// A row noted in the journal, held by reference, so that a job does not look it up again for each access.
 ///
-/// Whoever has one asks the function for no other reference to the same row while a part of this one is borrowed; the
-/// function stays locked meanwhile.
+/// Its user takes no other reference to the same row from the function while a part of this one is borrowed, and keeps
+/// the function locked.
 pub struct Held<'r, R> {
     row: *mut R,
     _region: PhantomData<&'r Region>,

@@ -102,7 +102,7 @@ impl<'r> WireRing<'r> {
     #[inline(always)]
     pub fn fill(&self, host: &mut dyn Host) -> Option<Filler<'r>> {
         let base = self.region.checked_base(self.fid);
-        // Who polls has the line that is written next: it comes while the lock is taken.
+        // The poller's cache has the line that is written next; it arrives while we take the lock.
         let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
         prefetch_to_write(slot_of(self.region, base, tail).cast());
         let (lock, dead) = self.region.ring_lock_at(base).acquire_with(host, Patience::UntilStopped)?;

@@ -49,7 +49,7 @@ struct Windows {
 #[derive(Default)]
 pub struct GuestMemory(RwLock<Windows>);
 
-/// A client's memory, held open: no window closes while this lives. Who needs two takes that of the lower function first.
+/// A client's memory, held open: no window closes while this lives. A caller that needs two takes that of the lower function first.
 pub struct Reader<'a>(RwLockReadGuard<'a, Windows>);
 
 fn errno(code: i32) -> io::Error {

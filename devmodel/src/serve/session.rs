@@ -37,7 +37,7 @@ pub fn serve(connection: Connection, function: &dyn Function) -> Result<(), Erro
     let Connection { mut receiver, sender, .. } = connection;
     let mut session = Session { function, agreed: false, out: Vec::new() };
     loop {
-        // Who has the function without a word keeps it from others.
+        // A client that holds the function without negotiating keeps it from others.
         let within = (!session.agreed).then_some(PATIENCE);
         let message = match receiver.receive(within) {
             Ok(message) => message,

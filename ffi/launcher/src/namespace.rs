@@ -57,7 +57,7 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Whoever can open the file could lock it, and keep us waiting.
+        // A user who can open the file could lock it and keep us waiting.
         .mode(0o600)
         .open(&path)
         .map_err(step("open"))?;

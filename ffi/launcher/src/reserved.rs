@@ -47,7 +47,7 @@ impl Reserved {
     }
 
     /// Chooses the numbers on a host with limits `limit`, for a program that inherits descriptors `inherited`.
-    /// Whoever may raise a hard limit takes numbers beyond all that programs may have. Others can only raise a soft
+    /// A process that may raise a hard limit takes numbers beyond all that programs may have. Others can only raise a soft
     /// limit, so they take the last numbers below the hard limit and lower the soft one.
     fn under(limit: Limit, raises: bool, mut inherited: Vec<u32>) -> Self {
         let window = match raises || limit.hard >= OWN + MOST {

@@ -194,7 +194,7 @@ mod tests {
                     assert_eq!((frame.len(), &frame[..4]), (9001, &got.to_be_bytes()[..]));
                     got += 1;
                 }
-                // Whoever sent listens meanwhile, and sends nothing.
+                // The sender listens now, and sends nothing.
                 Err(_) => assert!(here.receive(&mut Vec::new()).is_err()),
             }
         }

@@ -33,7 +33,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     if len != file_len() as u64 {
         return Err(version(format!("{len} bytes"), format!("{}", file_len())));
     }
-    // Whoever only observes has no devices to lose.
+    // An observer has no devices to lose.
     let notice = if changes { room::lost_notice(dir) } else { String::new() };
     let map = Mapped::new(file, access, notice).map_err(step())?;
     let magic = map.header().magic.load(Acquire);

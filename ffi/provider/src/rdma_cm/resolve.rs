@@ -288,7 +288,7 @@ impl Manager {
                 id.state = State::Bound;
                 id.binding
             });
-            // Who asks for the service hears that nobody has it.
+            // Later requests for the service are told that nobody has it.
             binding.iter().for_each(|binding| self.give_back(Matter::Listening, binding));
         }
         listened

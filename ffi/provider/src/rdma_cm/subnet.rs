@@ -89,7 +89,7 @@ impl Manager {
         let port = self.ports.get(membership.port).ok_or(libc::ENODEV)?;
         let at = membership.place(port.info.fid);
         let binding = || port.ports.take(Matter::Group, at, Hold::Shared).unwrap_or(false);
-        // Who leaves holds it for the time of one message.
+        // A member that leaves holds it for the time of one message.
         let claimed = (0..20).any(|_| {
             binding() || {
                 std::thread::sleep(Duration::from_millis(1));

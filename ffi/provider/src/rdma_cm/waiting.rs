@@ -145,8 +145,8 @@ extern "C" fn at_exit() {
     guard((), || {
         let Some(shared) = Shared::if_any() else { return };
         STOP.store(true, Release);
-        // Whoever exits in the middle of a call, from a signal's handler, would wait for itself: then peers notice as they do
-        // when a process is killed.
+        // A process that exits from a signal handler in the middle of a call would wait for itself. Its peers then notice as
+        // they do when a process is killed.
         let Some(mut manager) = (0..PATIENCE).find_map(|_| shared.try_lock()) else { return };
         let thread = manager.finish();
         drop(manager);
