@@ -21,8 +21,6 @@ use hwspec::{
 
 /// log2 of the most entries of a completion queue.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
-/// `CqRow::flags`: overrun is ignored.
-const OVERRUN_IGNORED: u32 = 1;
 
 /// `modify_field_select` of `MODIFY_CQ`.
 const PERIOD: u32 = 1 << 0;
@@ -37,7 +35,7 @@ const RESIZE_SIZE: u32 = 1 << 0;
 const RESIZE_FIELDS: u32 = 0b111;
 
 fn context_flags(context: &CqContext) -> u32 {
-    if context.oi() { OVERRUN_IGNORED } else { 0 }
+    if context.oi() { CqRow::OVERRUN_IGNORED } else { 0 }
 }
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
@@ -93,7 +91,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .set()
         .status(row.status as u8)
         .cqe_sz(row.cqe_size as u8)
-        .oi(row.flags & OVERRUN_IGNORED != 0)
+        .oi(row.flags & CqRow::OVERRUN_IGNORED != 0)
         .st(row.arm as u8)
         .page_offset(page_offset)
         .log_cq_size(row.log_size as u8)
@@ -127,7 +125,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
             row.moderation[1] = context.cq_max_count();
         }
         if fields & OVERRUN != 0 {
-            row.flags = row.flags & !OVERRUN_IGNORED | context_flags(&context);
+            row.flags = row.flags & !CqRow::OVERRUN_IGNORED | context_flags(&context);
         }
     }
     call.answer(&ModifyCqOut::zeroed())

@@ -6,11 +6,10 @@ use super::{
     qp_context,
     refusal::{Done, Syndrome},
     special_qps,
-    srq_context::Kind,
 };
 use crate::{
     region::{Func, Table},
-    state::{CqRow, FunctionRow, PdRow, QpFlags, QpRow, SrqRow, UarRow, XrcdRow},
+    state::{CqRow, FunctionRow, PdRow, QpFlags, QpRow, SrqKind, SrqRow, UarRow, XrcdRow},
     transport::Timer,
 };
 use hwspec::{
@@ -83,7 +82,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         _ => return Syndrome::RqType.refuse(),
     };
     // XRC SRQs serve XRC QPs only, and those no others.
-    let xrc = |row: &SrqRow| row.kind == Kind::Xrc as u32;
+    let xrc = |row: &SrqRow| row.kind == SrqKind::Xrc as u32;
     let fits = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| xrc(row) == xrcd.is_some());
     Syndrome::NoSuchSrq.unless(fits && (srq.is_some() || xrcd.is_none()))?;
     let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());

@@ -4,11 +4,11 @@ use super::{
     call::{Call, let_go},
     memory::{self, Layout as Memory},
     refusal::{Done, Syndrome},
-    srq_context::{self, Kind, Shape},
+    srq_context::{self, Shape},
 };
 use crate::{
     region::Func,
-    state::{CqRow, PdRow, SrqRow, XrcdRow},
+    state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow},
 };
 use hwspec::cmd::{Opcode, srq::*};
 
@@ -23,11 +23,13 @@ const RMP_READY: u8 = 1;
 /// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
 pub(super) const ARM: u16 = 1;
 
-fn kind_of(op: Opcode) -> Kind {
+fn kind_of(op: Opcode) -> SrqKind {
     match op {
-        Opcode::CreateXrcSrq | Opcode::QueryXrcSrq | Opcode::DestroyXrcSrq | Opcode::ArmXrcSrq => Kind::Xrc,
-        Opcode::CreateRmp | Opcode::QueryRmp | Opcode::DestroyRmp | Opcode::ModifyRmp => Kind::Rmp,
-        _ => Kind::Srq,
+        Opcode::CreateXrcSrq | Opcode::QueryXrcSrq | Opcode::DestroyXrcSrq | Opcode::ArmXrcSrq => {
+            SrqKind::Xrc
+        }
+        Opcode::CreateRmp | Opcode::QueryRmp | Opcode::DestroyRmp | Opcode::ModifyRmp => SrqKind::Rmp,
+        _ => SrqKind::Srq,
     }
 }
 
@@ -42,7 +44,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Stride.unless(LOG_STRIDES.contains(&shape.log_stride))?;
     let pd = call.own::<PdRow>(shape.pd, Syndrome::NoSuchPd)?;
     let (mut cq, mut xrcd) = (None, None);
-    if kind == Kind::Xrc {
+    if kind == SrqKind::Xrc {
         cq = Some(call.own::<CqRow>(shape.cqn, Syndrome::NoSuchCq)?);
         xrcd = Some(call.shared::<XrcdRow>(shape.xrcd, Syndrome::NoSuchXrcd)?);
     }
@@ -76,7 +78,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 /// The index behind `number`, of this kind.
-fn find(call: &Call<'_, '_, '_>, number: u32, kind: Kind) -> Done<u32> {
+fn find(call: &Call<'_, '_, '_>, number: u32, kind: SrqKind) -> Done<u32> {
     let index = call.own::<SrqRow>(number, Syndrome::NoSuchSrq)?;
     let is = call.func.row::<SrqRow>(index).is_some_and(|row| row.kind == kind as u32);
     Syndrome::NoSuchSrq.unless(is)?;
@@ -123,7 +125,7 @@ fn set_limit(call: &mut Call<'_, '_, '_>, index: u32, lwm: u16) -> Done {
 
 pub(super) fn modify_rmp(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyRmpIn = call.input()?;
-    let index = find(call, input.rmpn(), Kind::Rmp)?;
+    let index = find(call, input.rmpn(), SrqKind::Rmp)?;
     let fields = u64::from_be_bytes(input.bitmask());
     Syndrome::ModifyField.unless(fields & !LWM == 0 && input.rmp_state() == RMP_READY)?;
     if fields & LWM != 0 {
@@ -147,7 +149,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let (memory, kind, pd, cqn, xrcd) = (row.memory, row.kind, row.pd, row.cqn, row.xrcd);
     memory::unmap(func, memory);
     let_go::<PdRow>(func, pd);
-    if kind == Kind::Xrc as u32 {
+    if kind == SrqKind::Xrc as u32 {
         let_go::<CqRow>(func, cqn);
         let_go::<XrcdRow>(func, xrcd);
     }

@@ -1,5 +1,6 @@
 //! The three contexts of shared receive queues, brought to one form.
 
+use crate::state::SrqKind;
 use hwspec::{
     cmd::srq::*,
     context::{
@@ -8,14 +9,6 @@ use hwspec::{
     },
     layout::Layout,
 };
-
-/// Which context a shared receive queue has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Srq = 0,
-    Xrc = 1,
-    Rmp = 2,
-}
 
 /// `wq.wq_type`: WQEs that name their successor.
 const LINKED_LIST: u8 = 0;
@@ -46,9 +39,9 @@ pub(super) struct Shape {
 }
 
 /// Reads the context of a creation.
-pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
+pub(super) fn read(input: &[u8], kind: SrqKind) -> Shape {
     match kind {
-        Kind::Srq => {
+        SrqKind::Srq => {
             let c = CreateSrqIn::read(input).srq_context_entry();
             Shape {
                 log_size: c.log_srq_size(),
@@ -62,7 +55,7 @@ pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
                 ..Shape::default()
             }
         }
-        Kind::Xrc => {
+        SrqKind::Xrc => {
             let input = CreateXrcSrqIn::read(input);
             let c = input.xrc_srq_context_entry();
             Shape {
@@ -83,7 +76,7 @@ pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
                 ..Shape::default()
             }
         }
-        Kind::Rmp => {
+        SrqKind::Rmp => {
             let context = CreateRmpIn::read(input).ctx();
             let wq = context.wq();
             Shape {
@@ -104,9 +97,9 @@ pub(super) fn read(input: &[u8], kind: Kind) -> Shape {
 }
 
 /// The output of a query.
-pub(super) fn show(shape: &Shape, kind: Kind) -> Vec<u8> {
+pub(super) fn show(shape: &Shape, kind: SrqKind) -> Vec<u8> {
     match kind {
-        Kind::Srq => {
+        SrqKind::Srq => {
             let mut c = SrqContext::zeroed();
             c.set()
                 .log_srq_size(shape.log_size)
@@ -121,7 +114,7 @@ pub(super) fn show(shape: &Shape, kind: Kind) -> Vec<u8> {
             out.set().srq_context_entry(c);
             out.as_bytes().to_vec()
         }
-        Kind::Xrc => {
+        SrqKind::Xrc => {
             let mut c = XrcSrqContext::zeroed();
             c.set()
                 .log_xrc_srq_size(shape.log_size)
@@ -140,7 +133,7 @@ pub(super) fn show(shape: &Shape, kind: Kind) -> Vec<u8> {
             out.set().xrc_srq_context_entry(c);
             out.as_bytes().to_vec()
         }
-        Kind::Rmp => {
+        SrqKind::Rmp => {
             let mut wq = WorkQueue::zeroed();
             wq.set()
                 .page_offset(shape.page_offset)

@@ -66,7 +66,7 @@ fn atomic_answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
 fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32, len: u32, psn: Psn) {
     let record = *w.func.send_record(w.qp, at);
     let small = record.request.length <= INLINE_32 as u32;
-    let in_cqe = w.q.has(QpFlags::SCATTER_REQ) && record.flags & 1 != 0 && small;
+    let in_cqe = w.q.has(QpFlags::SCATTER_REQ) && record.flags & SendRecord::SIGNALED != 0 && small;
     let mut inline = [0; INLINE_32];
     if in_cqe {
         if lists::bytes(w.step, data, &mut inline).is_err() {

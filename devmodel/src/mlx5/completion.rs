@@ -105,7 +105,7 @@ pub(crate) fn place<'f>(
     let slot = (pi & (size - 1)) << log_cqe;
     let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
     let full = |ci: u32| pi.wrapping_sub(ci) & 0xff_ffff >= size;
-    let ignore_overrun = row.flags & 1 != 0;
+    let ignore_overrun = row.flags & CqRow::OVERRUN_IGNORED != 0;
     if full(row.ci) && !ignore_overrun {
         look_for_room(func, step, &mut row);
     }

@@ -165,7 +165,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
         wqe_index: index,
         wqebbs: fetch::blocks(wqe.ds) as u8,
         opcode: wqe.opcode.raw(),
-        flags: u8::from(wqe.signaled) | u8::from(wqe.solicited) << 1,
+        flags: SendRecord::flags(wqe.signaled, wqe.solicited),
         ds: wqe.ds,
         request,
         imm: wqe.imm,
@@ -245,7 +245,7 @@ fn transmit(
         if middle && alike {
             w.send_alike(psn, one.ask, payload);
         } else {
-            let solicits = one.last && record.flags & 2 != 0;
+            let solicits = one.last && record.flags & SendRecord::SOLICITED != 0;
             let bth = w.bth_with(kind.opcode(one.first, one.last), psn, one.ask, solicits);
             let mut packet = Packet { bth, imm: record.imm, ieth: record.imm, ..Packet::default() };
             if kind.is_write() {

@@ -53,7 +53,7 @@ impl Requests for Work<'_, '_, '_> {
     fn complete(&mut self, at: u32, answer: Option<&[u8; INLINE_32]>) -> bool {
         let record = *self.func.send_record(self.qp, at);
         self.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
-        record.flags & 1 == 0 || complete(self, &record, answer)
+        record.flags & SendRecord::SIGNALED == 0 || complete(self, &record, answer)
     }
     /// Its completion says why, everything behind it is flushed (IBTA 10.3.1.5).
     #[cold]

@@ -1,19 +1,20 @@
 //! Shared receive queues: their WQEs, and which of them a request over XRC may name (IBTA 10.8.3.2, annex A14).
 
 use super::{event, work::Work};
-use crate::{host::Iova, state::SrqRow, translate};
+use crate::{
+    host::Iova,
+    state::{SrqKind, SrqRow},
+    translate,
+};
 use hwspec::{
     eqe::EventType,
     wqe::{NextSeg, WQE_DS},
 };
 
-/// `SrqRow::kind` of an XRC SRQ.
-const XRC_SRQ: u32 = 1;
-
 /// The SRQ `srqn`, if requests of the QP may name it: it is of the QP's domain.
 pub(crate) fn named(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
     let srq = w.func.get::<SrqRow>(srqn)?;
-    (srq.kind == XRC_SRQ && srq.xrcd == w.q.xrcd).then_some(*srq)
+    (srq.kind == SrqKind::Xrc as u32 && srq.xrcd == w.q.xrcd).then_some(*srq)
 }
 
 /// The protection domain of requests that name `srqn`.

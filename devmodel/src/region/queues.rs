@@ -47,9 +47,6 @@ const _: () = {
     }
 };
 
-/// `CqRow::flags`: an entry of the CQ lies in the timer heap.
-const CQ_TIMED: u32 = 1 << 2;
-
 /// Marks a send queue without a QP in the ready ring.
 pub const READY_SQ: u32 = 1 << 31;
 
@@ -166,7 +163,7 @@ impl Func<'_> {
     fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
         match kind {
             TimerKind::Connection(timer) => Some(self.row::<QpRow>(index)?.has(QpFlags::of_timer(timer))),
-            TimerKind::Cq => Some(self.row::<CqRow>(index)?.flags & CQ_TIMED != 0),
+            TimerKind::Cq => Some(self.row::<CqRow>(index)?.flags & CqRow::TIMED != 0),
             TimerKind::Rq => Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
         }
     }
@@ -180,7 +177,7 @@ impl Func<'_> {
             }
             TimerKind::Cq => {
                 if let Some(cq) = self.row_mut::<CqRow>(index) {
-                    cq.flags = if on { cq.flags | CQ_TIMED } else { cq.flags & !CQ_TIMED };
+                    cq.flags = if on { cq.flags | CqRow::TIMED } else { cq.flags & !CqRow::TIMED };
                 }
             }
             TimerKind::Rq => {

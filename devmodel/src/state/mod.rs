@@ -25,8 +25,8 @@ pub use function::{
 pub(crate) use infiniband::DEFAULT_PREFIX;
 pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
 pub use objects::{
-    CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqRow, TdRow, TimerRow, UarRow, UctxRow,
-    UmemRow, WqMemory, XrcdRow,
+    CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow, TimerRow, UarRow,
+    UctxRow, UmemRow, WqMemory, XrcdRow,
 };
 pub use qp::{QpFlags, QpRow, SendRecord};
 pub use row::{FreeList, Head};

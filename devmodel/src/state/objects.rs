@@ -209,3 +209,22 @@ impl GroupRow {
     /// QPs of a function that one packet may reach, in one job: members of a group, or QP1s.
     pub const MAX_MEMBERS: usize = 64;
 }
+
+impl CqRow {
+    /// In `flags`: an overrun is ignored.
+    pub const OVERRUN_IGNORED: u32 = 1 << 0;
+    /// In `flags`: an entry of the CQ lies in the timer heap.
+    pub const TIMED: u32 = 1 << 2;
+}
+
+/// What an [`SrqRow`] is, as its `kind` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SrqKind {
+    /// A shared receive queue.
+    Srq = 0,
+    /// One of an XRC domain.
+    Xrc = 1,
+    /// A receive memory pool, which is a shared receive queue by another command.
+    Rmp = 2,
+}

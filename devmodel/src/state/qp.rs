@@ -240,7 +240,7 @@ pub struct SendRecord {
     pub wqebbs: u8,
     /// `WqeOpcode`.
     pub opcode: u8,
-    /// Bit 0 signaled, 1 solicited.
+    /// [`SIGNALED`](Self::SIGNALED), [`SOLICITED`](Self::SOLICITED).
     pub flags: u8,
     /// 16-byte units of the WQE.
     pub ds: u8,
@@ -263,4 +263,14 @@ const _: () = assert!(size_of::<SendRecord>() == 40);
 impl SendRecord {
     /// Requests under way at most, per QP.
     pub const PER_QP: usize = Request::PER_QP;
+    /// In `flags`: it reports its completion.
+    pub const SIGNALED: u8 = 1 << 0;
+    /// In `flags`: its last packet solicits an event at the peer.
+    pub const SOLICITED: u8 = 1 << 1;
+
+    /// `flags` of a request.
+    #[inline(always)]
+    pub fn flags(signaled: bool, solicited: bool) -> u8 {
+        u8::from(signaled) * Self::SIGNALED + u8::from(solicited) * Self::SOLICITED
+    }
 }
