@@ -121,7 +121,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: called by programs with a CQ of ours.
         let ours = unsafe { IronCq::of(cq.cast()) };
-        // SAFETY: as above.
+        // SAFETY: V4 for the attributes.
         if !unsafe { may_start(attr) } {
             return libc::EINVAL;
         }

@@ -55,7 +55,7 @@ impl IronMr {
         let public = verbs_mr { mr, mr_type: kind, access };
         let made = Box::into_raw(Box::new(Self { public, inner, hca_va: addr as u64 })).cast();
         if kind != TYPE_IMPORTED {
-            // SAFETY: as above.
+            // SAFETY: V2 and V3 for the context of the PD.
             unsafe { Context::of(context) }.exports.enter_mr(made, lkey >> 8);
         }
         made
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn rereg_mr(
         (ours.hca_va, ours.public.access) = (hca_va, access);
         let public = &mut ours.public.mr;
         (public.lkey, public.rkey, public.handle) = (keys.0, keys.1, keys.0 >> 8);
-        // SAFETY: as above.
+        // SAFETY: V2 and V3 for the context of the region.
         let exports = unsafe { &Context::of(public.context).exports };
         exports.leave_mr(&raw mut *public);
         exports.enter_mr(&raw mut *public, keys.0 >> 8);

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
-        // SAFETY: as above.
+        // SAFETY: V2 and V3 for the context of the PD.
         unsafe { Context::of(context) }.check_birth()?;
         let of = match kind {
             IBV_MW_TYPE_1 => MwType::One,

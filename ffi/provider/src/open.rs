@@ -131,7 +131,7 @@ pub unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) 
         }
         // SAFETY: an open context of ours; the room exceeds the library's part and our pointer behind it.
         let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
-        // SAFETY: as above.
+        // SAFETY: an open context of ours, which `context_behind` found and V1 keeps open during the call.
         let open = |silent| unsafe { Context::of(other) }.again(silent);
         // SAFETY: a context the library just initialised, known to nobody else.
         let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;

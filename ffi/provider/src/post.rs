@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(bad, &raw mut list[2]);
         let walk = Walk { at: null_mut(), refused: None };
         let failed = Err(PostError { index: 1, errno: libc::ENOMEM });
-        // SAFETY: as above.
+        // SAFETY: the list and the place for the bad one live here.
         assert_eq!(unsafe { walk.finish(first, failed, &raw mut bad) }, libc::ENOMEM);
         assert_eq!(bad, &raw mut list[1]);
     }

@@ -185,7 +185,9 @@ impl Plan {
             let by = Self::number_in(found);
             let sound =
                 left >= 8 && (any || by >= n) && by % SLOTS == n % SLOTS && found == self.word(by, k as u64);
-            let sound = sound || self.is_mixed(found, k, if any { n % SLOTS } else { n }, n, left);
+            let first = if any { n % SLOTS } else { n };
+            let sound = sound || left >= 8 && self.is_torn(found, k, first, n);
+            let sound = sound || self.is_mixed(found, k, first, n, left);
             if !sound {
                 let expected = self.word(n, k as u64);
                 return Err(format!(
@@ -195,6 +197,21 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether the halves of `found`, word `k` of a buffer, are of two WRITEs from request `first` to some way behind request
+    /// `n`: one arrives while the word is read, and RDMA promises no order of the bytes of a message.
+    fn is_torn(&self, found: u64, k: usize, first: u64, n: u64) -> bool {
+        let mut writers = (first..n + (SLOTS << 10)).step_by(SLOTS as usize);
+        let is_writer = |by: u64| {
+            let request = self.request(by);
+            request.kind.writes() && request.len > 8 * k
+        };
+        let by = Self::number_in(found);
+        let in_range = by >= first && by < n + (SLOTS << 10) && by % SLOTS == n % SLOTS;
+        in_range
+            && is_writer(by)
+            && writers.any(|other| self.word(other, k as u64) as u32 == found as u32 && is_writer(other))
     }
 
     /// Whether the first `left` bytes of `found`, word `k` of a buffer, are those of WRITEs from request `first` to some way

@@ -51,7 +51,7 @@ pub fn watch(library: &Library) {
     if real != 0 {
         if let Some(slot) = NETLINK.iter().position(free) {
             let hook = NETLINK_HOOKS[slot] as *const c_void;
-            // SAFETY: as above.
+            // SAFETY: the hook of the slot has the type of the function that it replaces.
             let _ = unsafe { got::replace_import(library.inside, c"nl_socket_alloc", hook) };
         }
     }

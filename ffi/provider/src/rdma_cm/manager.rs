@@ -39,7 +39,7 @@ impl Shared {
         let fresh =
             Box::into_raw(Box::new(Self { birth: Birth::here(), manager: Mutex::new(Manager::new()) }));
         match HERE.compare_exchange(known, fresh, AcqRel, Acquire) {
-            // SAFETY: as above.
+            // SAFETY: what is put into `HERE` is never freed.
             Ok(_) => unsafe { &*fresh },
             Err(other) => {
                 // SAFETY: nobody has seen ours; the other was put here in the meantime, by a thread of this process.
