@@ -2,7 +2,7 @@
 
 use crate::{eq::EventQueue, function::Function, shared_area::FunctionState, transport::Interrupt};
 use crossbeam_queue::SegQueue;
-use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange};
+use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange, QueueKind};
 use std::{
     collections::HashMap,
     os::fd::{AsFd, BorrowedFd},
@@ -106,6 +106,13 @@ pub enum Event {
         /// What happened.
         kind: SrqEvent,
     },
+    /// A work queue of [`Wq`](crate::Wq) failed, and could not say so in a completion.
+    WqFatal {
+        /// Its number.
+        wqn: u32,
+        /// What the work queue was created with.
+        cookie: u64,
+    },
     /// The port changed.
     Port {
         /// Port number, from 1.
@@ -140,6 +147,7 @@ pub(crate) struct Registry {
     /// event.
     qps: Mutex<HashMap<u32, (Vec<u64>, bool)>>,
     srqs: Mutex<HashMap<u32, u64>>,
+    wqs: Mutex<HashMap<u32, u64>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -185,6 +193,14 @@ impl Registry {
 
     pub fn remove_srq(&self, srqn: u32) {
         locked(&self.srqs).remove(&srqn);
+    }
+
+    pub fn add_wq(&self, wqn: u32, cookie: u64) {
+        locked(&self.wqs).insert(wqn, cookie);
+    }
+
+    pub fn remove_wq(&self, wqn: u32) {
+        locked(&self.wqs).remove(&wqn);
     }
 }
 
@@ -297,6 +313,11 @@ impl Events {
                 let limit = kind == EventType::SrqRqLimit;
                 let kind = if limit { SrqEvent::LimitReached } else { SrqEvent::Error };
                 Some(Event::Srq { srqn, cookie, kind })
+            }
+            EventType::WqCatasError if eqe.data::<hwspec::eqe::QpEvent>().kind() == QueueKind::Rq => {
+                let wqn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
+                let cookie = *locked(&self.registry.wqs).get(&wqn)?;
+                Some(Event::WqFatal { wqn, cookie })
             }
             EventType::InternalError => Some(Event::Device(DeviceEvent::Fatal)),
             other => {

@@ -2,9 +2,9 @@
 
 use devmodel::LinkLayer;
 use driver::{
-    Completion, Cq, Device, Error, Flow, FlowAttr, FlowKind, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit,
-    QpState, RawCompletion, RecvWr, RssInit, RwqTable, RxHash, RxHashFields as Fields, SendFlags, SendOp,
-    SendWr, Service, Sge, WcFlags, WcStatus, Wq, WqAttr, WqInit, WqState,
+    Completion, Cq, Device, Error, Event, Flow, FlowAttr, FlowKind, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
+    QpInit, QpState, RawCompletion, RecvWr, RssInit, RwqTable, RxHash, RxHashFields as Fields, SendFlags,
+    SendOp, SendWr, Service, Sge, WcFlags, WcStatus, Wq, WqAttr, WqInit, WqState,
 };
 use ironverbs_tests::{
     end::{Words, all_rights, register},
@@ -167,7 +167,7 @@ impl Receiver {
 }
 
 fn wanted(cq: &Arc<Cq>) -> WqInit {
-    WqInit { cq: cq.clone(), max_wr: 64, max_sge: 2, strip_vlan: false }
+    WqInit { cq: cq.clone(), max_wr: 64, max_sge: 2, strip_vlan: false, cookie: 0 }
 }
 
 fn to(wq: &Wq, state: WqState) -> Result<(), Error> {
@@ -344,6 +344,43 @@ fn vlan_tags_are_taken_out_where_the_queue_says_so() {
         };
         let got = b.words.bytes(wc.wr_id as usize * ROOM, wc.byte_len as usize);
         assert_eq!(&got, if strip { &plain } else { &tagged });
+    }
+}
+
+#[test]
+fn a_work_queue_that_cannot_say_what_came_is_an_event() {
+    const COOKIE: u64 = 0x77;
+    let (_scratch, node) = node();
+    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let cq = Cq::create(&b.device, 1, 0x55).expect("a CQ");
+    let wq = Wq::create(&b.pd, &WqInit { cookie: COOKIE, ..wanted(&cq) }).expect("a WQ");
+    to(&wq, WqState::Rdy).expect("ready");
+    let table = Some(RwqTable::create(&b.device, &[wq.clone()]).expect("a table"));
+    let b = Receiver { table, ..b };
+    let qp = b.rss(Fields::SRC_IPV4).expect("a QP");
+    let _flow = Receiver::everything(&qp);
+    let frame = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
+    // More than the CQ has room for.
+    let room = cq.entries();
+    for wr_id in 0..2 + u64::from(room) {
+        wq.post_recv([RecvWr { wr_id, sge: &[b.sge(0)] }]).expect("a receive");
+        a.send(&frame);
+    }
+    let (mut failed, end) = (0, Instant::now() + SOON);
+    while failed < 2 {
+        assert!(Instant::now() < end, "{failed} of two events");
+        match b.device.events().next() {
+            None => drop(b.device.events().wait(Some(Duration::from_millis(20)))),
+            Some(Event::CqError { cookie, .. }) => {
+                assert_eq!(cookie, 0x55);
+                failed += 1;
+            }
+            Some(Event::WqFatal { wqn, cookie }) => {
+                assert_eq!((wqn, cookie), (wq.wqn(), COOKIE));
+                failed += 1;
+            }
+            Some(other) => panic!("{other:?}"),
+        }
     }
 }
 

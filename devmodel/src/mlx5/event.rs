@@ -102,8 +102,17 @@ pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: i
 
 /// Event of QP or SRQ `number`.
 pub(crate) fn queue(func: &mut Func<'_>, uid: u16, kind: EventType, number: u32) {
+    of_kind(func, uid, kind, QueueKind::Qp, number);
+}
+
+/// Receive queue `number`, which is not a queue pair's, failed and could not say so in a completion.
+pub(crate) fn receive_queue(func: &mut Func<'_>, uid: u16, number: u32) {
+    of_kind(func, uid, EventType::WqCatasError, QueueKind::Rq, number);
+}
+
+fn of_kind(func: &mut Func<'_>, uid: u16, kind: EventType, queue: QueueKind, number: u32) {
     let mut data = QpEvent::zeroed();
-    data.set().kind(QueueKind::Qp).qpn_rqn_sqn(Qpn(number));
+    data.set().kind(queue).qpn_rqn_sqn(Qpn(number));
     affiliated(func, uid, kind, data);
 }
 

@@ -38,6 +38,8 @@ pub struct WqInit {
     pub max_sge: u32,
     /// VLAN tags are stripped from frames and reported in `vlan_info` of the CQE.
     pub strip_vlan: bool,
+    /// Comes back in its events.
+    pub cookie: u64,
 }
 
 /// State of a work queue, numbered as `ibv_wq_state`.
@@ -148,6 +150,7 @@ impl Wq {
             srq: None,
         });
         init.cq.attach_wq(index, queues.clone());
+        device.registry.add_wq(rqn, init.cookie);
         let size = (entries, ((stride / WQE_DS) as u32).min(attr.max_sge));
         Ok(Arc::new(Wq {
             queue: BiasedMutex::new(RecvQueue {
@@ -285,6 +288,7 @@ impl Wq {
             return Ok(());
         }
         let device = &self.pd.device;
+        device.registry.remove_wq(self.wqn());
         let result = device.function.destroy_object(Opcode::DestroyRq, device.opener.uid(), self.wqn());
         self.cq.remove_wq_completions(self.index, self.wqn());
         self.cq.detach_wq(self.index);

@@ -104,6 +104,7 @@ impl Targets {
             Event::CqError { cookie, .. } => self.affiliated(cookie, abi::IBV_EVENT_CQ_ERR),
             Event::Qp { cookie, kind, .. } => self.affiliated(cookie, qp_event(kind)),
             Event::Srq { cookie, kind, .. } => self.affiliated(cookie, srq_event(kind)),
+            Event::WqFatal { cookie, .. } => self.affiliated(cookie, abi::IBV_EVENT_WQ_FATAL),
             Event::Port { port, kind } => {
                 if let Some(kind) = port_event(kind) {
                     self.send_async(u64::from(port), kind);
@@ -125,6 +126,7 @@ fn is_affiliated(record: &[u8; 16]) -> bool {
     let kind = u32::from_ne_bytes([record[8], record[9], record[10], record[11]]);
     kind < abi::IBV_EVENT_DEVICE_FATAL
         || (abi::IBV_EVENT_SRQ_ERR..=abi::IBV_EVENT_QP_LAST_WQE_REACHED).contains(&kind)
+        || kind == abi::IBV_EVENT_WQ_FATAL
 }
 
 fn qp_event(kind: QpEvent) -> u32 {

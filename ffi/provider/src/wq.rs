@@ -26,6 +26,8 @@ pub struct IronWq {
     /// Tables that contain it.
     users: Users,
     birth: Birth,
+    /// By which its events name it.
+    cookie: u64,
 }
 
 impl IronWq {
@@ -93,8 +95,14 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
         let strip_vlan = strips_tags(flags, flags)?.unwrap_or(false);
         // SAFETY: V1, V2 and V6 for PD and CQ.
         let (owner, cq) = unsafe { (IronPd::of(init.pd), IronCq::of(init.cq)) };
-        let wanted =
-            WqInit { cq: Arc::clone(&cq.inner), max_wr: init.max_wr, max_sge: init.max_sge, strip_vlan };
+        let cookie = ours.targets.new_cookie();
+        let wanted = WqInit {
+            cq: Arc::clone(&cq.inner),
+            max_wr: init.max_wr,
+            max_sge: init.max_sge,
+            strip_vlan,
+            cookie,
+        };
         let domain = huge::domain(&ours.huge, &owner.inner, Queue::Wq)?;
         let inner = Wq::create(&domain, &wanted).map_err(convert::not_made)?;
         (init.max_wr, init.max_sge) = inner.size();
@@ -110,8 +118,10 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
         public.post_recv = Some(post_wq_recv);
         owner.users.add();
         cq.users.add();
-        let made = IronWq { public, inner, users: Users::default(), birth: ours.birth };
-        Ok(Box::into_raw(Box::new(made)).cast())
+        let made = IronWq { public, inner, users: Users::default(), birth: ours.birth, cookie };
+        let wq: *mut ibv_wq = Box::into_raw(Box::new(made)).cast();
+        ours.targets.enter(cookie, wq as usize, None);
+        Ok(wq)
     })
 }
 
@@ -170,18 +180,25 @@ unsafe extern "C" fn post_wq_recv(
     })
 }
 
-/// `ibv_destroy_wq`; EBUSY while a table has it.
+/// `ibv_destroy_wq`; EBUSY while a table has it. Waits until the program has acknowledged every event it was sent.
 ///
 /// # Safety
 /// Called by programs with a work queue of ours, for the last time unless it is in use.
 pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the work queue, V3 for its PD, CQ and context; the check finds nobody who uses it.
+        // SAFETY: V1, V2 and V5 for the work queue, V3 for its PD, CQ and context; the check finds nobody who uses it, and
+        // after the wait for its events nobody else does.
         unsafe {
             if !Context::of((*wq).context).birth.is_here() {
                 return Ok(());
             }
             IronWq::of(wq).users.none()?;
+            let sent = Context::of((*wq).context).targets.leave(IronWq::of(wq).cookie).errors;
+            libc::pthread_mutex_lock(&raw mut (*wq).mutex);
+            while (&raw const (*wq).events_completed).read_volatile() != sent {
+                libc::pthread_cond_wait(&raw mut (*wq).cond, &raw mut (*wq).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*wq).mutex);
             let (pd, cq) = (IronPd::of((*wq).pd), IronCq::of((*wq).cq));
             let ours = Box::from_raw(wq.cast::<IronWq>());
             let result = ours.inner.destroy().map_err(|e| e.errno());

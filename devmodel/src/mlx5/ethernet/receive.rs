@@ -10,7 +10,7 @@ use crate::{
     LinkLayer,
     host::Party,
     mlx5::{
-        Step, completion,
+        Step, completion, event,
         lists::{self, Domain},
     },
     region::{Func, SlotPayload},
@@ -161,6 +161,8 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     rq.ci = (rq.ci + 1) & 0xffff;
     if !completion::append(func, step, rq.cqn, cqe, false) {
         rq.state = ERROR;
+        let number = func.number::<RqRow>(index);
+        event::receive_queue(func, rq.head.uid, number);
     }
     if let Some(row) = func.row_mut::<RqRow>(index) {
         (row.pi, row.ci, row.state) = (rq.pi, rq.ci, rq.state);

@@ -124,6 +124,7 @@ pub const IBV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
 pub const IBV_EVENT_CLIENT_REREGISTER: u32 = 17;
 pub const IBV_EVENT_GID_CHANGE: u32 = 18;
+pub const IBV_EVENT_WQ_FATAL: u32 = 19;
 
 pub const IBV_SRQT_BASIC: u32 = 0;
 pub const IBV_SRQT_XRC: u32 = 1;
