@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use devmodel::state::Counters;
+use devmodel::{state::Counters, strict::Strict};
 use node::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
     Signals,
@@ -123,6 +123,9 @@ fn in_words(status: &NodeStatus) -> String {
     if !status.faults.is_none() {
         let _ = writeln!(text, "faults on its wire: {}", status.faults);
     }
+    if status.strict != Strict::default() {
+        let _ = writeln!(text, "strict as a card: {}", status.strict);
+    }
     for (what, pid) in ["uplink held", "wire captured"].iter().zip(status.outlets) {
         if let Some(pid) = pid {
             let _ = writeln!(text, "{what} by process {pid}");
@@ -193,6 +196,7 @@ fn json(status: &NodeStatus) -> Value {
         "memory": status.memory,
         "driver_memory": status.driver_memory,
         "faults": (!status.faults.is_none()).then(|| status.faults.to_string()),
+        "strict": (status.strict != Strict::default()).then(|| status.strict.to_string()),
         "uplink_pid": uplink,
         "capture_pid": capture,
         "reaped": status.reaped,

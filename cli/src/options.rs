@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use devmodel::wire::Faults;
-use devmodel::{LinkLayer, serve::Misbehaviour};
+use devmodel::{LinkLayer, serve::Misbehaviour, strict::Strict};
 use driver::pci::Address;
 use link::LinkSpec;
 use node::dir;
@@ -239,6 +239,11 @@ pub struct Identity {
     /// nothing if it is new]
     #[arg(long = "wire-faults", value_name = "FAULTS")]
     wire_faults: Option<Faults>,
+    /// As strict as a card, in all that is known or in some: owner=pf, pages=real, events=strict, uid=strict, reserved=zero,
+    /// slow=FACTOR, order, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), with commas between [default: as the node is, none
+    /// if it is new]
+    #[arg(long, value_name = "SWITCHES", num_args = 0..=1, default_missing_value = "all")]
+    strict: Option<Strict>,
 }
 
 /// The node a command wants, which it makes if there is none.
@@ -277,7 +282,13 @@ impl Identity {
             Layer::Ethernet => LinkLayer::Ethernet,
             Layer::Infiniband => LinkLayer::Infiniband,
         });
-        NodeOptions { link_layer, node_id: self.node_id, faults: self.wire_faults, ..base }
+        NodeOptions {
+            link_layer,
+            node_id: self.node_id,
+            faults: self.wire_faults,
+            strict: self.strict,
+            ..base
+        }
     }
 }
 

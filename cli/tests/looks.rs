@@ -58,7 +58,18 @@ fn the_doctor_tells_programs_what_it_tells_people() {
 fn the_state_of_a_node_can_be_had_as_json() {
     let dir = format!("/dev/shm/ironverbs-looks-{}", std::process::id());
     let _ = std::fs::remove_dir_all(&dir);
-    let create = ironverbs(&["node", "create", "--node", &dir, "--vfs", "3", "--node-id", "7"]);
+    let create = ironverbs(&[
+        "node",
+        "create",
+        "--node",
+        &dir,
+        "--vfs",
+        "3",
+        "--node-id",
+        "7",
+        "--strict",
+        "order,ids=cx7",
+    ]);
     assert!(create.status.success(), "{}", text(&create.stderr));
     assert!(ironverbs(&["node", "address", "--node", &dir, "iron2", "10.0.0.5/24"]).status.success());
     let out = ironverbs(&["node", "status", "--node", &dir, "--json"]);
@@ -66,6 +77,7 @@ fn the_state_of_a_node_can_be_had_as_json() {
     let status: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(status["directory"], dir.as_str());
     assert_eq!((&status["vfs"], &status["node_id"]), (&Value::from(3), &Value::from(7)));
+    assert_eq!(status["strict"], "order,ids=cx7");
     assert_eq!((&status["programs"], &status["uplink_pid"]), (&Value::Array(Vec::new()), &Value::Null));
     let functions = status["functions"].as_array().unwrap();
     assert_eq!(functions.len(), 4);

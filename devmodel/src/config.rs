@@ -1,6 +1,6 @@
 //! What a user may choose of an adapter's behaviour.
 
-use crate::wire::Faults;
+use crate::{strict::Strict, wire::Faults};
 
 /// Where the specification leaves room, or the hardware differs from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Config {
     pub node_id: u16,
     /// What befalls frames on the wire between functions; a delay does not.
     pub faults: Faults,
+    /// How much of a card's strictness the adapter has.
+    pub strict: Strict,
 }
 
 impl Default for Config {
@@ -64,6 +66,7 @@ impl Default for Config {
             link_layer: LinkLayer::Ethernet,
             node_id: 0,
             faults: Faults::default(),
+            strict: Strict::default(),
         }
     }
 }

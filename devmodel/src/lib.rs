@@ -44,6 +44,7 @@ pub mod pcie;
 pub mod region;
 pub mod serve;
 pub mod state;
+pub mod strict;
 mod subnet;
 pub mod translate;
 pub mod transport;

@@ -222,6 +222,8 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     server.kill();
     let refused = turn.ironverbs(&["node", "create"], &["--wire-faults", "drop=2%"]).fails();
     assert!(refused.contains("has faults drop=1%,corrupt=1%,seed=3, asked for drop=2%"), "{refused}");
+    let refused = turn.ironverbs(&["node", "create"], &["--strict", "events=strict"]).fails();
+    assert!(refused.contains("has strictness none, asked for events=strict"), "{refused}");
 }
 
 /// The frames of a capture, whole.

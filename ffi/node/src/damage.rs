@@ -7,7 +7,10 @@ use super::{
     room, sys,
 };
 use crate::devices::MAX_VFS;
-use devmodel::region::{Geometry, Region};
+use devmodel::{
+    region::{Geometry, Region},
+    strict::Strict,
+};
 use std::{
     fs::OpenOptions,
     io,
@@ -84,13 +87,16 @@ fn check(map: &Mapped) -> Result<(), String> {
     within("pages of the arena", header.arena_fresh.load(Acquire), ARENA_PAGES)?;
     let used = u32::try_from(header.arena_used.load(Acquire)).unwrap_or(u32::MAX);
     within("pages of the arena in use", used, ARENA_PAGES)?;
-    let [profile, timeout, _, sealed, budget, link_layer, node_id, ..] =
-        header.behaviour.each_ref().map(|word| word.load(Relaxed));
+    let behaviour = header.behaviour.each_ref().map(|word| word.load(Relaxed));
+    let [profile, timeout, _, sealed, budget, link_layer, node_id, _, _, _, _, _, _, strict @ ..] = behaviour;
     within("profile", profile, 1)?;
     within("least acknowledgement timeout", timeout, 31)?;
     within("sealed frames", sealed, 1)?;
     within("link layer", link_layer, 1)?;
     within("node id", node_id, u16::MAX.into())?;
+    if Strict::of_words(strict).is_none() {
+        return Err(format!("strictness: expected known switches, found {strict:#x?}"));
+    }
     if header.taken.has(0) {
         return Err("places of programs: expected from 1 on, found 0 taken".into());
     }

@@ -26,7 +26,7 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_000d;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_000e;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Most functions of a node.
 pub const FUNCTIONS: usize = 128;
@@ -60,8 +60,8 @@ pub struct Header {
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls
-    /// frames.
-    pub behaviour: [AtomicU32; 13],
+    /// frames; strictness.
+    pub behaviour: [AtomicU32; 16],
     /// The outlets: uplink and capture.
     pub outlets: [OutletSlot; 2],
     /// Counts changes of the neighbours; whoever waits for an address sleeps on this word.

@@ -18,6 +18,7 @@ use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::{Geometry, Region},
+    strict::Strict,
     wire::Faults,
 };
 use std::{
@@ -47,6 +48,8 @@ pub struct NodeOptions {
     pub node_id: Option<u16>,
     /// As `link_layer`: [`Config::faults`].
     pub faults: Option<Faults>,
+    /// As `link_layer`: [`Config::strict`].
+    pub strict: Option<Strict>,
 }
 
 /// A node in this process, shared by everyone who opens it here.
@@ -123,9 +126,12 @@ impl Node {
             (_, Some(asked)) if asked != config.node_id => {
                 differs("node id", asked.to_string(), config.node_id.to_string())
             }
-            _ => match options.faults {
-                Some(asked) if asked != config.faults => {
+            _ => match (options.faults, options.strict) {
+                (Some(asked), _) if asked != config.faults => {
                     differs("faults", asked.to_string(), config.faults.to_string())
+                }
+                (_, Some(asked)) if asked != config.strict => {
+                    differs("strictness", asked.to_string(), config.strict.to_string())
                 }
                 _ => Ok(()),
             },
@@ -159,6 +165,7 @@ impl Node {
                 link_layer: options.link_layer.unwrap_or(options.config.link_layer),
                 node_id: options.node_id.unwrap_or(options.config.node_id),
                 faults: options.faults.unwrap_or(options.config.faults),
+                strict: options.strict.unwrap_or(options.config.strict),
                 ..options.config
             };
             write_behaviour(&map, &config);
@@ -307,6 +314,7 @@ fn write_behaviour(map: &Mapped, config: &Config) {
         LinkLayer::Ethernet => 0,
         LinkLayer::Infiniband => 1,
     };
+    let [flags, slow, card] = config.strict.words();
     let words = [
         profile,
         config.min_ack_timeout.into(),
@@ -321,15 +329,18 @@ fn write_behaviour(map: &Mapped, config: &Config) {
         config.faults.corrupt,
         config.faults.delay,
         config.faults.seed,
+        flags,
+        slow,
+        card,
     ];
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
 /// The behaviour of the adapter, as its creator wrote it down.
 pub(super) fn read_behaviour(map: &Mapped) -> Config {
-    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, faults @ ..] =
+    let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, rest @ ..] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
-    let [drop, duplicate, reorder, corrupt, delay, seed] = faults;
+    let [drop, duplicate, reorder, corrupt, delay, seed, strict @ ..] = rest;
     Config {
         profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
         min_ack_timeout: timeout as u8,
@@ -339,6 +350,8 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
         link_layer: if link_layer == 0 { LinkLayer::Ethernet } else { LinkLayer::Infiniband },
         node_id: node_id as u16,
         faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
+        // Words that nobody writes are refused before.
+        strict: Strict::of_words(strict).unwrap_or_default(),
     }
 }
 

@@ -12,6 +12,7 @@ use devmodel::{
     Config, LinkLayer,
     region::{Outlet, Region},
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
+    strict::Strict,
     wire::Faults,
 };
 use std::{
@@ -70,6 +71,8 @@ pub struct NodeStatus {
     pub node_id: u16,
     /// Faults that are applied to frames on its wire.
     pub faults: Faults,
+    /// How much of a card's strictness its adapter has.
+    pub strict: Strict,
     /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
     /// Programs on it, except for the asking one if it has nothing open.
@@ -134,6 +137,7 @@ impl View<'_> {
             link_layer: self.config.link_layer,
             node_id: self.config.node_id,
             faults: self.config.faults,
+            strict: self.config.strict,
             outlets: [Outlet::Uplink, Outlet::Capture].map(|which| self.outlet(which)),
             parties: parties.filter_map(|slot| self.party(slot)).collect(),
             functions: (0..=vfs).map(|fid| self.function(fid)).collect(),

@@ -1,0 +1,212 @@
+//! The twin: how much of a card's strictness the adapter has. Without a switch it grants what it can carry out.
+
+use std::{fmt, str::FromStr};
+
+/// Switches of the adapter's strictness, each by itself; without any it is as kind as it can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strict {
+    /// `owner=pf`: the PF owns what VFs have: their addresses, what they may see of the port, and what reaches them.
+    pub owner: bool,
+    /// `pages=real`: pages are asked for in thousands, while commands wait, in both directions.
+    pub pages: bool,
+    /// `events=strict`: each class of events that the capabilities offer is mapped once, at no user context.
+    pub events: bool,
+    /// `uid=strict`: a user context has what is its own and what its rights say, and no more.
+    pub uid: bool,
+    /// `reserved=zero`: a bit of a command that no field owns must be zero.
+    pub reserved: bool,
+    /// `slow`: what takes a card seconds takes so many millionths of these; 0 takes no time.
+    pub slow: u32,
+    /// `order`: stores to rings, records and doorbells are held to the order the hardware needs.
+    pub order: bool,
+    /// `ids`: the card whose identifiers and capabilities the adapter has.
+    pub card: Card,
+}
+
+/// A card of the family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Card {
+    /// ConnectX-5.
+    #[default]
+    Cx5,
+    /// ConnectX-4 Lx.
+    Cx4Lx,
+    /// ConnectX-6.
+    Cx6,
+    /// ConnectX-6 Dx.
+    Cx6Dx,
+    /// ConnectX-7.
+    Cx7,
+    /// BlueField-2, as its host sees it.
+    BlueField2,
+}
+
+impl Card {
+    /// All of them, by the numbers under which files have them.
+    pub const ALL: [Self; 6] = [Self::Cx5, Self::Cx4Lx, Self::Cx6, Self::Cx6Dx, Self::Cx7, Self::BlueField2];
+
+    /// Its name among the switches.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cx5 => "cx5",
+            Self::Cx4Lx => "cx4lx",
+            Self::Cx6 => "cx6",
+            Self::Cx6Dx => "cx6dx",
+            Self::Cx7 => "cx7",
+            Self::BlueField2 => "bf2",
+        }
+    }
+}
+
+/// A description of strictness that says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected all, none, or some of owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01,order,\
+     ids=cx5|cx4lx|cx6|cx6dx|cx7|bf2, found '{0}' in them"
+)]
+pub struct StrictError(String);
+
+/// One second takes a second.
+const TRUE_TIME: u32 = 1_000_000;
+
+impl Strict {
+    /// Everything, on a ConnectX-5, at a hundredth of a card's times.
+    pub const ALL: Self = Self {
+        owner: true,
+        pages: true,
+        events: true,
+        uid: true,
+        reserved: true,
+        slow: TRUE_TIME / 100,
+        order: true,
+        card: Card::Cx5,
+    };
+
+    /// The switches that are on or off.
+    fn switches(&self) -> [(&'static str, bool); 6] {
+        [
+            ("owner=pf", self.owner),
+            ("pages=real", self.pages),
+            ("events=strict", self.events),
+            ("uid=strict", self.uid),
+            ("reserved=zero", self.reserved),
+            ("order", self.order),
+        ]
+    }
+
+    /// As words of a file.
+    pub fn words(&self) -> [u32; 3] {
+        let flags = self.switches().iter().rev().fold(0, |bits, (_, on)| bits << 1 | u32::from(*on));
+        [flags, self.slow, self.card as u32]
+    }
+
+    /// What [`Strict::words`] made; `None` of other words.
+    pub fn of_words([flags, slow, card]: [u32; 3]) -> Option<Self> {
+        let on = |bit: u32| flags >> bit & 1 != 0;
+        let known = flags < 1 << Self::default().switches().len() && slow <= TRUE_TIME;
+        known.then_some(Self {
+            owner: on(0),
+            pages: on(1),
+            events: on(2),
+            uid: on(3),
+            reserved: on(4),
+            slow,
+            order: on(5),
+            card: *Card::ALL.get(card as usize)?,
+        })
+    }
+}
+
+impl FromStr for Strict {
+    type Err = StrictError;
+
+    fn from_str(text: &str) -> Result<Self, StrictError> {
+        let mut strict = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let wrong = || StrictError(part.into());
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("all", "") => strict = Self { card: strict.card, ..Self::ALL },
+                ("none", "") => strict = Self::default(),
+                ("owner", "pf") => strict.owner = true,
+                ("pages", "real") => strict.pages = true,
+                ("events", "strict") => strict.events = true,
+                ("uid", "strict") => strict.uid = true,
+                ("reserved", "zero") => strict.reserved = true,
+                ("slow", "") if !part.ends_with('=') => strict.slow = TRUE_TIME,
+                ("slow", factor) => strict.slow = millionths(factor).ok_or_else(wrong)?,
+                ("order", "") => strict.order = true,
+                ("ids", name) => {
+                    let card = Card::ALL.into_iter().find(|card| card.name() == name);
+                    strict.card = card.ok_or_else(wrong)?;
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(strict)
+    }
+}
+
+impl fmt::Display for Strict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return f.write_str("none");
+        }
+        let mut parts: Vec<String> =
+            self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| (*name).into()).collect();
+        if self.slow != 0 {
+            parts.push(format!("slow={}", f64::from(self.slow) / f64::from(TRUE_TIME)));
+        }
+        if self.card != Card::default() {
+            parts.push(format!("ids={}", self.card.name()));
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// `0.01`, `1`: a factor up to one, in millionths and not none.
+fn millionths(text: &str) -> Option<u32> {
+    let factor = text.parse::<f64>().ok()? * f64::from(TRUE_TIME);
+    (1.0..=f64::from(TRUE_TIME)).contains(&factor).then_some(factor.round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_are_read_and_written() {
+        let strict = |text: &str| text.parse::<Strict>();
+        let some = strict("owner=pf,reserved=zero,slow=0.01,ids=cx6dx").expect("known");
+        assert!(some.owner && some.reserved && !some.events && !some.order);
+        assert_eq!((some.slow, some.card), (10_000, Card::Cx6Dx));
+        assert_eq!((strict("slow").map(|s| s.slow), strict("all")), (Ok(TRUE_TIME), Ok(Strict::ALL)));
+        for text in [
+            "none",
+            "",
+            "all",
+            "all,ids=bf2",
+            "ids=cx7,all",
+            "order,slow=1",
+            "pages=real,events=strict,uid=strict",
+        ] {
+            let read = strict(text).expect(text);
+            assert_eq!(strict(&read.to_string()), Ok(read), "{text}");
+            assert_eq!(Strict::of_words(read.words()), Some(read), "{text}");
+        }
+        assert_eq!(Strict::default().to_string(), "none");
+        assert_eq!(strict("all,none"), Ok(Strict::default()));
+        let wrongs = [
+            "owner", "owner=vf", "slow=", "slow=0", "slow=2", "slow=nan", "ids", "ids=cx8", "order=1", "real",
+        ];
+        for wrong in wrongs {
+            assert_eq!(strict(wrong), Err(StrictError(wrong.into())));
+        }
+    }
+
+    #[test]
+    fn words_that_nobody_wrote_are_known() {
+        for words in [[64, 0, 0], [0, TRUE_TIME + 1, 0], [0, 0, 6]] {
+            assert_eq!(Strict::of_words(words), None);
+        }
+    }
+}
