@@ -15,6 +15,8 @@ pub struct Field {
     pub offset: usize,
     /// Number of bits.
     pub width: usize,
+    /// The rows of the structure that the field is; none for a number or bytes.
+    pub inner: &'static [Field],
 }
 
 /// A type that any pattern of `WIDTH` bits can be read as.
@@ -31,6 +33,8 @@ pub trait Bits: Copy {
 pub trait Layout: Copy {
     /// Number of bytes.
     const SIZE: usize;
+    /// The rows of its table; none if it is bytes without structure.
+    const FIELDS: &'static [Field] = &[];
     /// The bytes, in memory order.
     fn bytes(&self) -> &[u8];
     /// Reads the first `SIZE` bytes of `bytes`; a short slice reads as zero-filled.
@@ -94,7 +98,7 @@ pub const fn row(name: &'static str, off: usize, hi: usize, lo: usize, type_widt
     assert!(lo <= hi && hi < 64, "{}", name);
     assert!(off % 4 == 0, "{}", name);
     assert!(hi - lo < type_width, "{}", name);
-    Field { name, offset: off * 8 + word - 1 - hi, width: hi - lo + 1 }
+    Field { name, offset: off * 8 + word - 1 - hi, width: hi - lo + 1, inner: &[] }
 }
 
 /// The bits that `fields` own. Fails the build on overlap or overrun, naming the field.
@@ -198,6 +202,7 @@ macro_rules! hw_layout {
 
         impl $crate::layout::Layout for $S {
             const SIZE: usize = $size;
+            const FIELDS: &'static [$crate::layout::Field] = Self::FIELDS;
             #[inline(always)]
             fn bytes(&self) -> &[u8] { &self.0 }
             #[inline(always)]
@@ -223,7 +228,12 @@ macro_rules! hw_layout {
     (@row $off:literal [$hi:literal $lo:literal] $name:ident $ty:ty) =>
         { $crate::layout::row(stringify!($name), $off, $hi, $lo, <$ty as $crate::layout::Bits>::WIDTH) };
     (@row $off:literal $name:ident $ty:ty) =>
-        { $crate::layout::Field { name: stringify!($name), offset: $off * 8, width: <$ty as $crate::layout::Layout>::SIZE * 8 } };
+        { $crate::layout::Field {
+            name: stringify!($name),
+            offset: $off * 8,
+            width: <$ty as $crate::layout::Layout>::SIZE * 8,
+            inner: <$ty as $crate::layout::Layout>::FIELDS,
+        } };
 
     (@ones [$hi:literal $lo:literal] $ty:ty) =>
         { <$ty as $crate::layout::Bits>::from_bits(u64::MAX >> (63 - ($hi - $lo))) };

@@ -28,6 +28,7 @@ pub mod layout;
 pub mod cmd;
 pub mod context;
 pub mod cqe;
+pub mod decode;
 pub mod doorbell;
 pub mod eqe;
 pub mod handle;
