@@ -20,7 +20,7 @@ use hwspec::{
         vport::RoceAddr,
     },
     layout::{Layout, prefix},
-    pcie::{PF_DEVICE_ID, VENDOR_ID, VF_DEVICE_ID},
+    pcie::{self, VENDOR_ID},
 };
 use std::{
     sync::Arc,
@@ -103,14 +103,9 @@ pub fn open(
     watch.step(Step::ConfigSpace);
     let config = Config(&*transport);
     let (vendor, device, revision) = config.identity()?;
-    if vendor != VENDOR_ID || ![PF_DEVICE_ID, VF_DEVICE_ID].contains(&device) {
-        return Err(Error::device(
-            format!(
-                "PCI device {VENDOR_ID:04x}:{PF_DEVICE_ID:04x} or its virtual function {VF_DEVICE_ID:04x}"
-            ),
-            format!("{vendor:04x}:{device:04x}"),
-        ));
-    }
+    let known = pcie::known(device).filter(|_| vendor == VENDOR_ID);
+    let known = known.ok_or_else(|| unknown_device(vendor, device))?;
+    watch.read("device", format!("{device:#06x}, {}", known.name));
     let fresh = shared.state() != FunctionState::Up;
     if shared.state() == FunctionState::InChange {
         tracing::info!("the opener that was bringing the function up or down has died: resetting it");
@@ -128,8 +123,14 @@ pub fn open(
     }
     config.enable_memory_and_bus_master()?;
     config.enable_msix()?;
-    let identity =
-        Identity { vendor, device, revision, msix_vectors: config.msix_vectors()?, ..Default::default() };
+    let identity = Identity {
+        vendor,
+        device,
+        is_virtual: known.is_virtual,
+        revision,
+        msix_vectors: config.msix_vectors()?,
+        ..Default::default()
+    };
     let bar = transport.bar(0).map_err(Error::io("cannot map BAR0"))?;
 
     watch.step(Step::InitSegment);
@@ -185,6 +186,16 @@ pub fn open(
     }
     drop(lock);
     result.map(|()| function)
+}
+
+/// The error for a function that is none of the family.
+pub fn unknown_device(vendor: u16, device: u16) -> Error {
+    Error::device(
+        format!(
+            "an adapter of {VENDOR_ID:04x}, ConnectX-4 or later or BlueField, or a virtual function of one"
+        ),
+        format!("PCI device {vendor:04x}:{device:04x}"),
+    )
 }
 
 /// Waits for the firmware; returns log2 of the command queue's entries and of their size.

@@ -23,6 +23,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Identity {
     pub vendor: u16,
     pub device: u16,
+    /// Whether it is a virtual function.
+    pub is_virtual: bool,
     pub revision: u8,
     pub firmware: (u16, u16, u16),
     pub ieee_vendor: u32,
@@ -119,7 +121,7 @@ impl Function {
 
     /// Whether this is a virtual function.
     pub fn is_virtual(&self) -> bool {
-        self.identity.device == hwspec::pcie::VF_DEVICE_ID
+        self.identity.is_virtual
     }
 
     /// Whether the port is Ethernet.

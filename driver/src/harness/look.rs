@@ -2,14 +2,15 @@
 
 use super::{plan::Plan, report::Recorder};
 use crate::{
+    bringup::unknown_device,
     config::Config,
     error::Error,
     health::Health,
     transport::{Bar, Transport},
 };
 use hwspec::pcie::{
-    BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, ConfigHeader, EXT_CAP_ID_SRIOV, ExpressCap, PF_DEVICE_ID, SriovCap,
-    StatusCommand, VENDOR_ID, VF_DEVICE_ID,
+    BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, ConfigHeader, EXT_CAP_ID_SRIOV, ExpressCap, SriovCap, StatusCommand,
+    VENDOR_ID, known,
 };
 use std::{
     sync::Arc,
@@ -82,15 +83,12 @@ fn configuration(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<Stat
         return Err(Error::Gone);
     }
     r.expect("vendor", hex(header.vendor_id()), hex(VENDOR_ID))?;
-    let kind = match header.device_id() {
-        PF_DEVICE_ID => "physical function",
-        VF_DEVICE_ID => "virtual function",
-        other => {
-            r.note("device", hex(other));
-            return Err(Error::device(format!("device {PF_DEVICE_ID:#x} or {VF_DEVICE_ID:#x}"), hex(other)));
-        }
+    let Some(found) = known(header.device_id()) else {
+        r.note("device", hex(header.device_id()));
+        return Err(unknown_device(VENDOR_ID, header.device_id()));
     };
-    r.note("device", format!("{:#x}, a {kind}", header.device_id()));
+    let kind = if found.is_virtual { "virtual" } else { "physical" };
+    r.note("device", format!("{:#x}, a {kind} function of {}", header.device_id(), found.name));
     r.note("revision", hex(header.revision_id()));
     r.note("class", format!("{:#08x}", header.class_code()));
     if !CLASSES.contains(&header.class_code()) {

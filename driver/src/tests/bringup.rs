@@ -165,6 +165,27 @@ fn foreign_device_is_refused() {
     chip.config(0, 0x1533_8086);
     let error = Device::open(chip.opener(1), options()).err().unwrap();
     assert!(error.to_string().contains("8086:1533"), "{error}");
+    // An mlx4 card has the same vendor and another interface.
+    chip.config(0, 0x1007_15b3);
+    let error = Device::open(chip.opener(1), options()).err().unwrap();
+    assert!(error.to_string().contains("15b3:1007"), "{error}");
+}
+
+#[test]
+fn every_adapter_of_the_family_comes_up() {
+    for adapter in hwspec::pcie::ADAPTERS {
+        for (id, is_virtual) in [(adapter.physical, false), (adapter.virtual_function, true)] {
+            let chip = Chip::new();
+            chip.config(0, u32::from(id) << 16 | 0x15b3);
+            let device = open(&chip.opener(1));
+            assert_eq!(
+                (device.is_virtual(), device.attr().vendor_part_id),
+                (is_virtual, id.into()),
+                "{id:#x}"
+            );
+            device.close().unwrap();
+        }
+    }
 }
 
 /// A stage of the model panics, as one does that finds its tables damaged. Undoing the bring-up must not wait for the

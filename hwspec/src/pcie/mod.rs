@@ -5,9 +5,11 @@
 
 pub mod caps;
 pub mod header;
+pub mod ids;
 
 pub use caps::{AriCap, ExpressCap, MsixCap, MsixEntry, SriovCap, VendorCap};
 pub use header::{ConfigHeader, StatusCommand};
+pub use ids::{ADAPTERS, Adapter, Known, known};
 
 /// Vendor of the adapter.
 pub const VENDOR_ID: u16 = 0x15b3;
