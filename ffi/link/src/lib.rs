@@ -11,12 +11,11 @@
 //! # Ok::<(), link::LinkSpecError>(())
 //! ```
 //!
-//! Read in this order: `spec` (where a link leads), `port` (frames out and in), `discovery` (who has which address), then the
-//! bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
+//! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` reads who has which address), then
+//! the bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
 
 mod bearer;
 mod dgram;
-mod discovery;
 mod joined;
 mod outer;
 mod port;

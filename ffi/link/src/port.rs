@@ -1,11 +1,12 @@
 //! The port: frames that leave find their links, frames that come find the node, and who asks for an address of ours is
 //! answered.
 
-use super::{bearer::Bearer, discovery::Discovery, sockets};
+use super::{bearer::Bearer, sockets};
 use devmodel::{
     LinkLayer,
     wire::{Faults, FaultyWire},
 };
+use hwspec::wire::{Discovery, DiscoveryFrame};
 use node::{AddressRequest, UplinkHold};
 use std::{
     collections::BTreeMap,
@@ -142,7 +143,7 @@ impl Port {
         if self.is_ethernet() {
             if let Some(discovery) = Discovery::read(frame) {
                 if let Some(answer) = self.discover(discovery) {
-                    return self.take_in(vec![answer]);
+                    return self.take_in(vec![answer.to_vec()]);
                 }
             }
         }
@@ -268,7 +269,7 @@ impl Port {
     }
 
     /// Takes note of what a frame says of addresses. The answer, if it asks for one of ours.
-    fn discover(&self, discovery: Discovery) -> Option<Vec<u8>> {
+    fn discover(&self, discovery: Discovery) -> Option<DiscoveryFrame> {
         match discovery {
             Discovery::Answer { ip, mac } => {
                 self.hold.heard(ip, mac);
@@ -301,7 +302,7 @@ impl Port {
             };
             if let Some(frame) = Discovery::request(device.mac, own, ip) {
                 // Guests of this node may have the address as well.
-                self.take_in(vec![frame.clone()]);
+                self.take_in(vec![frame.to_vec()]);
                 self.emit(None, &frame);
             }
         }

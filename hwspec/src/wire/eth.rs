@@ -10,6 +10,8 @@ pub struct EtherType([u8; 2]);
 impl EtherType {
     /// IPv4.
     pub const IPV4: Self = Self::new(0x0800);
+    /// Address resolution.
+    pub const ARP: Self = Self::new(0x0806);
     /// 802.1Q VLAN tag.
     pub const VLAN: Self = Self::new(0x8100);
     /// IPv6.

@@ -1,11 +1,12 @@
 //! The wire: Ethernet, IPv4 or IPv6 and UDP for RoCEv2, or the InfiniBand link layer; the InfiniBand transport headers
-//! (IBTA Vol. 1 ch. 7 to 9, annex A17); management datagrams.
+//! (IBTA Vol. 1 ch. 7 to 9, annex A17); management datagrams; who has which IP address.
 
 pub mod aeth;
 pub mod atomic;
 pub mod bth;
 pub mod build;
 pub mod deth;
+pub mod discovery;
 pub mod eth;
 pub mod icrc;
 pub mod imm;
@@ -21,6 +22,7 @@ pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::{Bth, BthOpcode, Operation};
 pub use build::{Envelope, Head, Packet, write_frame, write_headers};
 pub use deth::{Deth, XrcEth};
+pub use discovery::{Discovery, DiscoveryFrame};
 pub use eth::{EtherType, Ethernet, Vlan};
 pub use icrc::Icrc;
 pub use imm::{Ieth, ImmDt};

@@ -1,26 +1,74 @@
 //! Who has which IP address: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), read and written.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use super::eth::{EtherType, Ethernet, Vlan};
+use crate::layout::{Layout, prefix};
+use core::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+};
 
-/// EtherTypes.
-const ARP: [u8; 2] = [0x08, 0x06];
-const IPV6: [u8; 2] = [0x86, 0xdd];
 /// All stations.
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// Ethernet and IPv4, with their lengths.
 const ARP_HEAD: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
+/// Bytes of an ARP packet over Ethernet.
+const ARP: usize = 28;
 /// ICMPv6: next header, and types.
 const ICMP: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options of neighbour discovery.
+/// Options of neighbour discovery, and bytes of one with an Ethernet address.
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
+const OPTION: usize = 8;
 /// Bytes of the IPv6 header, and of a solicitation or advertisement before its options.
 const IP: usize = 40;
 const BODY: usize = 24;
-/// All nodes of a link.
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// All nodes of a link: group and MAC.
+const ALL_NODES: (Ipv6Addr, [u8; 6]) = (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
+/// The least an Ethernet frame carries, its header included.
+const LEAST: usize = 60;
+/// Bits of a tag that are the VLAN's number.
+const VID: u16 = 0xfff;
+
+/// A frame of address discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscoveryFrame {
+    bytes: [u8; Self::MOST],
+    len: usize,
+}
+
+impl Deref for DiscoveryFrame {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl DiscoveryFrame {
+    /// Bytes of the longest: an advertisement in a VLAN.
+    pub const MOST: usize = Ethernet::SIZE + Vlan::SIZE + IP + BODY + OPTION;
+
+    fn of(parts: &[&[u8]]) -> Self {
+        let mut frame = Self { bytes: [0; Self::MOST], len: 0 };
+        for part in parts {
+            frame.bytes[frame.len..][..part.len()].copy_from_slice(part);
+            frame.len += part.len();
+        }
+        frame.len = frame.len.max(LEAST);
+        frame
+    }
+
+    /// The same frame with the tag of a VLAN.
+    #[must_use]
+    pub fn in_vlan(self, vid: u16) -> Self {
+        const MACS: usize = Ethernet::SIZE - EtherType::SIZE;
+        let tag = (vid & VID).to_be_bytes();
+        let (macs, rest) = self.split_at(MACS);
+        Self::of(&[macs, EtherType::VLAN.bytes(), &tag, rest])
+    }
+}
 
 /// What a frame says or asks about addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,18 +90,33 @@ pub enum Discovery {
 }
 
 impl Discovery {
-    /// Reads a frame. `None`: it is about something else.
+    /// Reads a frame without a tag. `None`: it is about something else.
     pub fn read(frame: &[u8]) -> Option<Self> {
-        let kind: [u8; 2] = *frame.get(12..)?.first_chunk()?;
-        match kind {
-            ARP => read_arp(frame.get(14..)?),
-            IPV6 => read_icmp(frame),
+        Self::read_tagged(frame).filter(|(vlan, _)| vlan.is_none()).map(|(_, discovery)| discovery)
+    }
+
+    /// Reads a frame, and the number of its VLAN. A tag of VLAN 0 says a priority and no VLAN.
+    pub fn read_tagged(frame: &[u8]) -> Option<(Option<u16>, Self)> {
+        let header: Ethernet = Ethernet::from_bytes(*frame.first_chunk()?);
+        let rest = &frame[Ethernet::SIZE..];
+        let (vlan, kind, payload) = match header.ethertype() {
+            EtherType::VLAN => {
+                let tag: Vlan = Vlan::from_bytes(*rest.first_chunk()?);
+                let vlan = Some(tag.vid()).filter(|vid| *vid != 0);
+                (vlan, EtherType::new(tag.ethertype()), &rest[Vlan::SIZE..])
+            }
+            kind => (None, kind, rest),
+        };
+        let discovery = match kind {
+            EtherType::ARP => read_arp(payload),
+            EtherType::IPV6 => read_icmp(payload, header.src()),
             _ => None,
-        }
+        };
+        Some((vlan, discovery?))
     }
 
     /// The frame by which the function with `mac` and `own` IP address asks for `target`.
-    pub fn request(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+    pub fn request(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<DiscoveryFrame> {
         match target {
             IpAddr::V4(target) => {
                 let own = match own {
@@ -64,35 +127,52 @@ impl Discovery {
             }
             IpAddr::V6(target) => {
                 let IpAddr::V6(own) = own else { return None };
-                // RFC 4291, 2.7.1: the group of the nodes whose address ends in these three bytes.
-                let [.., a, b, c] = target.octets();
-                let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
-                let to = [0x33, 0x33, 0xff, a, b, c];
+                let (group, to) = solicited_node(target);
                 Some(icmp(to, mac, own, group, (SOLICITATION, 0), target, (SOURCE_ADDRESS, mac)))
             }
         }
     }
 
     /// The frame by which the function with `mac` answers for `target`, which is its own address.
-    pub fn answer(mac: [u8; 6], target: IpAddr, to: (IpAddr, [u8; 6])) -> Option<Vec<u8>> {
+    pub fn answer(mac: [u8; 6], target: IpAddr, to: (IpAddr, [u8; 6])) -> Option<DiscoveryFrame> {
         /// RFC 4861, 4.4: solicited, override.
         const SOLICITED: u8 = 0x60;
-        const OVERRIDE: u8 = 0x20;
         match (target, to.0) {
             (IpAddr::V4(target), IpAddr::V4(ip)) => Some(arp(2, to.1, (mac, target), (to.1, ip))),
+            (IpAddr::V6(target), IpAddr::V6(ip)) if ip.is_unspecified() => Some(advertise(mac, target, to.1)),
             (IpAddr::V6(target), IpAddr::V6(ip)) => {
-                // RFC 4861, 7.2.4: whoever has no address yet is answered by a multicast to all nodes.
-                let (ip, flags) = if ip.is_unspecified() { (ALL_NODES, OVERRIDE) } else { (ip, SOLICITED) };
-                let flags = (ADVERTISEMENT, flags);
+                let flags = (ADVERTISEMENT, SOLICITED);
                 Some(icmp(to.1, mac, target, ip, flags, target, (TARGET_ADDRESS, mac)))
             }
             _ => None,
         }
     }
+
+    /// The frame by which the function with `mac` tells everybody that `own` is its address (RFC 5227, section 2.3; RFC
+    /// 4861, section 7.2.6).
+    pub fn announcement(mac: [u8; 6], own: IpAddr) -> DiscoveryFrame {
+        match own {
+            IpAddr::V4(own) => arp(1, BROADCAST, (mac, own), ([0; 6], own)),
+            IpAddr::V6(own) => advertise(mac, own, ALL_NODES.1),
+        }
+    }
+}
+
+/// The group of the nodes whose address ends as this one does, and its MAC (RFC 4291, section 2.7.1).
+pub fn solicited_node(ip: Ipv6Addr) -> (Ipv6Addr, [u8; 6]) {
+    let [.., a, b, c] = ip.octets();
+    let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
+    (group, [0x33, 0x33, 0xff, a, b, c])
+}
+
+/// An advertisement that nobody asked for, or who asked has no address yet (RFC 4861, 7.2.4): to all nodes, with the override flag.
+fn advertise(mac: [u8; 6], own: Ipv6Addr, to: [u8; 6]) -> DiscoveryFrame {
+    const OVERRIDE: u8 = 0x20;
+    icmp(to, mac, own, ALL_NODES.0, (ADVERTISEMENT, OVERRIDE), own, (TARGET_ADDRESS, mac))
 }
 
 fn read_arp(arp: &[u8]) -> Option<Discovery> {
-    let arp: &[u8; 28] = arp.first_chunk()?;
+    let arp: &[u8; ARP] = arp.first_chunk()?;
     let [head @ .., _, _] = arp.first_chunk::<8>()?;
     if *head != ARP_HEAD {
         return None;
@@ -107,17 +187,16 @@ fn read_arp(arp: &[u8]) -> Option<Discovery> {
     }
 }
 
-fn read_icmp(frame: &[u8]) -> Option<Discovery> {
-    let ip: &[u8; IP] = frame.get(14..)?.first_chunk()?;
+fn read_icmp(packet: &[u8], ethernet: [u8; 6]) -> Option<Discovery> {
+    let ip: &[u8; IP] = packet.first_chunk()?;
     let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-    let icmp = frame.get(14 + IP..)?.get(..len)?;
+    let icmp = packet[IP..].get(..len)?;
     // RFC 4861, 7.1: a hop limit of 255 says that no router has forwarded it.
     if ip[6] != ICMP || ip[7] != 255 || icmp.len() < BODY || checksum(ip, icmp) != 0 || icmp[1] != 0 {
         return None;
     }
-    let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
-    let target = IpAddr::from(*icmp[8..].first_chunk::<16>()?);
-    let ethernet: [u8; 6] = *frame[6..].first_chunk()?;
+    let source = Ipv6Addr::from(prefix::<16>(&ip[8..]));
+    let target = IpAddr::from(prefix::<16>(&icmp[8..]));
     match icmp[0] {
         SOLICITATION => {
             let mac = option(icmp, SOURCE_ADDRESS).unwrap_or(ethernet);
@@ -145,20 +224,24 @@ fn option(icmp: &[u8], kind: u8) -> Option<[u8; 6]> {
     }
 }
 
-fn arp(operation: u8, to: [u8; 6], sender: ([u8; 6], Ipv4Addr), target: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(60);
-    frame.extend(to);
-    frame.extend(sender.0);
-    frame.extend(ARP);
-    frame.extend(ARP_HEAD);
-    frame.extend([0, operation]);
-    frame.extend(sender.0);
-    frame.extend(sender.1.octets());
-    frame.extend(target.0);
-    frame.extend(target.1.octets());
-    // The least an Ethernet frame carries.
-    frame.resize(60, 0);
-    frame
+fn arp(
+    operation: u8,
+    to: [u8; 6],
+    sender: ([u8; 6], Ipv4Addr),
+    target: ([u8; 6], Ipv4Addr),
+) -> DiscoveryFrame {
+    let (own, asked) = (sender.1.octets(), target.1.octets());
+    DiscoveryFrame::of(&[
+        &to,
+        &sender.0,
+        EtherType::ARP.bytes(),
+        &ARP_HEAD,
+        &[0, operation],
+        &sender.0,
+        &own,
+        &target.0,
+        &asked,
+    ])
 }
 
 fn icmp(
@@ -169,11 +252,12 @@ fn icmp(
     (kind, flags): (u8, u8),
     target: Ipv6Addr,
     (option, mac): (u8, [u8; 6]),
-) -> Vec<u8> {
-    let mut body = vec![kind, 0, 0, 0, flags, 0, 0, 0];
-    body.extend(target.octets());
-    body.extend([option, 1]);
-    body.extend(mac);
+) -> DiscoveryFrame {
+    let mut body = [0; BODY + OPTION];
+    (body[0], body[4]) = (kind, flags);
+    body[8..BODY].copy_from_slice(&target.octets());
+    (body[BODY], body[BODY + 1]) = (option, 1);
+    body[BODY + 2..].copy_from_slice(&mac);
     let mut ip = [0; IP];
     ip[0] = 0x60;
     ip[4..6].copy_from_slice(&(body.len() as u16).to_be_bytes());
@@ -182,7 +266,7 @@ fn icmp(
     ip[24..].copy_from_slice(&destination.octets());
     let sum = checksum(&ip, &body);
     body[2..4].copy_from_slice(&sum.to_be_bytes());
-    [&to[..], &from, &IPV6, &ip, &body].concat()
+    DiscoveryFrame::of(&[&to, &from, EtherType::IPV6.bytes(), &ip, &body])
 }
 
 /// Internet checksum of an ICMPv6 message and its pseudo-header (RFC 8200, 8.1); 0 over one whose checksum is right.
@@ -199,7 +283,9 @@ fn checksum(ip: &[u8; IP], icmp: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+    use std::vec::Vec;
 
     const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -229,7 +315,7 @@ mod tests {
         let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
         let mut frame: Vec<u8> = digits
             .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap())
             .collect();
         let ip: [u8; IP] = *frame[14..].first_chunk().unwrap();
         frame[56..58].fill(0);
@@ -243,13 +329,39 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_is_read_and_written_and_told_from_none() {
+        for (a, b) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let plain = Discovery::request(A, ip(a), ip(b)).unwrap();
+            let tagged = plain.in_vlan(100);
+            assert_eq!(tagged[12..16], [0x81, 0, 0, 100]);
+            assert_eq!((&tagged[..12], &tagged[16..]), (&plain[..12], &plain[12..]));
+            let said = Discovery::read(&plain);
+            assert_eq!(Discovery::read_tagged(&tagged), said.map(|said| (Some(100), said)));
+            assert_eq!(Discovery::read(&tagged), None, "another VLAN");
+            assert_eq!(Discovery::read(&plain.in_vlan(0)), said, "a priority alone");
+            assert!((0..46).all(|len| Discovery::read_tagged(&tagged[..len]).is_none()));
+        }
+    }
+
+    #[test]
+    fn announcements_go_to_everybody_and_say_whose_the_address_is() {
+        let frame = Discovery::announcement(A, ip("10.0.0.1"));
+        assert_eq!(frame[..6], BROADCAST);
+        let said = Discovery::Request { from: (ip("10.0.0.1"), A), target: ip("10.0.0.1") };
+        assert_eq!(Discovery::read(&frame), Some(said));
+        let frame = Discovery::announcement(A, ip("fd00::1"));
+        assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!(Discovery::read(&frame), Some(Discovery::Answer { ip: ip("fd00::1"), mac: A }));
+    }
+
+    #[test]
     fn nonsense_is_not_read() {
         let whole = Discovery::request(A, ip("fd00::1"), ip("fd00::2")).unwrap();
         for len in 0..whole.len() {
             assert_eq!(Discovery::read(&whole[..len]), None);
         }
         for at in 14..whole.len() {
-            let mut damaged = whole.clone();
+            let mut damaged = whole.to_vec();
             damaged[at] ^= 0x10;
             // Traffic class and flow label count for nothing.
             assert!(Discovery::read(&damaged).is_none() || (14..18).contains(&at), "{at}");
