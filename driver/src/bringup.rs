@@ -9,8 +9,9 @@ use crate::{
     function::{Caps, Function, Identity, Vport},
     options::OpenOptions,
     pages::{self, Stage},
-    shared_area::{FunctionState, Shared},
+    shared_area::{FunctionLock, FunctionState, Shared},
     transport::{Bar, Scope, Transport},
+    vport,
 };
 use hwspec::{
     cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
@@ -37,8 +38,6 @@ const INITIALIZING: u32 = 0x1fc;
 const INTERFACE: u16 = 5;
 /// Bit of `supported_issi_dw0`: ISSI 1.
 const ISSI_1: u32 = 1 << 1;
-/// `modify_nic_vport_field_select.roce_en`.
-const SELECT_ROCE_EN: u32 = 1 << 1;
 /// RoCE v2 in a RoCE address.
 const ROCE_V2: u8 = 2;
 /// Network types in a RoCE address.
@@ -178,8 +177,8 @@ pub fn open(
     let result =
         lock.add_opener().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
-        .and_then(|()| describe(&mut function, watch))
-        .and_then(|()| if fresh { addresses(&function, watch) } else { Ok(()) });
+        .and_then(|()| describe(&mut function, &lock, watch))
+        .and_then(|()| if fresh { addresses(&mut function, watch) } else { Ok(()) });
     if result.is_ok() {
         abandoned::sweep(&function, &lock);
         lock.set_state(FunctionState::Up);
@@ -303,7 +302,7 @@ fn set_caps(function: &Function) -> Result<(), Error> {
 }
 
 /// Reads capabilities, adapter and vport after `INIT_HCA`.
-fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
+fn describe(function: &mut Function, lock: &FunctionLock<'_>, watch: &mut dyn Watch) -> Result<(), Error> {
     watch.step(Step::Describe);
     let major_minor = function.bar.read32(FW_REV);
     let sub = function.bar.read32(CMDIF_REV) as u16;
@@ -339,19 +338,8 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
     watch.read("keys", format!("2^{}", caps.log_max_mkey()));
     watch.read("link layer", if function.is_ethernet() { "Ethernet" } else { "InfiniBand" }.into());
 
-    // QUERY_NIC_VPORT_CONTEXT
     if function.is_ethernet() {
-        let out: QueryNicVportContextOut =
-            function.call(Opcode::QueryNicVportContext, 0, &QueryNicVportContextIn::zeroed())?;
-        let context = out.nic_vport_context();
-        function.vport = Vport {
-            mac: prefix(&context.permanent_address().as_bytes()[2..]),
-            mtu: context.mtu(),
-            node_guid: context.node_guid(),
-            system_image_guid: context.system_image_guid(),
-        };
-        watch.read("MAC", function.vport.mac.map(|byte| format!("{byte:02x}")).join(":"));
-        watch.read("MTU", function.vport.mtu.to_string());
+        vport::describe(function, lock, watch)?;
     } else {
         // QUERY_HCA_VPORT_CONTEXT
         let context = function.hca_vport()?;
@@ -366,20 +354,18 @@ fn describe(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error>
     Ok(())
 }
 
-/// Enables RoCE on the vport and programs the GIDs (`MODIFY_NIC_VPORT_CONTEXT`, `SET_ROCE_ADDRESS`).
-fn addresses(function: &Function, watch: &mut dyn Watch) -> Result<(), Error> {
+/// Announces the function to the switch, and programs the GIDs (`SET_ROCE_ADDRESS`).
+fn addresses(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
     watch.step(Step::Addresses);
-    if !function.is_ethernet() || !function.caps.general.roce() {
+    if !function.is_ethernet() {
         return Ok(());
     }
-    let mut input = ModifyNicVportContextIn::zeroed();
-    let mut context = input.nic_vport_context();
-    context.set().roce_en(true);
-    input.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
-    function.call::<_, ModifyNicVportContextOut>(Opcode::ModifyNicVportContext, 0, &input)?;
+    let gids = vport::gids(function);
+    vport::announce(function, &gids, watch)?;
+    if !function.caps.general.roce() {
+        return Ok(());
+    }
     let room = usize::from(function.caps.roce.roce_address_table_size());
-    let first = function.options.link_local.then(|| link_local(&function.vport.mac));
-    let gids: Vec<[u8; 16]> = first.into_iter().chain(function.options.gids.iter().copied()).collect();
     if gids.len() > room {
         return Err(Error::invalid(format!(
             "{} GIDs were asked for, the table of the device holds {room}",
@@ -411,6 +397,9 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
             .source_mac_31_0(u32::from_be_bytes(prefix(&mac[2..])))
             .roce_version(ROCE_V2)
             .roce_l3_type(if mapped { L3_IPV4 } else { L3_IPV6 });
+        if let Some(vlan) = function.options.vlan {
+            address.set().vlan_valid(true).vlan_id(vlan & 0xfff);
+        }
     }
     let mut input = SetRoceAddressIn::zeroed();
     input.set().roce_address_index(index).roce_address(address);

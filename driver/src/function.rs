@@ -46,6 +46,7 @@ pub struct Caps {
 #[derive(Clone, Debug, Default)]
 pub struct Vport {
     pub mac: [u8; 6],
+    /// Bytes of a frame, layer 2 included.
     pub mtu: u16,
     pub node_guid: u64,
     pub system_image_guid: u64,
@@ -92,6 +93,11 @@ impl Function {
     /// Sends a command whose whole input is given.
     pub fn execute(&self, op: Opcode, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         self.cmd()?.execute(op, input, output)
+    }
+
+    /// Queries the vport context with a list behind it, as much of it as `output` has room for.
+    pub fn query_list(&self, input: &QueryNicVportContextIn, output: &mut [u8]) -> Result<(), Error> {
+        self.cmd()?.call_raw(Opcode::QueryNicVportContext, 0, input, &[], output)
     }
 
     /// Destroys object `number` of a user context (0: the function's own): all such commands have one layout.
@@ -165,7 +171,7 @@ impl Function {
     /// Path MTU the port allows now, bytes: the largest whose packets fit.
     pub fn active_mtu(&self) -> u32 {
         match self.is_ethernet() {
-            true => mtu_behind_headers(self.vport.mtu),
+            true => mtu_behind_headers(crate::vport::payload(self.vport.mtu)),
             false => 4096,
         }
     }

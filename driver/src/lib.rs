@@ -46,6 +46,7 @@ mod pages;
 pub mod pci;
 mod placeholders;
 mod poll;
+mod port;
 mod post;
 mod records;
 mod shared_area;
@@ -57,6 +58,7 @@ mod tests;
 pub mod transport;
 mod umr;
 pub mod verbs;
+mod vport;
 
 pub use bringup::{Step, Watch};
 pub use error::{Error, PostError};

@@ -12,6 +12,11 @@ pub struct OpenOptions {
     pub link_local: bool,
     /// MACs of peers by GID, for addresses that nothing else resolves.
     pub neighbours: Vec<([u8; 16], [u8; 6])>,
+    /// VLAN of the GIDs; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// The MTU that the first opener gives an Ethernet function, without layer 2; `None`: what the port has, if the
+    /// function has less.
+    pub mtu: Option<u16>,
     /// How long one command may take.
     pub command_timeout: Duration,
     /// Entries of the event queue, a power of two.
@@ -24,6 +29,8 @@ impl Default for OpenOptions {
             gids: Vec::new(),
             link_local: false,
             neighbours: Vec::new(),
+            vlan: None,
+            mtu: None,
             command_timeout: Duration::from_secs(10),
             eq_entries: 4096,
         }

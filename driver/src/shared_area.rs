@@ -41,6 +41,8 @@ const TOKEN: usize = 4;
 const MANAGER: usize = 5;
 const CMD_LEN: usize = 6;
 const TURN: usize = 7;
+const MAC_LOW: usize = 8;
+const MAC_HIGH: usize = 9;
 const SLOT: usize = 64;
 const VECTOR: usize = SLOT + SLOTS;
 const OPENER: usize = VECTOR + VECTORS;
@@ -217,6 +219,21 @@ impl FunctionLock<'_> {
         self.0.word(CMD_LEN).store(len as u32, Release);
         self.0.word(CMD_LOW).store(iova as u32, Release);
         self.0.word(CMD_HIGH).store((iova >> 32) as u32, Release);
+    }
+
+    /// The MAC of a function that was given none: what an earlier opener chose, or else `draw`n now.
+    pub fn own_mac(&self, draw: impl FnOnce() -> [u8; 6]) -> [u8; 6] {
+        let (low, high) = (self.0.word(MAC_LOW).load(Acquire), self.0.word(MAC_HIGH).load(Acquire));
+        if high == 0 {
+            let mac = draw();
+            let [a, b, c, d, e, f] = mac;
+            self.0.word(MAC_LOW).store(u32::from_be_bytes([c, d, e, f]), Release);
+            // Not zero: the address is a local one.
+            self.0.word(MAC_HIGH).store(u32::from_be_bytes([0, 0, a, b]), Release);
+            return mac;
+        }
+        let ([_, _, a, b], [c, d, e, f]) = (high.to_be_bytes(), low.to_be_bytes());
+        [a, b, c, d, e, f]
     }
 
     /// Frees all command slots, since the command queue is new.

@@ -4,6 +4,7 @@ mod bringup;
 mod commands;
 mod data;
 mod events;
+mod network;
 
 use crate::{
     Device, OpenOptions,

@@ -7,10 +7,14 @@ use hwspec::{
         Opcode, Status,
         adapter::*,
         adapter_id::QueryAdapterOut,
+        l2_table::*,
         queue::{CmdMailbox, CmdQueueEntry},
         vport::*,
     },
-    context::caps::{AtomicCaps, HcaCap, RoceCap},
+    context::{
+        caps::{AtomicCaps, HcaCap, RoceCap},
+        port::{Pmtu, Ptys},
+    },
     layout::Layout,
 };
 use std::{
@@ -60,9 +64,43 @@ pub struct State {
     pub shares_vectors: bool,
     pub mapped: Vec<(Iova, usize)>,
     gids: HashMap<u16, [u8; 0x20]>,
+    /// General capabilities.
+    pub general: HcaCap,
+    pub vport: NicVport,
+    pub name: Option<String>,
     numbers: u32,
     /// Added to IOVAs of user memory, so that they differ from virtual addresses.
     pub skew: u64,
+}
+
+/// The vport as the device has it.
+#[derive(Clone, Debug)]
+pub struct NicVport {
+    pub mac: u64,
+    pub mtu: u16,
+    pub guid: u64,
+    /// The port's MTU in operation.
+    pub port_mtu: u16,
+    /// Protocols of the port in operation.
+    pub protocols: u32,
+    /// Unicast and multicast addresses.
+    pub lists: [Vec<u64>; 2],
+    /// The L2 table of the physical function.
+    pub l2_table: Vec<(u32, u64)>,
+}
+
+impl Default for NicVport {
+    fn default() -> Self {
+        Self {
+            mac: 0x021b_5600_0003,
+            mtu: 9000,
+            guid: 0x001b_56ff_fe00_0003,
+            port_mtu: 9000,
+            protocols: 1 << 20,
+            lists: Default::default(),
+            l2_table: Vec::new(),
+        }
+    }
 }
 
 /// The device; its openers are [`Fake`]s.
@@ -89,7 +127,7 @@ pub const MAC: [u8; 6] = [0x02, 0x1b, 0x56, 0, 0, 3];
 
 impl Chip {
     pub fn new() -> Arc<Self> {
-        let mut state = State { next_iova: 0x10_0000_0000, ..State::default() };
+        let mut state = State { next_iova: 0x10_0000_0000, general: general(), ..State::default() };
         state.config.insert(0, 0x1018_15b3);
         state.config.insert(0x34, 0x9c);
         state.config.insert(0x9c, 0x003f_0011);
@@ -252,7 +290,7 @@ impl State {
             Opcode::QueryHcaCap => {
                 let mut page = [0; 0x1000];
                 let bytes: Vec<u8> = match QueryHcaCapIn::read(input).op_mod() >> 1 {
-                    0 => general().bytes().to_vec(),
+                    0 => self.general.bytes().to_vec(),
                     3 => {
                         let mut caps = AtomicCaps::zeroed();
                         caps.set().atomic_operations(3).atomic_size_qp(8);
@@ -281,11 +319,58 @@ impl State {
             Opcode::QueryNicVportContext => {
                 let mut out = QueryNicVportContextOut::zeroed();
                 let mut context = out.nic_vport_context();
-                let mut mac = context.permanent_address();
-                mac.set().mac_addr_47_32(0x021b).mac_addr_31_0(0x5600_0003);
-                context.set().mtu(9000).permanent_address(mac).node_guid(0x001b_56ff_fe00_0003);
+                let kind = QueryNicVportContextIn::read(input).allowed_list_type();
+                let list = &self.vport.lists[usize::from(kind % 2)];
+                context
+                    .set()
+                    .mtu(self.vport.mtu)
+                    .permanent_address(Layout::read(&self.vport.mac.to_be_bytes()))
+                    .node_guid(self.vport.guid)
+                    .allowed_list_type(kind)
+                    .allowed_list_size(list.len() as u16);
                 out.set().nic_vport_context(context);
                 put(output, &out);
+                let places = output.get_mut(QueryNicVportContextOut::SIZE..).unwrap_or_default();
+                for (place, entry) in places.chunks_exact_mut(8).zip(list) {
+                    place.copy_from_slice(&entry.to_be_bytes());
+                }
+            }
+            Opcode::ModifyNicVportContext => {
+                let command = ModifyNicVportContextIn::read(input);
+                let (fields, context) =
+                    (u32::from_be_bytes(command.field_select()), command.nic_vport_context());
+                if fields & 1 << 2 != 0 {
+                    let entries = input[ModifyNicVportContextIn::SIZE..].chunks_exact(8);
+                    let list: Vec<u64> =
+                        entries.map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))).collect();
+                    assert_eq!(list.len(), usize::from(context.allowed_list_size()));
+                    self.vport.lists[usize::from(context.allowed_list_type())] = list;
+                }
+                if fields & 1 << 6 != 0 {
+                    self.vport.mtu = context.mtu();
+                }
+            }
+            Opcode::AccessReg => {
+                let header = AccessRegisterIn::read(input);
+                put(output, &AccessRegisterOut::zeroed());
+                let register = &mut output[AccessRegisterOut::SIZE..];
+                match header.register_id() {
+                    0x5003 => {
+                        let mut pmtu = Pmtu::zeroed();
+                        pmtu.set().oper_mtu(self.vport.port_mtu);
+                        register.copy_from_slice(pmtu.bytes());
+                    }
+                    _ => {
+                        let mut ptys = Ptys::zeroed();
+                        ptys.set().eth_proto_oper(self.vport.protocols);
+                        register.copy_from_slice(ptys.bytes());
+                    }
+                }
+            }
+            _ if op.raw() == SET_L2_TABLE_ENTRY => {
+                let command = SetL2TableEntryIn::read(input);
+                let mac = u64::from_be_bytes(hwspec::layout::prefix(command.mac_address().as_bytes()));
+                self.vport.l2_table.push((command.table_index(), mac));
             }
             Opcode::QueryVportState => {
                 let mut out = QueryVportStateOut::zeroed();
@@ -336,6 +421,7 @@ fn general() -> HcaCap {
         .num_ports(1);
     caps.set().max_wqe_sz_sq(512).max_wqe_sz_rq(512).log_max_msg(30).log_max_uctx(8).uar_4k(true);
     caps.set().rc(true).roce(true).atomic(true).cmdif_checksum(3);
+    caps.set().log_max_current_uc_list(3).log_max_current_mc_list(3);
     caps
 }
 
@@ -448,6 +534,10 @@ impl Transport for Fake {
 
     fn shared(&self) -> io::Result<DmaBlock> {
         Ok(block(&self.chip.shared, 0))
+    }
+
+    fn name(&self) -> Option<String> {
+        self.chip.state().name.clone()
     }
 
     fn opener(&self) -> u32 {

@@ -150,6 +150,11 @@ pub trait Transport: Send + Sync {
     fn shared(&self) -> io::Result<DmaBlock>;
     /// Our id among the openers: never 0, and never used again.
     fn opener(&self) -> u32;
+    /// What tells this function from all others of the machine, the same whenever it is opened; `None` where there is
+    /// no such thing.
+    fn name(&self) -> Option<String> {
+        None
+    }
     /// Whether another opener still lives, for locks and claims in `shared`.
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing. A model in this process runs what is due. Must be cheap.

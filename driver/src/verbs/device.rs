@@ -9,8 +9,10 @@ use crate::{
     function::Function,
     inline::{Home, Shifted},
     options::OpenOptions,
+    port::{self, Speed},
     records::RecordPool,
     transport::{Interrupt, Transport},
+    vport,
 };
 use crossbeam_queue::SegQueue;
 use hwspec::{
@@ -281,6 +283,10 @@ impl Device {
                 (port.port_state() == ACTIVE, port.lid(), port.sm_lid(), port.cap_mask1())
             }
         };
+        let speed = match port::speed(&self.function) {
+            Err(Error::Command { .. }) => Speed::UNREADABLE,
+            speed => speed?,
+        };
         Ok(PortAttr {
             active,
             link_layer: self.link_layer(),
@@ -289,8 +295,8 @@ impl Device {
             gid_tbl_len: self.function.gid_table_len().into(),
             pkey_tbl_len: self.attr.max_pkeys,
             max_msg_sz: 1 << caps.general.log_max_msg().min(30),
-            active_speed: 32,
-            active_width: 2,
+            active_speed: speed.lane,
+            active_width: speed.width,
             mac: self.function.vport.mac,
             lid,
             sm_lid,
@@ -313,7 +319,11 @@ impl Device {
 
     /// Writes entry `index` of the GID table as RoCE v2; `None` clears it.
     pub fn set_gid(&self, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
-        bringup::set_gid(&self.function, index, gid)
+        bringup::set_gid(&self.function, index, gid)?;
+        match gid {
+            Some(gid) => vport::hear_neighbours_of(&self.function, gid),
+            None => Ok(()),
+        }
     }
 
     /// The device's clock, which also stamps completions, in counts of [`DeviceAttr::clock_khz`].

@@ -31,6 +31,9 @@ impl Qp {
         if !groups.iter().any(|(joined, _)| joined == gid) {
             let mut input = AttachToMcgIn::zeroed();
             input.set().qpn(self.qpn()).multicast_gid(*gid);
+            if let Some(group) = super::path::group_mac(gid) {
+                crate::vport::hear(function, &group)?;
+            }
             function.order(Opcode::AttachToMcg, self.pd.device.opener.uid(), &input)?;
         }
         groups.push((*gid, lid));

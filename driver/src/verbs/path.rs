@@ -59,7 +59,7 @@ pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result
 
 /// The MAC of a multicast group: an IPv6 one (RFC 2464, section 7), or an IPv4 one in mapped form (RFC 1112, section
 /// 6.4).
-fn group_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
+pub(super) fn group_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
     if gid[0] == 0xff {
         return Some([0x33, 0x33, gid[12], gid[13], gid[14], gid[15]]);
     }

@@ -49,6 +49,7 @@ pub mod adapter_id;
 pub mod cq;
 pub mod eq;
 pub mod flow;
+pub mod l2_table;
 pub mod mcg;
 pub mod memic;
 pub mod mkey;

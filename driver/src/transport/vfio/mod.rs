@@ -108,6 +108,10 @@ impl VfioTransport {
 }
 
 impl Transport for VfioTransport {
+    fn name(&self) -> Option<String> {
+        Some(self.address.to_string())
+    }
+
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let (at, len) = self.config_at(offset, width)?;
         let mut bytes = [0; 4];

@@ -40,6 +40,7 @@ const ADDRESSES: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 47) - 
 
 /// A function on a vfio-user socket.
 pub struct VfioUserTransport {
+    path: PathBuf,
     reach: Reach,
     can_reset: bool,
     vectors: u32,
@@ -92,6 +93,7 @@ impl VfioUserTransport {
             own: HashMap::new(),
         };
         Ok(Self {
+            path: path.to_path_buf(),
             can_reset: client.can_reset()?,
             vectors: client.vectors()?,
             reach: Reach { client: Arc::new(client), state: Mutex::new(state) },
@@ -185,6 +187,10 @@ impl Source for Reach {
 }
 
 impl Transport for VfioUserTransport {
+    fn name(&self) -> Option<String> {
+        Some(self.path.to_string_lossy().into_owned())
+    }
+
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let mut bytes = [0; 4];
         self.reach.client.read(REGION_CONFIG, offset.into(), &mut bytes[..width.bytes()])?;
