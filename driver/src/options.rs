@@ -1,5 +1,6 @@
 //! How a function is opened.
 
+use crate::verbs::Resolver;
 use std::time::Duration;
 
 /// How to open a function.
@@ -17,6 +18,8 @@ pub struct OpenOptions {
     /// The MTU that the first opener gives an Ethernet function, without layer 2; `None`: what the port has, if the
     /// function has less.
     pub mtu: Option<u16>,
+    /// How peers are found that are not in that list; set by [`open_resolving`](crate::open_resolving).
+    pub resolver: Resolver,
     /// How long one command may take.
     pub command_timeout: Duration,
     /// Entries of the event queue, a power of two.
@@ -31,6 +34,7 @@ impl Default for OpenOptions {
             neighbours: Vec::new(),
             vlan: None,
             mtu: None,
+            resolver: Resolver::None,
             command_timeout: Duration::from_secs(10),
             eq_entries: 4096,
         }

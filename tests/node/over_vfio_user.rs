@@ -2,7 +2,8 @@
 
 use devmodel::{Config, region::Geometry, serve};
 use driver::{
-    Device, OpenOptions, SendOp, WcOpcode, WcStatus,
+    Device, OpenOptions, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge,
+    Target, WcOpcode, WcStatus, open_resolving,
     transport::{Transport, VfioUserTransport, Width},
 };
 use ironverbs_tests::{
@@ -78,15 +79,16 @@ fn mac(fid: u8) -> [u8; 6] {
     devmodel::identity::mac(0, fid)
 }
 
+/// An address of IPv6, beside that of IPv4.
+fn gid_v6(fid: u8) -> [u8; 16] {
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, fid]
+}
+
 fn open(socket: &Path, fid: u8) -> Result<Arc<Device>, String> {
-    let options = OpenOptions {
-        link_local: true,
-        gids: vec![gid(fid)],
-        neighbours: [1, 2].map(|fid| (gid(fid), mac(fid))).to_vec(),
-        ..OpenOptions::default()
-    };
+    let gids = vec![gid(fid), gid_v6(fid)];
+    let options = OpenOptions { link_local: true, gids, ..OpenOptions::default() };
     let transport = VfioUserTransport::open(socket).map_err(|e| e.to_string())?;
-    Device::open(transport, options).map_err(|e| e.to_string())
+    open_resolving(transport, options).map_err(|e| e.to_string())
 }
 
 fn pair(served: &Served) -> (End, End) {
@@ -161,6 +163,65 @@ fn a_link_local_gid_needs_no_neighbour() {
     let gid = device.gid(0).unwrap();
     assert_eq!(gid[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
     assert_eq!((gid[8] ^ 2, gid[9], gid[15]), (0x02, 0x1b, 1), "made of the MAC");
+}
+
+#[test]
+fn peers_are_found_by_asking_and_who_is_not_there_is_named() {
+    let served = Served::new();
+    let (a, b) = (served.device(1), served.device(2));
+    for _ in 0..2 {
+        for (index, gid) in [(1, gid as fn(u8) -> [u8; 16]), (2, gid_v6)] {
+            assert_eq!(a.resolve(index, &gid(2)).unwrap(), mac(2));
+            assert_eq!(b.resolve(index, &gid(1)).unwrap(), mac(1));
+        }
+        assert_eq!(a.resolve(1, &gid(1)).unwrap(), mac(1), "our own address");
+    }
+    let begin = Instant::now();
+    let error = a.resolve(1, &gid(77)).unwrap_err();
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_eq!(error.errno(), libc::EHOSTUNREACH);
+    let said = error.to_string();
+    for word in ["10.0.0.77", "12 ARP requests", "10.0.0.1 ", "3s"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    // Who goes answers no more.
+    drop(b);
+    let c = served.device(1);
+    assert_eq!(c.resolve(2, &gid_v6(99)).unwrap_err().errno(), libc::EHOSTUNREACH);
+}
+
+#[test]
+fn a_frame_longer_than_any_of_discovery_stops_nobody_from_being_found() {
+    let served = Served::new();
+    let (a, b) = (served.device(1), served.device(2));
+    let end = End::new(a.clone(), LEN).expect("an end");
+    let init = QpInit {
+        max_send_wr: 8,
+        max_send_sge: 1,
+        ..QpInit::new(Service::RawPacket, &end.cq, &end.cq)
+    };
+    let raw = driver::Qp::create(&end.pd, &init).expect("a raw queue pair");
+    let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
+    raw.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT).unwrap();
+    raw.modify(&to(QpState::Rtr), QpAttrMask::STATE).unwrap();
+    raw.modify(&to(QpState::Rts), QpAttrMask::STATE).unwrap();
+    // An ICMPv6 message of 3,000 bytes.
+    let mut frame = vec![0; 14 + 40 + 3000];
+    frame[..6].copy_from_slice(&mac(2));
+    frame[6..12].copy_from_slice(&mac(1));
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    frame[14] = 0x60;
+    frame[18..20].copy_from_slice(&3000u16.to_be_bytes());
+    (frame[20], frame[21]) = (58, 255);
+    end.words.put(0, &frame);
+    for _ in 0..3 {
+        let sge = [Sge { length: frame.len() as u32, ..end.sge(0, frame.len()) }];
+        let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
+        raw.post_send_to([(wr, Target::Peer)]).expect("a post");
+        completed(&end, WcOpcode::Send);
+    }
+    assert_eq!(a.resolve(1, &gid(2)).unwrap(), mac(2));
+    assert_eq!(b.resolve(1, &gid(1)).unwrap(), mac(1));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Paths to peers: checks of their attributes, and the MAC address and UDP source port of RoCE.
 
-use super::AddressHandle;
+use super::{AddressHandle, Device};
 use crate::{error::Error, function::Function};
 
 /// Checks that the port has every attribute of a path.
@@ -34,8 +34,16 @@ pub(super) fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     ((label ^ label >> 14) & 0x3fff) as u16 | 0xc000
 }
 
-/// The MAC behind a destination GID: given with it, from the opener's list, from the transport, our own, or contained
-/// in it (link-local).
+impl Device {
+    /// The MAC of the port with GID `dgid`, for a path from entry `sgid_index` of our table. Waits for an answer of that port if
+    /// nothing else tells it. EHOSTUNREACH: nobody answered.
+    pub fn resolve(&self, sgid_index: u8, dgid: &[u8; 16]) -> Result<[u8; 6], Error> {
+        destination_mac(&self.function, &AddressHandle { dgid: *dgid, sgid_index, ..AddressHandle::default() })
+    }
+}
+
+/// The MAC behind a destination GID: given with it, from the opener's list, from the transport, our own, contained in it
+/// (link-local), or asked for on the wire.
 pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     if let Some(mac) = group_mac(&ah.dgid) {
         return Ok(mac);
@@ -51,10 +59,7 @@ pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result
         .or_else(|| function.transport.resolve(&ah.dgid))
         .or_else(ours)
         .or_else(|| link_local_mac(&ah.dgid));
-    found.ok_or_else(|| Error::Invalid {
-        what: format!("no MAC address is known for {}", std::net::Ipv6Addr::from(ah.dgid)),
-        errno: libc::EHOSTUNREACH,
-    })
+    found.map_or_else(|| function.options.resolver.resolve(function, ah.sgid_index, &ah.dgid), Ok)
 }
 
 /// The MAC of a multicast group: an IPv6 one (RFC 2464, section 7), or an IPv4 one in mapped form (RFC 1112, section

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::gid::gid_of_ip;
 use driver::{
-    Device, OpenOptions,
+    Device, OpenOptions, open_resolving,
     transport::{
         Transport, VfioUserTransport,
         vfio::{VfioError, VfioTransport},
@@ -86,8 +86,20 @@ pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeErro
 }
 
 impl Place {
-    /// Opens the device.
+    /// Opens the device. One that is no node's answers for its addresses from now on, and finds its peers by asking.
     pub fn open(&self) -> Result<Arc<Device>, PlaceError> {
+        self.open_by(open_resolving)
+    }
+
+    /// The same for a short look: nobody hears of its addresses.
+    pub fn open_silently(&self) -> Result<Arc<Device>, PlaceError> {
+        self.open_by(Device::open)
+    }
+
+    fn open_by(
+        &self,
+        open: impl FnOnce(Arc<dyn Transport>, OpenOptions) -> Result<Arc<Device>, driver::Error>,
+    ) -> Result<Arc<Device>, PlaceError> {
         let (transport, addresses): (Arc<dyn Transport>, _) = match self {
             Self::Node { dir, fid } => return Ok(open_device(dir, *fid)?),
             Self::Vfio(address, addresses) => (VfioTransport::open(*address)?, addresses),
@@ -96,7 +108,7 @@ impl Place {
                 (VfioUserTransport::open(socket).map_err(refused)?, addresses)
             }
         };
-        Device::open(transport, options_of(addresses))
+        open(transport, options_of(addresses))
             .map_err(|source| PlaceError::Device { place: self.to_string(), source })
     }
 }

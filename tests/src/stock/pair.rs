@@ -108,15 +108,14 @@ impl Pair {
     }
 
     /// A pair of programs on functions that are served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches
-    /// its own over vfio-user and nothing else.
+    /// its own over vfio-user and nothing else, and finds the other's MAC by asking.
     pub fn served(node: &Node, sockets: &[PathBuf; 2], tool: &str, options: &[&str]) -> Self {
         let port = port();
         let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
         let launch = |me: usize, more: &[&str]| {
-            let (own, other) = (format!("10.0.0.{}", me + 1), 2 - me);
-            let neighbour = format!("10.0.0.{other}=02:1b:56:00:00:{other:02x}");
+            let own = format!("10.0.0.{}", me + 1);
             let socket = sockets[me].display().to_string();
-            let view = ["--vfio-user", &socket, "--address", &own, "--neighbour", &neighbour, "--"];
+            let view = ["--vfio-user", &socket, "--address", &own, "--"];
             let words = [&view[..], &[tool, "-d", "iron0", gid, "1", "-p", &port], options, more].concat();
             node.ironverbs(&["run"], &words)
         };

@@ -1,0 +1,421 @@
+//! Finds the MACs of a function's peers, and answers for its own addresses: ARP and neighbour discovery over a raw packet queue
+//! pair of the driver's own. Functions that neither a node nor the kernel answers for need it.
+//!
+//! There is one for all openings of a function in a process, since of equal flows one gets the frames. It has an opening of
+//! its own, with a thread that waits for that opening's events, and goes with the last device that was opened with it.
+
+use super::{
+    AccessFlags, Completion, Cq, Device, FLOW_PRIORITIES, Flow, FlowAttr, FlowSpec, LinkLayer, Mr, Pd, Qp,
+    QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcStatus,
+    neighbours::{Conflict, Lookup, Neighbours, OwnAddress, PATIENCE, TRIES},
+};
+use crate::{
+    dma::DmaMem, error::Error, events::DeviceEvent, events::Event, function::Function, options::OpenOptions,
+    transport::Transport,
+};
+use hwspec::wire::{DiscoveryFrame, EtherType};
+use std::{
+    fmt,
+    fs::File,
+    io::Write,
+    net::IpAddr,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use sync::Quiet;
+
+/// Receives that are posted at any time, and sends under way at most.
+const DEPTH: u32 = 64;
+/// Bytes of a receive buffer: those of a frame on a link with the usual MTU.
+const STRIDE: usize = 2048;
+/// How long a caller sleeps at once while it waits for an answer.
+const TURN: Duration = Duration::from_millis(50);
+/// Times that the queue pair is started again after an error within one call.
+const RESTARTS: usize = 4;
+/// Next header of ICMPv6.
+const ICMP: u8 = 58;
+/// Marks the completions of sends.
+const SEND: u64 = u64::MAX;
+
+/// How a function's peers are found that nothing else knows.
+#[derive(Clone, Debug, Default)]
+pub enum Resolver {
+    /// They are not.
+    #[default]
+    None,
+    /// By asking for them on the wire.
+    Wire(Arc<Discoverer>),
+    /// The function cannot ask; the reason.
+    Unable(String),
+}
+
+impl Resolver {
+    /// The MAC of `dgid`, for a path from entry `sgid_index` of the GID table. Waits for an answer if necessary.
+    pub(super) fn resolve(&self, function: &Function, sgid_index: u8, dgid: &[u8; 16]) -> Result<[u8; 6], Error> {
+        let ip = ip_of(dgid);
+        let unreachable = |why: String| Error::Invalid {
+            what: format!("no MAC address is known for {ip}{why}"),
+            errno: libc::EHOSTUNREACH,
+        };
+        match self {
+            Self::None => Err(unreachable(String::new())),
+            Self::Unable(why) => Err(unreachable(format!(", and the function cannot ask for it: {why}"))),
+            Self::Wire(discoverer) => {
+                let from = own_address(function, sgid_index.into())?;
+                let from = from.ok_or_else(|| unreachable(format!(": GID {sgid_index} is empty")))?;
+                let protocol = if ip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
+                discoverer.resolve(ip, from).ok_or_else(|| {
+                    let vlan = from.vlan.map_or(String::new(), |vid| format!(" in VLAN {vid}"));
+                    let asker = from.ip;
+                    unreachable(format!(": it answered none of {TRIES} {protocol} from {asker}{vlan} in {PATIENCE:?}"))
+                })
+            }
+        }
+    }
+}
+
+/// See above.
+pub struct Discoverer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Fork generation in which it was made: a child has no thread to wait for.
+    generation: u32,
+}
+
+impl fmt::Debug for Discoverer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Discoverer").finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    /// Something was learnt, or the device is gone.
+    changed: Condvar,
+    stop: AtomicBool,
+    gone: AtomicBool,
+    device: Arc<Device>,
+}
+
+struct Inner {
+    neighbours: Neighbours,
+    port: RawPort,
+}
+
+/// Those of this process, by their transports.
+static OPEN: Mutex<Vec<(usize, Weak<Discoverer>)>> = Mutex::new(Vec::new());
+
+/// Opens a function whose peers' addresses are resolved on the wire, and whose own are answered for. On InfiniBand, where
+/// there is nothing to resolve, as [`Device::open`].
+pub fn open_resolving(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
+    let key = Arc::as_ptr(&transport).cast::<()>() as usize;
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|(_, known)| known.strong_count() > 0);
+    let known = open.iter().find(|(of, _)| *of == key).and_then(|(_, known)| known.upgrade());
+    let resolver = match known {
+        Some(known) => Resolver::Wire(known),
+        None => {
+            let device = Device::open(transport.clone(), options.clone())?;
+            if device.link_layer() != LinkLayer::Ethernet {
+                return Ok(device);
+            }
+            match Discoverer::start(device) {
+                Ok(fresh) => {
+                    let fresh = Arc::new(fresh);
+                    open.push((key, Arc::downgrade(&fresh)));
+                    Resolver::Wire(fresh)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "addresses cannot be resolved on the wire");
+                    Resolver::Unable(error.to_string())
+                }
+            }
+        }
+    };
+    drop(open);
+    Device::open(transport, OpenOptions { resolver, ..options })
+}
+
+impl Discoverer {
+    fn start(device: Arc<Device>) -> Result<Self, Error> {
+        sync::fork::watch();
+        let port = RawPort::open(&device)?;
+        let neighbours = Neighbours::new(device.function.vport.mac, own_addresses(&device.function)?);
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(Inner { neighbours, port }),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            device,
+        });
+        let builder = std::thread::Builder::new().name("ironverbs-address".into()).stack_size(128 << 10);
+        let quiet = Quiet::new();
+        let theirs = shared.clone();
+        let thread = builder.spawn(move || theirs.run());
+        drop(quiet);
+        let thread = Some(thread.map_err(Error::io("cannot start the thread that answers for addresses"))?);
+        Ok(Self { shared, thread, generation: sync::fork::generation() })
+    }
+
+    /// The MAC of `ip`, asked for from `from`; `None` if nobody answers for [`PATIENCE`], or the device is gone.
+    fn resolve(&self, ip: IpAddr, from: OwnAddress) -> Option<[u8; 6]> {
+        let shared = &self.shared;
+        let mut inner = shared.lock();
+        while !shared.gone.load(Acquire) && self.generation == sync::fork::generation() {
+            let now = Instant::now();
+            inner.neighbours.poll(now);
+            let found = inner.neighbours.lookup(ip, from, now);
+            if inner.flush() {
+                // What was asked for may have to be asked for again.
+                shared.wake();
+            }
+            match found {
+                Lookup::Known(mac) => return Some(mac),
+                Lookup::Silent => return None,
+                Lookup::Asked => {}
+            }
+            inner = match shared.changed.wait_timeout(inner, TURN) {
+                Ok((inner, _)) => inner,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        None
+    }
+}
+
+impl Drop for Discoverer {
+    fn drop(&mut self) {
+        if self.generation != sync::fork::generation() {
+            return;
+        }
+        self.shared.stop.store(true, Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread by the descriptor that it waits for.
+    fn wake(&self) {
+        let woken = self.device.events().fd().try_clone_to_owned();
+        let woken = woken.and_then(|fd| File::from(fd).write_all(&1u64.to_ne_bytes()));
+        // A counter that is full wakes as well.
+        if let Err(error) = woken {
+            tracing::debug!(%error, "the thread that answers for addresses was not woken");
+        }
+    }
+
+    fn run(&self) {
+        let events = self.device.events();
+        while !self.stop.load(Acquire) {
+            while let Some(event) = events.next() {
+                if event == Event::Device(DeviceEvent::Fatal) {
+                    return self.end("the device has failed");
+                }
+            }
+            let mut inner = self.lock();
+            let now = Instant::now();
+            let received = inner.receive(now);
+            inner.neighbours.poll(now);
+            inner.flush();
+            let due = inner.neighbours.due();
+            drop(inner);
+            self.changed.notify_all();
+            match received {
+                Err(error) => return self.end(&error.to_string()),
+                Ok(conflicts) => conflicts.iter().for_each(tell),
+            }
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            if let Err(error) = events.wait(left) {
+                return self.end(&error.to_string());
+            }
+        }
+    }
+
+    fn end(&self, why: &str) {
+        tracing::warn!(why, "addresses are not resolved any more");
+        self.gone.store(true, Release);
+        self.changed.notify_all();
+    }
+}
+
+fn tell(conflict: &Conflict) {
+    let mac = conflict.mac.map(|byte| format!("{byte:02x}")).join(":");
+    eprintln!("ironverbs: {}, an address of ours, is in use by the station with MAC {mac}", conflict.ip);
+}
+
+impl Inner {
+    /// Sends what is to be sent. Whether there was anything.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.neighbours.frame() {
+            any = true;
+            if let Err(error) = self.port.send(&frame) {
+                // It is repeated if no answer comes.
+                tracing::debug!(%error, "a frame of address discovery was not sent");
+            }
+        }
+        any
+    }
+
+    /// Takes what has come.
+    fn receive(&mut self, now: Instant) -> Result<Vec<Conflict>, Error> {
+        let neighbours = &mut self.neighbours;
+        let mut conflicts = Vec::new();
+        self.port.receive(|frame| conflicts.extend(neighbours.heard(frame, now)))?;
+        Ok(conflicts)
+    }
+}
+
+/// A raw packet queue pair that gets what is said of addresses.
+struct RawPort {
+    under_way: u32,
+    /// Removed before the queue pair.
+    _flows: Vec<Flow>,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    mr: Mr,
+    mem: Arc<DmaMem>,
+}
+
+impl RawPort {
+    fn open(device: &Arc<Device>) -> Result<Self, Error> {
+        let pd = Pd::alloc(device)?;
+        let cq = Cq::create(device, 2 * DEPTH, 0)?;
+        let mem = Arc::new(pd.queue_memory(DEPTH as usize * STRIDE)?);
+        let mr = Mr::over(&pd, &mem, AccessFlags::LOCAL_WRITE)?;
+        let init = QpInit {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: DiscoveryFrame::MOST as u32,
+            sq_sig_all: true,
+            block_multicast_loopback: true,
+            ..QpInit::new(Service::RawPacket, &cq, &cq)
+        };
+        let qp = Qp::create(&pd, &init)?;
+        let flows = flows(&qp)?;
+        let port = Self { under_way: 0, _flows: flows, qp, cq, mr, mem };
+        port.start()?;
+        Ok(port)
+    }
+
+    /// From RESET to RTS, with all receives posted.
+    fn start(&self) -> Result<(), Error> {
+        let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
+        self.qp.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT)?;
+        (0..u64::from(DEPTH)).try_for_each(|slot| self.post(slot))?;
+        self.qp.modify(&to(QpState::Rtr), QpAttrMask::STATE)?;
+        self.qp.modify(&to(QpState::Rts), QpAttrMask::STATE)?;
+        self.cq.arm(false);
+        Ok(())
+    }
+
+    fn post(&self, slot: u64) -> Result<(), Error> {
+        let addr = self.mem.iova() + slot * STRIDE as u64;
+        let sge = [Sge { addr, length: STRIDE as u32, lkey: self.mr.lkey() }];
+        let posted = self.qp.post_recv([RecvWr { wr_id: slot, sge: &sge }]);
+        posted.map_err(|error| Error::Invalid { what: "a receive of the raw queue pair".into(), errno: error.errno })
+    }
+
+    fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
+        let failed = |errno| Error::Invalid { what: "a raw packet was not sent".into(), errno };
+        if self.under_way >= DEPTH {
+            return Err(failed(libc::EAGAIN));
+        }
+        let sge = [Sge { addr: frame.as_ptr() as u64, length: frame.len() as u32, lkey: 0 }];
+        let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+        let wr = SendWr { wr_id: SEND, op: SendOp::Send, sge: &sge, flags };
+        self.qp.post_send_to([(wr, Target::Peer)]).map_err(|error| failed(error.errno))?;
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// Hands all frames that have come to `take`.
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
+        let mut frame = [0; STRIDE];
+        for _ in 0..RESTARTS {
+            // What comes after the look makes the descriptor readable.
+            self.cq.arm(false);
+            let mut failed = None;
+            let mut wc = [Completion::default()];
+            // One round of the queue at most, whatever arrives in the meantime.
+            for _ in 0..2 * DEPTH {
+                if self.cq.poll(&mut wc) == 0 {
+                    return Ok(());
+                }
+                let wc = &wc[0];
+                match (wc.wr_id, wc.status) {
+                    (SEND, WcStatus::Success) => self.under_way = self.under_way.saturating_sub(1),
+                    (slot, WcStatus::Success) if slot < DEPTH.into() => {
+                        let len = (wc.byte_len as usize).min(STRIDE);
+                        self.mem.copy_out(slot as usize * STRIDE, &mut frame[..len]);
+                        take(&frame[..len]);
+                        self.post(slot)?;
+                    }
+                    (_, status) => {
+                        failed = Some(status);
+                        break;
+                    }
+                }
+            }
+            let Some(status) = failed else { return Ok(()) };
+            // Such as a frame that is longer than its buffer.
+            tracing::debug!(?status, "the raw queue pair of address discovery is started again");
+            let reset = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+            self.qp.modify(&reset, QpAttrMask::STATE)?;
+            self.under_way = 0;
+            self.start()?;
+        }
+        Ok(())
+    }
+}
+
+/// The flows of ARP and ICMPv6, after all that programs may ask for themselves.
+fn flows(qp: &Arc<Qp>) -> Result<Vec<Flow>, Error> {
+    const ANY: [[u8; 6]; 2] = [[0; 6]; 2];
+    let arp =
+        FlowSpec::Eth { dst: ANY, src: ANY, ether_type: [EtherType::ARP.raw(), 0xffff], vlan: [0; 2] };
+    let icmp = FlowSpec::IpMore { version: 6, proto: [ICMP, 0xff], class: [0; 2], ttl: [0; 2] };
+    let flow = |spec| {
+        let attr = FlowAttr { priority: FLOW_PRIORITIES - 1, specs: vec![spec], ..FlowAttr::default() };
+        Flow::create(qp, &attr)
+    };
+    [arp, icmp].into_iter().map(flow).collect()
+}
+
+/// The IP address of a GID.
+fn ip_of(gid: &[u8; 16]) -> IpAddr {
+    IpAddr::from(*gid).to_canonical()
+}
+
+/// The address in entry `index` of the GID table; `None` if that is empty.
+fn own_address(function: &Function, index: u16) -> Result<Option<OwnAddress>, Error> {
+    let entry = function.roce_address(index)?;
+    let gid = crate::bringup::gid_of(&entry);
+    let vlan = entry.vlan_valid().then_some(entry.vlan_id()).filter(|vid| *vid != 0);
+    Ok((gid != [0; 16]).then(|| OwnAddress { ip: ip_of(&gid), vlan }))
+}
+
+/// Those of the whole table.
+fn own_addresses(function: &Function) -> Result<Vec<OwnAddress>, Error> {
+    let mut own = Vec::new();
+    for index in 0..function.gid_table_len() {
+        match own_address(function, index)? {
+            Some(address) if !own.contains(&address) => own.push(address),
+            _ => {}
+        }
+    }
+    Ok(own)
+}
