@@ -24,6 +24,8 @@ pub(super) struct Call<'a, 'r, 'h> {
     pub output: &'a mut Vec<u8>,
     /// User context the command speaks for.
     pub uid: u16,
+    /// What it makes is for all user contexts ([`SHARED_UID`]).
+    pub for_all: bool,
     /// The command.
     pub opcode: Opcode,
     /// `op_mod`.
@@ -91,14 +93,19 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// As [`own`](Self::own), for objects that the function's driver shares with all (event queues, UAR pages, XRC
-    /// domains).
+    /// As [`own`](Self::own), for objects that the function's driver shares with all (UAR pages, XRC domains), unless the
+    /// adapter is strict: Linux makes each with the uid that uses it.
     pub fn shared<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
         match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
         {
-            Some((index, uid)) if uid == 0 || self.may_use(uid) => Ok(index),
+            Some((index, uid)) if self.is_shared(uid) || self.may_use(uid) => Ok(index),
             _ => otherwise.refuse(),
         }
+    }
+
+    /// Whether what the function's driver has is everybody's.
+    fn is_shared(&self, uid: u16) -> bool {
+        uid == 0 && !self.step.config.strict.uid
     }
 
     /// Allocates a row for the caller, with an index of at least `first`.

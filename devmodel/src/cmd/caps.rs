@@ -4,14 +4,14 @@ use super::{
     call::Call,
     caps_ethernet, caps_infiniband, cq, eq, memic, mkey, qp, qp_context,
     refusal::{Done, Syndrome},
-    srq,
+    srq, strict,
 };
 use crate::LinkLayer;
 use crate::region::{Func, Table};
 use crate::state::{FunctionRow, GroupRow, ROCE_ADDRESSES};
 use crate::transport::LOG_MAX_MESSAGE;
 use hwspec::{
-    cmd::{CmdOut, adapter::*, uctx::INTERNAL_DEV_RES},
+    cmd::{CmdOut, adapter::*},
     context::{CapType, caps::*},
     layout::{Bits, Layout, prefix},
 };
@@ -71,7 +71,7 @@ fn log_rows(func: &Func<'_>, table: Table) -> u8 {
     func.rows(table).trailing_zeros() as u8
 }
 
-fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
+pub(super) fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
     let set = &func.function().caps_set;
     let chosen_qp = set[FunctionRow::SET_LOG_MAX_QP] as u8;
     let log_qp = log_rows(func, Table::Qp);
@@ -97,7 +97,7 @@ fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
         .log_max_uctx(log_rows(func, Table::Uctx))
         .log_max_umem(log_rows(func, Table::Umem))
         .umem_uid_0(true)
-        .uctx_cap(INTERNAL_DEV_RES)
+        .uctx_cap(strict::RIGHTS)
         .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
         .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
         .log_max_msg(LOG_MAX_MESSAGE)

@@ -3,6 +3,7 @@
 use super::{
     call::{Call, SHARED_UID},
     refusal::{Done, Refused, Syndrome},
+    strict,
     table::{self, Sender},
 };
 use crate::{
@@ -18,9 +19,12 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     let state = call.func.function().hca_state;
     Syndrome::HcaState.unless(command.states.iter().any(|allowed| allowed.raw() == state))?;
     Syndrome::OpMod.unless(command.op_mods.contains(&call.op_mod))?;
+    if call.step.config.strict.reserved {
+        strict::reserved(call)?;
+    }
     // What the driver lets all user contexts use is its own.
     if call.uid == SHARED_UID {
-        call.uid = 0;
+        (call.uid, call.for_all) = (0, true);
     }
     if call.uid != 0 {
         // Commands without a uid field carry zero there or, from user programs, the uid of their context.

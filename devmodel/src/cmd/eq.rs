@@ -8,6 +8,7 @@ use super::{
     call::{Call, let_go},
     memory::{self, Layout as Memory},
     refusal::{Done, Syndrome},
+    strict,
 };
 use crate::{
     mlx5::event,
@@ -27,7 +28,11 @@ pub(super) const LOG_MAX_SIZE: u8 = 16;
 pub(super) const LOG_NUMBERS: u8 = 7;
 /// The event queue that the caller's CQs name by `number`: one of its own, else one that the function's driver shares.
 pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
-    let of = |uid: u16| event::called(call.func, number).find(|(_, row)| row.head.uid == uid);
+    let strict = call.step.config.strict.uid;
+    let of = |uid: u16| {
+        let of = |row: &EqRow| row.head.uid == uid && (uid == call.uid || !strict || row.shared != 0);
+        event::called(call.func, number).find(|(_, row)| of(row))
+    };
     let any = || event::called(call.func, number).find(|(_, row)| call.may_use(row.head.uid));
     match of(call.uid).or_else(|| of(0)).or_else(any) {
         Some((index, _)) => Ok(index),
@@ -75,13 +80,23 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         page_offset: context.page_offset(),
         bytes: (Eqe::SIZE as u64) << log_size,
     };
+    let mask = input.event_bitmask();
+    let mask: [u64; 4] = std::array::from_fn(|i| u64::from_be_bytes(prefix(&mask[8 * i..])));
+    let strict = call.step.config.strict;
+    if strict.events {
+        strict::events(call, mask)?;
+    }
+    if strict.uid {
+        Syndrome::EventOwner.unless(call.uid == 0 || mask == [0; 4])?;
+    }
+    let for_all = call.for_all;
     let memory = memory::map(call, CreateEqIn::SIZE, layout)?;
     let index = alloc(call, uar)?;
     call.hold::<UarRow>(uar);
-    let mask = input.event_bitmask();
     if let Some(row) = call.func.row_mut::<EqRow>(index) {
         row.memory = memory;
-        row.mask = std::array::from_fn(|i| u64::from_be_bytes(prefix(&mask[8 * i..])));
+        row.mask = mask;
+        row.shared = for_all.into();
         row.log_size = log_size.into();
         row.vector = context.intr().into();
         row.uar = uar;

@@ -35,6 +35,7 @@ mod special_qps;
 mod sq;
 mod srq;
 mod srq_context;
+mod strict;
 mod table;
 mod tir;
 mod uctx;

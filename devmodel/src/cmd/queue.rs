@@ -96,7 +96,7 @@ pub(crate) fn complete_held(func: &mut Func<'_>, completion: &CommandCompletion)
 fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut Vec<u8>) -> bool {
     let header = CmdIn::read(input);
     let (opcode, uid, op_mod) = (header.opcode(), header.uid(), header.op_mod());
-    let mut call = Call { func, step, input, output, uid, opcode, op_mod, quiesce: false };
+    let mut call = Call { func, step, input, output, uid, for_all: false, opcode, op_mod, quiesce: false };
     match dispatch::run(&mut call) {
         Ok(()) => call.quiesce,
         Err(Refused(syndrome)) => {

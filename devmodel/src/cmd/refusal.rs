@@ -45,6 +45,7 @@ syndromes! {
     Issi = 0x0c, BadParam, "an interface step sequence this device supports";
     CapValue = 0x0e, BadParam, "capabilities within the maximum, of those that can be set";
     Register = 0x0f, BadParam, "a register this device has, and a method it supports";
+    Reserved = 0x11, BadParam, "zero in every bit that no field owns";
     Teardown = 0x10, BadParam, "a teardown profile this device supports";
 
     NoSuchEq = 0x20, BadResource, "an event queue of the caller";
@@ -58,6 +59,8 @@ syndromes! {
     NoSuchXrcd = 0x28, BadResource, "an XRC domain of the caller";
     NoSuchCounter = 0x29, BadResource, "a counter set of the caller";
     NoSuchUctx = 0x2a, BadResource, "a user context";
+    UctxRights = 0x2f, BadParam, "rights that the capabilities offer";
+    RawTx = 0xd7, BadResource, "a user context with the right to send raw packets";
     NoSuchSq = 0xc0, BadResource, "a send queue of the caller";
     NoSuchRq = 0xc1, BadResource, "a receive queue of the caller";
     NoSuchTis = 0xc2, BadResource, "a TIS of the caller";
@@ -95,6 +98,10 @@ syndromes! {
     Memic = 0x4e, BadParam, "a range of the caller's device memory, or of that which can be had";
     NoMemic = 0x4f, NoResources, "free device memory within the range asked for";
     NoSuchUmem = 0x48, BadResource, "a user memory object of this user context";
+    EventMask = 0x49, BadParam, "events that the capabilities offer";
+    EventMapped = 0x4a, BadParam, "events that no other event queue has";
+    EventOfPages = 0x4b, BadParam, "requests for pages on a queue of their own, but for commands";
+    EventOwner = 0x4c, BadParam, "events of other kinds than completions at uid 0";
     CqFlags = 0x46, BadParam, "CQ options this device supports";
     ModifyField = 0x47, BadParam, "a field that can be modified";
 

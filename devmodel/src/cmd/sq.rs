@@ -10,7 +10,7 @@ use crate::{
     state::{CqRow, PdRow, SqRow, TisRow, UarRow},
 };
 use hwspec::{
-    cmd::rq_sq::*,
+    cmd::{rq_sq::*, uctx::RAW_TX},
     context::{rq_sq::SqContext, wq::WorkQueue},
     layout::{load, store},
     wqe::WQE_BB,
@@ -36,6 +36,9 @@ pub(super) fn may_go(from: u8, to: u8) -> bool {
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateSqIn = call.input()?;
+    if call.step.config.strict.uid {
+        Syndrome::RawTx.unless(call.uid == 0 || call.has_right(RAW_TX))?;
+    }
     let c = input.ctx();
     let wq = c.wq();
     Syndrome::Umem.unless(!wq.wq_umem_valid() && !wq.dbr_umem_valid())?;

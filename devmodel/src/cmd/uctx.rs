@@ -4,7 +4,7 @@ use super::{
     call::Call,
     cq, eq, flow, flow_entry, memic, memory, mkey, qp,
     refusal::{Done, Syndrome},
-    rq, sq, srq, tir,
+    rq, sq, srq, strict, tir,
 };
 use crate::{
     Adapter,
@@ -23,6 +23,9 @@ const CHUNK: usize = 16;
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateUctxIn = call.input()?;
+    if call.step.config.strict.uid {
+        Syndrome::UctxRights.unless(input.uctx().cap() & !strict::RIGHTS == 0)?;
+    }
     // The index is the uid, and uid 0 is the function's own driver.
     let index = call.alloc::<UctxRow>(1)?;
     if let Some(row) = call.func.row_mut::<UctxRow>(index) {

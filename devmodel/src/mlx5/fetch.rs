@@ -8,6 +8,7 @@ use crate::{translate, transport::LOG_MAX_MESSAGE};
 use hwspec::{
     context::ServiceType,
     cqe::CqeSyndrome,
+    decode::{self, Value, wqe::Queue},
     doorbell::{RECORD_SIZE, SND_DBR},
     layout::Layout,
     wqe::{
@@ -182,7 +183,25 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
         1 => {}
         blocks => rest(w, index, blocks).ok_or(bad)?,
     }
+    let service = ServiceType::from_raw(w.q.service);
+    if w.step.config.strict.reserved && has_reserved(&w.step.buffers.wqe, ds, service) {
+        return Err(bad);
+    }
     Ok(ctrl)
+}
+
+/// Whether a bit is set in the WQE of `ds` segments at the front of `buffer` that no field owns.
+#[cold]
+pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool {
+    let whole = buffer.get(..usize::from(ds) * WQE_DS).unwrap_or_default();
+    let mut found = false;
+    decode::wqe::walk(Queue::Send(service), whole, &mut |path, value| {
+        if let Value::Reserved { at, bits } = value {
+            tracing::debug!(%path, at, bits = format_args!("{bits:#x}"), "reserved bits are set in a WQE");
+            found = true;
+        }
+    });
+    found
 }
 
 /// Reads the blocks of a WQE behind the first.
@@ -259,4 +278,24 @@ fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
     wqe.data = [at as u16, (at + list.len()) as u16];
     wqe.length = length as u32;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hwspec::handle::Qpn;
+
+    #[test]
+    fn bits_of_a_request_that_no_field_owns_are_found() {
+        let mut wqe = [0; WQE_BB];
+        let mut ctrl = CtrlSeg::zeroed();
+        ctrl.set().opcode(WqeOpcode::Send).qpn(Qpn(5)).ds(4);
+        wqe[..WQE_DS].copy_from_slice(ctrl.as_bytes());
+        assert!(!has_reserved(&wqe, 4, ServiceType::Ud));
+        // Behind the Q_Key of the address vector, of which a connected queue pair has none.
+        wqe[WQE_DS + 5] = 1;
+        assert!(has_reserved(&wqe, 4, ServiceType::Ud));
+        assert!(!has_reserved(&wqe, 4, ServiceType::Rc));
+        assert!(!has_reserved(&wqe, 1, ServiceType::Ud), "behind its end");
+    }
 }

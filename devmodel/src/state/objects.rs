@@ -91,8 +91,8 @@ rows! {
         overflowed: u32,
         /// UAR it was created with.
         uar: u32,
-        /// Padding.
-        reserved: u32,
+        /// 1: CQs of all user contexts may name it, however strict the adapter is.
+        shared: u32,
     }
     /// Completion queue.
     CqRow {

@@ -122,8 +122,17 @@ pub struct Bed {
 impl Bed {
     /// Power on: only the PF is there.
     pub fn power_on() -> Self {
+        Self::with(Config::default())
+    }
+
+    /// As [`power_on`](Self::power_on), as strict as `switches` say.
+    pub fn strict(switches: &str) -> Self {
+        Self::with(Config { strict: switches.parse().unwrap(), ..Config::default() })
+    }
+
+    fn with(config: Config) -> Self {
         let mut host = Machine::default();
-        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), Config::default(), &mut host);
+        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut host);
         Self { adapter, runner: Runner::new(), host, now: 0, next: HashMap::new() }
     }
 

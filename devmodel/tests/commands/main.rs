@@ -11,5 +11,6 @@ mod ownership;
 mod pci;
 mod properties;
 mod queue_pairs;
+mod strict;
 mod table;
 mod umem;

@@ -1,6 +1,8 @@
 //! User contexts: the owners of objects.
 use crate::hw_layout;
 
+/// `cap`: may have send queues of raw packets.
+pub const RAW_TX: u32 = 1 << 0;
 /// `cap`: may have internal resources of the device, special queue pairs among them (`uctx_cap` of the capabilities
 /// says whether there is such a right).
 pub const INTERNAL_DEV_RES: u32 = 1 << 1;

@@ -5,7 +5,7 @@ use crate::{
     host::{Abort, Party},
     mlx5::{
         Step, completion,
-        fetch::blocks,
+        fetch::{blocks, has_reserved},
         lists::{self, Domain},
     },
     region::Func,
@@ -13,6 +13,7 @@ use crate::{
     translate::{self, User},
 };
 use hwspec::{
+    context::ServiceType,
     cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
     doorbell::{RECORD_SIZE, SND_DBR},
     handle::{Qpn, Srqn},
@@ -156,6 +157,10 @@ fn fetch(func: &Func<'_>, step: &mut Step<'_>, sq: &SqRow, number: u32) -> Optio
     }
     for i in 1..blocks(ctrl.ds()) {
         block(step, i)?;
+    }
+    let strict = step.config.strict.reserved;
+    if strict && has_reserved(&step.buffers.wqe, ctrl.ds(), ServiceType::RawEth) {
+        return None;
     }
     Some(ctrl)
 }

@@ -1,0 +1,80 @@
+//! What only an adapter refuses that is as strict as a card ([`Strict`](crate::strict::Strict)).
+
+use super::{
+    call::Call,
+    caps,
+    refusal::{Done, Syndrome},
+};
+use crate::{region::Func, state::EqRow};
+use hwspec::{
+    cmd::uctx::{INTERNAL_DEV_RES, RAW_TX},
+    context::caps::HcaCap,
+    decode::command,
+    eqe::EventType,
+};
+
+/// Rights that a user context may be given.
+pub(super) const RIGHTS: u32 = RAW_TX | INTERNAL_DEV_RES;
+
+/// Events that every device of the family has (Linux: MLX5_ASYNC_EVENT_MASK), those of commands and of pages.
+const ALWAYS: &[EventType] = &[
+    EventType::PathMig,
+    EventType::CommEst,
+    EventType::SqDrained,
+    EventType::CqError,
+    EventType::WqCatasError,
+    EventType::PathMigFailed,
+    EventType::PortChange,
+    EventType::Cmd,
+    EventType::PageRequest,
+    EventType::WqInvalReqError,
+    EventType::WqAccessError,
+    EventType::SrqCatasError,
+    EventType::SrqLastWqe,
+    EventType::SrqRqLimit,
+];
+
+/// Says whether a capability page offers something.
+type Offers = fn(&HcaCap) -> bool;
+
+/// Events that the general page offers (Linux: gather_async_events_mask).
+const OFFERED: &[(EventType, Offers)] = &[
+    (EventType::NicVportChange, |c| c.vport_group_manager()),
+    (EventType::VhcaStateChange, |c| c.vhca_state()),
+    (EventType::PortModuleEvent, |c| c.port_module_event()),
+    (EventType::TempWarnEvent, |c| c.temp_warn_event()),
+    (EventType::DctDrained, |c| c.dct()),
+    (EventType::FpgaError, |c| c.fpga()),
+    (EventType::FpgaQpError, |c| c.fpga()),
+    (EventType::GeneralEvent, |c| c.general_notification_event()),
+    (EventType::MonitorCounter, |c| c.max_num_of_monitor_counters() != 0),
+    (EventType::PpsEvent, |c| c.pps()),
+];
+
+const fn bit(event: EventType) -> u64 {
+    1 << event.raw()
+}
+
+/// Holds the input to the tables: what no field owns is zero.
+pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
+    let found = command::input(call.input).reserved(call.input);
+    if let Some((at, bits)) = found {
+        tracing::debug!(op = ?call.opcode, at, bits = format_args!("{bits:#x}"), "reserved bits are set");
+    }
+    Syndrome::Reserved.unless(found.is_none())
+}
+
+/// Holds the events of a new event queue to what the capabilities offer, and to those of other queues.
+pub(super) fn events(call: &Call<'_, '_, '_>, mask: [u64; 4]) -> Done {
+    let caps = caps::general(call.func, call.step.config.link_layer, false);
+    let always = ALWAYS.iter().fold(0, |bits, event| bits | bit(*event));
+    let offered =
+        OFFERED.iter().filter(|(_, offers)| offers(&caps)).fold(always, |bits, (e, _)| bits | bit(*e));
+    Syndrome::EventMask.unless(mask[0] & !offered == 0 && mask[1..] == [0; 3])?;
+    // rdma-core's VFIO driver has commands and pages on one queue, Linux each on its own.
+    let (pages, alone) = (bit(EventType::PageRequest), bit(EventType::PageRequest) | bit(EventType::Cmd));
+    Syndrome::EventOfPages.unless(mask[0] & pages == 0 || mask[0] & !alone == 0)?;
+    let mapped = |func: &Func<'_>, index: u32| func.row::<EqRow>(index).map_or(0, |row| row.mask[0]);
+    let taken = call.func.live::<EqRow>().into_iter().fold(0, |bits, index| bits | mapped(call.func, index));
+    Syndrome::EventMapped.unless(mask[0] & taken == 0)
+}
