@@ -105,6 +105,48 @@ fn a_function_is_for_one_program_at_a_time_and_says_so() {
     served.run(1, &["ibv_devinfo"]).finish();
 }
 
+/// Programs that connect by addresses alone; the first has 10.0.0.1.
+#[test]
+fn connections_are_made_by_address() {
+    let served = Served::new("vu-cm");
+    let at = |fid: usize, line: &str| {
+        let socket = served.sockets[fid - 1].display().to_string();
+        let address = format!("10.0.0.{fid}");
+        let view = ["--vfio-user", &socket, "--address", &address, "--"];
+        let words: Vec<&str> = line.split_whitespace().collect();
+        served.node.ironverbs(&["run"], &[&view[..], &words].concat())
+    };
+    for (server, client, said) in [
+        ("rping -s -a 10.0.0.1 -C 10 -v", "rping -c -a 10.0.0.1 -C 10 -v", "rdma-ping-9:"),
+        ("rping -s -C 3 -v", "rping -c -I 10.0.0.2 -a 10.0.0.1 -C 3 -v", "rdma-ping-2:"),
+        ("ucmatose -c 6", "ucmatose -s 10.0.0.1 -c 6", "return status 0"),
+        ("udaddy -c 3", "udaddy -s 10.0.0.1 -c 3", "return status 0"),
+        ("ib_write_bw -R -F -n 500", "ib_write_bw -R -F -n 500 10.0.0.1", "65536      500"),
+    ] {
+        let serving = at(1, server);
+        // A listener shows nowhere; who asks before it is there is refused, or hears nothing.
+        let begin = Instant::now();
+        let heard = loop {
+            let (succeeded, heard) = at(2, client).ends();
+            if succeeded || begin.elapsed() > Duration::from_secs(30) {
+                break heard;
+            }
+            sleep(Duration::from_millis(100));
+        };
+        let listened = serving.finish();
+        assert!(heard.contains(said) && listened.contains(said), "{client}\n{heard}\n--- {server}\n{listened}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_named() {
+    let served = Served::new("vu-nobody");
+    let socket = served.sockets[0].display().to_string();
+    let view = ["--vfio-user", &socket, "--address", "10.0.0.1", "--"];
+    let said = served.node.ironverbs(&["run"], &[&view[..], &["rping", "-c", "-a", "10.0.0.9", "-v"]].concat()).fails();
+    assert!(said.contains("RDMA_CM_EVENT_ADDR_ERROR"), "{said}");
+}
+
 #[test]
 fn a_program_hears_that_its_device_is_gone() {
     let program = compiled("fatal");

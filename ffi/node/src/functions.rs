@@ -16,7 +16,7 @@ const SOCKETS: &str = "0000:c2";
 pub fn functions(mut places: Vec<Place>) -> Result<Vec<DeviceInfo>, PlaceError> {
     let mut all = Vec::new();
     for (number, place) in places.iter().enumerate() {
-        all.push(ask(number as u8, place)?);
+        all.push(describe(number as u8, place)?);
     }
     let known: Vec<Neighbour> =
         all.iter().flat_map(|d| d.gids.iter().skip(1).map(|gid| peer(gid, d.mac))).collect();
@@ -35,9 +35,9 @@ fn peer(gid: &[u8; 16], mac: [u8; 6]) -> Neighbour {
     Neighbour { ip: ip_of_gid(gid), mac }
 }
 
-/// What one function says of itself.
-fn ask(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
-    let device = place.open()?;
+/// What one function says of itself, which is shown as `iron<number>`. It is opened for that, unless this process has it open.
+pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
+    let device = place.open_silently()?;
     let failed = |source| PlaceError::Device { place: place.to_string(), source };
     let port = device.port().map_err(failed)?;
     let attr = device.attr().clone();

@@ -95,6 +95,25 @@ impl Ports {
         Ok(ports)
     }
 
+    /// Ports of this process alone: for functions that are no node's, which have one process at a time. A child of fork gets
+    /// others.
+    ///
+    /// # Errors
+    /// When there is no memory for the file.
+    pub fn private() -> io::Result<&'static Self> {
+        static PRIVATE: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
+        let mut known = PRIVATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = std::process::id();
+        if let Some(ports) = known.iter().find(|ports| ports.id.2 == here) {
+            return Ok(ports);
+        }
+        let file = sys::memory_file(c"ironverbs-ports")?;
+        let meta = file.metadata()?;
+        let ports: &'static Self = Box::leak(Box::new(Self { file, id: (meta.dev(), meta.ino(), here) }));
+        known.push(ports);
+        Ok(ports)
+    }
+
     /// Takes `at`, or changes how this process holds it. Returns false if another process has it in a way that
     /// excludes this.
     ///
@@ -157,6 +176,14 @@ mod tests {
         }
         assert!(elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Listening, at(7000, None))));
+        // What is of one process alone excludes nobody.
+        let private = Ports::private().unwrap();
+        assert!(std::ptr::eq(private, Ports::private().unwrap()));
+        assert!(private.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
+        assert!(elsewhere(|| {
+            let theirs = Ports::private().unwrap();
+            !std::ptr::eq(theirs, private) && theirs.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap()
+        }));
         ports.release(Matter::Bound, at(7000, Some(3)));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
         std::fs::remove_dir_all(&dir).unwrap();

@@ -26,6 +26,17 @@ pub fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// A file in memory without a name in any directory.
+pub fn memory_file(name: &CStr) -> io::Result<File> {
+    // SAFETY: a terminated name; the descriptor is fresh and nobody else's.
+    unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
 /// Bytes of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {

@@ -1,9 +1,10 @@
-//! The ports a program may connect from and to: the functions of nodes that it sees, with their addresses.
+//! The ports a program may connect from and to: the functions that it sees, with their addresses.
 
 use crate::registration;
 use driver::Device;
 use node::devices::DeviceInfo;
-use node::gid::gid_of_ip;
+use node::functions::describe;
+use node::gid::{gid_of_ip, ip_of_gid};
 use node::place::Place;
 use node::{Node, PortAt, Ports};
 use std::collections::BTreeMap;
@@ -11,14 +12,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One function of a node, which has one port.
+/// One function, which has one port.
 pub struct Port {
     /// What it is.
     pub info: DeviceInfo,
     /// Where it is.
     pub place: Place,
-    /// The node it is on.
-    pub node: Arc<Node>,
+    /// The node it is on; `None`: it is no node's, and this program's alone.
+    pub node: Option<Arc<Node>>,
     /// Which ports are taken there.
     pub ports: &'static Ports,
     /// The program may open its device: a container's view of `/dev` may leave devices out that sysfs shows.
@@ -43,7 +44,8 @@ impl Port {
     /// Whether a guest has the function: its own manager listens there.
     pub fn is_served(&self) -> bool {
         let of_ours = |function: &node::FunctionStatus| function.fid == self.info.fid && function.served;
-        self.node.status().is_ok_and(|status| status.functions.iter().any(of_ours))
+        let status = self.node.as_ref().and_then(|node| node.status().ok());
+        status.is_some_and(|status| status.functions.iter().any(of_ours))
     }
 
     /// Index of the GID that `ip` of this port goes by. On InfiniBand all go by the port's own.
@@ -53,6 +55,24 @@ impl Port {
         }
         let wanted = gid_of_ip(ip);
         self.info.gids.iter().position(|gid| *gid == wanted).map(|index| index as u8)
+    }
+
+    /// The GID that packets to `ip` come from, and its address: the link-local one goes with link-local addresses, another of
+    /// the same family with others. `None`: it has no such address.
+    pub fn towards(&self, ip: IpAddr) -> Option<(u8, IpAddr)> {
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
+        let any = ip.is_unspecified() || link_local;
+        if link_local || !self.is_ethernet() {
+            return (any || self.info.ip.is_ipv4() == ip.is_ipv4()).then_some((0, self.info.ip));
+        }
+        let addresses = self.info.gids.iter().map(ip_of_gid).enumerate().skip(1);
+        let mut fitting = addresses.filter(|(_, own)| any || own.is_ipv4() == ip.is_ipv4());
+        fitting.next().map(|(index, own)| (index as u8, own))
+    }
+
+    /// The address that its GID `index` stands for; on InfiniBand that of the function.
+    pub fn address(&self, index: u8) -> IpAddr {
+        if self.is_ethernet() { ip_of_gid(&self.gid(index)) } else { self.info.ip }
     }
 
     /// Entry `index` of its GID table.
@@ -71,8 +91,9 @@ impl Port {
     }
 }
 
-/// All of them, in the order in which the program sees its devices.
-pub fn visible() -> Vec<Port> {
+/// All of them, in the order in which the program sees its devices. What `known` has of functions that are no node's is
+/// taken from there.
+pub fn visible(known: &[Port]) -> Vec<Port> {
     let Some(sysfs) = registration::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");
     let mut nodes: BTreeMap<PathBuf, Arc<Node>> = BTreeMap::new();
@@ -83,24 +104,43 @@ pub fn visible() -> Vec<Port> {
         let marker = std::fs::read(entry.path().join("ironverbs"));
         let (Some(number), Ok(marker)) = (number, marker) else { continue };
         let Ok(place) = Place::parse(&marker) else { continue };
-        // A function that is no node's has one opener at a time, which is the program itself.
-        let Place::Node { dir, fid } = &place else { continue };
-        let node = match nodes.get(dir) {
-            Some(node) => Arc::clone(node),
-            None => match Node::open(dir) {
-                Ok(node) => Arc::clone(nodes.entry(dir.clone()).or_insert(node)),
-                Err(error) => {
-                    eprintln!("ironverbs: {error}");
-                    continue;
-                }
-            },
-        };
-        let info = node.devices().into_iter().find(|device| device.fid == *fid);
-        let (Some(info), Ok(ports)) = (info, Ports::open(dir)) else { continue };
         let usable = Path::new("/dev/infiniband").join(&name).exists();
-        found.insert(number, Port { info, place, node, ports, usable });
+        let port = match &place {
+            Place::Node { dir, fid } => of_node(&mut nodes, dir, *fid, &place),
+            _ => alone(number as u8, &place, usable, known),
+        };
+        found.extend(port.map(|port| (number, Port { usable, ..port })));
     }
     found.into_values().collect()
+}
+
+/// A function of the node in `dir`.
+fn of_node(nodes: &mut BTreeMap<PathBuf, Arc<Node>>, dir: &Path, fid: u8, place: &Place) -> Option<Port> {
+    let node = match nodes.get(dir) {
+        Some(node) => Arc::clone(node),
+        None => match Node::open(dir) {
+            Ok(node) => Arc::clone(nodes.entry(dir.into()).or_insert(node)),
+            Err(error) => {
+                eprintln!("ironverbs: {error}");
+                return None;
+            }
+        },
+    };
+    let info = node.devices().into_iter().find(|device| device.fid == fid)?;
+    let ports = Ports::open(dir).ok()?;
+    Some(Port { info, place: place.clone(), node: Some(node), ports, usable: true })
+}
+
+/// A function that is no node's. It has one process at a time: this one, if the program may open it.
+fn alone(number: u8, place: &Place, usable: bool, known: &[Port]) -> Option<Port> {
+    if !usable {
+        return None;
+    }
+    let info = match known.iter().find(|port| port.place == *place) {
+        Some(port) => port.info.clone(),
+        None => describe(number, place).inspect_err(|error| eprintln!("ironverbs: {error}")).ok()?,
+    };
+    Some(Port { info, place: place.clone(), node: None, ports: Ports::private().ok()?, usable: true })
 }
 
 /// The port that has the IP address `ip`.

@@ -26,7 +26,7 @@ impl Manager {
         };
         find(self).or_else(|| {
             // A function may have got the address since we looked; those that speak keep their numbers.
-            let fresh = ports::visible();
+            let fresh = ports::visible(&self.ports);
             if fresh.len() == self.ports.len() {
                 self.ports = fresh;
             }
@@ -128,10 +128,7 @@ impl Manager {
         let search = self.search_begins(number);
         let ask = move || {
             guard((), || {
-                // A link-local address is made of the MAC.
-                let link_local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
-                let found = link_local || device.transport().resolve(&gid).is_some();
-                let found = if found { Ok((at, gid)) } else { Err(libc::ETIMEDOUT) };
+                let found = device.resolve(at.gid, &gid).map(|_| (at, gid)).map_err(|_| libc::ETIMEDOUT);
                 drop(device);
                 Shared::here().lock().search_ends(number, search, found);
             });
@@ -167,7 +164,7 @@ impl Manager {
         let own = opened
             .as_ref()
             .ok()
-            .map(|(at, _)| (self.ports[at.port].gid(at.gid), self.ports[at.port].info.ip));
+            .map(|(at, _)| (self.ports[at.port].gid(at.gid), self.ports[at.port].address(at.gid)));
         let Some(id) = self.ids.get_mut(number) else { return };
         let (Ok((at, remote)), Some((gid, ip))) = (opened, own) else {
             id.state = State::Bound;

@@ -59,8 +59,8 @@ impl Manager {
         };
         let open = self.open_by_program();
         let candidate = |(index, port): (usize, &Port)| {
-            let gid = gid_towards(port, ip)?;
-            Some(Candidate { at: At { port: index, gid }, ip: port.info.ip, open: open.contains(&index) })
+            let (gid, ip) = port.towards(ip)?;
+            Some(Candidate { at: At { port: index, gid }, ip, open: open.contains(&index) })
         };
         let usable = self.ports.iter().enumerate().filter(|(_, port)| port.info.active && port.usable);
         let candidates: Vec<Candidate> = usable.filter_map(candidate).collect();
@@ -81,13 +81,6 @@ impl Manager {
         let all = self.ports.iter().enumerate().filter(|(_, port)| open(port)).map(|(index, _)| index);
         all.filter(|index| !self.announced.contains(index)).collect()
     }
-}
-
-/// The GID of `port` that packets to `ip` come from: its link-local one goes with link-local addresses.
-fn gid_towards(port: &Port, ip: IpAddr) -> Option<u8> {
-    let link_local = matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
-    let reaches = ip.is_unspecified() || link_local || port.info.ip.is_ipv4() == ip.is_ipv4();
-    reaches.then(|| u8::from(port.is_ethernet() && !link_local))
 }
 
 /// Of `candidates` the one from which `dst` is reached, which is the address of port `there`, if that is known here.

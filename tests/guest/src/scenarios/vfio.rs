@@ -1,5 +1,7 @@
 //! Functions bound to vfio-pci in the guest, behind a virtual IOMMU.
 
+use std::path::Path;
+
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
@@ -7,6 +9,7 @@ use crate::{Outcome, failed, log};
 
 use super::scratch::scratch;
 use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
+use super::wire::{Capture, packets};
 use super::{mlx5, verbs};
 
 /// Binds the function at a slot to vfio-pci.
@@ -69,14 +72,11 @@ pub fn provider(images: &Images) -> Outcome {
     }
     bind(&mut guests[0], 0x10)?;
     mlx5::load(&mut guests[1], &[0x10], false)?;
-    let mac = guests[1].run(10, "cat /sys/class/net/f10/address")?;
-    let prefix = format!(
-        "/built/ironverbs run --bdf 0000:00:10.0 --address 192.168.7.1/24 --neighbour 192.168.7.2={} --",
-        mac.trim()
-    );
+    let capture = scratch.join("wire.pcap");
+    let watcher = Capture::start(&server.node(), &capture)?;
     let ours = Side {
         guest: 0,
-        prefix,
+        prefix: "/built/ironverbs run --bdf 0000:00:10.0 --address 192.168.7.1/24 --".into(),
         device: "iron0".into(),
         net: String::new(),
         gid: Some(1),
@@ -99,8 +99,7 @@ pub fn provider(images: &Images) -> Outcome {
     if !known.contains("PORT_ACTIVE") || !known.contains("iron0") {
         return failed(format!("expected iron0 with an active port, found\n{known}"));
     }
-    // A function in the hands of a program answers no ARP while none runs.
-    bench.at(1, 10, "ip neigh replace 192.168.7.1 lladdr 02:1b:56:00:00:00 dev f10 nud permanent")?;
+    asked_by_the_kernel(&mut bench)?;
     for options in ["-c -n 300", "-c -e -n 100", "-c -s 65536 -n 30"] {
         bench.both_ways(&pingpong("ibv_rc_pingpong", options))?;
     }
@@ -119,5 +118,81 @@ pub fn provider(images: &Images) -> Outcome {
         bench.sides.swap(0, 1);
         back?;
     }
+    connections(&mut bench)?;
+    watcher.end();
+    discovered(images, &capture)?;
     mlx5::Pair::over(bench, server, scratch).finish()
+}
+
+/// While a program has our function, a kernel that wants to send to it learns its MAC: by ARP and by neighbour discovery.
+fn asked_by_the_kernel(bench: &mut Bench) -> Outcome {
+    let holding = format!("{} timeout 10 ibv_asyncwatch -d iron0", bench.sides[0].prefix);
+    let running = bench.guest(0)?.start_script(30, &holding)?;
+    for (ip, host) in [("192.168.7.1", "192.168.7.1"), ("fe80::1b:56ff:fe00:0", "fe80::1b:56ff:fe00:0%f10")] {
+        let script = format!(
+            "bash -c 'for t in $(seq 80); do echo >/dev/udp/{host}/9; \
+             ip neigh show {ip} dev f10 | grep -q 02:1b:56:00:00:00 && exit 0; sleep 0.1; done; \
+             ip neigh; exit 1'"
+        );
+        bench.at(1, 20, &script)?;
+    }
+    // It ends by its time.
+    bench.guest(0)?.wait(&running)?;
+    bench.at(1, 10, "ip neigh flush dev f10").map(drop)
+}
+
+/// Programs that connect by rdma_cm, server and client, with places for port and server's address.
+const CONNECTING: [(&str, &str); 3] = [
+    ("rping -s -a SERVER -p PORT -C 100 -V", "rping -c -a SERVER -p PORT -C 100 -V"),
+    ("ucmatose -b SERVER -p PORT -c 3", "ucmatose -s SERVER -p PORT -c 3"),
+    ("ib_send_bw -R -F -p PORT -n 200 -s 65536", "ib_send_bw -R -F -p PORT -n 200 -s 65536 SERVER"),
+];
+
+/// Each way, between our connection manager and the kernel's.
+fn connections(bench: &mut Bench) -> Outcome {
+    bench.guest(1)?.run(30, "modprobe -a rdma_cm rdma_ucm ib_uverbs")?;
+    for way in ["client", "server"] {
+        for (server, client) in CONNECTING {
+            let port = bench.port().to_string();
+            let address = bench.sides[0].address.clone();
+            let words = |side: &Side, command: &str| {
+                format!("{} {}", side.prefix, command.replace("SERVER", &address).replace("PORT", &port))
+            };
+            let (server, client) = (words(&bench.sides[0], server), words(&bench.sides[1], client));
+            let running = bench.guest(0)?.start_script(90, &server)?;
+            // Listeners of ours show in no table of the kernel's.
+            let client = format!("for t in $(seq 20); do {client} && exit 0; sleep 0.5; done; exit 1");
+            let asked = bench.guest(1)?.try_run(90, &client)?;
+            let served = bench.guest(0)?.wait(&running)?;
+            if asked.status != 0 || served.status != 0 {
+                return failed(format!(
+                    "{client}, the kernel being the {way}: {}\n{}\n--- {server}: {}\n{}",
+                    asked.status, asked.text, served.status, served.text
+                ));
+            }
+            println!("    {server}, the kernel being the {way}");
+        }
+        bench.sides.swap(0, 1);
+    }
+    Ok(())
+}
+
+/// Requests and answers of both protocols went both ways.
+fn discovered(images: &Images, capture: &Path) -> Outcome {
+    let (ours, stock) = ("eth.src == 02:1b:56:00:00:00", "eth.src == 02:1b:56:00:00:01");
+    for (who, own) in [(ours, "192.168.7.1"), (stock, "192.168.7.2")] {
+        for (what, kind) in [("requests", 1), ("answers", 2)] {
+            let filter = format!("{who} && arp.opcode == {kind} && arp.src.proto_ipv4 == {own}");
+            let found = packets(images, capture, &filter)?;
+            if found.is_empty() {
+                return failed(format!("expected ARP {what} of {own}, found none"));
+            }
+            println!("    {:3} ARP {what} of {own}", found.len());
+        }
+    }
+    let advertised = packets(images, capture, &format!("{ours} && icmpv6.type == 136 && icmpv6.nd.na.flag.s == 1"))?;
+    match advertised.is_empty() {
+        true => failed("expected an advertisement of ours that was asked for, found none"),
+        false => Ok(()),
+    }
 }

@@ -196,29 +196,44 @@ fn wait_for_listener(port: u16) -> Outcome {
     Ok(())
 }
 
+/// The frames of a node's wire, on their way to a file.
+pub(super) struct Capture(Child);
+
+impl Capture {
+    /// Of the node in `node`, into `file`.
+    pub fn start(node: &Path, file: &Path) -> Outcome<Self> {
+        let mut watcher = bound_to_us(built().join("ironverbs"));
+        watcher.args(["node", "capture", "--node"]).arg(node).arg(file);
+        Ok(Self(watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    }
+
+    /// Ends it; the file is whole.
+    pub fn end(mut self) {
+        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// The packets of a capture that `tshark` finds by `filter`, a line each.
+pub(super) fn packets(images: &Images, capture: &Path, filter: &str) -> Outcome<Vec<String>> {
+    let mut command = Command::new(images.tshark());
+    command.args(["-n", "-2", "-R", filter, "-r"]).arg(capture);
+    let said = host("tshark", &mut command)?;
+    Ok(said.lines().filter(|line| line.contains('→') || line.contains("->")).map(str::to_owned).collect())
+}
+
 /// Packets that `tshark` finds in a capture: all of InfiniBand's, and those it finds wrong.
 fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
-    let lines = |filter: &str| {
-        let mut command = Command::new(images.tshark());
-        command.args(["-n", "-2", "-R", filter, "-r"]).arg(capture);
-        host("tshark", &mut command)
-    };
-    let packets =
-        lines("infiniband")?.lines().filter(|line| line.contains('→') || line.contains("->")).count();
-    let wrong = lines("_ws.malformed || _ws.short || _ws.expert.severity == \"Error\"")?;
-    let wrong: Vec<&str> = wrong.lines().filter(|line| line.contains('→') || line.contains("->")).collect();
-    Ok((packets, wrong.join("\n")))
+    let wrong = "_ws.malformed || _ws.short || _ws.expert.severity == \"Error\"";
+    Ok((packets(images, capture, "infiniband")?.len(), packets(images, capture, wrong)?.join("\n")))
 }
 
 fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome {
     let mut wire = Wire::boot(images, name, kernel, faults)?;
     let capture = wire.scratch.join("capture.pcap");
-    let mut watcher = bound_to_us(built().join("ironverbs"));
-    watcher.args(["node", "capture", "--node"]).arg(wire.server.node()).arg(&capture);
-    let mut watcher = watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let watcher = Capture::start(&wire.server.node(), &capture)?;
     let done = tools(&mut wire, faults.is_none());
-    let _ = Command::new("kill").args(["-INT", &watcher.id().to_string()]).status();
-    let _ = watcher.wait();
+    watcher.end();
     done?;
     let (packets, wrong) = dissect(images, &capture)?;
     if packets < 1000 || !wrong.is_empty() {
