@@ -22,7 +22,11 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
         Err(why) => return fail(1, why),
     };
     say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
-    let plan = Plan { write: command.write, timeout: Duration::from_secs(command.timeout) };
+    let plan = Plan { write: command.write, ..Plan::default() };
+    let plan = match command.timeout {
+        Some(seconds) => plan.within(Duration::from_secs(seconds)),
+        None => plan,
+    };
     let report = harness::run(&transport, &plan, &mut show);
     if let Err(why) = write_reports(command, &target, &report) {
         return fail(1, why);

@@ -354,9 +354,10 @@ pub struct Bringup {
     /// Run the steps that write too: the function is reset, brought up, used and torn down. Whoever uses it loses it
     #[arg(long)]
     pub write: bool,
-    /// Seconds to wait for one command, completion or interrupt
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
-    pub timeout: u64,
+    /// Seconds to wait for one command, completion or interrupt, and for the firmware to be initialized. Else 60 for a
+    /// command, 120 for the firmware and 5 for the others
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: Option<u64>,
     /// Write the report to this file too
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

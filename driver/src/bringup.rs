@@ -2,6 +2,7 @@
 
 use crate::{
     abandoned,
+    async_queue::AsyncQueue,
     cmd::{self, CommandQueue},
     config::Config,
     dma::DmaMem,
@@ -97,7 +98,7 @@ pub fn open(
     watch: &mut dyn Watch,
 ) -> Result<Function, Error> {
     let shared = Shared::open(&transport)?;
-    let lock = shared.lock(options.command_timeout)?;
+    let lock = shared.lock(options.lock_timeout)?;
 
     watch.step(Step::ConfigSpace);
     let config = Config(&*transport);
@@ -133,12 +134,13 @@ pub fn open(
     let bar = transport.bar(0).map_err(Error::io("cannot map BAR0"))?;
 
     watch.step(Step::InitSegment);
-    let (log_size, log_stride) = init_segment(&bar, &*transport, options.command_timeout)?;
+    let (log_size, log_stride) = init_segment(&bar, &*transport, options.ready_timeout)?;
     let cmd_mem = match fresh {
         true => {
             lock.set_state(FunctionState::InChange);
             lock.clear_slots();
             lock.clear_xrc();
+            lock.set_event_queue(None);
             DmaMem::alloc(&transport, cmd::memory_len(log_size), Scope::Function)?
         }
         false => DmaMem::attach(&transport, shared.command_memory().0, cmd::memory_len(log_size))?,
@@ -158,6 +160,7 @@ pub fn open(
         shared: shared.clone(),
         cmd: Some(cmd),
         own_blocks: Default::default(),
+        events: None,
         options,
         identity,
         caps: Caps {
@@ -178,6 +181,8 @@ pub fn open(
         lock.add_opener().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
         .and_then(|()| describe(&mut function, &lock, watch))
+        .and_then(|()| if fresh { AsyncQueue::create(&function, &lock) } else { Ok(()) })
+        .and_then(|()| function.attach_events())
         .and_then(|()| if fresh { addresses(&mut function, watch) } else { Ok(()) });
     if result.is_ok() {
         abandoned::sweep(&function, &lock);
@@ -224,7 +229,7 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
     // Initialization segment, cmdq_phy_addr.
     function.bar.write32(CMDQ_HIGH, (cmdq >> 32) as u32);
     function.bar.write32(CMDQ_LOW, cmdq as u32);
-    init_segment(&function.bar, &*function.transport, function.options.command_timeout)?;
+    init_segment(&function.bar, &*function.transport, function.options.ready_timeout)?;
 
     watch.read("address", format!("{cmdq:#x}"));
     function.call::<_, EnableHcaOut>(Opcode::EnableHca, 0, &EnableHcaIn::zeroed())?;

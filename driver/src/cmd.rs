@@ -19,7 +19,7 @@ use hwspec::{
 };
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::Ordering::{Acquire, Release},
     },
     time::{Duration, Instant},
@@ -68,6 +68,12 @@ pub fn left_undone(bar: &Bar, what: String) -> Error {
     if is_gone(bar) { Error::Gone } else { Error::Unanswered { what } }
 }
 
+/// What has to be done for the device while a command is waited for.
+pub trait Attendant: Send + Sync {
+    /// Does it. It may send commands, and is then called again while those are waited for.
+    fn attend(&self, cmd: &CommandQueue);
+}
+
 /// A function's command queue as one opener uses it.
 pub struct CommandQueue {
     mem: DmaMem,
@@ -77,6 +83,7 @@ pub struct CommandQueue {
     slots: usize,
     stride: usize,
     timeout: Duration,
+    attendant: OnceLock<Box<dyn Attendant>>,
 }
 
 /// One direction of a slot's mailboxes.
@@ -134,7 +141,20 @@ impl CommandQueue {
                 format!("log_cmdq_size {log_size}, log_cmdq_stride {log_stride}"),
             ));
         }
-        Ok(Self { mem, bar, transport, shared, slots, stride, timeout })
+        Ok(Self { mem, bar, transport, shared, slots, stride, timeout, attendant: OnceLock::new() })
+    }
+
+    /// From now on `attendant` is called while commands are waited for.
+    pub fn set_attendant(&self, attendant: Box<dyn Attendant>) {
+        // Set once: when the function's event queue is attached.
+        let _ = self.attendant.set(attendant);
+    }
+
+    /// Does what the device waits for, if anything.
+    pub fn attend(&self) {
+        if let Some(attendant) = self.attendant.get() {
+            attendant.attend(self);
+        }
     }
 
     /// Returns the memory. No command may be under way.
@@ -230,6 +250,7 @@ impl CommandQueue {
                 return Err(self.timed_out(format!("a free command slot for {op:?}")));
             }
             self.transport.idle();
+            self.attend();
             self.transport.nap(Duration::from_micros(50));
         }
     }
@@ -315,7 +336,10 @@ impl CommandQueue {
             match polls < SPINS {
                 true => std::hint::spin_loop(),
                 false if polls % SPINS == 0 && is_gone(&self.bar) => return Err(Error::Gone),
-                false => self.transport.nap(Duration::from_micros(20)),
+                false => {
+                    self.attend();
+                    self.transport.nap(Duration::from_micros(20));
+                }
             }
         }
         let mut bytes = [0; CmdQueueEntry::SIZE];

@@ -1,4 +1,4 @@
-//! An event queue: entries that the device writes, and a consumer index that the driver reports to it (PRM: event
+//! Event queues: entries that the device writes, and a consumer index that the driver reports to it (PRM: event
 //! queues).
 
 use crate::{
@@ -11,7 +11,7 @@ use hwspec::{
     cmd::{Opcode, eq::*},
     context::eq::EqContext,
     doorbell::{EQ_ARM, EQ_CI, UAR_SIZE},
-    eqe::{Eqe, EventType},
+    eqe::Eqe,
 };
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const REPORT_EVERY: u32 = 64;
 /// Offset of the event bitmask in the input of `CREATE_EQ`: 64 bits, event type n in bit n.
 const BITMASK_WORDS: usize = 0x20;
 
-/// An event queue and its consumer index.
+/// An opener's queue of completion events, and its consumer index.
 pub struct EventQueue {
     ring: DmaRing,
     mem: Arc<DmaMem>,
@@ -32,59 +32,68 @@ pub struct EventQueue {
     reported: u32,
 }
 
-/// The events besides completions that an opener's EQ subscribes to.
-const EVENTS: [EventType; 14] = [
-    EventType::PathMig,
-    EventType::CommEst,
-    EventType::SqDrained,
-    EventType::CqError,
-    EventType::WqCatasError,
-    EventType::PathMigFailed,
-    EventType::InternalError,
-    EventType::PortChange,
-    EventType::PageRequest,
-    EventType::WqInvalReqError,
-    EventType::WqAccessError,
-    EventType::SrqCatasError,
-    EventType::SrqLastWqe,
-    EventType::SrqRqLimit,
-];
+/// What an event queue is created with.
+pub struct Wanted {
+    /// Its owner.
+    pub uid: u16,
+    /// The doorbell page by which its consumer index is reported.
+    pub uar: u32,
+    /// The interrupt vector.
+    pub vector: u16,
+    /// Entries, at least.
+    pub entries: u32,
+    /// The events besides completions.
+    pub mask: u64,
+    /// The owner of its memory.
+    pub scope: Scope,
+}
+
+/// Creates an event queue (`CREATE_EQ`). Returns its memory, its entries and its number.
+pub fn create(function: &Function, wanted: &Wanted) -> Result<(Arc<DmaMem>, u32, u8), Error> {
+    let most = 1u32 << function.caps.general.log_max_eq_sz().min(22);
+    let entries = wanted.entries.clamp(64, most.max(64)).next_power_of_two();
+    let len = entries as usize * Eqe::SIZE;
+    let mem = Arc::new(DmaMem::alloc(&function.transport, len, wanted.scope)?);
+    let ring = DmaRing::new(mem.clone(), 0, entries, Eqe::SIZE);
+    let mut empty = Eqe::zeroed();
+    empty.set().owner(true);
+    (0..entries).for_each(|index| ring.put64(index, empty.as_bytes()));
+
+    let (log_page_size, pages) = page_list(mem.iova(), len);
+    let mut context = EqContext::zeroed();
+    context
+        .set()
+        .log_eq_size(entries.trailing_zeros() as u8)
+        .uar_page(wanted.uar)
+        .intr(wanted.vector)
+        .log_page_size(log_page_size);
+    let mut bitmask = [0; BITMASK_WORDS];
+    bitmask[..8].copy_from_slice(&wanted.mask.to_be_bytes());
+    let mut input = CreateEqIn::zeroed();
+    input.set().eq_context_entry(context).event_bitmask(bitmask);
+    let created = function.call_with(Opcode::CreateEq, wanted.uid, &input, &pages);
+    let out: CreateEqOut = created.inspect_err(|error| {
+        if error.is_uncertain() {
+            std::mem::forget(ring); // keeps the memory: the device may still make the queue
+        }
+    })?;
+    Ok((mem, entries, out.eq_number()))
+}
+
+/// Reports to the device how many entries of queue (doorbell page, number) were taken.
+pub fn report(bar: &Bar, (uar, eqn): (u32, u8), register: usize, taken: u32) {
+    let offset = uar as usize * UAR_SIZE + register;
+    bar.write32(offset as u32, u32::from(eqn) << 24 | taken & 0xff_ffff);
+}
 
 impl EventQueue {
-    /// Creates the queue. Its events signal `vector`, and its consumer index is reported through UAR page `uar`.
+    /// Creates a queue for completions. Its events signal `vector`, and its consumer index is reported through UAR page
+    /// `uar`.
     pub fn create(function: &Function, uid: u16, uar: u32, vector: u16, entries: u32) -> Result<Self, Error> {
-        let most = 1u32 << function.caps.general.log_max_eq_sz().min(22);
-        let entries = entries.clamp(64, most.max(64)).next_power_of_two();
-        let len = entries as usize * Eqe::SIZE;
-        let mem = Arc::new(DmaMem::alloc(&function.transport, len, Scope::Opener)?);
+        let wanted = Wanted { uid, uar, vector, entries, mask: 0, scope: Scope::Opener };
+        let (mem, entries, eqn) = create(function, &wanted)?;
         let ring = DmaRing::new(mem.clone(), 0, entries, Eqe::SIZE);
-        let mut empty = Eqe::zeroed();
-        empty.set().owner(true);
-        (0..entries).for_each(|index| ring.put64(index, empty.as_bytes()));
-
-        let (log_page_size, pages) = page_list(mem.iova(), len);
-        let mut context = EqContext::zeroed();
-        context
-            .set()
-            .log_eq_size(entries.trailing_zeros() as u8)
-            .uar_page(uar)
-            .intr(vector)
-            .log_page_size(log_page_size);
-        let mask = EVENTS.iter().fold(0u64, |mask, event| mask | 1 << event.raw());
-        let mut bitmask = [0; BITMASK_WORDS];
-        bitmask[..8].copy_from_slice(&mask.to_be_bytes());
-        let mut input = CreateEqIn::zeroed();
-        input.set().eq_context_entry(context).event_bitmask(bitmask);
-        let out: CreateEqOut = match function.call_with(Opcode::CreateEq, uid, &input, &pages) {
-            Ok(out) => out,
-            Err(error) => {
-                if error.is_uncertain() {
-                    std::mem::forget(ring); // keeps the memory: the device may still make the queue
-                }
-                return Err(error);
-            }
-        };
-        let eq = Self { ring, mem, bar: function.bar.clone(), eqn: out.eq_number(), uar, ci: 0, reported: 0 };
+        let eq = Self { ring, mem, bar: function.bar.clone(), eqn, uar, ci: 0, reported: 0 };
         eq.report(EQ_ARM);
         Ok(eq)
     }
@@ -113,8 +122,7 @@ impl EventQueue {
     }
 
     fn report(&self, register: usize) {
-        let offset = self.uar as usize * UAR_SIZE + register;
-        self.bar.write32(offset as u32, u32::from(self.eqn) << 24 | self.ci & 0xff_ffff);
+        report(&self.bar, (self.uar, self.eqn), register, self.ci);
     }
 
     /// Destroys it. Unless the device confirms that, its memory is kept forever.

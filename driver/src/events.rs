@@ -1,11 +1,17 @@
 //! Events a function reports of its own accord.
 
-use crate::{eq::EventQueue, function::Function, shared_area::FunctionState, transport::Interrupt};
+use crate::{
+    async_queue::{Notice, Reader},
+    eq::EventQueue,
+    function::Function,
+    shared_area::{FunctionState, Shared},
+    transport::Bell,
+};
 use crossbeam_queue::SegQueue;
-use hwspec::eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange, QueueKind};
+use hwspec::eqe::{CompEvent, Eqe, EventType, PortChange, QueueKind};
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -128,8 +134,11 @@ pub enum Event {
 /// it returns `None`.
 pub struct Events {
     pub(crate) function: Arc<Function>,
-    pub(crate) interrupt: Interrupt,
+    pub(crate) bell: Bell,
+    /// Of completions.
     pub(crate) queue: Mutex<Option<EventQueue>>,
+    /// Of everything else.
+    pub(crate) notices: Mutex<Reader>,
     pub(crate) registry: Arc<Registry>,
     /// Events not yet returned, of an EQE that concerns several objects.
     pub(crate) further: SegQueue<Event>,
@@ -140,14 +149,38 @@ pub struct Events {
 }
 
 /// The objects that events are about: cookies by number.
-#[derive(Default)]
+///
+/// All openers hear of all events, and numbers are used again: an event that is older than the object with its number
+/// is not this object's.
 pub(crate) struct Registry {
-    cqs: Mutex<HashMap<u32, (u64, Arc<AtomicU32>)>>,
-    /// Cookies (a target QP of XRC may be open more than once), and whether the draining of the send queue is to be an
-    /// event.
-    qps: Mutex<HashMap<u32, (Vec<u64>, bool)>>,
-    srqs: Mutex<HashMap<u32, u64>>,
-    wqs: Mutex<HashMap<u32, u64>>,
+    shared: Shared,
+    cqs: Mutex<HashMap<u32, KnownCq>>,
+    qps: Mutex<HashMap<u32, KnownQp>>,
+    srqs: Mutex<HashMap<u32, (u64, Since)>>,
+    wqs: Mutex<HashMap<u32, (u64, Since)>>,
+}
+
+/// The number of the first event that may be an object's.
+type Since = u32;
+
+struct KnownCq {
+    cookie: u64,
+    /// Goes up with every event of a completion.
+    arm_sn: Arc<AtomicU32>,
+    since: Since,
+}
+
+struct KnownQp {
+    /// More than one: a target QP of XRC may be open more than once.
+    cookies: Vec<u64>,
+    /// Whether the draining of the send queue is to be an event.
+    drained: bool,
+    since: Since,
+}
+
+/// Whether event `number` came after the object was known.
+fn is_of(number: u32, since: Since) -> bool {
+    number.wrapping_sub(since) as i32 >= 0
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,9 +188,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
+    /// Of a function whose openers share `shared`.
+    pub fn new(shared: Shared) -> Self {
+        Self { shared, cqs: Mutex::default(), qps: Mutex::default(), srqs: Mutex::default(), wqs: Mutex::default() }
+    }
+
+    fn since(&self) -> Since {
+        self.shared.events_taken()
+    }
+
     /// A CQ with its cookie and the serial number of its arming, which goes up with every event.
     pub fn add_cq(&self, cqn: u32, cookie: u64, arm_sn: Arc<AtomicU32>) {
-        locked(&self.cqs).insert(cqn, (cookie, arm_sn));
+        let since = self.since();
+        locked(&self.cqs).insert(cqn, KnownCq { cookie, arm_sn, since });
     }
 
     pub fn remove_cq(&self, cqn: u32) {
@@ -165,30 +208,32 @@ impl Registry {
     }
 
     pub fn add_qp(&self, qpn: u32, cookie: u64) {
-        locked(&self.qps).entry(qpn).or_default().0.push(cookie);
+        let new = || KnownQp { cookies: Vec::new(), drained: false, since: self.since() };
+        locked(&self.qps).entry(qpn).or_insert_with(new).cookies.push(cookie);
     }
 
     /// Whether the next draining of the QP's send queue is an event.
     pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
         if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
-            qp.1 = wanted;
+            qp.drained = wanted;
         }
     }
 
     pub fn remove_qp(&self, qpn: u32, cookie: u64) {
         let mut qps = locked(&self.qps);
-        if let Some((cookies, _)) = qps.get_mut(&qpn) {
-            if let Some(at) = cookies.iter().position(|c| *c == cookie) {
-                cookies.swap_remove(at);
+        if let Some(qp) = qps.get_mut(&qpn) {
+            if let Some(at) = qp.cookies.iter().position(|c| *c == cookie) {
+                qp.cookies.swap_remove(at);
             }
-            if cookies.is_empty() {
+            if qp.cookies.is_empty() {
                 qps.remove(&qpn);
             }
         }
     }
 
     pub fn add_srq(&self, srqn: u32, cookie: u64) {
-        locked(&self.srqs).insert(srqn, cookie);
+        let since = self.since();
+        locked(&self.srqs).insert(srqn, (cookie, since));
     }
 
     pub fn remove_srq(&self, srqn: u32) {
@@ -196,7 +241,8 @@ impl Registry {
     }
 
     pub fn add_wq(&self, wqn: u32, cookie: u64) {
-        locked(&self.wqs).insert(wqn, cookie);
+        let since = self.since();
+        locked(&self.wqs).insert(wqn, (cookie, since));
     }
 
     pub fn remove_wq(&self, wqn: u32) {
@@ -207,12 +253,12 @@ impl Registry {
 impl Events {
     /// Readable when there may be an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.interrupt.fd.as_fd()
+        self.bell.fd()
     }
 
     /// Waits until there may be an event or `timeout` passes.
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
-        self.interrupt.wait(timeout)
+        self.bell.wait(timeout)
     }
 
     /// The next event, if any. When it returns `None` the queue is armed, and the descriptor becomes readable with the
@@ -223,7 +269,7 @@ impl Events {
             if let Some(event) = self.further.pop() {
                 return Some(event);
             }
-            let Some(eqe) = self.take() else {
+            let Some(taken) = self.take() else {
                 if self.function.transport.is_gone() && !self.gone.swap(true, Relaxed) {
                     return Some(Event::Device(DeviceEvent::Fatal));
                 }
@@ -231,8 +277,12 @@ impl Events {
                 return None;
             };
             self.taken.store(true, Relaxed);
-            if let Some(event) = self.translate(&eqe) {
-                return Some(event);
+            let event = match taken {
+                Taken::Completion(eqe) => self.completion(&eqe),
+                Taken::Notice(number, notice) => self.translate(number, notice),
+            };
+            if event.is_some() {
+                return event;
             }
         }
     }
@@ -251,52 +301,56 @@ impl Events {
         }
     }
 
-    fn take(&self) -> Option<Eqe> {
-        let mut queue = locked(&self.queue);
-        let queue = queue.as_mut()?;
-        if let Some(eqe) = queue.next() {
-            return Some(eqe);
+    /// What is there, and then nothing is armed.
+    fn look(&self) -> Option<Taken> {
+        if let Some(eqe) = locked(&self.queue).as_mut()?.next() {
+            return Some(Taken::Completion(eqe));
         }
-        self.function.transport.idle();
-        if let Some(eqe) = queue.next() {
-            return Some(eqe);
-        }
-        // Clear, then arm, then look again: an event after that look makes the descriptor readable.
-        if let Err(error) = self.interrupt.clear() {
-            tracing::warn!(%error, "the interrupt's descriptor cannot be read");
-        }
-        queue.arm();
-        queue.next()
+        self.function.attend();
+        locked(&self.notices).next().map(|(number, notice)| Taken::Notice(number, notice))
     }
 
-    fn translate(&self, eqe: &Eqe) -> Option<Event> {
-        match eqe.event_type() {
-            EventType::Comp => {
-                let cqn = eqe.data::<CompEvent>().cq_number().0;
-                let (cookie, arm_sn) = locked(&self.registry.cqs).get(&cqn)?.clone();
-                arm_sn.fetch_add(1, Relaxed);
-                Some(Event::Cq { cqn, cookie })
-            }
+    fn take(&self) -> Option<Taken> {
+        if let Some(found) = self.look() {
+            return Some(found);
+        }
+        self.function.transport.idle();
+        if let Some(found) = self.look() {
+            return Some(found);
+        }
+        // Clear, then arm, then look again: an event after that look makes the descriptor readable.
+        if let Err(error) = self.bell.clear() {
+            tracing::warn!(%error, "the interrupt's descriptor cannot be read");
+        }
+        locked(&self.queue).as_mut()?.arm();
+        locked(&self.notices).arm();
+        self.look()
+    }
+
+    /// The event of a CQ that was armed. The queue has no others.
+    fn completion(&self, eqe: &Eqe) -> Option<Event> {
+        if eqe.event_type() != EventType::Comp {
+            return None;
+        }
+        let cqn = eqe.data::<CompEvent>().cq_number().0;
+        let known = locked(&self.registry.cqs);
+        let cq = known.get(&cqn)?;
+        cq.arm_sn.fetch_add(1, Relaxed);
+        Some(Event::Cq { cqn, cookie: cq.cookie })
+    }
+
+    fn translate(&self, number: u32, notice: Notice) -> Option<Event> {
+        // Requests for pages were served when they were taken from the device.
+        let Notice::Of(kind, sub, object) = notice else { return None };
+        match kind {
             EventType::CqError => {
-                let data = eqe.data::<CqErrorEvent>();
-                let cqn = data.cqn().0;
-                tracing::warn!(cqn, syndrome = ?data.syndrome(), "a CQ failed");
-                let cookie = locked(&self.registry.cqs).get(&cqn)?.0;
-                Some(Event::CqError { cqn, cookie })
-            }
-            EventType::PageRequest => {
-                let data = eqe.data::<PagesEvent>();
-                let pages = data.num_pages() as i32;
-                let served =
-                    self.function.pages().and_then(|supply| supply.change(data.function_id(), pages));
-                if let Err(error) = served {
-                    tracing::warn!(pages, %error, "a request for pages could not be served");
-                }
-                None
+                let known = locked(&self.registry.cqs);
+                let cq = known.get(&object).filter(|cq| is_of(number, cq.since))?;
+                tracing::warn!(cqn = object, syndrome = sub, "a CQ failed");
+                Some(Event::CqError { cqn: object, cookie: cq.cookie })
             }
             EventType::PortChange => {
-                let port = eqe.data::<hwspec::eqe::PortEvent>().port_num();
-                let kind = match PortChange::from_raw(eqe.event_sub_type()) {
+                let kind = match PortChange::from_raw(sub) {
                     PortChange::Active => PortEvent::Active,
                     PortChange::Down | PortChange::Initialized => PortEvent::Error,
                     PortChange::Lid => PortEvent::LidChange,
@@ -305,33 +359,33 @@ impl Events {
                     PortChange::ClientRereg => PortEvent::ClientReregister,
                     other => PortEvent::Other(other.raw()),
                 };
-                Some(Event::Port { port, kind })
+                Some(Event::Port { port: object as u8, kind })
             }
             kind @ (EventType::SrqRqLimit | EventType::SrqCatasError) => {
-                let srqn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
-                let cookie = *locked(&self.registry.srqs).get(&srqn)?;
+                let known = locked(&self.registry.srqs).get(&object).copied();
+                let (cookie, _) = known.filter(|(_, since)| is_of(number, *since))?;
                 let limit = kind == EventType::SrqRqLimit;
                 let kind = if limit { SrqEvent::LimitReached } else { SrqEvent::Error };
-                Some(Event::Srq { srqn, cookie, kind })
+                Some(Event::Srq { srqn: object, cookie, kind })
             }
-            EventType::WqCatasError if eqe.data::<hwspec::eqe::QpEvent>().kind() == QueueKind::Rq => {
-                let wqn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
-                let cookie = *locked(&self.registry.wqs).get(&wqn)?;
-                Some(Event::WqFatal { wqn, cookie })
+            EventType::WqCatasError if sub == QueueKind::Rq.raw() => {
+                let known = locked(&self.registry.wqs).get(&object).copied();
+                let (cookie, _) = known.filter(|(_, since)| is_of(number, *since))?;
+                Some(Event::WqFatal { wqn: object, cookie })
             }
             EventType::InternalError => Some(Event::Device(DeviceEvent::Fatal)),
             other => {
                 let Some(kind) = qp_event(other) else {
-                    return Some(Event::Device(DeviceEvent::Other(other.raw(), eqe.event_sub_type())));
+                    return Some(Event::Device(DeviceEvent::Other(other.raw(), sub)));
                 };
-                let qpn = eqe.data::<hwspec::eqe::QpEvent>().qpn_rqn_sqn().0;
+                let qpn = object;
                 let cookies = {
                     let mut qps = locked(&self.registry.qps);
-                    let (cookies, drained) = qps.get_mut(&qpn)?;
-                    if kind == QpEvent::SqDrained && !std::mem::take(drained) {
+                    let qp = qps.get_mut(&qpn).filter(|qp| is_of(number, qp.since))?;
+                    if kind == QpEvent::SqDrained && !std::mem::take(&mut qp.drained) {
                         return None;
                     }
-                    cookies.clone()
+                    qp.cookies.clone()
                 };
                 let mut all = cookies.into_iter().map(|cookie| Event::Qp { qpn, cookie, kind });
                 let first = all.next();
@@ -340,6 +394,13 @@ impl Events {
             }
         }
     }
+}
+
+/// What the device has written.
+enum Taken {
+    Completion(Eqe),
+    /// Number of the event, and what it says.
+    Notice(u32, Notice),
 }
 
 fn qp_event(kind: EventType) -> Option<QpEvent> {

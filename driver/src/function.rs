@@ -1,6 +1,7 @@
 //! One function that is up: what all objects of one opener are built on.
 
 use crate::{
+    async_queue::{AsyncQueue, Server},
     cmd::CommandQueue,
     error::Error,
     options::OpenOptions,
@@ -59,7 +60,9 @@ pub struct Function {
     pub shared: Shared,
     /// `None` only while the function goes down.
     pub(crate) cmd: Option<CommandQueue>,
-    pub(crate) own_blocks: OwnBlocks,
+    pub(crate) own_blocks: Arc<OwnBlocks>,
+    /// The queue of asynchronous events; `None` only while the function comes up.
+    pub(crate) events: Option<Arc<AsyncQueue>>,
     pub options: OpenOptions,
     pub identity: Identity,
     pub caps: Caps,
@@ -123,6 +126,26 @@ impl Function {
             cmd: self.cmd()?,
             own: &self.own_blocks,
         })
+    }
+
+    /// Attaches to the queue of asynchronous events, and serves requests for pages from now on.
+    pub(crate) fn attach_events(&mut self) -> Result<(), Error> {
+        let queue = AsyncQueue::attach(&self.transport, &self.bar, &self.shared)?;
+        self.cmd()?.set_attendant(Box::new(Server {
+            queue: queue.clone(),
+            transport: self.transport.clone(),
+            shared: self.shared.clone(),
+            own: self.own_blocks.clone(),
+        }));
+        self.events = Some(queue);
+        Ok(())
+    }
+
+    /// Takes asynchronous events from the device, and gives it the pages that it has asked for.
+    pub(crate) fn attend(&self) {
+        if let Ok(cmd) = self.cmd() {
+            cmd.attend();
+        }
     }
 
     /// Whether this is a virtual function.

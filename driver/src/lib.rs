@@ -30,6 +30,7 @@
 //! `poll`.
 
 mod abandoned;
+mod async_queue;
 mod bringup;
 mod cmd;
 mod config;

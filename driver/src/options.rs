@@ -20,8 +20,12 @@ pub struct OpenOptions {
     pub mtu: Option<u16>,
     /// How peers are found that are not in that list; set by [`open_resolving`](crate::open_resolving).
     pub resolver: Resolver,
-    /// How long one command may take.
+    /// How long one command may take: firmware that sets up many virtual functions needs that much.
     pub command_timeout: Duration,
+    /// How long the firmware may take until it is initialized, as after a reset.
+    pub ready_timeout: Duration,
+    /// How long another opener may hold the function while it brings it up, takes it down or shares an object.
+    pub lock_timeout: Duration,
     /// Entries of the event queue, a power of two.
     pub eq_entries: u32,
 }
@@ -35,7 +39,9 @@ impl Default for OpenOptions {
             vlan: None,
             mtu: None,
             resolver: Resolver::None,
-            command_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(60),
+            ready_timeout: Duration::from_secs(120),
+            lock_timeout: Duration::from_secs(10),
             eq_entries: 4096,
         }
     }

@@ -33,10 +33,28 @@ const GIVE: u16 = 1;
 const TAKE: u16 = 2;
 /// [`PageBlock::function`] of a block that was given to no function.
 const NOBODY: u16 = u16::MAX;
-/// How long another opener may take to supply pages.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long another opener may take to supply pages, and the device to give any back.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most pages that the device can give back at once.
+const MOST_RECLAIMED: i32 = 50_000;
 /// Pages in one command: what the preallocated mailboxes hold.
 const BATCH: usize = 512;
+
+/// A function that has pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its number; 0 is the one whose driver we are.
+    pub function: u16,
+    /// Whether it is the adapter's own processor's.
+    pub embedded: bool,
+}
+
+impl Owner {
+    /// A function of the host's.
+    pub fn function(function: u16) -> Self {
+        Self { function, embedded: false }
+    }
+}
 
 /// The blocks that this process allocated. Those of other openers are reached through the transport.
 pub type OwnBlocks = Mutex<HashMap<u64, DmaMem>>;
@@ -61,69 +79,12 @@ impl PageSupply<'_> {
     /// Queries and supplies. Returns how many pages were asked for.
     pub fn satisfy(&self, stage: Stage) -> Result<i32, Error> {
         let (function, pages) = self.query(stage)?;
-        self.change(function, pages)?;
+        self.manage(|| self.change(Owner::function(function), pages))?;
         Ok(pages)
     }
 
-    /// Gives `pages` to `function` (0: this one), or reclaims them if negative. Does nothing while another opener does
-    /// so.
-    pub fn change(&self, function: u16, pages: i32) -> Result<(), Error> {
-        if pages == 0 || !self.shared.claim_page_manager() {
-            return Ok(());
-        }
-        let result = match pages > 0 {
-            true => self.give(function, pages as usize),
-            false => self.take(function, pages.unsigned_abs() as usize).map(drop),
-        };
-        self.shared.release_page_manager();
-        result
-    }
-
-    fn give(&self, function: u16, mut pages: usize) -> Result<(), Error> {
-        while pages > 0 {
-            let batch = pages.min(BATCH);
-            let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
-            let mem = index
-                .ok_or_else(|| {
-                    Error::no_memory(format!("the chip holds {PAGE_BLOCKS} blocks of pages already"))
-                })
-                .and_then(|index| {
-                    DmaMem::alloc(self.transport, batch * PAGE_SIZE, Scope::Function).map(|mem| (index, mem))
-                });
-            let (index, mem) = match mem {
-                Ok(found) => found,
-                Err(error) => {
-                    self.refuse(function);
-                    return Err(error);
-                }
-            };
-            let list: Vec<u64> = (0..batch).map(|page| mem.iova() + (page * PAGE_SIZE) as u64).collect();
-            let block = PageBlock { iova: mem.iova(), pages: batch as u32, function, held: batch as u32 };
-            self.shared.set_page_block(index, Some(block));
-            let mut input = ManagePagesIn::zeroed();
-            input.set().op_mod(GIVE).function_id(function).input_num_entries(batch as u32);
-            let given: Result<ManagePagesOut, Error> =
-                self.cmd.call_with(Opcode::ManagePages, 0, &input, &list);
-            match given {
-                Err(error) if !error.is_uncertain() => {
-                    self.shared.set_page_block(index, None);
-                    return Err(error);
-                }
-                // From here on the pages are given, or may be. The block belongs to the function, and is freed when the
-                // chip returns it.
-                outcome => {
-                    self.own.lock().unwrap_or_else(|e| e.into_inner()).insert(mem.iova(), mem);
-                    outcome?;
-                }
-            }
-            pages -= batch;
-        }
-        Ok(())
-    }
-
-    /// Records a block that is not given to the chip as its own memory. It is freed with the others when the function
-    /// goes down.
-    pub fn keep(&self, mem: DmaMem) -> Result<(), Error> {
+    /// Runs `body` as the one opener that supplies pages.
+    fn manage<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let begin = Instant::now();
         while !self.shared.claim_page_manager() {
             if begin.elapsed() > PATIENCE {
@@ -131,16 +92,101 @@ impl PageSupply<'_> {
             }
             self.transport.nap(Duration::from_micros(200));
         }
-        let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
-        let pages = mem.len().div_ceil(PAGE_SIZE) as u32;
-        if let Some(index) = index {
-            let block = PageBlock { iova: mem.iova(), pages, function: NOBODY, held: 0 };
+        let result = body();
+        self.shared.release_page_manager();
+        result
+    }
+
+    /// Gives `pages` to `owner`, or reclaims them if negative.
+    fn change(&self, owner: Owner, pages: i32) -> Result<(), Error> {
+        match pages {
+            0 => Ok(()),
+            1.. => self.give(owner, pages as usize),
+            _ => self.take(owner, pages.unsigned_abs() as usize).map(drop),
+        }
+    }
+
+    /// Answers a request of the device, as the one opener that supplies pages. That it refuses what it asked for is its
+    /// own affair.
+    pub fn answer(&self, owner: Owner, pages: i32) {
+        if let Err(error) = self.change(owner, pages.max(-MOST_RECLAIMED)) {
+            tracing::warn!(pages, %error, "a request for pages could not be served");
+        }
+    }
+
+    fn give(&self, owner: Owner, mut pages: usize) -> Result<(), Error> {
+        while pages > 0 {
+            let (index, block) = match self.stock(owner, pages) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.refuse(owner);
+                    return Err(error);
+                }
+            };
+            let batch = pages.min((block.pages - block.given) as usize).min(BATCH);
+            let first = block.iova + u64::from(block.given) * PAGE_SIZE as u64;
+            let list: Vec<u64> = (0..batch).map(|page| first + (page * PAGE_SIZE) as u64).collect();
+            let after =
+                PageBlock { given: block.given + batch as u32, held: block.held + batch as u32, ..block };
+            self.shared.set_page_block(index, Some(after));
+            let mut input = ManagePagesIn::zeroed();
+            input.set().op_mod(GIVE).function_id(owner.function).embedded_cpu_function(owner.embedded);
+            input.set().input_num_entries(batch as u32);
+            let given: Result<ManagePagesOut, Error> =
+                self.cmd.call_with(Opcode::ManagePages, 0, &input, &list);
+            if let Err(error) = given {
+                // Unless the pages may be given after all, the block is as it was.
+                if !error.is_uncertain() {
+                    self.shared.set_page_block(index, Some(block));
+                    if block.held == 0 {
+                        free_block(self.transport, self.shared, self.own, index);
+                    }
+                }
+                return Err(error);
+            }
+            pages -= batch;
+        }
+        Ok(())
+    }
+
+    /// A block with pages that the chip has not been given: one that was begun for this function, or a new one.
+    fn stock(&self, owner: Owner, pages: usize) -> Result<(usize, PageBlock), Error> {
+        let (mut free, mut used) = (None, 0);
+        for at in 0..PAGE_BLOCKS {
+            match self.shared.page_block(at) {
+                None => free = free.or(Some(at)),
+                Some(block) if block.function == owner.function && block.given < block.pages => {
+                    return Ok((at, block));
+                }
+                Some(_) => used += 1,
+            }
+        }
+        let full = || Error::no_memory(format!("the chip holds {PAGE_BLOCKS} blocks of pages already"));
+        let index = free.ok_or_else(full)?;
+        // A chip that asks often for little gets its pages out of a few large blocks, since the record of blocks is
+        // small.
+        let size = if used < PAGE_BLOCKS / 8 { pages.min(BATCH) } else { BATCH };
+        let mem = DmaMem::alloc(self.transport, size * PAGE_SIZE, Scope::Function)?;
+        let block =
+            PageBlock { iova: mem.iova(), pages: size as u32, function: owner.function, given: 0, held: 0 };
+        self.shared.set_page_block(index, Some(block));
+        self.own.lock().unwrap_or_else(|e| e.into_inner()).insert(mem.iova(), mem);
+        Ok((index, block))
+    }
+
+    /// Records a block that is not given to the chip as its own memory. It is freed with the others when the function
+    /// goes down.
+    pub fn keep(&self, mem: DmaMem) -> Result<(), Error> {
+        self.manage(|| {
+            let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
+            let index = index.ok_or_else(|| {
+                Error::no_memory(format!("the function has {PAGE_BLOCKS} blocks of pages already"))
+            })?;
+            let pages = mem.len().div_ceil(PAGE_SIZE) as u32;
+            let block = PageBlock { iova: mem.iova(), pages, function: NOBODY, given: pages, held: 0 };
             self.shared.set_page_block(index, Some(block));
             self.own.lock().unwrap_or_else(|e| e.into_inner()).insert(mem.iova(), mem);
-        }
-        self.shared.release_page_manager();
-        index.map(drop).ok_or_else(|| {
-            Error::no_memory(format!("the function has {PAGE_BLOCKS} blocks of pages already"))
+            Ok(())
         })
     }
 
@@ -153,9 +199,9 @@ impl PageSupply<'_> {
     }
 
     /// Tells the device that there are no pages for it.
-    fn refuse(&self, function: u16) {
+    fn refuse(&self, owner: Owner) {
         let mut input = ManagePagesIn::zeroed();
-        input.set().op_mod(CANT_GIVE).function_id(function);
+        input.set().op_mod(CANT_GIVE).function_id(owner.function).embedded_cpu_function(owner.embedded);
         let answer: Result<ManagePagesOut, Error> = self.cmd.call(Opcode::ManagePages, 0, &input);
         if let Err(error) = answer {
             tracing::warn!(%error, "the device could not be told that there are no pages");
@@ -163,12 +209,13 @@ impl PageSupply<'_> {
     }
 
     /// Reclaims up to `pages` pages and frees the blocks that are complete. Returns how many the chip gave back.
-    fn take(&self, function: u16, pages: usize) -> Result<usize, Error> {
+    fn take(&self, owner: Owner, pages: usize) -> Result<usize, Error> {
         let mut got = 0;
         while got < pages {
             let batch = (pages - got).min(BATCH);
             let mut input = ManagePagesIn::zeroed();
-            input.set().op_mod(TAKE).function_id(function).input_num_entries(batch as u32);
+            input.set().op_mod(TAKE).function_id(owner.function).embedded_cpu_function(owner.embedded);
+            input.set().input_num_entries(batch as u32);
             let mut output = vec![0; ManagePagesOut::SIZE + 8 * batch];
             self.cmd.call_raw(Opcode::ManagePages, 0, &input, &[], &mut output)?;
             let header: ManagePagesOut = hwspec::layout::Layout::read(&output);
@@ -201,15 +248,45 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Reclaims all pages of `function` (0: this one). The chip may still write to those that it keeps.
+    /// Reclaims all pages of `function` (0: this one), as long as some come within [`PATIENCE`]. The chip may still
+    /// write to those that it keeps.
     pub fn reclaim(&self, function: u16) -> Result<(), Error> {
+        self.manage(|| {
+            let held = || -> usize {
+                let blocks = (0..PAGE_BLOCKS).filter_map(|at| self.shared.page_block(at));
+                blocks.filter(|block| block.function == function).map(|block| block.held as usize).sum()
+            };
+            let mut left = held();
+            let mut progress = Instant::now();
+            while left > 0 {
+                self.take(Owner::function(function), left)?;
+                let now = held();
+                if now < left {
+                    (left, progress) = (now, Instant::now());
+                    continue;
+                }
+                // A device that acts at once has nothing more to give than what it gave.
+                if self.transport.acts_at_once() || progress.elapsed() > PATIENCE {
+                    return Err(Error::device(
+                        format!("the pages of function {function} back"),
+                        format!("{left} that the device keeps"),
+                    ));
+                }
+                self.transport.idle();
+                self.transport.nap(Duration::from_millis(1));
+            }
+            Ok(())
+        })
+    }
+
+    /// Reclaims the pages of all functions.
+    pub fn reclaim_all(&self) -> Result<(), Error> {
         let blocks = (0..PAGE_BLOCKS).filter_map(|at| self.shared.page_block(at));
-        let held: u64 = blocks.filter(|b| b.function == function).map(|b| u64::from(b.held)).sum();
-        let got = self.take(function, held as usize)?;
-        if (got as u64) < held {
-            return Err(Error::device(format!("{held} pages back"), got.to_string()));
-        }
-        Ok(())
+        let mut functions: Vec<u16> = blocks.filter(|b| b.held > 0).map(|b| b.function).collect();
+        // Virtual functions before the physical one, which has number 0.
+        functions.sort_unstable_by(|a, b| b.cmp(a));
+        functions.dedup();
+        functions.into_iter().try_for_each(|function| self.reclaim(function))
     }
 }
 

@@ -3,12 +3,15 @@
 //! An opener claims a slot, a vector or a lock by writing its id into the word of it. A word with the id of a dead
 //! opener may be claimed by another.
 
+mod log;
 mod xrc;
 
+pub use log::{Found, LOGGED, Logged, QueuePlace};
 pub use xrc::{FileId, XrcObject};
 
 use crate::{dma::DmaMem, error::Error, transport::Transport};
 use std::{
+    ops::Range,
     sync::{
         Arc,
         atomic::{
@@ -29,7 +32,7 @@ pub const VECTORS: usize = 256;
 pub const OPENERS: usize = 1024;
 /// Blocks of pages given to the chip, at most.
 pub const PAGE_BLOCKS: usize = 2048;
-/// Words of one page block: IOVA (two words), function and pages in it, pages the chip holds.
+/// Words of one page block: IOVA (two words), function and pages in it, pages given to the chip and held by it.
 const BLOCK_WORDS: usize = 4;
 
 // Word numbers.
@@ -142,14 +145,15 @@ impl Shared {
         self.release(SLOT + slot);
     }
 
-    /// Claims a free interrupt vector of `0..count`.
-    pub fn claim_vector(&self, count: u16) -> Option<u16> {
-        (0..count.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
+    /// Claims a free interrupt vector of `all`.
+    pub fn claim_vector(&self, all: Range<u16>) -> Option<u16> {
+        (all.start..all.end.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
     }
 
-    /// A vector of `0..count` to share with other openers when all are claimed, chosen in turn.
-    pub fn common_vector(&self, count: u16) -> Option<u16> {
-        (count != 0).then(|| (self.word(TURN).fetch_add(1, Relaxed) % u32::from(count)) as u16)
+    /// A vector of `all` to share with other openers when all are claimed, chosen in turn.
+    pub fn common_vector(&self, all: Range<u16>) -> Option<u16> {
+        let count = all.len() as u32;
+        (count != 0).then(|| all.start + (self.word(TURN).fetch_add(1, Relaxed) % count) as u16)
     }
 
     /// Gives a vector back that we claimed.
@@ -172,8 +176,14 @@ impl Shared {
         let at = BLOCK + index * BLOCK_WORDS;
         let size = self.word(at + 2).load(Acquire);
         let iova = u64::from(self.word(at + 1).load(Relaxed)) << 32 | u64::from(self.word(at).load(Relaxed));
-        let held = self.word(at + 3).load(Relaxed);
-        (size != 0).then_some(PageBlock { iova, pages: size & 0xffff, function: (size >> 16) as u16, held })
+        let counts = self.word(at + 3).load(Relaxed);
+        (size != 0).then_some(PageBlock {
+            iova,
+            pages: size & 0xffff,
+            function: (size >> 16) as u16,
+            given: counts >> 16,
+            held: counts & 0xffff,
+        })
     }
 
     /// Writes page block `index`; `None` frees the entry.
@@ -182,12 +192,12 @@ impl Shared {
         let Some(block) = block else { return self.word(at + 2).store(0, Release) };
         self.word(at).store(block.iova as u32, Relaxed);
         self.word(at + 1).store((block.iova >> 32) as u32, Relaxed);
-        self.word(at + 3).store(block.held, Relaxed);
+        self.word(at + 3).store(block.given << 16 | block.held, Relaxed);
         self.word(at + 2).store(block.pages | u32::from(block.function) << 16, Release);
     }
 }
 
-/// Pages given to the chip in one command.
+/// Pages for the chip, contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBlock {
     /// Where it begins.
@@ -196,7 +206,9 @@ pub struct PageBlock {
     pub pages: u32,
     /// The function they were given for (0: this one).
     pub function: u16,
-    /// Pages of it that the chip still holds.
+    /// How many of them, from the first on, the chip has been given.
+    pub given: u32,
+    /// How many of those it still holds.
     pub held: u32,
 }
 

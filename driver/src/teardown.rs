@@ -1,14 +1,21 @@
 //! Teardown of a function by its last opener, in the reverse order of `bringup`. Other openers only leave it.
 
 use crate::{
-    abandoned, cmd, config::Config, error::Error, function::Function, pages, shared_area::FunctionState,
+    abandoned, async_queue, cmd,
+    config::Config,
+    error::Error,
+    function::Function,
+    pages,
+    shared_area::{FunctionLock, FunctionState},
 };
 use hwspec::cmd::{Opcode, adapter::*};
 
 /// `TEARDOWN_HCA`, reclaim of pages, `DISABLE_HCA`, no more DMA. The objects of all openers have been destroyed before.
-fn tear_down(function: &Function) -> Result<(), Error> {
+fn tear_down(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
+    function.attend();
+    async_queue::destroy(function, lock)?;
     function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
-    function.pages()?.reclaim(0)?;
+    function.pages()?.reclaim_all()?;
     function.call::<_, DisableHcaOut>(Opcode::DisableHca, 0, &DisableHcaIn::zeroed())?;
     Config(&*function.transport).disable_bus_master()?;
     pages::free_all(&function.transport, &function.shared, &function.own_blocks);
@@ -23,7 +30,7 @@ impl Drop for Function {
             return self.leave();
         }
         let shared = self.shared.clone();
-        let lock = match shared.lock(self.options.command_timeout) {
+        let lock = match shared.lock(self.options.lock_timeout) {
             Ok(lock) => lock,
             Err(error) => {
                 tracing::warn!(%error, "the function is left as it is");
@@ -37,7 +44,7 @@ impl Drop for Function {
         let torn_down = match shared.state() {
             FunctionState::Up => {
                 lock.set_state(FunctionState::InChange);
-                tear_down(self)
+                tear_down(self, &lock)
             }
             _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
         };
@@ -60,6 +67,7 @@ impl Drop for Function {
             cmd.into_memory().free();
         }
         lock.set_command_memory(0, 0);
+        lock.set_event_queue(None);
         lock.set_state(FunctionState::Down);
     }
 }

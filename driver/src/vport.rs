@@ -220,7 +220,7 @@ pub fn hear(function: &Function, group: &[u8; 6]) -> Result<(), Error> {
         return Ok(());
     }
     // The device has one list, which is written as a whole.
-    let _lock = function.shared.lock(function.options.command_timeout)?;
+    let _lock = function.shared.lock(function.options.lock_timeout)?;
     let mut input = QueryNicVportContextIn::zeroed();
     input.set().allowed_list_type(MULTICAST);
     let most = room(function);

@@ -148,7 +148,7 @@ impl Place {
     /// Runs all steps on VF 1 behind a device that lies.
     fn run(&self, lie: Lie) -> Report {
         let transport: Arc<dyn Transport> = Arc::new(Liar { inner: self.function(1), lie });
-        let plan = Plan { write: true, timeout: Duration::from_millis(300) };
+        let plan = Plan { write: true, ..Plan::default() }.within(Duration::from_millis(300));
         harness::run(&transport, &plan, &mut |_| ())
     }
 }

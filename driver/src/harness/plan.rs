@@ -56,12 +56,29 @@ pub const STEPS: &[StepName] = &[
 pub struct Plan {
     /// Steps that change the function may run. Others that use the function lose it.
     pub write: bool,
-    /// How long to wait for one command, completion or interrupt.
+    /// How long to wait for one completion or interrupt.
     pub timeout: Duration,
+    /// How long to wait for one command.
+    pub command_timeout: Duration,
+    /// How long to wait for the firmware to be initialized.
+    pub ready_timeout: Duration,
+}
+
+impl Plan {
+    /// Waits `limit` for whatever it is.
+    pub fn within(self, limit: Duration) -> Self {
+        Self { timeout: limit, command_timeout: limit, ready_timeout: limit, ..self }
+    }
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { write: false, timeout: Duration::from_secs(5) }
+        let usual = crate::verbs::OpenOptions::default();
+        Self {
+            write: false,
+            timeout: Duration::from_secs(5),
+            command_timeout: usual.command_timeout,
+            ready_timeout: usual.ready_timeout,
+        }
     }
 }

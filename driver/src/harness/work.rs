@@ -39,7 +39,11 @@ pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) {
 }
 
 fn options(plan: &Plan) -> OpenOptions {
-    OpenOptions { command_timeout: plan.timeout, ..OpenOptions::default() }
+    OpenOptions {
+        command_timeout: plan.command_timeout,
+        ready_timeout: plan.ready_timeout,
+        ..OpenOptions::default()
+    }
 }
 
 /// Resets the function, unless another opener has it up.

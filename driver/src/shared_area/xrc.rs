@@ -22,7 +22,7 @@ const PLACEHOLDERS: usize = 8;
 const PLACEHOLDER: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
 const DOMAIN: usize = PLACEHOLDER + PLACEHOLDERS;
 const HOLD: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
-const END: usize = HOLD + HOLDS * HOLD_WORDS;
+pub(super) const END: usize = HOLD + HOLDS * HOLD_WORDS;
 const _: () = assert!(END * 4 <= SHARED_LEN);
 
 /// In a hold: which kind of object the number names.

@@ -43,6 +43,8 @@ fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
         Opcode::QueryHcaCap,
         Opcode::QueryAdapter,
         Opcode::QueryNicVportContext,
+        Opcode::AllocUar,
+        Opcode::CreateEq,
         Opcode::AccessReg,
         Opcode::ModifyNicVportContext,
         Opcode::ModifyNicVportContext,
@@ -62,6 +64,8 @@ fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
         Opcode::DeallocTransportDomain,
         Opcode::DeallocUar,
         Opcode::DestroyUctx,
+        Opcode::DestroyEq,
+        Opcode::DeallocUar,
         Opcode::TeardownHca,
         Opcode::ManagePages,
         Opcode::ManagePages,
@@ -203,7 +207,7 @@ fn bring_up_that_panics_leaves_the_function_at_once() {
         fn read(&mut self, _: &'static str, _: String) {}
     }
     let chip = Chip::new();
-    let patient = OpenOptions { command_timeout: Duration::from_secs(10), ..options() };
+    let patient = OpenOptions { lock_timeout: Duration::from_secs(10), ..options() };
     let (fake, begin) = (chip.opener(1), Instant::now());
     assert!(catch_unwind(AssertUnwindSafe(|| bringup::open(fake, patient, &mut Panics))).is_err());
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());

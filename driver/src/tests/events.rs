@@ -4,20 +4,16 @@ use crate::{
     transport::fake::{Chip, Lie},
 };
 use hwspec::{
-    cmd::{Opcode, Status, adapter::ManagePagesIn, eq::CreateEqIn},
-    eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PagesEvent, PortChange},
+    cmd::{Opcode, Status, eq::CreateEqIn},
+    eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PortChange},
     handle::{Cqn, Qpn},
+    layout::Layout,
     pcie::{EXT_CAP_ID_SRIOV, SriovCap},
 };
 use std::{sync::Arc, time::Duration};
 
-/// Writes entry `index` of the EQ of 64 entries, as the device does.
-fn raise(chip: &Chip, index: u64, mut eqe: Eqe) {
-    let state = chip.state();
-    let input = &state.inputs.iter().rev().find(|(op, _)| *op == Opcode::CreateEq).unwrap().1;
-    let ring = u64::from_be_bytes(input[0x110..0x118].try_into().unwrap());
-    eqe.set().owner(index / 64 % 2 == 1);
-    state.write(ring + index % 64 * 64, eqe.as_bytes());
+fn raise(chip: &Chip, eqe: Eqe) {
+    chip.state().raise(eqe);
 }
 
 fn comp(cqn: u32) -> Eqe {
@@ -61,7 +57,7 @@ fn events_arrive_with_their_cookies() {
         up,
         of_qp(EventType::Other(0x7f), 0),
     ];
-    raised.into_iter().enumerate().for_each(|(index, eqe)| raise(&chip, index as u64, eqe));
+    raised.into_iter().for_each(|eqe| raise(&chip, eqe));
     let events: Vec<_> = std::iter::from_fn(|| device.events().next()).collect();
     let (cqn, qpn) = (cq.cqn(), qp.qpn());
     let expected = [
@@ -86,12 +82,12 @@ fn changes_of_the_port_are_told_by_kind() {
         (PortChange::ClientRereg, PortEvent::ClientReregister),
         (PortChange::Other(0x33), PortEvent::Other(0x33)),
     ];
-    for (index, (change, _)) in kinds.iter().enumerate() {
+    for (change, _) in &kinds {
         let mut port = hwspec::eqe::PortEvent::zeroed();
         port.set().port_num(1);
         let mut eqe = Eqe::new(EventType::PortChange, port);
         eqe.set().event_sub_type(change.raw());
-        raise(&chip, index as u64, eqe);
+        raise(&chip, eqe);
     }
     let events: Vec<_> = std::iter::from_fn(|| device.events().next()).collect();
     assert_eq!(events, kinds.map(|(_, kind)| Event::Port { port: 1, kind }));
@@ -105,11 +101,11 @@ fn a_drained_send_queue_is_told_to_who_asked_and_once() {
     let init = QpInit { max_send_wr: 1, cookie: 5, ..QpInit::new(Service::Rc, &cq, &cq) };
     let qp = Qp::create(&pd, &init).unwrap();
     let drained = || of_qp(EventType::SqDrained, qp.qpn());
-    raise(&chip, 0, drained());
+    raise(&chip, drained());
     assert_eq!(device.events().next(), None);
     device.registry.notify_of_drained(qp.qpn(), true);
-    raise(&chip, 1, drained());
-    raise(&chip, 2, drained());
+    raise(&chip, drained());
+    raise(&chip, drained());
     let drained = Event::Qp { qpn: qp.qpn(), cookie: 5, kind: QpEvent::SqDrained };
     assert_eq!((device.events().next(), device.events().next()), (Some(drained), None));
 }
@@ -120,10 +116,10 @@ fn events_of_objects_that_are_gone_are_skipped_and_the_queue_goes_round() {
     let cq = Cq::create(&device, 10, 1).unwrap();
     for index in 0..300 {
         match index % 3 {
-            0 => raise(&chip, index, comp(cq.cqn() + 5)),
-            1 => raise(&chip, index, of_qp(EventType::CommEst, 0xff_ffff)),
+            0 => raise(&chip, comp(cq.cqn() + 5)),
+            1 => raise(&chip, of_qp(EventType::CommEst, 0xff_ffff)),
             _ => {
-                raise(&chip, index, comp(cq.cqn()));
+                raise(&chip, comp(cq.cqn()));
                 assert_eq!(device.events().next(), Some(Event::Cq { cqn: cq.cqn(), cookie: 1 }));
                 assert_eq!(device.events().next(), None);
             }
@@ -135,28 +131,102 @@ fn events_of_objects_that_are_gone_are_skipped_and_the_queue_goes_round() {
 fn the_next_arming_says_that_the_event_was_seen() {
     let (chip, device) = device();
     let cq = Cq::create(&device, 10, 1).unwrap();
-    for (index, sn) in [0u64, 1, 2, 3, 0].into_iter().enumerate() {
+    for sn in [0u64, 1, 2, 3, 0] {
         cq.arm(false);
         assert_eq!(chip.state().doorbells.last().unwrap().1 >> 60, sn);
-        raise(&chip, index as u64, comp(cq.cqn()));
+        raise(&chip, comp(cq.cqn()));
         assert!(device.events().next().is_some());
     }
 }
 
 #[test]
-fn requests_for_pages_are_served_on_the_way() {
+fn there_is_one_queue_for_what_is_no_completion_whoever_opens_the_function() {
+    let chip = Chip::new();
+    let openers = [open(&chip.opener(1)), open(&chip.opener(2))];
+    let queues: Vec<(u16, u64)> = {
+        let state = chip.state();
+        let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
+        let queue = |input: &[u8]| {
+            let mask = CreateEqIn::read(input).event_bitmask();
+            (CreateEqIn::read(input).uid(), u64::from_be_bytes(mask[..8].try_into().unwrap()))
+        };
+        inputs.map(|(_, input)| queue(input)).collect()
+    };
+    let [(0, mask), (first, 0), (second, 0)] = queues[..] else { panic!("{queues:x?}") };
+    assert!(first != 0 && second != 0 && first != second, "completions belong to their openers");
+    // Linux takes these and requests for pages from every device; it takes type 8 from none.
+    assert_eq!(mask, 0x001f_0abe & !(1 << 8));
+    drop(openers);
+}
+
+#[test]
+fn each_opener_hears_of_the_port_and_of_its_own_objects() {
+    let chip = Chip::new();
+    let devices = [open(&chip.opener(1)), open(&chip.opener(2))];
+    let qps = devices.each_ref().map(|device| {
+        let pd = Pd::alloc(device).unwrap();
+        let cq = Cq::create(device, 10, 1).unwrap();
+        Qp::create(&pd, &QpInit { max_send_wr: 1, ..QpInit::new(Service::Rc, &cq, &cq) }).unwrap()
+    });
+    let mut port = hwspec::eqe::PortEvent::zeroed();
+    port.set().port_num(1);
+    let mut down = Eqe::new(EventType::PortChange, port);
+    down.set().event_sub_type(PortChange::Down.raw());
+    raise(&chip, of_qp(EventType::WqCatasError, qps[1].qpn()));
+    raise(&chip, down);
+    let heard =
+        devices.each_ref().map(|device| std::iter::from_fn(|| device.events().next()).collect::<Vec<_>>());
+    let down = Event::Port { port: 1, kind: PortEvent::Error };
+    let fatal = Event::Qp { qpn: qps[1].qpn(), cookie: 0, kind: QpEvent::Fatal };
+    assert_eq!(heard, [vec![down], vec![fatal, down]]);
+}
+
+#[test]
+fn the_queue_survives_the_opener_that_made_it() {
+    for dies in [false, true] {
+        let chip = Chip::new();
+        let (first, second) = (open(&chip.opener(1)), open(&chip.opener(2)));
+        match dies {
+            true => {
+                std::mem::forget(first);
+                chip.state().dead.insert(1);
+            }
+            false => first.close().unwrap(),
+        }
+        for _ in 0..100 {
+            raise(&chip, Eqe::new(EventType::PortChange, hwspec::eqe::PortEvent::zeroed()));
+            assert!(matches!(second.events().next(), Some(Event::Port { .. })));
+        }
+        second.close().unwrap();
+        assert!(chip.state().log.contains(&Opcode::TeardownHca));
+    }
+}
+
+#[test]
+fn an_event_that_is_older_than_the_object_with_its_number_is_not_its() {
     let (chip, device) = device();
-    let before = chip.state().pages.len();
-    let mut request = PagesEvent::zeroed();
-    request.set().num_pages(5);
-    raise(&chip, 0, Eqe::new(EventType::PageRequest, request));
+    raise(&chip, of_qp(EventType::WqCatasError, 0x500));
+    // Another opener has taken it out of the queue.
+    let other = open(&chip.opener(2));
+    assert_eq!(other.events().next(), None);
+    device.registry.add_qp(0x500, 7);
     assert_eq!(device.events().next(), None);
-    assert_eq!(chip.state().pages.len(), before + 5);
-    request.set().num_pages(-2i32 as u32);
-    raise(&chip, 1, Eqe::new(EventType::PageRequest, request));
-    assert_eq!(device.events().next(), None);
-    assert_eq!(chip.state().pages.len(), before + 3);
-    assert_eq!(chip.last::<ManagePagesIn>(Opcode::ManagePages).op_mod(), 2);
+    raise(&chip, of_qp(EventType::WqCatasError, 0x500));
+    assert_eq!(device.events().next(), Some(Event::Qp { qpn: 0x500, cookie: 7, kind: QpEvent::Fatal }));
+}
+
+#[test]
+fn an_opener_that_reads_late_loses_the_oldest_events_and_nothing_else() {
+    let chip = Chip::new();
+    let (quick, late) = (open(&chip.opener(1)), open(&chip.opener(2)));
+    for _ in 0..2000 {
+        raise(&chip, Eqe::new(EventType::PortChange, hwspec::eqe::PortEvent::zeroed()));
+        assert!(quick.events().next().is_some());
+    }
+    let heard = std::iter::from_fn(|| late.events().next()).count();
+    assert!((200..=512).contains(&heard), "{heard}");
+    raise(&chip, Eqe::new(EventType::PortChange, hwspec::eqe::PortEvent::zeroed()));
+    assert!(late.events().next().is_some());
 }
 
 #[test]
@@ -172,22 +242,20 @@ fn each_opener_has_a_vector_of_its_own() {
     let vectors = || -> Vec<u16> {
         let state = chip.state();
         let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-        inputs
-            .map(|(_, i)| <CreateEqIn as hwspec::layout::Layout>::read(i).eq_context_entry().intr())
-            .collect()
+        inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect()
     };
-    assert_eq!(vectors(), [0, 1]);
+    assert_eq!(vectors(), [0, 1, 2], "the first is that of the function's events");
     first.close().unwrap();
     let third = open(&chip.opener(3));
-    assert_eq!(vectors(), [0, 1, 0]);
+    assert_eq!(vectors(), [0, 1, 2, 1]);
     drop((second, third));
 }
 
 #[test]
 fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
     let chip = Chip::new();
-    // Two vectors.
-    chip.config(0x9c, 0x0001_0011);
+    // Three vectors, one of which is that of the function's events.
+    chip.config(0x9c, 0x0002_0011);
     let own = [open(&chip.opener(1)), open(&chip.opener(2))];
     let refused = crate::Device::open(chip.opener(3), options()).err().expect("none is left");
     assert_eq!(refused.errno(), libc::EBUSY);
@@ -196,34 +264,30 @@ fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
     let vectors = || -> Vec<u16> {
         let state = chip.state();
         let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-        inputs
-            .map(|(_, i)| <CreateEqIn as hwspec::layout::Layout>::read(i).eq_context_entry().intr())
-            .collect()
+        inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect()
     };
-    assert_eq!(vectors(), [0, 1, 0, 1, 0, 1], "in turn");
+    assert_eq!(vectors(), [0, 1, 2, 1, 2, 1, 2], "in turn");
     // An opener that shares a vector does not give it back. One that has its own leaves it to the next.
     drop(common);
     let [first, second] = own;
     drop(first);
     let next = open(&chip.opener(8));
-    assert_eq!(vectors()[6..], [0]);
+    assert_eq!(vectors()[7..], [1]);
     drop((second, next));
 }
 
 #[test]
 fn a_vector_somebody_is_still_connected_to_is_passed_over() {
     let chip = Chip::new();
-    chip.state().busy_vectors.extend([0, 1]);
+    chip.state().busy_vectors.extend([1, 2]);
     let first = open(&chip.opener(1));
     chip.state().busy_vectors.clear();
     let second = open(&chip.opener(2));
     let state = chip.state();
     let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-    let vectors: Vec<_> = inputs
-        .map(|(_, i)| <CreateEqIn as hwspec::layout::Layout>::read(i).eq_context_entry().intr())
-        .collect();
+    let vectors: Vec<_> = inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect();
     drop(state);
-    assert_eq!(vectors, [2, 0]);
+    assert_eq!(vectors, [0, 3, 1]);
     drop((first, second));
 }
 

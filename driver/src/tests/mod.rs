@@ -5,6 +5,7 @@ mod commands;
 mod data;
 mod events;
 mod network;
+mod pages;
 
 use crate::{
     Device, OpenOptions,
@@ -18,6 +19,8 @@ fn options() -> OpenOptions {
     OpenOptions {
         gids: vec![gid, mapped],
         command_timeout: Duration::from_millis(200),
+        ready_timeout: Duration::from_millis(200),
+        lock_timeout: Duration::from_millis(200),
         eq_entries: 64,
         ..OpenOptions::default()
     }

@@ -7,6 +7,7 @@ use hwspec::{
         Opcode, Status,
         adapter::*,
         adapter_id::QueryAdapterOut,
+        eq::CreateEqIn,
         l2_table::*,
         queue::{CmdMailbox, CmdQueueEntry},
         vport::*,
@@ -15,6 +16,7 @@ use hwspec::{
         caps::{AtomicCaps, HcaCap, RoceCap},
         port::{Pmtu, Ptys},
     },
+    eqe::{Eqe, EventType, PagesEvent},
     layout::Layout,
 };
 use std::{
@@ -53,6 +55,8 @@ pub struct State {
     pub doorbells: Vec<(u32, u64)>,
     pub lie: Option<Lie>,
     pub pages: Vec<u64>,
+    /// Function, kind and number of pages of all that were given or taken back.
+    pub managed: Vec<(u16, u16, usize)>,
     pub resets: u32,
     /// Registers read as all ones, writes go nowhere.
     pub gone: bool,
@@ -69,6 +73,16 @@ pub struct State {
     pub vport: NicVport,
     pub name: Option<String>,
     numbers: u32,
+    /// Commands that are answered only once the device has been given so many pages more, for these functions.
+    pub hungry: Vec<(Opcode, Vec<(u16, i32)>)>,
+    /// A command that waits for pages, and how many there must be.
+    held: Option<(u32, usize)>,
+    /// Requests to give pages back that are answered with none.
+    pub stingy: u32,
+    /// There is no memory for the driver.
+    pub exhausted: bool,
+    /// Events written to each queue, by where it lies.
+    raised: HashMap<u64, u64>,
     /// Added to IOVAs of user memory, so that they differ from virtual addresses.
     pub skew: u64,
 }
@@ -181,6 +195,23 @@ impl State {
         }
     }
 
+    /// Writes an event: a completion's to the queue that was made last, any other to that of the function.
+    pub fn raise(&mut self, mut eqe: Eqe) {
+        let mut queues = self.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
+        let queue = match eqe.event_type() {
+            EventType::Comp => queues.next_back(),
+            _ => queues.next(),
+        };
+        let input = &queue.expect("no event queue").1;
+        let ring = u64::from_be_bytes(hwspec::layout::prefix(&input[0x110..]));
+        let entries = 1u64 << CreateEqIn::read(input).eq_context_entry().log_eq_size();
+        let raised = self.raised.entry(ring).or_default();
+        let index = *raised;
+        *raised += 1;
+        eqe.set().owner(index / entries % 2 == 1);
+        self.write(ring + index % entries * 64, eqe.as_bytes());
+    }
+
     fn chain(&self, mut at: u64, len: usize, token: u8) -> Vec<u64> {
         let mut boxes = Vec::new();
         for number in 0..len.div_ceil(0x200) {
@@ -219,6 +250,17 @@ impl State {
         self.log.push(op);
         self.inputs.push((op, input.clone()));
         if self.lie == Some(Lie::Silent(op)) {
+            return;
+        }
+        if let Some(at) = self.hungry.iter().position(|(hungry, _)| *hungry == op) {
+            let (_, requests) = self.hungry.swap_remove(at);
+            let more: i32 = requests.iter().map(|(_, pages)| pages).sum();
+            self.held = Some((slot, (self.pages.len() as i32 + more) as usize));
+            for (function, pages) in requests {
+                let mut request = PagesEvent::zeroed();
+                request.set().function_id(function).num_pages(pages as u32);
+                self.raise(Eqe::new(EventType::PageRequest, request));
+            }
             return;
         }
         let mut output = vec![0; out_len];
@@ -275,6 +317,7 @@ impl State {
                             .chunks_exact(8)
                             .map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))),
                     ),
+                    2 if self.stingy > 0 => self.stingy -= 1,
                     2 => {
                         let given: Vec<_> = self.pages.drain(..count.min(self.pages.len())).collect();
                         out.set().output_num_entries(given.len() as u32);
@@ -286,6 +329,11 @@ impl State {
                     _ => {}
                 }
                 put(output, &out);
+                self.managed.push((header.function_id(), header.op_mod(), count));
+                if let Some((slot, _)) = self.held.filter(|(_, enough)| self.pages.len() == *enough) {
+                    self.held = None;
+                    self.command(slot);
+                }
             }
             Opcode::QueryHcaCap => {
                 let mut page = [0; 0x1000];
@@ -492,6 +540,9 @@ impl Transport for Fake {
 
     fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {
         let mut state = self.chip.state();
+        if state.exhausted {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let iova = state.next_iova;
         state.next_iova += len as u64 + 0x1000;
         let pages = pages(len.div_ceil(PAGE_SIZE));

@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,16 +29,7 @@ impl Interrupt {
 
     /// Waits until the vector fires or `timeout` passes (`None`: forever). True if it fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd that lives across the call.
-        match unsafe { libc::poll(&mut poll, 1, millis) } {
-            -1 => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
-                e => Err(e),
-            },
-            ready => Ok(ready > 0),
-        }
+        wait(self.fd.as_fd(), timeout)
     }
 
     /// Clears the event. Never blocks, whether or not the descriptor is in non-blocking mode.
@@ -49,6 +41,77 @@ impl Interrupt {
         // SAFETY: eight bytes, the size of an eventfd's counter.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
         Ok(got == 8)
+    }
+}
+
+/// What an opener sleeps on: an interrupt of its own, and one whose descriptor it may share with other openers.
+#[derive(Debug)]
+pub struct Bell {
+    own: Interrupt,
+    common: Option<(Arc<Interrupt>, OwnedFd)>,
+}
+
+impl Bell {
+    /// Of `own`, and of `common`, if that is another. The latter's descriptor is never read, so every opener notices
+    /// each of its signals, whoever else does.
+    pub fn new(own: Interrupt, common: Option<Arc<Interrupt>>) -> io::Result<Self> {
+        let Some(common) = common else { return Ok(Self { own, common: None }) };
+        // SAFETY: a new descriptor, nobody else's.
+        let both = unsafe {
+            match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
+                -1 => return Err(io::Error::last_os_error()),
+                fd => OwnedFd::from_raw_fd(fd),
+            }
+        };
+        for (fd, how) in [(&own.fd, libc::EPOLLIN), (&common.fd, libc::EPOLLIN | libc::EPOLLET)] {
+            let mut wanted = libc::epoll_event { events: how as u32, u64: 0 };
+            // SAFETY: two open descriptors, and an event that lives across the call.
+            let added = unsafe {
+                libc::epoll_ctl(both.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut wanted)
+            };
+            if added != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { own, common: Some((common, both)) })
+    }
+
+    /// Readable when either has fired since the last [`clear`](Self::clear).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.common.as_ref().map_or(self.own.fd.as_fd(), |(_, both)| both.as_fd())
+    }
+
+    /// Waits until either fires or `timeout` passes (`None`: forever). True if one fired.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        wait(self.fd(), timeout)
+    }
+
+    /// Clears the events. Never blocks.
+    pub fn clear(&self) -> io::Result<()> {
+        self.own.clear()?;
+        if let Some((_, both)) = &self.common {
+            let mut fired = [libc::epoll_event { events: 0, u64: 0 }; 2];
+            // SAFETY: room for two events, of an open descriptor.
+            let got = unsafe { libc::epoll_wait(both.as_raw_fd(), fired.as_mut_ptr(), 2, 0) };
+            if got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until `fd` is readable or `timeout` passes (`None`: forever). True if it is. A signal ends the wait.
+fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
+    let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd that lives across the call.
+    match unsafe { libc::poll(&mut poll, 1, millis) } {
+        -1 => match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+            e => Err(e),
+        },
+        ready => Ok(ready > 0),
     }
 }
 

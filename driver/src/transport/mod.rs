@@ -12,7 +12,7 @@ pub mod vfio;
 mod vfio_user;
 
 pub use bar::{Bar, Mapping, Registers};
-pub use interrupt::Interrupt;
+pub use interrupt::{Bell, Interrupt};
 pub use sync::Quiet;
 pub use vfio_user::VfioUserTransport;
 

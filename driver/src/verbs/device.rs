@@ -2,6 +2,7 @@
 
 use super::{AtomicCap, DeviceAttr, LinkLayer, PortAttr};
 use crate::{
+    async_queue::{self, Reader},
     bringup::{self, Step, Watch},
     eq::EventQueue,
     error::Error,
@@ -11,7 +12,7 @@ use crate::{
     options::OpenOptions,
     port::{self, Speed},
     records::RecordPool,
-    transport::{Interrupt, Transport},
+    transport::{Bell, Interrupt, Transport},
     vport,
 };
 use crossbeam_queue::SegQueue;
@@ -28,7 +29,7 @@ use hwspec::{
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -79,6 +80,24 @@ pub(crate) struct Opener {
     uar: Option<u32>,
     transport_domain: Option<u32>,
     vector: Option<Vector>,
+}
+
+/// The interrupts of asynchronous events that openers in this process have, by transport.
+static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
+
+/// The interrupt of asynchronous events: one for all openers in this process that share `transport`, since the last to
+/// connect a vector may have it alone.
+fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
+    let key = Arc::as_ptr(transport).cast::<()>() as usize;
+    let mut known = COMMON.lock().unwrap_or_else(|e| e.into_inner());
+    known.retain(|(_, interrupt)| interrupt.strong_count() > 0);
+    if let Some(found) = known.iter().find(|(at, _)| *at == key).and_then(|(_, found)| found.upgrade()) {
+        return Ok(found);
+    }
+    let interrupt = transport.interrupt(async_queue::VECTOR);
+    let interrupt = Arc::new(interrupt.map_err(Error::io("cannot get the interrupt vector of events"))?);
+    known.push((key, Arc::downgrade(&interrupt)));
+    Ok(interrupt)
 }
 
 /// An interrupt vector of an opener.
@@ -170,10 +189,13 @@ impl Opener {
 /// When all are claimed they are shared, if the transport can do that.
 fn claim_vector(function: &Function) -> Result<(Vector, Interrupt), Error> {
     let vectors = function.identity.msix_vectors;
+    // The first is that of asynchronous events, where there are others.
+    let own = u16::from(vectors > 1)..vectors;
     let mut busy = Vec::new();
     let found = loop {
-        let Some(vector) = function.shared.claim_vector(vectors) else {
-            let common = function.transport.shares_vectors().then(|| function.shared.common_vector(vectors));
+        let Some(vector) = function.shared.claim_vector(own.clone()) else {
+            let common =
+                function.transport.shares_vectors().then(|| function.shared.common_vector(own.clone()));
             if let Some(vector) = common.flatten() {
                 let interrupt = function.transport.interrupt(vector);
                 let interrupt = interrupt.map_err(Error::io("cannot get the interrupt vector"));
@@ -223,11 +245,20 @@ impl Device {
         watch.step(Step::EventQueue);
         let (opener, interrupt) = Opener::enter(function.clone())?;
         let queue = EventQueue::create(&function, opener.uid(), opener.uar(), opener.vector(), entries)?;
-        let registry = Arc::new(Registry::default());
+        let registry = Arc::new(Registry::new(function.shared.clone()));
+        // A function with a single vector signals everything with that.
+        let common = match opener.vector() == async_queue::VECTOR {
+            true => None,
+            false => Some(common_interrupt(&function.transport)?),
+        };
+        let up = || Error::device("the function's event queue", "none");
+        let notices = Reader::new(function.events.as_ref().ok_or_else(up)?);
         let events = Events {
             function: function.clone(),
-            interrupt,
+            bell: Bell::new(interrupt, common)
+                .map_err(Error::io("cannot wait for two interrupts at once"))?,
             queue: Mutex::new(Some(queue)),
+            notices: Mutex::new(notices),
             registry: registry.clone(),
             further: SegQueue::new(),
             taken: AtomicBool::new(false),

@@ -51,7 +51,7 @@ impl XrcDomain {
         if !function.caps.general.xrc() {
             return Err(Error::Invalid { what: "the device has no XRC".into(), errno: libc::EOPNOTSUPP });
         }
-        let lock = function.shared.lock(function.options.command_timeout)?;
+        let lock = function.shared.lock(function.options.lock_timeout)?;
         sweep(function, &lock);
         let placeholders = Placeholders::of(function, &lock)?;
         let found = how.file.and_then(|file| lock.domain_of(file));
@@ -105,7 +105,7 @@ impl XrcDomain {
     /// Creates a target QP in RESET; `cookie` comes back in its events.
     pub(super) fn create_target(self: &Arc<Self>) -> Result<u32, Error> {
         let function = &self.device.function;
-        let lock = function.shared.lock(function.options.command_timeout)?;
+        let lock = function.shared.lock(function.options.lock_timeout)?;
         sweep(function, &lock);
         let mut qpc = QpContext::zeroed();
         qpc.set()
@@ -130,7 +130,7 @@ impl XrcDomain {
     /// Holds an existing target QP. EINVAL: there is none of this number in the domain.
     pub(super) fn hold_target(&self, qpn: u32) -> Result<(), Error> {
         let function = &self.device.function;
-        let lock = function.shared.lock(function.options.command_timeout)?;
+        let lock = function.shared.lock(function.options.lock_timeout)?;
         sweep(function, &lock);
         let absent = || Error::invalid(format!("the domain has no target QP {qpn:#x}"));
         if qpn > 0xff_ffff || !lock.is_held(XrcObject::Target(qpn)) {
@@ -153,7 +153,7 @@ impl XrcDomain {
     /// The placeholders that the context of an initiator QP names, which receives nothing.
     pub(super) fn placeholders(device: &Device) -> Result<Placeholders, Error> {
         let function = &device.function;
-        let lock = function.shared.lock(function.options.command_timeout)?;
+        let lock = function.shared.lock(function.options.lock_timeout)?;
         Placeholders::of(function, &lock)
     }
 
@@ -186,7 +186,7 @@ fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
     if crate::cmd::is_gone(&function.bar) {
         return Ok(()); // in a child of fork the hold is the parent's
     }
-    let lock = function.shared.lock(function.options.command_timeout)?;
+    let lock = function.shared.lock(function.options.lock_timeout)?;
     let mut result = Ok(());
     if lock.drop_hold(object) {
         unname(&lock, object);
