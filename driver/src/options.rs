@@ -1,7 +1,7 @@
 //! How a function is opened.
 
-use crate::verbs::Resolver;
-use std::time::Duration;
+use crate::resolve::Resolve;
+use std::{sync::Arc, time::Duration};
 
 /// How to open a function.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct OpenOptions {
     /// function has less.
     pub mtu: Option<u16>,
     /// How peers are found that are not in that list; set by [`open_resolving`](crate::open_resolving).
-    pub resolver: Resolver,
+    pub resolver: Option<Arc<dyn Resolve>>,
     /// How long one command may take: firmware that sets up many virtual functions needs that much.
     pub command_timeout: Duration,
     /// How long the firmware may take until it is initialized, as after a reset.
@@ -38,7 +38,7 @@ impl Default for OpenOptions {
             neighbours: Vec::new(),
             vlan: None,
             mtu: None,
-            resolver: Resolver::None,
+            resolver: None,
             command_timeout: Duration::from_secs(60),
             ready_timeout: Duration::from_secs(120),
             lock_timeout: Duration::from_secs(10),

@@ -134,7 +134,10 @@ fn connections_are_made_by_address() {
             sleep(Duration::from_millis(100));
         };
         let listened = serving.finish();
-        assert!(heard.contains(said) && listened.contains(said), "{client}\n{heard}\n--- {server}\n{listened}");
+        assert!(
+            heard.contains(said) && listened.contains(said),
+            "{client}\n{heard}\n--- {server}\n{listened}"
+        );
     }
 }
 
@@ -143,7 +146,10 @@ fn a_peer_that_is_not_there_is_named() {
     let served = Served::new("vu-nobody");
     let socket = served.sockets[0].display().to_string();
     let view = ["--vfio-user", &socket, "--address", "10.0.0.1", "--"];
-    let said = served.node.ironverbs(&["run"], &[&view[..], &["rping", "-c", "-a", "10.0.0.9", "-v"]].concat()).fails();
+    let said = served
+        .node
+        .ironverbs(&["run"], &[&view[..], &["rping", "-c", "-a", "10.0.0.9", "-v"]].concat())
+        .fails();
     assert!(said.contains("RDMA_CM_EVENT_ADDR_ERROR"), "{said}");
 }
 

@@ -7,10 +7,17 @@
 use super::{
     AccessFlags, Completion, Cq, Device, FLOW_PRIORITIES, Flow, FlowAttr, FlowSpec, LinkLayer, Mr, Pd, Qp,
     QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcStatus,
-    neighbours::{Conflict, Lookup, Neighbours, OwnAddress, PATIENCE, TRIES},
+    neighbours::{Conflict, Lookup, Neighbours, PATIENCE, TRIES},
+    path,
 };
 use crate::{
-    dma::DmaMem, error::Error, events::DeviceEvent, events::Event, function::Function, options::OpenOptions,
+    dma::DmaMem,
+    error::Error,
+    events::DeviceEvent,
+    events::Event,
+    function::Function,
+    options::OpenOptions,
+    resolve::{OwnAddress, Resolve},
     transport::Transport,
 };
 use hwspec::wire::{DiscoveryFrame, EtherType};
@@ -41,45 +48,18 @@ const ICMP: u8 = 58;
 /// Marks the completions of sends.
 const SEND: u64 = u64::MAX;
 
-/// How a function's peers are found that nothing else knows.
-#[derive(Clone, Debug, Default)]
-pub enum Resolver {
-    /// They are not.
-    #[default]
-    None,
-    /// By asking for them on the wire.
-    Wire(Arc<Discoverer>),
-    /// The function cannot ask; the reason.
-    Unable(String),
-}
+/// In place of one, for a function that cannot ask: the reason.
+#[derive(Debug)]
+struct Unable(String);
 
-impl Resolver {
-    /// The MAC of `dgid`, for a path from entry `sgid_index` of the GID table. Waits for an answer if necessary.
-    pub(super) fn resolve(&self, function: &Function, sgid_index: u8, dgid: &[u8; 16]) -> Result<[u8; 6], Error> {
-        let ip = ip_of(dgid);
-        let unreachable = |why: String| Error::Invalid {
-            what: format!("no MAC address is known for {ip}{why}"),
-            errno: libc::EHOSTUNREACH,
-        };
-        match self {
-            Self::None => Err(unreachable(String::new())),
-            Self::Unable(why) => Err(unreachable(format!(", and the function cannot ask for it: {why}"))),
-            Self::Wire(discoverer) => {
-                let from = own_address(function, sgid_index.into())?;
-                let from = from.ok_or_else(|| unreachable(format!(": GID {sgid_index} is empty")))?;
-                let protocol = if ip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
-                discoverer.resolve(ip, from).ok_or_else(|| {
-                    let vlan = from.vlan.map_or(String::new(), |vid| format!(" in VLAN {vid}"));
-                    let asker = from.ip;
-                    unreachable(format!(": it answered none of {TRIES} {protocol} from {asker}{vlan} in {PATIENCE:?}"))
-                })
-            }
-        }
+impl Resolve for Unable {
+    fn resolve(&self, _: IpAddr, _: OwnAddress) -> Result<[u8; 6], String> {
+        Err(format!(", and the function cannot ask for it: {}", self.0))
     }
 }
 
 /// See above.
-pub struct Discoverer {
+struct Discoverer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Fork generation in which it was made: a child has no thread to wait for.
@@ -116,8 +96,8 @@ pub fn open_resolving(transport: Arc<dyn Transport>, options: OpenOptions) -> Re
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(_, known)| known.strong_count() > 0);
     let known = open.iter().find(|(of, _)| *of == key).and_then(|(_, known)| known.upgrade());
-    let resolver = match known {
-        Some(known) => Resolver::Wire(known),
+    let resolver: Arc<dyn Resolve> = match known {
+        Some(known) => known,
         None => {
             let device = Device::open(transport.clone(), options.clone())?;
             if device.link_layer() != LinkLayer::Ethernet {
@@ -127,17 +107,17 @@ pub fn open_resolving(transport: Arc<dyn Transport>, options: OpenOptions) -> Re
                 Ok(fresh) => {
                     let fresh = Arc::new(fresh);
                     open.push((key, Arc::downgrade(&fresh)));
-                    Resolver::Wire(fresh)
+                    fresh as Arc<dyn Resolve>
                 }
                 Err(error) => {
                     tracing::warn!(%error, "addresses cannot be resolved on the wire");
-                    Resolver::Unable(error.to_string())
+                    Arc::new(Unable(error.to_string()))
                 }
             }
         }
     };
     drop(open);
-    Device::open(transport, OpenOptions { resolver, ..options })
+    Device::open(transport, OpenOptions { resolver: Some(resolver), ..options })
 }
 
 impl Discoverer {
@@ -162,7 +142,7 @@ impl Discoverer {
     }
 
     /// The MAC of `ip`, asked for from `from`; `None` if nobody answers for [`PATIENCE`], or the device is gone.
-    fn resolve(&self, ip: IpAddr, from: OwnAddress) -> Option<[u8; 6]> {
+    fn find(&self, ip: IpAddr, from: OwnAddress) -> Option<[u8; 6]> {
         let shared = &self.shared;
         let mut inner = shared.lock();
         while !shared.gone.load(Acquire) && self.generation == sync::fork::generation() {
@@ -184,6 +164,16 @@ impl Discoverer {
             };
         }
         None
+    }
+}
+
+impl Resolve for Discoverer {
+    fn resolve(&self, ip: IpAddr, from: OwnAddress) -> Result<[u8; 6], String> {
+        self.find(ip, from).ok_or_else(|| {
+            let protocol = if ip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
+            let vlan = from.vlan.map_or(String::new(), |vid| format!(" in VLAN {vid}"));
+            format!(": it answered none of {TRIES} {protocol} from {}{vlan} in {PATIENCE:?}", from.ip)
+        })
     }
 }
 
@@ -235,7 +225,8 @@ impl Shared {
                 Err(error) => return self.end(&error.to_string()),
                 Ok(conflicts) => conflicts.iter().for_each(tell),
             }
-            let left = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            let left =
+                due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             if let Err(error) = events.wait(left) {
                 return self.end(&error.to_string());
             }
@@ -326,7 +317,10 @@ impl RawPort {
         let addr = self.mem.iova() + slot * STRIDE as u64;
         let sge = [Sge { addr, length: STRIDE as u32, lkey: self.mr.lkey() }];
         let posted = self.qp.post_recv([RecvWr { wr_id: slot, sge: &sge }]);
-        posted.map_err(|error| Error::Invalid { what: "a receive of the raw queue pair".into(), errno: error.errno })
+        posted.map_err(|error| Error::Invalid {
+            what: "a receive of the raw queue pair".into(),
+            errno: error.errno,
+        })
     }
 
     fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
@@ -385,8 +379,7 @@ impl RawPort {
 /// The flows of ARP and ICMPv6, after all that programs may ask for themselves.
 fn flows(qp: &Arc<Qp>) -> Result<Vec<Flow>, Error> {
     const ANY: [[u8; 6]; 2] = [[0; 6]; 2];
-    let arp =
-        FlowSpec::Eth { dst: ANY, src: ANY, ether_type: [EtherType::ARP.raw(), 0xffff], vlan: [0; 2] };
+    let arp = FlowSpec::Eth { dst: ANY, src: ANY, ether_type: [EtherType::ARP.raw(), 0xffff], vlan: [0; 2] };
     let icmp = FlowSpec::IpMore { version: 6, proto: [ICMP, 0xff], class: [0; 2], ttl: [0; 2] };
     let flow = |spec| {
         let attr = FlowAttr { priority: FLOW_PRIORITIES - 1, specs: vec![spec], ..FlowAttr::default() };
@@ -395,24 +388,11 @@ fn flows(qp: &Arc<Qp>) -> Result<Vec<Flow>, Error> {
     [arp, icmp].into_iter().map(flow).collect()
 }
 
-/// The IP address of a GID.
-fn ip_of(gid: &[u8; 16]) -> IpAddr {
-    IpAddr::from(*gid).to_canonical()
-}
-
-/// The address in entry `index` of the GID table; `None` if that is empty.
-fn own_address(function: &Function, index: u16) -> Result<Option<OwnAddress>, Error> {
-    let entry = function.roce_address(index)?;
-    let gid = crate::bringup::gid_of(&entry);
-    let vlan = entry.vlan_valid().then_some(entry.vlan_id()).filter(|vid| *vid != 0);
-    Ok((gid != [0; 16]).then(|| OwnAddress { ip: ip_of(&gid), vlan }))
-}
-
-/// Those of the whole table.
+/// The addresses of the whole GID table.
 fn own_addresses(function: &Function) -> Result<Vec<OwnAddress>, Error> {
     let mut own = Vec::new();
     for index in 0..function.gid_table_len() {
-        match own_address(function, index)? {
+        match path::own_address(function, index)? {
             Some(address) if !own.contains(&address) => own.push(address),
             _ => {}
         }

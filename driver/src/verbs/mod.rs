@@ -40,7 +40,7 @@ pub use attr::{
 };
 pub use cq::{Cq, CqInit};
 pub use device::Device;
-pub use discoverer::{Discoverer, Resolver, open_resolving};
+pub use discoverer::open_resolving;
 pub use dm::Dm;
 pub use flow::{FLOW_PRIORITIES, Flow, FlowAttr, FlowKind, FlowSpec};
 pub use gsi::{Gsi, Mad};

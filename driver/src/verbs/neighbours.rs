@@ -3,6 +3,7 @@
 //!
 //! Frames that came go in by [`Neighbours::heard`], frames to be sent come out of [`Neighbours::frame`]; time is an argument.
 
+use crate::resolve::OwnAddress;
 use hwspec::wire::{Discovery, DiscoveryFrame};
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,15 +24,6 @@ pub const TRIES: u32 = 12;
 
 /// How long it takes to find out that nobody answers.
 pub const PATIENCE: Duration = Duration::from_millis(250 * TRIES as u64);
-
-/// An address of the function, in the VLAN of its GID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// The VLAN; `None`: untagged.
-    pub vlan: Option<u16>,
-}
 
 /// What is known of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +84,8 @@ impl Neighbours {
         if !self.entries.contains_key(&key) {
             self.make_room();
         }
-        let entry = self.entries.entry(key).or_insert(Entry { mac: None, heard: now, asked: None, from: from.ip });
+        let entry =
+            self.entries.entry(key).or_insert(Entry { mac: None, heard: now, asked: None, from: from.ip });
         let age = now.saturating_duration_since(entry.heard);
         if age >= OLD {
             entry.mac = None;
@@ -284,7 +277,10 @@ mod tests {
             let (mut neighbours, start) = (announced(&[own(us, None)]), Instant::now());
             assert_eq!(neighbours.lookup(ip(peer), own(us, None), start), Lookup::Asked);
             let wanted = Discovery::Request { from: (ip(us), US), target: ip(peer) };
-            assert_eq!(frames(&mut neighbours).iter().map(|f| Discovery::read(f)).collect::<Vec<_>>(), [Some(wanted)]);
+            assert_eq!(
+                frames(&mut neighbours).iter().map(|f| Discovery::read(f)).collect::<Vec<_>>(),
+                [Some(wanted)]
+            );
             assert_eq!(neighbours.due(), Some(start + AGAIN));
             neighbours.poll(start + AGAIN / 2);
             assert_eq!(frames(&mut neighbours), [], "too early");
@@ -361,7 +357,11 @@ mod tests {
         assert_eq!(Discovery::read_tagged(&asked[0]).map(|(vlan, _)| vlan), Some(Some(7)));
         let said = answer("10.0.0.2", PEER, "10.0.0.1");
         neighbours.heard(&said, now);
-        assert_eq!(neighbours.lookup(ip("10.0.0.2"), us, now), Lookup::Asked, "an answer from outside the VLAN");
+        assert_eq!(
+            neighbours.lookup(ip("10.0.0.2"), us, now),
+            Lookup::Asked,
+            "an answer from outside the VLAN"
+        );
         neighbours.heard(&said.in_vlan(7), now);
         assert_eq!(neighbours.lookup(ip("10.0.0.2"), us, now), Lookup::Known(PEER));
         let request = Discovery::request(OTHER, ip("10.0.0.3"), ip("10.0.0.1")).unwrap();
@@ -380,8 +380,13 @@ mod tests {
             let claim = Discovery::announcement(OTHER, ip(us));
             assert_eq!(neighbours.heard(&claim, now), Some(Conflict { ip: ip(us), mac: OTHER }));
             assert_eq!(neighbours.heard(&claim, now), None);
-            assert_eq!(neighbours.heard(&Discovery::announcement(US, ip(us)), now), None, "our own, come back");
-            let probe = Discovery::request(OTHER, ip(if us.contains(':') { "::" } else { "0.0.0.0" }), ip(us));
+            assert_eq!(
+                neighbours.heard(&Discovery::announcement(US, ip(us)), now),
+                None,
+                "our own, come back"
+            );
+            let probe =
+                Discovery::request(OTHER, ip(if us.contains(':') { "::" } else { "0.0.0.0" }), ip(us));
             neighbours.heard(&probe.unwrap(), now);
             assert_eq!(frames(&mut neighbours).len(), 1, "who asks whether it is free is answered");
         }

@@ -1,7 +1,11 @@
 //! Paths to peers: checks of their attributes, and the MAC address and UDP source port of RoCE.
 
 use super::{AddressHandle, Device};
-use crate::{error::Error, function::Function};
+use crate::{
+    error::Error,
+    function::Function,
+    resolve::{OwnAddress, ip_of},
+};
 
 /// Checks that the port has every attribute of a path.
 pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(), Error> {
@@ -38,7 +42,10 @@ impl Device {
     /// The MAC of the port with GID `dgid`, for a path from entry `sgid_index` of our table. Waits for an answer of that port if
     /// nothing else tells it. EHOSTUNREACH: nobody answered.
     pub fn resolve(&self, sgid_index: u8, dgid: &[u8; 16]) -> Result<[u8; 6], Error> {
-        destination_mac(&self.function, &AddressHandle { dgid: *dgid, sgid_index, ..AddressHandle::default() })
+        destination_mac(
+            &self.function,
+            &AddressHandle { dgid: *dgid, sgid_index, ..AddressHandle::default() },
+        )
     }
 }
 
@@ -59,7 +66,28 @@ pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result
         .or_else(|| function.transport.resolve(&ah.dgid))
         .or_else(ours)
         .or_else(|| link_local_mac(&ah.dgid));
-    found.map_or_else(|| function.options.resolver.resolve(function, ah.sgid_index, &ah.dgid), Ok)
+    found.map_or_else(|| ask(function, ah), Ok)
+}
+
+/// Asks for the MAC of a destination on the wire, if the function can.
+fn ask(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
+    let ip = ip_of(&ah.dgid);
+    let unreachable = |why: String| Error::Invalid {
+        what: format!("no MAC address is known for {ip}{why}"),
+        errno: libc::EHOSTUNREACH,
+    };
+    let resolver = function.options.resolver.as_ref().ok_or_else(|| unreachable(String::new()))?;
+    let from = own_address(function, ah.sgid_index.into())?;
+    let from = from.ok_or_else(|| unreachable(format!(": GID {} is empty", ah.sgid_index)))?;
+    resolver.resolve(ip, from).map_err(unreachable)
+}
+
+/// The address in entry `index` of the GID table; `None` if that is empty.
+pub(super) fn own_address(function: &Function, index: u16) -> Result<Option<OwnAddress>, Error> {
+    let entry = function.roce_address(index)?;
+    let gid = crate::bringup::gid_of(&entry);
+    let vlan = entry.vlan_valid().then_some(entry.vlan_id()).filter(|vid| *vid != 0);
+    Ok((gid != [0; 16]).then(|| OwnAddress { ip: ip_of(&gid), vlan }))
 }
 
 /// The MAC of a multicast group: an IPv6 one (RFC 2464, section 7), or an IPv4 one in mapped form (RFC 1112, section

@@ -182,7 +182,8 @@ mod tests {
         assert!(private.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
         assert!(elsewhere(|| {
             let theirs = Ports::private().unwrap();
-            !std::ptr::eq(theirs, private) && theirs.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap()
+            !std::ptr::eq(theirs, private)
+                && theirs.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap()
         }));
         ports.release(Matter::Bound, at(7000, Some(3)));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));

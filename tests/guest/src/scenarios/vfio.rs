@@ -190,7 +190,8 @@ fn discovered(images: &Images, capture: &Path) -> Outcome {
             println!("    {:3} ARP {what} of {own}", found.len());
         }
     }
-    let advertised = packets(images, capture, &format!("{ours} && icmpv6.type == 136 && icmpv6.nd.na.flag.s == 1"))?;
+    let advertised =
+        packets(images, capture, &format!("{ours} && icmpv6.type == 136 && icmpv6.nd.na.flag.s == 1"))?;
     match advertised.is_empty() {
         true => failed("expected an advertisement of ours that was asked for, found none"),
         false => Ok(()),
