@@ -19,6 +19,7 @@ mod options;
 mod pair;
 mod perftest;
 mod place;
+mod pod;
 mod run;
 mod say;
 mod serve;

@@ -16,6 +16,7 @@ use node::place::{Addresses, Neighbour, Place};
 use node::{FunctionAddress, NodeOptions};
 
 use crate::say::say;
+use crate::pod::Pod;
 
 /// RDMA programs on a simulated ConnectX, without the card.
 #[derive(Parser)]
@@ -60,17 +61,26 @@ pub struct Functions {
     pub vfio_user: Vec<PathBuf>,
     /// IP address of the function (RoCE has one besides the link-local): the first for the first function, and so on
     #[arg(long, value_name = "IP[/BITS]")]
+    /// [default: what the pod was given, see docs/vfio.md]
     pub address: Vec<String>,
-    /// A peer's IP address and MAC, as 10.0.0.1=02:1b:56:00:00:01; link-local addresses need none
+    /// A peer's IP address and MAC, as 10.0.0.1=02:1b:56:00:00:01, for one that answers neither ARP nor neighbour discovery
     #[arg(long, value_name = "IP=MAC")]
     pub neighbour: Vec<Neighbour>,
 }
 
 impl Functions {
-    /// Where they are; none: the node's functions are meant.
-    pub fn places(&self) -> Result<Vec<Place>, String> {
-        let mut places: Vec<Place> =
-            self.bdf.iter().map(|address| Place::Vfio(*address, Addresses::default())).collect();
+    /// Where they are; none: the node's functions are meant. What `pod` was given counts where the command line names no
+    /// function, and where it names no addresses; `no_pod`: a node was named, or a program is on one.
+    pub fn places(&self, pod: &Pod, no_pod: bool) -> Result<Vec<Place>, String> {
+        let given = |address, ips| Place::Vfio(address, Addresses { ips, ..Addresses::default() });
+        let mut places = Vec::new();
+        for address in &self.bdf {
+            let ips = if self.address.is_empty() { pod.addresses(*address)? } else { Vec::new() };
+            places.push(given(*address, ips));
+        }
+        if self.bdf.is_empty() && self.vfio_user.is_empty() && !no_pod {
+            places.extend(pod.functions()?.into_iter().map(|function| given(function.address, function.ips)));
+        }
         for socket in &self.vfio_user {
             let socket = std::path::absolute(socket).map_err(|e| format!("{}: {e}", socket.display()))?;
             places.push(Place::VfioUser(socket, Addresses::default()));
@@ -87,7 +97,7 @@ impl Functions {
             if let Some(text) = self.address.get(number) {
                 let ip = text.split_once('/').map_or(text.as_str(), |(ip, _)| ip);
                 let ip = ip.parse().map_err(|_| format!("expected an IP address, found {text:?}"))?;
-                addresses.ips.push(ip);
+                addresses.ips = vec![ip];
             }
         }
         Ok(places)
@@ -265,6 +275,17 @@ impl Wanted {
         let no_direct_copies = self.no_direct_copies;
         self.identity.over(NodeOptions { vfs: self.vfs, no_direct_copies, ..NodeOptions::default() })
     }
+
+    /// Whether anything was given.
+    pub fn is_any(self) -> bool {
+        let Identity { link_layer, node_id, wire_faults, strict } = self.identity;
+        self.vfs.is_some()
+            || self.no_direct_copies
+            || link_layer.is_some()
+            || node_id.is_some()
+            || wire_faults.is_some()
+            || strict.is_some()
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -437,3 +458,8 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
     let why = lines.join(" ");
     crate::say::fail(2, format!("{} (see ironverbs --help)", why.trim_start_matches("error: ")))
 }
+    /// Whether a node was named, or this program runs on one.
+    pub fn is_named(&self) -> bool {
+        self.dir.is_some() || std::env::var_os("IRONVERBS_NODE").is_some()
+    }
+

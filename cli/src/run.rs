@@ -12,6 +12,7 @@ use node::functions::functions;
 use node::place::Place;
 
 use crate::options::Run;
+use crate::pod::Pod;
 use crate::{place, say::fail};
 
 /// Exit status of failures that are the launcher's and not the program's.
@@ -31,7 +32,8 @@ pub fn run(run: &Run) -> ExitCode {
         Ok(provider) => provider,
         Err(e) => return fail(e.exit_code(), e),
     };
-    let places = match run.functions.places() {
+    let no_pod = run.node.is_named() || run.wanted.is_any();
+    let places = match run.functions.places(&Pod::here(), no_pod) {
         Ok(places) => places,
         Err(e) => return fail(OURS, e),
     };
