@@ -12,7 +12,7 @@ use devmodel::{LinkLayer, serve::Misbehaviour, strict::Strict};
 use driver::pci::Address;
 use link::LinkSpec;
 use node::dir;
-use node::place::{Addresses, Neighbour, Place};
+use node::place::{Addresses, Neighbour, Place, parse_mac};
 use node::{FunctionAddress, NodeOptions};
 
 use crate::say::say;
@@ -116,6 +116,15 @@ pub enum Vf {
         #[arg(long)]
         probe: bool,
     },
+        /// MAC address of the first, and given again of the next
+        #[arg(long, value_parser = mac)]
+        mac: Vec<[u8; 6]>,
+        /// VLAN that all their frames are put into; 0: none
+        #[arg(long, value_parser = clap::value_parser!(u16).range(0..=4094))]
+        vlan: Option<u16>,
+        /// Let them do what the physical function may: hear all frames, take other MAC addresses
+        #[arg(long)]
+        trust: bool,
     /// Give a function to a driver
     Bind {
         /// The function, as 0000:c1:00.2
@@ -124,11 +133,17 @@ pub enum Vf {
         #[arg(default_value = "vfio-pci")]
         driver: String,
     },
+        /// Even if the machine uses it: a net device of it is up, the default route goes through it, it has virtual functions
+        #[arg(long)]
+        force: bool,
     /// Take a function from its driver, and give it to none
     Unbind {
         /// The function, as 0000:c1:00.2
         address: Address,
     },
+        /// Even if the machine uses it
+        #[arg(long)]
+        force: bool,
     /// List network functions, virtual functions and those that belong to VFIO
     List {
         /// All PCI functions
@@ -138,6 +153,13 @@ pub enum Vf {
 }
 
 #[derive(Args)]
+/// A MAC address of a station.
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]).ok_or_else(|| {
+        format!("expected the MAC address of a station like 02:1b:56:00:00:01, found {text:?}")
+    })
+}
+
 pub struct Sim {
     /// The pattern
     #[arg(value_enum)]

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use driver::pci::{PciDevice, PciError, Summary, Sysfs};
+use driver::pci::{Address, PciDevice, PciError, Summary, Sysfs};
+use launcher::rtnetlink::{self, VfSettings};
 
 use crate::options::Vf;
 use crate::say::fail;
@@ -24,25 +25,49 @@ pub fn vf(command: &Vf) -> ExitCode {
     }
 }
 
-fn run(sysfs: &Sysfs, command: &Vf) -> Result<String, PciError> {
+fn run(sysfs: &Sysfs, command: &Vf) -> Result<String, String> {
+    let in_words = |e: PciError| e.to_string();
+    let device = |address: &Address| sysfs.device(*address).map_err(in_words);
     match command {
-        Vf::Create { pf, count, probe } => create(&sysfs.device(*pf)?, *count, *probe),
-        Vf::Bind { address, driver } => bind(&sysfs.device(*address)?, driver),
-        Vf::Unbind { address } => {
-            let device = sysfs.device(*address)?;
-            let before = device.driver();
-            device.unbind()?;
-            Ok(match before {
-                Some(driver) => format!("{address} taken from {driver}\n"),
-                None => format!("{address} was bound to no driver\n"),
-            })
+        Vf::Create { pf, count, probe, mac, vlan, trust } => {
+            if mac.len() > usize::from(*count) {
+                let given = mac.len();
+                return Err(format!(
+                    "{count} virtual functions were asked for, and {given} MAC addresses given"
+                ));
+            }
+            let of = |number: usize| VfSettings { mac: mac.get(number).copied(), vlan: *vlan, trust: *trust };
+            create(&device(pf)?, *count, *probe, of)
         }
-        Vf::List { all } => list(sysfs, *all),
+        Vf::Bind { address, driver, force } => bind(&device(address)?, driver, *force).map_err(in_words),
+        Vf::Unbind { address, force } => unbind(&device(address)?, *force).map_err(in_words),
+        Vf::List { all } => list(sysfs, *all).map_err(in_words),
     }
 }
 
-fn create(pf: &PciDevice, count: u16, probe: bool) -> Result<String, PciError> {
-    pf.set_vfs(count, probe)?;
+fn create(
+    pf: &PciDevice,
+    count: u16,
+    probe: bool,
+    settings: impl Fn(usize) -> VfSettings,
+) -> Result<String, String> {
+    pf.set_vfs(count, probe).map_err(|e| e.to_string())?;
+    for number in 0..usize::from(count) {
+        let settings = settings(number);
+        if settings.is_empty() {
+            continue;
+        }
+        let nets = pf.net_devices();
+        let net = nets.first().ok_or_else(|| {
+            format!(
+                "{} has no net device, by which MAC, VLAN and trust of its virtual functions are set",
+                pf.address
+            )
+        })?;
+        rtnetlink::set_vf(net, number as u32, &settings).map_err(|e| {
+            format!("cannot set MAC, VLAN or trust of virtual function {number} of {net}: {e}")
+        })?;
+    }
     let mut text = String::new();
     for address in pf.virtual_functions() {
         let _ = writeln!(text, "{address}");
@@ -53,7 +78,22 @@ fn create(pf: &PciDevice, count: u16, probe: bool) -> Result<String, PciError> {
     Ok(text)
 }
 
-fn bind(device: &PciDevice, driver: &str) -> Result<String, PciError> {
+fn unbind(device: &PciDevice, force: bool) -> Result<String, PciError> {
+    if !force {
+        device.check_unused()?;
+    }
+    let before = device.driver();
+    device.unbind()?;
+    Ok(match before {
+        Some(driver) => format!("{} taken from {driver}\n", device.address),
+        None => format!("{} was bound to no driver\n", device.address),
+    })
+}
+
+fn bind(device: &PciDevice, driver: &str, force: bool) -> Result<String, PciError> {
+    if !force && device.driver().as_deref() != Some(driver) {
+        device.check_unused()?;
+    }
     device.bind(driver)?;
     let mut text = format!("{} bound to {driver}", device.address);
     if let Some(group) = device.group().filter(|_| driver::pci::is_vfio(driver)) {

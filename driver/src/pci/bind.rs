@@ -81,10 +81,14 @@ impl PciDevice {
             return Err(PciError::HasVfs { address: self.address, have });
         }
         let autoprobe = self.path("sriov_drivers_autoprobe");
-        if autoprobe.exists() && count != 0 {
+        let before = self.text("sriov_drivers_autoprobe")?.filter(|_| count != 0);
+        if before.is_some() {
             write(&autoprobe, if probe { "1" } else { "0" })?;
         }
-        write(&self.path("sriov_numvfs"), &count.to_string())?;
+        let made = write(&self.path("sriov_numvfs"), &count.to_string());
+        // It is for the VFs that are made now; those of others are to find it as it was.
+        let restored = before.map_or(Ok(()), |before| write(&autoprobe, &before));
+        made.and(restored)?;
         match self.vf_counts()? {
             Some((now, _)) if now != count => {
                 Err(PciError::OtherCount { address: self.address, asked: count, have: now })

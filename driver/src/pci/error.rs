@@ -1,6 +1,6 @@
 //! Reasons why a function cannot be used, in one line each.
 
-use super::Address;
+use super::{Address, Usage, usage::Uses};
 use std::{
     fmt, io,
     path::{Path, PathBuf},
@@ -95,6 +95,14 @@ pub enum PciError {
         group: u32,
         /// Those functions, with their drivers.
         members: Vec<(Address, String)>,
+    },
+    /// Something uses it.
+    #[error("{address} is in use: {}; --force takes it all the same", Uses(uses))]
+    InUse {
+        /// The function.
+        address: Address,
+        /// What uses it.
+        uses: Vec<Usage>,
     },
     /// The function is not bound to a VFIO driver.
     #[error("{address} is {}: 'ironverbs vf bind {address}' gives it to vfio-pci", match driver { Some(d) => format!("bound to {d}"), None => "bound to no driver".into() })]

@@ -6,9 +6,11 @@ mod bind;
 mod error;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use address::Address;
 pub use error::PciError;
+pub use usage::Usage;
 
 use std::{
     fs,
@@ -23,11 +25,13 @@ const HARMLESS: [&str; 3] = ["pci-stub", "pcieport", "shpchp"];
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
+    /// Where the routes of this network namespace are.
+    net: PathBuf,
 }
 
 impl Default for Sysfs {
     fn default() -> Self {
-        Self { root: "/sys".into() }
+        Self { root: "/sys".into(), net: "/proc/net".into() }
     }
 }
 
@@ -60,9 +64,16 @@ pub struct Summary {
 }
 
 impl Sysfs {
-    /// A sysfs mounted at `root`, or a directory like one.
+    /// A sysfs mounted at `root`, or a directory like one; the kernel's tables of routes are in its `net`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        let root = root.into();
+        Self { net: root.join("net"), root }
+    }
+
+    /// Net devices of default routes.
+    fn default_routes(&self) -> Vec<String> {
+        let table = |name: &str| fs::read_to_string(self.net.join(name)).unwrap_or_default();
+        usage::default_routes(&table("route"), &table("ipv6_route"))
     }
 
     fn bus(&self) -> PathBuf {

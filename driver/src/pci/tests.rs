@@ -166,7 +166,7 @@ fn virtual_functions_are_made_from_none_and_removed_to_none() {
     file("sriov_drivers_autoprobe", "1\n");
     device.set_vfs(2, false).unwrap();
     assert_eq!(fs::read_to_string(device.path("sriov_numvfs")).unwrap(), "2");
-    assert_eq!(fs::read_to_string(device.path("sriov_drivers_autoprobe")).unwrap(), "0");
+    assert_eq!(fs::read_to_string(device.path("sriov_drivers_autoprobe")).unwrap(), "1", "as it was");
     device.set_vfs(2, false).unwrap();
     let error = device.set_vfs(3, false).unwrap_err().to_string();
     assert!(error.contains("has 2 virtual functions already"), "{error}");
@@ -196,4 +196,40 @@ fn a_value_that_is_no_number_is_shown() {
     fs::write(device.path("sriov_totalvfs"), "many\n").unwrap();
     let error = device.vf_counts().unwrap_err().to_string();
     assert!(error.contains("sriov_totalvfs") && error.contains("many"), "{error}");
+}
+
+#[test]
+fn autoprobe_is_put_back_even_if_no_function_can_be_made() {
+    let fake = Fake::new();
+    let device = fake.device("0000:01:00.0", Some(7), Some("igb"));
+    fs::write(device.path("sriov_totalvfs"), "7\n").unwrap();
+    fs::write(device.path("sriov_drivers_autoprobe"), "1\n").unwrap();
+    // No file to be written.
+    let error = device.set_vfs(2, false).unwrap_err().to_string();
+    assert!(error.contains("sriov_numvfs"), "{error}");
+    assert_eq!(fs::read_to_string(device.path("sriov_drivers_autoprobe")).unwrap(), "1");
+}
+
+#[test]
+fn a_function_that_the_machine_needs_is_named_with_what_needs_it() {
+    let fake = Fake::new();
+    let device = fake.device("0000:01:00.0", Some(7), Some("mlx5_core"));
+    device.check_unused().unwrap();
+    for (name, flags) in [("eth0", "0x1003\n"), ("eth1", "0x1002\n")] {
+        fs::create_dir_all(device.path("net").join(name)).unwrap();
+        fs::write(device.path("net").join(name).join("flags"), flags).unwrap();
+    }
+    fs::write(device.path("sriov_totalvfs"), "8\n").unwrap();
+    fs::write(device.path("sriov_numvfs"), "4\n").unwrap();
+    fs::create_dir(fake.root.join("net")).unwrap();
+    let routes = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+                  eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n";
+    fs::write(fake.root.join("net/route"), routes).unwrap();
+    let uses = [Usage::NetUp("eth0".into()), Usage::DefaultRoute("eth0".into()), Usage::VirtualFunctions(4)];
+    assert_eq!(device.uses().unwrap(), uses);
+    let error = device.check_unused().unwrap_err().to_string();
+    for word in ["0000:01:00.0 is in use", "eth0 is up", "default route", "4 virtual functions", "--force"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert!(!error.contains("eth1"), "{error}");
 }

@@ -34,6 +34,7 @@ mod project;
 pub mod projection;
 pub mod provider;
 mod reserved;
+pub mod rtnetlink;
 mod seccomp;
 pub mod supervisor;
 mod sys;

@@ -53,17 +53,19 @@ impl fmt::Display for Neighbour {
     }
 }
 
+/// An Ethernet address as text: six bytes in hex, joined by colons.
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
+    text.split(':').map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
 impl FromStr for Neighbour {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = || {
             let (ip, mac) = text.split_once('=')?;
-            let bytes: Option<Vec<u8>> = mac
-                .split(':')
-                .map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2))
-                .collect();
-            Some(Self { ip: ip.parse().ok()?, mac: bytes?.try_into().ok()? })
+            Some(Self { ip: ip.parse().ok()?, mac: parse_mac(mac)? })
         };
         parse().ok_or_else(|| format!("expected IP=MAC like 10.0.0.1=02:1b:56:00:00:01, found {text:?}"))
     }

@@ -182,6 +182,11 @@ impl Attributes {
         self.0.extend(&others.0);
     }
 
+    /// Their bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Length so far.
     pub fn len(&self) -> usize {
         self.0.len()

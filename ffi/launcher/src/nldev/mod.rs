@@ -8,7 +8,7 @@ mod codes;
 mod devices;
 mod host;
 mod inventory;
-mod message;
+pub mod message;
 mod resources;
 mod statistics;
 
