@@ -1,13 +1,17 @@
 //! `ironverbs bringup`: what to run first on a function that is new, or that does not work.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::harness::{self, Outcome, Plan, Progress, Report, StepReport};
+use driver::harness::{self, Outcome, Outside, Plan, Progress, Report, StepReport};
+use driver::pci::Sysfs;
 use driver::transport::Transport;
 use driver::transport::{VfioUserTransport, vfio::VfioTransport};
 use node::{Node, NodeTransport};
@@ -17,16 +21,18 @@ use crate::say::{say, say_line};
 use crate::{options, say::fail};
 
 pub fn bringup(command: &options::Bringup) -> ExitCode {
+    let plan = match plan(command) {
+        Ok(plan) => plan,
+        Err(why) => return fail(1, why),
+    };
     let (target, transport) = match open(command) {
         Ok(opened) => opened,
         Err(why) => return fail(1, why),
     };
     say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
-    let plan = Plan { write: command.write, ..Plan::default() };
-    let plan = match command.timeout {
-        Some(seconds) => plan.within(Duration::from_secs(seconds)),
-        None => plan,
-    };
+    if command.target.bdf.is_some() {
+        say_line!("kernel VFIO has reset the function when it was opened, and will when it is closed");
+    }
     let report = harness::run(&transport, &plan, &mut show);
     if let Err(why) = write_reports(command, &target, &report) {
         return fail(1, why);
@@ -47,8 +53,33 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
     }
 }
 
+fn plan(command: &options::Bringup) -> Result<Plan, String> {
+    let outside = match (command.address, command.peer) {
+        (Some(own), Some(peer)) if own.is_ipv4() == peer.is_ipv4() => Some(Outside { own, peer }),
+        (None, None) => None,
+        (own, peer) => {
+            let word = |ip: Option<IpAddr>| ip.map_or("none".into(), |ip| ip.to_string());
+            let (own, peer) = (word(own), word(peer));
+            return Err(format!(
+                "expected --address and --peer of one family, found {own} and {peer}: our own address and that of a host on the \
+                 same network"
+            ));
+        }
+    };
+    let plan = Plan { write: command.write, outside, ..Plan::default() };
+    Ok(match command.timeout {
+        Some(seconds) => plan.within(Duration::from_secs(seconds)),
+        None => plan,
+    })
+}
+
 fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), String> {
     if let Some(address) = command.target.bdf {
+        // Opening it resets it, which what uses it would not survive.
+        let device = Sysfs::default().device(address).map_err(|e| e.to_string())?;
+        if !command.force {
+            device.check_unused().map_err(|e| e.to_string())?;
+        }
         let transport = VfioTransport::open(address).map_err(|e| e.to_string())?;
         return Ok((address.to_string(), transport));
     }
@@ -89,15 +120,69 @@ fn write_reports(command: &options::Bringup, target: &str, report: &Report) -> R
         fs::write(file, text).map_err(|e| format!("cannot write the report to {}: {e}", file.display()))
     };
     if let Some(file) = &command.report {
-        write(file, format!("bring-up of {target}\n{report}"))?;
+        write(
+            file,
+            format!("bring-up of {target}\n{}{report}{}", reset_at_open(command), beside_the_model(report)),
+        )?;
     }
     if let Some(file) = &command.json {
-        write(file, format!("{:#}\n", as_json(target, report)))?;
+        let vfio = command.target.bdf.is_some();
+        write(file, format!("{:#}\n", as_json(target, vfio, report)))?;
     }
     Ok(())
 }
 
-fn as_json(target: &str, report: &Report) -> Value {
+fn reset_at_open(command: &options::Bringup) -> &'static str {
+    match command.target.bdf {
+        Some(_) => "kernel VFIO resets the function when it is opened and closed\n",
+        None => "",
+    }
+}
+
+/// What the model says of the same fields: the name of a page, of a field, and its value, in each line.
+const MODEL: &str = include_str!("model.txt");
+
+/// The model's value of a field.
+fn of_the_model<'a>(model: &'a BTreeMap<(&'a str, &'a str), &'a str>, page: &str, field: &str) -> &'a str {
+    model.get(&(page, field)).copied().unwrap_or("-")
+}
+
+fn model() -> BTreeMap<(&'static str, &'static str), &'static str> {
+    let line = |line: &'static str| {
+        let mut words = line.split('\t');
+        Some(((words.next()?, words.next()?), words.next()?))
+    };
+    MODEL.lines().filter_map(line).collect()
+}
+
+/// The structures that were read whole, with what a driver reads on the model beside each field; a star where they differ.
+fn beside_the_model(report: &Report) -> String {
+    let model = model();
+    let mut text = String::new();
+    for page in report.pages() {
+        let _ = writeln!(text, "\n{:42} {:>24} {:>24}", page.name, "found", "model");
+        for (field, found) in &page.fields {
+            let expected = of_the_model(&model, &page.name, field);
+            let mark = if found == expected { " " } else { "*" };
+            let _ = writeln!(text, "{mark} {field:40} {found:>24} {expected:>24}");
+        }
+        let _ = writeln!(text, "  bytes {}", hex(&page.bytes));
+    }
+    text
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn as_json(target: &str, reset_at_open: bool, report: &Report) -> Value {
+    let model = model();
+    let pages = report.pages().map(|page| {
+        let fields = page.fields.iter().map(|(field, found)| {
+            json!({ "name": field, "found": found, "model": of_the_model(&model, &page.name, field) })
+        });
+        json!({ "name": page.name, "fields": fields.collect::<Vec<_>>(), "bytes": hex(&page.bytes) })
+    });
     let steps = report.steps.iter().map(|step| {
         let (outcome, why) = match &step.outcome {
             Outcome::Passed => ("passed", None),
@@ -119,6 +204,9 @@ fn as_json(target: &str, report: &Report) -> Value {
     });
     json!({
         "target": target,
+        "version": env!("IRONVERBS_VERSION"),
+        "reset_at_open": reset_at_open,
+        "pages": pages.collect::<Vec<_>>(),
         "passed": report.failure().is_none(),
         "failed_at": report.failure().map(|step| step.name.name),
         "steps": steps.collect::<Vec<_>>(),

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -15,8 +16,8 @@ use node::dir;
 use node::place::{Addresses, Neighbour, Place, parse_mac};
 use node::{FunctionAddress, NodeOptions};
 
-use crate::say::say;
 use crate::pod::Pod;
+use crate::say::say;
 
 /// RDMA programs on a simulated ConnectX, without the card.
 #[derive(Parser)]
@@ -60,8 +61,8 @@ pub struct Functions {
     #[arg(long, value_name = "SOCKET", conflicts_with = "vfs")]
     pub vfio_user: Vec<PathBuf>,
     /// IP address of the function (RoCE has one besides the link-local): the first for the first function, and so on
-    #[arg(long, value_name = "IP[/BITS]")]
     /// [default: what the pod was given, see docs/vfio.md]
+    #[arg(long, value_name = "IP[/BITS]")]
     pub address: Vec<String>,
     /// A peer's IP address and MAC, as 10.0.0.1=02:1b:56:00:00:01, for one that answers neither ARP nor neighbour discovery
     #[arg(long, value_name = "IP=MAC")]
@@ -115,7 +116,6 @@ pub enum Vf {
         /// Let the kernel's drivers take them at once
         #[arg(long)]
         probe: bool,
-    },
         /// MAC address of the first, and given again of the next
         #[arg(long, value_parser = mac)]
         mac: Vec<[u8; 6]>,
@@ -125,6 +125,7 @@ pub enum Vf {
         /// Let them do what the physical function may: hear all frames, take other MAC addresses
         #[arg(long)]
         trust: bool,
+    },
     /// Give a function to a driver
     Bind {
         /// The function, as 0000:c1:00.2
@@ -132,18 +133,18 @@ pub enum Vf {
         /// The driver
         #[arg(default_value = "vfio-pci")]
         driver: String,
-    },
         /// Even if the machine uses it: a net device of it is up, the default route goes through it, it has virtual functions
         #[arg(long)]
         force: bool,
+    },
     /// Take a function from its driver, and give it to none
     Unbind {
         /// The function, as 0000:c1:00.2
         address: Address,
-    },
         /// Even if the machine uses it
         #[arg(long)]
         force: bool,
+    },
     /// List network functions, virtual functions and those that belong to VFIO
     List {
         /// All PCI functions
@@ -152,7 +153,6 @@ pub enum Vf {
     },
 }
 
-#[derive(Args)]
 /// A MAC address of a station.
 fn mac(text: &str) -> Result<[u8; 6], String> {
     parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]).ok_or_else(|| {
@@ -160,6 +160,7 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     })
 }
 
+#[derive(Args)]
 pub struct Sim {
     /// The pattern
     #[arg(value_enum)]
@@ -397,6 +398,15 @@ pub struct Bringup {
     /// Run the steps that write too: the function is reset, brought up, used and torn down. Whoever uses it loses it
     #[arg(long)]
     pub write: bool,
+    /// Even if the function is in use: a net device of it is up, or it has virtual functions
+    #[arg(long)]
+    pub force: bool,
+    /// Our IP address, for a frame from outside: with --peer a question goes out, and an answer has to come in
+    #[arg(long, value_name = "IP", requires = "peer")]
+    pub address: Option<IpAddr>,
+    /// The address of a host on the same network, which will answer
+    #[arg(long, value_name = "IP", requires = "address")]
+    pub peer: Option<IpAddr>,
     /// Seconds to wait for one command, completion or interrupt, and for the firmware to be initialized. Else 60 for a
     /// command, 120 for the firmware and 5 for the others
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -458,6 +468,11 @@ pub struct NodeDir {
 }
 
 impl NodeDir {
+    /// Whether a node was named, or this program runs on one.
+    pub fn is_named(&self) -> bool {
+        self.dir.is_some() || std::env::var_os("IRONVERBS_NODE").is_some()
+    }
+
     /// The directory named, or that of the node we were launched on, or the user's own.
     pub fn path(&self) -> PathBuf {
         let around = || std::env::var_os("IRONVERBS_NODE").map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -480,8 +495,3 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
     let why = lines.join(" ");
     crate::say::fail(2, format!("{} (see ironverbs --help)", why.trim_start_matches("error: ")))
 }
-    /// Whether a node was named, or this program runs on one.
-    pub fn is_named(&self) -> bool {
-        self.dir.is_some() || std::env::var_os("IRONVERBS_NODE").is_some()
-    }
-

@@ -191,15 +191,35 @@ fn peers_are_found_by_asking_and_who_is_not_there_is_named() {
 }
 
 #[test]
+fn a_bringup_hears_a_frame_from_outside_or_says_who_was_silent() {
+    use driver::harness::{self, Outcome, Outside, Plan};
+    let served = Served::new();
+    let _peer = served.device(2);
+    let ip = |fid: u8| std::net::IpAddr::from([10, 0, 0, fid]);
+    for (peer, heard) in [(2, true), (99, false)] {
+        let outside = Some(Outside { own: ip(1), peer: ip(peer) });
+        let plan = Plan { write: true, outside, ..Plan::default() };
+        let transport: Arc<dyn Transport> = VfioUserTransport::open(&served.socket(1)).expect("a function");
+        let report = harness::run(&transport, &plan, &mut |_| ());
+        let step = report.steps.iter().find(|step| step.name.name == "frame from outside").unwrap();
+        match (&step.outcome, heard) {
+            (Outcome::Passed, true) => {
+                assert!(step.readings.iter().any(|r| r.found == "02:1b:56:00:00:02"), "{report}");
+                assert!(report.failure().is_none(), "{report}");
+            }
+            (Outcome::Failed(why), false) => assert!(why.contains("10.0.0.99"), "{why}"),
+            _ => panic!("{report}"),
+        }
+    }
+}
+
+#[test]
 fn a_frame_longer_than_any_of_discovery_stops_nobody_from_being_found() {
     let served = Served::new();
     let (a, b) = (served.device(1), served.device(2));
     let end = End::new(a.clone(), LEN).expect("an end");
-    let init = QpInit {
-        max_send_wr: 8,
-        max_send_sge: 1,
-        ..QpInit::new(Service::RawPacket, &end.cq, &end.cq)
-    };
+    let init =
+        QpInit { max_send_wr: 8, max_send_sge: 1, ..QpInit::new(Service::RawPacket, &end.cq, &end.cq) };
     let raw = driver::Qp::create(&end.pd, &init).expect("a raw queue pair");
     let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
     raw.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT).unwrap();

@@ -7,11 +7,13 @@
 mod inject;
 mod look;
 mod loopback;
+mod pages;
 mod plan;
 mod report;
 mod work;
 
-pub use plan::{Plan, STEPS, StepName};
+pub use pages::Page;
+pub use plan::{Outside, Plan, STEPS, StepName};
 pub use report::{Follow, Outcome, Progress, Reading, Report, StepReport};
 
 use crate::transport::Transport;

@@ -1,6 +1,6 @@
 //! The steps of the harness, and what it may do.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 /// A step of the harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub const STEPS: &[StepName] = &[
     writes("identity", "PRM: QUERY_ADAPTER, QUERY_NIC_VPORT_CONTEXT"),
     writes("addresses", "PRM: MODIFY_NIC_VPORT_CONTEXT, SET_ROCE_ADDRESS"),
     writes("event queue", "PRM: CREATE_UCTX, ALLOC_UAR, CREATE_EQ"),
+    writes("capability pages", "PRM: QUERY_HCA_CAP"),
+    writes("vport context", "PRM: QUERY_NIC_VPORT_CONTEXT, QUERY_HCA_VPORT_CONTEXT"),
     writes("commands", "PRM: command interface"),
     writes("objects", "PRM: ALLOC_PD, CREATE_MKEY, CREATE_CQ, CREATE_QP; IBTA 10.3.1"),
     writes("loopback SEND", "IBTA 9.4.1"),
@@ -45,6 +47,7 @@ pub const STEPS: &[StepName] = &[
     writes("loopback READ", "IBTA 9.4.4"),
     writes("loopback ATOMIC", "IBTA 9.4.5"),
     writes("interrupt", "PRM: event queues; PCI Express 6.1.4"),
+    writes("frame from outside", "RFC 826, RFC 4861; PRM: RQ, TIR, flow tables"),
     writes("refused commands", "PRM: command status"),
     writes("refused key", "IBTA 9.7.5.2.4, 10.3.1.7"),
     writes("teardown", "PRM: TEARDOWN_HCA, MANAGE_PAGES, DISABLE_HCA"),
@@ -62,6 +65,8 @@ pub struct Plan {
     pub command_timeout: Duration,
     /// How long to wait for the firmware to be initialized.
     pub ready_timeout: Duration,
+    /// Who is to answer from outside.
+    pub outside: Option<Outside>,
 }
 
 impl Plan {
@@ -69,6 +74,15 @@ impl Plan {
     pub fn within(self, limit: Duration) -> Self {
         Self { timeout: limit, command_timeout: limit, ready_timeout: limit, ..self }
     }
+}
+
+/// Two addresses, between which a question and its answer go over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// Ours.
+    pub own: IpAddr,
+    /// That of a host on the same network.
+    pub peer: IpAddr,
 }
 
 impl Default for Plan {
@@ -79,6 +93,7 @@ impl Default for Plan {
             timeout: Duration::from_secs(5),
             command_timeout: usual.command_timeout,
             ready_timeout: usual.ready_timeout,
+            outside: None,
         }
     }
 }

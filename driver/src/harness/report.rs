@@ -1,6 +1,9 @@
 //! The report of the harness, step by step.
 
-use super::plan::{STEPS, StepName};
+use super::{
+    pages::Page,
+    plan::{STEPS, StepName},
+};
 use crate::{
     bringup::{Step, Watch},
     error::Error,
@@ -39,6 +42,8 @@ pub struct StepReport {
     pub name: StepName,
     /// What was read, in order.
     pub readings: Vec<Reading>,
+    /// Structures that were read whole.
+    pub pages: Vec<Page>,
     /// How it ended.
     pub outcome: Outcome,
     /// How long it took.
@@ -53,9 +58,20 @@ pub struct Report {
 }
 
 impl Report {
+    /// Structures that were read whole, of all steps.
+    pub fn pages(&self) -> impl Iterator<Item = &Page> {
+        self.steps.iter().flat_map(|step| &step.pages)
+    }
+
     /// The first step that failed.
     pub fn failure(&self) -> Option<&StepReport> {
         self.steps.iter().find(|step| matches!(step.outcome, Outcome::Failed(_)))
+    }
+}
+
+impl StepReport {
+    fn new(name: StepName, outcome: Outcome) -> Self {
+        Self { name, readings: Vec::new(), pages: Vec::new(), outcome, took: Duration::ZERO }
     }
 }
 
@@ -119,8 +135,7 @@ impl<'a> Recorder<'a> {
         let name = STEPS.iter().copied().find(|step| step.name == name);
         let Some(name) = name else { return };
         (self.follow)(Progress::Begins(name));
-        let report =
-            StepReport { name, readings: Vec::new(), outcome: Outcome::Passed, took: Duration::ZERO };
+        let report = StepReport::new(name, Outcome::Passed);
         self.open = Some((report, Instant::now()));
     }
 
@@ -177,6 +192,19 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// Records a structure.
+    pub fn page(&mut self, page: Page) {
+        if let Some((step, _)) = &mut self.open {
+            step.pages.push(page);
+        }
+    }
+
+    /// Says of a step why it is not tried.
+    pub fn skip(&mut self, name: &'static str, why: &str) {
+        self.begin(name);
+        self.end(Outcome::Skipped(why.into()));
+    }
+
     fn put(&mut self, what: &'static str, found: String, expected: Option<String>) {
         if let Some((step, _)) = &mut self.open {
             step.readings.push(Reading { what, found, expected });
@@ -199,7 +227,7 @@ impl<'a> Recorder<'a> {
                         None => "does not apply to this function".into(),
                     };
                     let outcome = Outcome::Skipped(why);
-                    let step = StepReport { name, readings: Vec::new(), outcome, took: Duration::ZERO };
+                    let step = StepReport::new(name, outcome);
                     (self.follow)(Progress::Ended(&step));
                     step
                 }

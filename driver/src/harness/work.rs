@@ -1,18 +1,24 @@
 //! Steps that write: bring-up, traffic, and teardown.
 
-use super::{inject, look::STATUS_COMMAND, loopback, plan::Plan, report::Recorder};
+use super::{
+    inject,
+    look::STATUS_COMMAND,
+    loopback, pages,
+    plan::{Outside, Plan},
+    report::Recorder,
+};
 use crate::{
     config::Config,
     error::Error,
     shared_area::{FunctionState, Shared},
     transport::Transport,
-    verbs::{Device, LinkLayer, OpenOptions},
+    verbs::{Device, LinkLayer, OpenOptions, open_resolving},
 };
 use hwspec::{
     cmd::{Opcode, adapter_id::*},
     pcie::StatusCommand,
 };
-use std::{sync::Arc, time::Instant};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 /// Commands timed.
 const COMMANDS: usize = 100;
@@ -62,6 +68,8 @@ fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Err
 }
 
 fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()> {
+    r.step("capability pages", |r| pages::capabilities(device, r))?;
+    r.step("vport context", |r| pages::vport(device, r))?;
     r.step("commands", |r| commands(device, r))?;
     let pair = r.step("objects", |r| {
         own_address(device, r)?;
@@ -74,6 +82,13 @@ fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()
         r.step("loopback ATOMIC", |r| pair.atomic(r))?;
     }
     r.step("interrupt", |r| pair.interrupt(r))?;
+    match (plan.outside, device.link_layer()) {
+        (Some(outside), LinkLayer::Ethernet) => {
+            r.step("frame from outside", |r| heard(device, plan, &outside, r))?
+        }
+        (Some(_), LinkLayer::InfiniBand) => {}
+        (None, _) => r.skip("frame from outside", "not tried: nobody was named who would answer"),
+    }
     r.step("refused commands", |r| inject::commands(device, &pair, r))?;
     r.step("refused key", |r| inject::key(device, pair, plan.timeout, r))
 }
@@ -98,6 +113,23 @@ fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let (median, slowest) = (took[COMMANDS / 2], took[COMMANDS - 1]);
     r.note("QUERY_ADAPTER", format!("{median:.1?} (median of {COMMANDS}, slowest {slowest:.1?})"));
     Ok(())
+}
+
+/// Asks a host on the network for its MAC, which takes a frame out and another in.
+fn heard(device: &Arc<Device>, plan: &Plan, outside: &Outside, r: &mut Recorder<'_>) -> Result<(), Error> {
+    let gid = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    device.set_gid(1, Some(&gid(outside.own)))?;
+    let asking = open_resolving(device.transport().clone(), options(plan))?;
+    let began = Instant::now();
+    let mac = asking.resolve(1, &gid(outside.peer));
+    r.note("asked", format!("{} from {}", outside.peer, outside.own));
+    r.note("answer", mac?.map(|byte| format!("{byte:02x}")).join(":"));
+    r.note("after", format!("{:.1?}", began.elapsed()));
+    asking.close()?;
+    device.set_gid(1, None)
 }
 
 /// On Ethernet loopback needs a GID. Sets the link-local one, unless there is one already.
