@@ -172,6 +172,13 @@ fn segments_of_a_work_request_follow_its_service_and_its_opcode() {
         ["eth.inline_hdr_sz=0x12", "headers=16 bytes", "data[0].byte_count=0x8"]
     );
     assert_eq!(request(Queue::Receive, data.as_bytes())[0], "data[0].byte_count=0x8");
+    // Linux's net device asks for padding by the bit that says inline in a send.
+    data.set().inline_data(true).byte_count(0x5ee);
+    let receives = [[0; 16].as_slice(), data.as_bytes()].concat();
+    assert_eq!(
+        request(Queue::Shared, &receives)[..2],
+        ["data[0].inline_data=0x1", "data[0].byte_count=0x5ee"]
+    );
 }
 
 proptest! {

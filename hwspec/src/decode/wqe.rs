@@ -26,9 +26,14 @@ pub fn walk(queue: Queue, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'
         at += size;
         at
     };
+    // What stands for inline data in a send asks for padding in a receive.
+    let scatter = |at| Structure::list("data", at, DataSeg::SIZE, usize::MAX, DataSeg::FIELDS);
     let at = match queue {
-        Queue::Receive => 0,
-        Queue::Shared => one("next", NextSeg::SIZE, NextSeg::FIELDS),
+        Queue::Receive => return scatter(0).walk(whole, found),
+        Queue::Shared => {
+            let at = one("next", NextSeg::SIZE, NextSeg::FIELDS);
+            return scatter(at).walk(whole, found);
+        }
         Queue::Send(service) => {
             let opcode = CtrlSeg::read(whole).opcode();
             let mut at = one("ctrl", CtrlSeg::SIZE, CtrlSeg::FIELDS);
