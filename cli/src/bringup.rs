@@ -16,6 +16,7 @@ use driver::transport::Transport;
 use driver::transport::{VfioUserTransport, vfio::VfioTransport};
 use node::{Node, NodeTransport};
 use serde_json::{Value, json};
+use stream::{RecordingTransport, file::Recorder};
 
 use crate::say::{say, say_line};
 use crate::{options, say::fail};
@@ -27,6 +28,14 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
     };
     let (target, transport) = match open(command) {
         Ok(opened) => opened,
+        Err(why) => return fail(1, why),
+    };
+    let transport = match command.record.as_deref().map(Recorder::create).transpose() {
+        Ok(None) => transport,
+        Ok(Some(recorder)) => {
+            let function = command.target.function.unwrap_or(0);
+            Arc::new(RecordingTransport::new(transport, function, recorder)) as Arc<dyn Transport>
+        }
         Err(why) => return fail(1, why),
     };
     say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });

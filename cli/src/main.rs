@@ -24,6 +24,7 @@ mod run;
 mod say;
 mod serve;
 mod sim;
+mod stream_files;
 mod vf;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Sim(sim) => sim::sim(&sim),
+        Command::Stream(command) => stream_files::stream(&command),
         Command::Vf(command) => vf::vf(&command),
     }
 }

@@ -49,6 +49,43 @@ pub enum Command {
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
     Sim(Sim),
+    /// Print what a driver sent to a function, or compare two such recordings
+    #[command(subcommand)]
+    Stream(Stream),
+}
+
+#[derive(Subcommand)]
+pub enum Stream {
+    /// Print a recording of `serve --record` or `bringup --record` with the names of the data sheet
+    Show {
+        /// The recording
+        file: PathBuf,
+        /// Only this function
+        #[arg(long, value_name = "N")]
+        function: Option<u8>,
+        /// Values as they were, not named by order
+        #[arg(long, conflicts_with = "compact")]
+        raw: bool,
+        /// Without doorbells and what differs from run to run, and with repetition collapsed
+        #[arg(long)]
+        compact: bool,
+    },
+    /// Compare two recordings, or what `show --compact` printed of them; fails if they differ
+    Diff {
+        /// The one to compare with
+        a: PathBuf,
+        /// The other
+        b: PathBuf,
+        /// Only this function
+        #[arg(long, value_name = "N")]
+        function: Option<u8>,
+        /// Compare which commands, requests and fields there are, and in which order they first come, not line by line
+        #[arg(long)]
+        words: bool,
+        /// As --words, less the differences listed in this file; lines of it that are not needed fail as well
+        #[arg(long, value_name = "LIST")]
+        allow: Option<PathBuf>,
+    },
 }
 
 /// Functions that are no node's. The program sees them, in this order, as iron0, iron1...
@@ -356,6 +393,9 @@ pub struct Serve {
     /// Break the functions on purpose: wrong-health[=fatal], stuck-command[=OPCODE] or lost-interrupt[=VECTOR]
     #[arg(long, value_name = "HOW")]
     pub misbehave: Option<Misbehaviour>,
+    /// Record what is sent to the functions in this file: registers, commands, work requests (see `ironverbs stream`)
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Keep system calls and capabilities that serving does not need, to debug the server
     #[arg(long)]
     pub no_jail: bool,
@@ -411,6 +451,9 @@ pub struct Bringup {
     /// command, 120 for the firmware and 5 for the others
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: Option<u64>,
+    /// Record what is sent to the function in this file: registers, commands, work requests (see `ironverbs stream`)
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Write the report to this file too
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

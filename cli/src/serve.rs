@@ -8,6 +8,7 @@ use devmodel::serve::{Function, Misbehaving, Plug};
 use link::Uplink;
 use node::jail::{self, Jail, Role};
 use node::{Node, NodeError, ServedFunction, Signals};
+use stream::{Recording, file::Recorder};
 
 use crate::options::{PlugAt, Serve};
 use crate::say::say_line;
@@ -20,6 +21,11 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Err(e) => return fail(1, format!("cannot hold signals back: {e}")),
     };
     let jail = jail(serve);
+    // Opened before the jail, in which no file is opened.
+    let recorder = match serve.record.as_deref().map(Recorder::create).transpose() {
+        Ok(recorder) => recorder,
+        Err(why) => return fail(1, why),
+    };
     let node = match place::open(&serve.node.path(), &serve.wanted.options()) {
         Ok(node) => node,
         Err(e) => return fail(1, e),
@@ -29,7 +35,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
     }
     let mut plugs = Vec::new();
     for at in &serve.plugs {
-        match plug(&node, at, serve) {
+        match plug(&node, at, serve, recorder.as_ref()) {
             Ok(plug) => plugs.push(plug),
             Err(why) => return fail(1, why),
         }
@@ -70,11 +76,20 @@ fn jail(serve: &Serve) -> Result<Jail, String> {
     unsafe { Jail::prepare() }.map_err(|e| format!("the kernel refuses: {e}"))
 }
 
-fn plug(node: &Arc<Node>, at: &PlugAt, serve: &Serve) -> Result<Plug, String> {
+fn plug(
+    node: &Arc<Node>,
+    at: &PlugAt,
+    serve: &Serve,
+    recorder: Option<&Arc<Recorder>>,
+) -> Result<Plug, String> {
     let function = ServedFunction::claim(node, at.function).map_err(|e| e.to_string())?;
     let function: Arc<dyn Function> = match serve.misbehave {
         Some(how) => Arc::new(Misbehaving::new(function, how)),
         None => Arc::new(function),
+    };
+    let function = match recorder {
+        Some(recorder) => Arc::new(Recording::new(function, at.function, recorder.clone())),
+        None => function,
     };
     let path = at.path.display();
     let enter = || jail::enter(Role::Client);

@@ -440,3 +440,61 @@ fn wrong_words_are_one_line() {
         assert!(!socket(&scratch).exists());
     }
 }
+
+#[test]
+fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.dir()).unwrap();
+    let [device, driver] = ["device", "driver"].map(|name| scratch.dir().join(name).display().to_string());
+    let mut process = start(&scratch, &["--record", &device]);
+    let run = |words: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(words).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    };
+    let socket = socket(&scratch).display().to_string();
+    let (status, said, why) = run(&["bringup", "--vfio-user", &socket, "--write", "--record", &driver]);
+    assert_eq!((status, why), (Some(0), String::new()), "{said}");
+    process.kill().unwrap();
+    process.wait().unwrap();
+
+    assert_eq!(
+        run(&["stream", "diff", "--words", &device, &driver]),
+        (Some(0), String::new(), String::new())
+    );
+    let (_, all, _) = run(&["stream", "show", &device]);
+    let position = |begin: &str| all.lines().position(|line| line.starts_with(begin)).expect(begin);
+    let order =
+        ["ENABLE_HCA", "INIT_HCA", "CREATE_EQ uid=uid#1", "CREATE_QP", "post:Rc:Send", "TEARDOWN_HCA"];
+    assert!(order.map(position).is_sorted(), "{all}");
+
+    // What `show` printed can be compared with as well, and a list allows what stands in it.
+    let (_, compact, _) = run(&["stream", "show", "--compact", &device]);
+    let kept = scratch.dir().join("kept");
+    fs::write(&kept, compact.replace("ENABLE_HCA", "NOP x=1")).unwrap();
+    let kept = kept.display().to_string();
+    let (status, said, _) = run(&["stream", "diff", "--words", &kept, &driver]);
+    assert_eq!((status, said.as_str()), (Some(1), "sends ENABLE_HCA\nlacks NOP\n"));
+    let list = scratch.dir().join("list");
+    fs::write(&list, "sends ENABLE_HCA - it must\nlacks NOP - it need not\n").unwrap();
+    let list = list.display().to_string();
+    assert_eq!(run(&["stream", "diff", "--allow", &list, &kept, &driver]).0, Some(0));
+    let (status, said, _) = run(&["stream", "diff", "--allow", &list, &device, &driver]);
+    assert_eq!((status, said.lines().next()), (Some(1), Some("not needed: lacks NOP")));
+    let (status, said, _) = run(&["stream", "diff", &kept, &driver]);
+    assert!(status == Some(1) && said.contains("\n- NOP x=1\n+ ENABLE_HCA\n"), "{said}");
+
+    // Files that are none, and places that cannot be written.
+    for (words, expected) in [
+        (vec!["stream", "show", &list], "line 1: expected a stream"),
+        (vec!["stream", "show", "--function", "9", &device], "nothing was sent to function 9"),
+        (
+            vec!["stream", "diff", "--allow", &kept, &device, &driver],
+            "expected a difference, ' - ' and a reason",
+        ),
+        (vec!["bringup", "--vfio-user", &socket, "--record", "/nowhere/file"], "/nowhere/file"),
+    ] {
+        let (status, _, why) = run(&words);
+        assert!(status == Some(1) && why.contains(expected) && why.lines().count() == 1, "{words:?}: {why}");
+    }
+}

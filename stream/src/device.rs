@@ -1,0 +1,62 @@
+//! A served function that is listened to.
+
+use crate::{
+    file::Recorder,
+    tap::{Memory, Tap},
+};
+use devmodel::serve::{Function, Guest, GuestMemory};
+use std::sync::Arc;
+
+impl Memory for GuestMemory {
+    fn read(&self, at: u64, into: &mut [u8]) -> bool {
+        Self::read(self, at, into).is_ok()
+    }
+}
+
+/// A function whose client's stream is recorded.
+pub struct Recording {
+    function: Arc<dyn Function>,
+    tap: Tap,
+}
+
+impl Recording {
+    /// Records what is sent to `function`, whose number is `fid`.
+    pub fn new(function: Arc<dyn Function>, fid: u8, recorder: Arc<Recorder>) -> Self {
+        Self { function, tap: Tap::new(recorder, fid) }
+    }
+}
+
+impl Function for Recording {
+    fn guest(&self) -> &Guest {
+        self.function.guest()
+    }
+    fn config_read(&self, offset: usize, width: usize) -> u32 {
+        self.function.config_read(offset, width)
+    }
+    fn config_write(&self, offset: usize, width: usize, value: u32) {
+        self.function.config_write(offset, width, value);
+    }
+    fn bar_read32(&self, offset: u64) -> u32 {
+        let value = self.function.bar_read32(offset);
+        self.tap.read(&self.guest().memory, offset, value);
+        value
+    }
+    fn bar_write32(&self, offset: u64, value: u32) {
+        self.tap.write(&self.guest().memory, offset, 4, value.into());
+        self.function.bar_write32(offset, value);
+        self.tap.after(&self.guest().memory);
+    }
+    fn bar_write64(&self, offset: u64, value: u64) {
+        self.tap.write(&self.guest().memory, offset, 8, value);
+        self.function.bar_write64(offset, value);
+        self.tap.after(&self.guest().memory);
+    }
+    fn vector(&self, vector: u16, sends: bool) {
+        self.function.vector(vector, sends);
+    }
+    fn reset(&self) {
+        self.tap.after(&self.guest().memory);
+        self.tap.reset();
+        self.function.reset();
+    }
+}

@@ -1,0 +1,223 @@
+//! What two streams say, compared: which commands and requests, which fields of them, and in which order they first
+//! come; and a list of the differences that have been reviewed.
+
+use crate::text::is_reserved;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// A difference of one stream from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// It has a word that the other never has.
+    Sends(String),
+    /// It sets a field that the other never sets there.
+    Sets(String, String),
+    /// It sets bits that no field owns and the other never sets.
+    Reserved(String, String),
+    /// The word comes for the first time at another place among those that both have.
+    Order(String),
+    /// It never has a word that the other has.
+    Lacks(String),
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sends(word) => write!(f, "sends {word}"),
+            Self::Sets(word, field) => write!(f, "sets {word} {field}"),
+            Self::Reserved(word, field) => write!(f, "reserved {word} {field}"),
+            Self::Order(word) => write!(f, "order {word}"),
+            Self::Lacks(word) => write!(f, "lacks {word}"),
+        }
+    }
+}
+
+/// What a stream says: its words in the order in which they first come, and the fields of each.
+#[derive(Default)]
+pub struct Words {
+    order: Vec<String>,
+    fields: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Words {
+    /// Of a stream's lines. A refused command says nothing.
+    pub fn of(lines: &[String]) -> Self {
+        let mut words = Self::default();
+        for line in lines {
+            words.add(line);
+        }
+        words
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, line: &str) {
+        let (sent, answer) = line.split_once(" ->").unwrap_or((line, ""));
+        let first = answer.trim_start().split(' ').next().unwrap_or_default();
+        // A refusal begins with the status, or says that not even the delivery succeeded.
+        if !first.is_empty() && !first.contains('=') || first.starts_with("delivery=") {
+            return;
+        }
+        let mut parts = sent.split(' ').filter(|part| !part.is_empty()).peekable();
+        // Which function it was.
+        parts.next_if(|part| part.strip_prefix('f').is_some_and(|n| n.parse::<u8>().is_ok()));
+        let Some(word) = parts.next() else { return };
+        if !self.fields.contains_key(word) {
+            self.order.push(word.into());
+        }
+        let fields = self.fields.entry(word.into()).or_default();
+        fields.extend(parts.filter_map(|part| part.split_once('=')).map(|(name, _)| name.to_string()));
+    }
+
+    /// How this differs from `other`.
+    pub fn unlike(&self, other: &Self) -> Vec<Difference> {
+        let mut found = Vec::new();
+        for word in &self.order {
+            let Some(theirs) = other.fields.get(word) else {
+                found.push(Difference::Sends(word.clone()));
+                continue;
+            };
+            for field in self.fields[word].difference(theirs) {
+                found.push(match is_reserved(field) {
+                    true => Difference::Reserved(word.clone(), field.clone()),
+                    false => Difference::Sets(word.clone(), field.clone()),
+                });
+            }
+        }
+        // A word that only one has says nothing about order.
+        let common = |mine: &Self, theirs: &Self| -> Vec<String> {
+            mine.order.iter().filter(|word| theirs.fields.contains_key(*word)).cloned().collect()
+        };
+        let (ours, theirs) = (common(self, other), common(other, self));
+        let kept = longest_common(&ours, &theirs);
+        let mut kept = kept.iter().map(|(i, _)| *i).peekable();
+        for (i, word) in ours.into_iter().enumerate() {
+            if kept.next_if_eq(&i).is_none() {
+                found.push(Difference::Order(word));
+            }
+        }
+        let lacking = other.order.iter().filter(|word| !self.fields.contains_key(*word));
+        found.extend(lacking.cloned().map(Difference::Lacks));
+        found
+    }
+}
+
+/// Cells of the table of [`longest_common`] at most: 64 MB.
+const CELLS: usize = 16 << 20;
+
+/// A longest common subsequence: pairs of indices. Of lists too long for the table, only what they begin and end with
+/// alike is compared.
+pub fn longest_common<T: PartialEq>(a: &[T], b: &[T]) -> Vec<(usize, usize)> {
+    let head = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let room = a.len().min(b.len()) - head;
+    let tail = a.iter().rev().zip(b.iter().rev()).take(room).take_while(|(x, y)| x == y).count();
+    let mut pairs: Vec<_> = (0..head).map(|i| (i, i)).collect();
+    let (x, y) = (&a[head..a.len() - tail], &b[head..b.len() - tail]);
+    if x.len().saturating_mul(y.len()) <= CELLS {
+        // `table[i][j]`: the length of the longest of what begins at i and j.
+        let width = y.len() + 1;
+        let mut table = vec![0u32; (x.len() + 1) * width];
+        for i in (0..x.len()).rev() {
+            for j in (0..y.len()).rev() {
+                table[i * width + j] = match x[i] == y[j] {
+                    true => table[(i + 1) * width + j + 1] + 1,
+                    false => table[(i + 1) * width + j].max(table[i * width + j + 1]),
+                };
+            }
+        }
+        let (mut i, mut j) = (0, 0);
+        while i < x.len() && j < y.len() {
+            if x[i] == y[j] {
+                pairs.push((head + i, head + j));
+                (i, j) = (i + 1, j + 1);
+            } else if table[(i + 1) * width + j] >= table[i * width + j + 1] {
+                i += 1;
+            } else {
+                j += 1;
+            }
+        }
+    }
+    pairs.extend((0..tail).rev().map(|k| (a.len() - 1 - k, b.len() - 1 - k)));
+    pairs
+}
+
+/// Two lists of lines side by side: what only the first has with `-`, what only the second has with `+`, and up to
+/// `around` lines of what both have about that.
+pub fn aligned(a: &[String], b: &[String], around: usize) -> Vec<String> {
+    let mut all: Vec<(char, &String)> = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    for (x, y) in longest_common(a, b).into_iter().chain([(a.len(), b.len())]) {
+        all.extend(a[i..x].iter().map(|line| ('-', line)));
+        all.extend(b[j..y].iter().map(|line| ('+', line)));
+        all.extend(a.get(x).map(|line| (' ', line)));
+        (i, j) = (x + 1, y + 1);
+    }
+    let mut shown = vec![false; all.len()];
+    for (at, _) in all.iter().enumerate().filter(|(_, (sign, _))| *sign != ' ') {
+        let near = at.saturating_sub(around)..(at + around + 1).min(all.len());
+        shown[near].fill(true);
+    }
+    let mut out = Vec::new();
+    let mut skipped = false;
+    for ((sign, line), shown) in all.into_iter().zip(shown) {
+        if shown {
+            if std::mem::take(&mut skipped) && !out.is_empty() {
+                out.push("...".into());
+            }
+            out.push(format!("{sign} {line}"));
+        }
+        skipped |= !shown;
+    }
+    out
+}
+
+/// Differences that have been reviewed, each with a reason.
+#[derive(Debug, Default)]
+pub struct Allowed(BTreeMap<String, String>);
+
+impl Allowed {
+    /// Reads a list: a line each, the difference as it is printed, ` - ` and the reason; empty lines and those that begin
+    /// with `#` are left out. A difference that ends with `*` stands for all that begin so.
+    ///
+    /// # Errors
+    /// The first line that is none of these.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut all = BTreeMap::new();
+        for (number, line) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#')) {
+            let wrong = |what: &str| format!("line {}: {what}, found {line:?}", number + 1);
+            let (what, reason) =
+                line.split_once(" - ").ok_or_else(|| wrong("expected a difference, ' - ' and a reason"))?;
+            if reason.trim().is_empty() {
+                return Err(wrong("expected a reason"));
+            }
+            if all.insert(what.trim().to_string(), reason.trim().to_string()).is_some() {
+                return Err(wrong("expected each difference once"));
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// How many lines there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those of `found` that no line allows, and the lines that allow nothing that was found.
+    pub fn judge(&self, found: &[Difference]) -> (Vec<String>, Vec<String>) {
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let fits = |what: &str, text: &str| match what.strip_suffix('*') {
+            Some(begin) => text.starts_with(begin),
+            None => text == what,
+        };
+        let refused =
+            texts.iter().filter(|text| !self.0.keys().any(|what| fits(what, text))).cloned().collect();
+        let idle = self.0.keys().filter(|what| !texts.iter().any(|text| fits(what, text))).cloned().collect();
+        (refused, idle)
+    }
+}
