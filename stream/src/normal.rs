@@ -129,6 +129,30 @@ const VARY: &[&str] = &[
     "end_flow_index",
 ];
 
+/// Fields of these that are zero at one run and not at the next, so that even their being there says nothing.
+const CHANCE: &[&str] = &[
+    "page_offset",
+    "cq_umem_offset",
+    "wq_umem_offset",
+    "log_page_size",
+    "mkey_7_0",
+    "next_send_psn",
+    "next_rcv_psn",
+    "ptag_63_32",
+    "wqe_idx",
+    "next_wqe_index",
+    "udp_sport",
+    "rlid_udp_sport",
+    "intr",
+    "swap_add",
+    "compare",
+];
+
+/// Whether it is chance that the field called `name` is not zero.
+pub fn is_chance(name: &str) -> bool {
+    CHANCE.contains(&name)
+}
+
 /// How the field called `name` is shown.
 pub fn treat(name: &str) -> Treat {
     if let Some((kind, _)) = OBJECTS.iter().find(|(_, names)| names.contains(&name)) {

@@ -1,7 +1,7 @@
 //! What two streams say, compared: which commands and requests, which fields of them, and in which order they first
 //! come; and a list of the differences that have been reviewed.
 
-use crate::text::is_reserved;
+use crate::{normal::is_chance, text::is_reserved};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -67,7 +67,9 @@ impl Words {
             self.order.push(word.into());
         }
         let fields = self.fields.entry(word.into()).or_default();
-        fields.extend(parts.filter_map(|part| part.split_once('=')).map(|(name, _)| name.to_string()));
+        let names = parts.filter_map(|part| part.split_once('=')).map(|(name, _)| name);
+        let told = names.filter(|name| name.rsplit('.').next().is_none_or(|last| !is_chance(last)));
+        fields.extend(told.map(ToString::to_string));
     }
 
     /// How this differs from `other`.

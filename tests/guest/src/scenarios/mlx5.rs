@@ -80,8 +80,20 @@ impl Pair {
         infiniband: bool,
         kernels: [&str; 2],
     ) -> Outcome<Self> {
-        let server =
-            Server::start(&server::Plan { functions: vec![0, 1], infiniband, ..Default::default() })?;
+        Self::boot_with(images, name, place, infiniband, kernels, Vec::new())
+    }
+
+    /// The same with more arguments to the server.
+    pub fn boot_with(
+        images: &Images,
+        name: &str,
+        place: Place,
+        infiniband: bool,
+        kernels: [&str; 2],
+        arguments: Vec<String>,
+    ) -> Outcome<Self> {
+        let functions = vec![0, 1];
+        let server = Server::start(&server::Plan { functions, infiniband, arguments, ..Default::default() })?;
         let scratch = scratch(name)?;
         let two = place == Place::TwoGuests;
         let plans = if two {
@@ -140,12 +152,18 @@ ip -n apart addr add 10.9.0.2/24 dev far && ip -n apart link set far up && ip -n
     }
 
     /// Nothing complained, neither guest nor server; everything powers off.
-    pub fn finish(mut self) -> Outcome {
+    pub fn finish(self) -> Outcome {
+        self.finish_serving().map(drop)
+    }
+
+    /// The same, but the server is still there.
+    pub fn finish_serving(mut self) -> Outcome<Server> {
         for guest in &mut self.bench.guests {
             crate::log::clean(guest)?;
         }
         self.server.check()?;
         self.bench.power_off()?;
-        self.server.check()
+        self.server.check()?;
+        Ok(self.server)
     }
 }

@@ -16,6 +16,7 @@ mod rxe;
 mod scratch;
 mod sides;
 mod sriov;
+mod stream;
 mod verbs;
 mod vfio;
 mod wire;
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Scenario> {
         scenario("two-eth", "two guests: verbs, rdma_cm, rdma statistic", pairs::two_ethernet),
         scenario("two-net", "two guests: ping, TCP, steering, link, ethtool", pairs::two_netdev),
         scenario("two-ib", "two guests, InfiniBand: verbs, IPoIB, rdma_cm", pairs::two_infiniband),
+        scenario("stream", "what the stock driver sends of a VF is what tests/streams/ says", stream::stock),
         scenario("figures", "commands and perftest in the guest, beside rxe", figures::run),
         scenario("garbage", "a guest that writes garbage leaves others alone", garbage::run),
         scenario("wire", "rxe in the guest, our provider on the host", wire::plain),

@@ -1,0 +1,100 @@
+//! What the stock drivers send, held against the streams in `tests/streams/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::images::Images;
+use crate::server::Server;
+use crate::{Outcome, built, failed, tree};
+
+use super::mlx5::{self, Pair, Place};
+use super::sides::{perftest, pingpong};
+use super::verbs;
+
+/// Set to write the streams anew instead of comparing with them.
+const WRITE: &str = "IRONVERBS_WRITE_STREAMS";
+
+/// Where a server is to record: a file in its own directory would be gone with it.
+pub fn file(dir: &Path) -> PathBuf {
+    dir.join("stream")
+}
+
+/// Arguments of a server that records to `file`.
+pub fn arguments(file: &Path) -> Vec<String> {
+    vec!["--record".into(), file.display().to_string()]
+}
+
+/// What `ironverbs stream` says, and whether it ended with 0. It ends with 1 where streams differ, too.
+fn stream(arguments: &[&str]) -> Outcome<(bool, String)> {
+    let done = Command::new(built().join("ironverbs")).arg("stream").args(arguments).output()?;
+    if !done.stderr.is_empty() {
+        return failed(format!("ironverbs stream: {}", String::from_utf8_lossy(&done.stderr).trim()));
+    }
+    Ok((done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned()))
+}
+
+/// Compares what was recorded of `function` with `tests/streams/NAME.txt`: the same commands, requests and fields, but for
+/// the words `aside`.
+pub fn judge(server: Server, file: &Path, name: &str, function: &str, aside: &[&str]) -> Outcome {
+    // It has written all down when it is gone.
+    drop(server);
+    let kept = tree().join("tests/streams").join(format!("{name}.txt"));
+    let (recorded, golden) = (file.display().to_string(), kept.display().to_string());
+    if std::env::var_os(WRITE).is_some() {
+        let (_, text) = stream(&["show", "--compact", "--function", function, &recorded])?;
+        std::fs::write(&kept, &text)?;
+        println!("    {golden}: {} lines written", text.lines().count());
+        return Ok(());
+    }
+    // What a driver sends of its own accord, at intervals or after events, has no place of its own.
+    let differences = |a: &str, b: &str| -> Outcome<String> {
+        let (_, found) = stream(&["diff", "--words", "--function", function, a, b])?;
+        let counts = |line: &&str| {
+            let mut words = line.split(' ');
+            words.next() != Some("order") && words.next().is_none_or(|word| !aside.contains(&word))
+        };
+        Ok(found.lines().filter(counts).map(|line| format!("{line}\n")).collect())
+    };
+    let (now, before) = (differences(&golden, &recorded)?, differences(&recorded, &golden)?);
+    match now.is_empty() && before.is_empty() {
+        true => Ok(()),
+        false => failed(format!(
+            "the stock driver sends something else than {golden}; {WRITE}=1 writes it anew.\n--- now:\n{now}--- before:\n{before}"
+        )),
+    }
+}
+
+/// The stock driver's stream of a VF that is loaded, used by verbs programs and unloaded.
+pub fn stock(images: &Images) -> Outcome {
+    let scratch = super::scratch::scratch("recorded")?;
+    let file = file(&scratch);
+    let kernels = ["6.12", "6.12"];
+    let mut pair = Pair::boot_with(images, "stream", Place::OneGuest, false, kernels, arguments(&file))?;
+    let bench = &mut pair.bench;
+    for (name, options) in [
+        ("ibv_rc_pingpong", "-c -n 20"),
+        ("ibv_rc_pingpong", "-c -e -n 20"),
+        ("ibv_ud_pingpong", "-c -n 20 -s 1024"),
+        ("ibv_srq_pingpong", "-c -n 20 -q 2"),
+    ] {
+        bench.both_ways(&pingpong(name, options))?;
+    }
+    for (tool, options) in [
+        ("ib_send_bw", "-n 20 -s 4096"),
+        ("ib_write_bw", "-n 20 -s 4096"),
+        ("ib_read_bw", "-n 20 -s 4096"),
+        ("ib_atomic_bw", "-n 20"),
+        ("ib_atomic_bw", "-A CMP_AND_SWAP -n 20"),
+        ("ib_send_lat", "-n 20 -s 64 -I 64"),
+        ("ib_send_lat", "-c UD -n 20 -s 64"),
+    ] {
+        bench.tool(&perftest(tool, options))?;
+    }
+    verbs::rping(bench, 10)?;
+    bench.guests[0].run(30, "modprobe -r rdma_ucm")?;
+    // A device of the namespace that was made for it would keep the driver from going.
+    bench.at(1, 10, "ip link set f11 down netns 1")?;
+    mlx5::unload(&mut bench.guests[0])?;
+    let server = pair.finish_serving()?;
+    judge(server, &file, "stock-vf", "1", &[])
+}
