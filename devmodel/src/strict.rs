@@ -1,5 +1,6 @@
 //! The twin: how much of a card's strictness the adapter has. Without a switch it grants what it can carry out.
 
+use hwspec::pcie::{ADAPTERS, Adapter, PF_DEVICE_ID};
 use std::{fmt, str::FromStr};
 
 /// Switches of the adapter's strictness, each by itself; without any it is as kind as it can be.
@@ -44,6 +45,54 @@ pub enum Card {
 impl Card {
     /// All of them, by the numbers under which files have them.
     pub const ALL: [Self; 6] = [Self::Cx5, Self::Cx4Lx, Self::Cx6, Self::Cx6Dx, Self::Cx7, Self::BlueField2];
+
+    /// Its entry among the adapters of the family.
+    fn adapter(self) -> &'static Adapter {
+        let physical = match self {
+            Self::Cx5 => PF_DEVICE_ID,
+            Self::Cx4Lx => 0x1015,
+            Self::Cx6 => 0x101b,
+            Self::Cx6Dx => 0x101d,
+            Self::Cx7 => 0x1021,
+            Self::BlueField2 => 0xa2d6,
+        };
+        // The test below finds each.
+        ADAPTERS.iter().find(|adapter| adapter.physical == physical).unwrap_or(&ADAPTERS[0])
+    }
+
+    /// Device ID of its function `fid`; 0 is the PF.
+    pub fn device_id(self, fid: u8) -> u16 {
+        if fid == 0 { self.adapter().physical } else { self.adapter().virtual_function }
+    }
+
+    /// First number of its firmware's versions.
+    pub const fn firmware(self) -> u16 {
+        match self {
+            Self::Cx5 => 16,
+            Self::Cx4Lx => 14,
+            Self::Cx6 => 20,
+            Self::Cx6Dx => 22,
+            Self::Cx7 => 28,
+            Self::BlueField2 => 24,
+        }
+    }
+
+    /// Number of its silicon, as the health buffer has it (mstflint: `HW_DEV_ID`).
+    pub const fn hardware(self) -> u32 {
+        match self {
+            Self::Cx5 => 0x20d,
+            Self::Cx4Lx => 0x20b,
+            Self::Cx6 => 0x20f,
+            Self::Cx6Dx => 0x212,
+            Self::Cx7 => 0x218,
+            Self::BlueField2 => 0x214,
+        }
+    }
+
+    /// Whether it has memory of its own to give out, and relaxed ordering: ConnectX-5 and after it.
+    pub const fn has_later_features(self) -> bool {
+        !matches!(self, Self::Cx4Lx)
+    }
 
     /// Its name among the switches.
     pub const fn name(self) -> &'static str {
@@ -201,6 +250,20 @@ mod tests {
         for wrong in wrongs {
             assert_eq!(strict(wrong), Err(StrictError(wrong.into())));
         }
+    }
+
+    #[test]
+    fn each_card_has_identifiers_of_its_own() {
+        let ids = Card::ALL.map(|card| [card.device_id(0), card.device_id(1)]);
+        let expected = [
+            [0x1017, 0x1018],
+            [0x1015, 0x1016],
+            [0x101b, 0x101c],
+            [0x101d, 0x101e],
+            [0x1021, 0x101e],
+            [0xa2d6, 0x101e],
+        ];
+        assert_eq!(ids, expected);
     }
 
     #[test]

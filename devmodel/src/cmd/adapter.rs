@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    pages,
+    page_requests, pages,
     refusal::{Done, Syndrome},
 };
 use crate::state::HcaState;
@@ -29,7 +29,9 @@ pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
     if is_self(call, input.function_id())? {
         Syndrome::HcaState.unless(call.func.function().hca_state == HcaState::Reset.raw())?;
         *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
-        pages::ask(call.func);
+        pages::ask(call.func, call.step.config);
+    } else if call.step.config.strict.pages {
+        page_requests::vf_changed(call.func, input.function_id(), true);
     }
     call.done()
 }
@@ -43,6 +45,8 @@ pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
         *call.func.function_mut(|f| &mut f.caps_set) = [0; 16];
         pages::forget(call.func);
         call.quiesce = true;
+    } else if call.step.config.strict.pages {
+        page_requests::vf_changed(call.func, input.function_id(), false);
     }
     call.done()
 }
@@ -62,6 +66,7 @@ pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
     super::end_objects(call.func, call.step.host, |_| true);
     *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
     *call.func.function_mut(|f| &mut f.roce_enabled) = 0;
+    page_requests::forget(call.func);
     call.quiesce = true;
     Ok(())
 }

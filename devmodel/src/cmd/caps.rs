@@ -6,10 +6,10 @@ use super::{
     refusal::{Done, Syndrome},
     srq, strict,
 };
-use crate::LinkLayer;
 use crate::region::{Func, Table};
 use crate::state::{FunctionRow, GroupRow, ROCE_ADDRESSES};
 use crate::transport::LOG_MAX_MESSAGE;
+use crate::{Config, LinkLayer};
 use hwspec::{
     cmd::{CmdOut, adapter::*},
     context::{CapType, caps::*},
@@ -71,7 +71,8 @@ fn log_rows(func: &Func<'_>, table: Table) -> u8 {
     func.rows(table).trailing_zeros() as u8
 }
 
-pub(super) fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap {
+pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap {
+    let (link, later) = (config.link_layer, config.strict.card.has_later_features());
     let set = &func.function().caps_set;
     let chosen_qp = set[FunctionRow::SET_LOG_MAX_QP] as u8;
     let log_qp = log_rows(func, Table::Qp);
@@ -116,11 +117,11 @@ pub(super) fn general(func: &Func<'_>, link: LinkLayer, current: bool) -> HcaCap
         .umr_extended_translation_offset(true)
         .umr_ptr_rlky(true)
         .null_mkey(true)
-        .relaxed_ordering_write(true)
-        .relaxed_ordering_read(true)
-        .relaxed_ordering_write_umr(true)
-        .relaxed_ordering_read_umr(true)
-        .device_memory(true)
+        .relaxed_ordering_write(later)
+        .relaxed_ordering_read(later)
+        .relaxed_ordering_write_umr(later)
+        .relaxed_ordering_read_umr(later)
+        .device_memory(later)
         .log_max_klm_list_size(mkey::LOG_MAX_LIST)
         .max_indirection(1)
         .cq_resize(true)
@@ -176,12 +177,13 @@ fn whole(bytes: &[u8]) -> [u8; PAGE] {
     prefix(bytes)
 }
 
-fn page(func: &Func<'_>, link: LinkLayer, kind: CapType, current: bool) -> [u8; PAGE] {
+fn page(func: &Func<'_>, config: &Config, kind: CapType, current: bool) -> [u8; PAGE] {
+    let link = config.link_layer;
     match kind {
-        CapType::General => whole(general(func, link, current).as_bytes()),
+        CapType::General => whole(general(func, config, current).as_bytes()),
         CapType::Atomic => whole(atomic(func, current).as_bytes()),
         CapType::Roce if link == LinkLayer::Ethernet => whole(roce(func, current).as_bytes()),
-        CapType::DeviceMem => whole(memic::caps().as_bytes()),
+        CapType::DeviceMem if config.strict.card.has_later_features() => whole(memic::caps().as_bytes()),
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
         // Known, and nothing of it is there.
@@ -198,7 +200,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaCapIn = call.input()?;
     Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
     let (kind, current) = which(call.op_mod);
-    let page = page(call.func, call.step.config.link_layer, kind, current);
+    let page = page(call.func, call.step.config, kind, current);
     let mut out = QueryHcaCapOut::zeroed();
     out.set().capability(page);
     // A driver that knows a shorter page asks for that much of it.
@@ -211,13 +213,13 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
     let (kind, _) = which(call.op_mod);
     let given = input.capability();
-    let link = call.step.config.link_layer;
+    let config = call.step.config;
     let mut chosen = call.func.function().caps_set;
     // What the page would read if nothing but that which can be chosen were given.
-    let mut allowed = page(call.func, link, kind, true);
+    let mut allowed = page(call.func, config, kind, true);
     match kind {
         CapType::General => {
-            let (want, max) = (HcaCap::read(&given), general(call.func, link, false));
+            let (want, max) = (HcaCap::read(&given), general(call.func, config, false));
             Syndrome::CapValue.unless((1..=max.log_max_qp()).contains(&want.log_max_qp()))?;
             chosen[FunctionRow::SET_LOG_MAX_QP] = want.log_max_qp().into();
             chosen[FunctionRow::SET_UAR_4K] = want.uar_4k().into();

@@ -34,15 +34,15 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     (command.run)(call)
 }
 
-/// The event queue command completions go to.
-pub(super) fn command_eq(func: &Func<'_>) -> Option<u32> {
-    let bit = 1u64 << EventType::Cmd.raw();
+/// The event queue that events of `kind` go to.
+pub(super) fn listener(func: &Func<'_>, kind: EventType) -> Option<u32> {
+    let bit = 1u64 << kind.raw();
     func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
 }
 
 /// Tells that the command of `slot` is complete.
 pub(super) fn command_event(func: &mut Func<'_>, slot: u32) {
-    let Some(eqn) = command_eq(func) else { return };
+    let Some(eqn) = listener(func, EventType::Cmd) else { return };
     let mut event = CmdEvent::zeroed();
     event.set().command_completion_vector(1 << slot);
     event::push(func, eqn, Eqe::new(EventType::Cmd, event));

@@ -37,6 +37,7 @@ fn offset(at: u64) -> Option<u32> {
 /// `ALLOC_MEMIC`: the first place within the range asked for that is free.
 pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AllocMemicIn = call.input()?;
+    Syndrome::NoMemic.unless(call.step.config.strict.card.has_later_features())?;
     let start = offset(input.range_start_addr()).ok_or(Refused(Syndrome::Memic))?;
     let end = start.saturating_add(input.range_size()).min(SIZE);
     let len = input.memic_size().checked_next_multiple_of(PAGE as u32).ok_or(Refused(Syndrome::Memic))?;

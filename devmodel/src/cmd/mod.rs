@@ -20,6 +20,7 @@ mod memic;
 mod memory;
 mod mkey;
 mod nic_vport;
+mod page_requests;
 mod pages;
 mod port_counters;
 mod qp;
@@ -41,7 +42,7 @@ mod tir;
 mod uctx;
 mod vport;
 
-pub(crate) use queue::{complete_held, doorbell};
+pub(crate) use queue::{complete_held, delayed, doorbell};
 pub use refusal::Syndrome;
 pub use table::{COMMANDS, Command, Sender};
 pub(crate) use uctx::end_objects;

@@ -1,13 +1,15 @@
 //! Page supply: memory the driver gives to the device and gets back (PRM: pages management).
 //!
 //! The model keeps its state elsewhere and only holds the pages, but it asks for them, refuses to start without them and
-//! gives back exactly what it was given.
+//! gives back exactly what it was given. What it asks for as a card does is in `page_requests`.
 
 use super::{
     call::Call,
+    page_requests,
     refusal::{Done, Syndrome},
 };
 use crate::{
+    config::Config,
     region::{Func, MttRange},
     state::HcaState,
 };
@@ -30,11 +32,19 @@ pub(super) const CANT_GIVE: u16 = 0;
 pub(super) const GIVE: u16 = 1;
 pub(super) const TAKE: u16 = 2;
 
+/// Low bits of an entry of the list: the function that the page is for, as the driver calls it.
+const FOR: u64 = 0xfff;
+
+/// Pages that the function does not do without.
+pub(super) fn wanted(func: &Func<'_>, config: &Config) -> [i32; 2] {
+    if config.strict.pages { page_requests::wanted(func) } else { WANTED }
+}
+
 /// Begins to ask.
-pub(super) fn ask(func: &mut Func<'_>) {
-    let held = func.function().pages_held as i32;
-    let boot = (WANTED[0] - held).max(0);
-    let init = (WANTED[1] - (held - WANTED[0]).max(0)).max(0);
+pub(super) fn ask(func: &mut Func<'_>, config: &Config) {
+    let (held, wanted) = (func.function().pages_held as i32, wanted(func, config));
+    let boot = (wanted[0] - held).max(0);
+    let init = (wanted[1] - (held - wanted[0]).max(0)).max(0);
     *func.function_mut(|f| &mut f.pages_wanted) = [boot, init];
 }
 
@@ -49,6 +59,7 @@ pub(super) fn forget(func: &mut Func<'_>) {
     *func.function_mut(|f| &mut f.page_list) = [0; 2];
     *func.function_mut(|f| &mut f.pages_held) = 0;
     *func.function_mut(|f| &mut f.pages_wanted) = [0; 2];
+    page_requests::forget(func);
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -68,20 +79,26 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn manage(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ManagePagesIn = call.input()?;
-    Syndrome::FunctionId.unless(input.function_id() == 0)?;
+    let id = input.function_id();
+    let manages = call.step.config.strict.pages && call.func.fid() == 0 && !input.embedded_cpu_function();
+    let others = manages && id < u16::from(call.func.region().functions());
+    Syndrome::FunctionId.unless(id == 0 || others)?;
     match call.op_mod {
-        CANT_GIVE => call.answer(&ManagePagesOut::zeroed()),
-        GIVE => give(call, input.input_num_entries()),
-        TAKE => take(call, input.input_num_entries()),
+        CANT_GIVE => {
+            page_requests::denied(call.func, id);
+            call.answer(&ManagePagesOut::zeroed())
+        }
+        GIVE => give(call, id, input.input_num_entries()),
+        TAKE => take(call, id, input.input_num_entries()),
         _ => Syndrome::OpMod.refuse(),
     }
 }
 
-fn give(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
+fn give(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
     let pages: Vec<u64> = call.list(ManagePagesIn::SIZE, count as usize)?.collect();
     Syndrome::PageAddress.unless(pages.iter().all(|p| p & 0xfff == 0))?;
     let held = call.func.function().pages_held;
-    Syndrome::TableFull.unless(held + count <= MOST)?;
+    Syndrome::TableFull.unless(held.saturating_add(count) <= MOST)?;
     let mut range = list(call.func);
     if held + count > range.len {
         let len = (held + count).next_power_of_two().max(LIST);
@@ -95,9 +112,10 @@ fn give(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
         *call.func.function_mut(|f| &mut f.page_list) = [range.first, range.len];
     }
     for (i, page) in pages.iter().enumerate() {
-        call.func.set_mtt(range.first + held + i as u32, *page);
+        call.func.set_mtt(range.first + held + i as u32, *page | u64::from(id));
     }
     *call.func.function_mut(|f| &mut f.pages_held) = held + count;
+    page_requests::given(call.func, id, count);
     let wanted = call.func.function_mut(|f| &mut f.pages_wanted);
     let boot = wanted[0].min(count as i32);
     wanted[0] -= boot;
@@ -105,20 +123,42 @@ fn give(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
     call.answer(&ManagePagesOut::zeroed())
 }
 
-fn take(call: &mut Call<'_, '_, '_>, count: u32) -> Done {
+fn take(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
     let held = call.func.function().pages_held;
-    // While it runs the device keeps what it asked for.
-    let kept =
-        if call.func.function().hca_state == HcaState::Running.raw() { WANTED[0] + WANTED[1] } else { 0 }
-            as u32;
-    let n = count.min(held.saturating_sub(kept));
     let range = list(call.func);
-    let mut out = ManagePagesOut::zeroed();
-    out.set().output_num_entries(n);
-    let mut bytes = out.as_bytes().to_vec();
-    for i in 0..n {
-        bytes.extend_from_slice(&call.func.mtt(range.first + held - 1 - i).to_be_bytes());
+    let entries: Vec<u64> = (0..held).map(|i| call.func.mtt(range.first + i)).collect();
+    let is_its = |entry: &u64| entry & FOR == u64::from(id);
+    // While it runs the device keeps what it asked for.
+    let running = call.func.function().hca_state == HcaState::Running.raw();
+    let kept = match id {
+        0 if running => wanted(call.func, call.step.config).iter().sum::<i32>() as usize,
+        _ => 0,
+    };
+    let its = entries.iter().filter(|entry| is_its(entry)).count();
+    let mut n = (count as usize).min(its.saturating_sub(kept));
+    if call.step.config.strict.pages && !running && page_requests::answers_with_none(call.func) {
+        n = 0;
     }
-    *call.func.function_mut(|f| &mut f.pages_held) = held - n;
+    let (mut given, mut left) = (Vec::with_capacity(n), Vec::with_capacity(entries.len()));
+    for entry in entries.iter().rev() {
+        if is_its(entry) && given.len() < n {
+            given.push(entry & !FOR);
+        } else {
+            left.push(*entry);
+        }
+    }
+    left.reverse();
+    if entries.get(..left.len()) != Some(&left[..]) {
+        // The list is read by who takes this back, so it stays as it is.
+        let another = call.alloc_mtt(range.len)?;
+        left.iter().zip(another.first..).for_each(|(entry, at)| call.func.set_mtt(at, *entry));
+        call.func.free_mtt(range);
+        *call.func.function_mut(|f| &mut f.page_list) = [another.first, another.len];
+    }
+    *call.func.function_mut(|f| &mut f.pages_held) = left.len() as u32;
+    let mut out = ManagePagesOut::zeroed();
+    out.set().output_num_entries(n as u32);
+    let mut bytes = out.as_bytes().to_vec();
+    given.iter().for_each(|page| bytes.extend_from_slice(&page.to_be_bytes()));
     call.answer_bytes(&bytes)
 }

@@ -2,12 +2,13 @@
 
 use super::{
     call::Call,
-    dispatch,
+    dispatch, page_requests,
     refusal::{Refused, Syndrome},
 };
 use crate::{
     host::{Host, Iova, Rid},
     mlx5::{CommandCompletion, Step},
+    pcie::slow,
     region::{Effect, Func},
     state::Counters,
 };
@@ -16,6 +17,7 @@ use hwspec::{
         CmdIn, DeliveryStatus,
         queue::{CmdMailbox, CmdQueueEntry},
     },
+    eqe::EventType,
     layout::{Layout, prefix},
 };
 
@@ -35,7 +37,45 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
     if !func.function().may_dma() || func.function().cmdq == 0 {
         return;
     }
+    if step.config.strict.slow != 0 && slow::initializes(func, step.config, step.now) {
+        return;
+    }
+    carry_out(func, step, slots, Wait::IfNeeded);
+    while let Some((slots, granted)) = page_requests::answered(func) {
+        carry_out(func, step, slots, if granted { Wait::Over } else { Wait::InVain });
+    }
+}
+
+/// The time of commands that take some has come.
+pub(crate) fn delayed(func: &mut Func<'_>, step: &mut Step<'_>) {
+    let slots = std::mem::take(func.function_mut(|f| &mut f.cmd_delayed));
+    if func.function().may_dma() && func.function().cmdq != 0 {
+        carry_out(func, step, slots, Wait::Over);
+    }
+}
+
+/// Whether commands may be put off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// They may.
+    IfNeeded,
+    /// They were.
+    Over,
+    /// They were, and did not get what they waited for.
+    InVain,
+}
+
+/// Whether the command `input` in `slot` is carried out another time, on an adapter that is as strict as a card.
+#[cold]
+fn is_put_off(func: &mut Func<'_>, step: &Step<'_>, slot: u32, input: &[u8]) -> bool {
+    let (strict, opcode) = (step.config.strict, CmdIn::read(input).opcode());
+    strict.pages && page_requests::puts_off(func, step.config, opcode, slot)
+        || strict.slow != 0 && slow::delays(func, step.config, step.now, (slot, opcode))
+}
+
+fn carry_out(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32, wait: Wait) {
     let (mut input, mut output) = (Vec::new(), Vec::new());
+    let may_wait = wait == Wait::IfNeeded && (step.config.strict.pages || step.config.strict.slow != 0);
     for slot in (0..32).filter(|s| slots & 1 << s != 0) {
         // A command may have reset the queue's address by resetting the function.
         let at = func.function().cmdq + u64::from(slot) * CmdQueueEntry::SIZE as u64;
@@ -47,13 +87,20 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
         if !entry.ownership() {
             continue;
         }
-        let event = dispatch::command_eq(func).is_some();
+        let event = dispatch::listener(func, EventType::Cmd).is_some();
         let mut quiesce = false;
         let status = match bring_in(func.rid(), step.host, &entry, &mut input) {
             Ok(boxes) => {
                 output.clear();
                 output.resize(entry.output_length() as usize, 0);
-                quiesce = execute(func, step, &input, &mut output);
+                if may_wait && is_put_off(func, step, slot, &input) {
+                    func.commit(step.host);
+                    continue;
+                }
+                match wait {
+                    Wait::InVain => refuse(func, &mut output, Syndrome::PagesDenied),
+                    _ => quiesce = execute(func, step, &input, &mut output),
+                }
                 bring_out(func.rid(), step.host, &mut entry, &output, &boxes)
             }
             Err(status) => status,
@@ -106,13 +153,18 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut 
                 expected = Syndrome::text(syndrome),
                 "command refused"
             );
-            call.func.rollback();
-            output.fill(0);
-            output[0] = syndrome.status().raw();
-            output[4..8].copy_from_slice(&syndrome.code().to_be_bytes());
+            refuse(call.func, call.output, syndrome);
             false
         }
     }
+}
+
+/// Takes back what a command did, and answers why.
+fn refuse(func: &mut Func<'_>, output: &mut [u8], syndrome: Syndrome) {
+    func.rollback();
+    output.fill(0);
+    output[0] = syndrome.status().raw();
+    output[4..8].copy_from_slice(&syndrome.code().to_be_bytes());
 }
 
 fn join(high: u32, low: u32, shift: u32) -> Iova {

@@ -87,6 +87,7 @@ syndromes! {
     InUse = 0x2b, BadResState, "an object nothing refers to";
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
     NoTranslation = 0x2d, NoResources, "free translation entries";
+    PagesDenied = 0x30, NoResources, "pages that the driver could give";
     NoMemory = 0x2e, Lim, "room in the memory that the device's tables lie in (on a node, shared memory)";
 
     QueueSize = 0x40, BadParam, "a queue size within the advertised limit";

@@ -66,7 +66,7 @@ pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
 
 /// Holds the events of a new event queue to what the capabilities offer, and to those of other queues.
 pub(super) fn events(call: &Call<'_, '_, '_>, mask: [u64; 4]) -> Done {
-    let caps = caps::general(call.func, call.step.config.link_layer, false);
+    let caps = caps::general(call.func, call.step.config, false);
     let always = ALWAYS.iter().fold(0, |bits, event| bits | bit(*event));
     let offered =
         OFFERED.iter().filter(|(_, offers)| offers(&caps)).fold(always, |bits, (e, _)| bits | bit(*e));

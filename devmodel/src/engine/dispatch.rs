@@ -29,6 +29,7 @@ fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::Execute { qp } => mlx5::take_turn(func, step, qp),
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
+        Job::Timeout { kind: TimerKind::Command, .. } => cmd::delayed(func, step),
         Job::Timeout { qp, kind: TimerKind::Connection(timer) } => mlx5::expire(func, step, qp, timer),
         Job::Flush { qp } => mlx5::flush_qp(func, step, qp),
     }

@@ -1,6 +1,6 @@
 //! BAR0: initialization segment, MSI-X table and pending bits, UAR pages.
 
-use super::init_segment;
+use super::{init_segment, slow};
 use crate::{
     Adapter,
     engine::Runner,
@@ -52,12 +52,19 @@ impl Adapter {
         if !self.is_there(fid) || offset % 4 != 0 || offset >= BAR0_SIZE {
             return u32::MAX;
         }
-        let func = Func::lock(self.region(), fid, host);
+        let mut func = Func::lock(self.region(), fid, host);
         if !func.function().bar_answers() {
             return u32::MAX;
         }
+        if self.config().strict.slow != 0 {
+            let silent = slow::is_silent(&mut func, self.config(), now);
+            func.commit(host);
+            if silent {
+                return u32::MAX;
+            }
+        }
         match place(offset) {
-            Place::InitSegment(at) => init_segment::read(&func, now, at),
+            Place::InitSegment(at) => init_segment::read(&func, self.config(), now, at),
             // PCI's structures are little-endian.
             Place::MsixTable(at) => interrupt::read_table(&func, at).swap_bytes(),
             Place::MsixPending(at) => interrupt::read_pending(&func, at).swap_bytes(),

@@ -1,17 +1,17 @@
 //! The bytes of configuration space.
 
-use crate::region::Func;
+use crate::{region::Func, strict::Card};
 use hwspec::pcie::{
     ARI_CAP, AriCap, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap, MSIX_CAP, MsixCap,
-    PF_DEVICE_ID, SRIOV_CAP, SriovCap, VENDOR_CAP, VF_DEVICE_ID, VendorCap, bus_order,
+    SRIOV_CAP, SriovCap, VENDOR_CAP, VendorCap, bus_order,
 };
 
 /// Configuration space after reset of a function.
-pub(super) fn defaults(fid: u8, total_vfs: u16) -> [u8; EXTENDED_CONFIG_SIZE] {
+pub(super) fn defaults(fid: u8, total_vfs: u16, card: Card) -> [u8; EXTENDED_CONFIG_SIZE] {
     let mut space = [0; EXTENDED_CONFIG_SIZE];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
     let is_pf = fid == 0;
-    let mut header = ConfigHeader::new(if is_pf { PF_DEVICE_ID } else { VF_DEVICE_ID });
+    let mut header = ConfigHeader::new(card.device_id(fid));
     header.set().subsystem_id(0x0008);
     put(0, &bus_order(header.as_bytes()));
     put(EXPRESS_CAP, &bus_order(ExpressCap::new(MSIX_CAP as u8).as_bytes()));
@@ -22,7 +22,9 @@ pub(super) fn defaults(fid: u8, total_vfs: u16) -> [u8; EXTENDED_CONFIG_SIZE] {
     let has_vfs = is_pf && total_vfs > 0;
     put(ARI_CAP, &bus_order(AriCap::new(if has_vfs { SRIOV_CAP as u16 } else { 0 }).as_bytes()));
     if has_vfs {
-        put(SRIOV_CAP, &bus_order(SriovCap::new(total_vfs).as_bytes()));
+        let mut sriov = SriovCap::new(total_vfs);
+        sriov.set().vf_device_id(card.device_id(1));
+        put(SRIOV_CAP, &bus_order(sriov.as_bytes()));
     }
     space
 }

@@ -1,13 +1,14 @@
 //! The initialization segment: the registers at the start of BAR0 (PRM: initialization segment).
 
-use crate::region::Func;
+use super::slow;
+use crate::{config::Config, region::Func};
 use hwspec::{
     init_segment::{HealthBuffer, InitSegment},
     layout,
 };
 
-/// Firmware version reported, major, minor, sub-minor. One digit above any real one of this family.
-pub(crate) const FIRMWARE: (u16, u16, u16) = (16, 99, 1000);
+/// Firmware version reported, minor and sub-minor. One digit above any real one of this family.
+const FIRMWARE: (u16, u16) = (99, 1000);
 /// Revision of the command interface.
 const COMMAND_INTERFACE: u16 = 5;
 /// log2 of the command queue's entries.
@@ -25,7 +26,7 @@ const CMDQ_LOW: usize = 0x14;
 pub(super) const COMMAND_DOORBELL: usize = 0x18;
 
 /// The register at `offset`.
-pub(super) fn read(func: &Func<'_>, now: u64, offset: usize) -> u32 {
+pub(super) fn read(func: &Func<'_>, config: &Config, now: u64, offset: usize) -> u32 {
     match offset {
         TIMER_HIGH => return ((now / 1000) >> 32) as u32,
         TIMER_LOW => return (now / 1000) as u32,
@@ -33,22 +34,23 @@ pub(super) fn read(func: &Func<'_>, now: u64, offset: usize) -> u32 {
         _ => {}
     }
     let f = func.function();
+    let card = config.strict.card;
     let mut health = HealthBuffer::zeroed();
-    health.set().assert_existptr(u32::MAX).assert_callra(u32::MAX).hw_id(0x20d).irisc_index(0xff);
-    health
-        .set()
-        .fw_version(u32::from(FIRMWARE.0) << 24 | u32::from(FIRMWARE.1) << 16 | u32::from(FIRMWARE.2));
+    health.set().assert_existptr(u32::MAX).assert_callra(u32::MAX).hw_id(card.hardware()).irisc_index(0xff);
+    let version = u32::from(card.firmware()) << 24 | u32::from(FIRMWARE.0) << 16 | u32::from(FIRMWARE.1);
+    health.set().fw_version(version);
     let mut segment = InitSegment::zeroed();
     segment
         .set()
-        .fw_rev_major(FIRMWARE.0)
-        .fw_rev_minor(FIRMWARE.1)
-        .fw_rev_subminor(FIRMWARE.2)
+        .fw_rev_major(card.firmware())
+        .fw_rev_minor(FIRMWARE.0)
+        .fw_rev_subminor(FIRMWARE.1)
         .cmd_interface_rev(COMMAND_INTERFACE)
         .cmdq_phy_addr_63_32((f.cmdq >> 32) as u32)
         .cmdq_phy_addr_31_12((f.cmdq as u32) >> 12)
         .log_cmdq_size(LOG_CMDQ_SIZE)
         .log_cmdq_stride(LOG_CMDQ_STRIDE)
+        .initializing(config.strict.slow != 0 && slow::initializes(func, config, now))
         .health_buffer(health)
         .health_syndrome(f.health_syndrome as u8)
         .health_counter((now / HEALTH_PERIOD + 1) as u32 & 0xff_ffff);

@@ -9,6 +9,7 @@ mod config_space;
 mod init_segment;
 mod msix;
 mod reset;
+pub(crate) mod slow;
 mod sriov;
 
 pub use msix::MsixMessage;

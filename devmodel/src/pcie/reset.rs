@@ -29,7 +29,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
         before: std::array::from_fn(|i| before[i].wrapping_add(last[i])),
-        config: config_space::defaults(fid, total_vfs),
+        config: config_space::defaults(fid, total_vfs, settings.strict.card),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: identity::mac(settings.node_id, fid),
         mtu: ETHERNET_MTU,

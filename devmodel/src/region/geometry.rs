@@ -156,8 +156,9 @@ impl Table {
             Self::ReadResource => ReadResource::PER_QP << g.log_qp,
             Self::Mkey => 1 << g.log_mkey,
             Self::Mtt => 1 << g.log_mtt,
-            // A QP waits for at most one acknowledgement and one RNR timer, a CQ for one event, an RQ to be flushed.
-            Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g),
+            // A QP waits for at most one acknowledgement and one RNR timer, a CQ for one event, an RQ to be flushed, commands for
+            // their time.
+            Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 1,
             // QPs, and send queues without one.
             Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => SLOTS,

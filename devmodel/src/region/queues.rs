@@ -17,10 +17,13 @@ pub enum TimerKind {
     Cq,
     /// A receive queue in error, which belongs to no QP, is looked at for receives to flush.
     Rq,
+    /// Commands that take time (`slow`).
+    Command,
 }
 
 impl TimerKind {
-    const ALL: [Self; 4] = [Self::Connection(Timer::Ack), Self::Connection(Timer::Rnr), Self::Cq, Self::Rq];
+    const ALL: [Self; 5] =
+        [Self::Connection(Timer::Ack), Self::Connection(Timer::Rnr), Self::Cq, Self::Rq, Self::Command];
 
     /// As an entry of the heap holds it.
     const fn raw(self) -> u32 {
@@ -29,6 +32,7 @@ impl TimerKind {
             Self::Connection(Timer::Rnr) => 1,
             Self::Cq => 2,
             Self::Rq => 3,
+            Self::Command => 4,
         }
     }
 
@@ -39,7 +43,7 @@ impl TimerKind {
 
 // No kind is left out.
 const _: () = {
-    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 2);
+    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 3);
     let mut i = 0;
     while i < TimerKind::ALL.len() {
         assert!(TimerKind::ALL[i].raw() as usize == i);
@@ -165,6 +169,7 @@ impl Func<'_> {
             TimerKind::Connection(timer) => Some(self.row::<QpRow>(index)?.has(QpFlags::of_timer(timer))),
             TimerKind::Cq => Some(self.row::<CqRow>(index)?.flags & CqRow::TIMED != 0),
             TimerKind::Rq => Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
+            TimerKind::Command => Some(self.function().cmd_timed != 0),
         }
     }
 
@@ -185,6 +190,7 @@ impl Func<'_> {
                     rq.flags = if on { rq.flags | RqRow::TIMED } else { rq.flags & !RqRow::TIMED };
                 }
             }
+            TimerKind::Command => *self.function_mut(|f| &mut f.cmd_timed) = on.into(),
         }
     }
 

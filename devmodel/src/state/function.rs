@@ -99,14 +99,14 @@ pub struct FunctionRow {
 
     /// Command queue address from the initialization segment.
     pub cmdq: u64,
-    /// Slots of the command queue with a doorbell outstanding.
+    /// Slots of the command queue whose command waits for pages.
     pub cmd_pending: u32,
     /// State of the bring-up: 0 reset, 1 after `ENABLE_HCA`, 2 after `INIT_HCA`.
     pub hca_state: u32,
     /// Interface step sequence id chosen by `SET_ISSI`.
     pub issi: u32,
-    /// Health counter, when last read.
-    pub health_counter: u32,
+    /// Commands that make or end objects, while requests for pages are counted by them.
+    pub makers: u32,
     /// Health syndrome; 0 is well.
     pub health_syndrome: u32,
     /// Pages the driver gave and did not get back.
@@ -163,8 +163,18 @@ pub struct FunctionRow {
     pub before: [u64; COUNTERS],
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none. Of several, the one that came last.
     pub special_qp: [u32; 2],
+    /// When BAR0 was first looked at since the reset, ps; 0 is never. Only kept where that takes time.
+    pub woken: u64,
+    /// Pages that a command waits for; negative: the driver has none.
+    pub pages_owed: i32,
+    /// How often pages were asked back in vain since `TEARDOWN_HCA`.
+    pub empty_takes: u32,
+    /// Slots of the command queue whose command waits for its time.
+    pub cmd_delayed: u32,
+    /// 1: there is a timer for them.
+    pub cmd_timed: u32,
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 8],
+    pub reserved0: [u32; 2],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

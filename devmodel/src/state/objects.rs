@@ -201,7 +201,7 @@ pub struct TimerRow {
     pub at: u64,
     /// Index of the QP, or of the CQ.
     pub qp: u32,
-    /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ.
+    /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ, 3 receives to flush, 4 commands.
     pub kind: u32,
 }
 

@@ -240,7 +240,7 @@ pub(super) fn node_info(config: &Config, fid: u8) -> NodeInfo {
         .node_guid(guid)
         .port_guid(guid)
         .partition_cap(PKEYS as u16)
-        .device_id(if fid == 0 { hwspec::pcie::PF_DEVICE_ID } else { hwspec::pcie::VF_DEVICE_ID })
+        .device_id(config.strict.card.device_id(fid))
         .local_port_num(1)
         .vendor_id(VENDOR);
     info

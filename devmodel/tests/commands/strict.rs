@@ -1,20 +1,14 @@
 //! What only an adapter refuses that is as strict as a card: each refusal beside the same command on one that is not.
 
 use crate::{
-    bed::{Bed, Reply, with_list},
-    objects::Base,
+    bed::{Bed, CMDQ, Reply, with_list},
+    objects::{Base, name},
 };
-use devmodel::cmd::Syndrome;
+use devmodel::{cmd::Syndrome, region::Func};
 use hwspec::{
-    cmd::{
-        Opcode, Status,
-        adapter::{EnableHcaIn, NopIn},
-        eq::*,
-        rq_sq::*,
-        uctx::*,
-    },
-    context::{eq::EqContext, rq_sq::SqContext, wq::WorkQueue},
-    eqe::EventType,
+    cmd::{Opcode, Status, adapter::*, cq::*, eq::*, rq_sq::*, uctx::*},
+    context::{caps::HcaCap, cq::CqContext, eq::EqContext, rq_sq::SqContext, wq::WorkQueue},
+    eqe::{Eqe, EventType, PagesEvent},
     layout::Layout,
 };
 
@@ -176,4 +170,192 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
     let mut fresh = Bed::strict("reserved=zero");
     fresh.enable_pci(0);
     refused(&fresh.run(0, Opcode::EnableHca, 0, &bit(EnableHcaIn::SIZE, 0x40 + 1), 16), Syndrome::Reserved);
+}
+
+/// The request for pages in entry `index` of the event queue at `memory`: for which function, and how many.
+fn request(bed: &mut Bed, memory: u64, index: u64) -> Option<(u16, i32)> {
+    let eqe = Eqe::read(bed.memory(0, memory + 64 * index, 64));
+    let event = eqe.data::<PagesEvent>();
+    let owned = index / 16 % 2 == u64::from(eqe.owner());
+    let pages = event.num_pages() as i32;
+    (owned && eqe.event_type() == EventType::PageRequest && pages != 0).then(|| (event.function_id(), pages))
+}
+
+impl Bed {
+    /// `MANAGE_PAGES` in slot 31, as Linux has one of its own for it.
+    fn manage(&mut self, op_mod: u16, id: u16, count: u32, pages: &[u64]) -> (Status, Vec<u8>) {
+        let mut input = ManagePagesIn::zeroed();
+        input.set().op_mod(op_mod).function_id(id).input_num_entries(count);
+        let mut bytes = with_list(&input, pages);
+        bytes[..2].copy_from_slice(&Opcode::ManagePages.raw().to_be_bytes());
+        let out = ManagePagesOut::SIZE + 8 * count as usize;
+        self.place(0, 1, &bytes, out);
+        self.write32(0, 0x18, 2);
+        let reply = self.reply(0, 1, out);
+        (reply.status(), reply.output)
+    }
+
+    /// Whether the device has given the command in slot 0 back.
+    fn is_done(&mut self) -> bool {
+        self.memory(0, CMDQ + 0x3f, 1)[0] & 1 == 0
+    }
+
+    /// Rings for the creation of a CQ in slot 0, and does not wait for it.
+    fn begin_cq(&mut self, base: &Base) {
+        let at = self.pages(0, 2);
+        let mut context = CqContext::zeroed();
+        context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096);
+        let mut input = CreateCqIn::zeroed();
+        input.set().cq_context(context);
+        let mut bytes = with_list(&input, &[at]);
+        bytes[..2].copy_from_slice(&Opcode::CreateCq.raw().to_be_bytes());
+        self.place(0, 0, &bytes, 16);
+        self.write32(0, 0x18, 1);
+    }
+}
+
+const CANT_GIVE: u16 = 0;
+const GIVE: u16 = 1;
+const TAKE: u16 = 2;
+
+#[test]
+fn a_command_waits_until_the_pages_it_calls_for_are_given() {
+    let mut bed = up("pages=real");
+    let base = bed.base(0);
+    let (_, events) = bed.eq(0, base.uar, bits(&[EventType::PageRequest]), 3);
+    let mut cqs: Vec<u32> = (0..7).map(|_| bed.cq(0, 0, &base)).collect();
+    assert_eq!(request(&mut bed, events, 0), None);
+    bed.begin_cq(&base);
+    assert_eq!((request(&mut bed, events, 0), bed.is_done()), (Some((0, 64)), false));
+    // Other commands go on meanwhile.
+    let pages: Vec<u64> = (0..64).map(|i| 0x20_0000 + 4096 * i).collect();
+    assert_eq!(bed.manage(GIVE, 0, 63, &pages[..63]).0, Status::Ok);
+    assert!(!bed.is_done(), "one is missing");
+    assert_eq!(bed.manage(GIVE, 0, 1, &pages[63..]).0, Status::Ok);
+    assert!(bed.is_done());
+    let reply = bed.reply(0, 0, 16);
+    assert_eq!(reply.status(), Status::Ok);
+    cqs.push(CreateCqOut::read(&reply.output).cqn());
+    // The next is refused: the driver has none.
+    cqs.extend((0..7).map(|_| bed.cq(0, 0, &base)));
+    bed.begin_cq(&base);
+    assert!(request(&mut bed, events, 1).is_some_and(|(_, pages)| pages > 64) && !bed.is_done());
+    assert_eq!(bed.manage(CANT_GIVE, 0, 0, &[]).0, Status::Ok);
+    refused(&bed.reply(0, 0, 16), Syndrome::PagesDenied);
+    // What is too much is given back when objects go.
+    for cqn in cqs.drain(..8) {
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+    }
+    assert_eq!(request(&mut bed, events, 2), Some((0, -64)));
+    let (status, output) = bed.manage(TAKE, 0, 64, &[]);
+    assert_eq!((status, ManagePagesOut::read(&output).output_num_entries()), (Status::Ok, 64));
+    let mut back: Vec<u64> =
+        output[16..].chunks_exact(8).map(|page| u64::from_be_bytes(hwspec::layout::prefix(page))).collect();
+    back.sort_unstable();
+    assert_eq!(back, pages);
+    // One that is not strict asks for nothing.
+    let mut kind = up("none");
+    let base = kind.base(0);
+    let (_, events) = kind.eq(0, base.uar, bits(&[EventType::PageRequest]), 3);
+    for _ in 0..40 {
+        kind.cq(0, 0, &base);
+    }
+    assert_eq!(request(&mut kind, events, 0), None);
+}
+
+#[test]
+fn pages_are_not_given_back_at_once() {
+    let mut bed = up("pages=real");
+    let held = bed.func_pages();
+    assert!(held > 64, "{held}");
+    bed.ok(0, Opcode::TeardownHca, &TeardownHcaIn::zeroed(), 16);
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        let (status, output) = bed.manage(TAKE, 0, held, &[]);
+        assert_eq!(status, Status::Ok);
+        got.push(ManagePagesOut::read(&output).output_num_entries());
+    }
+    assert_eq!(got, [0, 0, held]);
+}
+
+#[test]
+fn a_pf_gives_the_pages_of_its_vfs() {
+    let mut bed = up("pages=real");
+    let base = bed.base(0);
+    let (_, events) = bed.eq(0, base.uar, bits(&[EventType::PageRequest]), 3);
+    let mut enable = EnableHcaIn::zeroed();
+    enable.set().function_id(2);
+    bed.ok(0, Opcode::EnableHca, &enable, 16);
+    assert_eq!(request(&mut bed, events, 0), Some((2, 64)));
+    let pages: Vec<u64> = (0..64).map(|i| 0x20_0000 + 4096 * i).collect();
+    assert_eq!(bed.manage(GIVE, 2, 64, &pages).0, Status::Ok);
+    let more = [0x28_0000, 0x28_1000];
+    assert_eq!(bed.manage(GIVE, 0, 2, &more).0, Status::Ok);
+    let mut disable = DisableHcaIn::zeroed();
+    disable.set().function_id(2);
+    bed.ok(0, Opcode::DisableHca, &disable, 16);
+    assert_eq!(request(&mut bed, events, 1), Some((2, -64)));
+    let (_, output) = bed.manage(TAKE, 2, 100, &[]);
+    assert_eq!(ManagePagesOut::read(&output).output_num_entries(), 64, "its own and no other's");
+    assert!(output[16..16 + 64 * 8].chunks_exact(8).all(|page| page[5] < 0x28), "{output:?}");
+    let (_, output) = bed.manage(TAKE, 0, 100, &[]);
+    assert_eq!(ManagePagesOut::read(&output).output_num_entries(), 2);
+}
+
+impl Bed {
+    fn func_pages(&mut self) -> u32 {
+        Func::lock(self.adapter.region(), 0, &mut self.host).function().pages_held
+    }
+}
+
+const SECOND: u64 = 1_000_000_000_000;
+
+#[test]
+fn a_slow_device_takes_its_time_after_a_reset_and_to_be_enabled() {
+    const INITIALIZING: u64 = 0x1fc;
+    let mut bed = Bed::strict("slow");
+    bed.now = 5 * SECOND;
+    bed.config_write(0, 4, 2, 0b110);
+    let begin = bed.now;
+    assert_eq!(bed.read32(0, INITIALIZING), u32::MAX, "silent");
+    bed.now = begin + SECOND / 10;
+    assert_eq!(bed.read32(0, INITIALIZING), 1 << 31);
+    bed.enable_pci(0);
+    let mut input = EnableHcaIn::zeroed().as_bytes().to_vec();
+    input[..2].copy_from_slice(&Opcode::EnableHca.raw().to_be_bytes());
+    bed.place(0, 0, &input, 16);
+    bed.write32(0, 0x18, 1);
+    assert!(!bed.is_done(), "nobody looks at commands yet");
+    bed.now = begin + 60 * SECOND;
+    assert_eq!(bed.read32(0, INITIALIZING), 0);
+    bed.write32(0, 0x18, 1);
+    assert!(!bed.is_done());
+    bed.now += 30 * SECOND - 1;
+    bed.runner.run(&bed.adapter, &mut bed.host, bed.now, 0);
+    assert!(!bed.is_done());
+    bed.now += 1 << 21;
+    bed.runner.run(&bed.adapter, &mut bed.host, bed.now, 0);
+    assert!(bed.is_done());
+    assert_eq!(bed.reply(0, 0, 16).status(), Status::Ok);
+}
+
+#[test]
+fn a_card_has_its_own_identifiers_and_capabilities() {
+    for (switches, ids, firmware, memory) in [
+        ("none", [0x1017, 0x1018], 16, true),
+        ("ids=cx4lx", [0x1015, 0x1016], 14, false),
+        ("ids=cx6dx", [0x101d, 0x101e], 22, true),
+        ("ids=bf2", [0xa2d6, 0x101e], 24, true),
+    ] {
+        let mut bed = Bed::strict(switches);
+        bed.enable_vfs(1);
+        bed.bring_up(0);
+        assert_eq!([0, 1].map(|fid| bed.config_read(fid, 2, 2)), ids);
+        assert_eq!(bed.read32(0, 0) as u16, firmware);
+        let mut query = QueryHcaCapIn::zeroed();
+        query.set().op_mod(1);
+        let out = QueryHcaCapOut::read(&bed.ok(0, Opcode::QueryHcaCap, &query, QueryHcaCapOut::SIZE));
+        let caps = HcaCap::read(&out.capability());
+        assert_eq!((caps.device_memory(), caps.relaxed_ordering_write()), (memory, memory), "{switches}");
+    }
 }

@@ -1,7 +1,7 @@
 //! A function's directory under `/sys/devices`.
 
 use super::tree::Tree;
-use hwspec::pcie::VF_DEVICE_ID;
+use hwspec::pcie::{ADAPTERS, VF_DEVICE_ID};
 use node::devices::{DeviceInfo, MAX_VFS};
 
 const VENDOR: u16 = 0x15b3;
@@ -54,7 +54,8 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
         line("sriov_numvfs", vfs.to_string());
         line("sriov_offset", "1".into());
         line("sriov_stride", "1".into());
-        line("sriov_vf_device", format!("{VF_DEVICE_ID:x}"));
+        let card = ADAPTERS.iter().find(|adapter| adapter.physical == d.device_id);
+        line("sriov_vf_device", format!("{:x}", card.map_or(VF_DEVICE_ID, |card| card.virtual_function)));
         line("sriov_drivers_autoprobe", "1".into());
     }
     tree.bytes(format!("{}/config", d.bdf), config(d));

@@ -9,7 +9,6 @@ use crate::place::Place;
 use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
-use hwspec::pcie::{PF_DEVICE_ID, VF_DEVICE_ID};
 
 /// Greatest number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
@@ -19,9 +18,6 @@ pub const GID_TABLE: usize = ROCE_ADDRESSES;
 
 /// The same for a port on InfiniBand.
 const IB_GID_TABLE: usize = 8;
-
-/// Firmware version a simulated device reports.
-pub const FW_VERSION: &str = "16.99.1000";
 
 /// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
 const PCI_BUS: &str = "0000:c1";
@@ -87,8 +83,8 @@ impl DeviceInfo {
             ip: Ipv4Addr::from(loopback(id, fid)).into(),
             gids,
             gid_table,
-            device_id: if fid == 0 { PF_DEVICE_ID } else { VF_DEVICE_ID },
-            firmware: FW_VERSION.into(),
+            device_id: config.strict.card.device_id(fid),
+            firmware: format!("{}.99.1000", config.strict.card.firmware()),
             lid: if roce { 0 } else { lid(fid) },
             active: true,
             place: None,

@@ -456,9 +456,10 @@ impl Transport for NodeTransport {
     }
 
     /// The thread that rings the doorbell of the command queue executes the command, and waits for the function's
-    /// lock.
+    /// lock; unless the adapter is strict in something that takes time.
     fn acts_at_once(&self) -> bool {
-        true
+        let strict = self.core().adapter.config().strict;
+        !strict.pages && strict.slow == 0
     }
 
     #[inline]
