@@ -390,9 +390,10 @@ pub struct Serve {
     /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7
     #[arg(long, requires = "links", value_name = "FAULTS")]
     pub link_faults: Option<Faults>,
-    /// Break the functions on purpose: wrong-health[=fatal], stuck-command[=OPCODE] or lost-interrupt[=VECTOR]
-    #[arg(long, value_name = "HOW")]
-    pub misbehave: Option<Misbehaviour>,
+    /// Break the functions on purpose, in one way or, with commas between, several: wrong-health[=fatal], stuck-command[=OPCODE],
+    /// lost-interrupt[=VECTOR], power-loss=COMMANDS, ask-pages=PAGES@COMMANDS, ask-pages=PAGES@teardown
+    #[arg(long, value_name = "HOW", value_delimiter = ',')]
+    pub misbehave: Vec<Misbehaviour>,
     /// Record what is sent to the functions in this file: registers, commands, work requests (see `ironverbs stream`)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

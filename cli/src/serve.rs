@@ -83,9 +83,9 @@ fn plug(
     recorder: Option<&Arc<Recorder>>,
 ) -> Result<Plug, String> {
     let function = ServedFunction::claim(node, at.function).map_err(|e| e.to_string())?;
-    let function: Arc<dyn Function> = match serve.misbehave {
-        Some(how) => Arc::new(Misbehaving::new(function, how)),
-        None => Arc::new(function),
+    let function: Arc<dyn Function> = match serve.misbehave.is_empty() {
+        true => Arc::new(function),
+        false => Arc::new(Misbehaving::new(function, serve.misbehave.clone())),
     };
     let function = match recorder {
         Some(recorder) => Arc::new(Recording::new(function, at.function, recorder.clone())),

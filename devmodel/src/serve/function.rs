@@ -39,4 +39,6 @@ pub trait Function: Send + Sync {
     fn vector(&self, vector: u16, sends: bool);
     /// Resets the function, and no other.
     fn reset(&self);
+    /// Asks its driver for pages, or to take some back: see `Adapter::ask_pages`.
+    fn ask_pages(&self, pages: i32) -> bool;
 }

@@ -20,6 +20,6 @@ mod standalone;
 pub use function::{Function, Guest};
 pub use irqs::Irqs;
 pub use memory::{GuestMemory, Reader, store, transfer};
-pub use misbehave::{Misbehaving, Misbehaviour};
+pub use misbehave::{Misbehaving, Misbehaviour, When};
 pub use plug::Plug;
 pub use standalone::Standalone;

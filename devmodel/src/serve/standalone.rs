@@ -104,6 +104,9 @@ impl Function for Slot {
     fn reset(&self) {
         self.standalone.drive(|adapter, _, host, _| adapter.reset_alone(host, self.fid, Patience::Endless));
     }
+    fn ask_pages(&self, pages: i32) -> bool {
+        self.standalone.drive(|adapter, _, host, _| adapter.ask_pages(host, self.fid, pages))
+    }
 }
 
 impl StandaloneHost<'_> {

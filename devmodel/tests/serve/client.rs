@@ -56,10 +56,13 @@ pub struct Served {
 
 impl Served {
     pub fn new() -> Self {
-        Self::misbehaving(None)
+        Self::misbehaving("")
     }
 
-    pub fn misbehaving(how: Option<Misbehaviour>) -> Self {
+    /// Functions that misbehave as `how` says, with commas between; as nothing says, if it is empty.
+    pub fn misbehaving(how: &str) -> Self {
+        let how = how.split(',').filter(|how| !how.is_empty()).map(|how| how.parse().expect("known"));
+        let how: Vec<Misbehaviour> = how.collect();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Relaxed);
         let dir = std::env::temp_dir().join(format!("serve-{}-{n}", std::process::id()));
@@ -67,9 +70,10 @@ impl Served {
         let standalone = Standalone::new(Geometry::SMALL, Config::default());
         let plugs = (0..3u8).map(|fid| {
             let path = dir.join(format!("f{fid}"));
-            let plug = match how {
-                Some(how) => Plug::new(&path, Arc::new(Misbehaving::new(standalone.function(fid), how))),
-                None => Plug::new(&path, Arc::new(standalone.function(fid))),
+            let function = standalone.function(fid);
+            let plug = match how.is_empty() {
+                true => Plug::new(&path, Arc::new(function)),
+                false => Plug::new(&path, Arc::new(Misbehaving::new(function, how.clone()))),
             };
             plug.expect("a plug")
         });

@@ -1,7 +1,7 @@
 //! Devices that are broken on purpose.
 
 use crate::client::{Served, eventually, signals};
-use devmodel::serve::Misbehaviour;
+use devmodel::serve::{Misbehaviour, When};
 use hwspec::cmd::{Opcode, Status, adapter::QueryPagesIn};
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ fn health_goes_on_unless_told_otherwise() {
     let mut c = healthy.guest(1);
     let first = c.register(COUNTER);
     eventually("the health counter moves", || c.register(COUNTER) != first);
-    let stopped = Served::misbehaving("wrong-health".parse().ok());
+    let stopped = Served::misbehaving("wrong-health");
     let mut c = stopped.guest(1);
     let first = c.register(COUNTER);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(c.register(COUNTER), first);
     c.works();
-    let fatal = Served::misbehaving("wrong-health=fatal".parse().ok());
+    let fatal = Served::misbehaving("wrong-health=fatal");
     assert_eq!(fatal.guest(1).register(0x23c) >> 16 & 0xff, 1);
 }
 
 #[test]
 fn a_command_can_be_stuck_alone() {
-    let served = Served::misbehaving(Some(Misbehaviour::StuckCommand(Some(Opcode::QueryPages.raw()))));
+    let served = Served::misbehaving(&format!("stuck-command={}", Opcode::QueryPages.raw()));
     let mut c = served.guest(1);
     let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
     c.ring();
@@ -37,7 +37,7 @@ fn a_command_can_be_stuck_alone() {
 
 #[test]
 fn an_interrupt_can_be_lost_alone() {
-    let served = Served::misbehaving(Some(Misbehaviour::LostInterrupt(Some(0))));
+    let served = Served::misbehaving("lost-interrupt=0");
     let mut c = served.guest(1);
     let uar = c.init();
     let (lost, other) = (c.connect(0), c.connect(1));
@@ -49,14 +49,50 @@ fn an_interrupt_can_be_lost_alone() {
 }
 
 #[test]
+fn two_things_can_be_broken_at_once() {
+    let served =
+        Served::misbehaving(&format!("wrong-health=fatal,stuck-command={}", Opcode::QueryPages.raw()));
+    let mut c = served.guest(1);
+    assert_eq!(c.register(0x23c) >> 16 & 0xff, 1);
+    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    c.ring();
+    assert_eq!(c.config(0), 0x1018_15b3);
+    assert_eq!(c.peek(at + 0x3f, 1)[0] & 1, 1, "never completed");
+}
+
+#[test]
+fn power_is_lost_behind_the_last_command_of_so_many() {
+    // Enabling is the first command of a guest.
+    let served = Served::misbehaving("power-loss=1");
+    let mut c = served.guest(1);
+    assert_ne!(c.register(COUNTER), u32::MAX);
+    let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
+    c.ring();
+    assert_eq!((c.register(COUNTER), c.config(0)), (u32::MAX, u32::MAX));
+    assert_eq!(c.peek(at + 0x3f, 1)[0] & 1, 1, "never completed");
+}
+
+#[test]
 fn kinds_are_read_from_words() {
     let parsed = |text: &str| text.parse::<Misbehaviour>();
     assert_eq!(parsed("stuck-command"), Ok(Misbehaviour::StuckCommand(None)));
     assert_eq!(parsed("stuck-command=0x104"), Ok(Misbehaviour::StuckCommand(Some(0x104))));
     assert_eq!(parsed("lost-interrupt=2"), Ok(Misbehaviour::LostInterrupt(Some(2))));
-    for wrong in
-        ["", "health", "wrong-health=x", "lost-interrupt=64", "stuck-command=0x10000", "stuck-command=z"]
-    {
+    assert_eq!(parsed("power-loss=7"), Ok(Misbehaviour::PowerLoss(7)));
+    assert_eq!(parsed("ask-pages=-9@3"), Ok(Misbehaviour::AskPages(-9, When::Commands(3))));
+    assert_eq!(parsed("ask-pages=9@teardown"), Ok(Misbehaviour::AskPages(9, When::Teardown)));
+    for wrong in [
+        "",
+        "power-loss",
+        "ask-pages=5",
+        "ask-pages=0@1",
+        "ask-pages=x@1",
+        "health",
+        "wrong-health=x",
+        "lost-interrupt=64",
+        "stuck-command=0x10000",
+        "stuck-command=z",
+    ] {
         assert!(parsed(wrong).is_err(), "{wrong}");
     }
 }

@@ -166,4 +166,9 @@ impl Function for ServedFunction {
         // Endless patience does not run out.
         let _ = core.reset_alone(self.fid, Patience::Endless);
     }
+
+    fn ask_pages(&self, pages: i32) -> bool {
+        let core = self.core();
+        core.touch(core.now(), self.fid, |_, host| core.adapter.ask_pages(host, self.fid, pages))
+    }
 }
