@@ -310,7 +310,7 @@ pub struct Identity {
     #[arg(long = "wire-faults", value_name = "FAULTS")]
     wire_faults: Option<Faults>,
     /// As strict as a card, in all that is known or in some: owner=pf, pages=real, events=strict, uid=strict, reserved=zero,
-    /// slow=FACTOR, order, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), with commas between [default: as the node is, none
+    /// slow=FACTOR, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), with commas between [default: as the node is, none
     /// if it is new]
     #[arg(long, value_name = "SWITCHES", num_args = 0..=1, default_missing_value = "all")]
     strict: Option<Strict>,

@@ -68,7 +68,7 @@ fn the_state_of_a_node_can_be_had_as_json() {
         "--node-id",
         "7",
         "--strict",
-        "order,ids=cx7",
+        "events=strict,ids=cx7",
     ]);
     assert!(create.status.success(), "{}", text(&create.stderr));
     assert!(ironverbs(&["node", "address", "--node", &dir, "iron2", "10.0.0.5/24"]).status.success());
@@ -77,7 +77,7 @@ fn the_state_of_a_node_can_be_had_as_json() {
     let status: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(status["directory"], dir.as_str());
     assert_eq!((&status["vfs"], &status["node_id"]), (&Value::from(3), &Value::from(7)));
-    assert_eq!(status["strict"], "order,ids=cx7");
+    assert_eq!(status["strict"], "events=strict,ids=cx7");
     assert_eq!((&status["programs"], &status["uplink_pid"]), (&Value::Array(Vec::new()), &Value::Null));
     let functions = status["functions"].as_array().unwrap();
     assert_eq!(functions.len(), 4);

@@ -18,8 +18,6 @@ pub struct Strict {
     pub reserved: bool,
     /// `slow`: what takes a card seconds takes so many millionths of these; 0 takes no time.
     pub slow: u32,
-    /// `order`: stores to rings, records and doorbells are held to the order the hardware needs.
-    pub order: bool,
     /// `ids`: the card whose identifiers and capabilities the adapter has.
     pub card: Card,
 }
@@ -110,7 +108,7 @@ impl Card {
 /// A description of strictness that says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected all, none, or some of owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01,order,\
+    "expected all, none, or some of owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01,\
      ids=cx5|cx4lx|cx6|cx6dx|cx7|bf2, found '{0}' in them"
 )]
 pub struct StrictError(String);
@@ -127,19 +125,17 @@ impl Strict {
         uid: true,
         reserved: true,
         slow: TRUE_TIME / 100,
-        order: true,
         card: Card::Cx5,
     };
 
     /// The switches that are on or off.
-    fn switches(&self) -> [(&'static str, bool); 6] {
+    fn switches(&self) -> [(&'static str, bool); 5] {
         [
             ("owner=pf", self.owner),
             ("pages=real", self.pages),
             ("events=strict", self.events),
             ("uid=strict", self.uid),
             ("reserved=zero", self.reserved),
-            ("order", self.order),
         ]
     }
 
@@ -160,7 +156,6 @@ impl Strict {
             uid: on(3),
             reserved: on(4),
             slow,
-            order: on(5),
             card: *Card::ALL.get(card as usize)?,
         })
     }
@@ -183,7 +178,6 @@ impl FromStr for Strict {
                 ("reserved", "zero") => strict.reserved = true,
                 ("slow", "") if !part.ends_with('=') => strict.slow = TRUE_TIME,
                 ("slow", factor) => strict.slow = millionths(factor).ok_or_else(wrong)?,
-                ("order", "") => strict.order = true,
                 ("ids", name) => {
                     let card = Card::ALL.into_iter().find(|card| card.name() == name);
                     strict.card = card.ok_or_else(wrong)?;
@@ -226,27 +220,20 @@ mod tests {
     fn switches_are_read_and_written() {
         let strict = |text: &str| text.parse::<Strict>();
         let some = strict("owner=pf,reserved=zero,slow=0.01,ids=cx6dx").expect("known");
-        assert!(some.owner && some.reserved && !some.events && !some.order);
+        assert!(some.owner && some.reserved && !some.events);
         assert_eq!((some.slow, some.card), (10_000, Card::Cx6Dx));
         assert_eq!((strict("slow").map(|s| s.slow), strict("all")), (Ok(TRUE_TIME), Ok(Strict::ALL)));
-        for text in [
-            "none",
-            "",
-            "all",
-            "all,ids=bf2",
-            "ids=cx7,all",
-            "order,slow=1",
-            "pages=real,events=strict,uid=strict",
-        ] {
+        for text in
+            ["none", "", "all", "all,ids=bf2", "ids=cx7,all", "slow=1", "pages=real,events=strict,uid=strict"]
+        {
             let read = strict(text).expect(text);
             assert_eq!(strict(&read.to_string()), Ok(read), "{text}");
             assert_eq!(Strict::of_words(read.words()), Some(read), "{text}");
         }
         assert_eq!(Strict::default().to_string(), "none");
         assert_eq!(strict("all,none"), Ok(Strict::default()));
-        let wrongs = [
-            "owner", "owner=vf", "slow=", "slow=0", "slow=2", "slow=nan", "ids", "ids=cx8", "order=1", "real",
-        ];
+        let wrongs =
+            ["owner", "owner=vf", "slow=", "slow=0", "slow=2", "slow=nan", "ids", "ids=cx8", "order", "real"];
         for wrong in wrongs {
             assert_eq!(strict(wrong), Err(StrictError(wrong.into())));
         }
@@ -268,7 +255,7 @@ mod tests {
 
     #[test]
     fn words_that_nobody_wrote_are_known() {
-        for words in [[64, 0, 0], [0, TRUE_TIME + 1, 0], [0, 0, 6]] {
+        for words in [[32, 0, 0], [0, TRUE_TIME + 1, 0], [0, 0, 6]] {
             assert_eq!(Strict::of_words(words), None);
         }
     }
