@@ -10,6 +10,12 @@ use crate::{Outcome, bound_to_us, built, failed};
 /// Until all sockets are there, at most.
 const START: Duration = Duration::from_secs(30);
 
+/// How strict an adapter is that only stock drivers meet, unless the environment variable [`STRICT`] says otherwise (`none`: as
+/// kind as can be). What a stock driver is refused in a guest is a mistake of the adapter's.
+const TWIN: &str = "events=strict,uid=strict,reserved=zero";
+/// See [`TWIN`].
+const STRICT: &str = "IRONVERBS_GUEST_STRICT";
+
 /// What is served.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -17,6 +23,8 @@ pub struct Plan {
     pub functions: Vec<u16>,
     /// InfiniBand instead of Ethernet.
     pub infiniband: bool,
+    /// As strict as a card ([`TWIN`]): for guests with none but stock drivers.
+    pub twin: bool,
     /// More arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
     /// More sockets that are there once it serves.
@@ -46,6 +54,9 @@ impl Server {
             command.arg("--plug").arg(format!("{function}={}", socket(&dir, *function).display()));
         }
         command.args(&plan.arguments);
+        if plan.twin {
+            command.arg("--strict").arg(std::env::var_os(STRICT).unwrap_or_else(|| TWIN.into()));
+        }
         let log = std::fs::File::create(dir.join("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Self { dir, process: command.spawn()? };

@@ -42,6 +42,7 @@ pub fn pyverbs(images: &Images) -> Outcome {
         functions: vec![0],
         infiniband: true,
         arguments: stream::arguments(&recorded),
+        twin: true,
         ..Default::default()
     })?;
     let mut guest = Guest::boot(images, Plan::new("pyverbs").iommu().plug(server.socket(0)))?;
