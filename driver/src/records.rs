@@ -1,13 +1,17 @@
 //! Doorbell records: 8 bytes each, one per cache line, many per page.
+#![allow(unsafe_code)] // every post writes one, at an address that is worked out once
 
 use crate::{
     dma::{DmaMem, PAGE_SIZE},
     error::Error,
     transport::{Scope, Transport},
 };
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release},
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release},
+    },
 };
 
 /// Distance between records: a cache line, so that two queues never share one.
@@ -51,11 +55,19 @@ impl RecordPool {
 pub struct Record {
     page: Arc<Page>,
     index: u32,
+    /// Its halves, in `page`.
+    halves: NonNull<[AtomicU32; 2]>,
 }
+// SAFETY: `halves` points into `page`, which may be sent and shared, and whose words are atomics.
+unsafe impl Send for Record {}
+// SAFETY: as for Send.
+unsafe impl Sync for Record {}
 
 impl Record {
     fn new(page: Arc<Page>, index: u32) -> Self {
-        let record = Self { page, index };
+        let words = &page.mem.words32()[index as usize * (STRIDE / 4)..][..2];
+        let halves = NonNull::from(words).cast();
+        let record = Self { page, index, halves };
         record.set(0, 0);
         record.set(1, 0);
         record
@@ -66,15 +78,12 @@ impl Record {
         self.page.mem.iova() + u64::from(self.index) * STRIDE as u64
     }
 
-    #[inline(always)]
-    fn half(&self, half: usize) -> &AtomicU32 {
-        &self.page.mem.words32()[self.index as usize * (STRIDE / 4) + half]
-    }
-
     /// Writes one half, ordered behind all earlier stores.
     #[inline(always)]
     pub fn set(&self, half: usize, value: u32) {
-        self.half(half).store(value.to_be(), Release);
+        // SAFETY: `new` has seen that the two lie in the memory of `page`, which this keeps.
+        let halves = unsafe { self.halves.as_ref() };
+        halves[half].store(value.to_be(), Release);
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod ring;
 
-pub use ring::DmaRing;
+pub use ring::{BlockRing, DmaRing};
 
 use crate::{
     error::Error,

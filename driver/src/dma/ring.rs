@@ -1,11 +1,15 @@
 //! Rings of fixed-size entries in memory shared with the device.
+#![allow(unsafe_code)] // entries are found by a mask alone, which every post and poll does several times
 
 use super::DmaMem;
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -13,10 +17,15 @@ use std::sync::{
 /// [`DmaRing::take64`] read the last eight words of an entry.
 pub struct DmaRing {
     mem: Arc<DmaMem>,
-    first_word: usize,
+    /// The first word of the first entry, in `mem`.
+    first: NonNull<AtomicU64>,
     log_entry_words: u32,
     mask: u32,
 }
+// SAFETY: `first` points into `mem`, which may be sent and shared, and whose words are atomics.
+unsafe impl Send for DmaRing {}
+// SAFETY: as for Send.
+unsafe impl Sync for DmaRing {}
 
 impl DmaRing {
     /// `entries` entries of `entry_bytes` each from byte `offset` of `mem` on. They must fit (checked), and be powers
@@ -25,9 +34,10 @@ impl DmaRing {
         assert!(
             entries.is_power_of_two() && entry_bytes.is_power_of_two() && entry_bytes >= 8 && offset % 8 == 0
         );
-        assert!(offset + entries as usize * entry_bytes <= mem.len());
+        let words = &mem.words()[offset / 8..][..entries as usize * entry_bytes / 8];
+        let first = NonNull::from(words).cast();
         let log_entry_words = (entry_bytes / 8).trailing_zeros();
-        Self { mem, first_word: offset / 8, log_entry_words, mask: entries - 1 }
+        Self { mem, first, log_entry_words, mask: entries - 1 }
     }
 
     /// Number of entries.
@@ -38,13 +48,14 @@ impl DmaRing {
 
     /// IOVA of its first entry.
     pub fn iova(&self) -> u64 {
-        self.mem.iova() + self.first_word as u64 * 8
+        self.mem.iova() + (self.first.as_ptr() as usize - self.mem.words().as_ptr() as usize) as u64
     }
 
     #[inline(always)]
     fn entry(&self, index: u32) -> &[AtomicU64] {
-        let at = self.first_word + (((index & self.mask) as usize) << self.log_entry_words);
-        &self.mem.words()[at..at + self.entry_words()]
+        let at = ((index & self.mask) as usize) << self.log_entry_words;
+        // SAFETY: `new` has seen that `mask + 1` entries of this size lie behind `first`, in memory that `mem` keeps.
+        unsafe { std::slice::from_raw_parts(self.first.add(at).as_ptr(), self.entry_words()) }
     }
 
     #[inline(always)]
@@ -55,8 +66,8 @@ impl DmaRing {
     /// The last byte of an entry: opcode and owner. Loads of the rest of the entry are ordered behind this one.
     #[inline(always)]
     pub fn last_byte(&self, index: u32) -> u8 {
-        let at = self.first_word + (((index & self.mask) as usize + 1) << self.log_entry_words);
-        self.mem.words()[at - 1].load(Acquire).to_ne_bytes()[7]
+        let entry = self.entry(index);
+        entry[entry.len() - 1].load(Acquire).to_ne_bytes()[7]
     }
 
     /// Copies the last 64 bytes of entry `index`, if `ours` returns for its last byte that the device has written it.
@@ -102,5 +113,33 @@ impl DmaRing {
         let words = &self.entry(index)[segment * 2..segment * 2 + 2];
         words[0].store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), Relaxed);
         words[1].store(u64::from_ne_bytes(hwspec::layout::prefix(&bytes[8..])), Relaxed);
+    }
+}
+
+/// A ring whose entries are basic blocks of work requests.
+pub struct BlockRing(DmaRing);
+
+impl BlockRing {
+    /// Bytes of a block.
+    const BYTES: usize = 64;
+
+    /// As [`DmaRing::new`].
+    pub fn new(mem: Arc<DmaMem>, offset: usize, blocks: u32) -> Self {
+        Self(DmaRing::new(mem, offset, blocks, Self::BYTES))
+    }
+
+    /// Block `index`.
+    #[inline(always)]
+    pub fn block(&self, index: u32) -> &[AtomicU64; Self::BYTES / 8] {
+        // SAFETY: the ring was made with entries of this size, of which `mask + 1` lie behind `first`, in memory that it keeps.
+        unsafe { self.0.first.cast::<[AtomicU64; Self::BYTES / 8]>().add((index & self.0.mask) as usize).as_ref() }
+    }
+}
+
+impl std::ops::Deref for BlockRing {
+    type Target = DmaRing;
+    #[inline(always)]
+    fn deref(&self) -> &DmaRing {
+        &self.0
     }
 }

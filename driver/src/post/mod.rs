@@ -9,11 +9,12 @@ mod writer;
 
 pub use queues::{RecvQueue, SendQueue};
 pub(crate) use writer::data_segment;
+use writer::{INLINE_IN_ONE, inline_segment};
 
 use crate::{
     error::PostError,
     umr::Change,
-    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Target},
+    verbs::{Qp, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target},
 };
 use hwspec::{
     doorbell::{RCV_DBR, SND_DBR},
@@ -21,6 +22,8 @@ use hwspec::{
     wqe::*,
 };
 use plan::Plan;
+use queues::MAX_MESSAGE;
+use std::sync::atomic::Ordering::Relaxed;
 use sync::BiasedGuard;
 use writer::Writer;
 
@@ -29,7 +32,10 @@ use writer::Writer;
 pub struct SendBatch<'a> {
     qp: &'a Qp,
     queue: BiasedGuard<'a, SendQueue>,
-    begin: (u32, u32, bool),
+    /// As in the queue, which takes them over when the doorbell is rung.
+    block: u32,
+    number: u32,
+    small_fence: bool,
     /// First 8 bytes of the last control segment, which the doorbell carries.
     bell: u64,
 }
@@ -38,14 +44,113 @@ impl<'a> SendBatch<'a> {
     #[inline]
     pub(crate) fn new(qp: &'a Qp) -> Self {
         let queue = qp.sq.lock_biased();
-        let begin = (queue.block, queue.number, queue.small_fence);
-        Self { qp, queue, begin, bell: 0 }
+        let (block, number, small_fence) = (queue.block, queue.number, queue.small_fence);
+        Self { qp, queue, block, number, small_fence, bell: 0 }
     }
 
     /// Adds one work request. If it is refused, those before it stay in the batch. EINVAL: not valid for this QP or its
     /// state; ENOMEM: the queue is full.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+        match wr.sge {
+            [one] if wr.flags.contains(SendFlags::INLINE) => self.push_inline(wr, one),
+            [one] if self.put_plain(wr.wr_id, &wr.op, *one, wr.flags) => Ok(()),
+            _ => self.push_other(wr),
+        }
+    }
+
+    /// Adds a SEND or WRITE of one piece that is not sent inline, as most requests are. False, and nothing is added: there is
+    /// something else about it, which [`push`](Self::push) sees to.
+    #[inline(always)]
+    pub fn put_plain(&mut self, wr_id: u64, op: &SendOp, sge: Sge, flags: SendFlags) -> bool {
+        let data = data_segment(&sge);
+        (1..=MAX_MESSAGE as u32).contains(&sge.length) && self.put_block(wr_id, op, data.as_bytes(), flags)
+    }
+
+    /// As [`push`](Self::push), of one piece that is sent inline.
+    #[inline(never)]
+    fn push_inline(&mut self, wr: &SendWr<'_>, sge: &Sge) -> Result<(), i32> {
+        let fits = sge.length != 0 && sge.length as usize <= self.queue.max_inline.min(INLINE_IN_ONE);
+        match fits && self.put_block(wr.wr_id, &wr.op, &inline_segment(sge), wr.flags) {
+            true => Ok(()),
+            false => self.push_other(wr),
+        }
+    }
+
+    /// As [`push`](Self::push), of a request that was not written at once.
+    #[inline(never)]
+    fn push_other(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+        match self.queue.plain == 0 && self.look_for_room() && wr.sge.len() == 1 {
+            true => self.push(wr),
+            false => self.push_any(wr),
+        }
+    }
+
+    /// Writes a SEND or WRITE of one segment of data: its WQE is one basic block. False: it is neither, or the queue takes no
+    /// plain requests before somebody looks for room.
+    #[inline(always)]
+    fn put_block(&mut self, wr_id: u64, op: &SendOp, data: &[u8; WQE_DS], flags: SendFlags) -> bool {
+        let queue = &mut *self.queue;
+        if queue.plain == 0 {
+            return false;
+        }
+        let (start, number) = (self.block, self.number);
+        // Nobody looks at the block before the doorbell, so it does not matter in which order it is written.
+        let block = queue.ring.block(start);
+        let put = |segment: usize, bytes: &[u8; WQE_DS]| {
+            let [low, high] = [0, 8].map(|at| u64::from_ne_bytes(hwspec::layout::prefix(&bytes[at..])));
+            block[2 * segment].store(low, Relaxed);
+            block[2 * segment + 1].store(high, Relaxed);
+        };
+        let (opcode, segments) = match *op {
+            SendOp::Send => {
+                put(1, data);
+                (WqeOpcode::Send, 2)
+            }
+            SendOp::Write { raddr, rkey } => {
+                let mut remote = RaddrSeg::zeroed();
+                remote.set().raddr(raddr).rkey(rkey);
+                put(1, remote.as_bytes());
+                put(2, data);
+                (WqeOpcode::RdmaWrite, 3)
+            }
+            _ => return false,
+        };
+        queue.plain -= 1;
+        (self.block, self.number) = (start.wrapping_add(1), number.wrapping_add(1));
+        self.qp.queues.sq.put(start, wr_id, number, self.block);
+        let signaled = queue.signal_all || flags.contains(SendFlags::SIGNALED);
+        let mut ctrl = CtrlSeg::zeroed();
+        ctrl.set()
+            .wqe_idx(start as u16)
+            .opcode(opcode)
+            .qpn(Qpn(queue.qpn))
+            .ds(segments)
+            .fm(if flags.contains(SendFlags::FENCE) { FenceMode::Fence } else { FenceMode::None })
+            .ce(if signaled { CqeMode::Always } else { CqeMode::OnError })
+            .se(flags.contains(SendFlags::SOLICITED));
+        put(0, ctrl.as_bytes());
+        self.bell = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
+        true
+    }
+
+    /// Counts how many plain requests may be posted from here on. False: none.
+    #[cold]
+    #[inline(never)]
+    fn look_for_room(&mut self) -> bool {
+        let queue = &mut *self.queue;
+        let (done, blocks_done) = self.qp.queues.sq.done();
+        let requests = queue.max_wr.saturating_sub(self.number.wrapping_sub(done));
+        let blocks = queue.ring.entries().saturating_sub(self.block.wrapping_sub(blocks_done));
+        let takes =
+            queue.service == Service::Rc && queue.max_sge != 0 && !self.small_fence && self.qp.may_send();
+        queue.plain = if takes { requests.min(blocks) } else { 0 };
+        queue.plain != 0
+    }
+
+    /// Adds any work request.
+    #[inline(never)]
+    fn push_any(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.service {
             Service::Rc => match wr.op {
                 SendOp::LocalInv(_) | SendOp::BindMw { .. } => self.push_to(wr, &Target::Peer),
@@ -104,7 +209,7 @@ impl<'a> SendBatch<'a> {
     }
 
     fn put_change(&mut self, wr: &SendWr<'_>, plan: Plan, change: &Change) -> Result<(), i32> {
-        let block = self.queue.block;
+        let block = self.block;
         let mut head = [[0; WQE_DS]; Change::SEGMENTS];
         let mut count = 0;
         for (to, segment) in head.iter_mut().zip(change.segments()) {
@@ -147,22 +252,23 @@ impl<'a> SendBatch<'a> {
             + data_segments;
         let blocks = segments.div_ceil(DS_PER_BB) as u32;
         let (done, blocks_done) = self.qp.queues.sq.done();
-        if queue.number.wrapping_sub(done) >= queue.max_wr
-            || queue.block.wrapping_sub(blocks_done) + blocks > queue.ring.entries()
+        if self.number.wrapping_sub(done) >= queue.max_wr
+            || self.block.wrapping_sub(blocks_done) + blocks > queue.ring.entries()
         {
             return Err(libc::ENOMEM);
         }
 
         // Build.
-        let start = queue.block;
+        queue.plain = 0;
+        let start = self.block;
         let signaled = queue.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-        let fence = match (wr.flags.contains(SendFlags::FENCE), queue.small_fence) {
+        let fence = match (wr.flags.contains(SendFlags::FENCE), self.small_fence) {
             (false, false) => FenceMode::None,
             (false, true) => FenceMode::InitiatorSmall,
             (true, false) => FenceMode::Fence,
             (true, true) => FenceMode::SmallAndFence,
         };
-        queue.small_fence = invalidate;
+        self.small_fence = invalidate;
         let mut ctrl = CtrlSeg::zeroed();
         ctrl.set()
             .wqe_idx(start as u16)
@@ -184,9 +290,9 @@ impl<'a> SendBatch<'a> {
             true => writer.inline(&mut queue.scratch, wr.sge, bytes as usize),
             false => wr.sge.iter().filter(|sge| sge.length != 0).for_each(|sge| writer.data(sge)),
         }
-        queue.block = start.wrapping_add(blocks);
-        self.qp.queues.sq.put(start, wr.wr_id, queue.number, queue.block);
-        queue.number = queue.number.wrapping_add(1);
+        self.block = start.wrapping_add(blocks);
+        self.qp.queues.sq.put(start, wr.wr_id, self.number, self.block);
+        self.number = self.number.wrapping_add(1);
         Ok(())
     }
 
@@ -197,25 +303,18 @@ impl<'a> SendBatch<'a> {
     }
 
     /// As [`commit`](Self::commit), and begins the next batch.
-    #[inline]
+    #[inline(always)]
     pub fn flush(&mut self) {
-        let (block, number) = (self.queue.block, self.queue.number);
-        if number != self.begin.1 {
-            self.begin = (block, number, self.queue.small_fence);
-            self.qp.queues.sq.publish(number);
-            self.qp.ring_send(block, self.bell);
+        if self.number != self.queue.number {
+            let queue = &mut *self.queue;
+            (queue.block, queue.number, queue.small_fence) = (self.block, self.number, self.small_fence);
+            self.qp.queues.sq.publish(self.number);
+            self.qp.ring_send(self.block, self.bell);
         }
     }
 
     /// Discards the batch.
     pub fn abort(self) {}
-}
-
-impl Drop for SendBatch<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        (self.queue.block, self.queue.number, self.queue.small_fence) = self.begin;
-    }
 }
 
 impl Qp {

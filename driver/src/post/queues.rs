@@ -2,20 +2,20 @@
 
 use super::data_segment;
 use crate::{
-    dma::DmaRing,
+    dma::{BlockRing, DmaRing},
     poll::RecvTracker,
     verbs::{RecvWr, Service, Sge},
 };
 use hwspec::wqe::*;
 
 /// Largest message that is sent, as `max_msg_sz` says.
-const MAX_MESSAGE: u64 = 1 << 30;
+pub(super) const MAX_MESSAGE: u64 = 1 << 30;
 /// Most that one segment of a receive takes (IBTA 9.7.6.1.4.1).
 const MAX_RECEIVE: u64 = 1 << 31;
 
 /// Producer side of a send queue.
 pub struct SendQueue {
-    pub ring: DmaRing,
+    pub ring: BlockRing,
     pub qpn: u32,
     pub service: Service,
     /// Next basic block. Never wraps at the ring, which takes it modulo its size.
@@ -28,6 +28,9 @@ pub struct SendQueue {
     pub signal_all: bool,
     /// The last WQE changed a key, so the next one has to wait for it.
     pub small_fence: bool,
+    /// Plain work requests (a SEND or WRITE on RC, of one basic block) that may be posted before somebody looks again at what
+    /// is done, at the state of the QP, and at the WQE before.
+    pub plain: u32,
     /// Buffer in which inline data is gathered: a segment of `max_inline` bytes.
     pub scratch: Box<[u8]>,
 }
@@ -51,7 +54,7 @@ impl SendQueue {
 
     /// Starts over, since the QP is reset.
     pub fn reset(&mut self) {
-        (self.block, self.number, self.small_fence) = (0, 0, false);
+        (self.block, self.number, self.small_fence, self.plain) = (0, 0, false, 0);
     }
 
     /// Total bytes and number of 16-byte segments of a work request's data.

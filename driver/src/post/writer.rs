@@ -54,11 +54,8 @@ impl<'a> Writer<'a> {
         if bytes == 0 {
             return;
         }
-        let head = InlineSeg::SIZE;
-        if let ([one], true) = (list, bytes + head <= WQE_DS) {
-            let first = u32::from_le_bytes(*InlineSeg::new(bytes as u16).as_bytes());
-            let segment = u128::from(first) | few_from_caller(one.addr, bytes) << (8 * head);
-            return self.put(&segment.to_le_bytes());
+        if let ([one], true) = (list, bytes <= INLINE_IN_ONE) {
+            return self.put(&inline_segment(one));
         }
         self.long_inline(scratch, list, bytes);
     }
@@ -79,6 +76,17 @@ impl<'a> Writer<'a> {
             self.put(&hwspec::layout::prefix(segment));
         }
     }
+}
+
+/// Most bytes of inline data in one segment.
+pub(super) const INLINE_IN_ONE: usize = WQE_DS - InlineSeg::SIZE;
+
+/// The segment of a piece of inline data, of at most [`INLINE_IN_ONE`] bytes.
+#[inline(always)]
+pub(super) fn inline_segment(piece: &Sge) -> [u8; WQE_DS] {
+    let first = u32::from_le_bytes(*InlineSeg::new(piece.length as u16).as_bytes());
+    let data = few_from_caller(piece.addr, piece.length as usize);
+    (u128::from(first) | data << (8 * InlineSeg::SIZE)).to_le_bytes()
 }
 
 #[inline(always)]

@@ -7,7 +7,7 @@ use super::{
     raw::RawQueues,
 };
 use crate::{
-    dma::{DmaMem, DmaRing, page_list},
+    dma::{BlockRing, DmaMem, DmaRing, page_list},
     error::Error,
     inline::Inbox,
     placeholders::Placeholders,
@@ -20,7 +20,7 @@ use hwspec::{
     cmd::{Opcode, qp::*},
     context::{PathMigState, qp::QpContext},
     doorbell::BF_OFFSET,
-    wqe::{WQE_BB, WQE_DS},
+    wqe::WQE_DS,
 };
 use std::sync::{Arc, Mutex, atomic::AtomicU32};
 use sync::BiasedMutex;
@@ -268,7 +268,7 @@ impl Qp {
         let cap = geometry.cap;
         Arc::new(Qp {
             sq: BiasedMutex::new(SendQueue {
-                ring: DmaRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1), WQE_BB),
+                ring: BlockRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1)),
                 qpn,
                 service,
                 block: 0,
@@ -278,6 +278,7 @@ impl Qp {
                 max_inline: cap.max_inline as usize,
                 signal_all,
                 small_fence: false,
+                plain: 0,
                 scratch: SendQueue::scratch(cap.max_inline as usize),
             }),
             rq: BiasedMutex::new(RecvQueue {

@@ -1,25 +1,35 @@
 //! The work requests between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::convert::common_flags;
-use driver::{SendBatch, SendFlags, SendOp, SendWr, Sge, Target};
+use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
 /// Most pieces of an inline request, which has no use for more than its bytes.
 pub const MAX_INLINE_PIECES: usize = 32;
 
+/// A request is open.
+const OPEN: u8 = 1 << 0;
+/// Requests have destinations. Then one is complete only after both setters.
+const ADDRESSED: u8 = 1 << 1;
+/// A request was refused.
+const FAILED: u8 = 1 << 2;
+
 /// Requests collected since `ibv_wr_start`.
 pub struct Posting {
-    pub batch: SendBatch<'static>,
-    /// Whether requests have destinations. Then one is complete only after both setters.
-    pub addressed: bool,
+    /// They, and the send queue's lock. `None`: no thread is between start and complete, and all below is as it was made.
+    batch: Option<SendBatch<'static>>,
+    /// [`OPEN`], [`ADDRESSED`], [`FAILED`]: in one word, for nearly always it is one of two values that count.
+    state: u8,
     /// Whether requests are raw packets.
-    pub raw: bool,
-    pub open: Option<(u64, SendOp, SendFlags)>,
+    raw: bool,
+    /// The open request, or the last one.
+    open: (u64, SendOp, SendFlags),
     /// The destination of the open request.
-    pub target: Option<Target<'static>>,
+    target: Option<Target<'static>>,
     /// Data that was set before the destination.
-    pub early: Option<Early>,
-    pub failed: Option<c_int>,
+    early: Option<Early>,
+    /// errno of the first failure.
+    failed: c_int,
 }
 
 /// Data of a request whose destination is not known yet.
@@ -29,14 +39,44 @@ pub enum Early {
 }
 
 impl Posting {
-    #[inline]
+    /// Nothing collected, for a QP of `service`.
+    pub fn of(service: Service) -> Self {
+        let addressed = matches!(service, Service::Ud | Service::XrcIni);
+        Self {
+            batch: None,
+            state: if addressed { ADDRESSED } else { 0 },
+            raw: service == Service::RawPacket,
+            open: (0, SendOp::Send, SendFlags::empty()),
+            target: None,
+            early: None,
+            failed: 0,
+        }
+    }
+
+    /// Collects into `batch` from now on. Nobody else does: it has the lock.
+    #[inline(always)]
+    pub fn start(&mut self, batch: SendBatch<'static>) {
+        let none = self.batch.replace(batch);
+        debug_assert!(none.is_none());
+        std::mem::forget(none);
+    }
+
+    /// Whether there is something to collect into.
+    #[inline(always)]
+    pub fn is_started(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    #[inline(always)]
     pub fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
-        self.finish();
-        if self.addressed {
-            (self.target, self.early) = (None, None);
+        if self.state != 0 {
+            self.finish();
         }
         match common_flags(flags).or_else(|| self.rare_flags(flags)) {
-            Some(flags) => self.open = Some((wr_id, op, flags - SendFlags::INLINE)),
+            Some(flags) => {
+                self.open = (wr_id, op, flags - SendFlags::INLINE);
+                self.state |= OPEN;
+            }
             None => self.fail(libc::EINVAL),
         }
     }
@@ -47,10 +87,29 @@ impl Posting {
         SendFlags::from_bits(flags).filter(|_| self.raw)
     }
 
+    /// Sets the data of the open request to one piece, which is not sent inline.
+    #[inline(always)]
+    pub fn piece(&mut self, lkey: u32, addr: u64, length: u32) {
+        if let (OPEN, Some(batch)) = (self.state, &mut self.batch) {
+            let (wr_id, op, flags) = &self.open;
+            if batch.put_plain(*wr_id, op, Sge { addr, length, lkey }, *flags) {
+                self.state = 0;
+                return;
+            }
+        }
+        self.other_piece(lkey, addr, length);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn other_piece(&mut self, lkey: u32, addr: u64, length: u32) {
+        self.data(&[Sge { addr, length, lkey }], SendFlags::empty());
+    }
+
     /// Sets the data of the open request.
-    #[inline]
+    #[inline(never)]
     pub fn data(&mut self, sge: &[Sge], more: SendFlags) {
-        match self.addressed {
+        match self.state & ADDRESSED != 0 {
             false => self.push(sge, more),
             true if self.target.is_some() => self.push(sge, more),
             true => self.keep(sge, more.contains(SendFlags::INLINE)),
@@ -59,7 +118,7 @@ impl Posting {
 
     /// Keeps data until the destination is set. The program may change inline data from now on, so it is copied.
     #[cold]
-    pub fn keep(&mut self, sge: &[Sge], inline: bool) {
+    fn keep(&mut self, sge: &[Sge], inline: bool) {
         self.early = Some(match inline {
             false => Early::Pieces(sge.to_vec()),
             true => Early::Inline(sge.iter().flat_map(bytes_of).copied().collect()),
@@ -74,10 +133,11 @@ impl Posting {
         }
     }
 
-    /// Closes the open request with what it has.
-    #[inline]
+    /// Closes the open request, if there is one, with what it has.
+    #[inline(never)]
     pub fn finish(&mut self) {
-        if self.open.is_none() {
+        if self.state & OPEN == 0 {
+            (self.target, self.early) = (None, None);
             return;
         }
         match self.early.take() {
@@ -91,34 +151,72 @@ impl Posting {
     }
 
     #[inline]
-    pub fn push(&mut self, sge: &[Sge], more: SendFlags) {
-        let Some((wr_id, op, flags)) = self.open.take() else { return };
-        if self.failed.is_some() {
+    fn push(&mut self, sge: &[Sge], more: SendFlags) {
+        let state = self.state;
+        self.state &= !OPEN;
+        if state & OPEN == 0 || state & FAILED != 0 {
             return;
         }
+        let Some(batch) = &mut self.batch else { return };
+        let (wr_id, op, flags) = self.open;
         let wr = SendWr { wr_id, op, sge, flags: flags | more };
-        let pushed = match self.addressed {
-            false => self.batch.push(&wr),
-            true => self.batch.push_to(&wr, &self.target.take().unwrap_or_default()),
+        let pushed = match state & ADDRESSED != 0 {
+            false => batch.push(&wr),
+            true => batch.push_to(&wr, &self.target.take().unwrap_or_default()),
         };
         if let Err(errno) = pushed {
             self.fail(errno);
         }
     }
 
+    #[cold]
     pub fn fail(&mut self, errno: c_int) {
-        self.failed.get_or_insert(errno);
+        if self.state & FAILED == 0 {
+            self.state |= FAILED;
+            self.failed = errno;
+        }
     }
-}
 
-/// Ends a collection when it is dropped; requests that were not rung for are discarded.
-pub struct Ending<'a>(pub &'a mut Option<Posting>);
+    /// Rings for all requests, and ends the collection. An errno if one of them was refused: then none is posted.
+    #[inline(always)]
+    pub fn complete(&mut self) -> c_int {
+        if self.state != 0 {
+            return self.complete_other();
+        }
+        // It is empty before the lock is released, which is part of the batch.
+        match self.batch.take() {
+            None => libc::EIO,
+            Some(batch) => {
+                batch.commit();
+                0
+            }
+        }
+    }
 
-impl Drop for Ending<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Empties it before the lock is released, which is part of the collection.
-        drop(self.0.take());
+    #[inline(never)]
+    fn complete_other(&mut self) -> c_int {
+        self.finish();
+        let failed = if self.state & FAILED != 0 { self.failed } else { 0 };
+        match self.end() {
+            None => libc::EIO,
+            Some(_) if failed != 0 => failed,
+            Some(batch) => {
+                batch.commit();
+                0
+            }
+        }
+    }
+
+    /// Discards the requests, and ends the collection.
+    pub fn abort(&mut self) {
+        drop(self.end());
+    }
+
+    /// Forgets what belongs to one collection, and returns the requests, which hold the lock that the rest is behind.
+    fn end(&mut self) -> Option<SendBatch<'static>> {
+        self.state &= ADDRESSED;
+        (self.target, self.early) = (None, None);
+        self.batch.take()
     }
 }
 

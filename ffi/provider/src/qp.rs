@@ -36,7 +36,7 @@ pub struct IronQp {
     /// Flows that steer frames to it.
     pub flows: Users,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
-    pub posting: UnsafeCell<Option<Posting>>,
+    pub posting: UnsafeCell<Posting>,
 }
 
 impl IronQp {
@@ -55,6 +55,7 @@ impl IronQp {
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },
             service: inner.service(),
+            posting: UnsafeCell::new(Posting::of(inner.service())),
             inner,
             birth: context.birth,
             cookie,
@@ -62,7 +63,6 @@ impl IronQp {
             xrcd: std::ptr::null_mut(),
             table: std::ptr::null_mut(),
             flows: Users::default(),
-            posting: UnsafeCell::new(None),
         });
         // SAFETY: zeroed memory is a valid ibv_qp_ex.
         unsafe {

@@ -8,7 +8,7 @@ use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
 use crate::mw;
-use crate::posting::{Ending, MAX_INLINE_PIECES, Posting};
+use crate::posting::{MAX_INLINE_PIECES, Posting};
 use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
@@ -62,13 +62,14 @@ pub fn install(qp: &mut ibv_qp_ex) {
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
     guard((), || {
         // SAFETY: the caller's promise: V1 and V2, and no other thread is between `ibv_wr_start` and `ibv_wr_complete`.
-        if let Some(posting) = unsafe { &mut *IronQp::of(qp.cast()).posting.get() } {
+        let posting = unsafe { &mut *IronQp::of(qp.cast()).posting.get() };
+        if posting.is_started() {
             body(posting);
         }
     });
 }
 
-#[inline]
+#[inline(always)]
 unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: called by programs between start and complete; the two members are theirs to set before.
     unsafe {
@@ -86,11 +87,8 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
             if ours.check_birth().is_err() {
                 return;
             }
-            let addressed = matches!(ours.service, Service::Ud | Service::XrcIni);
             let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());
-            let raw = ours.service == Service::RawPacket;
-            *ours.posting.get() =
-                Some(Posting { batch, addressed, raw, open: None, target: None, early: None, failed: None });
+            (*ours.posting.get()).start(batch);
         }
     });
 }
@@ -98,25 +96,14 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: as in `with`.
-        let ending = Ending(unsafe { &mut *IronQp::of(qp.cast()).posting.get() });
-        let Some(posting) = &mut *ending.0 else { return libc::EIO };
-        posting.finish();
-        match posting.failed {
-            None => {
-                posting.batch.flush();
-                0
-            }
-            Some(errno) => errno,
-        }
+        unsafe { &mut *IronQp::of(qp.cast()).posting.get() }.complete()
     })
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     guard((), || {
         // SAFETY: as in `with`.
-        if let Some(posting) = unsafe { (*IronQp::of(qp.cast()).posting.get()).take() } {
-            posting.batch.abort();
-        }
+        unsafe { &mut *IronQp::of(qp.cast()).posting.get() }.abort();
     });
 }
 
@@ -195,7 +182,7 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, inf
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: called by programs between start and complete.
-    unsafe { with(qp, |posting| posting.data(&[Sge { addr, length, lkey }], SendFlags::empty())) }
+    unsafe { with(qp, |posting| posting.piece(lkey, addr, length)) }
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
