@@ -124,6 +124,7 @@ impl AsyncQueue {
     /// Creates the queue, by the function's first opener.
     pub fn create(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
         let page: AllocUarOut = function.call(Opcode::AllocUar, 0, &AllocUarIn::zeroed())?;
+        function.bar.check_page(page.uar())?;
         let wanted = Wanted {
             uid: 0,
             uar: page.uar(),

@@ -5,7 +5,10 @@
 //! harm.
 
 use crate::{
-    dma::DmaMem,
+    dma::{
+        DmaMem,
+        order::{after_device_wrote, before_device_looks},
+    },
     error::Error,
     shared_area::{SLOTS, Shared},
     transport::{Bar, Scope, Transport},
@@ -142,6 +145,11 @@ impl CommandQueue {
             ));
         }
         Ok(Self { mem, bar, transport, shared, slots, stride, timeout, attendant: OnceLock::new() })
+    }
+
+    /// How long one command may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// From now on `attendant` is called while commands are waited for.
@@ -298,6 +306,7 @@ impl CommandQueue {
         let at = slot * self.stride;
         self.mem.copy_in(at, &entry.as_bytes()[..0x38]);
         let last = u64::from_ne_bytes(hwspec::layout::prefix(&entry.as_bytes()[0x38..]));
+        before_device_looks();
         self.mem.words()[at / 8 + 7].store(last, Release); // ownership last
         self.bar.write32(DOORBELL, 1 << slot);
         token
@@ -342,6 +351,7 @@ impl CommandQueue {
                 }
             }
         }
+        after_device_wrote();
         let mut bytes = [0; CmdQueueEntry::SIZE];
         self.mem.copy_out(slot * self.stride, &mut bytes);
         let entry = CmdQueueEntry::from_bytes(bytes);

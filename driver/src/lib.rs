@@ -65,7 +65,7 @@ mod vport;
 pub use bringup::{Step, Watch};
 pub use error::{Error, PostError};
 pub use events::{DeviceEvent, Event, Events, PortEvent, QpEvent, SrqEvent};
-pub use health::Health;
+pub use health::{Health, HealthWatch};
 pub use resolve::{OwnAddress, Resolve};
 pub use shared_area::FileId;
 pub use verbs::*;

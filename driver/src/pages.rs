@@ -266,7 +266,7 @@ impl PageSupply<'_> {
                     continue;
                 }
                 // A device that acts at once has nothing more to give than what it gave.
-                if self.transport.acts_at_once() || progress.elapsed() > PATIENCE {
+                if self.transport.acts_at_once() || progress.elapsed() > PATIENCE.min(self.cmd.timeout()) {
                     return Err(Error::device(
                         format!("the pages of function {function} back"),
                         format!("{left} that the device keeps"),

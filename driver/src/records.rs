@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // every post writes one, at an address that is worked out once
 
 use crate::{
-    dma::{DmaMem, PAGE_SIZE},
+    dma::{DmaMem, PAGE_SIZE, order::before_device_looks},
     error::Error,
     transport::{Scope, Transport},
 };
@@ -81,9 +81,10 @@ impl Record {
     /// Writes one half, ordered behind all earlier stores.
     #[inline(always)]
     pub fn set(&self, half: usize, value: u32) {
+        before_device_looks();
         // SAFETY: `new` has seen that the two lie in the memory of `page`, which this keeps.
         let halves = unsafe { self.halves.as_ref() };
-        halves[half].store(value.to_be(), Release);
+        halves[half].store(value.to_be(), Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@
 //! stored with `Release`. What it hands over (an owner bit) is loaded with `Acquire` before the data behind it.
 #![allow(unsafe_code)]
 
+pub mod order;
 mod ring;
 
 pub use ring::{BlockRing, DmaRing};
@@ -66,9 +67,10 @@ impl DmaMem {
         buffers: &Arc<dyn Buffers>,
         len: usize,
     ) -> Result<Option<Self>, Error> {
-        let len = len.max(1).next_multiple_of(PAGE_SIZE);
-        let Some(ptr) = buffers.obtain(len, PAGE_SIZE)? else { return Ok(None) };
-        if ptr.align_offset(PAGE_SIZE) != 0 {
+        let page = transport.page_size();
+        let len = len.max(1).next_multiple_of(page);
+        let Some(ptr) = buffers.obtain(len, page)? else { return Ok(None) };
+        if ptr.align_offset(page) != 0 {
             buffers.give_back(ptr);
             return Err(Error::invalid(format!("memory at {ptr:p} is not aligned to a page")));
         }
@@ -196,12 +198,12 @@ pub fn page_list(iova: Iova, len: usize) -> (u8, Vec<u64>) {
     ((shift - 12) as u8, (0..pages).map(|page| iova + (page << shift)).collect())
 }
 
-/// First byte and bytes of the pages that hold `len` bytes at `addr`.
-fn whole_pages(addr: *mut u8, len: usize) -> Result<(*mut u8, usize), Error> {
-    let lead = addr as usize % PAGE_SIZE;
+/// First byte and bytes of the pages of `page` bytes that hold `len` bytes at `addr`.
+fn whole_pages(addr: *mut u8, len: usize, page: usize) -> Result<(*mut u8, usize), Error> {
+    let lead = addr as usize % page;
     let whole = lead
         .checked_add(len)
-        .and_then(|end| end.checked_next_multiple_of(PAGE_SIZE))
+        .and_then(|end| end.checked_next_multiple_of(page))
         .filter(|whole| (addr as usize - lead).checked_add(*whole).is_some())
         .ok_or_else(|| Error::invalid(format!("{len} bytes at {addr:p} run past the end of memory")))?;
     Ok((addr.wrapping_sub(lead), whole))
@@ -227,7 +229,7 @@ impl UserMapping {
         len: usize,
         writable: bool,
     ) -> Result<Self, Error> {
-        let (first, whole) = whole_pages(addr, len)?;
+        let (first, whole) = whole_pages(addr, len, transport.page_size())?;
         let access = crate::transport::Access { read: true, write: writable, exact: whole == len };
         let lead = addr as usize - first as usize;
         // SAFETY: the caller's promise; pages are whole.
@@ -238,7 +240,7 @@ impl UserMapping {
 
     /// As [`UserMapping::map`], of memory whose pages may come and go.
     pub fn map_paged(transport: &Arc<dyn Transport>, addr: *mut u8, len: usize) -> Result<Self, Error> {
-        let (first, whole) = whole_pages(addr, len)?;
+        let (first, whole) = whole_pages(addr, len, transport.page_size())?;
         let lead = addr as usize - first as usize;
         let base = transport
             .dma_map_paged(first, whole)
@@ -341,7 +343,17 @@ pub(crate) fn copy_where_mapped(addr: u64, bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::page_list;
+    use super::{page_list, whole_pages};
+
+    #[test]
+    fn memory_is_mapped_in_whole_pages_of_the_host() {
+        let of = |page| {
+            whole_pages(0x12_3456 as *mut u8, 0x1000, page).map(|(at, len)| (at as usize, len)).unwrap()
+        };
+        assert_eq!(of(0x1000), (0x12_3000, 0x2000));
+        assert_eq!(of(0x1_0000), (0x12_0000, 0x1_0000));
+        assert!(whole_pages(usize::MAX as *mut u8, 2, 0x1_0000).is_err());
+    }
 
     #[test]
     fn page_list_is_as_short_as_the_alignment_allows() {

@@ -1,14 +1,14 @@
 //! Rings of fixed-size entries in memory shared with the device.
 #![allow(unsafe_code)] // entries are found by a mask alone, which every post and poll does several times
 
-use super::DmaMem;
+use super::{DmaMem, order::after_device_wrote};
 use std::{
     ptr::NonNull,
     sync::{
         Arc,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Relaxed, Release},
         },
     },
 };
@@ -63,11 +63,11 @@ impl DmaRing {
         1 << self.log_entry_words
     }
 
-    /// The last byte of an entry: opcode and owner. Loads of the rest of the entry are ordered behind this one.
+    /// The last byte of an entry: opcode and owner. The rest is read by [`take64`](Self::take64).
     #[inline(always)]
     pub fn last_byte(&self, index: u32) -> u8 {
         let entry = self.entry(index);
-        entry[entry.len() - 1].load(Acquire).to_ne_bytes()[7]
+        entry[entry.len() - 1].load(Relaxed).to_ne_bytes()[7]
     }
 
     /// Copies the last 64 bytes of entry `index`, if `ours` returns for its last byte that the device has written it.
@@ -75,10 +75,11 @@ impl DmaRing {
     pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; 64]> {
         let entry = self.entry(index);
         let entry = &entry[self.entry_words() - 8..];
-        let last = entry[7].load(Acquire); // the owner bit first, the body after
+        let last = entry[7].load(Relaxed); // the owner bit first, the body after
         if !ours(last.to_ne_bytes()[7]) {
             return None;
         }
+        after_device_wrote();
         let mut out = [0u8; 64];
         for (bytes, word) in out[..56].chunks_exact_mut(8).zip(entry) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());

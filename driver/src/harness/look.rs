@@ -162,12 +162,15 @@ fn health(transport: &dyn Transport, plan: &Plan, r: &mut Recorder<'_>) -> Resul
     let first = Health::read(&bar);
     r.note("counter", hex(first.counter));
     r.expect("fatal syndrome", hex(first.fatal), hex(0u8))?;
+    r.note("syndrome", hex(first.syndrome));
     if first.syndrome != 0 {
         r.note("extended syndrome", hex(first.ext_syndrome));
         r.note("severity", first.severity);
         r.note("reset requested", on(first.reset_requested));
     }
-    r.expect("syndrome", hex(first.syndrome), hex(0u8))?;
+    if first.is_fatal() {
+        return Err(Error::device("a device that need not be reset", "one that asks for it"));
+    }
     let began = Instant::now();
     loop {
         std::thread::sleep(LOOK);

@@ -1,27 +1,10 @@
 //! Register windows.
 
 use super::fork::Absence;
+use crate::{dma::order::before_device_looks, error::Error};
+use hwspec::doorbell::UAR_SIZE;
 use migration::Pages;
-use std::{
-    fs::File,
-    io,
-    sync::{
-        Arc,
-        atomic::{Ordering::Release, fence},
-    },
-};
-
-/// Orders earlier stores to memory before later stores to registers, as the device sees them. x86 keeps that order by
-/// itself once the compiler does. Elsewhere a fence between processors is not enough, since the device is none of them.
-#[inline(always)]
-fn before_registers() {
-    fence(Release);
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier: touches nothing.
-    unsafe {
-        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
-    }
-}
+use std::{fs::File, io, sync::Arc};
 
 /// Registers accessed by calls. Values are in host order: the first byte of the register in memory is the most
 /// significant.
@@ -91,6 +74,23 @@ pub enum Bar {
 }
 
 impl Bar {
+    /// Whether `len` bytes at `offset` are within it. Of a window that is not mapped, whoever answers the calls knows.
+    pub fn has(&self, offset: u64, len: u64) -> bool {
+        let end = offset.checked_add(len);
+        end.is_some_and(|end| match self {
+            Bar::Mapped(mapping) => end <= mapping.len() as u64,
+            Bar::Trapped(_) => end <= 1 << 32,
+        })
+    }
+
+    /// Checks that doorbell page `uar`, of which the device spoke, is within the window.
+    pub fn check_page(&self, uar: u32) -> Result<(), Error> {
+        match self.has(u64::from(uar) * UAR_SIZE as u64, UAR_SIZE as u64) {
+            true => Ok(()),
+            false => Err(Error::device("a doorbell page within BAR0", format!("page {uar:#x}"))),
+        }
+    }
+
     /// Reads the register at `offset`.
     pub fn read32(&self, offset: u32) -> u32 {
         match self {
@@ -102,7 +102,7 @@ impl Bar {
 
     /// Writes the register at `offset`, after all earlier stores to memory.
     pub fn write32(&self, offset: u32, value: u32) {
-        before_registers();
+        before_device_looks();
         match self {
             // SAFETY: `at` checked bounds and alignment; the mapping lives.
             Bar::Mapped(m) => unsafe { m.at::<u32>(offset).write_volatile(value.to_be()) },
@@ -114,11 +114,29 @@ impl Bar {
     /// memory (queue entries, doorbell record).
     #[inline]
     pub fn doorbell(&self, offset: u32, value: u64) {
-        before_registers();
+        before_device_looks();
         match self {
             // SAFETY: `at` checked bounds and alignment; the mapping lives.
             Bar::Mapped(m) => unsafe { m.at::<u64>(offset).write_volatile(value.to_be()) },
             Bar::Trapped(r) => r.write64(offset, value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doorbell_page_outside_of_the_window_is_refused() {
+        let mut words = vec![0u64; 2 * UAR_SIZE / 8];
+        // SAFETY: the words outlive the mapping.
+        let mapping = unsafe { Mapping::new(words.as_mut_ptr().cast(), 2 * UAR_SIZE) };
+        let bar = Bar::Mapped(Arc::new(mapping));
+        assert!(bar.check_page(0).is_ok() && bar.check_page(1).is_ok());
+        for page in [2, 0xff_ffff, u32::MAX] {
+            let error = bar.check_page(page).unwrap_err().to_string();
+            assert!(error.contains(&format!("{page:#x}")), "{error}");
         }
     }
 }

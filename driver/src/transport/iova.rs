@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 /// The lowest address given out: 0 means "none" in places, and a small number used as an address by mistake should hit
 /// nothing.
 const LOWEST: Iova = 1 << 20;
-/// Addresses are multiples of this.
-const PAGE: u64 = 4096;
 /// Least and largest block within which an IOVA has the offset of its memory. Page lists for the device are short when
 /// both addresses agree in many low bits.
 const ALIKE: (u64, u64) = (2 << 20, 1 << 30);
@@ -21,17 +19,19 @@ pub struct IovaSpace {
     /// Free ranges: first address to last address, neither adjacent nor overlapping.
     free: BTreeMap<Iova, Iova>,
     next: Iova,
+    /// Addresses and lengths are multiples of this, a power of two.
+    page: u64,
 }
 
 impl IovaSpace {
-    /// An address space in which all of `ranges` (first and last address each) is free. They may be in any order.
-    pub fn new(ranges: impl IntoIterator<Item = (Iova, Iova)>) -> Self {
-        let mut space = Self { free: BTreeMap::new(), next: LOWEST };
+    /// An address space of pages of `page` bytes, in which all of `ranges` (first and last address each) is free. They may be in any order.
+    pub fn new(page: u64, ranges: impl IntoIterator<Item = (Iova, Iova)>) -> Self {
+        let mut space = Self { free: BTreeMap::new(), next: LOWEST, page };
         for (first, last) in ranges {
-            let first = first.max(LOWEST).checked_next_multiple_of(PAGE);
+            let first = first.max(LOWEST).checked_next_multiple_of(page);
             // Whole pages: the last byte of the last page that is entirely within.
-            let last = match last % PAGE {
-                within if within == PAGE - 1 => Some(last),
+            let last = match last % page {
+                within if within == page - 1 => Some(last),
                 within => (last - within).checked_sub(1),
             };
             if let (Some(first), Some(last)) = (first, last) {
@@ -46,12 +46,12 @@ impl IovaSpace {
     /// Allocates `len` bytes (whole pages) for memory at `like`, with as many of the same low bits as help and are
     /// possible.
     pub fn alloc(&mut self, len: u64, like: u64) -> Option<Iova> {
-        if len == 0 || len % PAGE != 0 {
+        if len == 0 || len % self.page != 0 {
             return None;
         }
         let wanted = len.checked_next_power_of_two()?.clamp(ALIKE.0, ALIKE.1);
-        let like = like - like % PAGE;
-        let steps = [wanted, ALIKE.0, PAGE];
+        let like = like - like % self.page;
+        let steps = [wanted, ALIKE.0, self.page];
         let at = steps.into_iter().find_map(|unit| self.find(len, like % unit, unit))?;
         self.take(at, len);
         self.next = at.wrapping_add(len);
@@ -116,12 +116,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const PAGE: u64 = 4096;
+
     /// What intel-iommu allows with 39 bits: all but the window of interrupt messages.
     const VT_D: [(Iova, Iova); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
 
     #[test]
     fn nothing_is_given_out_in_the_window_of_interrupt_messages() {
-        let mut space = IovaSpace::new([(0, 0xfedf_ffff), (0xfef0_0000, 0xffff_ffff)]);
+        let mut space = IovaSpace::new(PAGE, [(0, 0xfedf_ffff), (0xfef0_0000, 0xffff_ffff)]);
         let mut total = 0;
         while let Some(at) = space.alloc(16 << 20, 0) {
             assert!(at + (16 << 20) <= 0xfee0_0000 || at >= 0xfef0_0000, "{at:#x}");
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn addresses_are_alike_as_far_as_the_length_asks() {
-        let mut space = IovaSpace::new(VT_D);
+        let mut space = IovaSpace::new(PAGE, VT_D);
         let small = space.alloc(0x3000, 0x7f12_3456_7000).unwrap();
         assert_eq!(small % (2 << 20), 0x7f12_3456_7000 % (2 << 20));
         let large = space.alloc(64 << 20, 0x7f12_3456_7000).unwrap();
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_crowded_space_gives_what_is_left() {
-        let mut space = IovaSpace::new([(0x10_0000, 0x10_3fff)]);
+        let mut space = IovaSpace::new(PAGE, [(0x10_0000, 0x10_3fff)]);
         let all: Vec<_> = (0..4).map(|_| space.alloc(0x1000, 0x7000).unwrap()).collect();
         assert_eq!(space.alloc(0x1000, 0x7000), None);
         assert!(space.free(all[2], 0x1000));
@@ -150,16 +152,28 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_whole_pages_of_the_host() {
+        let mut space = IovaSpace::new(0x1_0000, [(0x12_3000, 0xff_ffff)]);
+        assert_eq!(
+            (space.alloc(0x1000, 0), space.alloc(0x1_0000, 0x5000).map(|at| at % 0x1_0000)),
+            (None, Some(0))
+        );
+        while let Some(at) = space.alloc(0x3_0000, 0x7f00_1234_0000) {
+            assert!(at % 0x1_0000 == 0 && at >= 0x13_0000 && at + 0x3_0000 <= 0x100_0000);
+        }
+    }
+
+    #[test]
     fn the_ends_of_the_address_space_are_no_trap() {
-        let mut space = IovaSpace::new([(0, u64::MAX)]);
+        let mut space = IovaSpace::new(PAGE, [(0, u64::MAX)]);
         assert!(space.alloc(1 << 63, 0).is_some());
         assert_eq!(space.alloc(1 << 63, 0), None);
         // Up to the last byte.
-        let mut end = IovaSpace::new([(u64::MAX - 0x3fff, u64::MAX)]);
+        let mut end = IovaSpace::new(PAGE, [(u64::MAX - 0x3fff, u64::MAX)]);
         assert_eq!(end.alloc(0x4000, 0), Some(u64::MAX - 0x3fff));
         assert_eq!((space.alloc(0, 0), space.alloc(1, 0)), (None, None));
         assert!(!space.free(u64::MAX, 2) && !space.free(0, 0));
-        assert_eq!(IovaSpace::new([(5, 6), (9, 3)]).alloc(0x1000, 0), None);
+        assert_eq!(IovaSpace::new(PAGE, [(5, 6), (9, 3)]).alloc(0x1000, 0), None);
     }
 
     proptest! {
@@ -170,7 +184,7 @@ mod tests {
             orders in proptest::collection::vec((any::<bool>(), 1u64..2000, any::<u64>(), any::<prop::sample::Index>()), 1..200)
         ) {
             let ranges = [(0x20_0000, 0x7f_ffff), (0x100_0000, 0x1ff_f7ff)];
-            let mut space = IovaSpace::new(ranges);
+            let mut space = IovaSpace::new(PAGE, ranges);
             let fresh = space.free.clone();
             let mut held: Vec<(Iova, u64)> = Vec::new();
             for (give, pages, like, which) in orders {

@@ -93,8 +93,12 @@ pub trait Transport: Send + Sync {
     fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
     /// The register window behind base address register `index`.
     fn bar(&self, index: u8) -> io::Result<Bar>;
+    /// Bytes of the pages of which [`dma_map`](Self::dma_map) takes whole ones: at least 4096, a power of two.
+    fn page_size(&self) -> usize {
+        4096
+    }
     /// Maps `len` bytes of user memory at `base` for the device, contiguous in its address space. `base` and `len` are
-    /// whole 4096-byte pages. A range may be mapped several times and overlap others.
+    /// whole pages of [`page_size`](Self::page_size). A range may be mapped several times and overlap others.
     /// # Safety
     /// The range stays mapped in this process until `dma_unmap`. From now on the device may change it at any time.
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;

@@ -29,7 +29,7 @@ impl Ah {
             .ext(true)
             .static_rate(attr.static_rate & 0xf)
             .tclass(attr.traffic_class)
-            .hop_limit(attr.hop_limit)
+            .hop_limit(if function.is_ethernet() { attr.hops_over_ip() } else { attr.hop_limit })
             .grh(attr.is_global)
             .src_addr_index(attr.sgid_index)
             .flow_label(attr.flow_label & 0xf_ffff)

@@ -279,6 +279,16 @@ pub struct AddressHandle {
     pub dmac: Option<[u8; 6]>,
 }
 
+impl AddressHandle {
+    /// Routers that a packet may pass on IP. The kernel takes the route's number in place of the program's; so a program
+    /// that leaves it at its least, which on InfiniBand means the same subnet, does not lose its packets at a router.
+    pub(crate) fn hops_over_ip(&self) -> u8 {
+        /// What Linux begins with (`ip_default_ttl`).
+        const USUAL: u8 = 64;
+        if self.hop_limit <= 1 { USUAL } else { self.hop_limit }
+    }
+}
+
 /// Attributes of a QP (`ibv_qp_attr`). `path_mtu` is in bytes; timers and retries are the codes of IBTA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]

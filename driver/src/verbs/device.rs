@@ -115,7 +115,7 @@ impl Opener {
         let mut this = Self { function, uid: None, uar: None, transport_domain: None, vector: None };
         if this.function.caps.general.log_max_uctx() > 0 {
             let mut context = UserContext::zeroed();
-            context.set().cap(this.function.caps.general.uctx_cap() & INTERNAL_DEV_RES);
+            context.set().cap(this.function.caps.general.uctx_cap() & (RAW_TX | INTERNAL_DEV_RES));
             let mut input = CreateUctxIn::zeroed();
             input.set().uctx(context);
             let out: CreateUctxOut = this.function.call(Opcode::CreateUctx, 0, &input)?;
@@ -124,6 +124,7 @@ impl Opener {
         let uid = this.uid();
         let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
         this.uar = Some(out.uar());
+        this.function.bar.check_page(out.uar())?;
         let (vector, interrupt) = claim_vector(&this.function)?;
         this.vector = Some(vector);
         let out: AllocTransportDomainOut =

@@ -4,7 +4,7 @@ use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
 use driver::transport::Quiet;
-use driver::{DeviceEvent, Event, PortEvent, QpEvent, SrqEvent};
+use driver::{DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
 use std::collections::HashMap;
 use std::io;
@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// The asynchronous events of a context: `{ u64 element, u32 type, u32 0 }` each.
 pub type AsyncFile = EventPipe<16>;
@@ -199,6 +200,7 @@ const LOOK: c_int = 2000;
 fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
     let events = device.events();
     let mut lives = true;
+    let mut watch = HealthWatch::default();
     loop {
         while let Some(event) = events.next() {
             targets.deliver(event);
@@ -208,7 +210,7 @@ fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
             Woken::Stopped => return,
             Woken::Late => {
                 // A device that is gone raises no event; its registers read as all ones.
-                lives = device.health().is_good();
+                lives = watch.look(&device.health(), Instant::now());
                 if !lives {
                     targets.deliver(Event::Device(DeviceEvent::Fatal));
                 }

@@ -29,6 +29,16 @@ enum Kind {
     Iommufd { iommufd: OwnedFd, ioas: u32 },
 }
 
+/// Bytes of the host's pages, 64 KiB on some: the kernel maps these for the device. The device's own have 4096.
+pub fn host_page() -> usize {
+    // SAFETY: no memory is involved.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size)
+        .ok()
+        .filter(|size| size.is_power_of_two())
+        .map_or(PAGE_SIZE, |size| size.max(PAGE_SIZE))
+}
+
 /// One address space of an IOMMU.
 pub struct Iommu {
     kind: Kind,
@@ -48,10 +58,10 @@ impl Iommu {
     pub fn container(container: OwnedFd, group: OwnedFd) -> io::Result<Self> {
         let (sizes, mut ranges) = sys::iommu(container.as_fd())?;
         let smallest = 1u64 << sizes.trailing_zeros().min(63);
-        if smallest > PAGE_SIZE as u64 {
+        if smallest > host_page() as u64 {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                format!("the IOMMU's smallest page has {smallest} bytes, {PAGE_SIZE} were expected"),
+                format!("the IOMMU's smallest page has {smallest} bytes, {} were expected", host_page()),
             ));
         }
         if ranges.is_empty() {
@@ -73,7 +83,12 @@ impl Iommu {
             Kind::Iommufd { iommufd, .. } => vec![iommufd.as_fd()],
         };
         let absence = files.into_iter().map(Absence::of_file).collect();
-        Self { kind, space: Mutex::new(IovaSpace::new(ranges)), own: Mutex::default(), _absence: absence }
+        Self {
+            kind,
+            space: Mutex::new(IovaSpace::new(host_page() as u64, ranges)),
+            own: Mutex::default(),
+            _absence: absence,
+        }
     }
 
     /// The descriptor of the group, from which its devices are opened.
@@ -128,6 +143,7 @@ impl Iommu {
 
 impl Source for Iommu {
     fn obtain(&self, len: usize) -> io::Result<Piece> {
+        let len = len.next_multiple_of(host_page());
         let memory = Pages::memory(len)?;
         let ptr = memory.ptr();
         // SAFETY: our own mapping, kept until it is unmapped; only blocks of it are handed out.

@@ -108,6 +108,10 @@ impl VfioTransport {
 }
 
 impl Transport for VfioTransport {
+    fn page_size(&self) -> usize {
+        iommu::host_page()
+    }
+
     fn name(&self) -> Option<String> {
         Some(self.address.to_string())
     }

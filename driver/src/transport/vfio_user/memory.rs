@@ -58,7 +58,7 @@ impl Store {
         };
         file.set_len(ROOM)?;
         let meta = file.metadata()?;
-        let places = IovaSpace::new([(0, ROOM - 1)]);
+        let places = IovaSpace::new(super::PAGE, [(0, ROOM - 1)]);
         Ok(Self { file, id: (meta.dev(), meta.ino()), places, migrated: Vec::new(), searches: 0 })
     }
 

@@ -33,6 +33,8 @@ const SHARED: usize = 64 << 10;
 const IDLES_PER_YIELD: u32 = 64;
 /// Offset of the command register in configuration space.
 const COMMAND: u16 = 4;
+/// Addresses are multiples of this.
+const PAGE: u64 = 4096;
 /// BARs of a function.
 const BARS: u8 = 6;
 /// Addresses for the device, without the window of interrupt messages, in case the server puts the device on a bus.
@@ -88,7 +90,7 @@ impl VfioUserTransport {
         let client = Client::connect(path)?;
         let state = State {
             store: Store::new()?,
-            space: IovaSpace::new(ADDRESSES),
+            space: IovaSpace::new(PAGE, ADDRESSES),
             windows: HashMap::new(),
             own: HashMap::new(),
         };
