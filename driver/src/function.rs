@@ -19,6 +19,9 @@ use hwspec::{
 };
 use std::sync::{Arc, OnceLock};
 
+/// Bytes of layer 2 that the MTU of a vport and of a port counts: header, VLAN tag, checksum.
+pub const LAYER_2: u16 = 14 + 4 + 4;
+
 /// Identity of the function, from configuration space, initialization segment and `QUERY_ADAPTER`.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
@@ -194,7 +197,7 @@ impl Function {
     /// Path MTU the port allows now, bytes: the largest whose packets fit.
     pub fn active_mtu(&self) -> u32 {
         match self.is_ethernet() {
-            true => mtu_behind_headers(crate::vport::payload(self.vport.mtu)),
+            true => mtu_behind_headers(self.vport.mtu.saturating_sub(LAYER_2)),
             false => 4096,
         }
     }

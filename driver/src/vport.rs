@@ -7,7 +7,7 @@
 use crate::{
     bringup::{Watch, link_local},
     error::Error,
-    function::{Function, Vport},
+    function::{Function, LAYER_2, Vport},
     port,
     shared_area::FunctionLock,
     transport::Transport,
@@ -28,8 +28,6 @@ const UNICAST: u8 = 0;
 const MULTICAST: u8 = 1;
 /// Where our address lies in the physical function's table.
 const L2_INDEX: u32 = 0;
-/// Bytes of layer 2 that the MTU of a vport and of a port counts: header, VLAN tag, checksum.
-const LAYER_2: u16 = 14 + 4 + 4;
 /// The MTU of a vport of which nothing is known: Ethernet's.
 const USUAL_MTU: u16 = 1500 + LAYER_2;
 /// Addresses of everybody: broadcast, all nodes of IPv6 and of IPv4.
@@ -98,11 +96,6 @@ fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 fn guid_of(mac: &[u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = *mac;
     u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])
-}
-
-/// The most of an IP packet that goes through a vport of MTU `mtu`.
-pub fn payload(mtu: u16) -> u16 {
-    mtu.saturating_sub(LAYER_2)
 }
 
 /// Tells the switch our addresses, raises the MTU to the port's, and enables RoCE. By the function's first opener.

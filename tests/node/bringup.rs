@@ -103,7 +103,7 @@ impl Transport for Liar {
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
         match self.lie {
             // Connected to another vector than the device raises.
-            Lie::Silent => self.inner.interrupt(vector + 1),
+            Lie::Silent => self.inner.interrupt(vector + 8),
             _ => self.inner.interrupt(vector),
         }
     }

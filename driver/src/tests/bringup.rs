@@ -4,7 +4,7 @@ use crate::{
     bringup::{self, Step, Watch},
     shared_area::{FunctionState, Shared},
     transport::{
-        Transport,
+        Registers, Transport,
         fake::{Chip, Lie},
     },
 };
@@ -193,6 +193,27 @@ fn every_adapter_of_the_family_comes_up() {
             device.close().unwrap();
         }
     }
+}
+
+#[test]
+fn firmware_may_take_longer_to_be_ready_than_for_a_command() {
+    const INITIALIZING: u32 = 0x1fc;
+    let chip = Chip::new();
+    chip.write32(INITIALIZING, 1 << 31);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            chip.write32(INITIALIZING, 0);
+        });
+        let patient = OpenOptions { ready_timeout: Duration::from_secs(20), ..options() };
+        Device::open(chip.opener(1), patient).unwrap().close().unwrap();
+    });
+    chip.write32(INITIALIZING, 1 << 31);
+    let error = Device::open(chip.opener(1), options()).err().unwrap();
+    assert!(error.to_string().starts_with("initialization of the firmware did not finish"), "{error}");
+    // The stock driver's.
+    let usual = OpenOptions::default();
+    assert_eq!((usual.command_timeout.as_secs(), usual.ready_timeout.as_secs()), (60, 120));
 }
 
 /// A stage of the model panics, as one does that finds its tables damaged. Undoing the bring-up must not wait for the

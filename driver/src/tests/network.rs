@@ -2,10 +2,10 @@
 
 use super::{device, open, options};
 use crate::{
-    Cq, Device, OpenOptions, Pd, Qp, QpInit, Service,
+    AddressHandle, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service,
     transport::fake::{Chip, Lie},
 };
-use hwspec::cmd::{Opcode, Status, vport::SetRoceAddressIn};
+use hwspec::cmd::{Opcode, Status, qp::Init2rtrQpIn, uctx::CreateUctxIn, vport::SetRoceAddressIn};
 
 const OWN: u64 = 0x021b_5600_0003;
 
@@ -131,6 +131,46 @@ fn the_port_says_its_speed() {
     assert_eq!((device.port().unwrap().active_speed, device.port().unwrap().active_width), (32, 2));
     chip.state().vport.protocols = 1 << 27;
     assert_eq!((device.port().unwrap().active_speed, device.port().unwrap().active_width), (32, 1));
+}
+
+#[test]
+fn a_program_that_leaves_the_hop_limit_at_its_least_gets_through_routers() {
+    let (chip, device) = device();
+    let pd = Pd::alloc(&device).unwrap();
+    let cq = Cq::create(&device, 10, 1).unwrap();
+    let hops = |given: u8| {
+        let qp = Qp::create(&pd, &QpInit { max_send_wr: 1, ..QpInit::new(Service::Rc, &cq, &cq) }).unwrap();
+        let ah = AddressHandle {
+            dgid: options().gids[1],
+            is_global: true,
+            port_num: 1,
+            hop_limit: given,
+            ..AddressHandle::default()
+        };
+        let attr = QpAttr { port_num: 1, path_mtu: 1024, ah, ..QpAttr::default() };
+        let init = Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
+        qp.modify(&QpAttr { qp_state: QpState::Init, ..attr }, init).unwrap();
+        let rtr = Mask::STATE
+            | Mask::AV
+            | Mask::PATH_MTU
+            | Mask::DEST_QPN
+            | Mask::RQ_PSN
+            | Mask::MAX_DEST_RD_ATOMIC
+            | Mask::MIN_RNR_TIMER;
+        qp.modify(&QpAttr { qp_state: QpState::Rtr, ..attr }, rtr).unwrap();
+        chip.last::<Init2rtrQpIn>(Opcode::Init2rtrQp).qpc().primary_address_path().hop_limit()
+    };
+    assert_eq!([0, 1, 2, 64, 255].map(hops), [64, 64, 2, 64, 255]);
+}
+
+#[test]
+fn a_user_context_may_send_raw_packets_where_the_device_offers_it() {
+    for (offered, asked) in [(0, 0), (2, 2), (3, 3), (0xff, 3)] {
+        let chip = Chip::new();
+        chip.state().general.set().uctx_cap(offered);
+        open(&chip.opener(1));
+        assert_eq!(chip.last::<CreateUctxIn>(Opcode::CreateUctx).uctx().cap(), asked);
+    }
 }
 
 #[test]
