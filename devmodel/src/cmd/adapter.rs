@@ -2,11 +2,11 @@
 
 use super::{
     call::Call,
-    page_requests, pages,
+    nic_vport, page_requests, pages,
     refusal::{Done, Syndrome},
 };
-use crate::state::HcaState;
 use crate::translate::{NULL_KEY, RESERVED_LKEY};
+use crate::{mlx5::eswitch, state::HcaState};
 use hwspec::cmd::{adapter::*, adapter_id::*};
 
 /// Interface step sequences supported: 0 and 1.
@@ -30,6 +30,7 @@ pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
         Syndrome::HcaState.unless(call.func.function().hca_state == HcaState::Reset.raw())?;
         *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
         pages::ask(call.func, call.step.config);
+        eswitch::take_over(call.func, call.step.config);
     } else if call.step.config.strict.pages {
         page_requests::vf_changed(call.func, input.function_id(), true);
     }
@@ -64,6 +65,7 @@ pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Teardown.unless(input.profile() <= 1)?;
     call.answer(&TeardownHcaOut::zeroed())?;
     super::end_objects(call.func, call.step.host, |_| true);
+    nic_vport::forget_lists(call);
     *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Enabled.raw();
     *call.func.function_mut(|f| &mut f.roce_enabled) = 0;
     page_requests::forget(call.func);

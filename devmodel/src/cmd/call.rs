@@ -125,6 +125,11 @@ impl Call<'_, '_, '_> {
         })
     }
 
+    /// What frames between functions go by is another now.
+    pub fn switch_changed(&self) {
+        self.func.region().switch_changed();
+    }
+
     /// One more object refers to row `index` of `R`.
     pub fn hold<R: Row>(&mut self, index: u32) {
         if let Some(row) = self.func.row_mut::<R>(index) {

@@ -2,9 +2,10 @@
 
 use super::{
     call::Call,
-    caps_ethernet, caps_infiniband, cq, eq, memic, mkey, qp, qp_context,
+    caps_ethernet, caps_infiniband, cq, eq, eswitch, memic, mkey, qp, qp_context,
     refusal::{Done, Syndrome},
     srq, strict,
+    vport::{manages, vport},
 };
 use crate::region::{Func, Table};
 use crate::state::{FunctionRow, GroupRow, ROCE_ADDRESSES};
@@ -30,13 +31,15 @@ const ATOMIC_SIZE: u16 = 8;
 const ROCE_PORT: u16 = 4791;
 
 /// The capability pages this device knows.
-const PAGES: [CapType; 9] = [
+const PAGES: [CapType; 11] = [
     CapType::General,
     CapType::EthernetOffloads,
     CapType::Odp,
     CapType::Atomic,
     CapType::Roce,
     CapType::FlowTable,
+    CapType::EswitchFlowTable,
+    CapType::Eswitch,
     CapType::Qos,
     CapType::DeviceMem,
     CapType::General2,
@@ -146,6 +149,14 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
         .local_ca_ack_delay(15);
     caps_ethernet::general(&mut c, func, link);
     caps_infiniband::general(&mut c, link);
+    if manages(func) && link == LinkLayer::Ethernet {
+        c.set()
+            .vport_group_manager(true)
+            .eswitch_manager(true)
+            .nic_vport_change_event(true)
+            .log_max_l2_table(log_rows(func, Table::L2))
+            .qos(true);
+    }
     c
 }
 
@@ -179,6 +190,7 @@ fn whole(bytes: &[u8]) -> [u8; PAGE] {
 
 fn page(func: &Func<'_>, config: &Config, kind: CapType, current: bool) -> [u8; PAGE] {
     let link = config.link_layer;
+    let switches = manages(func) && link == LinkLayer::Ethernet;
     match kind {
         CapType::General => whole(general(func, config, current).as_bytes()),
         CapType::Atomic => whole(atomic(func, current).as_bytes()),
@@ -186,8 +198,25 @@ fn page(func: &Func<'_>, config: &Config, kind: CapType, current: bool) -> [u8; 
         CapType::DeviceMem if config.strict.card.has_later_features() => whole(memic::caps().as_bytes()),
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
+        CapType::EswitchFlowTable if switches => whole(caps_ethernet::eswitch_tables(func).as_bytes()),
+        CapType::Eswitch if switches => whole(eswitch::caps().as_bytes()),
+        CapType::Qos if switches => whole(eswitch::qos().as_bytes()),
         // Known, and nothing of it is there.
         _ => [0; PAGE],
+    }
+}
+
+/// The largest values of a VF's page, as its manager sees them. All functions have tables of the same size.
+fn page_of_vf(func: &Func<'_>, config: &Config, fid: u8, kind: CapType) -> [u8; PAGE] {
+    match kind {
+        CapType::General => {
+            let mut c = general(func, config, false);
+            c.set().vhca_id(fid.into()).vport_group_manager(false).eswitch_manager(false).qos(false);
+            c.set().nic_vport_change_event(false).log_max_l2_table(0);
+            whole(c.as_bytes())
+        }
+        CapType::EswitchFlowTable | CapType::Eswitch | CapType::Qos => [0; PAGE],
+        _ => page(func, config, kind, false),
     }
 }
 
@@ -198,9 +227,13 @@ fn which(op_mod: u16) -> (CapType, bool) {
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaCapIn = call.input()?;
-    Syndrome::FunctionId.unless(!input.other_function() && input.function_id() == 0)?;
+    let fid = vport(call, input.other_function(), input.function_id())?;
     let (kind, current) = which(call.op_mod);
-    let page = page(call.func, call.step.config, kind, current);
+    let config = call.step.config;
+    let page = match fid == call.func.fid() {
+        true => page(call.func, config, kind, current),
+        false => page_of_vf(call.func, config, fid, kind),
+    };
     let mut out = QueryHcaCapOut::zeroed();
     out.set().capability(page);
     // A driver that knows a shorter page asks for that much of it.

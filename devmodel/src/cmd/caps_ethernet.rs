@@ -9,6 +9,7 @@ use crate::{
 use hwspec::{
     context::{
         caps::{EthernetOffloadCaps, HcaCap},
+        eswitch::EswitchFlowTableCaps,
         flow::{FlowTableCaps, FlowTableProps, MatchFields},
     },
     wqe::WQE_BB_SHIFT,
@@ -79,9 +80,33 @@ pub(super) fn offloads(link: LinkLayer) -> EthernetOffloadCaps {
 /// Flow tables (capability type 7).
 pub(super) fn flow_tables(func: &Func<'_>, link: LinkLayer) -> FlowTableCaps {
     let mut c = FlowTableCaps::zeroed();
-    if link != LinkLayer::Ethernet {
-        return c;
+    if link == LinkLayer::Ethernet {
+        c.set().nic_rx_multi_path_tirs(true).flow_table_properties_nic_receive(tables(func));
     }
+    c
+}
+
+/// Flow tables of the e-switch (capability type 8).
+pub(super) fn eswitch_tables(func: &Func<'_>) -> EswitchFlowTableCaps {
+    let mut fdb = tables(func);
+    let mut fields = fdb.ft_field_support();
+    fields.set().source_eswitch_port(true);
+    // A frame to a group goes to all functions and to the uplink.
+    let most = log2(usize::from(func.region().functions())) + 1;
+    fdb.set().log_max_destination(most).ft_field_support(fields).ft_field_bitmask_support(fields);
+    let mut acl = tables(func);
+    acl.set().log_max_destination(0);
+    let mut c = EswitchFlowTableCaps::zeroed();
+    c.set()
+        .fdb_multi_path_to_table(true)
+        .flow_table_properties_nic_esw_fdb(fdb)
+        .flow_table_properties_esw_acl_ingress(acl)
+        .flow_table_properties_esw_acl_egress(acl);
+    c
+}
+
+/// What flow tables of each type can do.
+fn tables(func: &Func<'_>) -> FlowTableProps {
     let mut fields = MatchFields::zeroed();
     fields
         .set()
@@ -104,8 +129,8 @@ pub(super) fn flow_tables(func: &Func<'_>, link: LinkLayer) -> FlowTableCaps {
         .outer_tcp_sport(true)
         .outer_tcp_dport(true)
         .outer_tcp_flags(true);
-    let mut receive = FlowTableProps::zeroed();
-    receive
+    let mut props = FlowTableProps::zeroed();
+    props
         .set()
         .ft_support(true)
         .flow_counter(true)
@@ -122,6 +147,5 @@ pub(super) fn flow_tables(func: &Func<'_>, link: LinkLayer) -> FlowTableCaps {
         .log_max_flow(log2(func.rows(Table::FlowEntry) as usize))
         .ft_field_support(fields)
         .ft_field_bitmask_support(fields);
-    c.set().nic_rx_multi_path_tirs(true).flow_table_properties_nic_receive(receive);
-    c
+    props
 }

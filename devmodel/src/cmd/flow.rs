@@ -2,23 +2,31 @@
 
 use super::{
     call::{Call, SHARED_UID, let_go},
+    eswitch::{settings, short},
     refusal::{Done, Syndrome},
+    vport::{manages, vport},
 };
 use crate::{
+    LinkLayer,
     region::{Func, GROUP_ETHERNET},
-    state::{FlowCounterRow, FlowGroupRow, FlowTableRow},
+    state::{FlowCounterRow, FlowGroupRow, FlowTableRow, VportRow},
 };
 use hwspec::{
     cmd::{CmdIn, flow::*},
     context::{
-        flow::{FlowTableContext, MatchParam},
+        flow::{FlowTableContext, MatchMisc, MatchParam},
         vport::TrafficCounter,
     },
     layout::Layout,
 };
+use std::sync::atomic::Ordering::Relaxed;
 
 /// `table_type`: frames that are received.
 const NIC_RECEIVE: u8 = 0;
+/// `table_type`: frames a vport is to get, frames it sent, and frames between vports: the forwarding database.
+const EGRESS: u8 = 2;
+const INGRESS: u8 = 3;
+const FDB: u8 = 4;
 /// log2 of the most entries a table may have.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
 /// The highest level.
@@ -34,33 +42,86 @@ pub(super) const CONNECT: u16 = 0;
 pub(super) const DISCONNECT: u16 = 1;
 /// `match_criteria_enable`: outer headers.
 pub(super) const OUTER: u8 = 1;
+/// `match_criteria_enable`: where a frame came from, in the forwarding database.
+pub(super) const MISC: u8 = 2;
 
-/// Only the caller's own received frames are steered.
-pub(super) fn own_tables(other: bool, vport: u16, table_type: u8) -> Done {
-    Syndrome::FunctionId.unless(!other && vport == 0)?;
-    Syndrome::FlowTableType.unless(table_type == NIC_RECEIVE)
+/// Where tables are: those of one type and vport know nothing of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `table_type`.
+    pub kind: u32,
+    /// The vport, where each has tables of its own; `None` where a command does not say which.
+    pub vport: Option<u32>,
+}
+
+impl Place {
+    fn holds(self, table: &FlowTableRow) -> bool {
+        table.kind == self.kind && self.vport.is_none_or(|vport| vport == table.vport)
+    }
+
+    /// Its tables are the e-switch's.
+    pub(super) fn switches(self) -> bool {
+        self.kind != u32::from(NIC_RECEIVE)
+    }
+}
+
+/// Where a command's tables are. A function has tables for frames it receives, the driver of the e-switch's manager those that frames
+/// between functions go by.
+pub(super) fn place(call: &Call<'_, '_, '_>, other: bool, number: u16, table_type: u8) -> Done<Place> {
+    let vport = match table_type {
+        NIC_RECEIVE | FDB => {
+            Syndrome::FunctionId.unless(!other && number == 0)?;
+            0
+        }
+        _ => vport(call, other, number)?,
+    };
+    Ok(Place { vport: Some(vport.into()), ..place_of_type(call, table_type)? })
+}
+
+/// [`place`], where the command does not say whose tables they are.
+pub(super) fn place_of_type(call: &Call<'_, '_, '_>, table_type: u8) -> Done<Place> {
+    let known = match table_type {
+        NIC_RECEIVE => true,
+        EGRESS | INGRESS | FDB => {
+            manages(call.func) && call.uid == 0 && call.step.config.link_layer == LinkLayer::Ethernet
+        }
+        _ => false,
+    };
+    Syndrome::FlowTableType.unless(known)?;
+    Ok(Place { kind: table_type.into(), vport: None })
 }
 
 /// A table of the caller.
-pub(super) fn table(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
-    call.own::<FlowTableRow>(number, Syndrome::NoSuchFlowTable)
+pub(super) fn table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<u32> {
+    let index = call.own::<FlowTableRow>(number, Syndrome::NoSuchFlowTable)?;
+    let there = call.func.row::<FlowTableRow>(index).is_some_and(|row| place.holds(row));
+    Syndrome::NoSuchFlowTable.unless(there)?;
+    Ok(index)
 }
 
 /// A table the caller may have groups and entries in: its own, or one the function's driver lets all use.
-pub(super) fn open_table(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
-    let is_shared = |i: &u32| call.func.row::<FlowTableRow>(*i).is_some_and(|row| row.shared != 0);
+pub(super) fn open_table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<u32> {
+    let is_shared =
+        |i: &u32| call.func.row::<FlowTableRow>(*i).is_some_and(|row| row.shared != 0 && place.holds(row));
     match call.func.index::<FlowTableRow>(number).filter(is_shared) {
         Some(index) => Ok(index),
-        None => table(call, number),
+        None => table(call, place, number),
+    }
+}
+
+/// Frames go by tables of the e-switch that changed.
+pub(super) fn changed(call: &Call<'_, '_, '_>, place: Place) {
+    if place.switches() {
+        call.switch_changed();
     }
 }
 
 /// What happens to packets that no entry matches, as a row keeps it.
-fn miss(call: &Call<'_, '_, '_>, level: u32, c: &FlowTableContext) -> Done<(u32, u32)> {
+fn miss(call: &Call<'_, '_, '_>, place: Place, level: u32, c: &FlowTableContext) -> Done<(u32, u32)> {
     match c.table_miss_action() {
         MISS_DROP => Ok((0, 0)),
         MISS_FORWARD => {
-            let next = table(call, c.table_miss_id())?;
+            let next = table(call, place, c.table_miss_id())?;
             Syndrome::FlowLevel
                 .unless(call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level))?;
             Ok((1, next))
@@ -71,13 +132,13 @@ fn miss(call: &Call<'_, '_, '_>, level: u32, c: &FlowTableContext) -> Done<(u32,
 
 pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateFlowTableIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
     let c = input.flow_table_context();
     let plain = !c.reformat_en() && !c.decap_en() && !c.sw_owner() && !c.termination_table();
     Syndrome::QueueFlags.unless(plain)?;
     Syndrome::QueueSize.unless(c.log_size() <= LOG_MAX_SIZE)?;
     Syndrome::FlowLevel.unless(c.level() <= MAX_LEVEL)?;
-    let (miss_action, miss) = miss(call, c.level().into(), &c)?;
+    let (miss_action, miss) = miss(call, place, c.level().into(), &c)?;
     let shared = CmdIn::read(call.input).uid() == SHARED_UID;
     let index = call.alloc::<FlowTableRow>(1)?;
     if let Some(row) = call.func.row_mut::<FlowTableRow>(index) {
@@ -85,6 +146,7 @@ pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
         row.log_size = c.log_size().into();
         row.shared = shared.into();
         (row.miss_action, row.miss) = (miss_action, miss);
+        (row.kind, row.vport) = (place.kind, place.vport.unwrap_or(0));
     }
     let mut out = CreateFlowTableOut::zeroed();
     out.set().table_id(index);
@@ -93,21 +155,22 @@ pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn modify_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyFlowTableIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let index = table(call, input.table_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let index = table(call, place, input.table_id())?;
     Syndrome::ModifyField.unless(input.modify_field_select() == MISS_TABLE)?;
     let level = call.func.row::<FlowTableRow>(index).map_or(0, |row| row.level);
-    let (action, next) = miss(call, level, &input.flow_table_context())?;
+    let (action, next) = miss(call, place, level, &input.flow_table_context())?;
     if let Some(row) = call.func.row_mut::<FlowTableRow>(index) {
         (row.miss_action, row.miss) = (action, next);
     }
+    changed(call, place);
     call.answer(&ModifyFlowTableOut::zeroed())
 }
 
 pub(super) fn query_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowTableIn = call.input()?;
-    own_tables(false, 0, input.table_type())?;
-    let index = table(call, input.table_id())?;
+    let place = place_of_type(call, input.table_type())?;
+    let index = table(call, place, input.table_id())?;
     let Some(row) = call.func.row::<FlowTableRow>(index) else { return Syndrome::NoSuchFlowTable.refuse() };
     let mut c = FlowTableContext::zeroed();
     c.set()
@@ -122,8 +185,8 @@ pub(super) fn query_table(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyFlowTableIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let index = table(call, input.table_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let index = table(call, place, input.table_id())?;
     let refs = call.func.row::<FlowTableRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_table(call.func, index);
@@ -132,31 +195,53 @@ pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
 
 /// Ends the table. Packets sent there by a miss or as the first table are dropped from now on.
 pub(super) fn end_table(func: &mut Func<'_>, index: u32) {
+    let Some(table) = func.row::<FlowTableRow>(index).copied() else { return };
     let root = func.function_mut(|f| &mut f.flow_root);
     root.iter_mut().filter(|root| **root == index + 1).for_each(|root| *root = 0);
-    let steers = root.iter().any(|root| *root != 0);
+    let steers = root[0] != 0;
     func.takes_frames(GROUP_ETHERNET, steers);
     func.free::<FlowTableRow>(index);
+    if table.kind != u32::from(NIC_RECEIVE) {
+        if let Some(set) = func.row_mut::<VportRow>(table.vport) {
+            for first in [&mut set.ingress, &mut set.egress] {
+                if *first == index + 1 {
+                    *first = 0;
+                }
+            }
+        }
+        func.region().switch_changed();
+    }
 }
 
 pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetFlowTableRootIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
     Syndrome::QueueFlags.unless(input.underlay_qpn() == 0)?;
     let root = match call.op_mod {
-        CONNECT => table(call, input.table_id())? + 1,
+        CONNECT => table(call, place, input.table_id())? + 1,
         DISCONNECT => 0,
         _ => return Syndrome::OpMod.refuse(),
     };
-    call.func.function_mut(|f| &mut f.flow_root)[usize::from(input.table_type())] = root;
-    call.func.takes_frames(GROUP_ETHERNET, root != 0);
+    match input.table_type() {
+        NIC_RECEIVE => {
+            call.func.function_mut(|f| &mut f.flow_root)[0] = root;
+            call.func.takes_frames(GROUP_ETHERNET, root != 0);
+        }
+        FDB => call.func.function_mut(|f| &mut f.flow_root)[1] = root,
+        kind => {
+            // A place of these types has a vport, which is a function.
+            let set = settings(call.func, place.vport.unwrap_or(0) as u8)?;
+            *if kind == INGRESS { &mut set.ingress } else { &mut set.egress } = root;
+        }
+    }
+    changed(call, place);
     call.answer(&SetFlowTableRootOut::zeroed())
 }
 
 pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateFlowGroupIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let index = open_table(call, input.table_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let index = open_table(call, place, input.table_id())?;
     let (start, end) = (input.start_flow_index(), input.end_flow_index());
     let size = call.func.row::<FlowTableRow>(index).map_or(0, |row| 1u32 << row.log_size);
     Syndrome::FlowRange.unless(start <= end && end < size)?;
@@ -168,14 +253,17 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
         .any(|g| g.table == index && g.start <= end && start <= g.end);
     Syndrome::FlowRange.unless(!overlaps)?;
     let mask = input.match_criteria();
-    criteria(&mask, input.match_criteria_enable())?;
+    criteria(place, &mask, input.match_criteria_enable())?;
     let group = call.alloc::<FlowGroupRow>(1)?;
     call.hold::<FlowTableRow>(index);
     if let Some(row) = call.func.row_mut::<FlowGroupRow>(group) {
         (row.table, row.start, row.end) = (index, start, end);
         row.criteria = input.match_criteria_enable().into();
-        if row.criteria != 0 {
+        if row.criteria & u32::from(OUTER) != 0 {
             row.mask = *mask.outer_headers().as_bytes();
+        }
+        if row.criteria & u32::from(MISC) != 0 {
+            row.port = mask.misc_parameters().source_port().into();
         }
     }
     let mut out = CreateFlowGroupOut::zeroed();
@@ -183,19 +271,26 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&out)
 }
 
-/// What can be matched: fields of the outer headers, and of those none this device does not see.
-fn criteria(mask: &MatchParam, enable: u8) -> Done {
-    Syndrome::FlowMatch.unless(enable & !OUTER == 0)?;
-    Syndrome::FlowMatch.unless(enable == 0 || mask.outer_headers().reserved_set().is_none())
+/// What can be matched: fields of the outer headers, and of those none this device does not see; and in the forwarding database
+/// the vport a frame came from.
+fn criteria(place: Place, mask: &MatchParam, enable: u8) -> Done {
+    let known = OUTER | if place.kind == u32::from(FDB) { MISC } else { 0 };
+    Syndrome::FlowMatch.unless(enable & !known == 0)?;
+    Syndrome::FlowMatch.unless(enable & OUTER == 0 || mask.outer_headers().reserved_set().is_none())?;
+    let mut misc = mask.misc_parameters();
+    misc.set().source_port(0);
+    Syndrome::FlowMatch.unless(enable & MISC == 0 || misc.as_bytes().iter().all(|byte| *byte == 0))
 }
 
 pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowGroupIn = call.input()?;
-    own_tables(false, 0, input.table_type())?;
-    let index = group(call, input.table_id(), input.group_id())?;
+    let place = place_of_type(call, input.table_type())?;
+    let index = group(call, place, input.table_id(), input.group_id())?;
     let Some(row) = call.func.row::<FlowGroupRow>(index) else { return Syndrome::NoSuchFlowGroup.refuse() };
     let mut mask = MatchParam::zeroed();
-    mask.set().outer_headers(Layout::read(&row.mask));
+    let mut misc = MatchMisc::zeroed();
+    misc.set().source_port(row.port as u16);
+    mask.set().outer_headers(Layout::read(&row.mask)).misc_parameters(misc);
     let mut out = QueryFlowGroupOut::zeroed();
     out.set()
         .start_flow_index(row.start)
@@ -206,8 +301,8 @@ pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 /// A group of a table of the caller.
-pub(super) fn group(call: &Call<'_, '_, '_>, table_id: u32, group_id: u32) -> Done<u32> {
-    let table = open_table(call, table_id)?;
+pub(super) fn group(call: &Call<'_, '_, '_>, place: Place, table_id: u32, group_id: u32) -> Done<u32> {
+    let table = open_table(call, place, table_id)?;
     let group = call.own::<FlowGroupRow>(group_id, Syndrome::NoSuchFlowGroup)?;
     let of_table = call.func.row::<FlowGroupRow>(group).is_some_and(|row| row.table == table);
     Syndrome::NoSuchFlowGroup.unless(of_table)?;
@@ -216,8 +311,8 @@ pub(super) fn group(call: &Call<'_, '_, '_>, table_id: u32, group_id: u32) -> Do
 
 pub(super) fn destroy_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyFlowGroupIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let index = group(call, input.table_id(), input.group_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let index = group(call, place, input.table_id(), input.group_id())?;
     let refs = call.func.row::<FlowGroupRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_group(call.func, index);
@@ -236,6 +331,10 @@ pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     // Counters come one by one.
     Syndrome::QueueFlags.unless(input.flow_counter_bulk() == 0)?;
     let index = call.alloc::<FlowCounterRow>(1)?;
+    if manages(call.func) {
+        call.func.back_flow_counts().map_err(short)?;
+        forget_count(call, index);
+    }
     let mut out = AllocFlowCounterOut::zeroed();
     out.set().flow_counter_id(index);
     call.answer(&out)
@@ -259,13 +358,28 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
         let own = call.own::<FlowCounterRow>(id, Syndrome::NoSuchFlowCounter).ok();
         let mut counter = TrafficCounter::zeroed();
         if let Some(row) = own.and_then(|i| call.func.row::<FlowCounterRow>(i)) {
-            counter.set().packets(row.packets).octets(row.octets);
+            let [packets, octets] = switched(call, id);
+            counter.set().packets(row.packets.wrapping_add(packets)).octets(row.octets.wrapping_add(octets));
         }
         if let Some(row) = own.filter(|_| input.clear()).and_then(|i| call.func.row_mut::<FlowCounterRow>(i))
         {
             (row.packets, row.octets) = (0, 0);
+            if manages(call.func) {
+                forget_count(call, id);
+            }
         }
         bytes.extend_from_slice(counter.as_bytes());
     }
     call.answer_bytes(&bytes)
+}
+
+/// What the e-switch counted by counter `index`: the manager's tables are used by everybody who sends.
+fn switched(call: &Call<'_, '_, '_>, index: u32) -> [u64; 2] {
+    let counts = call.func.region().flow_count(index).filter(|_| manages(call.func));
+    counts.map_or([0; 2], |counts| counts.map(|count| count.load(Relaxed)))
+}
+
+fn forget_count(call: &Call<'_, '_, '_>, index: u32) {
+    let counts = call.func.region().flow_count(index);
+    counts.into_iter().flatten().for_each(|count| count.store(0, Relaxed));
 }

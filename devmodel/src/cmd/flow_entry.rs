@@ -2,7 +2,7 @@
 
 use super::{
     call::{Call, let_go},
-    flow::{OUTER, open_table, own_tables, table},
+    flow::{MISC, OUTER, Place, changed, open_table, place, place_of_type, table},
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use hwspec::{
     cmd::flow::*,
-    context::flow::{FlowContext, FlowCounterId, FlowDestination, MatchHeaders, MatchParam},
+    context::flow::{FlowContext, FlowCounterId, FlowDestination, MatchHeaders, MatchMisc, MatchParam},
     layout::Layout,
 };
 
@@ -19,6 +19,8 @@ use hwspec::{
 pub(super) const ADD: u16 = 0;
 /// See [`ADD`].
 pub(super) const MODIFY: u16 = 1;
+/// The uplink's number among vports.
+const UPLINK: u32 = 0xffff;
 /// `modify_enable_mask`: action, tag, destinations, counters.
 const ACTION: u8 = 1 << 0;
 const TAG: u8 = 1 << 1;
@@ -32,16 +34,18 @@ struct Act {
     to: [u32; DESTINATIONS],
     counters: [u32; ENTRY_COUNTERS],
     count: [u32; 2],
+    vports: [u32; 5],
 }
 
 /// `level`: tables must be above it.
-fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act> {
+fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContext) -> Done<Act> {
     let mut act = Act {
         action: c.action().into(),
         tag: c.flow_tag(),
         to: [0; DESTINATIONS],
         counters: [0; ENTRY_COUNTERS],
-        count: [c.destination_list_size(), c.flow_counter_list_size()],
+        count: [0, c.flow_counter_list_size()],
+        vports: [0; 5],
     };
     Syndrome::FlowAction.unless(
         act.action
@@ -53,33 +57,60 @@ fn act(call: &Call<'_, '_, '_>, level: Option<u32>, c: &FlowContext) -> Done<Act
             != FlowEntryRow::DROP | FlowEntryRow::FORWARD,
     )?;
     Syndrome::FlowAction.unless(!c.extended_destination() && c.encrypt_decrypt_type() == 0)?;
-    let [destinations, counters] = act.count.map(|n| n as usize);
-    Syndrome::FlowDestination.unless(destinations <= DESTINATIONS && counters <= ENTRY_COUNTERS)?;
+    let [destinations, counters] =
+        [c.destination_list_size(), c.flow_counter_list_size()].map(|n| n as usize);
+    Syndrome::FlowDestination.unless(counters <= ENTRY_COUNTERS)?;
     Syndrome::FlowDestination.unless((destinations != 0) == (act.action & FlowEntryRow::FORWARD != 0))?;
     Syndrome::FlowDestination.unless((counters != 0) == (act.action & FlowEntryRow::COUNT != 0))?;
     let list = call.input.get(SetFteIn::SIZE..).unwrap_or_default();
     Syndrome::InputLength.unless(list.len() >= (destinations + counters) * FlowDestination::SIZE)?;
     let mut items = list.chunks_exact(FlowDestination::SIZE);
-    for (to, item) in act.to[..destinations].iter_mut().zip(&mut items) {
+    for item in items.by_ref().take(destinations) {
         let d = FlowDestination::read(item);
         let id = d.destination_id();
-        match d.destination_type().into() {
-            FlowEntryRow::TO_TABLE => {
-                let next = table(call, id)?;
+        match (u32::from(d.destination_type()), place.switches()) {
+            (FlowEntryRow::TO_VPORT, true) => {
+                to_vport(call, &mut act.vports, id)?;
+                continue;
+            }
+            (FlowEntryRow::TO_TABLE, _) => {
+                let next = table(call, place, id)?;
                 // Levels rise along every path, so no packet goes in circles; unless the driver answers for that itself.
                 let higher = |level| call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
                 Syndrome::FlowLevel.unless(level.is_none_or(higher))?;
             }
-            FlowEntryRow::TO_TIR => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
+            (FlowEntryRow::TO_TIR, false) => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
             _ => return Syndrome::FlowDestination.refuse(),
         }
+        let Some(to) = act.to.get_mut(act.count[0] as usize) else {
+            return Syndrome::FlowDestination.refuse();
+        };
         *to = u32::from(d.destination_type()) << 24 | id;
+        act.count[0] += 1;
     }
     for (counter, item) in act.counters[..counters].iter_mut().zip(items) {
         *counter = FlowCounterId::read(item).flow_counter_id();
         call.own::<FlowCounterRow>(*counter, Syndrome::NoSuchFlowCounter)?;
     }
     Ok(act)
+}
+
+/// Vport `number` gets packets, too.
+fn to_vport(call: &Call<'_, '_, '_>, vports: &mut [u32; 5], number: u32) -> Done {
+    if number == UPLINK {
+        vports[4] |= FlowEntryRow::UPLINK;
+        return Ok(());
+    }
+    Syndrome::FlowDestination.unless(number < call.func.region().functions().into())?;
+    vports[number as usize / 32] |= 1 << (number % 32);
+    Ok(())
+}
+
+/// The vports of an entry, by number.
+fn vports(row: &FlowEntryRow) -> impl Iterator<Item = u32> {
+    let [functions @ .., uplink] = row.vports;
+    let bit = move |n: &u32| functions[*n as usize / 32] & 1 << (n % 32) != 0;
+    (0..128).filter(bit).chain((uplink & FlowEntryRow::UPLINK != 0).then_some(UPLINK))
 }
 
 /// The objects an entry leads to: one reference each.
@@ -130,16 +161,16 @@ fn link(func: &mut Func<'_>, table: u32, before: Option<u32>, index: u32) {
 
 pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetFteIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let table = open_table(call, input.table_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let table = open_table(call, place, input.table_id())?;
     let level = call.func.row::<FlowTableRow>(table).map_or(0, |row| row.level);
     let c = input.flow_context();
-    let act = act(call, (!input.ignore_flow_level()).then_some(level), &c)?;
+    let act = act(call, place, (!input.ignore_flow_level()).then_some(level), &c)?;
     let (before, here) = find(call.func, table, input.flow_index());
     match call.op_mod {
         ADD => {
             Syndrome::InUse.unless(here.is_none())?;
-            insert(call, table, before, &input, &act)?;
+            insert(call, (place, table), before, &input, &act)?;
         }
         MODIFY => {
             let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
@@ -149,12 +180,19 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         }
         _ => return Syndrome::OpMod.refuse(),
     }
+    changed(call, place);
     call.answer(&SetFteOut::zeroed())
 }
 
-fn insert(call: &mut Call<'_, '_, '_>, table: u32, before: Option<u32>, input: &SetFteIn, act: &Act) -> Done {
+fn insert(
+    call: &mut Call<'_, '_, '_>,
+    (place, table): (Place, u32),
+    before: Option<u32>,
+    input: &SetFteIn,
+    act: &Act,
+) -> Done {
     let (c, flow) = (input.flow_context(), input.flow_index());
-    let group = super::flow::group(call, input.table_id(), c.group_id())?;
+    let group = super::flow::group(call, place, input.table_id(), c.group_id())?;
     let Some(g) = call.func.row::<FlowGroupRow>(group) else { return Syndrome::NoSuchFlowGroup.refuse() };
     Syndrome::FlowRange.unless((g.start..=g.end).contains(&flow))?;
     let criteria = g.criteria;
@@ -168,9 +206,12 @@ fn insert(call: &mut Call<'_, '_, '_>, table: u32, before: Option<u32>, input: &
     if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
         (row.table, row.group, row.flow, row.next) = (table, group, flow, next);
         (row.action, row.tag) = (act.action, act.tag);
-        (row.to, row.counters, row.count) = (act.to, act.counters, act.count);
+        (row.to, row.counters, row.count, row.vports) = (act.to, act.counters, act.count, act.vports);
         if criteria & u32::from(OUTER) != 0 {
             row.value = *c.match_value().outer_headers().as_bytes();
+        }
+        if criteria & u32::from(MISC) != 0 {
+            row.port = c.match_value().misc_parameters().source_port().into();
         }
     }
     link(call.func, table, before, index + 1);
@@ -190,47 +231,56 @@ fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
         new.tag = act.tag;
     }
     if mask & LIST != 0 {
-        (new.to, new.count[0]) = (act.to, act.count[0]);
+        (new.to, new.count[0], new.vports) = (act.to, act.count[0], act.vports);
     }
     if mask & COUNTERS != 0 {
         (new.counters, new.count[1]) = (act.counters, act.count[1]);
     }
     // New references before the old ones go.
-    let whole =
-        Act { action: new.action, tag: new.tag, to: new.to, counters: new.counters, count: new.count };
+    let whole = Act {
+        action: new.action,
+        tag: new.tag,
+        to: new.to,
+        counters: new.counters,
+        count: new.count,
+        vports: new.vports,
+    };
     hold(call, &whole);
     release(call.func, &old);
     if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
         (row.action, row.tag) = (new.action, new.tag);
-        (row.to, row.counters, row.count) = (new.to, new.counters, new.count);
+        (row.to, row.counters, row.count, row.vports) = (new.to, new.counters, new.count, new.vports);
     }
     Ok(())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFteIn = call.input()?;
-    own_tables(false, 0, input.table_type())?;
-    let table = table(call, input.table_id())?;
+    let place = place_of_type(call, input.table_type())?;
+    let table = table(call, place, input.table_id())?;
     let (_, here) = find(call.func, table, input.flow_index());
     let Some(row) = here.and_then(|i| call.func.row::<FlowEntryRow>(i)) else {
         return Syndrome::NoSuchFlowEntry.refuse();
     };
     let mut value = MatchParam::zeroed();
-    value.set().outer_headers(MatchHeaders::read(&row.value));
+    let mut misc = MatchMisc::zeroed();
+    misc.set().source_port(row.port as u16);
+    value.set().outer_headers(MatchHeaders::read(&row.value)).misc_parameters(misc);
     let mut c = FlowContext::zeroed();
     c.set()
         .group_id(row.group)
         .flow_tag(row.tag)
         .action(row.action as u16)
-        .destination_list_size(row.count[0])
+        .destination_list_size(row.count[0] + vports(row).count() as u32)
         .flow_counter_list_size(row.count[1])
         .match_value(value);
     let mut out = QueryFteOut::zeroed();
     out.set().flow_context(c);
     let mut bytes = out.as_bytes().to_vec();
-    for to in row.to.iter().take(row.count[0] as usize) {
+    let to = row.to.iter().take(row.count[0] as usize).map(|to| (to >> 24, to & 0xff_ffff));
+    for (kind, id) in to.chain(vports(row).map(|vport| (FlowEntryRow::TO_VPORT, vport))) {
         let mut d = FlowDestination::zeroed();
-        d.set().destination_type((to >> 24) as u8).destination_id(to & 0xff_ffff);
+        d.set().destination_type(kind as u8).destination_id(id);
         bytes.extend_from_slice(d.as_bytes());
     }
     for counter in row.counters.iter().take(row.count[1] as usize) {
@@ -243,12 +293,13 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DeleteFteIn = call.input()?;
-    own_tables(input.other_vport(), input.vport_number(), input.table_type())?;
-    let table = open_table(call, input.table_id())?;
+    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let table = open_table(call, place, input.table_id())?;
     let (_, here) = find(call.func, table, input.flow_index());
     let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
     call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
     end(call.func, index);
+    changed(call, place);
     call.answer(&DeleteFteOut::zeroed())
 }
 

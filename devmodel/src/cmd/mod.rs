@@ -11,6 +11,7 @@ mod caps_infiniband;
 mod cq;
 mod dispatch;
 mod eq;
+mod eswitch;
 mod flow;
 mod flow_entry;
 mod hca_vport;

@@ -2,13 +2,14 @@
 
 use super::{
     call::Call,
+    eswitch::settings,
     refusal::{Done, Syndrome},
-    vport::{MAX_MTU, MIN_MTU, own_vport},
+    vport::{MAX_MTU, MIN_MTU, books, manages, vport},
 };
 use crate::{
-    identity,
-    region::{Func, GROUP_NOT_OWN, GROUP_STRANGERS},
-    state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST},
+    Config, identity,
+    mlx5::eswitch,
+    state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST, VportRow},
 };
 use hwspec::{
     cmd::vport::*,
@@ -23,20 +24,23 @@ const PERMANENT: u32 = 1 << 3;
 const PROMISC: u32 = 1 << 4;
 const CHANGE_EVENT: u32 = 1 << 5;
 const MTU: u32 = 1 << 6;
+const PORT_GUID: u32 = 1 << 8;
+const NODE_GUID: u32 = 1 << 9;
 const MULTICAST_LB: u32 = 1 << 10;
 const UNICAST_LB: u32 = 1 << 11;
 const KNOWN: u32 = ROCE_EN | ADDRESSES | PERMANENT | PROMISC | CHANGE_EVENT | MTU | MULTICAST_LB | UNICAST_LB;
+/// What only the e-switch's manager changes, of any vport.
+const MANAGED: u32 = PERMANENT | CHANGE_EVENT | PORT_GUID | NODE_GUID;
+/// Changes an event tells of: by bit of the context's dword that asks for them.
+const UNICAST_CHANGED: u32 = 1 << 0;
+const MULTICAST_CHANGED: u32 = 1 << 1;
+const VLANS_CHANGED: u32 = 1 << 2;
+const PROMISC_CHANGED: u32 = 1 << 3;
+const MTU_CHANGED: u32 = 1 << 4;
 /// `allowed_list_type`.
 const UNICAST: u8 = 0;
 const MULTICAST: u8 = 1;
 const VLANS: u8 = 2;
-/// `FunctionRow::promiscuous`.
-const ALL_UNICAST: u32 = 1;
-const ALL_MULTICAST: u32 = 2;
-const ALL: u32 = 4;
-/// `FunctionRow::local_block`.
-const BLOCK_UNICAST: u32 = 1;
-const BLOCK_MULTICAST: u32 = 2;
 
 fn address(mac: [u8; 6]) -> MacAddressLayout {
     let mut a = MacAddressLayout::zeroed();
@@ -59,28 +63,30 @@ fn list(f: &FunctionRow, kind: u8) -> Vec<u64> {
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryNicVportContextIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
     let node_id = call.step.config.node_id;
-    let guid = u64::from_be_bytes(identity::guid(node_id, call.func.fid()));
+    let set = call.func.region().vport(fid);
+    let [node_guid, port_guid] = guids(call.step.config, fid, &set);
     let kind = input.allowed_list_type();
-    let f = call.func.function();
-    let list = list(f, kind);
+    let f = books(call, fid);
+    let list = list(&f, kind);
     let mut context = NicVportContext::zeroed();
     context
         .set()
         .roce_en(f.roce_enabled != 0)
-        .disable_uc_local_lb(f.local_block & BLOCK_UNICAST != 0)
-        .disable_mc_local_lb(f.local_block & BLOCK_MULTICAST != 0)
+        .disable_uc_local_lb(f.local_block & FunctionRow::BLOCK_UNICAST != 0)
+        .disable_mc_local_lb(f.local_block & FunctionRow::BLOCK_MULTICAST != 0)
         .mtu(f.mtu)
         .system_image_guid(u64::from_be_bytes(identity::guid(node_id, 0)))
-        .port_guid(guid)
-        .node_guid(guid)
-        .promisc_uc(f.promiscuous & ALL_UNICAST != 0)
-        .promisc_mc(f.promiscuous & ALL_MULTICAST != 0)
-        .promisc_all(f.promiscuous & ALL != 0)
+        .port_guid(port_guid)
+        .node_guid(node_guid)
+        .promisc_uc(f.promiscuous & FunctionRow::ALL_UNICAST != 0)
+        .promisc_mc(f.promiscuous & FunctionRow::ALL_MULTICAST != 0)
+        .promisc_all(f.promiscuous & FunctionRow::ALL != 0)
         .allowed_list_type(kind)
         .allowed_list_size(list.len() as u16)
-        .permanent_address(address(f.mac));
+        .permanent_address(address(if set.mac == [0; 6] { f.mac } else { set.mac }))
+        .arm_change_event(set.events & VportRow::ARMED != 0);
     let mut out = QueryNicVportContextOut::zeroed();
     out.set().nic_vport_context(context);
     let mut bytes = out.as_bytes().to_vec();
@@ -90,45 +96,131 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer_bytes(&bytes)
 }
 
+/// Node and port GUID of a port: what the manager set, or what follows from its number, unless all that is the manager's.
+fn guids(config: &Config, fid: u8, set: &VportRow) -> [u64; 2] {
+    let born = match config.strict.owner && fid != 0 {
+        true => 0,
+        false => u64::from_be_bytes(identity::guid(config.node_id, fid)),
+    };
+    [set.node_guid, set.port_guid].map(|guid| if guid == 0 { born } else { guid })
+}
+
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyNicVportContextIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
     let fields = u32::from_be_bytes(input.field_select());
-    Syndrome::ModifyField.unless(fields & !KNOWN == 0)?;
     let context = input.nic_vport_context();
+    let managed =
+        input.other_vport() || manages(call.func) && fields & (CHANGE_EVENT | NODE_GUID | PORT_GUID) != 0;
+    if managed {
+        Syndrome::ModifyField.unless(fields & !MANAGED == 0)?;
+        manage(call, fid, fields, &context)?;
+        return call.answer(&ModifyNicVportContextOut::zeroed());
+    }
+    Syndrome::ModifyField.unless(fields & !KNOWN == 0)?;
+    let mut changed = 0;
     if fields & MTU != 0 {
         Syndrome::Mtu.unless((MIN_MTU..=MAX_MTU).contains(&context.mtu()))?;
         *call.func.function_mut(|f| &mut f.mtu) = context.mtu();
+        changed |= MTU_CHANGED;
     }
     if fields & ROCE_EN != 0 {
         *call.func.function_mut(|f| &mut f.roce_enabled) = context.roce_en().into();
     }
+    let bit = |on: bool, bit: u32| if on { bit } else { 0 };
     if fields & PROMISC != 0 {
-        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
-        *call.func.function_mut(|f| &mut f.promiscuous) = bit(context.promisc_uc(), ALL_UNICAST)
-            | bit(context.promisc_mc(), ALL_MULTICAST)
-            | bit(context.promisc_all(), ALL);
+        *call.func.function_mut(|f| &mut f.promiscuous) = bit(context.promisc_uc(), FunctionRow::ALL_UNICAST)
+            | bit(context.promisc_mc(), FunctionRow::ALL_MULTICAST)
+            | bit(context.promisc_all(), FunctionRow::ALL);
+        changed |= PROMISC_CHANGED;
     }
     let mut block = call.func.function().local_block;
-    for (field, bit, on) in [
-        (UNICAST_LB, BLOCK_UNICAST, context.disable_uc_local_lb()),
-        (MULTICAST_LB, BLOCK_MULTICAST, context.disable_mc_local_lb()),
+    for (field, flag, on) in [
+        (UNICAST_LB, FunctionRow::BLOCK_UNICAST, context.disable_uc_local_lb()),
+        (MULTICAST_LB, FunctionRow::BLOCK_MULTICAST, context.disable_mc_local_lb()),
     ] {
         if fields & field != 0 {
-            block = block & !bit | if on { bit } else { 0 };
+            block = block & !flag | bit(on, flag);
         }
     }
     *call.func.function_mut(|f| &mut f.local_block) = block;
     if fields & PERMANENT != 0 {
-        let mac: [u8; 6] = prefix(&context.permanent_address().as_bytes()[2..]);
+        let mac = mac_of(&context);
         Syndrome::VportAddress.unless(mac[0] & 1 == 0 && mac != [0; 6])?;
         *call.func.function_mut(|f| &mut f.mac) = mac;
+        changed |= UNICAST_CHANGED;
     }
     if fields & ADDRESSES != 0 {
-        addresses(call, context.allowed_list_type(), context.allowed_list_size().into())?;
+        let kind = context.allowed_list_type();
+        addresses(call, kind, context.allowed_list_size().into())?;
+        changed |= [UNICAST_CHANGED, MULTICAST_CHANGED, VLANS_CHANGED][usize::from(kind)];
     }
-    takes(call.func, call.step.config.node_id);
+    eswitch::takes(call.func, call.step.config);
+    tell_manager(call, changed);
     call.answer(&ModifyNicVportContextOut::zeroed())
+}
+
+fn mac_of(context: &NicVportContext) -> [u8; 6] {
+    prefix(&context.permanent_address().as_bytes()[2..])
+}
+
+/// The manager sets what is its business of vport `fid`.
+fn manage(call: &mut Call<'_, '_, '_>, fid: u8, fields: u32, context: &NicVportContext) -> Done {
+    let row = settings(call.func, fid)?;
+    if fields & PERMANENT != 0 {
+        let mac = mac_of(context);
+        Syndrome::VportAddress.unless(mac[0] & 1 == 0)?;
+        // Zeros take the setting away.
+        row.mac = mac;
+    }
+    if fields & NODE_GUID != 0 {
+        row.node_guid = context.node_guid();
+    }
+    if fields & PORT_GUID != 0 {
+        row.port_guid = context.port_guid();
+    }
+    if fields & CHANGE_EVENT != 0 {
+        let wanted = [
+            (context.event_on_uc_address_change(), UNICAST_CHANGED),
+            (context.event_on_mc_address_change(), MULTICAST_CHANGED),
+            (context.event_on_vlan_change(), VLANS_CHANGED),
+            (context.event_on_promisc_change(), PROMISC_CHANGED),
+            (context.event_on_mtu(), MTU_CHANGED),
+        ];
+        let wanted = wanted.iter().filter(|(on, _)| *on).fold(0, |all, (_, bit)| all | bit);
+        let missed = row.events & VportRow::MISSED != 0 && wanted != 0;
+        let armed = context.arm_change_event() && wanted != 0;
+        row.events = wanted | if armed { VportRow::ARMED } else { 0 };
+        if missed && armed {
+            eswitch::context_changed(call.func, fid);
+        }
+    }
+    if fields & PERMANENT != 0 {
+        call.switch_changed();
+        match fid == call.func.fid() {
+            true => eswitch::take_over(call.func, call.step.config),
+            false => call.step.tell(fid, fid),
+        }
+    }
+    Ok(())
+}
+
+/// The manager hears of these changes of the caller's context, if it wants to.
+pub(super) fn tell_manager(call: &mut Call<'_, '_, '_>, changed: u32) {
+    let fid = call.func.fid();
+    match call.func.region().vport(fid).events & changed {
+        0 => {}
+        _ if fid == 0 => eswitch::context_changed(call.func, 0),
+        _ => call.step.tell(0, fid),
+    }
+}
+
+/// The lists are empty and nothing else is taken: the driver is done with the port.
+pub(super) fn forget_lists(call: &mut Call<'_, '_, '_>) {
+    *call.func.function_mut(|f| &mut f.list_len) = [0; 3];
+    *call.func.function_mut(|f| &mut f.promiscuous) = 0;
+    eswitch::takes(call.func, call.step.config);
+    tell_manager(call, UNICAST_CHANGED | MULTICAST_CHANGED | VLANS_CHANGED | PROMISC_CHANGED);
 }
 
 /// Takes the list behind the context.
@@ -159,16 +251,4 @@ fn addresses(call: &mut Call<'_, '_, '_>, kind: u8, count: usize) -> Done {
     }
     call.func.function_mut(|f| &mut f.list_len)[usize::from(kind)] = count as u32;
     Ok(())
-}
-
-/// Tells the switch whether frames to other addresses than the function's own are wanted.
-fn takes(func: &Func<'_>, node_id: u16) {
-    let f = func.function();
-    let own = identity::mac(node_id, func.fid());
-    let strange = |entry: &u64| entry.to_be_bytes()[2..] != own;
-    let strangers = f.promiscuous & (ALL_UNICAST | ALL) != 0
-        || f.mac != own
-        || f.unicast_list.iter().take(f.list_len[0] as usize).any(strange);
-    func.takes_frames(GROUP_STRANGERS, strangers);
-    func.takes_frames(GROUP_NOT_OWN, f.local_block & BLOCK_MULTICAST != 0);
 }

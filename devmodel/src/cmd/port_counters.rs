@@ -6,7 +6,7 @@
 use super::{
     call::Call,
     refusal::{Done, Syndrome},
-    vport::own_vport,
+    vport::{books, vport},
 };
 use crate::{
     region::Func,
@@ -60,9 +60,11 @@ const VPORT: [Counters; 20] = [
 
 pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportCounterIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
     Syndrome::Port.unless(input.port_num() <= 1)?;
-    let counters = call.func.function().counters;
+    // Whose they are clears them.
+    Syndrome::FunctionId.unless(!input.clear() || fid == call.func.fid())?;
+    let counters = books(call, fid).counters;
     let pair = |packets: Counters, octets: Counters| {
         let mut c = TrafficCounter::zeroed();
         c.set().packets(counters[packets as usize]).octets(counters[octets as usize]);

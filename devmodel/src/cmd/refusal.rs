@@ -84,6 +84,8 @@ syndromes! {
     CounterGroup = 0xd5, BadParam, "a group of counters this device has";
     VportAddress = 0xd4, BadParam, "a unicast address that is not zero";
     VportList = 0xd3, BadParam, "a list of a kind this device has, within the advertised size";
+    Scheduling = 0xd9, BadParam, "an element of the e-switch's hierarchy that this device supports";
+    NoSuchElement = 0xd8, BadResource, "a scheduling element of the caller";
     InUse = 0x2b, BadResState, "an object nothing refers to";
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
     NoTranslation = 0x2d, NoResources, "free translation entries";

@@ -8,7 +8,10 @@ use super::{
     refusal::{Done, Syndrome},
     registers_infiniband, vport,
 };
-use crate::{LinkLayer, mlx5::port};
+use crate::{
+    LinkLayer,
+    mlx5::{eswitch, port},
+};
 use hwspec::{
     cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
     context::port::Pfcc,
@@ -70,6 +73,10 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     match (id, call.op_mod) {
         (_, READ) if infiniband && registers_infiniband::read(call, id, &mut register) => {}
         (PMTU | PTYS | PPCNT, WRITE) if infiniband => registers_infiniband::write(id, &register)?,
+        // The port is the PF's: what a VF's driver writes changes nothing, and it does not look.
+        (PAOS | PMTU, WRITE) if call.step.config.strict.owner && call.func.fid() != 0 => {
+            read(call, id, &mut register);
+        }
         (NODE_DESC, WRITE) => *call.func.function_mut(|f| &mut f.ib.node_description) = prefix(&register),
         // This driver's byte order; the interface is big-endian whatever it is.
         (HOST_ENDIANNESS, WRITE | READ) => {}
@@ -81,7 +88,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
                 match state == UP && call.func.function().vport_state != 0 {
                     // A port that is asked to come up raises the event even if it was up.
                     true => port::port_event(call.func, PortChange::Active),
-                    false => port::set_link(call.func, state == UP),
+                    false => eswitch::set_link(call.func, state == UP),
                 }
             }
             read(call, id, &mut register);

@@ -1,9 +1,9 @@
 //! The table of commands: one line for each opcode, and nothing a line does not grant.
 
 use super::{
-    adapter, call::Call, caps, cq, eq, flow, flow_entry, hca_vport, mad_ifc, mcg, memic, memory, mkey,
-    nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq, srq, tir,
-    uctx, vport,
+    adapter, call::Call, caps, cq, eq, eswitch, flow, flow_entry, hca_vport, mad_ifc, mcg, memic, memory,
+    mkey, nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq, srq,
+    tir, uctx, vport,
 };
 use crate::state::HcaState;
 use hwspec::cmd::Opcode;
@@ -118,8 +118,11 @@ commands! {
     QueryXrcSrq,            RUNNING, ONE,          Object,  srq::query;
     ArmXrcSrq,              RUNNING, LIMIT,        Object,  srq::arm;
 
+    QueryEswFunctions,      RUNNING, ONE,          General, eswitch::functions;
     QueryVportState,        RUNNING, VPORT,        General, vport::query_state;
     ModifyVportState,       RUNNING, VPORT,        Owner,   vport::modify_state;
+    QueryEswVportContext,   RUNNING, ONE,          General, eswitch::query_context;
+    ModifyEswVportContext,  RUNNING, ONE,          Owner,   eswitch::modify_context;
     QueryNicVportContext,   RUNNING, ONE,          General, nic_vport::query;
     ModifyNicVportContext,  RUNNING, ONE,          Owner,   nic_vport::modify;
     QueryRoceAddress,       RUNNING, ONE,          General, vport::query_roce_address;
@@ -133,6 +136,10 @@ commands! {
     AllocQCounter,          RUNNING, ONE,          Object,  resource::alloc_counter;
     DeallocQCounter,        RUNNING, ONE,          Object,  resource::dealloc_counter;
     QueryQCounter,          RUNNING, ONE,          Object,  resource::query_counter;
+    CreateSchedulingElement, RUNNING, ONE,         Object,  eswitch::create_element;
+    DestroySchedulingElement, RUNNING, ONE,        Object,  eswitch::destroy_element;
+    QuerySchedulingElement, RUNNING, ONE,          Object,  eswitch::query_element;
+    ModifySchedulingElement, RUNNING, ONE,         Object,  eswitch::modify_element;
     AllocPd,                RUNNING, ONE,          Object,  resource::alloc_pd;
     DeallocPd,              RUNNING, ONE,          Object,  resource::dealloc_pd;
     AllocUar,               RUNNING, ONE,          Object,  resource::alloc_uar;
@@ -146,6 +153,9 @@ commands! {
     AllocTransportDomain,   RUNNING, ONE,          Object,  resource::alloc_td;
     DeallocTransportDomain, RUNNING, ONE,          Object,  resource::dealloc_td;
 
+    SetL2TableEntry,        RUNNING, ONE,          Object,  eswitch::set_address;
+    QueryL2TableEntry,      RUNNING, ONE,          Object,  eswitch::query_address;
+    DeleteL2TableEntry,     RUNNING, ONE,          Object,  eswitch::delete_address;
     CreateTir,              RUNNING, ONE,          Object,  tir::create_tir;
     ModifyTir,              RUNNING, ONE,          Object,  tir::modify_tir;
     DestroyTir,             RUNNING, ONE,          Object,  tir::destroy_tir;

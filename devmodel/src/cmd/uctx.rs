@@ -2,7 +2,7 @@
 
 use super::{
     call::Call,
-    cq, eq, flow, flow_entry, memic, memory, mkey, qp,
+    cq, eq, eswitch, flow, flow_entry, memic, memory, mkey, qp,
     refusal::{Done, Syndrome},
     rq, sq, srq, strict, tir,
 };
@@ -11,9 +11,9 @@ use crate::{
     host::{Host, Party},
     region::{Func, FunctionSet, Patience, Row, purge_frames},
     state::{
-        CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, MemicRow,
-        MkeyRow, PdRow, QpRow, RqRow, RqtRow, SqRow, SrqRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow,
-        XrcdRow,
+        CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, Head, L2Row,
+        MemicRow, MkeyRow, PdRow, QpRow, RqRow, RqtRow, SchedulingRow, SqRow, SrqRow, TdRow, TirRow, TisRow,
+        UarRow, UctxRow, UmemRow, VportRow, XrcdRow,
     },
 };
 use hwspec::cmd::uctx::*;
@@ -61,6 +61,9 @@ pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl F
     each::<FlowGroupRow>(func, host, &pick, flow::end_group);
     each::<FlowTableRow>(func, host, &pick, flow::end_table);
     each::<FlowCounterRow>(func, host, &pick, |f, i| f.free::<FlowCounterRow>(i));
+    each::<VportRow>(func, host, &pick, |f, i| f.clear_at::<VportRow>(i));
+    each::<SchedulingRow>(func, host, &pick, eswitch::end_element);
+    each::<L2Row>(func, host, &pick, |f, i| f.clear_at::<L2Row>(i));
     each::<TirRow>(func, host, &pick, tir::end_tir);
     each::<RqtRow>(func, host, &pick, tir::end_rqt);
     each::<SqRow>(func, host, &pick, sq::end);

@@ -5,10 +5,12 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    mlx5::port::set_link,
-    state::{ROCE_ADDRESSES, RoceAddress},
+    mlx5::eswitch,
+    region::Func,
+    state::{FunctionRow, ROCE_ADDRESSES, RoceAddress},
 };
 use hwspec::{cmd::vport::*, context::vport::RoceAddr, layout::prefix};
+use zerocopy::FromZeros;
 
 /// Largest MTU of the port: bytes of a frame, its check sequence included.
 pub(super) const MAX_MTU: u16 = 9216;
@@ -22,7 +24,9 @@ const IPV6: u8 = 1;
 /// First 12 bytes of a GID that is an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// `admin_state`: follow the link.
-const FOLLOW: u8 = 2;
+const FOLLOW: u32 = 2;
+/// `admin_state`: down, whatever the link does.
+const DOWN: u32 = 0;
 /// `op_mod` of the state commands: which port of the vport is meant. All have the same state.
 pub(super) const VNIC: u16 = 0;
 /// See [`VNIC`].
@@ -30,27 +34,56 @@ pub(super) const ESWITCH: u16 = 1;
 /// See [`VNIC`].
 pub(super) const UPLINK: u16 = 2;
 
-/// A function speaks for its own vport only.
-pub(super) fn own_vport(other: bool, number: u16) -> Done {
-    Syndrome::FunctionId.unless(!other && number == 0)
+/// Whether the function manages the e-switch: the PF, where there can be VFs.
+pub(super) fn manages(func: &Func<'_>) -> bool {
+    func.fid() == 0 && func.region().functions() > 1
+}
+
+/// The function whose vport a command is about: the caller's own, or any for the driver of the e-switch's manager.
+pub(super) fn vport(call: &Call<'_, '_, '_>, other: bool, number: u16) -> Done<u8> {
+    if !other {
+        Syndrome::FunctionId.unless(number == 0)?;
+        return Ok(call.func.fid());
+    }
+    let there = number < call.func.region().functions().into();
+    Syndrome::FunctionId.unless(manages(call.func) && call.uid == 0 && there)?;
+    Ok(number as u8)
+}
+
+/// Registers and books of `fid`: the caller's as they are, others' as they were a moment ago.
+pub(super) fn books(call: &Call<'_, '_, '_>, fid: u8) -> FunctionRow {
+    match fid == call.func.fid() {
+        true => *call.func.function(),
+        false => call.func.region().look(fid, 0).unwrap_or_else(FunctionRow::new_zeroed),
+    }
 }
 
 pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportStateIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
-    let f = call.func.function();
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let (f, set) = (books(call, fid), call.func.region().vport(fid).admin_state.checked_sub(1));
+    let state = if set == Some(DOWN) { 0 } else { f.vport_state };
+    let admin = set.filter(|_| input.other_vport()).unwrap_or(f.vport_admin_state);
     let mut out = QueryVportStateOut::zeroed();
-    out.set().admin_state(f.vport_admin_state as u8).state(f.vport_state as u8);
+    out.set().admin_state(admin as u8).state(state as u8);
     call.answer(&out)
 }
 
 pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyVportStateIn = call.input()?;
-    own_vport(input.other_vport(), input.vport_number())?;
-    let admin = input.admin_state();
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let admin = u32::from(input.admin_state());
     Syndrome::VportState.unless(admin <= FOLLOW)?;
-    *call.func.function_mut(|f| &mut f.vport_admin_state) = admin.into();
-    set_link(call.func, admin != 0);
+    if input.other_vport() {
+        super::eswitch::settings(call.func, fid)?.admin_state = admin + 1;
+        call.switch_changed();
+        if fid != call.func.fid() {
+            call.step.tell(fid, fid);
+        }
+    } else {
+        *call.func.function_mut(|f| &mut f.vport_admin_state) = admin;
+        eswitch::set_link(call.func, admin != DOWN);
+    }
     call.answer(&ModifyVportStateOut::zeroed())
 }
 

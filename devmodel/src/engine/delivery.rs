@@ -167,6 +167,9 @@ impl Runner {
         let headers = &frame.headers[..frame.header_len as usize];
         let to = adapter.owner(headers);
         if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
+            if to.is_none() && self.link.is_none() && adapter.region().is_switched() {
+                return self.put_switched(adapter, host, now, from, frame, staged);
+            }
             let mut whole = std::mem::take(&mut self.sealed);
             whole.clear();
             let link_layer = adapter.config().link_layer;
@@ -190,6 +193,10 @@ impl Runner {
             let (at, len) = (*at as usize, *len as usize);
             whole.clear();
             whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
+            if let [to, vport] = whole[..] {
+                self.note(adapter, host, from, to, vport);
+                continue;
+            }
             trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
             if matches!(adapter.destination(&whole), Destination::Group) && adapter.loops_back(from) {
                 self.hand_in(adapter, host, Some(from), from, &whole);
@@ -203,7 +210,7 @@ impl Runner {
 
     /// Puts a frame of `from` into the ring of `to`.
     #[inline]
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         adapter: &Adapter,
         host: &mut dyn Host,
@@ -245,7 +252,14 @@ impl Runner {
 
     /// A frame of `from` (`None`: from outside) went into the ring of `to`, if there was room.
     #[inline]
-    fn entered(&mut self, adapter: &Adapter, host: &mut dyn Host, from: Option<u8>, to: u8, room: bool) {
+    pub(super) fn entered(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        from: Option<u8>,
+        to: u8,
+        room: bool,
+    ) {
         if room {
             self.arrived(host, from, to);
         } else {
@@ -278,7 +292,14 @@ impl Runner {
         }
     }
 
-    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, whole: &mut Vec<u8>) {
+    pub(super) fn transmit(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+        whole: &mut Vec<u8>,
+    ) {
         let left = Left { from: Some(from), now };
         adapter.capture(host, left, whole);
         let mut more = Vec::new();
@@ -308,6 +329,9 @@ impl Runner {
 
     /// Brings a whole frame to whoever is to get it. What comes from outside does not go there again.
     fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
+        if adapter.config().link_layer == LinkLayer::Ethernet && adapter.region().is_switched() {
+            return self.carry_switched(adapter, host, left, whole);
+        }
         let destination = adapter.destination(whole);
         match destination {
             Destination::Function(to) => self.hand_in(adapter, host, left.from, to, whole),
@@ -322,6 +346,11 @@ impl Runner {
         if matches!(destination, Destination::Function(_)) || left.from.is_none() {
             return;
         }
+        self.leave(adapter, host, left, whole);
+    }
+
+    /// Brings a whole frame out of the adapter.
+    pub(super) fn leave(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         if self.link.as_mut().is_some_and(|link| link.leave(whole)) {
             return;
         }
@@ -331,7 +360,14 @@ impl Runner {
     }
 
     /// Puts a whole frame of `from` (`None`: from outside) into the ring of `to`.
-    fn hand_in(&mut self, adapter: &Adapter, host: &mut dyn Host, from: Option<u8>, to: u8, whole: &[u8]) {
+    pub(super) fn hand_in(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        from: Option<u8>,
+        to: u8,
+        whole: &[u8],
+    ) {
         // A frame that makes no sense is cut anywhere; the receiver counts it.
         let parsed = match adapter.config().link_layer {
             LinkLayer::Ethernet => Headers::parse(whole),
@@ -385,7 +421,7 @@ fn fetch(
 }
 
 /// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
-fn seal(
+pub(super) fn seal(
     host: &mut dyn Host,
     link_layer: LinkLayer,
     from: u8,

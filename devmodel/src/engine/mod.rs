@@ -2,11 +2,13 @@
 
 mod delivery;
 mod dispatch;
+mod eswitch;
 pub(crate) mod rig;
 mod runner;
 mod sched;
 pub mod sim;
 mod switch;
+mod switched;
 mod timed;
 mod timing;
 

@@ -7,6 +7,7 @@
 use super::{
     delivery::{Hand, payload_of},
     dispatch::dispatch,
+    eswitch::Switch,
 };
 use crate::{
     Adapter, Config, LinkLayer, cmd,
@@ -29,6 +30,8 @@ pub struct Runner {
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
     pub(super) hand: Hand,
+    /// What frames go by where the e-switch was told something.
+    pub(super) switch: Switch,
     /// The function whose frames were last left to who polls it: the next ones go into its ring without asking the host first.
     pub(super) tended: Option<u8>,
 }

@@ -2,14 +2,18 @@
 //!
 //! A unicast frame for a function of this adapter goes to its receive ring; one for a group goes to every function that
 //! takes such frames, but its sender, and to the uplink; all else goes to the uplink. There is nothing to learn: a
-//! function's address says which one it is.
+//! function's address says which one it is. Once ports have other addresses than those they are born with, or the PF's driver
+//! manages the e-switch, frames go by [`eswitch`](super::eswitch) instead.
 
 use crate::{
     Adapter, LinkLayer, identity,
-    region::{GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_STRANGERS, Sync},
+    region::{GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_STRANGERS, Sync},
 };
 use hwspec::wire::lrh::{PERMISSIVE_LID, dlid, is_multicast};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Bits that say nothing of whether frames to groups are taken.
+const GROUP_ASIDE: u32 = GROUP_NOT_OWN | GROUP_ADDRESSES;
 
 /// Who gets a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ impl Adapter {
     #[inline]
     pub(crate) fn owner(&self, frame: &[u8]) -> Option<u8> {
         match self.config().link_layer {
+            // Where nothing was set that frames must go by, an address says whose it is.
+            LinkLayer::Ethernet if self.region().is_switched() => None,
             LinkLayer::Ethernet => self.owner_of_mac(frame),
             LinkLayer::Infiniband => self.owner_of_lid(frame),
         }
@@ -81,7 +87,7 @@ impl Adapter {
 
     /// The functions that take a frame `from` sent to a group.
     pub(crate) fn group(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
-        self.functions().filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & !GROUP_NOT_OWN != 0)
+        self.functions().filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & !GROUP_ASIDE != 0)
     }
 
     /// Whether a frame that the net device of `fid` sent to a group comes back to it.

@@ -11,6 +11,7 @@ mod cnp;
 pub(crate) mod completion;
 mod datagram;
 mod doorbell;
+pub(crate) mod eswitch;
 pub(crate) mod ethernet;
 pub(crate) mod event;
 mod fetch;

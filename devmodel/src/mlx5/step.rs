@@ -304,6 +304,13 @@ impl Step<'_> {
         self.buffers.raw.push((at, len));
     }
 
+    /// Tells function `to` of something that concerns `vport`: see [`noted`](super::eswitch::noted). A raw frame of two bytes, which no
+    /// queue sends.
+    pub(crate) fn tell(&mut self, to: u8, vport: u8) {
+        let at = self.stage(&[to, vport]);
+        self.send_raw(at);
+    }
+
     /// Writes staged bytes to memory before the step commits.
     pub(crate) fn write_staged(&mut self, dst: (Rid, Iova), at: u32, len: u32) -> Result<(), Abort> {
         self.moving(Move { src: Source::Staged(at), dst_rid: dst.0, dst: dst.1, len })

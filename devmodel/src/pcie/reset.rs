@@ -5,6 +5,7 @@ use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::Host,
     identity,
+    mlx5::eswitch,
     region::{Func, FunctionSet, Patience, Region, Sync, Table, purge_frames},
     state::{FunctionRow, MsixEntry},
     subnet,
@@ -15,6 +16,8 @@ use zerocopy::FromZeros;
 
 /// Bytes of the Ethernet payload of a frame.
 const ETHERNET_MTU: u16 = 9000;
+/// Bytes of the largest frame of a vport whose driver did not say otherwise: 1500 behind its header, a tag and the check sequence.
+const VPORT_MTU: u16 = 1522;
 /// `vport_state`: up; `admin_state`: up.
 const VPORT_UP: u32 = 1;
 
@@ -23,6 +26,12 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_next) = (func.function().resets, func.behind_frames());
+    // What the manager of the e-switch set of the port outlives its resets.
+    let set = func.region().vport(fid);
+    let born = match settings.strict.owner && fid != 0 {
+        true => [0; 6],
+        false => identity::mac(settings.node_id, fid),
+    };
     // The subnet's groups are not the function's alone.
     let before_reset = func.function().free;
     let (before, last) = (func.function().before, func.function().counters);
@@ -31,10 +40,11 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         before: std::array::from_fn(|i| before[i].wrapping_add(last[i])),
         config: config_space::defaults(fid, total_vfs, settings.strict.card),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
-        mac: identity::mac(settings.node_id, fid),
-        mtu: ETHERNET_MTU,
+        mac: if set.mac == [0; 6] { born } else { set.mac },
+        mtu: if settings.strict.owner { VPORT_MTU } else { ETHERNET_MTU },
         ib: subnet::port(settings, fid),
-        vport_state: VPORT_UP,
+        // Unless the e-switch's manager keeps it down.
+        vport_state: if set.admin_state == 1 { 0 } else { VPORT_UP },
         vport_admin_state: VPORT_UP,
         // The frames that wait are not for whoever comes now.
         rx_next,
@@ -49,6 +59,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     func.region().sync(fid, Sync::Ready).store(0, Release);
     func.region().sync(fid, Sync::Timer).store(0, Release);
     func.region().sync(fid, Sync::Group).store(0, Release);
+    eswitch::takes(func, settings);
 }
 
 impl Adapter {
@@ -56,6 +67,9 @@ impl Adapter {
     pub fn power_on(region: Region, config: Config, host: &mut dyn Host) -> Self {
         let adapter = Self::attach(region, config);
         adapter.region().set_key(host.entropy());
+        if adapter.config().strict.owner && adapter.config().link_layer == LinkLayer::Ethernet {
+            adapter.region().always_switch();
+        }
         // A VF is reset when it is enabled.
         let mut pf = Func::lock(adapter.region(), 0, host);
         defaults(&mut pf, adapter.config());

@@ -68,7 +68,7 @@ impl Adapter {
                 reset::defaults(&mut func, self.config());
                 *func.function_mut(|f| &mut f.pci_command) = memory_off;
                 func.commit(host);
-                self.region().sync(vf, Sync::Present).store(1, Release);
+                self.bring_vfs(vf..vf + 1);
             }),
             (true, false) => return self.remove_vfs(host, Patience::Endless).unwrap_or_default(),
             (true, true) => (1..=last).for_each(|vf| {
@@ -138,6 +138,9 @@ impl Adapter {
 
     fn bring_vfs(&self, vfs: Range<u8>) {
         vfs.for_each(|vf| self.region().sync(vf, Sync::Present).store(1, Release));
+        if self.region().is_switched() {
+            self.region().switch_changed();
+        }
     }
 
     /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program

@@ -5,8 +5,9 @@ use crate::{
     host::{Host, Iova, Rid},
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
-        FunctionRow, GroupRow, Head, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
-        SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+        FunctionRow, GroupRow, Head, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
+        SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow,
+        UmemRow, VportRow, XrcdRow,
     },
 };
 use hwspec::cqe::Cqe64;
@@ -40,7 +41,8 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
 impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, MemicRow => Memic, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
-    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup);
+    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup,
+    VportRow => Vport, L2Row => L2, SchedulingRow => Scheduling);
 
 /// A row noted in the journal, held by reference, so that a job does not look it up again for each access.
 ///

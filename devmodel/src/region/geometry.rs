@@ -1,14 +1,16 @@
 //! What lies where in the region.
 
 use super::{
+    eswitch::FLOW_COUNT,
     journal_layout,
     layout::{MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
 };
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
-    GroupRow, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS, SendRecord, SqRow,
-    SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, XrcdRow,
+    GroupRow, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS,
+    SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow,
+    UctxRow, UmemRow, VportRow, XrcdRow,
 };
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
@@ -150,6 +152,9 @@ impl Table {
             Self::FlowGroup => 1024,
             Self::FlowEntry => 8192,
             Self::SubnetGroup => SUBNET_GROUPS,
+            Self::Vport => g.functions.into(),
+            Self::L2 => 1024,
+            Self::Scheduling | Self::FlowCount => 256,
             Self::Cq => 1 << g.log_cq,
             Self::Qp => 1 << g.log_qp,
             Self::SendRecord => SendRecord::PER_QP << g.log_qp,
@@ -194,6 +199,10 @@ impl Table {
             Self::FlowEntry => size_of::<FlowEntryRow>(),
             Self::FlowCounter => size_of::<FlowCounterRow>(),
             Self::SubnetGroup => size_of::<SubnetGroupRow>(),
+            Self::Vport => size_of::<VportRow>(),
+            Self::L2 => size_of::<L2Row>(),
+            Self::Scheduling => size_of::<SchedulingRow>(),
+            Self::FlowCount => FLOW_COUNT,
             Self::Qp => size_of::<QpRow>(),
             Self::SendRecord => size_of::<SendRecord>(),
             Self::ReadResource => size_of::<ReadResource>(),

@@ -84,6 +84,17 @@ impl Region {
         })
     }
 
+    /// A copy of row `index` of `fid`, if it is live.
+    pub(crate) fn peek<R: Row + FromBytes>(&self, fid: u8, index: u32) -> Option<R> {
+        let used = self.free_list::<R>(fid)?.fresh.min(self.rows(R::TABLE) as u32);
+        if index >= used {
+            return None;
+        }
+        let base = self.checked_base(fid);
+        let row: R = copy(self.row_pointer(base, R::TABLE, index as usize, size_of::<R>()));
+        (row.head().live != 0).then_some(row)
+    }
+
     /// What no adapter writes into the books of `fid`, expected and found, if there is such a thing: for whoever is about to
     /// work on a region that may be damaged.
     pub fn damage(&self, fid: u8) -> Option<String> {

@@ -10,6 +10,7 @@
 
 mod alloc;
 mod back;
+mod eswitch;
 mod flat;
 mod frames;
 mod func;
@@ -45,4 +46,6 @@ pub use ring::WireRing;
 pub(crate) use senders::purge_frames;
 pub use slot::{Piece, Slot, SlotPayload};
 pub use sync::{Lock, Patience};
-pub use words::{FunctionSet, GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_QP, GROUP_STRANGERS, Sync};
+pub use words::{
+    FunctionSet, GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_QP, GROUP_STRANGERS, Sync,
+};

@@ -22,6 +22,9 @@ pub enum Sync {
     /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`];
     /// and [`GROUP_NOT_OWN`], which says something of them.
     Group = 1540,
+    /// Of the PF: bit 0 says that frames go by what the e-switch was told, and not by the addresses functions are born with; what
+    /// is above it rises with every change of that.
+    Switch = 1544,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
@@ -40,6 +43,9 @@ pub const GROUP_ETHERNET: u32 = 2;
 pub const GROUP_STRANGERS: u32 = 4;
 /// [`Sync::Group`]: the net device's own frames to groups do not come back to it.
 pub const GROUP_NOT_OWN: u32 = 8;
+
+/// [`Sync::Group`]: its addresses are not those it was born with. Says nothing of frames to groups.
+pub const GROUP_ADDRESSES: u32 = 16;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;

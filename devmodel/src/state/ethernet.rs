@@ -9,8 +9,8 @@ pub const MATCH: usize = 64;
 pub const DESTINATIONS: usize = 4;
 /// Counters an entry may have.
 pub const ENTRY_COUNTERS: usize = 2;
-/// Types of flow tables with a root of their own: NIC receive only.
-pub const FLOW_ROOTS: usize = 1;
+/// Flow tables that are the first of their type: NIC receive, and the forwarding database of the e-switch.
+pub const FLOW_ROOTS: usize = 2;
 
 rows! {
     /// Send queue that belongs to no queue pair. Indices are free-running 16-bit counters of basic blocks.
@@ -132,6 +132,10 @@ rows! {
         first: u32,
         /// Not 0: all user contexts may have groups and entries in it.
         shared: u32,
+        /// `table_type`.
+        kind: u32,
+        /// Vport it is for, where each has its own.
+        vport: u32,
     }
     /// Flow group: entries of a table that match the same fields.
     FlowGroupRow {
@@ -145,6 +149,10 @@ rows! {
         criteria: u32,
         /// Bits that are compared.
         mask: [u8; MATCH],
+        /// Bits of the source vport's number that are compared.
+        port: u32,
+        /// Padding.
+        reserved: u32,
     }
     /// Flow table entry.
     FlowEntryRow {
@@ -168,6 +176,10 @@ rows! {
         count: [u32; 2],
         /// What the bits of the group's mask must be.
         value: [u8; MATCH],
+        /// What the bits of the source vport's number must be.
+        port: u32,
+        /// Vports packets go to, by bit, and behind those the uplink.
+        vports: [u32; 5],
     }
     /// Counter of packets that match.
     FlowCounterRow {
@@ -211,6 +223,10 @@ impl FlowEntryRow {
     pub const FORWARD: u32 = 4;
     /// See [`ALLOW`](Self::ALLOW).
     pub const COUNT: u32 = 8;
+    /// In `to`, destination type: a vport, which lies in `vports` instead.
+    pub const TO_VPORT: u32 = 0;
+    /// In `vports`, the last word: the uplink.
+    pub const UPLINK: u32 = 1;
     /// In `to`, destination type: a flow table, a TIR.
     pub const TO_TABLE: u32 = 1;
     /// See [`TO_TABLE`](Self::TO_TABLE).

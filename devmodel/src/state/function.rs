@@ -140,10 +140,12 @@ pub struct FunctionRow {
     pub multicast_list: [u64; MULTICAST_LIST],
     /// VLANs.
     pub vlan_list: [u16; VLAN_LIST],
-    /// First flow table of each type, index plus one; 0 is none.
+    /// First flow table for received frames, and of the forwarding database: index plus one; 0 is none.
     pub flow_root: [u32; FLOW_ROOTS],
     /// How often the ready ring was doubled, see `region::queues`.
     pub ready_doubled: u32,
+    /// Padding.
+    pub reserved1: u32,
 
     /// The port on InfiniBand.
     pub ib: IbPort,
@@ -174,7 +176,6 @@ pub struct FunctionRow {
     /// 1: there is a timer for them.
     pub cmd_timed: u32,
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved0: [u32; 2],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.
@@ -196,6 +197,22 @@ impl FunctionRow {
     pub(crate) const BUS_MASTER: u32 = 1 << 2;
     /// In `pci_command`: the PF's SR-IOV capability switched the memory space of its VFs off.
     pub(crate) const VF_MEMORY_OFF: u32 = 1 << 16;
+
+    /// In `promiscuous`: all unicast.
+    pub(crate) const ALL_UNICAST: u32 = 1;
+    /// In `promiscuous`: all multicast.
+    pub(crate) const ALL_MULTICAST: u32 = 2;
+    /// In `promiscuous`: everything.
+    pub(crate) const ALL: u32 = 4;
+    /// In `local_block`: unicast.
+    pub(crate) const BLOCK_UNICAST: u32 = 1;
+    /// In `local_block`: multicast.
+    pub(crate) const BLOCK_MULTICAST: u32 = 2;
+
+    /// The list of unicast addresses.
+    pub(crate) fn unicast(&self) -> &[u64] {
+        &self.unicast_list[..(self.list_len[0] as usize).min(UNICAST_LIST)]
+    }
 
     /// In `caps_set`, words that `SET_HCA_CAP` chose, where 0 is the default.
     pub(crate) const SET_UAR_4K: usize = 0;

@@ -4,6 +4,7 @@
 //! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
 
 mod counters;
+mod eswitch;
 mod ethernet;
 mod function;
 mod infiniband;
@@ -14,6 +15,7 @@ mod table;
 
 pub use crate::transport::ReadResource;
 pub use counters::{COUNTERS, Counters};
+pub use eswitch::{L2Row, SchedulingRow, VportRow};
 pub use ethernet::{
     DESTINATIONS, ENTRY_COUNTERS, FLOW_ROOTS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
     MATCH, RqRow, RqtRow, SqRow, TirRow, TisRow,

@@ -33,6 +33,14 @@ pub enum Table {
     FlowCounter,
     /// Multicast groups of the subnet; the PF's are used.
     SubnetGroup,
+    /// What the e-switch's manager set of each function's port; this and the next two are the PF's.
+    Vport,
+    /// Addresses the port takes from the wire.
+    L2,
+    /// Elements that share out the bandwidth.
+    Scheduling,
+    /// What flow tables of the e-switch count: see `region::Region::flow_count`.
+    FlowCount,
     Srq,
     Cq,
     Qp,
@@ -55,7 +63,7 @@ impl Table {
     pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
 
     /// All tables, in order.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 39] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -80,6 +88,10 @@ impl Table {
         Self::FlowEntry,
         Self::FlowCounter,
         Self::SubnetGroup,
+        Self::Vport,
+        Self::L2,
+        Self::Scheduling,
+        Self::FlowCount,
         Self::Srq,
         Self::Cq,
         Self::Qp,

@@ -125,7 +125,7 @@ fn capabilities_follow_the_tables_and_what_is_not_there_reads_zero() {
     assert!(max.xrc() && max.rc() && max.roce() && max.atomic());
     assert!(max.ud() && max.uc() && max.cq_resize() && !max.umr_modify_entity_size_disabled());
     assert!(max.null_mkey() && max.device_memory() && max.relaxed_ordering_write());
-    assert_eq!([max.pg(), max.bf(), max.eswitch_manager()], [false; 3]);
+    assert_eq!([max.pg(), max.bf()], [false; 2]);
     let roce = RoceCap::read(&caps(&mut bed, CapType::Roce, true));
     assert_eq!((roce.roce_version(), roce.l3_type(), roce.roce_address_table_size()), (4, 6, 32));
     assert!(caps(&mut bed, CapType::Odp, true).iter().all(|b| *b == 0));

@@ -123,6 +123,8 @@ const GENERAL: &[Opcode] = &[
     Opcode::QueryNicVportContext,
     Opcode::QueryRoceAddress,
     Opcode::QueryVportCounter,
+    Opcode::QueryEswFunctions,
+    Opcode::QueryEswVportContext,
     Opcode::Nop,
 ];
 
@@ -204,6 +206,13 @@ const OBJECTS: &[Opcode] = &[
     Opcode::DestroyXrcSrq,
     Opcode::DetachFromMcg,
     Opcode::DeallocXrcd,
+    Opcode::CreateSchedulingElement,
+    Opcode::ModifySchedulingElement,
+    Opcode::QuerySchedulingElement,
+    Opcode::DestroySchedulingElement,
+    Opcode::SetL2TableEntry,
+    Opcode::QueryL2TableEntry,
+    Opcode::DeleteL2TableEntry,
 ];
 
 /// What user contexts may send here beyond Linux, whose kernel keeps these to itself: the driver of a function in user space
@@ -316,6 +325,8 @@ fn pages(header: &Header) -> BTreeSet<u16> {
         "ATOMIC",
         "ROCE",
         "FLOW_TABLE",
+        "ESWITCH_FLOW_TABLE",
+        "ESWITCH",
         "QOS",
         "DEV_MEM",
         "GENERAL_2",

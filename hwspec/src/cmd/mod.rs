@@ -48,6 +48,7 @@ pub mod adapter;
 pub mod adapter_id;
 pub mod cq;
 pub mod eq;
+pub mod eswitch;
 pub mod flow;
 pub mod l2_table;
 pub mod mcg;
@@ -116,8 +117,11 @@ hw_enum! {
         DestroyXrcSrq = 0x706,
         QueryXrcSrq = 0x707,
         ArmXrcSrq = 0x708,
+        QueryEswFunctions = 0x740,
         QueryVportState = 0x750,
         ModifyVportState = 0x751,
+        QueryEswVportContext = 0x752,
+        ModifyEswVportContext = 0x753,
         QueryNicVportContext = 0x754,
         ModifyNicVportContext = 0x755,
         QueryRoceAddress = 0x760,
@@ -130,6 +134,10 @@ hw_enum! {
         AllocQCounter = 0x771,
         DeallocQCounter = 0x772,
         QueryQCounter = 0x773,
+        CreateSchedulingElement = 0x782,
+        DestroySchedulingElement = 0x783,
+        QuerySchedulingElement = 0x784,
+        ModifySchedulingElement = 0x785,
         AllocPd = 0x800,
         DeallocPd = 0x801,
         AllocUar = 0x802,
@@ -142,6 +150,9 @@ hw_enum! {
         DeallocXrcd = 0x80f,
         AllocTransportDomain = 0x816,
         DeallocTransportDomain = 0x817,
+        SetL2TableEntry = 0x829,
+        QueryL2TableEntry = 0x82a,
+        DeleteL2TableEntry = 0x82b,
         CreateTir = 0x900,
         ModifyTir = 0x901,
         DestroyTir = 0x902,

@@ -32,10 +32,46 @@ hw_layout! {
 }
 
 hw_layout! {
+    /// What else a flow table matches: where a packet came from, and second tags and tunnels.
+    pub struct MatchMisc: 0x40 {
+        0x000 [31:31] gre_c_present: bool,
+        0x000 [29:29] gre_k_present: bool,
+        0x000 [28:28] gre_s_present: bool,
+        0x000 [27:24] source_vhca_port: u8,
+        0x000 [23: 0] source_sqn: u32,
+        0x004 [31:16] source_eswitch_owner_vhca_id: u16,
+        0x004 [15: 0] source_port: u16,
+        0x008 [31:29] outer_second_prio: u8,
+        0x008 [28:28] outer_second_cfi: bool,
+        0x008 [27:16] outer_second_vid: u16,
+        0x008 [15:13] inner_second_prio: u8,
+        0x008 [12:12] inner_second_cfi: bool,
+        0x008 [11: 0] inner_second_vid: u16,
+        0x00c [31:31] outer_second_cvlan_tag: bool,
+        0x00c [30:30] inner_second_cvlan_tag: bool,
+        0x00c [29:29] outer_second_svlan_tag: bool,
+        0x00c [28:28] inner_second_svlan_tag: bool,
+        0x00c [15: 0] gre_protocol: u16,
+        0x010         gre_key: [u8; 0x4],
+        0x014 [31: 8] vxlan_vni: u32,
+        0x014 [ 7: 0] bth_opcode: u8,
+        0x018 [31: 8] geneve_vni: u32,
+        0x018 [ 1: 1] geneve_tlv_option_0_exist: bool,
+        0x018 [ 0: 0] geneve_oam: bool,
+        0x01c [19: 0] outer_ipv6_flow_label: u32,
+        0x020 [19: 0] inner_ipv6_flow_label: u32,
+        0x024 [21:16] geneve_opt_len: u8,
+        0x024 [15: 0] geneve_protocol_type: u16,
+        0x028 [23: 0] bth_dst_qp: u32,
+        0x030 [31: 0] outer_esp_spi: u32,
+    }
+}
+
+hw_layout! {
     /// All a flow table can match.
     pub struct MatchParam: 0x200 {
         0x000         outer_headers: MatchHeaders,
-        0x040         misc_parameters: [u8; 0x40],
+        0x040         misc_parameters: MatchMisc,
         0x080         inner_headers: MatchHeaders,
         0x0c0         misc_parameters_2: [u8; 0x40],
         0x100         misc_parameters_3: [u8; 0x40],

@@ -3,6 +3,7 @@
 pub mod caps;
 pub mod cq;
 pub mod eq;
+pub mod eswitch;
 pub mod flow;
 pub mod mkey;
 pub mod port;

@@ -3,12 +3,13 @@
 use super::{Structure, Value};
 use crate::{
     cmd::{
-        CmdIn, CmdOut, Opcode, adapter::*, adapter_id::*, cq::*, eq::*, flow::*, mcg::*, memic::*, mkey::*,
-        qp::*, resource::*, rq_sq::*, srq::*, tir::*, uctx::*, umem::*, vport::*,
+        CmdIn, CmdOut, Opcode, adapter::*, adapter_id::*, cq::*, eq::*, eswitch::*, flow::*, mcg::*,
+        memic::*, mkey::*, qp::*, resource::*, rq_sq::*, srq::*, tir::*, uctx::*, umem::*, vport::*,
     },
     context::{
         AccessMode, CapType,
         caps::*,
+        eswitch::{EswitchCap, EswitchFlowTableCaps},
         flow::{FlowCounterId, FlowDestination, FlowTableCaps},
         mkey::Mtt,
         port::*,
@@ -129,8 +130,11 @@ lines! {
     DestroyXrcSrq, DestroyXrcSrqIn NONE, DestroyXrcSrqOut NONE;
     QueryXrcSrq, QueryXrcSrqIn NONE, QueryXrcSrqOut PAGES;
     ArmXrcSrq, ArmXrcSrqIn NONE, ArmXrcSrqOut NONE;
+    QueryEswFunctions, QueryEswFunctionsIn NONE, QueryEswFunctionsOut NONE;
     QueryVportState, QueryVportStateIn NONE, QueryVportStateOut NONE;
     ModifyVportState, ModifyVportStateIn NONE, ModifyVportStateOut NONE;
+    QueryEswVportContext, QueryEswVportContextIn NONE, QueryEswVportContextOut NONE;
+    ModifyEswVportContext, ModifyEswVportContextIn NONE, ModifyEswVportContextOut NONE;
     QueryNicVportContext, QueryNicVportContextIn NONE, QueryNicVportContextOut ADDRESSES;
     ModifyNicVportContext, ModifyNicVportContextIn ADDRESSES, ModifyNicVportContextOut NONE;
     QueryRoceAddress, QueryRoceAddressIn NONE, QueryRoceAddressOut NONE;
@@ -143,6 +147,10 @@ lines! {
     AllocQCounter, AllocQCounterIn NONE, AllocQCounterOut NONE;
     DeallocQCounter, DeallocQCounterIn NONE, DeallocQCounterOut NONE;
     QueryQCounter, QueryQCounterIn NONE, QueryQCounterOut NONE;
+    CreateSchedulingElement, CreateSchedulingElementIn NONE, CreateSchedulingElementOut NONE;
+    DestroySchedulingElement, DestroySchedulingElementIn NONE, DestroySchedulingElementOut NONE;
+    QuerySchedulingElement, QuerySchedulingElementIn NONE, QuerySchedulingElementOut NONE;
+    ModifySchedulingElement, ModifySchedulingElementIn NONE, ModifySchedulingElementOut NONE;
     AllocPd, AllocPdIn NONE, AllocPdOut NONE;
     DeallocPd, DeallocPdIn NONE, DeallocPdOut NONE;
     AllocUar, AllocUarIn NONE, AllocUarOut NONE;
@@ -155,6 +163,9 @@ lines! {
     DeallocXrcd, DeallocXrcdIn NONE, DeallocXrcdOut NONE;
     AllocTransportDomain, AllocTransportDomainIn NONE, AllocTransportDomainOut NONE;
     DeallocTransportDomain, DeallocTransportDomainIn NONE, DeallocTransportDomainOut NONE;
+    SetL2TableEntry, SetL2TableEntryIn NONE, SetL2TableEntryOut NONE;
+    QueryL2TableEntry, QueryL2TableEntryIn NONE, QueryL2TableEntryOut NONE;
+    DeleteL2TableEntry, DeleteL2TableEntryIn NONE, DeleteL2TableEntryOut NONE;
     CreateTir, CreateTirIn NONE, CreateTirOut NONE;
     ModifyTir, ModifyTirIn NONE, ModifyTirOut NONE;
     DestroyTir, DestroyTirIn NONE, DestroyTirOut NONE;
@@ -240,6 +251,8 @@ fn capability(page: CapType) -> &'static [Field] {
         CapType::Atomic => AtomicCaps::FIELDS,
         CapType::Roce => RoceCap::FIELDS,
         CapType::FlowTable => FlowTableCaps::FIELDS,
+        CapType::EswitchFlowTable => EswitchFlowTableCaps::FIELDS,
+        CapType::Eswitch => EswitchCap::FIELDS,
         CapType::Qos => QosCap::FIELDS,
         CapType::DeviceMem => DeviceMemCap::FIELDS,
         CapType::General2 => HcaCap2::FIELDS,

@@ -84,6 +84,14 @@ cases! {
         traffic_counter TrafficCounter,
         pkey Pkey,
     }
+    hwspec::context::eswitch {
+        e_switch_cap EswitchCap,
+        flow_table_eswitch_cap EswitchFlowTableCaps,
+        esw_vport_context EswVportContext,
+        esw_vport_context_fields_select EswVportFields,
+        scheduling_context SchedulingContext,
+        host_params_context HostParams,
+    }
     hwspec::context::rq_sq {
         sqc SqContext,
         rqc RqContext,
@@ -96,6 +104,7 @@ cases! {
     }
     hwspec::context::flow {
         fte_match_set_lyr_2_4 MatchHeaders,
+        fte_match_set_misc MatchMisc,
         fte_match_param MatchParam,
         flow_table_context FlowTableContext,
         vlan FlowVlan,
@@ -362,6 +371,28 @@ cases! {
         create_uctx_out CreateUctxOut,
         destroy_uctx_in DestroyUctxIn,
         destroy_uctx_out DestroyUctxOut,
+    }
+    hwspec::cmd::eswitch {
+        query_esw_functions_in QueryEswFunctionsIn,
+        query_esw_functions_out QueryEswFunctionsOut,
+        query_esw_vport_context_in QueryEswVportContextIn,
+        query_esw_vport_context_out QueryEswVportContextOut,
+        modify_esw_vport_context_in ModifyEswVportContextIn,
+        modify_esw_vport_context_out ModifyEswVportContextOut,
+        set_l2_table_entry_in SetL2TableEntryIn,
+        set_l2_table_entry_out SetL2TableEntryOut,
+        query_l2_table_entry_in QueryL2TableEntryIn,
+        query_l2_table_entry_out QueryL2TableEntryOut,
+        delete_l2_table_entry_in DeleteL2TableEntryIn,
+        delete_l2_table_entry_out DeleteL2TableEntryOut,
+        create_scheduling_element_in CreateSchedulingElementIn,
+        create_scheduling_element_out CreateSchedulingElementOut,
+        modify_scheduling_element_in ModifySchedulingElementIn,
+        modify_scheduling_element_out ModifySchedulingElementOut,
+        query_scheduling_element_in QuerySchedulingElementIn,
+        query_scheduling_element_out QuerySchedulingElementOut,
+        destroy_scheduling_element_in DestroySchedulingElementIn,
+        destroy_scheduling_element_out DestroySchedulingElementOut,
     }
     hwspec::cmd::vport {
         query_vport_state_in QueryVportStateIn,

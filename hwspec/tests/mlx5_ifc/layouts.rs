@@ -16,6 +16,8 @@ const OURS_ALONE: &[(&str, &str, &str)] = &[
     ("cmd_out", "*", "16 bytes, as many as lie in the command queue entry"),
     ("ud_adrs_vector", "qkey", "the upper half of dc_key, for UD"),
     ("query_q_counter_out", "req_rnr_retries_exceeded", "newer than Linux 6.1"),
+    ("query_scheduling_element_out", "status", "the header has the input's first fields there"),
+    ("query_scheduling_element_out", "syndrome", "as status"),
     ("pages_req_event", "ec_function", "bit 15 of the driver's ec_function"),
 ];
 
@@ -40,6 +42,8 @@ const CHANGED: &[(&str, &str)] = &[
 /// Named fields of Linux 6.1 that we leave out, and why.
 const THEIRS_ALONE: &[(&str, &str, &str)] = &[
     ("ud_adrs_vector", "dc_key", "DC is not built; its upper half is qkey"),
+    ("query_scheduling_element_out", "opcode", "an answer has status and syndrome there"),
+    ("query_scheduling_element_out", "op_mod", "as opcode"),
     ("cmd_out", "command_output", "stands for whatever a command answers"),
 ];
 

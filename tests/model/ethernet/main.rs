@@ -1,5 +1,7 @@
 //! The Ethernet side of the model, in logical time: what a net device's driver relies on.
 
+mod eswitch;
+mod manager;
 mod packets;
 mod receive;
 mod steering;

@@ -13,3 +13,8 @@ mod transmit;
 pub(crate) use flush::{begin as flush_receives, flush};
 pub(crate) use receive::arrive;
 pub(crate) use transmit::{ring, run};
+
+/// The fields that flow tables match, of a frame of `len` bytes that begins with `bytes`; `None` if it is none.
+pub(crate) fn key(bytes: &[u8], len: usize) -> Option<hwspec::context::flow::MatchHeaders> {
+    frame::Parts::of(bytes, len).map(|parts| parts.key(bytes))
+}

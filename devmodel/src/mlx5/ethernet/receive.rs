@@ -10,7 +10,7 @@ use crate::{
     LinkLayer,
     host::Party,
     mlx5::{
-        Step, completion, event,
+        Step, completion, eswitch, event,
         lists::{self, Domain},
     },
     region::{Func, SlotPayload},
@@ -37,10 +37,16 @@ const DIRECT: u32 = 0;
 /// Takes the frame that waits, if it is one for the Ethernet side; else leaves it to the queue pairs.
 #[cold]
 pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
+    let Some((slot, SlotPayload::Bytes(rest))) = func.front() else { return false };
+    if let ([], [vport]) = (slot.headers(), rest) {
+        let vport = *vport;
+        func.take_front();
+        eswitch::noted(func, step.config, vport);
+        return true;
+    }
     if step.config.link_layer != LinkLayer::Ethernet {
         return false;
     }
-    let Some((slot, SlotPayload::Bytes(rest))) = func.front() else { return false };
     let len = slot.headers().len() + rest.len();
     // All headers of a RoCE packet lie in front.
     if Parts::of(slot.headers(), len).is_some_and(|parts| is_rdma(func, slot.headers(), &parts)) {

@@ -1,0 +1,272 @@
+//! What the e-switch's manager, the PF, sets of ports, of the table of addresses, and of bandwidth.
+
+use super::{
+    call::Call,
+    refusal::{Done, Refused, Syndrome},
+    vport::{manages, vport},
+};
+use crate::{
+    region::{Func, Shortage, Table},
+    state::{L2Row, SchedulingRow, VportRow},
+};
+use hwspec::{
+    cmd::eswitch::*,
+    context::{
+        caps::QosCap,
+        eswitch::{EswVportContext, EswitchCap, HostParams, SchedulingContext},
+        vport::MacAddressLayout,
+    },
+    layout::prefix,
+    pcie::SRIOV_CAP,
+};
+
+/// `vport_cvlan_insert`: not, where there is no tag yet, always.
+const INSERT_NEVER: u8 = 0;
+const INSERT_IF_NONE: u8 = 1;
+const INSERT_ALWAYS: u8 = 3;
+/// `scheduling_hierarchy`: that of the e-switch.
+const E_SWITCH: u8 = 2;
+/// `element_type`: a node of the hierarchy, a vport.
+const TSAR: u8 = 0;
+const VPORT: u8 = 1;
+/// `element_attributes` of a node: it shares by weight.
+const DWRR: u32 = 0;
+/// `modify_bitmask`.
+const SHARE: u32 = 1;
+const LIMIT: u32 = 2;
+/// In `L2Row::vlan`: the address counts in one VLAN.
+const VLAN_VALID: u16 = 1 << 12;
+/// NumVFs of the SR-IOV capability.
+const NUM_VFS: usize = SRIOV_CAP + 0x10;
+/// Levels of bandwidth: the whole, groups, vports.
+const LOG_DEPTH: u8 = 1;
+/// The largest share.
+const MOST_SHARE: u32 = 100;
+
+/// Only the manager sends these.
+fn manager(call: &Call<'_, '_, '_>) -> Done {
+    Syndrome::FunctionId.unless(manages(call.func))
+}
+
+pub(super) fn short(short: Shortage) -> Refused {
+    Refused(match short {
+        Shortage::Full => Syndrome::TableFull,
+        Shortage::NoMemory => Syndrome::NoMemory,
+    })
+}
+
+/// The settings of the port of `fid`, to change.
+pub(super) fn settings<'f>(func: &'f mut Func<'_>, fid: u8) -> Done<&'f mut VportRow> {
+    func.row_at::<VportRow>(fid.into()).map_err(short)
+}
+
+/// What the capability page says of the e-switch.
+pub(super) fn caps() -> EswitchCap {
+    let mut c = EswitchCap::zeroed();
+    c.set()
+        .vport_cvlan_strip(true)
+        .vport_cvlan_insert_if_not_exist(true)
+        .nic_vport_node_guid_modify(true)
+        .nic_vport_port_guid_modify(true);
+    c
+}
+
+/// What the capability page says of bandwidth.
+pub(super) fn qos() -> QosCap {
+    let mut c = QosCap::zeroed();
+    c.set()
+        .esw_scheduling(true)
+        .esw_bw_share(true)
+        .esw_rate_limit(true)
+        .log_esw_max_sched_depth(LOG_DEPTH)
+        .esw_element_type(1 << TSAR | 1 << VPORT)
+        .esw_tsar_type(1 << DWRR)
+        .max_tsar_bw_share(MOST_SHARE);
+    c
+}
+
+pub(super) fn functions(call: &mut Call<'_, '_, '_>) -> Done {
+    manager(call)?;
+    let region = call.func.region();
+    let mut host = HostParams::zeroed();
+    host.set()
+        .host_num_of_vfs(region.config_dword(0, NUM_VFS) as u16)
+        .host_total_vfs(u16::from(region.functions()) - 1);
+    let mut out = QueryEswFunctionsOut::zeroed();
+    out.set().host_params_context(host);
+    call.answer(&out)
+}
+
+pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryEswVportContextIn = call.input()?;
+    manager(call)?;
+    let row = call.func.region().vport(vport(call, input.other_vport(), input.vport_number())?);
+    let mut context = EswVportContext::zeroed();
+    context
+        .set()
+        .vport_cvlan_strip(row.strip != 0)
+        .vport_cvlan_insert(row.insert as u8)
+        .cvlan_pcp((row.tci >> 13) as u8)
+        .cvlan_cfi(row.tci & 1 << 12 != 0)
+        .cvlan_id(row.tci & 0xfff);
+    let mut out = QueryEswVportContextOut::zeroed();
+    out.set().esw_vport_context(context);
+    call.answer(&out)
+}
+
+pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: ModifyEswVportContextIn = call.input()?;
+    manager(call)?;
+    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let (fields, c) = (input.field_select(), input.esw_vport_context());
+    let known =
+        !fields.vport_svlan_strip() && !fields.vport_svlan_insert() && !fields.fdb_to_vport_reg_c_id();
+    Syndrome::ModifyField.unless(known)?;
+    let mode = c.vport_cvlan_insert();
+    Syndrome::ModifyField.unless([INSERT_NEVER, INSERT_IF_NONE, INSERT_ALWAYS].contains(&mode))?;
+    let row = settings(call.func, fid)?;
+    if fields.vport_cvlan_strip() {
+        row.strip = c.vport_cvlan_strip().into();
+    }
+    if fields.vport_cvlan_insert() {
+        row.insert = mode.into();
+        row.tci = u16::from(c.cvlan_pcp()) << 13 | u16::from(c.cvlan_cfi()) << 12 | c.cvlan_id();
+    }
+    call.switch_changed();
+    call.answer(&ModifyEswVportContextOut::zeroed())
+}
+
+pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: SetL2TableEntryIn = call.input()?;
+    manager(call)?;
+    let index = l2_index(call, input.table_index())?;
+    l2_owner(call, index)?;
+    let uid = call.uid;
+    let row = call.func.row_at::<L2Row>(index).map_err(short)?;
+    row.head.uid = uid;
+    row.mac = prefix(&input.mac_address().as_bytes()[2..]);
+    row.vlan = if input.vlan_valid() { VLAN_VALID | input.vlan() } else { 0 };
+    call.switch_changed();
+    call.answer(&SetL2TableEntryOut::zeroed())
+}
+
+/// The entry is nobody's, or the caller's.
+fn l2_owner(call: &Call<'_, '_, '_>, index: u32) -> Done {
+    let owner = call.func.row::<L2Row>(index).map(|row| row.head.uid);
+    Syndrome::TableIndex.unless(owner.is_none_or(|uid| call.may_use(uid)))
+}
+
+fn l2_index(call: &Call<'_, '_, '_>, index: u32) -> Done<u32> {
+    Syndrome::TableIndex.unless(index < call.func.rows(Table::L2))?;
+    Ok(index)
+}
+
+pub(super) fn query_address(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QueryL2TableEntryIn = call.input()?;
+    manager(call)?;
+    let index = l2_index(call, input.table_index())?;
+    let mut out = QueryL2TableEntryOut::zeroed();
+    if let Some(row) = call.func.row::<L2Row>(index) {
+        let mut mac = MacAddressLayout::zeroed();
+        mac.set()
+            .mac_addr_47_32(u16::from_be_bytes(prefix(&row.mac)))
+            .mac_addr_31_0(u32::from_be_bytes(prefix(&row.mac[2..])));
+        out.set().vlan_valid(row.vlan & VLAN_VALID != 0).vlan(row.vlan & 0xfff).mac_address(mac);
+    }
+    call.answer(&out)
+}
+
+pub(super) fn delete_address(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DeleteL2TableEntryIn = call.input()?;
+    manager(call)?;
+    let index = l2_index(call, input.table_index())?;
+    l2_owner(call, index)?;
+    call.func.clear_at::<L2Row>(index);
+    call.switch_changed();
+    call.answer(&DeleteL2TableEntryOut::zeroed())
+}
+
+/// The element of the e-switch's hierarchy called `number`.
+fn element(call: &Call<'_, '_, '_>, hierarchy: u8, number: u32) -> Done<u32> {
+    manager(call)?;
+    Syndrome::Scheduling.unless(hierarchy == E_SWITCH)?;
+    call.own::<SchedulingRow>(number, Syndrome::NoSuchElement)
+}
+
+pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: CreateSchedulingElementIn = call.input()?;
+    manager(call)?;
+    Syndrome::Scheduling.unless(input.scheduling_hierarchy() == E_SWITCH)?;
+    let c = input.scheduling_context();
+    let attributes = c.element_attributes();
+    let known = match c.element_type() {
+        // The kind of sharing stands in the third byte.
+        TSAR => attributes >> 16 & 0xff == DWRR,
+        VPORT => attributes & 0xffff < call.func.region().functions().into(),
+        _ => false,
+    };
+    Syndrome::Scheduling.unless(known && c.bw_share() <= MOST_SHARE)?;
+    // The root has none above it.
+    if c.parent_element_id() != 0 {
+        element(call, E_SWITCH, c.parent_element_id())?;
+        call.hold::<SchedulingRow>(c.parent_element_id());
+    }
+    let index = call.alloc::<SchedulingRow>(1)?;
+    if let Some(row) = call.func.row_mut::<SchedulingRow>(index) {
+        (row.kind, row.attributes) = (c.element_type().into(), attributes);
+        (row.parent, row.share, row.limit) = (c.parent_element_id(), c.bw_share(), c.max_average_bw());
+    }
+    let mut out = CreateSchedulingElementOut::zeroed();
+    out.set().scheduling_element_id(index);
+    call.answer(&out)
+}
+
+pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: ModifySchedulingElementIn = call.input()?;
+    let index = element(call, input.scheduling_hierarchy(), input.scheduling_element_id())?;
+    let (mask, c) = (input.modify_bitmask(), input.scheduling_context());
+    Syndrome::ModifyField.unless(mask & !(SHARE | LIMIT) == 0)?;
+    Syndrome::Scheduling.unless(c.bw_share() <= MOST_SHARE)?;
+    if let Some(row) = call.func.row_mut::<SchedulingRow>(index) {
+        if mask & SHARE != 0 {
+            row.share = c.bw_share();
+        }
+        if mask & LIMIT != 0 {
+            row.limit = c.max_average_bw();
+        }
+    }
+    call.answer(&ModifySchedulingElementOut::zeroed())
+}
+
+pub(super) fn query_element(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: QuerySchedulingElementIn = call.input()?;
+    let index = element(call, input.scheduling_hierarchy(), input.scheduling_element_id())?;
+    let mut out = QuerySchedulingElementOut::zeroed();
+    if let Some(row) = call.func.row::<SchedulingRow>(index) {
+        let mut c = SchedulingContext::zeroed();
+        c.set()
+            .element_type(row.kind as u8)
+            .element_attributes(row.attributes)
+            .parent_element_id(row.parent)
+            .bw_share(row.share)
+            .max_average_bw(row.limit);
+        out.set().scheduling_context(c);
+    }
+    call.answer(&out)
+}
+
+pub(super) fn destroy_element(call: &mut Call<'_, '_, '_>) -> Done {
+    let input: DestroySchedulingElementIn = call.input()?;
+    let index = element(call, input.scheduling_hierarchy(), input.scheduling_element_id())?;
+    let refs = call.func.row::<SchedulingRow>(index).map_or(0, |row| row.head.refs);
+    Syndrome::InUse.unless(refs == 0)?;
+    end_element(call.func, index);
+    call.answer(&DestroySchedulingElementOut::zeroed())
+}
+
+/// Ends the element, whoever refers to it.
+pub(super) fn end_element(func: &mut Func<'_>, index: u32) {
+    let Some(parent) = func.row::<SchedulingRow>(index).map(|row| row.parent) else { return };
+    super::call::let_go::<SchedulingRow>(func, parent);
+    func.free::<SchedulingRow>(index);
+}

@@ -1,0 +1,100 @@
+//! Delivery where the e-switch says who gets a frame, and notes between functions.
+
+use super::{
+    delivery::seal,
+    eswitch::{insert_tag, remove_tag},
+    runner::Runner,
+};
+use crate::{
+    Adapter,
+    host::Host,
+    mlx5::Frame,
+    region::{Left, SlotPayload, WireRing},
+};
+
+impl Runner {
+    /// [`put`](Self::put), where the e-switch says who gets the frame.
+    #[cold]
+    pub(super) fn put_switched(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        from: u8,
+        frame: &Frame,
+        staged: &[u8],
+    ) {
+        let link_layer = adapter.config().link_layer;
+        let head = &frame.headers[..frame.header_len as usize];
+        let mut whole = std::mem::take(&mut self.sealed);
+        whole.clear();
+        if adapter.config().sealed || adapter.is_captured() {
+            if seal(host, link_layer, from, frame, staged, &mut whole).is_ok() {
+                self.transmit(adapter, host, now, from, &mut whole);
+            }
+            self.sealed = whole;
+            return;
+        }
+        self.switch.refresh(adapter);
+        let route = self.switch.route(adapter, Some(from), head, head.len() + frame.payload.len());
+        // With its tag, if it got one: a frame whose headers fill their place as they are has no room for it.
+        let mut tagged = *frame;
+        let fits = route.tag.is_none_or(|tci| change_headers(&mut tagged, |head| insert_tag(head, tci)));
+        if route.uplink && fits && seal(host, link_layer, from, &tagged, staged, &mut whole).is_ok() {
+            self.leave(adapter, host, Left { from: Some(from), now }, &whole);
+        }
+        self.sealed = whole;
+        for to in adapter.functions().filter(|to| fits && route.functions & 1 << to != 0) {
+            let mut frame = tagged;
+            if route.stripped & 1 << to != 0 {
+                change_headers(&mut frame, remove_tag);
+            }
+            self.enter(adapter, host, to, from, &frame, staged);
+        }
+    }
+
+    /// [`carry`](Self::carry), where the e-switch says who gets the frame.
+    #[cold]
+    pub(super) fn carry_switched(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        left: Left,
+        whole: &[u8],
+    ) {
+        self.switch.refresh(adapter);
+        let route = self.switch.route(adapter, left.from, whole, whole.len());
+        let mut tagged = whole.to_vec();
+        if let Some(tci) = route.tag {
+            insert_tag(&mut tagged, tci);
+        }
+        for to in adapter.functions().filter(|to| route.functions & 1 << to != 0) {
+            let mut frame = tagged.clone();
+            if route.stripped & 1 << to != 0 {
+                remove_tag(&mut frame);
+            }
+            self.hand_in(adapter, host, left.from, to, &frame);
+        }
+        if route.uplink {
+            self.leave(adapter, host, left, &tagged);
+        }
+    }
+
+    /// Puts a note of `from` into the ring of `to`: no headers, which no frame lacks that has a byte.
+    pub(super) fn note(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, to: u8, vport: u8) {
+        if adapter.is_there(to) {
+            let room = WireRing::of(adapter.region(), to).push(host, &[], SlotPayload::Bytes(&[vport]), true);
+            self.entered(adapter, host, Some(from), to, room);
+        }
+    }
+}
+
+/// Changes the headers of a frame. False, and nothing is changed, if they then have no room.
+fn change_headers(frame: &mut Frame, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+    let mut headers = frame.headers[..frame.header_len as usize].to_vec();
+    change(&mut headers);
+    let Some(room) = frame.headers.get_mut(..headers.len()) else { return false };
+    room.copy_from_slice(&headers);
+    frame.header_len = headers.len() as u16;
+    true
+}

@@ -1,0 +1,84 @@
+//! What a port hears of the e-switch: settings of its manager, and what the manager hears of ports.
+//!
+//! Nobody waits for another function's lock: the manager's settings lie in its own rows, which all may look at, and a note in the
+//! receive ring of a function tells it that something is new.
+
+use super::{event, port};
+use crate::{
+    LinkLayer,
+    config::Config,
+    identity,
+    region::{Func, GROUP_ADDRESSES, GROUP_NOT_OWN, GROUP_STRANGERS},
+    state::{EqRow, FunctionRow, VportRow},
+    subnet,
+};
+use hwspec::eqe::{Eqe, EventType, VportEvent};
+
+/// `FunctionRow::vport_admin_state`, and `VportRow::admin_state` less one: down.
+const DOWN: u32 = 0;
+
+/// A note came that vport `vport` is concerned: to its function, or to the manager.
+pub(crate) fn noted(func: &mut Func<'_>, config: &Config, vport: u8) {
+    if vport == func.fid() {
+        take_over(func, config);
+    } else if func.fid() == 0 {
+        context_changed(func, vport);
+    }
+}
+
+/// Has the function go by what the manager set of its port.
+pub(crate) fn take_over(func: &mut Func<'_>, config: &Config) {
+    let set = func.region().vport(func.fid());
+    if set.mac != [0; 6] && func.function().mac != set.mac {
+        *func.function_mut(|f| &mut f.mac) = set.mac;
+        takes(func, config);
+    }
+    if set.admin_state != 0 {
+        let up = func.function().vport_admin_state != DOWN;
+        match config.link_layer {
+            LinkLayer::Ethernet => set_link(func, up),
+            LinkLayer::Infiniband => subnet::set_link(func, up && !is_held_down(func)),
+        }
+    }
+}
+
+/// Whether the manager keeps the link of the function's port down.
+pub(crate) fn is_held_down(func: &Func<'_>) -> bool {
+    func.region().vport(func.fid()).admin_state == DOWN + 1
+}
+
+/// The link goes up, if the manager does not keep it down, or down.
+pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
+    port::set_link(func, up && !is_held_down(func));
+}
+
+/// The context of `vport` changed: the manager hears of it, or will when it asks next.
+pub(crate) fn context_changed(func: &mut Func<'_>, vport: u8) {
+    let Ok(row) = func.row_at::<VportRow>(vport.into()) else { return };
+    if row.events & VportRow::ARMED == 0 {
+        row.events |= VportRow::MISSED;
+        return;
+    }
+    row.events &= !VportRow::ARMED;
+    let bit = 1u64 << EventType::NicVportChange.raw();
+    for eqn in func.live::<EqRow>() {
+        if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
+            let mut data = VportEvent::zeroed();
+            data.set().vport_num(vport.into());
+            event::push(func, eqn, Eqe::new(EventType::NicVportChange, data));
+        }
+    }
+}
+
+/// Tells the switch whether frames to other addresses than the function was born with are wanted.
+pub(crate) fn takes(func: &Func<'_>, config: &Config) {
+    let f = func.function();
+    let born = identity::mac(config.node_id, func.fid());
+    let strange = |entry: &u64| entry.to_be_bytes()[2..] != born;
+    let strangers = f.promiscuous & (FunctionRow::ALL_UNICAST | FunctionRow::ALL) != 0;
+    let addresses = f.mac != born || f.unicast().iter().any(strange);
+    func.takes_frames(GROUP_STRANGERS, strangers);
+    func.takes_frames(GROUP_ADDRESSES, addresses);
+    func.takes_frames(GROUP_NOT_OWN, f.local_block & FunctionRow::BLOCK_MULTICAST != 0);
+    func.region().switch_changed();
+}

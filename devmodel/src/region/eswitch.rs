@@ -1,0 +1,118 @@
+//! What all parties see of the e-switch without a lock: whether frames go by it, and what it counts.
+
+use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table};
+use crate::state::{FlowCounterRow, FunctionRow, Head, VportRow};
+use std::{
+    mem::offset_of,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+};
+use zerocopy::FromZeros;
+
+/// Bytes of a row of [`Table::FlowCount`].
+pub(super) const FLOW_COUNT: usize = 16;
+/// In [`Sync::Switch`]: frames go by what the e-switch was told.
+const ACTIVE: u32 = 1;
+/// In [`Sync::Switch`]: they always do.
+const ALWAYS: u32 = 2;
+/// One change.
+const CHANGE: u32 = 4;
+
+impl Region {
+    /// Whether frames go by what the e-switch was told, and not by the addresses functions are born with.
+    #[inline(always)]
+    pub(crate) fn is_switched(&self) -> bool {
+        self.sync(0, Sync::Switch).load(Relaxed) & ACTIVE != 0
+    }
+
+    /// A number that changes with what the e-switch was told.
+    pub(crate) fn switch_generation(&self) -> u32 {
+        self.sync(0, Sync::Switch).load(Acquire)
+    }
+
+    /// Frames go by what the e-switch was told from now on, whatever that is.
+    pub(crate) fn always_switch(&self) {
+        self.sync(0, Sync::Switch).fetch_or(ALWAYS | ACTIVE, AcqRel);
+    }
+
+    /// Tells everybody that what frames go by is another now.
+    pub(crate) fn switch_changed(&self) {
+        let word = self.sync(0, Sync::Switch);
+        loop {
+            let before = word.load(Acquire);
+            let active = before & ALWAYS != 0 || self.has_switch_settings();
+            let after = (before & !ACTIVE).wrapping_add(CHANGE) | u32::from(active);
+            // Whoever changes something meanwhile changes the word as well.
+            if word.compare_exchange(before, after, AcqRel, Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The first table of the forwarding database, if there is one.
+    pub(crate) fn forwarding_root(&self) -> Option<u32> {
+        let roots: [u32; crate::state::FLOW_ROOTS] = self.look(0, offset_of!(FunctionRow, flow_root))?;
+        roots[1].checked_sub(1)
+    }
+
+    fn has_switch_settings(&self) -> bool {
+        let special = |fid| {
+            self.vport(fid).treats_frames()
+                || self.sync(fid, Sync::Group).load(Relaxed) & GROUP_ADDRESSES != 0
+        };
+        self.forwarding_root().is_some() || self.functions_there().any(special)
+    }
+
+    /// What the e-switch's manager set of the port of `fid`.
+    pub(crate) fn vport(&self, fid: u8) -> VportRow {
+        self.peek(0, fid.into()).unwrap_or_else(VportRow::new_zeroed)
+    }
+
+    /// Packets and bytes that flow tables of the e-switch counted by counter `index`, beside what its row says, if there is such a
+    /// counter.
+    pub(crate) fn flow_count(&self, index: u32) -> Option<[&AtomicU64; 2]> {
+        if index as usize >= self.rows(Table::FlowCount) {
+            return None;
+        }
+        let base = self.checked_base(0);
+        let at = self.row_pointer(base, Table::FlowCount, index as usize, FLOW_COUNT).cast::<AtomicU64>();
+        // SAFETY: `row_pointer` says that the row lies in the region, and it has room for two; tables begin at pages, so they are
+        // aligned; they are only ever used as these atomics.
+        Some(unsafe { [&*at, &*at.add(1)] })
+    }
+}
+
+impl Func<'_> {
+    /// Sees to it that the e-switch may count by any counter.
+    pub(crate) fn back_flow_counts(&self) -> Result<(), Shortage> {
+        self.back_rows(Table::FlowCount, 0, self.rows(FlowCounterRow::TABLE))
+    }
+
+    /// Row `index`, to change: zeroed if it was free. For tables whose rows have their numbers from whoever wants them.
+    pub(crate) fn row_at<R: Row + FromZeros>(&mut self, index: u32) -> Result<&mut R, Shortage> {
+        if index >= self.rows(R::TABLE) {
+            return Err(Shortage::Full);
+        }
+        let mut free = self.function().free[R::TABLE as usize];
+        if index >= free.fresh {
+            self.back_rows(R::TABLE, free.fresh, index + 1)?;
+            free.fresh = index + 1;
+            *self.function_mut(|f| &mut f.free[R::TABLE as usize]) = free;
+        }
+        let row = self.any_row_mut::<R>(index);
+        if row.head().live == 0 {
+            *row = R::new_zeroed();
+            *row.head_mut() = Head { live: 1, ..Head::default() };
+        }
+        Ok(row)
+    }
+
+    /// Frees row `index` of such a table.
+    pub(crate) fn clear_at<R: Row>(&mut self, index: u32) {
+        if let Some(row) = self.row_mut::<R>(index) {
+            *row.head_mut() = Head::default();
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The e-switch as the stock driver of a PF sets it up, and what becomes of frames.
+
+use crate::{manager::*, packets::*};
+use devmodel::{Config, strict::Strict};
+use hwspec::{
+    cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
+    context::{caps::QosCap, eswitch::*, flow::*, vport::*},
+    eqe::{EventType, PortChange, VportEvent},
+    layout::Layout,
+};
+use ironverbs_tests::bed::{Bed, Send};
+
+#[test]
+fn the_pf_manages_the_switch_and_vfs_do_not() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let pf = general(&mut bed, 0, None).unwrap();
+    assert!(pf.vport_group_manager() && pf.eswitch_manager() && pf.nic_vport_change_event() && pf.qos());
+    assert_eq!(pf.log_max_l2_table(), 10);
+    for vf in [general(&mut bed, 1, None).unwrap(), general(&mut bed, 0, Some(1)).unwrap()] {
+        assert!(!vf.vport_group_manager() && !vf.eswitch_manager() && !vf.qos());
+        assert_eq!((vf.vhca_id(), vf.log_max_l2_table()), (1, 0));
+    }
+    assert!(general(&mut bed, 1, Some(2)).is_err() && general(&mut bed, 0, Some(9)).is_err());
+    let mut c = NicVportContext::zeroed();
+    c.set().permanent_address(word(GIVEN));
+    assert!(modify(&mut bed, 1, Some(2), PERMANENT, c, &[]).is_err());
+    assert!(modify(&mut bed, 1, None, NODE_GUID, c, &[]).is_err());
+    let mut input = QueryNicVportContextIn::zeroed();
+    input.set().other_vport(true).vport_number(2);
+    assert!(bed.command_with(1, Opcode::QueryNicVportContext, 0, &input, &[], 0x110).is_err());
+    let l2 = bed.command::<_, SetL2TableEntryOut>(1, Opcode::SetL2TableEntry, &SetL2TableEntryIn::zeroed());
+    let esw = bed.command::<_, QueryEswVportContextOut>(
+        1,
+        Opcode::QueryEswVportContext,
+        &QueryEswVportContextIn::zeroed(),
+    );
+    let element = bed.command::<_, CreateSchedulingElementOut>(
+        1,
+        Opcode::CreateSchedulingElement,
+        &CreateSchedulingElementIn::zeroed(),
+    );
+    assert!(l2.is_err() && esw.is_err() && element.is_err());
+    let mut input = CreateFlowTableIn::zeroed();
+    input.set().table_type(FDB);
+    assert!(bed.command::<_, CreateFlowTableOut>(1, Opcode::CreateFlowTable, &input).is_err());
+}
+
+#[test]
+fn an_administrators_address_is_the_vfs_also_behind_its_reset() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    set_mac(&mut bed, 1, GIVEN);
+    for _ in 0..2 {
+        for c in [context(&mut bed, 1, None).0, context(&mut bed, 0, Some(1)).0] {
+            assert_eq!((mac_in(&c), c.node_guid()), (GIVEN, 0x1122_3344_5566_7701));
+        }
+        let (mut a, mut b) = (bed.open_nic(2), bed.open_nic(1));
+        let sent = send(&mut bed, &mut a, GIVEN, mac(2));
+        assert_eq!(bed.all_received(&mut b), [sent]);
+        send(&mut bed, &mut a, mac(1), mac(2));
+        assert!(bed.received(&mut b, 0).is_none(), "it is not its address any more");
+        bed.reset(1);
+        bed.function(1);
+    }
+    set_mac(&mut bed, 1, [0; 6]);
+    bed.reset(1);
+    bed.function(1);
+    assert_eq!(mac_in(&context(&mut bed, 1, None).0), mac(1));
+}
+
+#[test]
+fn rdma_goes_to_the_address_a_function_has() {
+    for watched in [true, false] {
+        let mut bed = Bed::cx5();
+        if !watched {
+            bed.unwatched();
+        }
+        let ends = pair_by(&mut bed, GIVEN);
+        assert!(!writes(&mut bed, ends), "nobody has it");
+        set_mac(&mut bed, 2, GIVEN);
+        let ends = pair_by(&mut bed, GIVEN);
+        assert!(writes(&mut bed, ends));
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(!writes(&mut bed, ends), "VF 2 has another");
+        listen(&mut bed, 2, &[mac(2)]);
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(writes(&mut bed, ends), "but for its list");
+    }
+}
+
+#[test]
+fn the_forwarding_database_says_who_gets_a_frame() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let mut fdb = Fdb::new(&mut bed);
+    fdb.add(&mut bed, mac(2), &[2]);
+    fdb.add(&mut bed, BROADCAST, &[UPLINK, 0, 1, 2]);
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    assert_eq!(bed.all_received(&mut b), [sent]);
+    send(&mut bed, &mut a, mac(3), mac(1));
+    assert!(bed.received(&mut c, 0).is_none(), "no entry leads to VF 3");
+    let sent = send(&mut bed, &mut b, BROADCAST, mac(2));
+    let came: Vec<_> = bed.all_received(&mut a);
+    assert_eq!(came, std::slice::from_ref(&sent));
+    assert!(bed.received(&mut c, 0).is_none());
+    assert!(bed.received(&mut b, 0).is_none(), "it does not come back to its sender");
+    // Promiscuity is the manager's to grant.
+    let mut context = NicVportContext::zeroed();
+    context.set().promisc_all(true);
+    modify(&mut bed, 3, None, PROMISC, context, &[]).unwrap();
+    let stray = frame(GIVEN, mac(9), 0x88b5, &[1; 46]);
+    bed.inject(&stray);
+    assert!(bed.received(&mut c, 0).is_none(), "not trusted");
+    fdb.promiscuous(&mut bed, 3);
+    bed.inject(&stray);
+    assert_eq!(bed.all_received(&mut c), [stray]);
+}
+
+#[test]
+fn the_database_ends_with_its_table() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let fdb = Fdb::new(&mut bed);
+    send(&mut bed, &mut a, mac(2), mac(1));
+    assert!(bed.received(&mut b, 0).is_none());
+    for group in &fdb.groups {
+        let mut input = DestroyFlowGroupIn::zeroed();
+        input.set().table_type(FDB).table_id(fdb.table).group_id(*group);
+        let _: DestroyFlowGroupOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
+    }
+    let mut input = DestroyFlowTableIn::zeroed();
+    input.set().table_type(FDB).table_id(fdb.table);
+    let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    assert_eq!(bed.all_received(&mut b), [sent]);
+}
+
+#[test]
+fn an_entry_leads_to_more_vports_than_one_has_destinations() {
+    let mut bed = Bed::cx5();
+    let mut fdb = Fdb::new(&mut bed);
+    fdb.add(&mut bed, BROADCAST, &[UPLINK, 0, 1, 2, 3]);
+    let mut input = QueryFteIn::zeroed();
+    input.set().table_type(FDB).table_id(fdb.table).flow_index(0);
+    let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x340 + 5 * 8).unwrap();
+    assert_eq!(QueryFteOut::read(&out).flow_context().destination_list_size(), 5);
+    let vports: Vec<u32> =
+        out[0x340..].chunks(8).map(|d| FlowDestination::read(d).destination_id()).collect();
+    assert_eq!(vports, [0, 1, 2, 3, 0xffff]);
+}
+
+#[test]
+fn vfs_of_one_vlan_hear_each_other_without_knowing_of_it() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    for vf in [1, 2] {
+        set_vlan(&mut bed, vf, 7, 3);
+        egress_vlan(&mut bed, vf, 7);
+    }
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    assert_eq!(bed.all_received(&mut b), std::slice::from_ref(&sent), "inserted, and stripped");
+    let mut query = QueryEswVportContextIn::zeroed();
+    query.set().other_vport(true).vport_number(1);
+    let out: QueryEswVportContextOut = bed.command(0, Opcode::QueryEswVportContext, &query).unwrap();
+    let kept = out.esw_vport_context();
+    assert_eq!((kept.cvlan_id(), kept.cvlan_pcp(), kept.vport_cvlan_strip()), (7, 3, true));
+    // From outside the VLAN nothing comes in, with another tag neither.
+    send(&mut bed, &mut c, mac(2), mac(3));
+    bed.send_frame(
+        &mut c,
+        &frame(mac(2), mac(3), 0x88b5, &[1; 46]),
+        Send { vlan: Some(8), ..Send::default() },
+    );
+    assert!(bed.received(&mut b, 0).is_none());
+    bed.send_frame(
+        &mut c,
+        &frame(mac(2), mac(3), 0x88b5, &[1; 46]),
+        Send { vlan: Some(7), ..Send::default() },
+    );
+    assert!(bed.received(&mut b, 0).is_some());
+    set_vlan(&mut bed, 1, 0, 0);
+    send(&mut bed, &mut a, mac(2), mac(1));
+    assert!(bed.received(&mut b, 0).is_none(), "VF 1 has left it");
+}
+
+#[test]
+fn rdma_between_vfs_keeps_to_their_vlans_by_reference_too() {
+    for watched in [true, false] {
+        let mut bed = Bed::cx5();
+        if !watched {
+            bed.unwatched();
+        }
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(writes(&mut bed, ends));
+        set_vlan(&mut bed, 2, 7, 0);
+        egress_vlan(&mut bed, 2, 7);
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(!writes(&mut bed, ends));
+        set_vlan(&mut bed, 1, 7, 0);
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(writes(&mut bed, ends));
+    }
+}
+
+#[test]
+fn a_spoofed_address_is_dropped_and_counted() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    let counter = spoof_check(&mut bed, 1, mac(1));
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    assert_eq!((bed.all_received(&mut b), counted(&mut bed, counter)), (vec![sent], 0));
+    send(&mut bed, &mut a, mac(2), GIVEN);
+    assert_eq!((bed.all_received(&mut b).len(), counted(&mut bed, counter)), (0, 1));
+    let sent = send(&mut bed, &mut b, mac(1), GIVEN);
+    assert_eq!(bed.all_received(&mut a), [sent], "VF 2 is not checked");
+}
+
+#[test]
+fn a_link_the_manager_takes_down_stays_down() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
+    bed.events(2);
+    let state = |bed: &mut Bed, fid, other: bool| {
+        let mut input = QueryVportStateIn::zeroed();
+        input.set().other_vport(other).vport_number(if other { 2 } else { 0 });
+        let out: QueryVportStateOut = bed.command(fid, Opcode::QueryVportState, &input).unwrap();
+        (out.admin_state(), out.state())
+    };
+    set_state(&mut bed, 2, 0);
+    bed.run();
+    let changes = |bed: &mut Bed| -> Vec<u8> {
+        let all = bed.events(2);
+        all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
+    };
+    assert_eq!(changes(&mut bed), [PortChange::Down.raw()]);
+    assert_eq!((state(&mut bed, 0, true), state(&mut bed, 2, false).1), ((0, 0), 0));
+    send(&mut bed, &mut a, mac(2), mac(1));
+    assert!(bed.received(&mut b, 0).is_none());
+    let ends = pair_by(&mut bed, mac(2));
+    assert!(!writes(&mut bed, ends));
+    bed.reset(2);
+    let mut b = bed.open_nic(2);
+    assert_eq!(state(&mut bed, 2, false).1, 0, "its reset does not bring it up");
+    bed.events(2);
+    set_state(&mut bed, 2, 2);
+    bed.run();
+    assert_eq!(changes(&mut bed), [PortChange::Active.raw()]);
+    assert_eq!(state(&mut bed, 0, true), (2, 1));
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    assert_eq!(bed.all_received(&mut b), [sent]);
+}
+
+#[test]
+fn the_manager_hears_of_a_context_that_changed_once_for_each_time_it_asks() {
+    let mut bed = Bed::cx5();
+    bed.function(1);
+    let arm = |bed: &mut Bed| {
+        let mut c = NicVportContext::zeroed();
+        c.set().arm_change_event(true).event_on_uc_address_change(true).event_on_promisc_change(true);
+        modify(bed, 0, Some(1), CHANGE_EVENT, c, &[]).unwrap();
+    };
+    let told = |bed: &mut Bed| -> Vec<u16> {
+        bed.run();
+        let all = bed.events(0);
+        let changes = all.iter().filter(|e| e.event_type() == EventType::NicVportChange);
+        changes.map(|e| e.data::<VportEvent>().vport_num()).collect()
+    };
+    told(&mut bed);
+    listen(&mut bed, 1, &[mac(1)]);
+    assert!(told(&mut bed).is_empty(), "nobody asked");
+    arm(&mut bed);
+    listen(&mut bed, 1, &[mac(1), GIVEN]);
+    assert_eq!(told(&mut bed), [1]);
+    assert_eq!(context(&mut bed, 0, Some(1)).1, [mac(1), GIVEN]);
+    listen(&mut bed, 1, &[mac(1)]);
+    assert!(told(&mut bed).is_empty(), "not asked again");
+    arm(&mut bed);
+    assert_eq!(told(&mut bed), [1], "what happened meanwhile");
+    arm(&mut bed);
+    let mut c = NicVportContext::zeroed();
+    c.set().allowed_list_type(1);
+    modify(&mut bed, 1, None, LIST, c, &[]).unwrap();
+    assert!(told(&mut bed).is_empty(), "multicast was not asked for");
+    c.set().promisc_all(true);
+    modify(&mut bed, 1, None, PROMISC, c, &[]).unwrap();
+    assert_eq!(told(&mut bed), [1]);
+}
+
+#[test]
+fn scheduling_elements_and_addresses_are_kept() {
+    let mut bed = Bed::cx5();
+    bed.function(0);
+    let mut input = QueryHcaCapIn::zeroed();
+    input.set().function_id(0);
+    let out = bed.command_with(0, Opcode::QueryHcaCap, 0xc << 1 | 1, &input, &[], 0x1010).unwrap();
+    let qos = QosCap::read(&out[0x10..]);
+    assert!(qos.esw_scheduling() && qos.esw_rate_limit() && qos.esw_bw_share());
+    let create = |bed: &mut Bed, c: SchedulingContext| {
+        let mut input = CreateSchedulingElementIn::zeroed();
+        input.set().scheduling_hierarchy(2).scheduling_context(c);
+        bed.command::<_, CreateSchedulingElementOut>(0, Opcode::CreateSchedulingElement, &input)
+            .map(|out| out.scheduling_element_id())
+    };
+    let root = create(&mut bed, SchedulingContext::zeroed()).unwrap();
+    let mut c = SchedulingContext::zeroed();
+    c.set().element_type(1).element_attributes(2).parent_element_id(root).max_average_bw(1000);
+    let vport = create(&mut bed, c).unwrap();
+    let mut modify = ModifySchedulingElementIn::zeroed();
+    c.set().max_average_bw(250);
+    modify.set().scheduling_hierarchy(2).scheduling_element_id(vport).modify_bitmask(2).scheduling_context(c);
+    let _: ModifySchedulingElementOut = bed.command(0, Opcode::ModifySchedulingElement, &modify).unwrap();
+    let mut query = QuerySchedulingElementIn::zeroed();
+    query.set().scheduling_hierarchy(2).scheduling_element_id(vport);
+    let out: QuerySchedulingElementOut = bed.command(0, Opcode::QuerySchedulingElement, &query).unwrap();
+    assert_eq!(out.scheduling_context(), c);
+    let destroy = |bed: &mut Bed, id| {
+        let mut input = DestroySchedulingElementIn::zeroed();
+        input.set().scheduling_hierarchy(2).scheduling_element_id(id);
+        bed.command::<_, DestroySchedulingElementOut>(0, Opcode::DestroySchedulingElement, &input)
+    };
+    assert!(destroy(&mut bed, root).is_err(), "the vport's is below it");
+    destroy(&mut bed, vport).unwrap();
+    destroy(&mut bed, root).unwrap();
+    let mut set = SetL2TableEntryIn::zeroed();
+    set.set().table_index(5).mac_address(word(GIVEN));
+    let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
+    let mut query = QueryL2TableEntryIn::zeroed();
+    query.set().table_index(5);
+    let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
+    assert_eq!(out.mac_address(), word(GIVEN));
+    let mut delete = DeleteL2TableEntryIn::zeroed();
+    delete.set().table_index(5);
+    let _: DeleteL2TableEntryOut = bed.command(0, Opcode::DeleteL2TableEntry, &delete).unwrap();
+    let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
+    assert_eq!(out.mac_address(), MacAddressLayout::zeroed());
+}
+
+/// Where the PF owns what VFs have.
+fn owned() -> Bed {
+    Bed::new(Config { strict: Strict { owner: true, ..Strict::default() }, ..Config::default() })
+}
+
+#[test]
+fn a_vf_of_a_strict_adapter_has_no_address_until_somebody_gives_it_one() {
+    let mut bed = owned();
+    bed.function(1);
+    let (c, _) = context(&mut bed, 1, None);
+    assert_eq!((mac_in(&c), c.node_guid()), ([0; 6], 0));
+    assert_eq!(mac_in(&context(&mut bed, 0, None).0), mac(0), "the PF has its own");
+    let (mut a, mut b) = (bed.open_nic(2), bed.open_nic(1));
+    send(&mut bed, &mut a, mac(1), mac(2));
+    assert!(bed.received(&mut b, 0).is_none(), "in no list");
+    listen(&mut bed, 1, &[GIVEN]);
+    let sent = send(&mut bed, &mut a, GIVEN, mac(2));
+    assert_eq!(bed.all_received(&mut b), [sent]);
+    set_mac(&mut bed, 1, mac(1));
+    let sent = send(&mut bed, &mut a, mac(1), mac(2));
+    assert_eq!(bed.all_received(&mut b), [sent]);
+}
+
+#[test]
+fn a_strict_adapter_takes_from_the_wire_what_its_table_names() {
+    let mut bed = owned();
+    let mut pf = bed.open_nic(0);
+    let sent = frame(mac(0), mac(9), 0x88b5, &[1; 46]);
+    bed.inject(&sent);
+    assert!(bed.received(&mut pf, 0).is_none(), "no entry yet");
+    let mut set = SetL2TableEntryIn::zeroed();
+    set.set().mac_address(word(mac(0)));
+    let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
+    bed.inject(&sent);
+    assert_eq!(bed.all_received(&mut pf), [sent]);
+}

@@ -1,0 +1,313 @@
+//! What the stock driver of a PF sends to set up the e-switch in legacy mode (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
+
+use crate::packets::*;
+use hwspec::{
+    cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
+    context::{CapType, caps::HcaCap, eswitch::*, flow::*, vport::*},
+    layout::{Layout, prefix},
+};
+use ironverbs_tests::bed::{Access, Bed, COUNT, CommandError, DROP, FORWARD, Nic, Path, Qp, Send, Wr};
+
+pub const UPLINK: u16 = 0xffff;
+pub const FDB: u8 = 4;
+pub const INGRESS: u8 = 3;
+pub const EGRESS: u8 = 2;
+pub const ALLOW: u16 = 1;
+pub const OUTER: u8 = 1;
+pub const MISC: u8 = 2;
+pub const PERMANENT: u32 = 1 << 3;
+pub const CHANGE_EVENT: u32 = 1 << 5;
+pub const NODE_GUID: u32 = 1 << 9;
+pub const LIST: u32 = 1 << 2;
+pub const PROMISC: u32 = 1 << 4;
+/// An address an administrator gives.
+pub const GIVEN: [u8; 6] = [0xa0, 0x36, 0x9f, 1, 2, 3];
+
+pub fn word(mac: [u8; 6]) -> MacAddressLayout {
+    let mut a = MacAddressLayout::zeroed();
+    a.set()
+        .mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
+        .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])));
+    a
+}
+
+pub fn modify(
+    bed: &mut Bed,
+    by: u8,
+    vport: Option<u8>,
+    fields: u32,
+    c: NicVportContext,
+    list: &[[u8; 6]],
+) -> Result<(), CommandError> {
+    let mut input = ModifyNicVportContextIn::zeroed();
+    input.set().field_select(fields.to_be_bytes()).nic_vport_context(c);
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let list: Vec<u8> = list.iter().flat_map(|mac| word(*mac).as_bytes().to_vec()).collect();
+    bed.command_with(by, Opcode::ModifyNicVportContext, 0, &input, &list, 0x10).map(drop)
+}
+
+pub fn context(bed: &mut Bed, by: u8, vport: Option<u8>) -> (NicVportContext, Vec<[u8; 6]>) {
+    let mut input = QueryNicVportContextIn::zeroed();
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let out =
+        bed.command_with(by, Opcode::QueryNicVportContext, 0, &input, &[], 0x110 + 64).expect("a context");
+    let c = QueryNicVportContextOut::read(&out).nic_vport_context();
+    let list = out[0x110..].chunks(8).take(c.allowed_list_size().into()).map(|e| prefix(&e[2..])).collect();
+    (c, list)
+}
+
+pub fn mac_in(c: &NicVportContext) -> [u8; 6] {
+    prefix(&c.permanent_address().as_bytes()[2..])
+}
+
+/// `ip link set PF vf N mac`.
+pub fn set_mac(bed: &mut Bed, vf: u8, mac: [u8; 6]) {
+    let mut c = NicVportContext::zeroed();
+    c.set().permanent_address(word(mac)).node_guid(0x1122_3344_5566_7700 + u64::from(vf));
+    modify(bed, 0, Some(vf), PERMANENT, c, &[]).unwrap();
+    modify(bed, 0, Some(vf), NODE_GUID, c, &[]).unwrap();
+}
+
+/// A driver writes its list of unicast addresses.
+pub fn listen(bed: &mut Bed, fid: u8, macs: &[[u8; 6]]) {
+    let mut c = NicVportContext::zeroed();
+    c.set().allowed_list_size(macs.len() as u16);
+    modify(bed, fid, None, LIST, c, macs).unwrap();
+}
+
+/// `ip link set PF vf N state`.
+pub fn set_state(bed: &mut Bed, vf: u8, state: u8) {
+    let mut input = ModifyVportStateIn::zeroed();
+    input.set().other_vport(true).vport_number(vf.into()).admin_state(state);
+    bed.command_with(0, Opcode::ModifyVportState, 1, &input, &[], 0x10).unwrap();
+}
+
+/// A table of the e-switch with one group for each mask, in order, and its number and theirs.
+pub fn tables(
+    bed: &mut Bed,
+    kind: u8,
+    vport: Option<u8>,
+    groups: &[(u8, MatchParam, u32)],
+) -> (u32, Vec<u32>) {
+    let mut c = FlowTableContext::zeroed();
+    c.set().level(1).log_size(8);
+    let mut input = CreateFlowTableIn::zeroed();
+    input.set().table_type(kind).flow_table_context(c);
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let out: CreateFlowTableOut = bed.command(0, Opcode::CreateFlowTable, &input).expect("a table");
+    let table = out.table_id();
+    let mut input = SetFlowTableRootIn::zeroed();
+    input.set().table_type(kind).table_id(table);
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let _: SetFlowTableRootOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
+    let mut first = 0;
+    let mut made = Vec::new();
+    for (enable, mask, len) in groups {
+        let mut input = CreateFlowGroupIn::zeroed();
+        input.set().table_type(kind).table_id(table).start_flow_index(first).end_flow_index(first + len - 1);
+        input.set().match_criteria_enable(*enable).match_criteria(*mask);
+        input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+        let out: CreateFlowGroupOut = bed.command(0, Opcode::CreateFlowGroup, &input).expect("a group");
+        made.push(out.group_id());
+        first += len;
+    }
+    (table, made)
+}
+
+pub struct Rule<'a> {
+    pub kind: u8,
+    pub vport: Option<u8>,
+    pub table: u32,
+    pub group: u32,
+    pub index: u32,
+    pub value: MatchParam,
+    pub action: u16,
+    pub to: &'a [u16],
+    pub counter: Option<u32>,
+}
+
+pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
+    let mut c = FlowContext::zeroed();
+    c.set().group_id(rule.group).action(rule.action).match_value(rule.value);
+    c.set().destination_list_size(rule.to.len() as u32).flow_counter_list_size(rule.counter.is_some().into());
+    let mut input = SetFteIn::zeroed();
+    input.set().table_type(rule.kind).table_id(rule.table).flow_index(rule.index).flow_context(c);
+    input.set().other_vport(rule.vport.is_some()).vport_number(rule.vport.unwrap_or(0).into());
+    let mut list = Vec::new();
+    for vport in rule.to {
+        let mut d = FlowDestination::zeroed();
+        d.set().destination_type(0).destination_id((*vport).into());
+        list.extend_from_slice(d.as_bytes());
+    }
+    if let Some(counter) = rule.counter {
+        let mut id = FlowCounterId::zeroed();
+        id.set().flow_counter_id(counter);
+        list.extend_from_slice(id.as_bytes());
+    }
+    bed.command_with(0, Opcode::SetFlowTableEntry, 0, &input, &list, SetFteOut::SIZE).map(drop)
+}
+
+pub fn dmac(mac: [u8; 6]) -> MatchParam {
+    let mut headers = MatchHeaders::zeroed();
+    headers
+        .set()
+        .dmac_47_16(u32::from_be_bytes(prefix(&mac)))
+        .dmac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
+    outer(headers)
+}
+
+pub fn outer(headers: MatchHeaders) -> MatchParam {
+    let mut m = MatchParam::zeroed();
+    m.set().outer_headers(headers);
+    m
+}
+
+pub fn source(port: u16) -> MatchParam {
+    let mut misc = MatchMisc::zeroed();
+    misc.set().source_port(port);
+    let mut m = MatchParam::zeroed();
+    m.set().misc_parameters(misc);
+    m
+}
+
+/// The forwarding database of legacy mode: addresses, all multicast, everything from the uplink.
+pub struct Fdb {
+    pub table: u32,
+    pub groups: Vec<u32>,
+    pub next: u32,
+}
+
+impl Fdb {
+    pub fn new(bed: &mut Bed) -> Self {
+        bed.function(0);
+        let groups =
+            [(OUTER, dmac([0xff; 6]), 32), (OUTER, dmac([1, 0, 0, 0, 0, 0]), 1), (MISC, source(0xffff), 1)];
+        let (table, groups) = tables(bed, FDB, None, &groups);
+        Self { table, groups, next: 0 }
+    }
+
+    pub fn add(&mut self, bed: &mut Bed, mac: [u8; 6], to: &[u16]) {
+        let (table, group, index) = (self.table, self.groups[0], self.next);
+        self.next += 1;
+        let value = dmac(mac);
+        let one =
+            Rule { kind: FDB, vport: None, table, group, index, value, action: FORWARD, to, counter: None };
+        rule(bed, &one).unwrap();
+    }
+
+    /// A trusted VF is promiscuous.
+    pub fn promiscuous(&mut self, bed: &mut Bed, vport: u16) {
+        let (table, group, value) = (self.table, self.groups[2], source(UPLINK));
+        let (index, to) = (33, &[vport][..]);
+        let one =
+            Rule { kind: FDB, vport: None, table, group, index, value, action: FORWARD, to, counter: None };
+        rule(bed, &one).unwrap();
+    }
+}
+
+pub fn send(bed: &mut Bed, nic: &mut Nic, dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
+    let sent = frame(dst, src, 0x88b5, &[1; 46]);
+    bed.send_frame(nic, &sent, Send::default());
+    sent
+}
+
+/// `modify_esw_vport_cvlan`.
+pub fn set_vlan(bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
+    let on = vlan != 0 || qos != 0;
+    let mut c = EswVportContext::zeroed();
+    c.set().vport_cvlan_strip(on).vport_cvlan_insert(on.into()).cvlan_id(vlan).cvlan_pcp(qos);
+    let mut fields = EswVportFields::zeroed();
+    fields.set().vport_cvlan_strip(true).vport_cvlan_insert(true);
+    let mut input = ModifyEswVportContextIn::zeroed();
+    input.set().other_vport(true).vport_number(vf.into()).field_select(fields).esw_vport_context(c);
+    let _: ModifyEswVportContextOut = bed.command(0, Opcode::ModifyEswVportContext, &input).unwrap();
+}
+
+/// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
+pub fn egress_vlan(bed: &mut Bed, vf: u8, vlan: u16) {
+    let mut mask = MatchHeaders::zeroed();
+    mask.set().cvlan_tag(true).first_vid(0xfff);
+    let groups = [(OUTER, outer(mask), 1), (0, MatchParam::zeroed(), 1)];
+    let (table, groups) = tables(bed, EGRESS, Some(vf), &groups);
+    let mut value = MatchHeaders::zeroed();
+    value.set().cvlan_tag(true).first_vid(vlan);
+    for (index, (value, action)) in
+        [(outer(value), ALLOW), (MatchParam::zeroed(), DROP)].into_iter().enumerate()
+    {
+        let group = groups[index];
+        let index = index as u32;
+        let one = Rule {
+            kind: EGRESS,
+            vport: Some(vf),
+            table,
+            group,
+            index,
+            value,
+            action,
+            to: &[],
+            counter: None,
+        };
+        rule(bed, &one).unwrap();
+    }
+}
+
+/// `esw_acl_ingress_lgcy_setup` for the spoof check: the VF's own address, and no other, which is counted.
+pub fn spoof_check(bed: &mut Bed, vf: u8, mac: [u8; 6]) -> u32 {
+    let counter: AllocFlowCounterOut =
+        bed.command(0, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
+    let smac = |mac: [u8; 6]| {
+        let mut m = MatchHeaders::zeroed();
+        m.set().smac_47_16(u32::from_be_bytes(prefix(&mac))).smac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
+        outer(m)
+    };
+    let groups = [(OUTER, smac([0xff; 6]), 1), (0, MatchParam::zeroed(), 1)];
+    let (table, groups) = tables(bed, INGRESS, Some(vf), &groups);
+    let id = counter.flow_counter_id();
+    for (index, (value, action, counter)) in
+        [(smac(mac), ALLOW, None), (MatchParam::zeroed(), DROP | COUNT, Some(id))].into_iter().enumerate()
+    {
+        let group = groups[index];
+        let index = index as u32;
+        let one =
+            Rule { kind: INGRESS, vport: Some(vf), table, group, index, value, action, to: &[], counter };
+        rule(bed, &one).unwrap();
+    }
+    id
+}
+
+pub fn counted(bed: &mut Bed, id: u32) -> u64 {
+    let mut input = QueryFlowCounterIn::zeroed();
+    input.set().flow_counter_id(id);
+    let out = bed.command_with(0, Opcode::QueryFlowCounter, 0, &input, &[], 0x20).unwrap();
+    TrafficCounter::read(&out[0x10..]).packets()
+}
+
+/// Two connected QPs on VFs 1 and 2, where that of VF 2 has another MAC.
+pub fn pair_by(bed: &mut Bed, mac: [u8; 6]) -> (Qp, Qp) {
+    let (a, b) = (bed.qp(1), bed.qp(2));
+    let base = Path { timeout: 14, retry_count: 1, ..Path::default() };
+    let to_b = bed.path_to(b, base);
+    let to_a = bed.path_to(a, Path { sq_psn: base.rq_psn, rq_psn: base.sq_psn, ..base });
+    bed.ready(a, &Path { dmac: mac, ..to_b });
+    bed.ready(b, &to_a);
+    (a, b)
+}
+
+/// Whether a write from the first to the second QP arrives.
+pub fn writes(bed: &mut Bed, (a, b): (Qp, Qp)) -> bool {
+    let (from, to) = (bed.mr(a.fid, 3000, Access::LOCAL), bed.mr(b.fid, 3000, Access::ALL));
+    let data = bed.pattern(from, 0x21);
+    bed.post(a, &Wr::write(from.sge(), to));
+    bed.advance(10 * ironverbs_tests::bed::S);
+    let done = bed.one(a.send_cq).is_ok();
+    assert_eq!(done, bed.bytes(to) == data);
+    done
+}
+
+pub fn general(bed: &mut Bed, by: u8, other: Option<u16>) -> Result<HcaCap, CommandError> {
+    let mut input = QueryHcaCapIn::zeroed();
+    input.set().other_function(other.is_some()).function_id(other.unwrap_or(0));
+    let op_mod = CapType::General.raw() as u16;
+    let out = bed.command_with(by, Opcode::QueryHcaCap, op_mod << 1, &input, &[], 0x1010)?;
+    Ok(HcaCap::read(&out[0x10..]))
+}
