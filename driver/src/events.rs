@@ -190,7 +190,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Registry {
     /// Of a function whose openers share `shared`.
     pub fn new(shared: Shared) -> Self {
-        Self { shared, cqs: Mutex::default(), qps: Mutex::default(), srqs: Mutex::default(), wqs: Mutex::default() }
+        Self {
+            shared,
+            cqs: Mutex::default(),
+            qps: Mutex::default(),
+            srqs: Mutex::default(),
+            wqs: Mutex::default(),
+        }
     }
 
     fn since(&self) -> Since {

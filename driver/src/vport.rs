@@ -13,7 +13,7 @@ use crate::{
     transport::Transport,
 };
 use hwspec::{
-    cmd::{Opcode, l2_table::*, vport::*},
+    cmd::{Opcode, eswitch::*, vport::*},
     context::vport::{MacAddressLayout, NicVportContext},
     layout::{Layout, prefix},
 };
@@ -114,10 +114,7 @@ pub fn announce(function: &mut Function, gids: &[[u8; 16]], watch: &mut dyn Watc
     if caps.eswitch_manager() && caps.log_max_l2_table() > 0 {
         let mut input = SetL2TableEntryIn::zeroed();
         input.set().table_index(L2_INDEX).mac_address(layout(&mac));
-        tolerate(
-            "its entry of the L2 table",
-            function.order(Opcode::from_raw(SET_L2_TABLE_ENTRY), 0, &input),
-        )?;
+        tolerate("its entry of the L2 table", function.order(Opcode::SetL2TableEntry, 0, &input))?;
     }
     if caps.roce() {
         let mut context = NicVportContext::zeroed();

@@ -10,7 +10,6 @@ use hwspec::{
         command::{self, Shape},
         wqe::{self, Queue},
     },
-    layout::Layout,
     wqe::{AvSeg, CtrlSeg, DataSeg, EthSeg, InlineSeg, WqeOpcode},
 };
 use proptest::prelude::*;

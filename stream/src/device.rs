@@ -59,4 +59,7 @@ impl Function for Recording {
         self.tap.reset();
         self.function.reset();
     }
+    fn ask_pages(&self, pages: i32) -> bool {
+        self.function.ask_pages(pages)
+    }
 }

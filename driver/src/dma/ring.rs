@@ -133,7 +133,9 @@ impl BlockRing {
     #[inline(always)]
     pub fn block(&self, index: u32) -> &[AtomicU64; Self::BYTES / 8] {
         // SAFETY: the ring was made with entries of this size, of which `mask + 1` lie behind `first`, in memory that it keeps.
-        unsafe { self.0.first.cast::<[AtomicU64; Self::BYTES / 8]>().add((index & self.0.mask) as usize).as_ref() }
+        unsafe {
+            self.0.first.cast::<[AtomicU64; Self::BYTES / 8]>().add((index & self.0.mask) as usize).as_ref()
+        }
     }
 }
 

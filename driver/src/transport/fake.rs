@@ -8,7 +8,7 @@ use hwspec::{
         adapter::*,
         adapter_id::QueryAdapterOut,
         eq::CreateEqIn,
-        l2_table::*,
+        eswitch::*,
         queue::{CmdMailbox, CmdQueueEntry},
         vport::*,
     },
@@ -415,7 +415,7 @@ impl State {
                     }
                 }
             }
-            _ if op.raw() == SET_L2_TABLE_ENTRY => {
+            Opcode::SetL2TableEntry => {
                 let command = SetL2TableEntryIn::read(input);
                 let mac = u64::from_be_bytes(hwspec::layout::prefix(command.mac_address().as_bytes()));
                 self.vport.l2_table.push((command.table_index(), mac));

@@ -50,7 +50,6 @@ pub mod cq;
 pub mod eq;
 pub mod eswitch;
 pub mod flow;
-pub mod l2_table;
 pub mod mcg;
 pub mod memic;
 pub mod mkey;

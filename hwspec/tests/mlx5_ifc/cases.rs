@@ -240,10 +240,6 @@ cases! {
         query_adapter_in QueryAdapterIn,
         query_adapter_out QueryAdapterOut,
     }
-    hwspec::cmd::l2_table {
-        set_l2_table_entry_in SetL2TableEntryIn,
-        set_l2_table_entry_out SetL2TableEntryOut,
-    }
     hwspec::cmd::mcg {
         attach_to_mcg_in AttachToMcgIn,
         attach_to_mcg_out AttachToMcgOut,
