@@ -167,7 +167,7 @@ impl AsyncQueue {
             if number.wrapping_sub(self.shared.pages_served()) >= LOGGED {
                 return false;
             }
-            let wrap = number / self.place.entries & 1;
+            let wrap = (number / self.place.entries) & 1;
             let Some(bytes) = self.ring.take64(number, |last| u32::from(last & 1) == wrap) else { break };
             if self.shared.events_taken() != number {
                 continue;

@@ -355,7 +355,7 @@ fn a_work_queue_that_cannot_say_what_came_is_an_event() {
     let cq = Cq::create(&b.device, 1, 0x55).expect("a CQ");
     let wq = Wq::create(&b.pd, &WqInit { cookie: COOKIE, ..wanted(&cq) }).expect("a WQ");
     to(&wq, WqState::Rdy).expect("ready");
-    let table = Some(RwqTable::create(&b.device, &[wq.clone()]).expect("a table"));
+    let table = Some(RwqTable::create(&b.device, std::slice::from_ref(&wq)).expect("a table"));
     let b = Receiver { table, ..b };
     let qp = b.rss(Fields::SRC_IPV4).expect("a QP");
     let _flow = Receiver::everything(&qp);
