@@ -26,18 +26,19 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
         Ok(plan) => plan,
         Err(why) => return fail(1, why),
     };
-    let (target, transport) = match open(command) {
+    // Before the function is opened, which may reset it.
+    let recorder = match command.record.as_deref().map(Recorder::create).transpose() {
+        Ok(recorder) => recorder,
+        Err(why) => return fail(1, why),
+    };
+    let (target, mut transport) = match open(command) {
         Ok(opened) => opened,
         Err(why) => return fail(1, why),
     };
-    let transport = match command.record.as_deref().map(Recorder::create).transpose() {
-        Ok(None) => transport,
-        Ok(Some(recorder)) => {
-            let function = command.target.function.unwrap_or(0);
-            Arc::new(RecordingTransport::new(transport, function, recorder)) as Arc<dyn Transport>
-        }
-        Err(why) => return fail(1, why),
-    };
+    if let Some(recorder) = recorder {
+        let function = command.target.function.unwrap_or(0);
+        transport = Arc::new(RecordingTransport::new(transport, function, recorder));
+    }
     say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
     if command.target.bdf.is_some() {
         say_line!("kernel VFIO has reset the function when it was opened, and will when it is closed");

@@ -279,6 +279,12 @@ impl Transport for Slot {
     fn dma_alloc(&self, len: usize, _scope: Scope) -> io::Result<DmaBlock> {
         self.block(&mut self.machine.inner(), len)
     }
+    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
+        let inner = self.machine.inner();
+        let block = inner.blocks.get(&iova).filter(|(fid, layout)| *fid == self.fid && len <= layout.size());
+        let (ptr, _) = NonNull::new(iova as *mut u8).zip(block).ok_or(io::ErrorKind::NotFound)?;
+        Ok(DmaBlock { ptr, iova, len })
+    }
     fn dma_free(&self, block: DmaBlock) {
         let mut inner = self.machine.inner();
         if let Some((fid, layout)) = inner.blocks.remove(&block.iova) {

@@ -4,7 +4,7 @@ use super::{
     call::Call,
     caps_ethernet, caps_infiniband, cq, eq, eswitch, memic, mkey, qp, qp_context,
     refusal::{Done, Syndrome},
-    srq, strict,
+    srq,
     vport::{manages, vport},
 };
 use crate::region::{Func, Table};
@@ -12,13 +12,19 @@ use crate::state::{FunctionRow, GroupRow, ROCE_ADDRESSES};
 use crate::transport::LOG_MAX_MESSAGE;
 use crate::{Config, LinkLayer};
 use hwspec::{
-    cmd::{CmdOut, adapter::*},
+    cmd::{
+        CmdOut,
+        adapter::*,
+        uctx::{INTERNAL_DEV_RES, RAW_TX},
+    },
     context::{CapType, caps::*},
     layout::{Bits, Layout, prefix},
 };
 
 /// Bytes of a capability page.
 const PAGE: usize = 0x1000;
+/// Rights that a user context may be given.
+pub(super) const USER_RIGHTS: u32 = RAW_TX | INTERNAL_DEV_RES;
 /// RoCE v2 in `roce_version`.
 const ROCE_V2: u8 = 1 << 2;
 /// IPv4 and IPv6 in `l3_type`.
@@ -101,7 +107,7 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
         .log_max_uctx(log_rows(func, Table::Uctx))
         .log_max_umem(log_rows(func, Table::Umem))
         .umem_uid_0(true)
-        .uctx_cap(strict::RIGHTS)
+        .uctx_cap(USER_RIGHTS)
         .log_max_ra_req_qp(qp_context::LOG_MAX_READS)
         .log_max_ra_res_qp(qp_context::LOG_MAX_READS)
         .log_max_msg(LOG_MAX_MESSAGE)

@@ -6,11 +6,7 @@ use super::{
     strict,
     table::{self, Sender},
 };
-use crate::{
-    mlx5::event,
-    region::Func,
-    state::{EqRow, UctxRow},
-};
+use crate::{mlx5::event, region::Func, state::UctxRow};
 use hwspec::eqe::{CmdEvent, Eqe, EventType};
 
 /// Carries out the command in `call`. What has no line is refused, and so is what its line does not grant.
@@ -34,15 +30,9 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     (command.run)(call)
 }
 
-/// The event queue that events of `kind` go to.
-pub(super) fn listener(func: &Func<'_>, kind: EventType) -> Option<u32> {
-    let bit = 1u64 << kind.raw();
-    func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
-}
-
 /// Tells that the command of `slot` is complete.
 pub(super) fn command_event(func: &mut Func<'_>, slot: u32) {
-    let Some(eqn) = listener(func, EventType::Cmd) else { return };
+    let Some(eqn) = event::listener(func, EventType::Cmd) else { return };
     let mut event = CmdEvent::zeroed();
     event.set().command_completion_vector(1 << slot);
     event::push(func, eqn, Eqe::new(EventType::Cmd, event));

@@ -6,6 +6,7 @@
 
 use super::{
     call::{Call, let_go},
+    caps,
     memory::{self, Layout as Memory},
     refusal::{Done, Syndrome},
     strict,
@@ -84,7 +85,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let mask: [u64; 4] = std::array::from_fn(|i| u64::from_be_bytes(prefix(&mask[8 * i..])));
     let strict = call.step.config.strict;
     if strict.events {
-        strict::events(call, mask)?;
+        strict::events(call, &caps::general(call.func, call.step.config, false), mask)?;
     }
     if strict.uid {
         Syndrome::EventOwner.unless(call.uid == 0 || mask == [0; 4])?;

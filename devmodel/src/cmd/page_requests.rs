@@ -1,7 +1,7 @@
 //! Requests for pages as a card makes them (`pages=real`): by thousands before it runs, and by events while it does, in both
 //! directions, at moments that follow from the number of commands alone.
 
-use super::{dispatch, pages};
+use super::pages;
 use crate::{
     Adapter,
     config::Config,
@@ -68,7 +68,7 @@ fn ends(opcode: Opcode) -> bool {
 /// Asks the driver by an event for `count` pages for `function`, or to take so many back. False: it has no event queue for
 /// that.
 pub(super) fn request(func: &mut Func<'_>, function: u16, count: i32) -> bool {
-    let Some(eqn) = dispatch::listener(func, EventType::PageRequest) else { return false };
+    let Some(eqn) = event::listener(func, EventType::PageRequest) else { return false };
     let mut event = PagesEvent::zeroed();
     event.set().function_id(function).num_pages(count as u32);
     event::push(func, eqn, Eqe::new(EventType::PageRequest, event));

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     host::{Host, Iova, Rid},
-    mlx5::{CommandCompletion, Step},
+    mlx5::{CommandCompletion, Step, event},
     pcie::slow,
     region::{Effect, Func},
     state::Counters,
@@ -87,7 +87,7 @@ fn carry_out(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32, wait: Wait) {
         if !entry.ownership() {
             continue;
         }
-        let event = dispatch::listener(func, EventType::Cmd).is_some();
+        let event = event::listener(func, EventType::Cmd).is_some();
         let mut quiesce = false;
         let status = match bring_in(func.rid(), step.host, &entry, &mut input) {
             Ok(boxes) => {

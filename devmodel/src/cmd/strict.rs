@@ -2,19 +2,10 @@
 
 use super::{
     call::Call,
-    caps,
     refusal::{Done, Syndrome},
 };
 use crate::{region::Func, state::EqRow};
-use hwspec::{
-    cmd::uctx::{INTERNAL_DEV_RES, RAW_TX},
-    context::caps::HcaCap,
-    decode::command,
-    eqe::EventType,
-};
-
-/// Rights that a user context may be given.
-pub(super) const RIGHTS: u32 = RAW_TX | INTERNAL_DEV_RES;
+use hwspec::{context::caps::HcaCap, decode::command, eqe::EventType};
 
 /// Events that every device of the family has (Linux: MLX5_ASYNC_EVENT_MASK), those of commands and of pages.
 const ALWAYS: &[EventType] = &[
@@ -64,12 +55,11 @@ pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
     Syndrome::Reserved.unless(found.is_none())
 }
 
-/// Holds the events of a new event queue to what the capabilities offer, and to those of other queues.
-pub(super) fn events(call: &Call<'_, '_, '_>, mask: [u64; 4]) -> Done {
-    let caps = caps::general(call.func, call.step.config, false);
+/// Holds the events of a new event queue to what the general page of the capabilities offers, and to those of other queues.
+pub(super) fn events(call: &Call<'_, '_, '_>, caps: &HcaCap, mask: [u64; 4]) -> Done {
     let always = ALWAYS.iter().fold(0, |bits, event| bits | bit(*event));
     let offered =
-        OFFERED.iter().filter(|(_, offers)| offers(&caps)).fold(always, |bits, (e, _)| bits | bit(*e));
+        OFFERED.iter().filter(|(_, offers)| offers(caps)).fold(always, |bits, (e, _)| bits | bit(*e));
     Syndrome::EventMask.unless(mask[0] & !offered == 0 && mask[1..] == [0; 3])?;
     // rdma-core's VFIO driver has commands and pages on one queue, Linux each on its own.
     let (pages, alone) = (bit(EventType::PageRequest), bit(EventType::PageRequest) | bit(EventType::Cmd));

@@ -2,9 +2,9 @@
 
 use super::{
     call::Call,
-    cq, eq, eswitch, flow, flow_entry, memic, memory, mkey, qp,
+    caps, cq, eq, eswitch, flow, flow_entry, memic, memory, mkey, qp,
     refusal::{Done, Syndrome},
-    rq, sq, srq, strict, tir,
+    rq, sq, srq, tir,
 };
 use crate::{
     Adapter,
@@ -24,7 +24,7 @@ const CHUNK: usize = 16;
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateUctxIn = call.input()?;
     if call.step.config.strict.uid {
-        Syndrome::UctxRights.unless(input.uctx().cap() & !strict::RIGHTS == 0)?;
+        Syndrome::UctxRights.unless(input.uctx().cap() & !caps::USER_RIGHTS == 0)?;
     }
     // The index is the uid, and uid 0 is the function's own driver.
     let index = call.alloc::<UctxRow>(1)?;

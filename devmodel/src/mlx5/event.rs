@@ -78,6 +78,12 @@ pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
     push(func, eqn, Eqe::new(EventType::Comp, data));
 }
 
+/// The event queue that events of `kind` go to.
+pub(crate) fn listener(func: &Func<'_>, kind: EventType) -> Option<u32> {
+    let bit = 1u64 << kind.raw();
+    func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
+}
+
 /// Event of a QP, SRQ or CQ that belongs to user context `uid`: goes to an EQ of that context that wants it, else to one
 /// of the function's own driver. Where that has none, events of its objects go to every context that wants them.
 pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {

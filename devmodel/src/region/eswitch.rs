@@ -1,6 +1,6 @@
 //! What all parties see of the e-switch without a lock: whether frames go by it, and what it counts.
 
-use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table};
+use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table, geometry::FLOW_COUNT};
 use crate::state::{FlowCounterRow, FunctionRow, Head, VportRow};
 use std::{
     mem::offset_of,
@@ -11,8 +11,6 @@ use std::{
 };
 use zerocopy::FromZeros;
 
-/// Bytes of a row of [`Table::FlowCount`].
-pub(super) const FLOW_COUNT: usize = 16;
 /// In [`Sync::Switch`]: frames go by what the e-switch was told.
 const ACTIVE: u32 = 1;
 /// In [`Sync::Switch`]: they always do.

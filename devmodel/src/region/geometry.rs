@@ -1,7 +1,6 @@
 //! What lies where in the region.
 
 use super::{
-    eswitch::FLOW_COUNT,
     journal_layout,
     layout::{MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
@@ -12,6 +11,9 @@ use crate::state::{
     SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow,
     UctxRow, UmemRow, VportRow, XrcdRow,
 };
+
+/// Bytes of a row of [`Table::FlowCount`].
+pub(super) const FLOW_COUNT: usize = 16;
 
 /// Sizes of the tables of every function, as powers of two, and the number of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,7 +95,7 @@ fn check(map: &Mapped) -> Result<(), String> {
     within("link layer", link_layer, 1)?;
     within("node id", node_id, u16::MAX.into())?;
     if Strict::of_words(strict).is_none() {
-        return Err(format!("strictness: expected known switches, found {strict:#x?}"));
+        return Err(format!("strictness: expected known switches, found {strict:x?}"));
     }
     if header.taken.has(0) {
         return Err("places of programs: expected from 1 on, found 0 taken".into());
