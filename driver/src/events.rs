@@ -267,6 +267,11 @@ impl Events {
         self.bell.wait(timeout)
     }
 
+    /// Lets the descriptor become readable as if there were an event.
+    pub(crate) fn wake(&self) -> std::io::Result<()> {
+        self.bell.ring()
+    }
+
     /// The next event, if any. When it returns `None` the queue is armed, and the descriptor becomes readable with the
     /// next event. Requests of the device for pages are served on the way.
     #[allow(clippy::should_implement_trait)]

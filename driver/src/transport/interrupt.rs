@@ -86,6 +86,21 @@ impl Bell {
         wait(self.fd(), timeout)
     }
 
+    /// Fires the opener's own interrupt, to wake a thread of this process that waits for either.
+    pub fn ring(&self) -> io::Result<()> {
+        let one = 1u64;
+        // SAFETY: eight bytes, the size of an eventfd's counter.
+        let put = unsafe { libc::write(self.own.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        match put {
+            8 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                // A counter that is full has fired.
+                e if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                e => Err(e),
+            },
+        }
+    }
+
     /// Clears the events. Never blocks.
     pub fn clear(&self) -> io::Result<()> {
         self.own.clear()?;

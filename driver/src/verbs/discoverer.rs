@@ -23,8 +23,6 @@ use crate::{
 use hwspec::wire::{DiscoveryFrame, EtherType};
 use std::{
     fmt,
-    fs::File,
-    io::Write,
     net::IpAddr,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
@@ -197,10 +195,7 @@ impl Shared {
 
     /// Wakes the thread by the descriptor that it waits for.
     fn wake(&self) {
-        let woken = self.device.events().fd().try_clone_to_owned();
-        let woken = woken.and_then(|fd| File::from(fd).write_all(&1u64.to_ne_bytes()));
-        // A counter that is full wakes as well.
-        if let Err(error) = woken {
+        if let Err(error) = self.device.events().wake() {
             tracing::debug!(%error, "the thread that answers for addresses was not woken");
         }
     }
