@@ -5,7 +5,7 @@
 //! stopped while it holds a function must not hold up those it never exchanged a frame with. So each function keeps a set of
 //! the functions whose memory its frames may refer to, beside the other words that are looked at without its lock.
 
-use super::{Func, FunctionSet, Patience, Region, WireRing};
+use super::{Func, FunctionSet, Patience, Region, Sync, WireRing};
 use crate::{
     host::{Host, Rid},
     state::{QpRow, SqRow},
@@ -21,6 +21,11 @@ use sync::laboratory::{Site, step};
 const SENDERS: usize = 1544;
 /// Functions in a word.
 const BITS: u8 = u32::BITS as u8;
+// The set of all functions lies between its neighbours on the line.
+const _: () = {
+    let end = SENDERS + 128 / BITS as usize * size_of::<AtomicU32>();
+    assert!(Sync::Group as usize + size_of::<AtomicU32>() <= SENDERS && end <= Sync::Switch as usize);
+};
 
 impl Region {
     fn senders(&self, fid: u8, word: u8) -> &AtomicU32 {

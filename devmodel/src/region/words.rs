@@ -24,7 +24,7 @@ pub enum Sync {
     Group = 1540,
     /// Of the PF: bit 0 says that frames go by what the e-switch was told, and not by the addresses functions are born with; what
     /// is above it rises with every change of that.
-    Switch = 1544,
+    Switch = 1560,
     /// QPs that wait to send: bit 0 if the ready ring is not empty.
     Ready = 8,
     /// Earliest timer, in units of 2^20 ps, rounded down; 0 is none.
