@@ -264,7 +264,7 @@ fn path(qp: &Qp, function: &Function, attr: &QpAttr) -> AddressPath {
         .vhca_port_num(attr.port_num)
         .ack_timeout(attr.timeout)
         .stat_rate(ah.static_rate & 0xf)
-        .hop_limit(if function.is_ethernet() { ah.hops_over_ip() } else { ah.hop_limit })
+        .hop_limit(if function.is_ethernet() && ah.is_global { ah.hops_over_ip() } else { ah.hop_limit })
         .tclass(ah.traffic_class)
         .flow_label(ah.flow_label & 0xf_ffff)
         .src_addr_index(ah.sgid_index)
