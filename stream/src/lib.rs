@@ -3,7 +3,7 @@
 //! A [`Tap`](tap::Tap) is told of every write to BAR0 and looks into the driver's memory: at the command queue when its doorbell
 //! rings, and at the rings of the queues that commands created. [`Recording`] puts one before a served function,
 //! [`RecordingTransport`] behind a driver, so neither model nor driver knows of it, and neither has anything to do
-//! while nothing is recorded. [`file`] is the file that both write, [`text`] prints it with the names of `hwspec`, and
+//! while nothing is recorded. [`mod@file`] is the file that both write, [`text`] prints it with the names of `hwspec`, and
 //! [`words`] compares two of them.
 
 mod device;

@@ -16,7 +16,7 @@ use std::{
 };
 use sync::laboratory::{Site, step};
 
-/// Where the set lies among the words of a function: on the line of [`Sync::Present`](super::Sync::Present), which every sender
+/// Where the set lies among the words of a function: on the line of [`Sync::Present`], which every sender
 /// looks at and hardly anybody writes.
 const SENDERS: usize = 1544;
 /// Functions in a word.
