@@ -85,17 +85,23 @@ pub(crate) struct Opener {
 /// The interrupts of asynchronous events that openers in this process have, by transport.
 static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
 
-/// The interrupt of asynchronous events: one for all openers in this process that share `transport`, since the last to
-/// connect a vector may have it alone.
+/// The interrupt of asynchronous events: where the last to connect a vector has it alone, one for all openers in this
+/// process that share `transport`.
 fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
+    let connect = || {
+        let interrupt = transport.interrupt(async_queue::VECTOR);
+        interrupt.map(Arc::new).map_err(Error::io("cannot get the interrupt vector of events"))
+    };
+    if transport.shares_vectors() {
+        return connect();
+    }
     let key = Arc::as_ptr(transport).cast::<()>() as usize;
     let mut known = COMMON.lock().unwrap_or_else(|e| e.into_inner());
     known.retain(|(_, interrupt)| interrupt.strong_count() > 0);
     if let Some(found) = known.iter().find(|(at, _)| *at == key).and_then(|(_, found)| found.upgrade()) {
         return Ok(found);
     }
-    let interrupt = transport.interrupt(async_queue::VECTOR);
-    let interrupt = Arc::new(interrupt.map_err(Error::io("cannot get the interrupt vector of events"))?);
+    let interrupt = connect()?;
     known.push((key, Arc::downgrade(&interrupt)));
     Ok(interrupt)
 }
