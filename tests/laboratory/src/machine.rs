@@ -14,7 +14,7 @@ use std::{
     alloc::Layout,
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 use tests::{direct::Mapped, end::Card};
 
@@ -54,7 +54,9 @@ pub struct Place {
     pub left: Cell<FunctionSet>,
     /// The runners of its two threads.
     pub runners: [Cell<Option<Box<Runner>>>; 2],
-    fds: RefCell<Vec<RawFd>>,
+    /// Eventfds that its drivers were given, and one of our own for each, by which it is known again: a descriptor that was
+    /// closed may be another's.
+    fds: RefCell<Vec<(RawFd, OwnedFd)>>,
 }
 
 /// What a program tells its partner.
@@ -65,6 +67,36 @@ pub struct Report {
     pub ready: bool,
     /// It sends no more, and sent so many messages.
     pub sent: Option<usize>,
+}
+
+/// What the kernel says of descriptor `fd` of this process.
+fn fdinfo(fd: RawFd) -> String {
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
+}
+
+/// The kernel's number of an eventfd, which no other that is open has; 0 of what is none.
+fn eventfd_id(fd: RawFd) -> u64 {
+    let info = fdinfo(fd);
+    let id = info.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok());
+    id.unwrap_or(0)
+}
+
+/// Those of `given` that are still open, and the epoll descriptors that wait for them.
+fn left_open(given: &[(RawFd, OwnedFd)]) -> Vec<RawFd> {
+    let mut open: Vec<RawFd> = given
+        .iter()
+        .filter(|(fd, ours)| eventfd_id(*fd) == eventfd_id(ours.as_raw_fd()))
+        .map(|(fd, _)| *fd)
+        .collect();
+    let waits_for =
+        |line: &str| -> Option<RawFd> { line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok() };
+    let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let all: Vec<RawFd> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let waiting =
+        all.into_iter().filter(|fd| fdinfo(*fd).lines().filter_map(waits_for).any(|fd| open.contains(&fd)));
+    let waiting: Vec<RawFd> = waiting.collect();
+    open.extend(waiting);
+    open
 }
 
 /// Who a block belongs to.
@@ -307,10 +339,10 @@ impl Machine {
             }
             *owner != party.0
         });
-        place.fds.borrow_mut().drain(..).for_each(|fd| {
+        for fd in left_open(&place.fds.take()) {
             // SAFETY: it was given to a program that never runs again and was not dropped with it.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
-        });
+        }
     }
 
     /// Cleans up after all who died.
@@ -458,7 +490,9 @@ impl Machine {
     }
 
     pub fn note_fd(&self, party: Party, fd: RawFd) {
-        self.place(party).fds.borrow_mut().push(fd);
+        // SAFETY: the caller has it open.
+        let ours = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().expect("a descriptor");
+        self.place(party).fds.borrow_mut().push((fd, ours));
     }
 
     /// Dead programs that nobody has cleaned up after.
