@@ -149,7 +149,7 @@ fn reset_at_open(command: &options::Bringup) -> &'static str {
     }
 }
 
-/// What the model says of the same fields: the name of a page, of a field, and its value, in each line.
+/// The same fields as a driver reads them on the model. Each line names a page, a field and its value.
 const MODEL: &str = include_str!("model.txt");
 
 /// The model's value of a field.

@@ -43,7 +43,7 @@ pub struct Pod {
     root: PathBuf,
 }
 
-/// What one source says: its name, and functions in its order.
+/// The functions that one source names, in its order.
 type Said = (String, Vec<Given>);
 
 impl Pod {
@@ -78,7 +78,7 @@ impl Pod {
         addresses(&self.sources()?, address)
     }
 
-    /// What each source says, those left out that name no function bound to VFIO.
+    /// The functions that each source names. Sources that name no function bound to VFIO are left out.
     fn sources(&self) -> Result<Vec<Said>, String> {
         let mut all = self.setting()?.into_iter().collect::<Vec<_>>();
         all.extend(self.metadata()?);
@@ -90,7 +90,7 @@ impl Pod {
             driver.as_deref().is_some_and(driver::pci::is_vfio)
         };
         for (source, given) in &mut all {
-            // What was set is opened, or the user is told why not.
+            // A function that the user named is opened, or the user is told why not.
             given.retain(|given| source == SETTING || is_vfio(given));
         }
         all.retain(|(_, given)| !given.is_empty());

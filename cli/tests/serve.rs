@@ -468,7 +468,7 @@ fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared()
         ["ENABLE_HCA", "INIT_HCA", "CREATE_EQ uid=uid#1", "CREATE_QP", "post:Rc:Send", "TEARDOWN_HCA"];
     assert!(order.map(position).is_sorted(), "{all}");
 
-    // What `show` printed can be compared with as well, and a list allows what stands in it.
+    // `diff` also takes what `show` printed, and a list allows the differences that stand in it.
     let (_, compact, _) = run(&["stream", "show", "--compact", &device]);
     let kept = scratch.dir().join("kept");
     fs::write(&kept, compact.replace("ENABLE_HCA", "NOP x=1")).unwrap();

@@ -28,25 +28,7 @@ const ENTRIES: u32 = 1024;
 /// Entries after which the consumer index is reported, at the latest.
 const REPORT_EVERY: u32 = 64;
 
-/// The events the queue subscribes to: those that Linux takes from every device, and requests for pages. There is none
-/// of fatal errors (type 8), which the health buffer shows; devices refuse a queue that asks for types they do not have.
-const EVENTS: [EventType; 13] = [
-    EventType::PathMig,
-    EventType::CommEst,
-    EventType::SqDrained,
-    EventType::CqError,
-    EventType::WqCatasError,
-    EventType::PathMigFailed,
-    EventType::PortChange,
-    EventType::PageRequest,
-    EventType::WqInvalReqError,
-    EventType::WqAccessError,
-    EventType::SrqCatasError,
-    EventType::SrqLastWqe,
-    EventType::SrqRqLimit,
-];
-
-/// What an event says.
+/// An event as openers hear of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A function has to be given pages, or to give back, if negative.
@@ -98,7 +80,7 @@ impl Notice {
         }
     }
 
-    /// What the log has, read again.
+    /// Reads an entry of the log.
     pub fn read(logged: Logged) -> Self {
         match EventType::from_raw(logged.kind) {
             EventType::PageRequest => {
@@ -130,7 +112,12 @@ impl AsyncQueue {
             uar: page.uar(),
             vector: VECTOR,
             entries: function.options.eq_entries.min(ENTRIES),
-            mask: EVENTS.iter().fold(0, |mask, event| mask | 1 << event.raw()),
+            // None of fatal errors (type 8), which the health buffer shows: devices refuse a queue that asks for types they do
+            // not have.
+            mask: EventType::OF_ALL
+                .iter()
+                .chain(&[EventType::PageRequest])
+                .fold(0, |mask, event| mask | 1 << event.raw()),
             scope: Scope::Function,
         };
         let (mem, entries, eqn) = eq::create(function, &wanted)?;

@@ -71,7 +71,7 @@ pub fn left_undone(bar: &Bar, what: String) -> Error {
     if is_gone(bar) { Error::Gone } else { Error::Unanswered { what } }
 }
 
-/// What has to be done for the device while a command is waited for.
+/// Does what the device needs while a command is waited for.
 pub trait Attendant: Send + Sync {
     /// Does it. It may send commands, and is then called again while those are waited for.
     fn attend(&self, cmd: &CommandQueue);

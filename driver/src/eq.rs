@@ -32,7 +32,7 @@ pub struct EventQueue {
     reported: u32,
 }
 
-/// What an event queue is created with.
+/// The attributes an event queue is created with.
 pub struct Wanted {
     /// Its owner.
     pub uid: u16,

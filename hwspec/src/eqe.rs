@@ -51,6 +51,25 @@ hw_enum! {
     }
 }
 
+impl EventType {
+    /// The asynchronous events that every device of the family has, those of commands and pages apart (Linux:
+    /// MLX5_ASYNC_EVENT_MASK).
+    pub const OF_ALL: [Self; 12] = [
+        Self::PathMig,
+        Self::CommEst,
+        Self::SqDrained,
+        Self::CqError,
+        Self::WqCatasError,
+        Self::PathMigFailed,
+        Self::PortChange,
+        Self::WqInvalReqError,
+        Self::WqAccessError,
+        Self::SrqCatasError,
+        Self::SrqLastWqe,
+        Self::SrqRqLimit,
+    ];
+}
+
 hw_enum! {
     /// What happened to a port (`eqe.event_sub_type` of a port change).
     pub enum PortChange: u8, 8 bits {

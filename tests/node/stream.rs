@@ -1,4 +1,4 @@
-//! What our driver sends a VF, recorded and held against the stock drivers' streams in `tests/streams/`.
+//! Our driver's stream to a VF, recorded and held against the stock drivers' streams in `tests/streams/`.
 
 use driver::{
     AddressHandle, Ah, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, RecvWr,

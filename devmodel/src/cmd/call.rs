@@ -24,7 +24,7 @@ pub(super) struct Call<'a, 'r, 'h> {
     pub output: &'a mut Vec<u8>,
     /// User context the command speaks for.
     pub uid: u16,
-    /// What it makes is for all user contexts ([`SHARED_UID`]).
+    /// The objects that the command makes are for all user contexts ([`SHARED_UID`]).
     pub for_all: bool,
     /// The command.
     pub opcode: Opcode,
@@ -125,7 +125,7 @@ impl Call<'_, '_, '_> {
         })
     }
 
-    /// What frames between functions go by is another now.
+    /// Tells runners that their copies of the e-switch are out of date.
     pub fn switch_changed(&self) {
         self.func.region().switch_changed();
     }

@@ -105,7 +105,7 @@ pub(super) fn eswitch_tables(func: &Func<'_>) -> EswitchFlowTableCaps {
     c
 }
 
-/// What flow tables of each type can do.
+/// The capabilities of flow tables of each type.
 fn tables(func: &Func<'_>) -> FlowTableProps {
     let mut fields = MatchFields::zeroed();
     fields

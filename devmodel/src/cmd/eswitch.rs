@@ -1,4 +1,4 @@
-//! What the e-switch's manager, the PF, sets of ports, of the table of addresses, and of bandwidth.
+//! Commands by which the PF manages the e-switch: settings of ports, the table of addresses, bandwidth.
 
 use super::{
     call::Call,
@@ -60,7 +60,7 @@ pub(super) fn settings<'f>(func: &'f mut Func<'_>, fid: u8) -> Done<&'f mut Vpor
     func.row_at::<VportRow>(fid.into()).map_err(short)
 }
 
-/// What the capability page says of the e-switch.
+/// The capability page of the e-switch.
 pub(super) fn caps() -> EswitchCap {
     let mut c = EswitchCap::zeroed();
     c.set()
@@ -71,7 +71,7 @@ pub(super) fn caps() -> EswitchCap {
     c
 }
 
-/// What the capability page says of bandwidth.
+/// The capability page of bandwidth.
 pub(super) fn qos() -> QosCap {
     let mut c = QosCap::zeroed();
     c.set()

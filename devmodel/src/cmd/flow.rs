@@ -271,7 +271,7 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&out)
 }
 
-/// What can be matched: fields of the outer headers, and of those none this device does not see; and in the forwarding database
+/// The fields that can be matched: those of the outer headers, and of those none this device does not see; and in the forwarding database
 /// the vport a frame came from.
 fn criteria(place: Place, mask: &MatchParam, enable: u8) -> Done {
     let known = OUTER | if place.kind == u32::from(FDB) { MISC } else { 0 };

@@ -29,7 +29,7 @@ const NODE_GUID: u32 = 1 << 9;
 const MULTICAST_LB: u32 = 1 << 10;
 const UNICAST_LB: u32 = 1 << 11;
 const KNOWN: u32 = ROCE_EN | ADDRESSES | PERMANENT | PROMISC | CHANGE_EVENT | MTU | MULTICAST_LB | UNICAST_LB;
-/// What only the e-switch's manager changes, of any vport.
+/// Changes the fields of a vport that only the e-switch's manager may change.
 const MANAGED: u32 = PERMANENT | CHANGE_EVENT | PORT_GUID | NODE_GUID;
 /// Changes an event tells of: by bit of the context's dword that asks for them.
 const UNICAST_CHANGED: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! What only an adapter refuses that is as strict as a card ([`Strict`](crate::strict::Strict)).
+//! Checks that only an adapter makes which is as strict as a card ([`Strict`](crate::strict::Strict)).
 
 use super::{
     call::Call,
@@ -6,24 +6,6 @@ use super::{
 };
 use crate::{region::Func, state::EqRow};
 use hwspec::{context::caps::HcaCap, decode::command, eqe::EventType};
-
-/// Events that every device of the family has (Linux: MLX5_ASYNC_EVENT_MASK), those of commands and of pages.
-const ALWAYS: &[EventType] = &[
-    EventType::PathMig,
-    EventType::CommEst,
-    EventType::SqDrained,
-    EventType::CqError,
-    EventType::WqCatasError,
-    EventType::PathMigFailed,
-    EventType::PortChange,
-    EventType::Cmd,
-    EventType::PageRequest,
-    EventType::WqInvalReqError,
-    EventType::WqAccessError,
-    EventType::SrqCatasError,
-    EventType::SrqLastWqe,
-    EventType::SrqRqLimit,
-];
 
 /// Says whether a capability page offers something.
 type Offers = fn(&HcaCap) -> bool;
@@ -57,7 +39,8 @@ pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
 
 /// Holds the events of a new event queue to what the general page of the capabilities offers, and to those of other queues.
 pub(super) fn events(call: &Call<'_, '_, '_>, caps: &HcaCap, mask: [u64; 4]) -> Done {
-    let always = ALWAYS.iter().fold(0, |bits, event| bits | bit(*event));
+    let of_all = EventType::OF_ALL.iter().chain(&[EventType::Cmd, EventType::PageRequest]);
+    let always = of_all.fold(0, |bits, event| bits | bit(*event));
     let offered =
         OFFERED.iter().filter(|(_, offers)| offers(caps)).fold(always, |bits, (e, _)| bits | bit(*e));
     Syndrome::EventMask.unless(mask[0] & !offered == 0 && mask[1..] == [0; 3])?;

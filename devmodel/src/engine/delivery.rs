@@ -193,6 +193,7 @@ impl Runner {
             let (at, len) = (*at as usize, *len as usize);
             whole.clear();
             whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
+            // Two bytes are a note: a frame has an Ethernet header at least, for the transmitter drops shorter ones.
             if let [to, vport] = whole[..] {
                 self.note(adapter, host, from, to, vport);
                 continue;

@@ -56,7 +56,7 @@ struct Entry {
     row: FlowEntryRow,
 }
 
-/// What becomes of a frame.
+/// The way of a frame through the e-switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Route {
     /// The tag it gets on its way in.
@@ -123,7 +123,7 @@ impl Switch {
         switch
     }
 
-    /// What becomes of a frame of `from` (`None`: the uplink) that begins with `head` and has `len` bytes.
+    /// Finds the way of a frame of `from` (`None`: the uplink) that begins with `head` and has `len` bytes.
     pub(super) fn route(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Route {
         let mut route = Route::default();
         let mut bytes = head[..head.len().min(HEAD)].to_vec();

@@ -30,7 +30,7 @@ pub struct Runner {
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
     pub(super) hand: Hand,
-    /// What frames go by where the e-switch was told something.
+    /// The copy of the e-switch that frames go by where its manager set something.
     pub(super) switch: Switch,
     /// The function whose frames were last left to who polls it: the next ones go into its ring without asking the host first.
     pub(super) tended: Option<u8>,

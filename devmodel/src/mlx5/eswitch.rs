@@ -1,4 +1,4 @@
-//! What a port hears of the e-switch: settings of its manager, and what the manager hears of ports.
+//! Ports take over what the manager of the e-switch set, and the manager hears of changes in ports.
 //!
 //! Nobody waits for another function's lock: the manager's settings lie in its own rows, which all may look at, and a note in the
 //! receive ring of a function tells it that something is new.

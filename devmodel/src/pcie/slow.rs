@@ -1,4 +1,4 @@
-//! What takes a card time (`slow`): to come back from a reset, to start its firmware, to be enabled.
+//! Steps that take a card time (`slow`): to come back from a reset, to start its firmware, to be enabled.
 
 use crate::{
     config::Config,

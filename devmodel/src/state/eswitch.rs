@@ -1,4 +1,4 @@
-//! What the e-switch was told by the PF's driver, which manages it.
+//! Rows of the e-switch, which the PF's driver manages.
 
 use super::{Head, objects::rows};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

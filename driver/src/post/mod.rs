@@ -80,10 +80,22 @@ impl<'a> SendBatch<'a> {
     /// As [`push`](Self::push), of a request that was not written at once.
     #[inline(never)]
     fn push_other(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
-        match self.queue.plain == 0 && self.look_for_room() && wr.sge.len() == 1 {
+        match self.queue.plain == 0 && self.may_be_plain(wr) && self.look_for_room() {
             true => self.push(wr),
             false => self.push_any(wr),
         }
+    }
+
+    /// Whether the request is written at once where there is room.
+    fn may_be_plain(&self, wr: &SendWr<'_>) -> bool {
+        let most = match wr.flags.contains(SendFlags::INLINE) {
+            true => self.queue.max_inline.min(INLINE_IN_ONE),
+            false => MAX_MESSAGE as usize,
+        };
+        let [one] = wr.sge else { return false };
+        self.queue.service == Service::Rc
+            && matches!(wr.op, SendOp::Send | SendOp::Write { .. })
+            && (1..=most).contains(&(one.length as usize))
     }
 
     /// Writes a SEND or WRITE of one segment of data: its WQE is one basic block. False: it is neither, or the queue takes no
@@ -258,8 +270,8 @@ impl<'a> SendBatch<'a> {
             return Err(libc::ENOMEM);
         }
 
-        // Build.
-        queue.plain = 0;
+        // Build. What was room for so many plain requests is room for that many less its blocks.
+        queue.plain = if invalidate { 0 } else { queue.plain.saturating_sub(blocks) };
         let start = self.block;
         let signaled = queue.signal_all || wr.flags.contains(SendFlags::SIGNALED);
         let fence = match (wr.flags.contains(SendFlags::FENCE), self.small_fence) {

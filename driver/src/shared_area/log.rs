@@ -57,7 +57,7 @@ pub struct Logged {
     pub rest: u64,
 }
 
-/// What the log has of an event.
+/// An entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It is this.

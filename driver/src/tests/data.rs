@@ -260,6 +260,69 @@ fn aborted_batch_was_never_there() {
 }
 
 #[test]
+fn a_plain_request_is_the_wqe_that_it_is_among_others() {
+    let data = *b"twelve bytes";
+    let sge = Sge { addr: data.as_ptr() as u64, length: 12, lkey: 0x55 };
+    for op in [SendOp::Send, SendOp::Write { raddr: 0x1122_3344_5566, rkey: 0x77 }] {
+        for flags in (0..16).map(SendFlags::from_bits_truncate) {
+            let bed = bed();
+            // An empty piece adds nothing to the WQE, but such a request is not a plain one.
+            let lists = [&[sge][..], &[sge, Sge::default()]];
+            for (wr_id, sge) in lists.into_iter().enumerate() {
+                bed.qp.post_send([SendWr { wr_id: wr_id as u64, op, sge, flags }]).unwrap();
+            }
+            let blocks = [0, 1].map(|index| {
+                let mut block = bed.block(index);
+                assert_eq!(u64::from(CtrlSeg::read(&block).wqe_idx()), index, "{op:?} {flags:?}");
+                // Its index, which is another's.
+                block[1..3].fill(0);
+                block
+            });
+            assert_eq!(blocks[0], blocks[1], "{op:?} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn plain_requests_and_others_share_the_queues_room() {
+    let bed = bed();
+    let cap = bed.qp.cap().max_send_wr;
+    let sge = [Sge { addr: 0x1000, length: 8, lkey: 1 }];
+    let read = |id| SendWr { op: SendOp::Read { raddr: 0, rkey: 1 }, ..write(id, &sge, SendFlags::SIGNALED) };
+    let post = |wr| bed.qp.post_send([wr]).map_err(|error| error.errno);
+    let plain = |id| write(id, &sge, SendFlags::SIGNALED);
+    // What is discarded takes no room.
+    let mut batch = bed.qp.begin();
+    (0..cap).for_each(|id| batch.push(&plain(id.into())).unwrap());
+    assert_eq!(batch.push(&plain(99)), Err(libc::ENOMEM));
+    batch.abort();
+    for id in 0..cap.into() {
+        post(if id % 3 == 1 { read(id) } else { plain(id) }).unwrap();
+    }
+    assert_eq!((post(plain(99)), post(read(99))), (Err(libc::ENOMEM), Err(libc::ENOMEM)));
+    for index in 0..u64::from(cap) {
+        bed.complete(index, CqeOpcode::Req, bed.qp.qpn(), index as u16);
+        assert_eq!(bed.poll()[0].wr_id, index);
+        post(plain(index)).unwrap();
+        assert_eq!(post(read(99)), Err(libc::ENOMEM));
+    }
+}
+
+#[test]
+fn a_plain_request_waits_for_the_key_that_the_one_before_it_changed() {
+    let bed = bed();
+    let sge = [Sge { addr: 0x1000, length: 8, lkey: 1 }];
+    let plain = |id| write(id, &sge, SendFlags::empty());
+    let change = SendWr { op: SendOp::LocalInv(0x700), ..write(1, &[], SendFlags::empty()) };
+    bed.qp.post_send([plain(0), change, plain(2)]).unwrap();
+    let behind = (2..16).map(|index| CtrlSeg::read(&bed.block(index)));
+    let fences: Vec<_> =
+        behind.filter(|ctrl| ctrl.opcode() == WqeOpcode::RdmaWrite).map(|ctrl| ctrl.fm()).collect();
+    assert_eq!(fences, [FenceMode::InitiatorSmall]);
+    assert_eq!(CtrlSeg::read(&bed.block(0)).fm(), FenceMode::None);
+}
+
+#[test]
 fn receives_end_their_scatter_list_and_come_back_in_order() {
     let bed = bed();
     let sge = [Sge { addr: 0x1000, length: 64, lkey: 5 }];
@@ -367,7 +430,8 @@ fn path_of_a_qp_reaches_its_context() {
 fn posting_follows_the_state() {
     let bed = bed();
     let qp = Qp::create(bed.qp.pd(), &init(&bed.cq)).unwrap();
-    let send = || qp.post_send([write(1, &[], SendFlags::empty())]).map_err(|e| e.errno);
+    let sge = [Sge { addr: 0x1000, length: 8, lkey: 1 }];
+    let send = || qp.post_send([write(1, &sge, SendFlags::empty())]).map_err(|e| e.errno);
     let recv = || qp.post_recv([RecvWr { wr_id: 1, sge: &[] }]).map_err(|e| e.errno);
     assert_eq!((send(), recv()), (Err(libc::EINVAL), Err(libc::EINVAL)));
     qp.modify(&attr(QpState::Init), INIT).unwrap();

@@ -44,7 +44,7 @@ impl Interrupt {
     }
 }
 
-/// What an opener sleeps on: an interrupt of its own, and one whose descriptor it may share with other openers.
+/// The descriptor an opener sleeps on: an interrupt of its own, and one whose descriptor it may share with other openers.
 #[derive(Debug)]
 pub struct Bell {
     own: Interrupt,

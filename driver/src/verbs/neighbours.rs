@@ -25,7 +25,7 @@ pub const TRIES: u32 = 12;
 /// How long it takes to find out that nobody answers.
 pub const PATIENCE: Duration = Duration::from_millis(250 * TRIES as u64);
 
-/// What is known of an address.
+/// The state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Its MAC.

@@ -1,4 +1,4 @@
-//! What the stock drivers send, held against the streams in `tests/streams/`.
+//! The stock drivers' streams, held against the streams in `tests/streams/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
