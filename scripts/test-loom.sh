@@ -1,5 +1,5 @@
 #!/bin/sh
-# The locks under loom, a model checker: every order in which their loads and stores can happen, two or three preemptions.
+# The locks and the ring under loom, a model checker: every order in which their loads and stores can happen, two or three preemptions.
 # sync/src/bias.rs says what stands for the kernel's barrier. Builds sync and loom alone, apart from all else.
 set -eu
 

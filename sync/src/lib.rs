@@ -30,6 +30,9 @@
 //! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for,
 //! and a model checker judges it by itself: `scripts/test-loom.sh`.
 //!
+//! [`Ring`] is the order of things in a ring whose fillers hold such a lock, so that one who dies leaves no half of a
+//! frame in it.
+//!
 //! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
 //! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
 //! forks ([`fork`]) and a thread that no signal interrupts ([`Quiet`]).
@@ -41,11 +44,13 @@ pub mod laboratory;
 mod lock;
 mod mutex;
 mod quiet;
+mod ring;
 mod thread;
 
 pub use lock::{Dead, Holding, Lock, Patience};
 pub use mutex::{BiasedGuard, BiasedMutex};
 pub use quiet::Quiet;
+pub use ring::Ring;
 pub use thread::{ANY_THREAD, this_thread};
 
 /// A process, a server for guests or a test, as far as it takes locks. Never 0.

@@ -13,12 +13,8 @@ use crate::{
 use hwspec::cqe::Cqe64;
 use std::{
     marker::PhantomData,
-    sync::atomic::{
-        AtomicU32,
-        Ordering::{Relaxed, Release},
-    },
+    sync::atomic::{AtomicU32, Ordering::Release},
 };
-use sync::laboratory::{Site, step};
 use sync::{Dead, Holding};
 
 /// A row of an object table.
@@ -408,11 +404,7 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
         self.journal.commit(self.region, host, self.fid);
-        let (next, head) = (self.function().rx_next, self.sync(Sync::RxHead));
-        if head.load(Relaxed) != next {
-            step(Site::Ring);
-            head.store(next, Release);
-        }
+        self.region.ring_at(self.base()).give_back(self.function().rx_next);
     }
 
     /// How full the journal is.

@@ -1,21 +1,17 @@
 //! The receive ring of a function: frames that crossed the wire and wait for the responder or the requester.
 //!
-//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. A frame is there as soon
-//! as its slot says which time around the ring it is of, the last thing its filler writes: so a filler who dies leaves nothing,
-//! and a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
+//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. What is written and read when is
+//! [`sync::Ring`]'s; a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
 use super::{
     Patience, Region, Sync, Table,
     layout::{PAYLOAD, SLOTS},
     prefetch::{prefetch, prefetch_to_write},
-    slot::{HEADERS, PIECES, SEALED, SHORT, Slot, SlotPayload, lap},
+    slot::{HEADERS, PIECES, SEALED, SHORT, Slot, SlotPayload},
 };
 use crate::host::Host;
-use std::sync::atomic::{
-    AtomicU16,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
-};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use sync::Holding;
 use sync::laboratory::{Site, step};
 
@@ -27,9 +23,9 @@ pub(super) fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
     region.row_pointer(base, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
-/// The word by which frame `n` is there, see [`lap`].
+/// The word by which frame `n` is there.
 #[inline(always)]
-fn lap_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
+fn word_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
     // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
     unsafe { &(*slot_of(region, base, n)).lap }
 }
@@ -37,7 +33,19 @@ fn lap_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
 /// Whether frame `n` is there.
 #[inline(always)]
 pub(super) fn is_there(region: &Region, base: usize, n: u32) -> bool {
-    lap_of(region, base, n).load(SeqCst) == lap(n)
+    Ring::is_there(word_of(region, base, n), n)
+}
+
+/// The order of things in the ring of the function whose block begins at `base`.
+type Ring<'r> = sync::Ring<'r, SLOTS>;
+
+impl Region {
+    /// See [`Ring`].
+    #[inline(always)]
+    pub(super) fn ring_at(&self, base: usize) -> Ring<'_> {
+        let word = |word| self.sync_at(base, word);
+        Ring { tail: word(Sync::RxTail), seen: word(Sync::RxSeen), head: word(Sync::RxHead) }
+    }
 }
 
 /// The filling side of a function's ring.
@@ -56,24 +64,14 @@ impl<'r> WireRing<'r> {
     /// Free slots, about: at least so many.
     #[inline]
     pub fn free(&self) -> usize {
-        let tail = self.region.sync(self.fid, Sync::RxTail).load(Relaxed);
-        // The head may be one ahead of what was counted, see `recount`.
-        let left = |head: u32| SLOTS - ((tail.wrapping_sub(head) as i32).max(0) as usize).min(SLOTS);
-        // The taker writes its head all the time; what we saw last will do while it says there is plenty.
-        match left(self.region.sync(self.fid, Sync::RxSeen).load(Relaxed)) {
-            plenty if plenty >= SLOTS / 2 => plenty,
-            _ => left(self.region.sync(self.fid, Sync::RxHead).load(Acquire)),
-        }
+        self.region.ring_at(self.region.checked_base(self.fid)).free()
     }
 
     /// Whether a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
         let base = self.region.checked_base(self.fid);
-        let head = self.region.sync_at(base, Sync::RxHead);
-        let next = head.load(Acquire);
-        // Where frames were taken meanwhile, that slot may hold a later one already.
-        is_there(self.region, base, next) || head.load(Acquire) != next
+        self.region.ring_at(base).waits(|n| word_of(self.region, base, n))
     }
 
     /// [`waits`](Self::waits), of a frame that may come any moment: looks up to `looks` times. Has the processor bring near what
@@ -86,8 +84,8 @@ impl<'r> WireRing<'r> {
         prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
         // And the next one, which whoever has taken this one asks for.
         prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
-        let word = lap_of(self.region, base, next);
-        (0..looks).any(|_| word.load(SeqCst) == lap(next))
+        let word = word_of(self.region, base, next);
+        (0..looks).any(|_| Ring::is_there(word, next))
     }
 
     /// Appends a frame. False if the ring is full or has no memory for the payload, if the frame does not fit a slot, or if a
@@ -115,17 +113,10 @@ impl<'r> WireRing<'r> {
     }
 
     /// Counts the frame of one who died when it was there and not counted yet. The caller has the ring's lock.
-    // Not looked for at every frame: what is read before it is written crosses from processor to processor twice.
     #[cold]
     pub(super) fn recount(&self) {
         let base = self.region.checked_base(self.fid);
-        let tail = self.region.sync_at(base, Sync::RxTail);
-        let mut next = tail.load(Acquire);
-        while is_there(self.region, base, next) {
-            next = next.wrapping_add(1);
-        }
-        step(Site::Ring);
-        tail.store(next, Release);
+        self.region.ring_at(base).recount(|n| word_of(self.region, base, n));
     }
 }
 
@@ -153,16 +144,8 @@ impl Filler<'_> {
                 SlotPayload::Bytes(b) => b.len() <= PAYLOAD,
                 SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
             };
-        let word = |word| self.region.sync_at(self.base, word);
-        let tail = word(Sync::RxTail).load(Acquire);
-        let mut head = word(Sync::RxSeen).load(Relaxed);
-        if tail.wrapping_sub(head) as usize > SLOTS / 2 {
-            head = word(Sync::RxHead).load(Acquire);
-            word(Sync::RxSeen).store(head, Release);
-        }
-        if !fits || tail.wrapping_sub(head) as usize >= SLOTS {
-            return false;
-        }
+        let ring = self.region.ring_at(self.base);
+        let Some(tail) = ring.room().filter(|_| fits) else { return false };
         step(Site::Ring);
         let slot = slot_of(self.region, self.base, tail);
         // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
@@ -207,12 +190,8 @@ impl Filler<'_> {
             (*slot).pieces = count;
             (*slot).form = form;
             (*slot).short_len = short_len;
-            step(Site::Ring);
-            (*slot).lap.store(lap(tail), Release);
         }
-        step(Site::Ring);
-        word(Sync::RxTail).store(tail.wrapping_add(1), Release);
-        step(Site::Ring);
+        ring.publish(word_of(self.region, self.base, tail), tail);
         true
     }
 }

@@ -1,6 +1,5 @@
 //! A place of a receive ring, and the frame in it.
 
-use super::layout::SLOTS;
 use crate::host::{Iova, Rid};
 use std::sync::atomic::AtomicU16;
 
@@ -33,7 +32,7 @@ impl Piece {
 /// acknowledgement, or a message of a few bytes.
 #[repr(C, align(64))]
 pub struct Slot {
-    /// See [`lap`].
+    /// Which frame is in it, see [`sync::Ring`].
     pub(super) lap: AtomicU16,
     pub(super) header_len: u8,
     /// Pieces; 0 is by value.
@@ -54,13 +53,6 @@ pub struct Slot {
 pub(super) const SEALED: u8 = 1;
 /// The payload is so short that it lies in `headers`, behind the headers.
 pub(super) const SHORT: u8 = 2;
-
-/// What the slot of frame `n` of a ring says when the frame is there. No other frame of that slot for 2^16 laps says the same,
-/// and memory nobody wrote says none.
-#[inline(always)]
-pub(super) fn lap(n: u32) -> u16 {
-    ((n / SLOTS as u32) as u16).wrapping_add(1)
-}
 
 /// What a frame carries behind its headers.
 #[derive(Clone, Copy, Debug)]

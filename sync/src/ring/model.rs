@@ -1,0 +1,167 @@
+//! The ring under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
+//!
+//! Its slots are cells of loom, which fails when two touch one and neither is sure to be first. A mutex of loom stands
+//! for the fillers' lock, which is judged by itself; who dies lets go of it and leaves a word that says so, as one learns
+//! from the lock.
+#![allow(unsafe_code)]
+
+use super::*;
+use loom::{
+    cell::UnsafeCell,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+const SLOTS: usize = 2;
+
+/// Two slots, the indices, and whether the last filler died.
+#[derive(Default)]
+struct Shared {
+    tail: AtomicU32,
+    seen: AtomicU32,
+    head: AtomicU32,
+    words: [AtomicU16; SLOTS],
+    slots: [UnsafeCell<u32>; SLOTS],
+    died: Mutex<bool>,
+}
+
+/// How far a filler gets that dies at its second frame.
+#[derive(Clone, Copy, PartialEq)]
+enum Death {
+    /// It has begun to write the slot.
+    Filling,
+    /// The frame is there, and not counted.
+    Filled,
+}
+
+impl Shared {
+    fn ring(&self) -> Ring<'_, SLOTS> {
+        Ring { tail: &self.tail, seen: &self.seen, head: &self.head }
+    }
+
+    fn word(&self, n: u32) -> &AtomicU16 {
+        &self.words[n as usize % SLOTS]
+    }
+
+    fn slot(&self, n: u32) -> &UnsafeCell<u32> {
+        &self.slots[n as usize % SLOTS]
+    }
+
+    /// Puts the number of the next frame into its slot; false: the ring is full.
+    fn fill(&self, death: Option<Death>) -> bool {
+        let mut died = self.died.lock().unwrap();
+        let ring = self.ring();
+        if std::mem::take(&mut *died) {
+            ring.recount(|n| self.word(n));
+        }
+        let Some(n) = ring.room() else { return false };
+        // SAFETY: loom checks that nobody else touches it.
+        self.slot(n).with_mut(|slot| unsafe { *slot = n });
+        match death {
+            None => ring.publish(self.word(n), n),
+            Some(death) => {
+                if death == Death::Filled {
+                    self.word(n).store(Ring::<SLOTS>::lap(n), Release);
+                }
+                *died = true;
+            }
+        }
+        true
+    }
+
+    /// Takes up to `frames` of those that are there, from `next` on, and gives their slots back; the next one after them.
+    fn take(&self, mut next: u32, frames: u32) -> u32 {
+        let end = next + frames;
+        while next != end && Ring::<SLOTS>::is_there(self.word(next), next) {
+            // SAFETY: loom checks that nobody else touches it.
+            assert_eq!(self.slot(next).with(|slot| unsafe { *slot }), next, "another frame");
+            next += 1;
+        }
+        self.ring().give_back(next);
+        next
+    }
+}
+
+fn check(preemptions: usize, test: impl Fn(Arc<Shared>) + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(move || test(Arc::default()));
+}
+
+/// Whether all that was put in has been taken in order, and the ring is empty and of use.
+fn settle(shared: &Shared, next: u32) {
+    let mut next = shared.take(next, SLOTS as u32);
+    for _ in 0..=SLOTS {
+        assert!(shared.fill(None), "there is room");
+        assert!(shared.ring().waits(|n| shared.word(n)));
+        let taken = shared.take(next, SLOTS as u32);
+        assert!(taken > next);
+        next = taken;
+    }
+    assert!(!shared.ring().waits(|n| shared.word(n)));
+    assert_eq!(shared.tail.load(Relaxed), next);
+    assert!(
+        (SLOTS / 2..=SLOTS).contains(&shared.ring().free()),
+        "half of it may not have been looked at again"
+    );
+}
+
+#[test]
+fn frames_of_two_fillers_are_taken_whole_and_once_around_the_ring() {
+    check(3, |shared| {
+        assert!(shared.fill(None));
+        let fillers = [2, 1].map(|frames| {
+            let shared = shared.clone();
+            thread::spawn(move || (0..frames).filter(|_| shared.fill(None)).count())
+        });
+        let next = (0..3).fold(0, |next, _| shared.take(next, 2));
+        let put: usize = fillers.into_iter().map(|filler| filler.join().unwrap()).sum();
+        assert_eq!(shared.tail.load(Relaxed) as usize, 1 + put);
+        settle(&shared, next);
+    });
+}
+
+#[test]
+fn a_filler_that_dies_leaves_a_whole_frame_or_none() {
+    for death in [Death::Filling, Death::Filled] {
+        check(3, move |shared| {
+            let dying = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.fill(None);
+                    shared.fill(Some(death));
+                })
+            };
+            let other = {
+                let shared = shared.clone();
+                thread::spawn(move || shared.fill(None))
+            };
+            let next = (0..3).fold(0, |next, _| shared.take(next, 1));
+            dying.join().unwrap();
+            other.join().unwrap();
+            let next = shared.take(next, SLOTS as u32);
+            settle(&shared, next);
+        });
+    }
+}
+
+#[test]
+fn who_has_no_lock_sees_frames_that_wait_and_no_room_that_is_not_there() {
+    check(3, |shared| {
+        let filler = {
+            let shared = shared.clone();
+            thread::spawn(move || (0..3).filter(|_| shared.fill(None)).count())
+        };
+        let taker = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.take(0, 2))
+        };
+        // Both may be old by now; neither is more than there can be.
+        assert!(shared.ring().free() <= SLOTS);
+        shared.ring().waits(|n| shared.word(n));
+        let put = filler.join().unwrap() as u32;
+        let next = taker.join().unwrap();
+        assert_eq!(shared.ring().waits(|n| shared.word(n)), next != put);
+        assert!(shared.ring().free() as u32 <= SLOTS as u32 - (put - next));
+    });
+}
