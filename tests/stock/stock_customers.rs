@@ -3,31 +3,14 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
 //! libopenmpi-dev and ibverbs-utils.
 
-use ironverbs_tests::stock::{Node, Pair};
-use std::{path::Path, process::Command};
-
-/// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
-const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
-
-/// What makes ucx_perftest talk to its peer by itself: built with MPI, as in Debian 13, it expects to be started by that.
-fn without_mpi() -> &'static [&'static str] {
-    let help = Command::new("ucx_perftest").arg("-h").output().map(|out| out.stdout).unwrap_or_default();
-    let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
-    if knows { &["-P", "0"] } else { &[] }
-}
+use ironverbs_tests::stock::{Node, Pair, compiled_mpi, customers};
 
 /// ucx_perftest between two VFs, with one transport and nothing beside it.
 fn ucx(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
-    let tls = format!("UCX_TLS={transport},self");
-    let common = |dev: &str, port: &str| {
-        let words =
-            ["env", &tls, dev, "ucx_perftest", "-p", port, "-t", test, "-s", size, "-n", "500", "-w", "50"];
-        words.iter().chain(without_mpi()).map(|word| (*word).into()).collect::<Vec<String>>()
-    };
     Pair::listening(
         node,
-        |port| common("UCX_NET_DEVICES=iron1:1", port),
-        |port| [common("UCX_NET_DEVICES=iron2:1", port), vec!["127.0.0.1".into()]].concat(),
+        |port| customers::ucx("iron1", transport, test, size, port),
+        |port| [customers::ucx("iron2", transport, test, size, port), vec!["127.0.0.1".into()]].concat(),
     )
 }
 
@@ -48,7 +31,7 @@ fn ucx_lists_what_it_can_do_with_every_device() {
 #[test]
 fn ucx_sends_tagged_messages() {
     let node = Node::new("ucx-tag", 2);
-    for transport in TRANSPORTS {
+    for transport in customers::TRANSPORTS {
         for (test, size) in
             [("tag_lat", "8"), ("tag_lat", "100000"), ("tag_bw", "4096"), ("tag_bw", "1048576")]
         {
@@ -61,7 +44,7 @@ fn ucx_sends_tagged_messages() {
 #[test]
 fn ucx_puts_gets_and_adds() {
     let node = Node::new("ucx-rma", 2);
-    for transport in TRANSPORTS {
+    for transport in customers::TRANSPORTS {
         for test in ["ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"] {
             let pair = ucx(&node, transport, test, "8");
             assert!(pair.client.contains("Final:"), "{transport} {test}: {}", pair.client);
@@ -83,37 +66,24 @@ fn libfabric_finds_every_device() {
     assert!(out.contains("FI_EP_MSG") && out.contains("FI_EP_DGRAM"), "{out}");
 }
 
-/// What fi_pingpong sends.
-const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
-
 /// fi_pingpong with a server on the first VF.
 fn fabric(node: &Node, provider: &str, endpoint: &str, sizes: &[&str]) {
-    let words = |port: &str, more: &[&str]| {
-        let words = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", "200"];
-        [&words[..], more, &[port]].concat().into_iter().map(String::from).collect::<Vec<_>>()
-    };
     let pair = Pair::listening(
         node,
-        |port| words(port, &["-B"]),
-        |port| [words(port, &["-P"]), vec!["127.0.0.2".into()]].concat(),
+        |port| customers::fabric(provider, endpoint, &["-B", port]),
+        |port| customers::fabric(provider, endpoint, &["-P", port, "127.0.0.2"]),
     );
-    for size in sizes {
-        let row = pair
-            .client
-            .lines()
-            .any(|line| line.split_whitespace().next() == Some(size) && line.contains("=200"));
-        assert!(row, "{provider} {endpoint}: {size} is missing in\n{}", pair.client);
-    }
+    customers::fabric_said(&pair.client, sizes);
 }
 
 #[test]
 fn libfabric_talks_over_connections() {
-    fabric(&Node::new("fi-msg", 2), "verbs", "msg", &SIZES);
+    fabric(&Node::new("fi-msg", 2), "verbs", "msg", &customers::SIZES);
 }
 
 #[test]
 fn libfabric_talks_reliably_without_connections() {
-    fabric(&Node::new("fi-rdm", 2), "verbs;ofi_rxm", "rdm", &SIZES);
+    fabric(&Node::new("fi-rdm", 2), "verbs;ofi_rxm", "rdm", &customers::SIZES);
 }
 
 #[test]
@@ -125,24 +95,17 @@ fn libfabric_sends_datagrams() {
 
 /// Two ranks of our own MPI program.
 fn ranks(node: &Node, transport: &str, what: &str) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/ranks.c");
-    let program = std::env::temp_dir().join(format!("ironverbs-ranks-{}", std::process::id()));
-    if !program.exists() {
-        let made = Command::new("mpicc").args(["-O1", "-o"]).arg(&program).arg(&source).status();
-        assert!(made.expect("mpicc, of openmpi-bin and libopenmpi-dev").success());
-    }
+    let program = compiled_mpi("ranks");
     let (tls, path) = (format!("UCX_TLS={transport},self"), program.display().to_string());
     let words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "pml", "ucx"];
     let more = ["-x", &tls, "-x", "UCX_NET_DEVICES=iron1:1", "--mca", "btl", "^openib", &path, what];
-    let out = node.run(&[&words[..], &more].concat());
-    let _ = std::fs::remove_file(&program);
-    out
+    node.run(&[&words[..], &more].concat())
 }
 
 #[test]
 fn open_mpi_says_hello_over_ucx() {
     let node = Node::new("mpi-hello", 2);
-    for transport in TRANSPORTS {
+    for transport in customers::TRANSPORTS {
         let out = ranks(&node, transport, "hello");
         for rank in ["hello from 0 of 2, together 3", "hello from 1 of 2, together 3"] {
             assert!(out.contains(rank), "{transport}: {rank:?} is missing in\n{out}");
@@ -153,7 +116,7 @@ fn open_mpi_says_hello_over_ucx() {
 #[test]
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let node = Node::new("mpi-pingpong", 2);
-    for transport in TRANSPORTS {
+    for transport in customers::TRANSPORTS {
         let out = ranks(&node, transport, "pingpong");
         let rows = out.lines().filter(|line| line.split_whitespace().count() == 2).count();
         assert!(rows >= 11 && out.contains("1048576"), "{transport}:\n{out}");

@@ -1,15 +1,17 @@
 //! Debian's programs on our provider on a vfio-user socket: driver and device in different processes, the device's own
 //! interface between them.
 //!
-//! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils.
+//! Needs `ironverbs` and the provider built (`make build`), and the packages perftest, ibverbs-utils, ucx-utils, libfabric-bin,
+//! openmpi-bin and libopenmpi-dev.
 
 use ironverbs_tests::{
     program::Program,
-    stock::{Node, Pair, Running, compiled, compiled_cpp},
+    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, ironverbs},
 };
 use std::{
     fs,
     path::PathBuf,
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -82,6 +84,66 @@ fn perftest_prints_its_figures() {
         let rows = Pair::served(&served.node, &served.sockets, tool, &["-F", "-n", "500"]).rows();
         assert!(rows.iter().any(|row| row[1..].iter().any(|v| *v > 0.0)), "{tool}: {rows:?}");
     }
+}
+
+#[test]
+fn ucx_sends_puts_and_gets() {
+    let served = Served::new("vu-ucx");
+    for transport in customers::TRANSPORTS {
+        for (test, size) in
+            [("tag_lat", "8"), ("tag_bw", "1048576"), ("ucp_put_bw", "8"), ("ucp_get", "4096")]
+        {
+            let pair =
+                Pair::served_at(&served.node, &served.sockets, ["10.0.0.1", "10.0.0.2"], |me, port| {
+                    let words = customers::ucx("iron0", transport, test, size, port);
+                    words.into_iter().chain((me == 1).then(|| "127.0.0.1".into())).collect()
+                });
+            assert!(pair.client.contains("Final:"), "{transport} {test} {size}: {}", pair.client);
+        }
+    }
+}
+
+/// libfabric's programs talk to the address that they connect to, so that must be one of the host's too.
+#[test]
+fn libfabric_talks_over_connections_and_by_datagrams() {
+    let served = Served::new("vu-fabric");
+    for (endpoint, sizes) in [("msg", &customers::SIZES[..]), ("dgram", &["64", "4k"])] {
+        let addresses = ["127.0.0.11/8", "127.0.0.12/8"];
+        let pair = Pair::served_at(&served.node, &served.sockets, addresses, |me, port| {
+            let sides: [&[&str]; 2] = [&["-B", port], &["-P", port, "127.0.0.11"]];
+            customers::fabric("verbs", endpoint, sides[me])
+        });
+        customers::fabric_said(&pair.client, sizes);
+    }
+}
+
+/// Each rank is a program on a function of its own.
+#[test]
+fn open_mpi_sends_and_checks_messages_of_every_size() {
+    let served = Served::new("vu-mpi");
+    let program = compiled_mpi("ranks").display().to_string();
+    let mut mpi = Command::new("timeout");
+    mpi.args(["120", "mpirun", "--allow-run-as-root", "--oversubscribe"]);
+    mpi.args(["--mca", "pml", "ucx", "--mca", "btl", "^openib"]);
+    for (me, socket) in served.sockets.iter().enumerate() {
+        let address = format!("10.0.0.{}", me + 1);
+        mpi.args(&[":"][..me.min(1)])
+            .args(["-np", "1"])
+            .arg(ironverbs())
+            .args(["run", "--vfio-user"])
+            .arg(socket);
+        mpi.args(["--address", &address, "--", "env", "UCX_TLS=rc_v,self", "UCX_NET_DEVICES=iron0:1"]);
+        mpi.args([&program, "pingpong"]);
+    }
+    let said = mpi.output().expect("mpirun, of openmpi-bin");
+    let out = String::from_utf8_lossy(&said.stdout);
+    let rows = out.lines().filter(|line| line.split_whitespace().count() == 2).count();
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        said.status.success() && rows >= 11 && out.contains("1048576"),
+        "{}\n{out}\n{errors}",
+        said.status
+    );
 }
 
 #[test]

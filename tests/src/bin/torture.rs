@@ -125,7 +125,17 @@ fn main() -> Done<()> {
     let _: Word = peering.wait("that it is ready", SOON, nap)?;
 
     let mut paced = Paced { side, sleeps, last: Instant::now(), longest: Duration::ZERO };
-    let (begin, length) = (Instant::now(), Duration::from_millis(milliseconds.parse()?));
+    let length = Duration::from_millis(milliseconds.parse()?);
+    // Of two sides that fail, the one that was kept from running may be the one that only lost its peer.
+    torment(&mut paced, &mut peering, length)
+        .map_err(|what| format!("{what}; the longest turn took {:?}", paced.longest))?;
+    println!("{}; the longest turn took {:?}", paced.side.summary(), paced.longest);
+    Ok(())
+}
+
+/// Posts for `length`, until all has come and both sides have said what they sent.
+fn torment(paced: &mut Paced, peering: &mut Peering, length: Duration) -> Done<()> {
+    let begin = Instant::now();
     while begin.elapsed() < length {
         paced.turn(false)?;
     }
@@ -147,7 +157,6 @@ fn main() -> Done<()> {
     paced.side.settle(&sums)?;
     peering.tell("over")?;
     let _: Word = peering.wait("that it is over", SOON, || paced.turn(true).map(drop))?;
-    println!("{}; the longest turn took {:?}", paced.side.summary(), paced.longest);
     Ok(())
 }
 
@@ -164,8 +173,7 @@ impl Paced {
     fn turn(&mut self, last: bool) -> Done<usize> {
         let turned = self.side.turn(last);
         self.longest = self.longest.max(self.last.elapsed());
-        let longest = self.longest;
-        let count = turned.map_err(|what| format!("{what}; the longest turn took {longest:?}"))?;
+        let count = turned?;
         match (count, self.sleeps) {
             (0, true) => self.side.rest(Duration::from_millis(2))?,
             (0, false) => std::thread::yield_now(),

@@ -16,6 +16,11 @@ pub fn compiled_cm(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-lrdmacm", "-libverbs"])
 }
 
+/// Compiles `tests/programs/NAME.c`, a program of Open MPI's.
+pub fn compiled_mpi(name: &str) -> PathBuf {
+    built("mpicc", &format!("{name}.c"), &[])
+}
+
 /// Compiles `tests/programs/NAME.c` to a library that is loaded before others.
 pub fn compiled_library(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-shared", "-fPIC", "-ldl"])
@@ -36,7 +41,7 @@ fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let program = scratch().join(source.file_stem().expect("a name"));
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program).arg(&source).args(libraries);
-    let said = command.output().expect("a compiler (apt-get install gcc g++)");
+    let said = command.output().expect("a compiler (apt-get install gcc g++ libopenmpi-dev)");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     program
 }

@@ -4,12 +4,13 @@
 
 mod bundled;
 mod compile;
+pub mod customers;
 mod node;
 mod pair;
 mod running;
 
 pub use bundled::{rename, renamed_libraries};
-pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library};
+pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi};
 pub use node::{Node, ironverbs};
 pub use pair::{LISTENING, Pair, address, is_heard, locks, port};
 pub use running::Running;

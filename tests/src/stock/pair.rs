@@ -110,18 +110,31 @@ impl Pair {
     /// A pair of programs on functions that are served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches
     /// its own over vfio-user and nothing else, and finds the other's MAC by asking.
     pub fn served(node: &Node, sockets: &[PathBuf; 2], tool: &str, options: &[&str]) -> Self {
-        let port = port();
         let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
-        let launch = |me: usize, more: &[&str]| {
-            let own = format!("10.0.0.{}", me + 1);
-            let socket = sockets[me].display().to_string();
-            let view = ["--vfio-user", &socket, "--address", &own, "--"];
-            let words = [&view[..], &[tool, "-d", "iron0", gid, "1", "-p", &port], options, more].concat();
-            node.ironverbs(&["run"], &words)
+        Self::served_at(node, sockets, ["10.0.0.1", "10.0.0.2"], |me, port| {
+            let more: &[&str] = if me == 0 { &[] } else { &["127.0.0.1"] };
+            let words = [&[tool, "-d", "iron0", gid, "1", "-p", port], options, more].concat();
+            words.into_iter().map(String::from).collect()
+        })
+    }
+
+    /// The same of any programs, which have `addresses`: words of the server, 0, which listens on a port, and of the client.
+    pub fn served_at(
+        node: &Node,
+        sockets: &[PathBuf; 2],
+        addresses: [&str; 2],
+        words: impl Fn(usize, &str) -> Vec<String>,
+    ) -> Self {
+        let port = port();
+        let launch = |me: usize| {
+            let (socket, words) = (sockets[me].display().to_string(), words(me, &port));
+            let view = ["--vfio-user", &socket, "--address", addresses[me], "--"];
+            let words = words.iter().map(String::as_str);
+            node.ironverbs(&["run"], &view.into_iter().chain(words).collect::<Vec<_>>())
         };
-        let mut first = launch(0, &[]);
+        let mut first = launch(0);
         listening(&port, &mut first);
-        let client = launch(1, &["127.0.0.1"]).finish();
+        let client = launch(1).finish();
         Self { server: first.finish(), client }
     }
 

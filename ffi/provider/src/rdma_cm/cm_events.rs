@@ -244,7 +244,8 @@ fn hears(id: &Id, header: Option<&IpHeader>, local_gid: &[u8; 16]) -> bool {
     match (src, header) {
         (SockAddr::Ib { gid, .. }, _) => gid == [0; 16] || gid == *local_gid,
         (_, None) => false,
-        (_, Some(header)) if src.is_any() => {
+        // It waits at all ports.
+        (_, Some(header)) if id.at.is_none() => {
             let same = src.ip().is_some_and(|ip| ip.is_ipv4() == header.dst.is_ipv4());
             same || !id.is_af_only()
         }

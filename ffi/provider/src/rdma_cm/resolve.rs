@@ -34,6 +34,12 @@ impl Manager {
         })
     }
 
+    /// Whether an address says no more than "here": the wildcard, or one of the host's for itself that no port has, which
+    /// Linux takes for the wildcard too (`cma_any_addr`). libfabric binds an id to localhost to learn what devices there are.
+    fn names_no_port(&mut self, address: &SockAddr) -> bool {
+        address.is_any() || address.is_loopback() && self.find(address).is_none()
+    }
+
     /// Gives an id its source address, and a port number.
     ///
     /// # Errors
@@ -43,7 +49,7 @@ impl Manager {
         if id.state != State::Idle {
             return Err(libc::EINVAL);
         }
-        let at = match address.is_any() {
+        let at = match self.names_no_port(&address) {
             true => None,
             false => Some(self.find(&address).ok_or(libc::EADDRNOTAVAIL)?),
         };
@@ -89,9 +95,9 @@ impl Manager {
 
     fn destination(&mut self, number: u32, dst: SockAddr) -> Result<Found, c_int> {
         let bound = self.ids.get(number).and_then(|id| id.at);
-        if dst.is_any() {
+        if self.names_no_port(&dst) {
             // The loopback of the port that is bound, or of the program's own.
-            let at = bound.or_else(|| self.source(&dst, None)).ok_or(libc::ENODEV)?;
+            let at = bound.or_else(|| self.source(&dst.wildcard(), None)).ok_or(libc::ENODEV)?;
             return Ok(Found::Here(at, self.ports[at.port].gid(at.gid)));
         }
         if let Some(there) = self.find(&dst) {
@@ -165,6 +171,8 @@ impl Manager {
             .as_ref()
             .ok()
             .map(|(at, _)| (self.ports[at.port].gid(at.gid), self.ports[at.port].address(at.gid)));
+        let asked = self.ids.get(number).and_then(|id| id.dst);
+        let itself = asked.is_some_and(|dst| self.names_no_port(&dst));
         let Some(id) = self.ids.get_mut(number) else { return };
         let (Ok((at, remote)), Some((gid, ip))) = (opened, own) else {
             id.state = State::Bound;
@@ -177,15 +185,16 @@ impl Manager {
             );
         };
         id.state = State::AddrResolved;
-        (id.at, id.remote_gid) = (Some(at), remote);
-        if let Some(src) = id.src.filter(SockAddr::is_any) {
+        let bound = id.at.replace(at).is_some();
+        id.remote_gid = remote;
+        if let Some(src) = id.src.filter(|_| !bound) {
             // On InfiniBand IP addresses are not made of GIDs.
             id.src = Some(match src {
                 SockAddr::V4 { port, .. } => sock_addr(ip, port, 0),
                 _ => src.with_gid(gid),
             });
         }
-        if id.dst.is_some_and(|dst| dst.is_any()) {
+        if itself {
             let port = id.dst.map_or(0, |dst| dst.port());
             id.dst = id.src.map(|src| src.with_port(port));
         }

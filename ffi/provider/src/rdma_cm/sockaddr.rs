@@ -140,6 +140,11 @@ impl SockAddr {
         }
     }
 
+    /// Is one of the host's addresses for itself.
+    pub fn is_loopback(&self) -> bool {
+        self.ip().is_some_and(|ip| ip.is_loopback())
+    }
+
     /// Names a multicast group.
     pub fn is_multicast(&self) -> bool {
         match self {

@@ -8,7 +8,7 @@ use super::open_files;
 use super::sockaddr::SockAddr;
 use super::uapi::{self, Plain, command, port_space};
 use libc::{c_int, c_void};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -124,6 +124,26 @@ fn an_id_goes_its_way_in_order_only() {
     assert_eq!(channel.write(command::QUERY, 271, query.bytes()), Step::Failed(libc::ENOSPC));
     assert_eq!(channel.write(command::QUERY, 288, query.bytes()), Step::Done);
     assert!(resp.src_size == 16 && SockAddr::read(&resp.src).is_some_and(|src| src.port() >= 32768));
+}
+
+#[test]
+fn a_loopback_address_that_no_port_has_says_no_more_than_the_wildcard() {
+    let channel = Channel::open(true);
+    let wilds: [SockAddr; 3] = [
+        SockAddr::V4 { ip: Ipv4Addr::LOCALHOST, port: 0 },
+        SockAddr::V4 { ip: Ipv4Addr::new(127, 9, 9, 9), port: 0 },
+        SockAddr::V6 { ip: Ipv6Addr::LOCALHOST, port: 0, flow: [0; 4], scope: 0 },
+    ];
+    for address in wilds {
+        let id = channel.create(port_space::TCP);
+        let input = uapi::Bind { id, addr_size: address.len() as u16, reserved: 0, addr: address.storage() };
+        assert_eq!(channel.write(command::BIND, 0, input.bytes()), Step::Done, "{address:?}");
+        let mut resp = uapi::QueryAddrResp::zero();
+        let query = uapi::Query { response: &raw mut resp as u64, id, option: 0 };
+        assert_eq!(channel.write(command::QUERY, 288, query.bytes()), Step::Done);
+        assert_eq!(SockAddr::read(&resp.src).and_then(|src| src.ip()), address.ip(), "as it was given");
+        assert_eq!(channel.destroy(id), (Step::Done, 0));
+    }
 }
 
 #[test]
