@@ -155,9 +155,9 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
         .local_ca_ack_delay(15);
     caps_ethernet::general(&mut c, func, link);
     caps_infiniband::general(&mut c, link);
+    c.set().vport_group_manager(manages(func));
     if manages(func) && link == LinkLayer::Ethernet {
         c.set()
-            .vport_group_manager(true)
             .eswitch_manager(true)
             .nic_vport_change_event(true)
             .log_max_l2_table(log_rows(func, Table::L2))

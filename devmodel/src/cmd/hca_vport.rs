@@ -2,9 +2,11 @@
 
 use super::{
     call::Call,
+    eswitch::settings,
     refusal::{Done, Syndrome},
+    vport::{books, vport},
 };
-use crate::{LinkLayer, identity, state::PORT_GUIDS, subnet};
+use crate::{LinkLayer, identity, mlx5::eswitch, state::PORT_GUIDS, subnet};
 use hwspec::{
     cmd::vport::*,
     context::vport::{HcaVportContext, Pkey},
@@ -13,6 +15,8 @@ use hwspec::{
 };
 
 /// `field_select`: port GUID, node GUID, state policy.
+const PORT_GUID: u32 = 1 << 0;
+const NODE_GUID: u32 = 1 << 1;
 const STATE_POLICY: u32 = 1 << 2;
 /// `vport_state_policy`: down, up, follow.
 const DOWN: u8 = 0;
@@ -20,23 +24,23 @@ const FOLLOW: u8 = 2;
 /// Index that means the whole table.
 const ALL: u16 = 0xffff;
 
-/// These commands belong to InfiniBand, and a function speaks for its own vport only.
-fn own_vport(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done {
+/// The function whose vport a command is about. These commands belong to InfiniBand.
+fn subject(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done<u8> {
     Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Infiniband)?;
-    own(other, number, port)
+    subject_on_any_link(call, other, number, port)
 }
 
-fn own(other: bool, number: u16, port: u8) -> Done {
-    Syndrome::FunctionId.unless(!other && number == 0)?;
-    Syndrome::Port.unless(port <= 1)
+fn subject_on_any_link(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done<u8> {
+    Syndrome::Port.unless(port <= 1)?;
+    vport(call, other, number)
 }
 
 pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportContextIn = call.input()?;
-    own_vport(call, input.other_vport(), input.vport_number(), input.port_num())?;
-    let (fid, node) = (call.func.fid(), call.step.config.node_id);
-    let f = call.func.function();
-    let guid = u64::from_be_bytes(identity::guid(node, fid));
+    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let (f, region) = (books(call, fid), call.func.region());
+    let set = region.vport(fid).admin_state.checked_sub(1).filter(|_| input.other_vport());
+    let [node_guid, port_guid] = region.guids(call.step.config, fid).map(u64::from_be_bytes);
     let up = f.vport_state != 0;
     let state = if up { port_state::ACTIVE } else { port_state::DOWN };
     let mut context = HcaVportContext::zeroed();
@@ -44,12 +48,12 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
         .set()
         .has_smi(true)
         .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
-        .vport_state_policy(f.vport_admin_state as u8)
+        .vport_state_policy(set.unwrap_or(f.vport_admin_state) as u8)
         .port_state(state)
         .vport_state(state)
-        .system_image_guid(u64::from_be_bytes(identity::guid(node, 0)))
-        .port_guid(guid)
-        .node_guid(guid)
+        .system_image_guid(u64::from_be_bytes(identity::guid(call.step.config.node_id, 0)))
+        .port_guid(port_guid)
+        .node_guid(node_guid)
         .cap_mask1(f.ib.capability_mask)
         .cap_mask1_field_select(subnet::SOFT_CAPABILITIES)
         .lid(identity::lid(fid))
@@ -64,9 +68,13 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyHcaVportContextIn = call.input()?;
-    own_vport(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
     let context = input.hca_vport_context();
-    // GUIDs follow from the function's number.
+    if input.other_vport() {
+        manage(call, fid, &context)?;
+        return call.answer(&ModifyHcaVportContextOut::zeroed());
+    }
+    // A port's GUIDs are its manager's to set.
     Syndrome::ModifyField.unless(context.field_select() & !STATE_POLICY == 0)?;
     let chosen = context.cap_mask1_field_select();
     Syndrome::ModifyField.unless(chosen & !subnet::SOFT_CAPABILITIES == 0)?;
@@ -76,9 +84,32 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         let policy = context.vport_state_policy();
         Syndrome::VportState.unless(policy <= FOLLOW)?;
         *call.func.function_mut(|f| &mut f.vport_admin_state) = policy.into();
-        subnet::set_link(call.func, policy != DOWN);
+        subnet::set_link(call.func, policy != DOWN && !eswitch::is_held_down(call.func));
     }
     call.answer(&ModifyHcaVportContextOut::zeroed())
+}
+
+/// The manager sets what is its business of vport `fid`. Zeros take a GUID away.
+fn manage(call: &mut Call<'_, '_, '_>, fid: u8, context: &HcaVportContext) -> Done {
+    let (fields, policy) = (context.field_select(), context.vport_state_policy());
+    let known = fields & !(PORT_GUID | NODE_GUID | STATE_POLICY) == 0;
+    Syndrome::ModifyField.unless(known && context.cap_mask1_field_select() == 0)?;
+    Syndrome::VportState.unless(fields & STATE_POLICY == 0 || policy <= FOLLOW)?;
+    let row = settings(call.func, fid)?;
+    if fields & PORT_GUID != 0 {
+        row.port_guid = context.port_guid();
+    }
+    if fields & NODE_GUID != 0 {
+        row.node_guid = context.node_guid();
+    }
+    if fields & STATE_POLICY != 0 {
+        row.admin_state = u32::from(policy) + 1;
+    }
+    match fid == call.func.fid() {
+        true => eswitch::take_over(call.func, call.step.config),
+        false => call.step.tell(fid, fid),
+    }
+    Ok(())
 }
 
 /// Entries of a table of `len` that `index` means.
@@ -93,13 +124,13 @@ fn entries(index: u16, len: usize) -> Done<std::ops::Range<usize>> {
 
 pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportGidIn = call.input()?;
-    own_vport(call, input.other_vport(), input.vport_number(), input.port_num())?;
-    let range = entries(input.gid_index(), PORT_GUIDS)?;
+    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let (range, port) = (entries(input.gid_index(), PORT_GUIDS)?, books(call, fid).ib);
     let mut out = QueryHcaVportGidOut::zeroed();
     out.set().gids_num(range.len() as u16);
     let mut bytes = out.bytes().to_vec();
     for index in range {
-        bytes.extend_from_slice(&call.func.function().ib.gid(index).unwrap_or_default());
+        bytes.extend_from_slice(&port.gid(index).unwrap_or_default());
     }
     call.answer_bytes(&bytes)
 }
@@ -107,8 +138,8 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportPkeyIn = call.input()?;
     // RoCE has P_Keys too, if only the default one (A17.7.1).
-    own(input.other_vport(), input.vport_number(), input.port_num())?;
-    let pkeys = call.func.function().ib.pkeys;
+    let fid = subject_on_any_link(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let pkeys = books(call, fid).ib.pkeys;
     let range = entries(input.pkey_index(), pkeys.len())?;
     let mut bytes = QueryHcaVportPkeyOut::zeroed().bytes().to_vec();
     for pkey in &pkeys[range] {

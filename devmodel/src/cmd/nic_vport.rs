@@ -7,7 +7,7 @@ use super::{
     vport::{MAX_MTU, MIN_MTU, books, manages, vport},
 };
 use crate::{
-    Config, identity,
+    identity,
     mlx5::eswitch,
     state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST, VportRow},
 };
@@ -66,7 +66,8 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let fid = vport(call, input.other_vport(), input.vport_number())?;
     let node_id = call.step.config.node_id;
     let set = call.func.region().vport(fid);
-    let [node_guid, port_guid] = guids(call.step.config, fid, &set);
+    let guids = call.func.region().guids(call.step.config, fid);
+    let [node_guid, port_guid] = guids.map(u64::from_be_bytes);
     let kind = input.allowed_list_type();
     let f = books(call, fid);
     let list = list(&f, kind);
@@ -94,15 +95,6 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let room = call.output.len().saturating_sub(bytes.len()) / 8;
     list.iter().take(room).for_each(|entry| bytes.extend_from_slice(&entry.to_be_bytes()));
     call.answer_bytes(&bytes)
-}
-
-/// Node and port GUID of a port: what the manager set, or what follows from its number, unless all that is the manager's.
-fn guids(config: &Config, fid: u8, set: &VportRow) -> [u64; 2] {
-    let born = match config.strict.owner && fid != 0 {
-        true => 0,
-        false => u64::from_be_bytes(identity::guid(config.node_id, fid)),
-    };
-    [set.node_guid, set.port_guid].map(|guid| if guid == 0 { born } else { guid })
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {

@@ -167,7 +167,8 @@ impl Runner {
         let headers = &frame.headers[..frame.header_len as usize];
         let to = adapter.owner(headers);
         if to.is_none() || self.link.is_some() || adapter.config().sealed || adapter.is_captured() {
-            if to.is_none() && self.link.is_none() && adapter.region().is_switched() {
+            let ethernet = adapter.config().link_layer == LinkLayer::Ethernet;
+            if ethernet && to.is_none() && self.link.is_none() && adapter.region().is_switched() {
                 return self.put_switched(adapter, host, now, from, frame, staged);
             }
             let mut whole = std::mem::take(&mut self.sealed);

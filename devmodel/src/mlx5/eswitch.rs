@@ -33,6 +33,10 @@ pub(crate) fn take_over(func: &mut Func<'_>, config: &Config) {
         *func.function_mut(|f| &mut f.mac) = set.mac;
         takes(func, config);
     }
+    let [_, guid] = func.region().guids(config, func.fid());
+    if func.function().ib.guids[0] != guid {
+        func.function_mut(|f| &mut f.ib.guids)[0] = guid;
+    }
     if set.admin_state != 0 {
         let up = func.function().vport_admin_state != DOWN;
         match config.link_layer {

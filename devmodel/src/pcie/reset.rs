@@ -28,6 +28,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let (resets, rx_next) = (func.function().resets, func.behind_frames());
     // What the manager of the e-switch set of the port outlives its resets.
     let set = func.region().vport(fid);
+    let [_, port_guid] = func.region().guids(settings, fid);
     let born = match settings.strict.owner && fid != 0 {
         true => [0; 6],
         false => identity::mac(settings.node_id, fid),
@@ -42,7 +43,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: if set.mac == [0; 6] { born } else { set.mac },
         mtu: if settings.strict.owner { VPORT_MTU } else { ETHERNET_MTU },
-        ib: subnet::port(settings, fid),
+        ib: subnet::port(fid, port_guid),
         // Unless the e-switch's manager keeps it down.
         vport_state: if set.admin_state == 1 { 0 } else { VPORT_UP },
         vport_admin_state: VPORT_UP,

@@ -1,7 +1,10 @@
 //! What all parties see of the e-switch without a lock: whether frames go by it, and what it counts.
 
 use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table, geometry::FLOW_COUNT};
-use crate::state::{FlowCounterRow, FunctionRow, Head, VportRow};
+use crate::{
+    Config, LinkLayer, identity,
+    state::{FlowCounterRow, FunctionRow, Head, VportRow},
+};
 use std::{
     mem::offset_of,
     sync::atomic::{
@@ -66,6 +69,14 @@ impl Region {
     /// What the e-switch's manager set of the port of `fid`.
     pub(crate) fn vport(&self, fid: u8) -> VportRow {
         self.peek(0, fid.into()).unwrap_or_else(VportRow::new_zeroed)
+    }
+
+    /// Node and port GUID of `fid`: what the manager set, or what follows from its number, unless all that is the manager's.
+    pub(crate) fn guids(&self, config: &Config, fid: u8) -> [[u8; 8]; 2] {
+        let owned = config.strict.owner && config.link_layer == LinkLayer::Ethernet;
+        let born = if owned && fid != 0 { [0; 8] } else { identity::guid(config.node_id, fid) };
+        let set = self.vport(fid);
+        [set.node_guid, set.port_guid].map(|guid| if guid == 0 { born } else { guid.to_be_bytes() })
     }
 
     /// Packets and bytes that flow tables of the e-switch counted by counter `index`, beside what its row says, if there is such a

@@ -1,9 +1,6 @@
 //! What all agents have in common: a port as it comes up, and how a MAD is answered.
 
-use crate::{
-    Config, identity,
-    state::{DEFAULT_PREFIX, IbPort, PKEYS},
-};
+use crate::state::{DEFAULT_PREFIX, IbPort, PKEYS};
 use hwspec::wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass};
 use zerocopy::FromZeros;
 
@@ -21,8 +18,8 @@ pub const PORT_CAPABILITIES: u32 = 1 << 14 | 1 << 11 | 1 << 15;
 /// vendor class, communication management.
 pub(crate) const SOFT_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 16;
 
-/// A port as it comes up after a reset.
-pub(crate) fn port(config: &Config, fid: u8) -> IbPort {
+/// A port as it comes up after a reset, with its GUID.
+pub(crate) fn port(fid: u8, guid: [u8; 8]) -> IbPort {
     let mut port = IbPort {
         node_description: [0; 64],
         pkeys: [0; PKEYS],
@@ -33,7 +30,7 @@ pub(crate) fn port(config: &Config, fid: u8) -> IbPort {
     };
     port.node_description = description(fid);
     port.pkeys[0] = DEFAULT_PKEY;
-    port.guids[0] = identity::guid(config.node_id, fid);
+    port.guids[0] = guid;
     for table in &mut port.arbitration {
         table[0] = [0, 64];
     }

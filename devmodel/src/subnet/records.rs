@@ -21,14 +21,15 @@ pub(super) fn switch(config: &Config) -> End {
     End { fid: None, lid: identity::SWITCH_LID, guid: identity::switch_guid(config.node_id) }
 }
 
-fn function(config: &Config, fid: u8) -> End {
-    End { fid: Some(fid), lid: identity::lid(fid), guid: identity::guid(config.node_id, fid) }
+fn function(region: &Region, config: &Config, fid: u8) -> End {
+    let [_, guid] = region.guids(config, fid);
+    End { fid: Some(fid), lid: identity::lid(fid), guid }
 }
 
 /// All ports: the switch, then the functions that are there.
 pub(super) fn ends(region: &Region, config: &Config) -> Vec<End> {
     let functions = (0..region.functions()).filter(|fid| region.is_present(*fid));
-    std::iter::once(switch(config)).chain(functions.map(|fid| function(config, fid))).collect()
+    std::iter::once(switch(config)).chain(functions.map(|fid| function(region, config, fid))).collect()
 }
 
 /// The port with this LID.
@@ -63,7 +64,9 @@ pub(super) fn nodes(region: &Region, config: &Config, mask: u64, wanted: &NodeRe
         .map(|end| {
             let mut record = NodeRecord::zeroed();
             let (info, description) = match end.fid {
-                Some(fid) => (smp::node_info(config, fid), super::mad::description(fid)),
+                Some(fid) => {
+                    (smp::node_info(config, fid, region.guids(config, fid)), super::mad::description(fid))
+                }
                 None => (switch::node_info(region, config), switch::description()),
             };
             record.set().lid(end.lid).node_info(info).node_description(description);
@@ -82,7 +85,7 @@ pub(super) fn ports(region: &Region, config: &Config, mask: u64, wanted: &PortIn
         let numbers = if end.fid.is_some() { 1..=1 } else { 0..=region.functions() };
         for number in numbers.filter(|n| mask & PORT_NUM == 0 || *n == wanted.port_num()) {
             let info = match end.fid {
-                Some(fid) => smp::described(fid, &super::mad::port(config, fid), true),
+                Some(fid) => smp::described(fid, &super::mad::port(fid, end.guid), true),
                 None => switch::port_info(region, number),
             };
             let mut record = PortInfoRecord::zeroed();

@@ -61,7 +61,8 @@ pub(super) fn answer(
         status = set(func, header.attribute_id(), modifier, &packet.data()).err().unwrap_or(0);
     }
     let f = func.function();
-    let seen = Seen { fid: func.fid(), ib: &f.ib, up: f.vport_state != 0 };
+    let [node_guid, _] = func.region().guids(config, func.fid());
+    let seen = Seen { fid: func.fid(), node_guid, ib: &f.ib, up: f.vport_state != 0 };
     match seen.get(config, header.attribute_id(), modifier) {
         Ok(data) => {
             let mut answer = Smp::from_bytes(turned(request, status));
@@ -81,6 +82,8 @@ fn block<T: Layout>(attribute: &T) -> [u8; 64] {
 pub(super) struct Seen<'a> {
     /// Its function.
     pub fid: u8,
+    /// GUID of the function as a node.
+    pub node_guid: [u8; 8],
     /// What managers set of it.
     pub ib: &'a IbPort,
     /// The link is up.
@@ -126,7 +129,10 @@ impl Seen<'_> {
         let bad = |bad: bool| if bad { Err(status::BAD_FIELD) } else { Ok(()) };
         match id {
             attribute::NODE_DESCRIPTION => bad(modifier != 0).map(|()| port.node_description),
-            attribute::NODE_INFO => bad(modifier != 0).map(|()| block(&node_info(config, self.fid))),
+            attribute::NODE_INFO => {
+                let guids = [self.node_guid, port.guids[0]];
+                bad(modifier != 0).map(|()| block(&node_info(config, self.fid, guids)))
+            }
             attribute::PORT_INFO => {
                 bad(modifier & 0x7fff_ffff > 1).map(|()| block(&described(self.fid, port, self.up)))
             }
@@ -227,9 +233,8 @@ fn arbitration_table(modifier: u32) -> Answer<usize> {
     }
 }
 
-/// `NodeInfo` of function `fid`.
-pub(super) fn node_info(config: &Config, fid: u8) -> NodeInfo {
-    let guid = identity::guid(config.node_id, fid);
+/// `NodeInfo` of function `fid`, with its two GUIDs.
+pub(super) fn node_info(config: &Config, fid: u8, [node_guid, port_guid]: [[u8; 8]; 2]) -> NodeInfo {
     let mut info = NodeInfo::zeroed();
     info.set()
         .base_version(mad::BASE_VERSION)
@@ -237,8 +242,8 @@ pub(super) fn node_info(config: &Config, fid: u8) -> NodeInfo {
         .node_type(CHANNEL_ADAPTER)
         .num_ports(1)
         .system_image_guid(identity::guid(config.node_id, 0))
-        .node_guid(guid)
-        .port_guid(guid)
+        .node_guid(node_guid)
+        .port_guid(port_guid)
         .partition_cap(PKEYS as u16)
         .device_id(config.strict.card.device_id(fid))
         .local_port_num(1)

@@ -67,7 +67,8 @@ fn management(
 ) -> Option<[u8; MAD_SIZE]> {
     let of_port = |fid: u8, request: &[u8; MAD_SIZE]| {
         let (ib, up) = port(fid)?;
-        Seen { fid, ib: &ib, up }.answer(config, request)
+        let [node_guid, _] = region.guids(config, fid);
+        Seen { fid, node_guid, ib: &ib, up }.answer(config, request)
     };
     let mut packet = Smp::read(request);
     let mut header = packet.header();

@@ -7,3 +7,4 @@ mod directed;
 mod groups;
 mod ports;
 mod traffic;
+mod virtual_ports;
