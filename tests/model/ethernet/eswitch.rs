@@ -5,10 +5,10 @@ use devmodel::{Config, strict::Strict};
 use hwspec::{
     cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
     context::{caps::QosCap, eswitch::*, flow::*, vport::*},
-    eqe::{EventType, PortChange, VportEvent},
+    eqe::{EventType, VportEvent},
     layout::Layout,
 };
-use ironverbs_tests::bed::{Bed, Send};
+use ironverbs_tests::bed::Bed;
 
 #[test]
 fn the_pf_manages_the_switch_and_vfs_do_not() {
@@ -148,107 +148,6 @@ fn an_entry_leads_to_more_vports_than_one_has_destinations() {
     let vports: Vec<u32> =
         out[0x340..].chunks(8).map(|d| FlowDestination::read(d).destination_id()).collect();
     assert_eq!(vports, [0, 1, 2, 3, 0xffff]);
-}
-
-#[test]
-fn vfs_of_one_vlan_hear_each_other_without_knowing_of_it() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
-    for vf in [1, 2] {
-        set_vlan(&mut bed, vf, 7, 3);
-        egress_vlan(&mut bed, vf, 7);
-    }
-    let sent = send(&mut bed, &mut a, mac(2), mac(1));
-    assert_eq!(bed.all_received(&mut b), std::slice::from_ref(&sent), "inserted, and stripped");
-    let mut query = QueryEswVportContextIn::zeroed();
-    query.set().other_vport(true).vport_number(1);
-    let out: QueryEswVportContextOut = bed.command(0, Opcode::QueryEswVportContext, &query).unwrap();
-    let kept = out.esw_vport_context();
-    assert_eq!((kept.cvlan_id(), kept.cvlan_pcp(), kept.vport_cvlan_strip()), (7, 3, true));
-    // From outside the VLAN nothing comes in, with another tag neither.
-    send(&mut bed, &mut c, mac(2), mac(3));
-    bed.send_frame(
-        &mut c,
-        &frame(mac(2), mac(3), 0x88b5, &[1; 46]),
-        Send { vlan: Some(8), ..Send::default() },
-    );
-    assert!(bed.received(&mut b, 0).is_none());
-    bed.send_frame(
-        &mut c,
-        &frame(mac(2), mac(3), 0x88b5, &[1; 46]),
-        Send { vlan: Some(7), ..Send::default() },
-    );
-    assert!(bed.received(&mut b, 0).is_some());
-    set_vlan(&mut bed, 1, 0, 0);
-    send(&mut bed, &mut a, mac(2), mac(1));
-    assert!(bed.received(&mut b, 0).is_none(), "VF 1 has left it");
-}
-
-#[test]
-fn rdma_between_vfs_keeps_to_their_vlans_by_reference_too() {
-    for watched in [true, false] {
-        let mut bed = Bed::cx5();
-        if !watched {
-            bed.unwatched();
-        }
-        let ends = pair_by(&mut bed, mac(2));
-        assert!(writes(&mut bed, ends));
-        set_vlan(&mut bed, 2, 7, 0);
-        egress_vlan(&mut bed, 2, 7);
-        let ends = pair_by(&mut bed, mac(2));
-        assert!(!writes(&mut bed, ends));
-        set_vlan(&mut bed, 1, 7, 0);
-        let ends = pair_by(&mut bed, mac(2));
-        assert!(writes(&mut bed, ends));
-    }
-}
-
-#[test]
-fn a_spoofed_address_is_dropped_and_counted() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
-    let counter = spoof_check(&mut bed, 1, mac(1));
-    let sent = send(&mut bed, &mut a, mac(2), mac(1));
-    assert_eq!((bed.all_received(&mut b), counted(&mut bed, counter)), (vec![sent], 0));
-    send(&mut bed, &mut a, mac(2), GIVEN);
-    assert_eq!((bed.all_received(&mut b).len(), counted(&mut bed, counter)), (0, 1));
-    let sent = send(&mut bed, &mut b, mac(1), GIVEN);
-    assert_eq!(bed.all_received(&mut a), [sent], "VF 2 is not checked");
-}
-
-#[test]
-fn a_link_the_manager_takes_down_stays_down() {
-    let mut bed = Bed::cx5();
-    let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
-    bed.events(2);
-    let state = |bed: &mut Bed, fid, other: bool| {
-        let mut input = QueryVportStateIn::zeroed();
-        input.set().other_vport(other).vport_number(if other { 2 } else { 0 });
-        let out: QueryVportStateOut = bed.command(fid, Opcode::QueryVportState, &input).unwrap();
-        (out.admin_state(), out.state())
-    };
-    set_state(&mut bed, 2, 0);
-    bed.run();
-    let changes = |bed: &mut Bed| -> Vec<u8> {
-        let all = bed.events(2);
-        all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
-    };
-    assert_eq!(changes(&mut bed), [PortChange::Down.raw()]);
-    assert_eq!((state(&mut bed, 0, true), state(&mut bed, 2, false).1), ((0, 0), 0));
-    send(&mut bed, &mut a, mac(2), mac(1));
-    assert!(bed.received(&mut b, 0).is_none());
-    let ends = pair_by(&mut bed, mac(2));
-    assert!(!writes(&mut bed, ends));
-    bed.reset(2);
-    let mut b = bed.open_nic(2);
-    assert_eq!(state(&mut bed, 2, false).1, 0, "its reset does not bring it up");
-    bed.events(2);
-    set_state(&mut bed, 2, 2);
-    bed.run();
-    assert_eq!(changes(&mut bed), [PortChange::Active.raw()]);
-    assert_eq!(state(&mut bed, 0, true), (2, 1));
-    let sent = send(&mut bed, &mut a, mac(2), mac(1));
-    assert_eq!(bed.all_received(&mut b), [sent]);
 }
 
 #[test]

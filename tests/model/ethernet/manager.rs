@@ -6,7 +6,7 @@ use hwspec::{
     context::{CapType, caps::HcaCap, eswitch::*, flow::*, vport::*},
     layout::{Layout, prefix},
 };
-use ironverbs_tests::bed::{Access, Bed, COUNT, CommandError, DROP, FORWARD, Nic, Path, Qp, Send, Wr};
+use ironverbs_tests::bed::{Access, Bed, CommandError, FORWARD, Nic, Path, Qp, Send, Wr};
 
 pub const UPLINK: u16 = 0xffff;
 pub const FDB: u8 = 4;
@@ -60,10 +60,15 @@ pub fn mac_in(c: &NicVportContext) -> [u8; 6] {
     prefix(&c.permanent_address().as_bytes()[2..])
 }
 
-/// `ip link set PF vf N mac`.
+/// An administrator's address.
 pub fn set_mac(bed: &mut Bed, vf: u8, mac: [u8; 6]) {
+    set_mac_and_guid(bed, vf, mac, 0x1122_3344_5566_7700 + u64::from(vf));
+}
+
+/// `mlx5_modify_nic_vport_mac_address` and `mlx5_modify_nic_vport_node_guid`.
+pub fn set_mac_and_guid(bed: &mut Bed, vf: u8, mac: [u8; 6], guid: u64) {
     let mut c = NicVportContext::zeroed();
-    c.set().permanent_address(word(mac)).node_guid(0x1122_3344_5566_7700 + u64::from(vf));
+    c.set().permanent_address(word(mac)).node_guid(guid);
     modify(bed, 0, Some(vf), PERMANENT, c, &[]).unwrap();
     modify(bed, 0, Some(vf), NODE_GUID, c, &[]).unwrap();
 }
@@ -82,24 +87,29 @@ pub fn set_state(bed: &mut Bed, vf: u8, state: u8) {
     bed.command_with(0, Opcode::ModifyVportState, 1, &input, &[], 0x10).unwrap();
 }
 
+/// Makes `table` the first of its kind, for a vport or all.
+pub fn set_root(bed: &mut Bed, kind: u8, vport: Option<u8>, table: u32) {
+    let mut input = SetFlowTableRootIn::zeroed();
+    input.set().table_type(kind).table_id(table);
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let _: SetFlowTableRootOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
+}
+
 /// A table of the e-switch with one group for each mask, in order, and its number and theirs.
 pub fn tables(
     bed: &mut Bed,
     kind: u8,
     vport: Option<u8>,
+    (level, log_size): (u8, u8),
     groups: &[(u8, MatchParam, u32)],
 ) -> (u32, Vec<u32>) {
     let mut c = FlowTableContext::zeroed();
-    c.set().level(1).log_size(8);
+    c.set().level(level).log_size(log_size);
     let mut input = CreateFlowTableIn::zeroed();
     input.set().table_type(kind).flow_table_context(c);
     input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
     let out: CreateFlowTableOut = bed.command(0, Opcode::CreateFlowTable, &input).expect("a table");
     let table = out.table_id();
-    let mut input = SetFlowTableRootIn::zeroed();
-    input.set().table_type(kind).table_id(table);
-    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
-    let _: SetFlowTableRootOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
     let mut first = 0;
     let mut made = Vec::new();
     for (enable, mask, len) in groups {
@@ -124,6 +134,8 @@ pub struct Rule<'a> {
     pub action: u16,
     pub to: &'a [u16],
     pub counter: Option<u32>,
+    /// What of an entry that is there changes; 0 makes one.
+    pub changes: u8,
 }
 
 pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
@@ -131,7 +143,13 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
     c.set().group_id(rule.group).action(rule.action).match_value(rule.value);
     c.set().destination_list_size(rule.to.len() as u32).flow_counter_list_size(rule.counter.is_some().into());
     let mut input = SetFteIn::zeroed();
-    input.set().table_type(rule.kind).table_id(rule.table).flow_index(rule.index).flow_context(c);
+    input
+        .set()
+        .modify_enable_mask(rule.changes)
+        .table_type(rule.kind)
+        .table_id(rule.table)
+        .flow_index(rule.index)
+        .flow_context(c);
     input.set().other_vport(rule.vport.is_some()).vport_number(rule.vport.unwrap_or(0).into());
     let mut list = Vec::new();
     for vport in rule.to {
@@ -144,7 +162,14 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
         id.set().flow_counter_id(counter);
         list.extend_from_slice(id.as_bytes());
     }
-    bed.command_with(0, Opcode::SetFlowTableEntry, 0, &input, &list, SetFteOut::SIZE).map(drop)
+    let op_mod = u16::from(rule.changes != 0);
+    bed.command_with(0, Opcode::SetFlowTableEntry, op_mod, &input, &list, SetFteOut::SIZE).map(drop)
+}
+
+/// An entry of the forwarding database.
+pub fn forward((table, group): (u32, u32), index: u32, value: MatchParam, to: &[u16]) -> Rule<'_> {
+    let (kind, vport, action, counter, changes) = (FDB, None, FORWARD, None, 0);
+    Rule { kind, vport, table, group, index, value, action, to, counter, changes }
 }
 
 pub fn dmac(mac: [u8; 6]) -> MatchParam {
@@ -182,26 +207,22 @@ impl Fdb {
         bed.function(0);
         let groups =
             [(OUTER, dmac([0xff; 6]), 32), (OUTER, dmac([1, 0, 0, 0, 0, 0]), 1), (MISC, source(0xffff), 1)];
-        let (table, groups) = tables(bed, FDB, None, &groups);
+        let (table, groups) = tables(bed, FDB, None, (1, 8), &groups);
+        set_root(bed, FDB, None, table);
         Self { table, groups, next: 0 }
     }
 
     pub fn add(&mut self, bed: &mut Bed, mac: [u8; 6], to: &[u16]) {
         let (table, group, index) = (self.table, self.groups[0], self.next);
         self.next += 1;
-        let value = dmac(mac);
-        let one =
-            Rule { kind: FDB, vport: None, table, group, index, value, action: FORWARD, to, counter: None };
-        rule(bed, &one).unwrap();
+        rule(bed, &forward((table, group), index, dmac(mac), to)).unwrap();
     }
 
     /// A trusted VF is promiscuous.
     pub fn promiscuous(&mut self, bed: &mut Bed, vport: u16) {
         let (table, group, value) = (self.table, self.groups[2], source(UPLINK));
         let (index, to) = (33, &[vport][..]);
-        let one =
-            Rule { kind: FDB, vport: None, table, group, index, value, action: FORWARD, to, counter: None };
-        rule(bed, &one).unwrap();
+        rule(bed, &forward((table, group), index, value, to)).unwrap();
     }
 }
 
@@ -221,58 +242,6 @@ pub fn set_vlan(bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
     let mut input = ModifyEswVportContextIn::zeroed();
     input.set().other_vport(true).vport_number(vf.into()).field_select(fields).esw_vport_context(c);
     let _: ModifyEswVportContextOut = bed.command(0, Opcode::ModifyEswVportContext, &input).unwrap();
-}
-
-/// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
-pub fn egress_vlan(bed: &mut Bed, vf: u8, vlan: u16) {
-    let mut mask = MatchHeaders::zeroed();
-    mask.set().cvlan_tag(true).first_vid(0xfff);
-    let groups = [(OUTER, outer(mask), 1), (0, MatchParam::zeroed(), 1)];
-    let (table, groups) = tables(bed, EGRESS, Some(vf), &groups);
-    let mut value = MatchHeaders::zeroed();
-    value.set().cvlan_tag(true).first_vid(vlan);
-    for (index, (value, action)) in
-        [(outer(value), ALLOW), (MatchParam::zeroed(), DROP)].into_iter().enumerate()
-    {
-        let group = groups[index];
-        let index = index as u32;
-        let one = Rule {
-            kind: EGRESS,
-            vport: Some(vf),
-            table,
-            group,
-            index,
-            value,
-            action,
-            to: &[],
-            counter: None,
-        };
-        rule(bed, &one).unwrap();
-    }
-}
-
-/// `esw_acl_ingress_lgcy_setup` for the spoof check: the VF's own address, and no other, which is counted.
-pub fn spoof_check(bed: &mut Bed, vf: u8, mac: [u8; 6]) -> u32 {
-    let counter: AllocFlowCounterOut =
-        bed.command(0, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
-    let smac = |mac: [u8; 6]| {
-        let mut m = MatchHeaders::zeroed();
-        m.set().smac_47_16(u32::from_be_bytes(prefix(&mac))).smac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
-        outer(m)
-    };
-    let groups = [(OUTER, smac([0xff; 6]), 1), (0, MatchParam::zeroed(), 1)];
-    let (table, groups) = tables(bed, INGRESS, Some(vf), &groups);
-    let id = counter.flow_counter_id();
-    for (index, (value, action, counter)) in
-        [(smac(mac), ALLOW, None), (MatchParam::zeroed(), DROP | COUNT, Some(id))].into_iter().enumerate()
-    {
-        let group = groups[index];
-        let index = index as u32;
-        let one =
-            Rule { kind: INGRESS, vport: Some(vf), table, group, index, value, action, to: &[], counter };
-        rule(bed, &one).unwrap();
-    }
-    id
 }
 
 pub fn counted(bed: &mut Bed, id: u32) -> u64 {

@@ -1,0 +1,312 @@
+//! The stock driver of a PF with VFs, in legacy mode: the commands that Linux 6.12 sends when VFs are enabled and for each `ip link set PF
+//! vf N`, in its order, with its tables and groups (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
+
+use crate::{manager::*, packets::BROADCAST};
+use hwspec::{
+    cmd::{Opcode, flow::*, vport::*},
+    context::{flow::*, vport::*},
+    eqe::{EventType, VportEvent},
+    layout::{Layout, prefix},
+};
+use ironverbs_tests::bed::{Bed, COUNT, DROP};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Mac = [u8; 6];
+
+/// Entries of the forwarding database: those of addresses, then one for all groups and one for what comes from the uplink.
+const LOG_FDB: u8 = 22;
+/// `modify_enable_mask`: destinations.
+const LIST_CHANGES: u8 = 1 << 2;
+/// `mlx5_vport_state`: follow the link.
+pub const AUTO: u8 = 2;
+
+/// What the driver knows of a vport.
+#[derive(Default)]
+struct Vport {
+    mac: Mac,
+    vlan: (u16, u8),
+    spoofchk: bool,
+    trusted: bool,
+    ingress: Acl,
+    egress: Acl,
+    unicast: Vec<Mac>,
+    multicast: Vec<Mac>,
+    all_groups: bool,
+    promiscuous: bool,
+}
+
+/// What a vport may send, or get: its table with groups, and entries by group.
+#[derive(Default)]
+struct Acl {
+    counter: Option<u32>,
+    table: Option<(u32, Vec<u32>)>,
+    entries: Vec<u32>,
+}
+
+pub struct Pf {
+    fdb: (u32, Vec<u32>),
+    /// Entries by group and address: where they stand, and where they lead.
+    rules: BTreeMap<(usize, Mac), (u32, Vec<u16>)>,
+    next: u32,
+    vports: Vec<Vport>,
+}
+
+impl Pf {
+    /// `sriov_numvfs`: the e-switch's tables, then the PF's vport and those of VFs, which are up and have told their addresses.
+    pub fn enable(bed: &mut Bed, vfs: u8) -> Self {
+        bed.function(0);
+        // There is an event queue from here on.
+        bed.events(0);
+        for fid in 0..=vfs {
+            bed.function(fid);
+            listen(bed, fid, &[crate::packets::mac(fid)]);
+        }
+        // Frames meet the table of VEPA first, which is empty and leads on.
+        let (vepa, _) = tables(bed, FDB, None, (1, 1), &[]);
+        set_root(bed, FDB, None, vepa);
+        let groups = [
+            (OUTER, dmac([0xff; 6]), (1 << LOG_FDB) - 2),
+            (OUTER, dmac([1, 0, 0, 0, 0, 0]), 1),
+            (MISC, source(UPLINK), 1),
+        ];
+        let fdb = tables(bed, FDB, None, (2, LOG_FDB), &groups);
+        let mut c = FlowTableContext::zeroed();
+        c.set().table_miss_action(1).table_miss_id(fdb.0);
+        let mut input = ModifyFlowTableIn::zeroed();
+        input.set().table_type(FDB).table_id(vepa).modify_field_select(1).flow_table_context(c);
+        let _: ModifyFlowTableOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
+        let vports = (0..=vfs).map(|_| Vport::default()).collect();
+        let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports };
+        pf.vports[0].trusted = true;
+        pf.changed(bed, 0);
+        for vf in 1..=vfs {
+            pf.ingress(bed, vf);
+            pf.egress(bed, vf);
+            set_state(bed, vf, AUTO);
+            set_mac_and_guid(bed, vf, [0; 6], 0);
+            set_vlan(bed, vf, 0, 0);
+            pf.changed(bed, vf);
+        }
+        pf
+    }
+
+    /// `ip link set PF vf N mac`.
+    pub fn mac(&mut self, bed: &mut Bed, vf: u8, mac: Mac) {
+        let [a, b, c, d, e, f] = mac;
+        set_mac_and_guid(bed, vf, mac, u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]));
+        self.vports[usize::from(vf)].mac = mac;
+        self.ingress(bed, vf);
+    }
+
+    /// `ip link set PF vf N vlan V qos Q`.
+    pub fn vlan(&mut self, bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
+        set_vlan(bed, vf, vlan, qos);
+        self.vports[usize::from(vf)].vlan = (vlan, qos);
+        self.ingress(bed, vf);
+        self.egress(bed, vf);
+    }
+
+    /// `ip link set PF vf N spoofchk`.
+    pub fn spoofchk(&mut self, bed: &mut Bed, vf: u8, on: bool) {
+        self.vports[usize::from(vf)].spoofchk = on;
+        self.ingress(bed, vf);
+    }
+
+    /// `ip link set PF vf N trust`.
+    pub fn trust(&mut self, bed: &mut Bed, vf: u8, on: bool) {
+        self.vports[usize::from(vf)].trusted = on;
+        self.changed(bed, vf);
+    }
+
+    /// Takes the events that tell of changed contexts.
+    pub fn attend(&mut self, bed: &mut Bed) {
+        bed.run();
+        for event in bed.events(0) {
+            if event.event_type() == EventType::NicVportChange {
+                self.changed(bed, event.data::<VportEvent>().vport_num() as u8);
+            }
+        }
+    }
+
+    /// Frames of `vf` that the spoof check dropped, as `ip -s link` shows them.
+    pub fn dropped(&self, bed: &mut Bed, vf: u8) -> u64 {
+        counted(bed, self.vports[usize::from(vf)].ingress.counter.expect("a counter"))
+    }
+
+    /// `esw_vport_change_handle_locked`: the lists of a vport, and what it asks for beside them, become entries; then its next change.
+    fn changed(&mut self, bed: &mut Bed, vf: u8) {
+        let [(c, unicast), (_, multicast)] = [0, 1].map(|kind| list(bed, vf, kind));
+        let vport = &mut self.vports[usize::from(vf)];
+        (vport.unicast, vport.multicast) = (unicast, multicast);
+        vport.promiscuous = vport.trusted && c.promisc_all();
+        vport.all_groups = vport.trusted && (c.promisc_all() || c.promisc_mc());
+        self.steer(bed);
+        let mut c = NicVportContext::zeroed();
+        c.set().arm_change_event(true).event_on_uc_address_change(true);
+        c.set().event_on_mc_address_change(true).event_on_promisc_change(true);
+        modify(bed, 0, (vf != 0).then_some(vf), CHANGE_EVENT, c, &[]).unwrap();
+    }
+
+    /// Brings the forwarding database to what the vports want.
+    fn steer(&mut self, bed: &mut Bed) {
+        let mut wanted: BTreeMap<(usize, Mac), BTreeSet<u16>> = BTreeMap::new();
+        let numbered = || self.vports.iter().zip(0u16..);
+        for (vport, number) in numbered() {
+            for mac in &vport.unicast {
+                wanted.entry((0, *mac)).or_default().insert(number);
+            }
+            for mac in &vport.multicast {
+                let all = numbered().filter(|(other, _)| other.all_groups).map(|(_, number)| number);
+                wanted.entry((0, *mac)).or_default().extend(all.chain([number, UPLINK]));
+            }
+            if vport.all_groups {
+                wanted.entry((1, [1, 0, 0, 0, 0, 0])).or_default().extend([number, UPLINK]);
+            }
+            if vport.promiscuous {
+                wanted.entry((2, [0; 6])).or_default().insert(number);
+            }
+        }
+        let gone: Vec<_> = self.rules.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+        for key in gone {
+            let (index, _) = self.rules.remove(&key).unwrap();
+            delete(bed, (FDB, None), self.fdb.0, index);
+        }
+        for (key, to) in wanted {
+            let to: Vec<u16> = to.into_iter().collect();
+            let value = if key.0 == 2 { source(UPLINK) } else { dmac(key.1) };
+            let place = (self.fdb.0, self.fdb.1[key.0]);
+            let (next, last) = (&mut self.next, (1 << LOG_FDB) - 3 + key.0 as u32);
+            let fresh = || if key.0 == 0 { std::mem::replace(next, *next + 1) } else { last };
+            let known = self.rules.get(&key);
+            let changes = if known.is_some() { LIST_CHANGES } else { 0 };
+            let index = known.map_or_else(fresh, |(index, _)| *index);
+            if known.is_none_or(|(_, before)| *before != to) {
+                rule(bed, &Rule { changes, ..forward(place, index, value, &to) }).unwrap();
+                self.rules.insert(key, (index, to));
+            }
+        }
+    }
+
+    /// `esw_acl_ingress_lgcy_setup`: of four groups the first three let pass untagged frames of the own address, untagged frames, frames
+    /// of the own address; the last drops.
+    fn ingress(&mut self, bed: &mut Bed, vf: u8) {
+        let vport = &mut self.vports[usize::from(vf)];
+        let (tags, spoof) = (vport.vlan != (0, 0), vport.spoofchk);
+        let ones = |tag, mac: Mac| {
+            let mut m = MatchHeaders::zeroed();
+            m.set().cvlan_tag(tag).smac_47_16(u32::from_be_bytes(prefix(&mac)));
+            m.set().smac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
+            outer(m)
+        };
+        let groups = [
+            (OUTER, ones(true, [0xff; 6]), 1),
+            (OUTER, ones(true, [0; 6]), 1),
+            (OUTER, ones(false, [0xff; 6]), 1),
+            (0, MatchParam::zeroed(), 1),
+        ];
+        let allow = match (tags, spoof) {
+            (true, true) => 0,
+            (true, false) => 1,
+            _ => 2,
+        };
+        let value = ones(false, if spoof { vport.mac } else { [0; 6] });
+        let entries = (tags || spoof).then_some([(allow, value), (3, MatchParam::zeroed())]);
+        vport.ingress.set(bed, (INGRESS, vf, 2), &groups, entries);
+    }
+
+    /// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
+    fn egress(&mut self, bed: &mut Bed, vf: u8) {
+        let vport = &mut self.vports[usize::from(vf)];
+        let tag = |vid| {
+            let mut m = MatchHeaders::zeroed();
+            m.set().cvlan_tag(true).first_vid(vid);
+            outer(m)
+        };
+        let groups = [(OUTER, tag(0xfff), 1), (0, MatchParam::zeroed(), 1)];
+        let on = vport.vlan != (0, 0);
+        let entries = on.then(|| [(0, tag(vport.vlan.0)), (1, MatchParam::zeroed())]);
+        vport.egress.set(bed, (EGRESS, vf, 1), &groups, entries);
+    }
+}
+
+impl Acl {
+    /// Ends the entries there are, then makes the table if it is wanted, and one entry that lets pass and one that drops; or ends it.
+    fn set(
+        &mut self,
+        bed: &mut Bed,
+        (kind, vf, log_size): (u8, u8, u8),
+        groups: &[(u8, MatchParam, u32)],
+        entries: Option<[(usize, MatchParam); 2]>,
+    ) {
+        let vport = Some(vf);
+        if let Some((table, _)) = &self.table {
+            self.entries.drain(..).for_each(|index| delete(bed, (kind, vport), *table, index));
+        }
+        let counter = *self.counter.get_or_insert_with(|| {
+            let out: AllocFlowCounterOut =
+                bed.command(0, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
+            out.flow_counter_id()
+        });
+        let Some(entries) = entries else { return self.end(bed, kind, vf) };
+        let (table, made) = self.table.get_or_insert_with(|| {
+            let made = tables(bed, kind, vport, (0, log_size), groups);
+            set_root(bed, kind, vport, made.0);
+            made
+        });
+        for ((group, value), (action, counter)) in
+            entries.into_iter().zip([(ALLOW, None), (DROP | COUNT, Some(counter))])
+        {
+            let (table, group, index) = (*table, made[group], group as u32);
+            let one = Rule { kind, vport, action, counter, ..forward((table, group), index, value, &[]) };
+            rule(bed, &one).unwrap();
+            self.entries.push(index);
+        }
+    }
+
+    fn end(&mut self, bed: &mut Bed, kind: u8, vf: u8) {
+        if let Some((table, groups)) = self.table.take() {
+            for group in groups {
+                let mut input = DestroyFlowGroupIn::zeroed();
+                input.set().table_type(kind).table_id(table).group_id(group);
+                input.set().other_vport(true).vport_number(vf.into());
+                let _: DestroyFlowGroupOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
+            }
+            let mut input = DestroyFlowTableIn::zeroed();
+            input.set().table_type(kind).table_id(table).other_vport(true).vport_number(vf.into());
+            let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
+        }
+        if let Some(counter) = self.counter.take() {
+            let mut input = DeallocFlowCounterIn::zeroed();
+            input.set().flow_counter_id(counter);
+            let _: DeallocFlowCounterOut = bed.command(0, Opcode::DeallocFlowCounter, &input).unwrap();
+        }
+    }
+}
+
+fn delete(bed: &mut Bed, (kind, vport): (u8, Option<u8>), table: u32, index: u32) {
+    let mut input = DeleteFteIn::zeroed();
+    input.set().table_type(kind).table_id(table).flow_index(index);
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
+    let _: DeleteFteOut = bed.command(0, Opcode::DeleteFlowTableEntry, &input).unwrap();
+}
+
+/// A list of a vport, by `allowed_list_type`, and its context.
+fn list(bed: &mut Bed, vf: u8, kind: u8) -> (NicVportContext, Vec<Mac>) {
+    let mut input = QueryNicVportContextIn::zeroed();
+    input.set().other_vport(vf != 0).vport_number(vf.into()).allowed_list_type(kind);
+    let out = bed.command_with(0, Opcode::QueryNicVportContext, 0, &input, &[], 0x110 + 128 * 8).unwrap();
+    let c = QueryNicVportContextOut::read(&out).nic_vport_context();
+    let macs = out[0x110..].chunks(8).take(c.allowed_list_size().into()).map(|entry| prefix(&entry[2..]));
+    (c, macs.collect())
+}
+
+/// A VF's driver asks for groups, or for everything; and always for broadcasts.
+pub fn ask(bed: &mut Bed, vf: u8, groups: &[Mac], all_groups: bool, all: bool) {
+    let mut c = NicVportContext::zeroed();
+    let list = [&[BROADCAST], groups].concat();
+    c.set().allowed_list_type(1).allowed_list_size(list.len() as u16);
+    modify(bed, vf, None, LIST, c, &list).unwrap();
+    let mut c = NicVportContext::zeroed();
+    c.set().promisc_mc(all_groups).promisc_all(all).promisc_uc(all);
+    modify(bed, vf, None, PROMISC, c, &[]).unwrap();
+}

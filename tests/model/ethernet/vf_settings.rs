@@ -1,0 +1,185 @@
+//! What `ip link set PF vf N` does to frames, where the stock driver's commands say so.
+
+use crate::{
+    legacy::{AUTO, Pf, ask},
+    manager::*,
+    packets::*,
+};
+use hwspec::{
+    cmd::{Opcode, eswitch::*, vport::*},
+    eqe::{EventType, PortChange},
+};
+use ironverbs_tests::bed::{Bed, Nic, Send};
+
+/// A group nobody's driver has joined.
+const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
+
+/// VFs 1 to 3 under a PF's driver, and their net devices.
+fn opened() -> (Bed, Pf, [Nic; 3]) {
+    let mut bed = Bed::cx5();
+    let nics = [1, 2, 3].map(|fid| bed.open_nic(fid));
+    let pf = Pf::enable(&mut bed, 3);
+    (bed, pf, nics)
+}
+
+/// Whether a frame between net devices arrives as it was sent.
+fn passes(bed: &mut Bed, from: &mut Nic, to: &mut Nic, dst: [u8; 6], src: [u8; 6]) -> bool {
+    let sent = send(bed, from, dst, src);
+    let came = bed.all_received(to);
+    assert!(came.iter().all(|one| *one == sent));
+    came.len() == 1
+}
+
+#[test]
+fn mac_is_what_the_vf_finds_and_gets_frames_by() {
+    let (mut bed, mut pf, [mut a, mut b, _]) = opened();
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    pf.mac(&mut bed, 2, GIVEN);
+    let (c, _) = context(&mut bed, 2, None);
+    assert_eq!((mac_in(&c), c.node_guid()), (GIVEN, 0xa036_9fff_fe01_0203));
+    assert!(!passes(&mut bed, &mut a, &mut b, GIVEN, mac(1)), "its driver has not listed it yet");
+    listen(&mut bed, 2, &[mac_in(&c)]);
+    pf.attend(&mut bed);
+    assert!(passes(&mut bed, &mut a, &mut b, GIVEN, mac(1)));
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+}
+
+#[test]
+fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
+    let (mut bed, mut pf, [mut a, mut b, mut c]) = opened();
+    pf.vlan(&mut bed, 1, 7, 3);
+    pf.vlan(&mut bed, 2, 7, 3);
+    let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut a, &sent, Send::default());
+    let came: Vec<_> = std::iter::from_fn(|| bed.received(&mut b, 0)).collect();
+    let [(cqe, bytes)] = &came[..] else { panic!("{came:?}") };
+    assert!(*bytes == sent && !cqe.cv(), "inserted, and stripped");
+    let mut query = QueryEswVportContextIn::zeroed();
+    query.set().other_vport(true).vport_number(1);
+    let out: QueryEswVportContextOut = bed.command(0, Opcode::QueryEswVportContext, &query).unwrap();
+    let kept = out.esw_vport_context();
+    assert_eq!((kept.cvlan_id(), kept.cvlan_pcp(), kept.vport_cvlan_strip()), (7, 3, true));
+    // Outside it is there, with its priority.
+    let out = frame(mac(9), mac(1), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut a, &out, Send::default());
+    assert_eq!(bed.wire().left, [tagged(&out, 3 << 13 | 7)]);
+    // From outside the VLAN nothing comes in, with another tag neither.
+    assert!(!passes(&mut bed, &mut c, &mut b, mac(2), mac(3)));
+    for (vlan, arrives) in [(8, false), (7, true)] {
+        let sent = frame(mac(2), mac(3), 0x88b5, &[1; 46]);
+        bed.send_frame(&mut c, &sent, Send { vlan: Some(vlan), ..Send::default() });
+        assert_eq!(bed.received(&mut b, 0).is_some(), arrives, "{vlan}");
+    }
+    // What has a tag already is not let in.
+    bed.send_frame(&mut a, &sent, Send { vlan: Some(7), ..Send::default() });
+    assert!(bed.received(&mut b, 0).is_none());
+    pf.vlan(&mut bed, 1, 0, 0);
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), mac(1)), "VF 1 has left it");
+    pf.vlan(&mut bed, 2, 0, 0);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+}
+
+#[test]
+fn rdma_between_vfs_keeps_to_their_vlans_by_reference_too() {
+    for watched in [true, false] {
+        let (mut bed, mut pf, _) = opened();
+        if !watched {
+            bed.unwatched();
+        }
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(writes(&mut bed, ends));
+        pf.vlan(&mut bed, 2, 7, 0);
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(!writes(&mut bed, ends));
+        pf.vlan(&mut bed, 1, 7, 0);
+        let ends = pair_by(&mut bed, mac(2));
+        assert!(writes(&mut bed, ends));
+    }
+}
+
+#[test]
+fn spoofchk_drops_and_counts_what_is_not_from_the_vfs_address() {
+    let (mut bed, mut pf, [mut a, mut b, _]) = opened();
+    pf.mac(&mut bed, 1, mac(1));
+    pf.spoofchk(&mut bed, 1, true);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    assert_eq!(pf.dropped(&mut bed, 1), 0);
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), GIVEN));
+    assert_eq!(pf.dropped(&mut bed, 1), 1);
+    assert!(passes(&mut bed, &mut b, &mut a, mac(1), GIVEN), "VF 2 is not checked");
+    // It goes by the address that is set from now on, and works with a VLAN.
+    pf.mac(&mut bed, 1, GIVEN);
+    pf.vlan(&mut bed, 1, 7, 0);
+    pf.vlan(&mut bed, 2, 7, 0);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), GIVEN));
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    assert_eq!(pf.dropped(&mut bed, 1), 2);
+    pf.spoofchk(&mut bed, 1, false);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+}
+
+#[test]
+fn trust_lets_a_vf_have_what_is_not_for_it() {
+    let (mut bed, mut pf, [mut a, _, mut c]) = opened();
+    let stray = frame(GIVEN, mac(9), 0x88b5, &[1; 46]);
+    let group = frame(GROUP, mac(9), 0x88b5, &[1; 46]);
+    let mut gets = |bed: &mut Bed, frame: &[u8]| {
+        bed.inject(frame);
+        !bed.all_received(&mut c).is_empty()
+    };
+    ask(&mut bed, 3, &[], true, false);
+    pf.attend(&mut bed);
+    assert!(!gets(&mut bed, &group), "all groups, but nobody trusts it");
+    pf.trust(&mut bed, 3, true);
+    assert!(gets(&mut bed, &group) && !gets(&mut bed, &stray));
+    ask(&mut bed, 3, &[], false, true);
+    pf.attend(&mut bed);
+    assert!(gets(&mut bed, &group) && gets(&mut bed, &stray));
+    pf.trust(&mut bed, 3, false);
+    assert!(!gets(&mut bed, &group) && !gets(&mut bed, &stray));
+    // A group it joined it gets without trust.
+    ask(&mut bed, 3, &[GROUP], false, false);
+    pf.attend(&mut bed);
+    assert!(gets(&mut bed, &group));
+    let sent = send(&mut bed, &mut a, GROUP, mac(1));
+    assert_eq!(bed.all_received(&mut c), std::slice::from_ref(&sent));
+    assert_eq!(bed.wire().left.last(), Some(&sent), "and it leaves by the uplink, too");
+}
+
+#[test]
+fn state_takes_the_link_of_a_vf_down_for_good() {
+    let (mut bed, _pf, [mut a, mut b, _]) = opened();
+    bed.events(2);
+    let state = |bed: &mut Bed, fid, other: bool| {
+        let mut input = QueryVportStateIn::zeroed();
+        input.set().other_vport(other).vport_number(if other { 2 } else { 0 });
+        let out: QueryVportStateOut = bed.command(fid, Opcode::QueryVportState, &input).unwrap();
+        (out.admin_state(), out.state())
+    };
+    set_state(&mut bed, 2, 0);
+    bed.run();
+    let changes = |bed: &mut Bed| -> Vec<u8> {
+        let all = bed.events(2);
+        all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
+    };
+    assert_eq!(changes(&mut bed), [PortChange::Down.raw()]);
+    assert_eq!((state(&mut bed, 0, true), state(&mut bed, 2, false).1), ((0, 0), 0));
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    assert!(!passes(&mut bed, &mut b, &mut a, mac(1), mac(2)));
+    let ends = pair_by(&mut bed, mac(2));
+    assert!(!writes(&mut bed, ends));
+    bed.reset(2);
+    let mut b = bed.open_nic(2);
+    listen(&mut bed, 2, &[mac(2)]);
+    assert_eq!(state(&mut bed, 2, false).1, 0, "its reset does not bring it up");
+    for admin in [AUTO, 1] {
+        set_state(&mut bed, 2, 0);
+        bed.run();
+        bed.events(2);
+        set_state(&mut bed, 2, admin);
+        bed.run();
+        assert_eq!(changes(&mut bed), [PortChange::Active.raw()]);
+        assert_eq!(state(&mut bed, 0, true), (admin, 1));
+        assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    }
+}
