@@ -216,6 +216,7 @@ pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
         (row.kind, row.attributes) = (c.element_type().into(), attributes);
         (row.parent, row.share, row.limit) = (c.parent_element_id(), c.bw_share(), c.max_average_bw());
     }
+    set_limits(call)?;
     let mut out = CreateSchedulingElementOut::zeroed();
     out.set().scheduling_element_id(index);
     call.answer(&out)
@@ -235,6 +236,7 @@ pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {
             row.limit = c.max_average_bw();
         }
     }
+    set_limits(call)?;
     call.answer(&ModifySchedulingElementOut::zeroed())
 }
 
@@ -264,9 +266,42 @@ pub(super) fn destroy_element(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&DestroySchedulingElementOut::zeroed())
 }
 
+/// Has ports keep to the least limit of their element and those above it.
+fn set_limits(call: &mut Call<'_, '_, '_>) -> Done {
+    let func = &mut *call.func;
+    let mut limits = std::collections::BTreeMap::new();
+    for index in func.live::<SchedulingRow>() {
+        let mut above = func.row::<SchedulingRow>(index);
+        let Some(vport) = above.filter(|row| row.kind == u32::from(VPORT)).map(|row| row.attributes as u8)
+        else {
+            continue;
+        };
+        let mut least = u32::MAX;
+        for _ in 0..=func.rows(Table::Scheduling) {
+            let Some(row) = above else { break };
+            least = if row.limit == 0 { least } else { least.min(row.limit) };
+            above = row.parent.checked_sub(1).and_then(|_| func.row::<SchedulingRow>(row.parent));
+        }
+        limits.insert(vport, if least == u32::MAX { 0 } else { least });
+    }
+    for (fid, limit) in limits {
+        if func.region().vport(fid).limit != limit {
+            settings(func, fid)?.limit = limit;
+        }
+    }
+    call.switch_changed();
+    Ok(())
+}
+
 /// Ends the element, whoever refers to it.
 pub(super) fn end_element(func: &mut Func<'_>, index: u32) {
-    let Some(parent) = func.row::<SchedulingRow>(index).map(|row| row.parent) else { return };
-    super::call::let_go::<SchedulingRow>(func, parent);
+    let Some(row) = func.row::<SchedulingRow>(index).copied() else { return };
+    if row.kind == u32::from(VPORT) {
+        if let Some(set) = func.row_mut::<VportRow>(row.attributes & 0xffff) {
+            set.limit = 0;
+        }
+        func.region().switch_changed();
+    }
+    super::call::let_go::<SchedulingRow>(func, row.parent);
     func.free::<SchedulingRow>(index);
 }

@@ -118,7 +118,8 @@ impl Runner {
     #[inline(always)]
     pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, to: u8) {
         if self.trace.is_some() || self.buffers.out.iter().any(is_by_reference) && !host.by_reference() {
-            return self.scatter(adapter, host, now, from);
+            self.scatter(adapter, host, now, from);
+            return;
         }
         let mut room = false;
         match WireRing::of(adapter.region(), to).fill(host) {
@@ -139,19 +140,22 @@ impl Runner {
         }
     }
 
-    /// Brings the frames of a step to their destinations, each to its own.
+    /// Brings the frames of a step to their destinations, each to its own. Returns their bytes.
     #[inline(never)]
-    pub(super) fn scatter(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+    pub(super) fn scatter(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) -> u64 {
+        let mut bytes = 0;
         let mut out = std::mem::take(&mut self.buffers.out);
         let staged = std::mem::take(&mut self.buffers.staged);
         for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
             trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
+            bytes += headers.len() + frame.payload.len();
             self.put(adapter, host, now, from, frame, &staged);
         }
         out.clear();
         (self.buffers.out, self.buffers.staged) = (out, staged);
         self.buffers.delivered();
+        bytes as u64
     }
 
     #[inline(never)]
@@ -185,9 +189,10 @@ impl Runner {
         }
     }
 
-    /// Brings the raw frames of a step to their destinations.
+    /// Brings the raw frames of a step to their destinations. Returns their bytes.
     #[cold]
-    pub(super) fn deliver_raw(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) {
+    pub(super) fn deliver_raw(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) -> u64 {
+        let mut bytes = 0;
         let raw = std::mem::take(&mut self.buffers.raw);
         let mut whole = std::mem::take(&mut self.sealed);
         for (at, len) in &raw {
@@ -199,6 +204,7 @@ impl Runner {
                 self.note(adapter, host, from, to, vport);
                 continue;
             }
+            bytes += whole.len();
             trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
             if matches!(adapter.destination(&whole), Destination::Group) && adapter.loops_back(from) {
                 self.hand_in(adapter, host, Some(from), from, &whole);
@@ -208,6 +214,7 @@ impl Runner {
         self.sealed = whole;
         self.buffers.raw = raw;
         self.buffers.raw.clear();
+        bytes as u64
     }
 
     /// Puts a frame of `from` into the ring of `to`.

@@ -30,6 +30,8 @@ fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
         Job::Timeout { kind: TimerKind::Command, .. } => cmd::delayed(func, step),
+        // What waited for it lies in the ready ring.
+        Job::Timeout { kind: TimerKind::Pace, .. } => func.publish_ready(),
         Job::Timeout { qp, kind: TimerKind::Connection(timer) } => mlx5::expire(func, step, qp, timer),
         Job::Flush { qp } => mlx5::flush_qp(func, step, qp),
     }

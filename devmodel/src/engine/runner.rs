@@ -8,6 +8,7 @@ use super::{
     delivery::{Hand, payload_of},
     dispatch::dispatch,
     eswitch::Switch,
+    switched::keep_pace,
 };
 use crate::{
     Adapter, Config, LinkLayer, cmd,
@@ -303,7 +304,8 @@ impl Runner {
         }
         // Frames of a function enter the wire in the order it made them, so before another can run it.
         if !self.buffers.raw.is_empty() {
-            self.deliver_raw(adapter, host, now, fid);
+            let bytes = self.deliver_raw(adapter, host, now, fid);
+            keep_pace(host, now, &mut func, bytes);
         }
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
@@ -315,7 +317,8 @@ impl Runner {
                 self.deliver(adapter, host, now, fid, to);
             }
         } else {
-            self.scatter(adapter, host, now, fid);
+            let bytes = self.scatter(adapter, host, now, fid);
+            keep_pace(host, now, &mut func, bytes);
         }
         if host.tends(Rid(fid)) {
             // What we overlook now we come back to.

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     Adapter,
     host::Host,
-    mlx5::Frame,
-    region::{Left, SlotPayload, WireRing},
+    mlx5::{Frame, pace},
+    region::{Func, Left, SlotPayload, WireRing},
 };
 
 impl Runner {
@@ -86,6 +86,15 @@ impl Runner {
             let room = WireRing::of(adapter.region(), to).push(host, &[], SlotPayload::Bytes(&[vport]), true);
             self.entered(adapter, host, Some(from), to, room);
         }
+    }
+}
+
+/// Frames of `bytes` in all went out of `func`: its port keeps to its rate.
+#[cold]
+pub(super) fn keep_pace(host: &mut dyn Host, now: u64, func: &mut Func<'_>, bytes: u64) {
+    if func.region().is_switched() {
+        pace::sent(func, now, bytes);
+        func.commit(host);
     }
 }
 

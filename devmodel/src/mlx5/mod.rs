@@ -20,6 +20,7 @@ pub(crate) mod flush;
 mod infiniband;
 pub(crate) mod interrupt;
 pub(crate) mod lists;
+pub(crate) mod pace;
 mod packet;
 pub(crate) mod port;
 mod receive;

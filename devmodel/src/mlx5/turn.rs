@@ -1,6 +1,8 @@
 //! A queue pair has something to do: a doorbell, a timer, its turn to send.
 
-use super::{doorbell, ethernet, flush, requester, responses, service, step::Step, timers, work::Work, xrc};
+use super::{
+    doorbell, ethernet, flush, pace, requester, responses, service, step::Step, timers, work::Work, xrc,
+};
 use crate::{host::Party, region::Func, state::QpRow, transport::Timer};
 use hwspec::context::{QpState, ServiceType};
 
@@ -74,6 +76,9 @@ fn execute(w: &mut Work<'_, '_, '_>) {
         return execute_in_error(w);
     }
     let mut budget = w.room();
+    if w.step.region.is_switched() {
+        budget = pace::budget(w, budget);
+    }
     if budget == 0 {
         // The peer must take what waits before more is sent.
         w.ready = true;

@@ -164,8 +164,8 @@ impl Table {
             Self::Mkey => 1 << g.log_mkey,
             Self::Mtt => 1 << g.log_mtt,
             // A QP waits for at most one acknowledgement and one RNR timer, a CQ for one event, an RQ to be flushed, commands for
-            // their time.
-            Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 1,
+            // their time, and the port for its rate.
+            Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
             // QPs, and send queues without one.
             Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => SLOTS,

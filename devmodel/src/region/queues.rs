@@ -19,11 +19,19 @@ pub enum TimerKind {
     Rq,
     /// Commands that take time (`slow`).
     Command,
+    /// The port may send again, whose rate is limited.
+    Pace,
 }
 
 impl TimerKind {
-    const ALL: [Self; 5] =
-        [Self::Connection(Timer::Ack), Self::Connection(Timer::Rnr), Self::Cq, Self::Rq, Self::Command];
+    const ALL: [Self; 6] = [
+        Self::Connection(Timer::Ack),
+        Self::Connection(Timer::Rnr),
+        Self::Cq,
+        Self::Rq,
+        Self::Command,
+        Self::Pace,
+    ];
 
     /// As an entry of the heap holds it.
     const fn raw(self) -> u32 {
@@ -33,6 +41,7 @@ impl TimerKind {
             Self::Cq => 2,
             Self::Rq => 3,
             Self::Command => 4,
+            Self::Pace => 5,
         }
     }
 
@@ -43,7 +52,7 @@ impl TimerKind {
 
 // No kind is left out.
 const _: () = {
-    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 3);
+    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 4);
     let mut i = 0;
     while i < TimerKind::ALL.len() {
         assert!(TimerKind::ALL[i].raw() as usize == i);
@@ -119,6 +128,12 @@ impl Func<'_> {
         self.sync(Sync::Ready).store(1, Relaxed);
     }
 
+    /// Whether queues stay in the ready ring, because the port has sent as much as its rate allows for now.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.function().held != 0
+    }
+
     /// Takes the QP that waits longest, or send queue: then with [`READY_SQ`].
     #[inline]
     pub fn take_ready(&mut self) -> Option<u32> {
@@ -136,6 +151,11 @@ impl Func<'_> {
 
     #[inline(never)]
     fn take_first_ready(&mut self) -> Option<u32> {
+        if self.is_held() {
+            // The timer says when to look again.
+            self.sync(Sync::Ready).store(0, Relaxed);
+            return None;
+        }
         loop {
             let [head, tail] = self.function().ready;
             if head == tail {
@@ -170,6 +190,7 @@ impl Func<'_> {
             TimerKind::Cq => Some(self.row::<CqRow>(index)?.flags & CqRow::TIMED != 0),
             TimerKind::Rq => Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
             TimerKind::Command => Some(self.function().cmd_timed != 0),
+            TimerKind::Pace => Some(self.is_held()),
         }
     }
 
@@ -191,6 +212,7 @@ impl Func<'_> {
                 }
             }
             TimerKind::Command => *self.function_mut(|f| &mut f.cmd_timed) = on.into(),
+            TimerKind::Pace => *self.function_mut(|f| &mut f.held) = on.into(),
         }
     }
 
@@ -325,7 +347,7 @@ impl Func<'_> {
         self.sync(Sync::Timer).store(coarse, Release);
     }
 
-    pub(super) fn publish_ready(&self) {
+    pub(crate) fn publish_ready(&self) {
         let [head, tail] = self.function().ready;
         step(Site::Publish);
         self.sync(Sync::Ready).store((head != tail).into(), Relaxed);

@@ -26,6 +26,10 @@ rows! {
         ingress: u32,
         /// First table of what may be received, index plus one; 0 is none.
         egress: u32,
+        /// Most it may send, Mb/s; 0 is no limit.
+        limit: u32,
+        /// Padding.
+        reserved: u32,
     }
     /// Entry of the table of addresses that the port takes from the wire.
     L2Row {
@@ -60,6 +64,7 @@ impl VportRow {
     /// Whether frames of the function, or for it, are treated otherwise than without these settings.
     pub fn treats_frames(&self) -> bool {
         let down = self.admin_state == 1;
-        down || self.insert != 0 || self.strip != 0 || self.ingress != 0 || self.egress != 0
+        let tagged = self.insert != 0 || self.strip != 0;
+        down || tagged || self.ingress != 0 || self.egress != 0 || self.limit != 0
     }
 }

@@ -144,8 +144,8 @@ pub struct FunctionRow {
     pub flow_root: [u32; FLOW_ROOTS],
     /// How often the ready ring was doubled, see `region::queues`.
     pub ready_doubled: u32,
-    /// Padding.
-    pub reserved1: u32,
+    /// 1: queues with something to send wait for the port's rate, and there is a timer for them.
+    pub held: u32,
 
     /// The port on InfiniBand.
     pub ib: IbPort,
@@ -175,7 +175,10 @@ pub struct FunctionRow {
     pub cmd_delayed: u32,
     /// 1: there is a timer for them.
     pub cmd_timed: u32,
+    /// When a port whose rate is limited is done with what it sent, ps.
+    pub port_free: u64,
     /// Padding: what changes with every frame begins a cache line.
+    pub reserved1: [u64; 7],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

@@ -1,10 +1,10 @@
 //! The stock driver of a PF with VFs, in legacy mode: the commands that Linux 6.12 sends when VFs are enabled and for each `ip link set PF
-//! vf N`, in its order, with its tables and groups (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
+//! vf N`, in its order, with its tables and groups (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c, esw/qos.c).
 
 use crate::{manager::*, packets::BROADCAST};
 use hwspec::{
-    cmd::{Opcode, flow::*, vport::*},
-    context::{flow::*, vport::*},
+    cmd::{Opcode, eswitch::*, flow::*, vport::*},
+    context::{eswitch::SchedulingContext, flow::*, vport::*},
     eqe::{EventType, VportEvent},
     layout::{Layout, prefix},
 };
@@ -17,6 +17,12 @@ type Mac = [u8; 6];
 const LOG_FDB: u8 = 22;
 /// `modify_enable_mask`: destinations.
 const LIST_CHANGES: u8 = 1 << 2;
+/// `scheduling_hierarchy`: the e-switch's.
+const E_SWITCH: u8 = 2;
+/// `modify_bitmask`: share and limit.
+const SHARE_AND_LIMIT: u32 = 3;
+/// The largest share, as the QoS page says.
+const MOST_SHARE: u32 = 100;
 /// `mlx5_vport_state`: follow the link.
 pub const AUTO: u8 = 2;
 
@@ -33,6 +39,9 @@ struct Vport {
     multicast: Vec<Mac>,
     all_groups: bool,
     promiscuous: bool,
+    element: Option<u32>,
+    rates: [u32; 2],
+    share: u32,
 }
 
 /// What a vport may send, or get: its table with groups, and entries by group.
@@ -49,6 +58,7 @@ pub struct Pf {
     rules: BTreeMap<(usize, Mac), (u32, Vec<u16>)>,
     next: u32,
     vports: Vec<Vport>,
+    group: Option<u32>,
 }
 
 impl Pf {
@@ -76,7 +86,7 @@ impl Pf {
         input.set().table_type(FDB).table_id(vepa).modify_field_select(1).flow_table_context(c);
         let _: ModifyFlowTableOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
         let vports = (0..=vfs).map(|_| Vport::default()).collect();
-        let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports };
+        let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports, group: None };
         pf.vports[0].trusted = true;
         pf.changed(bed, 0);
         for vf in 1..=vfs {
@@ -116,6 +126,37 @@ impl Pf {
     pub fn trust(&mut self, bed: &mut Bed, vf: u8, on: bool) {
         self.vports[usize::from(vf)].trusted = on;
         self.changed(bed, vf);
+    }
+
+    /// `ip link set PF vf N max_tx_rate M min_tx_rate N`, Mb/s.
+    pub fn rate(&mut self, bed: &mut Bed, vf: u8, max: u32, min: u32) {
+        let group = *self.group.get_or_insert_with(|| {
+            let root = create_element(bed, SchedulingContext::zeroed());
+            let mut c = SchedulingContext::zeroed();
+            c.set().parent_element_id(root);
+            create_element(bed, c)
+        });
+        let vport = &mut self.vports[usize::from(vf)];
+        vport.element.get_or_insert_with(|| {
+            let mut c = SchedulingContext::zeroed();
+            c.set().element_type(1).element_attributes(vf.into()).parent_element_id(group);
+            create_element(bed, c)
+        });
+        vport.rates[1] = min;
+        let most = self.vports.iter().map(|vport| vport.rates[1]).max().unwrap_or(0);
+        let divider = (most / MOST_SHARE).max(1);
+        for vport in &mut self.vports {
+            let share = vport.rates[1].div_ceil(divider).clamp(1, MOST_SHARE) * u32::from(most != 0);
+            if let Some(element) = vport.element.filter(|_| vport.share != share) {
+                vport.share = share;
+                modify_element(bed, element, vport.rates[0], share);
+            }
+        }
+        let vport = &mut self.vports[usize::from(vf)];
+        if let Some(element) = vport.element.filter(|_| vport.rates[0] != max) {
+            vport.rates[0] = max;
+            modify_element(bed, element, max, vport.share);
+        }
     }
 
     /// Takes the events that tell of changed contexts.
@@ -298,6 +339,23 @@ fn list(bed: &mut Bed, vf: u8, kind: u8) -> (NicVportContext, Vec<Mac>) {
     let c = QueryNicVportContextOut::read(&out).nic_vport_context();
     let macs = out[0x110..].chunks(8).take(c.allowed_list_size().into()).map(|entry| prefix(&entry[2..]));
     (c, macs.collect())
+}
+
+fn create_element(bed: &mut Bed, c: SchedulingContext) -> u32 {
+    let mut input = CreateSchedulingElementIn::zeroed();
+    input.set().scheduling_hierarchy(E_SWITCH).scheduling_context(c);
+    let out: CreateSchedulingElementOut =
+        bed.command(0, Opcode::CreateSchedulingElement, &input).expect("an element");
+    out.scheduling_element_id()
+}
+
+fn modify_element(bed: &mut Bed, element: u32, limit: u32, share: u32) {
+    let mut c = SchedulingContext::zeroed();
+    c.set().max_average_bw(limit).bw_share(share);
+    let mut input = ModifySchedulingElementIn::zeroed();
+    input.set().scheduling_hierarchy(E_SWITCH).scheduling_element_id(element);
+    input.set().modify_bitmask(SHARE_AND_LIMIT).scheduling_context(c);
+    let _: ModifySchedulingElementOut = bed.command(0, Opcode::ModifySchedulingElement, &input).unwrap();
 }
 
 /// A VF's driver asks for groups, or for everything; and always for broadcasts.

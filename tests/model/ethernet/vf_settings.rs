@@ -9,7 +9,7 @@ use hwspec::{
     cmd::{Opcode, eswitch::*, vport::*},
     eqe::{EventType, PortChange},
 };
-use ironverbs_tests::bed::{Bed, Nic, Send};
+use ironverbs_tests::bed::{Access, Bed, MS, Nic, Qp, S, Send, Wr};
 
 /// A group nobody's driver has joined.
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
@@ -182,4 +182,78 @@ fn state_takes_the_link_of_a_vf_down_for_good() {
         assert_eq!(state(&mut bed, 0, true), (admin, 1));
         assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
     }
+}
+
+/// Megabits of `bytes` in a time of 500 ms, for a second.
+fn mbps(bytes: usize) -> f64 {
+    bytes as f64 * 8.0 * 2.0 / 1e6
+}
+
+/// How fast VF 1's net device can send to VF 2's, at most.
+fn frames_rate(bed: &mut Bed, from: &mut Nic, to: &mut Nic) -> f64 {
+    let (mut under_way, mut bytes) = (0, 0);
+    let end = bed.now() + S / 2;
+    while bed.now() < end {
+        while under_way < 40 {
+            bed.send_frame(from, &frame(mac(2), mac(1), 0x88b5, &[1; 1486]), Send::default());
+            under_way += 1;
+        }
+        bed.completions(from.send_cq);
+        let came = bed.all_received(to);
+        under_way -= came.len();
+        bytes += came.iter().map(Vec::len).sum::<usize>();
+        bed.advance(MS / 4);
+    }
+    // What is under way is not for whoever measures next.
+    bed.advance(S);
+    assert_eq!(bed.all_received(to).len(), under_way);
+    bed.completions(from.send_cq);
+    mbps(bytes)
+}
+
+/// How fast `qp` moves data and their headers by requests of 16 KiB, one behind the other.
+fn requests_rate(bed: &mut Bed, qp: Qp, wr: &Wr) -> f64 {
+    let (end, mut bytes) = (bed.now() + S / 2, 0);
+    while bed.now() < end && bytes < 100 << 20 {
+        bed.post(qp, wr);
+        assert!(bed.advance_until(S, |bed| bed.has_completion(qp.send_cq)));
+        assert!(bed.one(qp.send_cq).is_ok());
+        // In packets of 1 KiB, and 54 bytes from the Ethernet header to the BTH.
+        bytes += 16 * (1024 + 54);
+    }
+    mbps(bytes)
+}
+
+#[test]
+fn rate_is_what_a_vf_may_send() {
+    let (mut bed, mut pf, [mut a, mut b, _]) = opened();
+    bed.unwatched();
+    let (one, two) = pair_by(&mut bed, mac(2));
+    let (near, far) = (bed.mr(1, 16 << 10, Access::ALL), bed.mr(2, 16 << 10, Access::ALL));
+    let near_enough = |found: f64, limit: f64| (found / limit - 1.0).abs() < 0.03;
+    for limit in [100, 40] {
+        pf.rate(&mut bed, 1, limit, 10);
+        let limit = f64::from(limit);
+        let found = frames_rate(&mut bed, &mut a, &mut b);
+        assert!(near_enough(found, limit), "frames: {found} of {limit} Mb/s");
+        let found = requests_rate(&mut bed, one, &Wr::write(near.sge(), far));
+        assert!(near_enough(found, limit), "writes: {found} of {limit} Mb/s");
+        let found = requests_rate(&mut bed, two, &Wr::read(far.sge(), near));
+        assert!(near_enough(found, limit), "what others read of it: {found} of {limit} Mb/s");
+    }
+    // What the others send is not held up, nor by acknowledgements of the one that is.
+    assert!(requests_rate(&mut bed, two, &Wr::write(far.sge(), near)) > 1000.0);
+    assert!(requests_rate(&mut bed, one, &Wr::read(near.sge(), far)) > 1000.0);
+    pf.rate(&mut bed, 1, 0, 0);
+    assert!(requests_rate(&mut bed, one, &Wr::write(near.sge(), far)) > 1000.0);
+}
+
+#[test]
+fn a_vf_keeps_to_its_rate_behind_its_reset() {
+    let (mut bed, mut pf, [_, mut b, _]) = opened();
+    pf.rate(&mut bed, 1, 100, 0);
+    bed.reset(1);
+    let mut a = bed.open_nic(1);
+    let found = frames_rate(&mut bed, &mut a, &mut b);
+    assert!((97.0..103.0).contains(&found), "{found} of 100 Mb/s");
 }

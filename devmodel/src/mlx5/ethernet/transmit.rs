@@ -7,6 +7,7 @@ use crate::{
         Step, completion,
         fetch::{blocks, has_reserved},
         lists::{self, Domain},
+        pace,
     },
     region::Func,
     state::{Counters, SqRow},
@@ -61,6 +62,10 @@ pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     let party = Party(sq.head.party);
     if !step.host.reaches(party) {
         step.blocked = Some(party);
+        return;
+    }
+    if step.region.is_switched() && !pace::may_send(func, step) {
+        func.make_sq_ready(index);
         return;
     }
     if sq.state != READY && (sq.state != ERROR || sq.flags & SqRow::FLUSH == 0) {
