@@ -92,6 +92,11 @@ impl Card {
         !matches!(self, Self::Cx4Lx)
     }
 
+    /// Whether flow tables of a vport change VLAN tags: ConnectX-6 Dx and after it.
+    pub const fn steers_tags(self) -> bool {
+        matches!(self, Self::Cx6Dx | Self::Cx7 | Self::BlueField2)
+    }
+
     /// Its name among the switches.
     pub const fn name(self) -> &'static str {
         match self {

@@ -204,7 +204,9 @@ fn page(func: &Func<'_>, config: &Config, kind: CapType, current: bool) -> [u8; 
         CapType::DeviceMem if config.strict.card.has_later_features() => whole(memic::caps().as_bytes()),
         CapType::EthernetOffloads => whole(caps_ethernet::offloads(link).as_bytes()),
         CapType::FlowTable => whole(caps_ethernet::flow_tables(func, link).as_bytes()),
-        CapType::EswitchFlowTable if switches => whole(caps_ethernet::eswitch_tables(func).as_bytes()),
+        CapType::EswitchFlowTable if switches => {
+            whole(caps_ethernet::eswitch_tables(func, config).as_bytes())
+        }
         CapType::Eswitch if switches => whole(eswitch::caps().as_bytes()),
         CapType::Qos if switches => whole(eswitch::qos().as_bytes()),
         // Known, and nothing of it is there.

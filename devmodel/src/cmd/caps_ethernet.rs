@@ -2,7 +2,7 @@
 
 use super::{flow, rq, sq, tir};
 use crate::{
-    LinkLayer,
+    Config, LinkLayer,
     region::{Func, Table},
     state::{DESTINATIONS, ENTRY_COUNTERS, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST},
 };
@@ -87,15 +87,19 @@ pub(super) fn flow_tables(func: &Func<'_>, link: LinkLayer) -> FlowTableCaps {
 }
 
 /// Flow tables of the e-switch (capability type 8).
-pub(super) fn eswitch_tables(func: &Func<'_>) -> EswitchFlowTableCaps {
+pub(super) fn eswitch_tables(func: &Func<'_>, config: &Config) -> EswitchFlowTableCaps {
     let mut fdb = tables(func);
     let mut fields = fdb.ft_field_support();
     fields.set().source_eswitch_port(true);
     // A frame to a group goes to all functions and to the uplink.
     let most = log2(usize::from(func.region().functions())) + 1;
     fdb.set().log_max_destination(most).ft_field_support(fields).ft_field_bitmask_support(fields);
+    fdb.set().pop_vlan(true).push_vlan(true).pop_vlan_2(true).push_vlan_2(true);
+    // Where tables of single vports do that, drivers have them do it instead of the vport's context.
+    let steers = config.strict.card.steers_tags();
     let mut acl = tables(func);
     acl.set().log_max_destination(0);
+    acl.set().pop_vlan(steers).push_vlan(steers).pop_vlan_2(steers).push_vlan_2(steers);
     let mut c = EswitchFlowTableCaps::zeroed();
     c.set()
         .fdb_multi_path_to_table(true)

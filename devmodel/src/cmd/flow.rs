@@ -7,9 +7,9 @@ use super::{
     vport::{manages, vport},
 };
 use crate::{
-    LinkLayer,
+    Config, LinkLayer,
     region::{Func, GROUP_ETHERNET},
-    state::{FlowCounterRow, FlowGroupRow, FlowTableRow, VportRow},
+    state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, VportRow},
 };
 use hwspec::{
     cmd::{CmdIn, flow::*},
@@ -57,6 +57,15 @@ pub(super) struct Place {
 impl Place {
     fn holds(self, table: &FlowTableRow) -> bool {
         table.kind == self.kind && self.vport.is_none_or(|vport| vport == table.vport)
+    }
+
+    /// What entries of its tables may do to VLAN tags, as the capabilities say.
+    pub(super) fn tag_actions(self, config: &Config) -> u32 {
+        match self.kind as u8 {
+            FDB => FlowEntryRow::TAGS,
+            INGRESS | EGRESS if config.strict.card.steers_tags() => FlowEntryRow::TAGS,
+            _ => 0,
+        }
     }
 
     /// Its tables are the e-switch's.

@@ -11,7 +11,9 @@ use crate::{
 };
 use hwspec::{
     cmd::flow::*,
-    context::flow::{FlowContext, FlowCounterId, FlowDestination, MatchHeaders, MatchMisc, MatchParam},
+    context::flow::{
+        FlowContext, FlowCounterId, FlowDestination, FlowVlan, MatchHeaders, MatchMisc, MatchParam,
+    },
     layout::Layout,
 };
 
@@ -35,6 +37,12 @@ struct Act {
     counters: [u32; ENTRY_COUNTERS],
     count: [u32; 2],
     vports: [u32; 5],
+    push: [u32; 2],
+}
+
+/// A tag that is pushed, as an entry keeps it.
+fn tag(vlan: FlowVlan) -> u32 {
+    u32::from_be_bytes(*vlan.as_bytes())
 }
 
 /// `level`: tables must be above it.
@@ -46,12 +54,17 @@ fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContex
         counters: [0; ENTRY_COUNTERS],
         count: [0, c.flow_counter_list_size()],
         vports: [0; 5],
+        push: [c.push_vlan(), c.push_vlan_2()].map(tag),
     };
-    Syndrome::FlowAction.unless(
-        act.action
-            & !(FlowEntryRow::ALLOW | FlowEntryRow::DROP | FlowEntryRow::FORWARD | FlowEntryRow::COUNT)
-            == 0,
-    )?;
+    let known = FlowEntryRow::ALLOW | FlowEntryRow::DROP | FlowEntryRow::FORWARD | FlowEntryRow::COUNT;
+    Syndrome::FlowAction.unless(act.action & !(known | place.tag_actions(call.step.config)) == 0)?;
+    // The second of a kind comes with the first.
+    let pairs = [(FlowEntryRow::POP, FlowEntryRow::POP_2), (FlowEntryRow::PUSH, FlowEntryRow::PUSH_2)];
+    let whole = |(one, two)| act.action & two == 0 || act.action & one != 0;
+    Syndrome::FlowAction.unless(pairs.into_iter().all(whole))?;
+    for (action, tag) in [FlowEntryRow::PUSH, FlowEntryRow::PUSH_2].into_iter().zip(act.push) {
+        Syndrome::FlowAction.unless(act.action & action == 0 || FlowEntryRow::is_tag(tag))?;
+    }
     Syndrome::FlowAction.unless(
         act.action & (FlowEntryRow::DROP | FlowEntryRow::FORWARD)
             != FlowEntryRow::DROP | FlowEntryRow::FORWARD,
@@ -205,7 +218,7 @@ fn insert(
     };
     if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
         (row.table, row.group, row.flow, row.next) = (table, group, flow, next);
-        (row.action, row.tag) = (act.action, act.tag);
+        (row.action, row.tag, row.push) = (act.action, act.tag, act.push);
         (row.to, row.counters, row.count, row.vports) = (act.to, act.counters, act.count, act.vports);
         if criteria & u32::from(OUTER) != 0 {
             row.value = *c.match_value().outer_headers().as_bytes();
@@ -225,7 +238,7 @@ fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
     };
     let mut new = old;
     if mask & ACTION != 0 {
-        new.action = act.action;
+        (new.action, new.push) = (act.action, act.push);
     }
     if mask & TAG != 0 {
         new.tag = act.tag;
@@ -244,11 +257,12 @@ fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
         counters: new.counters,
         count: new.count,
         vports: new.vports,
+        push: new.push,
     };
     hold(call, &whole);
     release(call.func, &old);
     if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
-        (row.action, row.tag) = (new.action, new.tag);
+        (row.action, row.tag, row.push) = (new.action, new.tag, new.push);
         (row.to, row.counters, row.count, row.vports) = (new.to, new.counters, new.count, new.vports);
     }
     Ok(())
@@ -271,6 +285,8 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .group_id(row.group)
         .flow_tag(row.tag)
         .action(row.action as u16)
+        .push_vlan(Layout::read(&row.push[0].to_be_bytes()))
+        .push_vlan_2(Layout::read(&row.push[1].to_be_bytes()))
         .destination_list_size(row.count[0] + vports(row).count() as u32)
         .flow_counter_list_size(row.count[1])
         .match_value(value);

@@ -3,6 +3,7 @@
 //! A runner keeps a copy of its own, made anew when the region says that something changed, so nobody waits for the manager's lock. All
 //! of it is used only where [`Region::is_switched`](crate::region::Region) says so.
 
+use super::tags::{self, Tags};
 use crate::{
     Adapter, Config,
     mlx5::ethernet,
@@ -21,9 +22,6 @@ const UPLINK: u16 = 0xffff;
 const STEPS: usize = 64;
 /// Bytes of headers that are looked at, of a frame with a tag more.
 const HEAD: usize = 256;
-/// Where a tag lies, and how long it is.
-pub(super) const TAG_AT: usize = 12;
-const TAG: usize = 4;
 /// `VportRow::insert`: where there is no tag yet, always.
 const IF_NONE: u32 = 1;
 const ALWAYS: u32 = 3;
@@ -56,24 +54,26 @@ struct Entry {
     row: FlowEntryRow,
 }
 
-/// The way of a frame through the e-switch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Route {
-    /// The tag it gets on its way in.
-    pub tag: Option<u16>,
-    /// Functions that get it.
-    pub functions: FunctionSet,
-    /// Those of them that get it without its tag.
-    pub stripped: FunctionSet,
-    /// It leaves the adapter.
-    pub uplink: bool,
+/// Copies of a frame: to a function, or by the uplink (`None`), and how their tags change.
+pub(super) type Route = Vec<(Option<u8>, Tags)>;
+
+/// A frame as it is at some point of its way.
+#[derive(Clone)]
+struct Form {
+    head: Vec<u8>,
+    len: usize,
+    key: [u8; MATCH],
+    tags: Tags,
 }
 
 /// Where tables lead.
-#[derive(Default)]
 struct Found {
-    functions: FunctionSet,
-    uplink: bool,
+    /// What the frame became: first as it came.
+    forms: Vec<Form>,
+    /// Functions, whether the uplink too, and which of the forms goes there.
+    to: Vec<(FunctionSet, bool, usize)>,
+    /// The form at the last entry.
+    last: usize,
     matched: bool,
     dropped: bool,
 }
@@ -125,97 +125,87 @@ impl Switch {
 
     /// Finds the way of a frame of `from` (`None`: the uplink) that begins with `head` and has `len` bytes.
     pub(super) fn route(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Route {
-        let mut route = Route::default();
-        let mut bytes = head[..head.len().min(HEAD)].to_vec();
-        let Some(key) = ethernet::key(&bytes, len) else { return route };
-        let tagged = |key: &[u8; MATCH]| key[0x10 + 2] & 0x80 != 0;
-        let mut key = *key.as_bytes();
-        if let Some(port) = from.and_then(|from| self.ports.get(usize::from(from))) {
-            if !self.passes(adapter, &port.set, port.set.ingress, &key, len) {
-                return route;
+        let mut route = Route::new();
+        let Some(form) = self.admit(adapter, from, &head[..head.len().min(HEAD)], len) else { return route };
+        let sender = from.filter(|_| form.is_for_group()).map_or(0, |fid| 1 << fid);
+        let Found { forms, to, .. } = self.forward(adapter, from, form);
+        for (functions, uplink, at) in to {
+            if uplink && from.is_some() && !route.iter().any(|(to, _)| to.is_none()) {
+                route.push((None, forms[at].tags));
             }
-            if port.set.insert == ALWAYS || port.set.insert == IF_NONE && !tagged(&key) {
-                route.tag = Some(port.set.tci);
-                insert_tag(&mut bytes, port.set.tci);
-                let Some(with_tag) = ethernet::key(&bytes, len + TAG) else { return route };
-                key = *with_tag.as_bytes();
-            }
-        }
-        let found = self.forward(adapter, from, &bytes, &key, len);
-        route.uplink = found.uplink && from.is_some();
-        for fid in (0..self.ports.len() as u8).filter(|fid| found.functions & 1 << fid != 0) {
-            let set = &self.ports[usize::from(fid)].set;
-            if !adapter.is_there(fid) || !self.passes(adapter, set, set.egress, &key, len) {
-                continue;
-            }
-            route.functions |= 1 << fid;
-            if set.strip != 0 && tagged(&key) {
-                route.stripped |= 1 << fid;
+            for fid in (0..self.ports.len() as u8).filter(|fid| functions & !sender & 1 << fid != 0) {
+                let set = &self.ports[usize::from(fid)].set;
+                if !adapter.is_there(fid) || route.iter().any(|(to, _)| *to == Some(fid)) {
+                    continue;
+                }
+                let Some(mut form) = self.pass(adapter, set, set.egress, forms[at].clone()) else { continue };
+                if set.strip != 0 && form.is_tagged() {
+                    form.tags.pop();
+                }
+                route.push((Some(fid), form.tags));
             }
         }
         route
     }
 
-    /// Whether a port lets a frame through, by its link and by the tables that begin with `table`, index plus one.
-    fn passes(&self, adapter: &Adapter, set: &VportRow, table: u32, key: &[u8; MATCH], len: usize) -> bool {
-        let down = set.admin_state == 1;
-        let refused = |table| {
-            let mut found = Found::default();
-            self.walk(adapter.region(), (table, 0), key, len, &mut found);
-            found.dropped
-        };
-        !down && !table.checked_sub(1).is_some_and(refused)
+    /// A frame on its way into the switch, if the port it comes from lets it in.
+    fn admit(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Option<Form> {
+        let form = Form::of(head.to_vec(), len, Tags::default())?;
+        let Some(port) = from.and_then(|from| self.ports.get(usize::from(from))) else { return Some(form) };
+        let form = self.pass(adapter, &port.set, port.set.ingress, form)?;
+        let inserts = port.set.insert == ALWAYS || port.set.insert == IF_NONE && !form.is_tagged();
+        match inserts {
+            true => form.changed(0, &[tags::customer(port.set.tci)]),
+            false => Some(form),
+        }
     }
 
-    fn forward(
-        &self,
-        adapter: &Adapter,
-        from: Option<u8>,
-        bytes: &[u8],
-        key: &[u8; MATCH],
-        len: usize,
-    ) -> Found {
-        let mac: [u8; 6] = hwspec::layout::prefix(bytes);
-        let group = mac[0] & 1 != 0;
-        let mut found = Found::default();
+    /// What a port makes of a frame by the tables that begin with `table`, index plus one; `None` if they drop it, or the link is down.
+    fn pass(&self, adapter: &Adapter, set: &VportRow, table: u32, form: Form) -> Option<Form> {
+        if set.admin_state == 1 {
+            return None;
+        }
+        let Some(first) = table.checked_sub(1) else { return Some(form) };
+        let mut found = self.walk(adapter.region(), (first, 0), form);
+        (!found.dropped).then(|| found.forms.swap_remove(found.last))
+    }
+
+    fn forward(&self, adapter: &Adapter, from: Option<u8>, form: Form) -> Found {
+        let mac: [u8; 6] = hwspec::layout::prefix(&form.head);
+        let group = form.is_for_group();
         if from.is_none() && !group && self.from_wire.as_ref().is_some_and(|known| !known.contains(&mac)) {
-            return found;
+            return Found::new(form);
         }
         let Some(root) = self.root else {
-            if group {
-                (found.functions, found.uplink) =
-                    (adapter.group(from).fold(0, |set, fid| set | 1 << fid), true);
+            let mut found = Found::new(form);
+            let set = |functions: &mut dyn Iterator<Item = u8>| functions.fold(0, |set, fid| set | 1 << fid);
+            found.to.push(if group {
+                (set(&mut adapter.group(from)), true, 0)
             } else if let Some(owners) = self.owners.get(&mac) {
-                found.functions = *owners;
+                (*owners, false, 0)
             } else {
-                (found.functions, found.uplink) =
-                    (adapter.strangers(from).fold(0, |set, fid| set | 1 << fid), true);
-            }
+                (set(&mut adapter.strangers(from)), true, 0)
+            });
             return found;
         };
-        self.walk(adapter.region(), (root, from.map_or(UPLINK, u16::from)), key, len, &mut found);
+        let mut found = self.walk(adapter.region(), (root, from.map_or(UPLINK, u16::from)), form);
         // What no entry is for leaves the adapter, if it comes from within.
-        found.uplink |= !found.matched;
-        if let Some(from) = from.filter(|_| group) {
-            found.functions &= !(1 << from);
+        if !found.matched {
+            found.to.push((0, true, 0));
         }
         found
     }
 
     /// Leads a frame from vport `port` through the tables that begin with `table`.
-    fn walk(
-        &self,
-        region: &Region,
-        (table, port): (u32, u16),
-        key: &[u8; MATCH],
-        len: usize,
-        found: &mut Found,
-    ) {
-        let mut waiting = vec![table];
+    fn walk(&self, region: &Region, (table, port): (u32, u16), form: Form) -> Found {
+        let mut found = Found::new(form);
+        let mut waiting = vec![(table, 0)];
         for _ in 0..STEPS {
-            let Some(table) = waiting.pop().and_then(|index| self.tables.get(&index)) else { break };
-            let Some(entry) = table.entries.iter().find(|entry| entry.matches(key, port)) else {
-                waiting.extend(table.miss);
+            let Some((index, mut at)) = waiting.pop() else { break };
+            let Some(table) = self.tables.get(&index) else { break };
+            let Some(entry) = table.entries.iter().find(|entry| entry.matches(&found.forms[at].key, port))
+            else {
+                waiting.extend(table.miss.map(|miss| (miss, at)));
                 continue;
             };
             let row = &entry.row;
@@ -224,7 +214,7 @@ impl Switch {
                 for counter in row.counters.iter().take(row.count[1] as usize) {
                     if let Some([packets, octets]) = region.flow_count(*counter) {
                         packets.fetch_add(1, Relaxed);
-                        octets.fetch_add(len as u64, Relaxed);
+                        octets.fetch_add(found.forms[at].len as u64, Relaxed);
                     }
                 }
             }
@@ -232,12 +222,53 @@ impl Switch {
                 found.dropped = true;
                 continue;
             }
-            for (i, word) in row.vports[..4].iter().enumerate() {
-                found.functions |= FunctionSet::from(*word) << (32 * i);
+            let (pops, pushed) = row.tags();
+            if pops != 0 || !pushed.is_empty() {
+                let Some(form) = found.forms[at].clone().changed(pops, pushed) else { continue };
+                at = found.forms.len();
+                found.forms.push(form);
             }
-            found.uplink |= row.vports[4] & FlowEntryRow::UPLINK != 0;
-            waiting.extend(row.to.iter().take(row.count[0] as usize).map(|to| to & 0xff_ffff));
+            found.last = at;
+            let functions = (0..4).fold(0, |set, i| set | FunctionSet::from(row.vports[i]) << (32 * i));
+            found.to.push((functions, row.vports[4] & FlowEntryRow::UPLINK != 0, at));
+            waiting.extend(row.to.iter().take(row.count[0] as usize).map(|to| (to & 0xff_ffff, at)));
         }
+        found
+    }
+}
+
+impl Found {
+    fn new(form: Form) -> Self {
+        Self { forms: vec![form], to: Vec::new(), last: 0, matched: false, dropped: false }
+    }
+}
+
+impl Form {
+    fn of(head: Vec<u8>, len: usize, tags: Tags) -> Option<Self> {
+        let key = *ethernet::key(&head, len)?.as_bytes();
+        Some(Self { head, len, key, tags })
+    }
+
+    /// With so many tags off, and these on instead.
+    fn changed(mut self, pops: usize, pushed: &[u32]) -> Option<Self> {
+        let mut step = Tags::default();
+        (0..pops).for_each(|_| step.pop());
+        pushed.iter().for_each(|tag| step.push(*tag));
+        let before = self.head.len();
+        step.apply(&mut self.head);
+        let len = (self.len + self.head.len()).checked_sub(before)?;
+        (0..pops).for_each(|_| self.tags.pop());
+        pushed.iter().for_each(|tag| self.tags.push(*tag));
+        Self::of(self.head, len, self.tags)
+    }
+
+    /// IEEE 802.3, 3.2.3: the first bit on the wire, lowest of the first byte.
+    fn is_for_group(&self) -> bool {
+        self.head[0] & 1 != 0
+    }
+
+    fn is_tagged(&self) -> bool {
+        self.key[0x10 + 2] & 0x80 != 0
     }
 }
 
@@ -247,15 +278,4 @@ impl Entry {
         (self.row.port as u16 ^ port) & self.port_mask == 0
             && self.mask.iter().zip(&self.row.value).zip(key).all(same)
     }
-}
-
-/// Puts a tag between the addresses and the type of a frame.
-pub(super) fn insert_tag(bytes: &mut Vec<u8>, tci: u16) {
-    let [a, b] = tci.to_be_bytes();
-    bytes.splice(TAG_AT..TAG_AT, [0x81, 0x00, a, b]);
-}
-
-/// Takes the tag off a frame that has one.
-pub(super) fn remove_tag(bytes: &mut Vec<u8>) {
-    bytes.drain(TAG_AT..TAG_AT + TAG);
 }

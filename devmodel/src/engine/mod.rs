@@ -9,6 +9,7 @@ mod sched;
 pub mod sim;
 mod switch;
 mod switched;
+mod tags;
 mod timed;
 mod timing;
 

@@ -1,10 +1,6 @@
 //! Delivery where the e-switch says who gets a frame, and notes between functions.
 
-use super::{
-    delivery::seal,
-    eswitch::{insert_tag, remove_tag},
-    runner::Runner,
-};
+use super::{delivery::seal, runner::Runner};
 use crate::{
     Adapter,
     host::Host,
@@ -37,20 +33,21 @@ impl Runner {
         }
         self.switch.refresh(adapter);
         let route = self.switch.route(adapter, Some(from), head, head.len() + frame.payload.len());
-        // With its tag, if it got one: a frame whose headers fill their place as they are has no room for it.
-        let mut tagged = *frame;
-        let fits = route.tag.is_none_or(|tci| change_headers(&mut tagged, |head| insert_tag(head, tci)));
-        if route.uplink && fits && seal(host, link_layer, from, &tagged, staged, &mut whole).is_ok() {
-            self.leave(adapter, host, Left { from: Some(from), now }, &whole);
+        for (to, tags) in route {
+            let mut one = *frame;
+            // A frame whose headers fill their place as they are has no room for more.
+            if !tags.is_none() && !change_headers(&mut one, |head| tags.apply(head)) {
+                continue;
+            }
+            match to {
+                Some(to) => self.enter(adapter, host, to, from, &one, staged),
+                None if seal(host, link_layer, from, &one, staged, &mut whole).is_ok() => {
+                    self.leave(adapter, host, Left { from: Some(from), now }, &whole);
+                }
+                None => {}
+            }
         }
         self.sealed = whole;
-        for to in adapter.functions().filter(|to| fits && route.functions & 1 << to != 0) {
-            let mut frame = tagged;
-            if route.stripped & 1 << to != 0 {
-                change_headers(&mut frame, remove_tag);
-            }
-            self.enter(adapter, host, to, from, &frame, staged);
-        }
     }
 
     /// [`carry`](Self::carry), where the e-switch says who gets the frame.
@@ -64,19 +61,13 @@ impl Runner {
     ) {
         self.switch.refresh(adapter);
         let route = self.switch.route(adapter, left.from, whole, whole.len());
-        let mut tagged = whole.to_vec();
-        if let Some(tci) = route.tag {
-            insert_tag(&mut tagged, tci);
-        }
-        for to in adapter.functions().filter(|to| route.functions & 1 << to != 0) {
-            let mut frame = tagged.clone();
-            if route.stripped & 1 << to != 0 {
-                remove_tag(&mut frame);
+        for (to, tags) in route {
+            let mut frame = whole.to_vec();
+            tags.apply(&mut frame);
+            match to {
+                Some(to) => self.hand_in(adapter, host, left.from, to, &frame),
+                None => self.leave(adapter, host, left, &frame),
             }
-            self.hand_in(adapter, host, left.from, to, &frame);
-        }
-        if route.uplink {
-            self.leave(adapter, host, left, &tagged);
         }
     }
 

@@ -180,6 +180,8 @@ rows! {
         port: u32,
         /// Vports packets go to, by bit, and behind those the uplink.
         vports: [u32; 5],
+        /// Tags that are pushed, from the innermost: EtherType in the upper half, and what follows it.
+        push: [u32; 2],
     }
     /// Counter of packets that match.
     FlowCounterRow {
@@ -223,6 +225,16 @@ impl FlowEntryRow {
     pub const FORWARD: u32 = 4;
     /// See [`ALLOW`](Self::ALLOW).
     pub const COUNT: u32 = 8;
+    /// In `action`, of VLAN tags: the outermost comes off, one goes on; one more comes off, goes on.
+    pub const POP: u32 = 0x80;
+    /// See [`POP`](Self::POP).
+    pub const PUSH: u32 = 0x100;
+    /// See [`POP`](Self::POP).
+    pub const POP_2: u32 = 0x400;
+    /// See [`POP`](Self::POP).
+    pub const PUSH_2: u32 = 0x800;
+    /// See [`POP`](Self::POP).
+    pub const TAGS: u32 = Self::POP | Self::PUSH | Self::POP_2 | Self::PUSH_2;
     /// In `to`, destination type: a vport, which lies in `vports` instead.
     pub const TO_VPORT: u32 = 0;
     /// In `vports`, the last word: the uplink.

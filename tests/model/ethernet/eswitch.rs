@@ -8,7 +8,7 @@ use hwspec::{
     eqe::{EventType, VportEvent},
     layout::Layout,
 };
-use ironverbs_tests::bed::Bed;
+use ironverbs_tests::bed::{Bed, FORWARD, Send};
 
 #[test]
 fn the_pf_manages_the_switch_and_vfs_do_not() {
@@ -115,6 +115,37 @@ fn the_forwarding_database_says_who_gets_a_frame() {
     fdb.promiscuous(&mut bed, 3);
     bed.inject(&stray);
     assert_eq!(bed.all_received(&mut c), [stray]);
+}
+
+#[test]
+fn entries_of_the_database_push_and_pop_tags() {
+    let mut bed = Bed::cx5();
+    let (mut a, mut b, mut c) = (bed.open_nic(1), bed.open_nic(2), bed.open_nic(3));
+    let fdb = Fdb::new(&mut bed);
+    let place = (fdb.table, fdb.groups[0]);
+    let mut entry = |index, to: u8, action, push| {
+        let ports = [u16::from(to)];
+        let one = Rule { action: FORWARD | action, push, ..forward(place, index, dmac(mac(to)), &ports) };
+        rule(&mut bed, &one)
+    };
+    let (inner, outer) = ((0x8100, 0x6005), (0x88a8, 9));
+    entry(0, 2, PUSH, [inner, (0, 0)]).unwrap();
+    entry(1, 3, PUSH | PUSH_2, [inner, outer]).unwrap();
+    entry(2, 1, POP, [(0, 0); 2]).unwrap();
+    // A type that is no tag's, and the second of what has no first.
+    for (action, push) in [(PUSH, [(0x0800, 1), (0, 0)]), (PUSH_2, [inner, outer]), (POP_2, [(0, 0); 2])] {
+        assert!(entry(3, 4, action, push).is_err());
+    }
+    let sent = send(&mut bed, &mut a, mac(2), mac(1));
+    let (cqe, bytes) = bed.received(&mut b, 0).expect("the frame");
+    assert!(bytes == sent && cqe.cv() && cqe.vlan_info() == 0x6005);
+    let sent = send(&mut bed, &mut a, mac(3), mac(1));
+    let twice = [&sent[..12], &[0x88, 0xa8, 0, 9], &tagged(&sent, 0x6005)[12..]].concat();
+    assert_eq!(bed.all_received(&mut c), [twice]);
+    let sent = frame(mac(1), mac(2), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut b, &sent, Send { vlan: Some(7), ..Send::default() });
+    bed.send_frame(&mut b, &sent, Send::default());
+    assert_eq!(bed.all_received(&mut a), [sent.clone(), sent], "where there is no tag none comes off");
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! The stock driver of a PF with VFs, in legacy mode: the commands that Linux 6.12 sends when VFs are enabled and for each `ip link set PF
 //! vf N`, in its order, with its tables and groups (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c, esw/qos.c).
 
-use crate::{manager::*, packets::BROADCAST};
+use crate::manager::*;
 use hwspec::{
-    cmd::{Opcode, eswitch::*, flow::*, vport::*},
-    context::{eswitch::SchedulingContext, flow::*, vport::*},
+    cmd::{Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*, vport::*},
+    context::{
+        CapType,
+        eswitch::{EswitchFlowTableCaps, SchedulingContext},
+        flow::*,
+        vport::*,
+    },
     eqe::{EventType, VportEvent},
     layout::{Layout, prefix},
 };
@@ -59,6 +64,8 @@ pub struct Pf {
     next: u32,
     vports: Vec<Vport>,
     group: Option<u32>,
+    /// Tables of vports push and pop tags of VLANs, for they can.
+    steering: bool,
 }
 
 impl Pf {
@@ -86,7 +93,8 @@ impl Pf {
         input.set().table_type(FDB).table_id(vepa).modify_field_select(1).flow_table_context(c);
         let _: ModifyFlowTableOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
         let vports = (0..=vfs).map(|_| Vport::default()).collect();
-        let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports, group: None };
+        let steering = has_tag_actions(bed);
+        let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports, group: None, steering };
         pf.vports[0].trusted = true;
         pf.changed(bed, 0);
         for vf in 1..=vfs {
@@ -94,7 +102,9 @@ impl Pf {
             pf.egress(bed, vf);
             set_state(bed, vf, AUTO);
             set_mac_and_guid(bed, vf, [0; 6], 0);
-            set_vlan(bed, vf, 0, 0);
+            if !steering {
+                set_vlan(bed, vf, 0, 0);
+            }
             pf.changed(bed, vf);
         }
         pf
@@ -110,7 +120,9 @@ impl Pf {
 
     /// `ip link set PF vf N vlan V qos Q`.
     pub fn vlan(&mut self, bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
-        set_vlan(bed, vf, vlan, qos);
+        if !self.steering {
+            set_vlan(bed, vf, vlan, qos);
+        }
         self.vports[usize::from(vf)].vlan = (vlan, qos);
         self.ingress(bed, vf);
         self.egress(bed, vf);
@@ -232,7 +244,8 @@ impl Pf {
     /// of the own address; the last drops.
     fn ingress(&mut self, bed: &mut Bed, vf: u8) {
         let vport = &mut self.vports[usize::from(vf)];
-        let (tags, spoof) = (vport.vlan != (0, 0), vport.spoofchk);
+        let (has_vlan, spoof) = (vport.vlan != (0, 0), vport.spoofchk);
+        let (push, tags) = (has_vlan && self.steering, has_vlan && !self.steering);
         let ones = |tag, mac: Mac| {
             let mut m = MatchHeaders::zeroed();
             m.set().cvlan_tag(tag).smac_47_16(u32::from_be_bytes(prefix(&mac)));
@@ -248,11 +261,20 @@ impl Pf {
         let allow = match (tags, spoof) {
             (true, true) => 0,
             (true, false) => 1,
-            _ => 2,
+            (false, true) => 2,
+            _ => 3,
         };
         let value = ones(false, if spoof { vport.mac } else { [0; 6] });
-        let entries = (tags || spoof).then_some([(allow, value), (3, MatchParam::zeroed())]);
-        vport.ingress.set(bed, (INGRESS, vf, 2), &groups, entries);
+        let tci = u16::from(vport.vlan.1) << 13 | vport.vlan.0;
+        let action = if push { ALLOW | PUSH } else { ALLOW };
+        let mut entries = Vec::new();
+        if has_vlan || spoof {
+            entries.push((allow, value, action, (if push { 0x8100 } else { 0 }, if push { tci } else { 0 })));
+        }
+        if tags || spoof {
+            entries.push((3, MatchParam::zeroed(), DROP, (0, 0)));
+        }
+        vport.ingress.set(bed, (INGRESS, vf, 2), &groups, &entries);
     }
 
     /// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
@@ -264,20 +286,22 @@ impl Pf {
             outer(m)
         };
         let groups = [(OUTER, tag(0xfff), 1), (0, MatchParam::zeroed(), 1)];
-        let on = vport.vlan != (0, 0);
-        let entries = on.then(|| [(0, tag(vport.vlan.0)), (1, MatchParam::zeroed())]);
-        vport.egress.set(bed, (EGRESS, vf, 1), &groups, entries);
+        let action = if self.steering { ALLOW | POP } else { ALLOW };
+        let entries = [(0, tag(vport.vlan.0), action, (0, 0)), (1, MatchParam::zeroed(), DROP, (0, 0))];
+        let on = if vport.vlan != (0, 0) { 2 } else { 0 };
+        vport.egress.set(bed, (EGRESS, vf, 1), &groups, &entries[..on]);
     }
 }
 
 impl Acl {
-    /// Ends the entries there are, then makes the table if it is wanted, and one entry that lets pass and one that drops; or ends it.
+    /// Ends the entries there are, then makes these, and the table if there is none; without any the table ends. What is dropped is
+    /// counted.
     fn set(
         &mut self,
         bed: &mut Bed,
         (kind, vf, log_size): (u8, u8, u8),
         groups: &[(u8, MatchParam, u32)],
-        entries: Option<[(usize, MatchParam); 2]>,
+        entries: &[(usize, MatchParam, u16, (u16, u16))],
     ) {
         let vport = Some(vf);
         if let Some((table, _)) = &self.table {
@@ -288,17 +312,19 @@ impl Acl {
                 bed.command(0, Opcode::AllocFlowCounter, &AllocFlowCounterIn::zeroed()).unwrap();
             out.flow_counter_id()
         });
-        let Some(entries) = entries else { return self.end(bed, kind, vf) };
+        if entries.is_empty() {
+            return self.end(bed, kind, vf);
+        }
         let (table, made) = self.table.get_or_insert_with(|| {
             let made = tables(bed, kind, vport, (0, log_size), groups);
             set_root(bed, kind, vport, made.0);
             made
         });
-        for ((group, value), (action, counter)) in
-            entries.into_iter().zip([(ALLOW, None), (DROP | COUNT, Some(counter))])
-        {
-            let (table, group, index) = (*table, made[group], group as u32);
-            let one = Rule { kind, vport, action, counter, ..forward((table, group), index, value, &[]) };
+        for &(group, value, action, tag) in entries {
+            let (place, index) = ((*table, made[group]), group as u32);
+            let (counter, counts) = if action == DROP { (Some(counter), COUNT) } else { (None, 0) };
+            let (action, push) = (action | counts, [tag, (0, 0)]);
+            let one = Rule { kind, vport, action, counter, push, ..forward(place, index, value, &[]) };
             rule(bed, &one).unwrap();
             self.entries.push(index);
         }
@@ -341,6 +367,16 @@ fn list(bed: &mut Bed, vf: u8, kind: u8) -> (NicVportContext, Vec<Mac>) {
     (c, macs.collect())
 }
 
+/// `esw_vst_mode_is_steering`.
+fn has_tag_actions(bed: &mut Bed) -> bool {
+    let op_mod = CapType::EswitchFlowTable.raw() as u16;
+    let input = QueryHcaCapIn::zeroed();
+    let out = bed.command_with(0, Opcode::QueryHcaCap, op_mod << 1 | 1, &input, &[], 0x1010).unwrap();
+    let caps = EswitchFlowTableCaps::read(&out[0x10..]);
+    caps.flow_table_properties_esw_acl_egress().pop_vlan()
+        && caps.flow_table_properties_esw_acl_ingress().push_vlan()
+}
+
 fn create_element(bed: &mut Bed, c: SchedulingContext) -> u32 {
     let mut input = CreateSchedulingElementIn::zeroed();
     input.set().scheduling_hierarchy(E_SWITCH).scheduling_context(c);
@@ -356,15 +392,4 @@ fn modify_element(bed: &mut Bed, element: u32, limit: u32, share: u32) {
     input.set().scheduling_hierarchy(E_SWITCH).scheduling_element_id(element);
     input.set().modify_bitmask(SHARE_AND_LIMIT).scheduling_context(c);
     let _: ModifySchedulingElementOut = bed.command(0, Opcode::ModifySchedulingElement, &input).unwrap();
-}
-
-/// A VF's driver asks for groups, or for everything; and always for broadcasts.
-pub fn ask(bed: &mut Bed, vf: u8, groups: &[Mac], all_groups: bool, all: bool) {
-    let mut c = NicVportContext::zeroed();
-    let list = [&[BROADCAST], groups].concat();
-    c.set().allowed_list_type(1).allowed_list_size(list.len() as u16);
-    modify(bed, vf, None, LIST, c, &list).unwrap();
-    let mut c = NicVportContext::zeroed();
-    c.set().promisc_mc(all_groups).promisc_all(all).promisc_uc(all);
-    modify(bed, vf, None, PROMISC, c, &[]).unwrap();
 }

@@ -13,6 +13,11 @@ pub const FDB: u8 = 4;
 pub const INGRESS: u8 = 3;
 pub const EGRESS: u8 = 2;
 pub const ALLOW: u16 = 1;
+/// In the actions of an entry, of VLAN tags.
+pub const POP: u16 = 0x80;
+pub const PUSH: u16 = 0x100;
+pub const POP_2: u16 = 0x400;
+pub const PUSH_2: u16 = 0x800;
 pub const OUTER: u8 = 1;
 pub const MISC: u8 = 2;
 pub const PERMANENT: u32 = 1 << 3;
@@ -136,12 +141,20 @@ pub struct Rule<'a> {
     pub counter: Option<u32>,
     /// What of an entry that is there changes; 0 makes one.
     pub changes: u8,
+    /// Tags that are pushed, from the innermost: EtherType and what follows it.
+    pub push: [(u16, u16); 2],
 }
 
 pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
     let mut c = FlowContext::zeroed();
     c.set().group_id(rule.group).action(rule.action).match_value(rule.value);
     c.set().destination_list_size(rule.to.len() as u32).flow_counter_list_size(rule.counter.is_some().into());
+    let [one, two] = rule.push.map(|(kind, tci)| {
+        let mut vlan = FlowVlan::zeroed();
+        vlan.set().ethtype(kind).prio((tci >> 13) as u8).cfi(tci & 1 << 12 != 0).vid(tci & 0xfff);
+        vlan
+    });
+    c.set().push_vlan(one).push_vlan_2(two);
     let mut input = SetFteIn::zeroed();
     input
         .set()
@@ -168,8 +181,8 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
 
 /// An entry of the forwarding database.
 pub fn forward((table, group): (u32, u32), index: u32, value: MatchParam, to: &[u16]) -> Rule<'_> {
-    let (kind, vport, action, counter, changes) = (FDB, None, FORWARD, None, 0);
-    Rule { kind, vport, table, group, index, value, action, to, counter, changes }
+    let (kind, vport, action, counter, changes, push) = (FDB, None, FORWARD, None, 0, [(0, 0); 2]);
+    Rule { kind, vport, table, group, index, value, action, to, counter, changes, push }
 }
 
 pub fn dmac(mac: [u8; 6]) -> MatchParam {

@@ -1,12 +1,17 @@
 //! What `ip link set PF vf N` does to frames, where the stock driver's commands say so.
 
 use crate::{
-    legacy::{AUTO, Pf, ask},
+    legacy::{AUTO, Pf},
     manager::*,
     packets::*,
 };
+use devmodel::{
+    Config,
+    strict::{Card, Strict},
+};
 use hwspec::{
     cmd::{Opcode, eswitch::*, vport::*},
+    context::vport::NicVportContext,
     eqe::{EventType, PortChange},
 };
 use ironverbs_tests::bed::{Access, Bed, MS, Nic, Qp, S, Send, Wr};
@@ -16,7 +21,11 @@ const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 
 /// VFs 1 to 3 under a PF's driver, and their net devices.
 fn opened() -> (Bed, Pf, [Nic; 3]) {
-    let mut bed = Bed::cx5();
+    opened_on(Card::Cx5)
+}
+
+fn opened_on(card: Card) -> (Bed, Pf, [Nic; 3]) {
+    let mut bed = Bed::new(Config { strict: Strict { card, ..Strict::default() }, ..Config::default() });
     let nics = [1, 2, 3].map(|fid| bed.open_nic(fid));
     let pf = Pf::enable(&mut bed, 3);
     (bed, pf, nics)
@@ -28,6 +37,17 @@ fn passes(bed: &mut Bed, from: &mut Nic, to: &mut Nic, dst: [u8; 6], src: [u8; 6
     let came = bed.all_received(to);
     assert!(came.iter().all(|one| *one == sent));
     came.len() == 1
+}
+
+/// A VF's driver asks for groups, or for everything; and always for broadcasts.
+fn ask(bed: &mut Bed, vf: u8, groups: &[[u8; 6]], all_groups: bool, all: bool) {
+    let mut c = NicVportContext::zeroed();
+    let list = [&[BROADCAST], groups].concat();
+    c.set().allowed_list_type(1).allowed_list_size(list.len() as u16);
+    modify(bed, vf, None, LIST, c, &list).unwrap();
+    let mut c = NicVportContext::zeroed();
+    c.set().promisc_mc(all_groups).promisc_all(all).promisc_uc(all);
+    modify(bed, vf, None, PROMISC, c, &[]).unwrap();
 }
 
 #[test]
@@ -77,6 +97,31 @@ fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
     assert!(!passes(&mut bed, &mut a, &mut b, mac(2), mac(1)), "VF 1 has left it");
     pf.vlan(&mut bed, 2, 0, 0);
     assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+}
+
+/// Later cards have tables of vports do what the vport's context does on others.
+#[test]
+fn vlan_is_pushed_and_popped_by_tables_of_vports_where_they_can() {
+    let (mut bed, mut pf, [mut a, mut b, mut c]) = opened_on(Card::Cx7);
+    pf.vlan(&mut bed, 1, 7, 3);
+    pf.vlan(&mut bed, 2, 7, 3);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    let out = frame(mac(9), mac(1), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut a, &out, Send::default());
+    assert_eq!(bed.wire().left, [tagged(&out, 3 << 13 | 7)]);
+    assert!(!passes(&mut bed, &mut c, &mut b, mac(2), mac(3)));
+    // A tag of the VF's own travels inside.
+    let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
+    bed.send_frame(&mut a, &sent, Send { vlan: Some(9), ..Send::default() });
+    let (cqe, bytes) = bed.received(&mut b, 0).expect("the frame");
+    assert!(bytes == sent && cqe.cv() && cqe.vlan_info() == 9);
+    pf.mac(&mut bed, 1, mac(1));
+    pf.spoofchk(&mut bed, 1, true);
+    assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
+    assert!(!passes(&mut bed, &mut a, &mut b, mac(2), GIVEN));
+    assert_eq!(pf.dropped(&mut bed, 1), 1);
+    let ends = pair_by(&mut bed, mac(2));
+    assert!(writes(&mut bed, ends), "RDMA too");
 }
 
 #[test]
