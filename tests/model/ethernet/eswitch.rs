@@ -146,6 +146,26 @@ fn entries_of_the_database_push_and_pop_tags() {
     bed.send_frame(&mut b, &sent, Send { vlan: Some(7), ..Send::default() });
     bed.send_frame(&mut b, &sent, Send::default());
     assert_eq!(bed.all_received(&mut a), [sent.clone(), sent], "where there is no tag none comes off");
+    // It is read back, and ends with a change of the action.
+    let mut input = QueryFteIn::zeroed();
+    input.set().table_type(FDB).table_id(fdb.table).flow_index(1);
+    let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x348).unwrap();
+    let kept = QueryFteOut::read(&out).flow_context();
+    assert_eq!((kept.action(), kept.push_vlan().vid(), kept.push_vlan_2().ethtype()), (0x904, 5, 0x88a8));
+    rule(&mut bed, &Rule { changes: 1, ..forward(place, 1, dmac(mac(3)), &[3]) }).unwrap();
+    let sent = send(&mut bed, &mut a, mac(3), mac(1));
+    assert_eq!(bed.all_received(&mut c), [sent]);
+    // Tables of a NIC do none of it, nor those of vports on this card.
+    let pf = bed.open_nic(0);
+    for kind in [0, INGRESS] {
+        let vport = (kind == INGRESS).then_some(1);
+        let (table, groups) = tables(&mut bed, kind, vport, (20, 1), &[(OUTER, dmac([0xff; 6]), 1)]);
+        let place = (table, groups[0]);
+        let one = Rule { kind, vport, action: ALLOW | POP, ..forward(place, 0, dmac(mac(1)), &[]) };
+        assert!(rule(&mut bed, &one).is_err(), "{kind}");
+        rule(&mut bed, &Rule { action: ALLOW, ..one }).unwrap();
+    }
+    drop(pf);
 }
 
 #[test]
