@@ -19,7 +19,7 @@ use hwspec::{
     doorbell::{EQ_ARM, EQ_CI},
     eqe::{CqErrorEvent, Eqe, EventType, PagesEvent, PortEvent, QpEvent},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// The interrupt vector of these events, unless the function has no other.
 pub const VECTOR: u16 = 0;
@@ -193,7 +193,13 @@ pub struct Server {
 impl Attendant for Server {
     /// Takes events into the log and serves the requests among them. What another opener is about to serve is its.
     fn attend(&self, cmd: &CommandQueue) {
-        let supply = PageSupply { transport: &self.transport, shared: &self.shared, cmd, own: &self.own };
+        let supply = PageSupply {
+            transport: &self.transport,
+            shared: &self.shared,
+            cmd,
+            own: &self.own,
+            began: Instant::now(),
+        };
         let mut room = self.queue.collect();
         while self.shared.pages_served() != self.shared.events_taken() {
             if !self.shared.claim_page_manager() {
@@ -201,7 +207,7 @@ impl Attendant for Server {
             }
             loop {
                 let number = self.shared.pages_served();
-                if number == self.shared.events_taken() {
+                if number == self.shared.events_taken() || supply.is_over() {
                     break;
                 }
                 if let crate::shared_area::Found::Event(logged) = self.shared.event(number) {
@@ -212,6 +218,10 @@ impl Attendant for Server {
                 self.shared.serve_event(number);
             }
             self.shared.release_page_manager();
+            // Each command of ours may be answered with another request. Those are for whoever comes next.
+            if supply.is_over() {
+                return;
+            }
             // What came after the last look was left to us by whoever found the role taken.
             if !room {
                 room = self.queue.collect();

@@ -16,7 +16,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What happened to a QP or its receive queue (IBTA 11.6.3).
@@ -273,9 +273,10 @@ impl Events {
     }
 
     /// The next event, if any. When it returns `None` the queue is armed, and the descriptor becomes readable with the
-    /// next event. Requests of the device for pages are served on the way.
+    /// next event, or is so already. Requests of the device for pages are served on the way.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
+        let mut began = None;
         loop {
             if let Some(event) = self.further.pop() {
                 return Some(event);
@@ -294,6 +295,13 @@ impl Events {
             };
             if event.is_some() {
                 return event;
+            }
+            // Served requests for pages, and events of others: a device that has no end of them gives the caller a turn.
+            if began.get_or_insert_with(Instant::now).elapsed() > self.function.options.command_timeout {
+                if let Err(error) = self.wake() {
+                    tracing::warn!(%error, "the interrupt's descriptor cannot be made readable");
+                }
+                return None;
             }
         }
     }

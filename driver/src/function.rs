@@ -17,7 +17,10 @@ use hwspec::{
     },
     layout::{Layout, prefix},
 };
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 /// Bytes of layer 2 that the MTU of a vport and of a port counts: header, VLAN tag, checksum.
 pub const LAYER_2: u16 = 14 + 4 + 4;
@@ -128,6 +131,7 @@ impl Function {
             shared: &self.shared,
             cmd: self.cmd()?,
             own: &self.own_blocks,
+            began: Instant::now(),
         })
     }
 

@@ -65,6 +65,9 @@ pub struct PageSupply<'a> {
     pub shared: &'a Shared,
     pub cmd: &'a CommandQueue,
     pub own: &'a OwnBlocks,
+    /// When supplying began: a device that asks for more and more, or takes its time with each command, may have as long as
+    /// for one command.
+    pub began: Instant,
 }
 
 impl PageSupply<'_> {
@@ -114,9 +117,25 @@ impl PageSupply<'_> {
         }
     }
 
+    /// Whether the device has had its time.
+    pub fn is_over(&self) -> bool {
+        self.began.elapsed() > self.cmd.timeout()
+    }
+
+    fn in_time(&self, what: &str, pages: usize) -> Result<(), Error> {
+        match self.is_over() {
+            true => Err(Error::Timeout {
+                what: format!("{what} of {pages} more pages"),
+                waited: self.cmd.timeout(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     fn give(&self, owner: Owner, mut pages: usize) -> Result<(), Error> {
         while pages > 0 {
-            let (index, block) = match self.stock(owner, pages) {
+            let stock = self.in_time("the supply", pages).and_then(|()| self.stock(owner, pages));
+            let (index, block) = match stock {
                 Ok(found) => found,
                 Err(error) => {
                     self.refuse(owner);
@@ -227,9 +246,10 @@ impl PageSupply<'_> {
                 self.returned(u64::from_be_bytes(hwspec::layout::prefix(page)));
             }
             got += count;
-            if count == 0 {
+            if count == 0 || got == pages {
                 break;
             }
+            self.in_time("the return", pages - got)?;
         }
         Ok(got)
     }

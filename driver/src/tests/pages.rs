@@ -1,11 +1,11 @@
 //! Requests for pages: of any size, at any time, in both directions.
 
 use super::{device, open, options};
-use crate::{Device, OpenOptions, Pd, transport::fake::Chip};
-use hwspec::{
-    cmd::Opcode,
-    eqe::{Eqe, EventType, PagesEvent},
+use crate::{
+    Device, OpenOptions, Pd,
+    transport::fake::{Chip, Lie},
 };
+use hwspec::cmd::Opcode;
 use std::time::{Duration, Instant};
 
 /// `op_mod` of `MANAGE_PAGES`.
@@ -14,9 +14,7 @@ const GIVE: u16 = 1;
 const TAKE: u16 = 2;
 
 fn request(chip: &Chip, function: u16, pages: i32) {
-    let mut request = PagesEvent::zeroed();
-    request.set().function_id(function).num_pages(pages as u32);
-    chip.state().raise(Eqe::new(EventType::PageRequest, request));
+    chip.state().ask_pages(function, pages);
 }
 
 #[test]
@@ -35,7 +33,9 @@ fn requests_are_served_by_whoever_takes_events() {
 
 #[test]
 fn a_command_that_waits_for_ten_thousand_pages_gets_them() {
-    let (chip, device) = device();
+    let chip = Chip::new();
+    let patient = OpenOptions { command_timeout: Duration::from_secs(10), ..options() };
+    let device = Device::open(chip.opener(1), patient).unwrap();
     let before = chip.state().pages.len();
     chip.state().hungry = vec![(Opcode::AllocPd, vec![(0, 10_000)])];
     let pd = Pd::alloc(&device).unwrap();
@@ -99,6 +99,21 @@ fn a_request_that_comes_while_another_opener_supplies_pages_is_served_later() {
     other.release_page_manager();
     assert_eq!(device.events().next(), None);
     assert_eq!(chip.state().pages.len(), before + 9);
+}
+
+#[test]
+fn a_device_that_answers_pages_with_another_request_holds_a_command_up_for_its_time_alone() {
+    let (chip, device) = device();
+    chip.state().insatiable = true;
+    request(&chip, 0, 1);
+    let begin = Instant::now();
+    assert_eq!(device.events().next(), None);
+    chip.state().lie = Some(Lie::Silent(Opcode::AllocPd));
+    assert!(Pd::alloc(&device).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    chip.state().insatiable = false;
+    device.close().unwrap();
+    assert_eq!(chip.blocks(), 0);
 }
 
 #[test]

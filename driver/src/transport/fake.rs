@@ -76,6 +76,8 @@ pub struct State {
     held: Option<(u32, usize)>,
     /// Requests to give pages back that are answered with none.
     pub stingy: u32,
+    /// Each `MANAGE_PAGES` is answered with a request for one page more.
+    pub insatiable: bool,
     /// There is no memory for the driver.
     pub exhausted: bool,
     /// Events written to each queue, by where it lies.
@@ -224,9 +226,7 @@ impl State {
             let more: i32 = requests.iter().map(|(_, pages)| pages).sum();
             self.held = Some((slot, (self.pages.len() as i32 + more) as usize));
             for (function, pages) in requests {
-                let mut request = PagesEvent::zeroed();
-                request.set().function_id(function).num_pages(pages as u32);
-                self.raise(Eqe::new(EventType::PageRequest, request));
+                self.ask_pages(function, pages);
             }
             return;
         }
@@ -255,6 +255,16 @@ impl State {
             _ => {}
         }
         self.write(at, entry.as_bytes());
+        if self.insatiable && op == Opcode::ManagePages {
+            self.ask_pages(0, 1);
+        }
+    }
+
+    /// Asks for pages, or for some back.
+    pub fn ask_pages(&mut self, function: u16, pages: i32) {
+        let mut request = PagesEvent::zeroed();
+        request.set().function_id(function).num_pages(pages as u32);
+        self.raise(Eqe::new(EventType::PageRequest, request));
     }
 }
 
