@@ -243,7 +243,7 @@ impl PageSupply<'_> {
                 return Err(Error::device(format!("at most {batch} pages back"), format!("{count}")));
             }
             for page in output[ManagePagesOut::SIZE..].chunks_exact(8).take(count) {
-                self.returned(u64::from_be_bytes(hwspec::layout::prefix(page)));
+                self.returned(owner, u64::from_be_bytes(hwspec::layout::prefix(page)));
             }
             got += count;
             if count == 0 || got == pages {
@@ -254,9 +254,11 @@ impl PageSupply<'_> {
         Ok(got)
     }
 
-    fn returned(&self, page: u64) {
+    fn returned(&self, owner: Owner, page: u64) {
         let owner = (0..PAGE_BLOCKS).find_map(|at| {
-            let block = self.shared.page_block(at)?;
+            // Among the blocks there is memory that the chip was never given and that is in use.
+            let held = |block: &PageBlock| block.function == owner.function && block.held > 0;
+            let block = self.shared.page_block(at).filter(held)?;
             (page.wrapping_sub(block.iova) < u64::from(block.pages) * PAGE_SIZE as u64).then_some((at, block))
         });
         match owner {

@@ -117,6 +117,24 @@ fn a_device_that_answers_pages_with_another_request_holds_a_command_up_for_its_t
 }
 
 #[test]
+fn a_device_cannot_give_back_what_it_was_not_given() {
+    let (chip, device) = device();
+    let queue = {
+        let state = chip.state();
+        let (_, input) = state.inputs.iter().find(|(op, _)| *op == Opcode::CreateEq).unwrap();
+        u64::from_be_bytes(hwspec::layout::prefix(&input[0x110..]))
+    };
+    let blocks = chip.blocks();
+    chip.state().pages.insert(0, queue);
+    request(&chip, 0, -1);
+    assert_eq!(device.events().next(), None);
+    assert_eq!(chip.state().managed.last(), Some(&(0, TAKE, 1)));
+    assert_eq!(chip.blocks(), blocks, "its event queue is still there");
+    device.close().unwrap();
+    assert_eq!(chip.blocks(), 0);
+}
+
+#[test]
 fn a_device_is_told_when_there_is_no_memory_for_it() {
     let (chip, device) = device();
     chip.state().exhausted = true;
