@@ -19,6 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Events that [`Events::drain`] takes at most.
+const DRAINED: u32 = 1024;
+
 /// What happened to a QP or its receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
@@ -304,6 +307,16 @@ impl Events {
                 return None;
             }
         }
+    }
+
+    /// Hands what events there are to `take`, up to so many that a device which raises them for ever does not keep the caller.
+    /// Whether there may be more.
+    pub fn drain(&self, mut take: impl FnMut(Event)) -> bool {
+        for _ in 0..DRAINED {
+            let Some(event) = self.next() else { return false };
+            take(event);
+        }
+        true
     }
 
     /// An interrupt without an event may mean that another opener has died. Destroys the objects that only it held.

@@ -63,7 +63,7 @@ pub fn key(device: &Arc<Device>, pair: Pair, timeout: Duration, r: &mut Recorder
     r.expect("requester", format!("{requester:?}"), format!("{:?}", QpState::Err))?;
     r.expect("responder", format!("{responder:?}"), format!("{:?}", QpState::Err))?;
     pair.destroy()?;
-    while device.events().next().is_some() {}
+    device.events().drain(drop);
 
     let next = Pair::new(device, timeout, r)?;
     next.write_with(next.rkey())?;

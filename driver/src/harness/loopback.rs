@@ -313,7 +313,7 @@ impl Pair {
     /// A completion on an armed CQ becomes an event, and the event an interrupt.
     pub fn interrupt(&self, r: &mut Recorder<'_>) -> Result<(), Error> {
         let events = self.device.events();
-        while events.next().is_some() {}
+        events.drain(drop);
         self.a_cq.arm(false);
         let began = Instant::now();
         self.write_with(self.rkey())?;

@@ -94,6 +94,24 @@ fn changes_of_the_port_are_told_by_kind() {
 }
 
 #[test]
+fn a_device_that_raises_events_for_ever_does_not_keep_who_takes_them() {
+    let (chip, device) = device();
+    let port = || {
+        let mut port = hwspec::eqe::PortEvent::zeroed();
+        port.set().port_num(1);
+        Eqe::new(EventType::PortChange, port)
+    };
+    raise(&chip, port());
+    let mut taken = 0;
+    assert!(device.events().drain(|_| {
+        raise(&chip, port());
+        taken += 1;
+    }));
+    assert!((100..10_000).contains(&taken), "{taken}");
+    assert!(!device.events().drain(drop), "and then one more");
+}
+
+#[test]
 fn a_drained_send_queue_is_told_to_who_asked_and_once() {
     let (chip, device) = device();
     let pd = Pd::alloc(&device).unwrap();

@@ -203,10 +203,10 @@ impl Shared {
     fn run(&self) {
         let events = self.device.events();
         while !self.stop.load(Acquire) {
-            while let Some(event) = events.next() {
-                if event == Event::Device(DeviceEvent::Fatal) {
-                    return self.end("the device has failed");
-                }
+            let mut failed = false;
+            let more = events.drain(|event| failed |= event == Event::Device(DeviceEvent::Fatal));
+            if failed {
+                return self.end("the device has failed");
             }
             let mut inner = self.lock();
             let now = Instant::now();
@@ -219,6 +219,9 @@ impl Shared {
             match received {
                 Err(error) => return self.end(&error.to_string()),
                 Ok(conflicts) => conflicts.iter().for_each(tell),
+            }
+            if more {
+                continue;
             }
             let left =
                 due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));

@@ -160,8 +160,8 @@ impl Gsi {
             drop(inner);
             let left = end.saturating_duration_since(Instant::now());
             let came = events.wait(Some(left)).map_err(Error::io("cannot wait for an event"))?;
-            while events.next().is_some() {}
-            if !came && left.is_zero() {
+            let more = events.drain(drop);
+            if left.is_zero() && (more || !came) {
                 return Ok(false);
             }
         }

@@ -202,10 +202,12 @@ fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
     let mut lives = true;
     let mut watch = HealthWatch::default();
     loop {
-        while let Some(event) = events.next() {
-            targets.deliver(event);
-        }
-        match wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), if lives { LOOK } else { -1 }) {
+        let limit = match events.drain(|event| targets.deliver(event)) {
+            true => 0,
+            false if lives => LOOK,
+            false => -1,
+        };
+        match wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
             Woken::Event => {}
             Woken::Stopped => return,
             Woken::Late => {
