@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fuzzes the device model and the node, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets,
 # packets and management datagrams on InfiniBand, vfio-user messages, bytes of the node's file, what a launched program says to
-# its supervisor.
+# its supervisor, and a device that lies to the driver.
 #
 #   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 begins with the same inputs each time, as `make test` does
 #   scripts/fuzz.sh --keep [TARGET..]   # and then writes the smallest of those that together reach all into fuzz/corpus/TARGET
@@ -18,7 +18,7 @@ TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 TRIPLE=$(rustc -vV | sed -n 's/^host: //p')
 KEEP=
 [ "${1:-}" != --keep ] || { KEEP=yes; shift; }
-[ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user node_file launched
+[ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user node_file launched lies
 # Inputs that are kept, and the bytes of one, at most.
 KEPT=30
 SMALL=400

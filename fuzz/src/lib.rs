@@ -2,7 +2,7 @@
 //!
 //! Most targets take any bytes, turn them into commands, work requests, packets or vfio-user messages for function 1, let the chip work and
 //! some time pass, and then assert that functions 2 and 3 still serve each other as before. Two are about the node: any bytes in its file, and
-//! what a launched program says to its supervisor. A panic anywhere is a finding by itself. Targets start from one state, restored for
+//! what a launched program says to its supervisor. One is about the driver alone, on a device that lies. A panic anywhere is a finding by itself. Targets start from one state, restored for
 //! every input; those about the chip do the same for an input each time, those about the node may depend on the system's timing.
 //!
 //! A target is a function of bytes. `scripts/fuzz.sh` has libFuzzer find the bytes; a finding is repeated, and looked into, by a call:
@@ -18,6 +18,7 @@ mod bytes;
 mod command;
 mod ethernet;
 mod launched;
+mod lies;
 mod node_file;
 mod packet;
 mod routed;
@@ -29,6 +30,7 @@ mod wqe;
 pub use command::command_mailbox;
 pub use ethernet::ethernet;
 pub use launched::launched;
+pub use lies::lies;
 pub use node_file::node_file;
 pub use packet::packet;
 pub use routed::routed;

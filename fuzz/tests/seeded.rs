@@ -89,3 +89,8 @@ fn node_files_of_any_bytes_are_refused_or_work() {
 fn launched_programs_of_any_calls_are_answered_and_gone() {
     run("launched", ironverbs_fuzz::launched, INPUTS / 4);
 }
+
+#[test]
+fn a_device_that_lies_gets_errors_and_nothing_else() {
+    run("lies", ironverbs_fuzz::lies, INPUTS);
+}

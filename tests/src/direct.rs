@@ -215,11 +215,16 @@ impl Machine {
         self.inner().now
     }
 
+    /// Function `fid`, for the driver.
+    pub fn function(&self, fid: u8) -> Arc<dyn Transport> {
+        Arc::new(Slot { machine: self.clone(), fid })
+    }
+
     /// Opens function `fid` with the driver.
     pub fn open(&self, fid: u8) -> Result<Arc<Device>, Error> {
         let gids = vec![identity::link_local_gid(0, fid), gid_of_v4([127, 0, 0, fid + 1])];
         let options = OpenOptions { gids, eq_entries: 256, ..OpenOptions::default() };
-        Device::open(Arc::new(Slot { machine: self.clone(), fid }), options)
+        Device::open(self.function(fid), options)
     }
 }
 
