@@ -33,7 +33,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
+.PHONY: static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
 
 all: build
 
@@ -45,6 +45,10 @@ deps-test:
 
 build:
 	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader
+
+# One binary that needs nothing of the machine it runs on: bringup, vf and doctor for somebody with a card (docs/with-a-card.md).
+static:
+	CARGO="$(CARGO)" timeout 3000 scripts/targets.sh static
 
 demo: deps-demo
 	$(MAKE) --no-print-directory build
@@ -58,6 +62,7 @@ test: deps-test
 	$(MAKE) --no-print-directory test-rust
 	FUZZ_SECONDS=10 FUZZ_SEED=1 timeout 1200 scripts/fuzz.sh
 	VERBS_SECONDS=60 timeout 300 scripts/fuzz-verbs.sh
+	$(MAKE) --no-print-directory test-targets
 	$(MAKE) --no-print-directory test-userlands
 	$(MAKE) --no-print-directory test-guest
 
@@ -89,6 +94,10 @@ laboratory: deps-test
 	IRONVERBS_SEED=$(LAB_SEED) IRONVERBS_LAB_SECONDS=$(LAB_SECONDS) IRONVERBS_LAB_FIRST=$(LAB_FIRST) \
 		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --release --locked -p ironverbs-laboratory --features laboratory \
 		-- --nocapture --test-threads 1 whatever_is_stopped_or_killed_nobody_else_notices
+
+# The static binary brings a function up. Says `skipped:` where Rust has no such target.
+test-targets: build
+	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-static
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
 test-userlands: build

@@ -23,7 +23,7 @@ struct Query {
     name: u64,
     build_id: u64,
 }
-const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+const PROCMAP_QUERY: u32 = 0xc068_6611;
 const RIGHTS: [(u64, i32); 3] = [(1, libc::PROT_READ), (2, libc::PROT_WRITE), (4, libc::PROT_EXEC)];
 const SHARED: u64 = 8;
 
@@ -122,7 +122,7 @@ fn query(maps: &File, at: usize) -> io::Result<Option<Area>> {
         ..Query::default()
     };
     // SAFETY: the structure says how long it and the buffer for the name are; both live across the call.
-    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut request) } != 0 {
+    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut request) } != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }

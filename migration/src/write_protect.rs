@@ -72,7 +72,7 @@ impl Drop for Protected {
 
 fn call<const N: usize>(file: &OwnedFd, what: c_ulong, words: &mut [u64; N]) -> io::Result<()> {
     // SAFETY: the structure is as long as the number of the call says.
-    match unsafe { libc::ioctl(file.as_raw_fd(), what, words.as_mut_ptr()) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), what as _, words.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
@@ -97,7 +97,7 @@ fn open() -> io::Result<OwnedFd> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     if let Ok(device) = device {
         // SAFETY: takes flags, no memory.
-        if let Ok(file) = owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags) }) {
+        if let Ok(file) = owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW as _, flags) }) {
             return Ok(file);
         }
     }

@@ -39,7 +39,7 @@ fn is_local(file: &File) -> io::Result<bool> {
         }
         stat.assume_init().f_type
     };
-    Ok([TMPFS, RAMFS, HUGETLBFS, EXT, XFS, BTRFS].contains(&kind))
+    Ok([TMPFS, RAMFS, HUGETLBFS, EXT, XFS, BTRFS].contains(&(kind as _)))
 }
 
 fn errno(code: i32) -> io::Error {

@@ -121,8 +121,8 @@ impl Netlink {
     /// Sets how long reads wait.
     pub fn set_patience(&self, time: Duration) -> io::Result<()> {
         let time = libc::timeval {
-            tv_sec: time.as_secs() as libc::time_t,
-            tv_usec: time.subsec_micros() as libc::suseconds_t,
+            tv_sec: time.as_secs() as _,
+            tv_usec: time.subsec_micros() as _,
         };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
         let fd = self.0.as_raw_fd();

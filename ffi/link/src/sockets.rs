@@ -48,7 +48,7 @@ pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) {
     let mut all: Vec<libc::pollfd> = read.iter().map(|fd| one(*fd, libc::POLLIN)).collect();
     all.extend(write.map(|fd| one(fd, libc::POLLOUT)));
     let time = most.map(|most| libc::timespec {
-        tv_sec: most.as_secs().min(3600) as libc::time_t,
+        tv_sec: most.as_secs().min(3600) as _,
         tv_nsec: most.subsec_nanos() as libc::c_long,
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -26,7 +26,7 @@ impl Signals {
     /// Waits for one, at most so long; its number.
     pub fn wait_for(&self, most: Duration) -> Option<i32> {
         let most = libc::timespec {
-            tv_sec: most.as_secs() as libc::time_t,
+            tv_sec: most.as_secs() as _,
             tv_nsec: most.subsec_nanos() as libc::c_long,
         };
         // SAFETY: the set and the time live across the call.

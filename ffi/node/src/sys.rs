@@ -61,9 +61,9 @@ pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
     unsafe {
         done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
         let out = out.assume_init();
-        let bytes = |blocks| blocks * out.f_bsize.unsigned_abs();
+        let bytes = |blocks| blocks * out.f_bsize as u64;
         let space = Space { total: bytes(out.f_blocks), free: bytes(out.f_bavail) };
-        Ok(FileSystem { kind: out.f_type, space })
+        Ok(FileSystem { kind: out.f_type as _, space })
     }
 }
 
@@ -241,7 +241,7 @@ pub fn in_child(body: impl FnOnce() -> bool) -> bool {
 /// already.
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     let time = nanos.map(|n| libc::timespec {
-        tv_sec: (n / 1_000_000_000) as libc::time_t,
+        tv_sec: (n / 1_000_000_000) as _,
         tv_nsec: (n % 1_000_000_000) as libc::c_long,
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);

@@ -140,8 +140,9 @@ impl Rules {
         // recognised by their link below /proc/self/fd.
         .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_fstatfs])
         .calls(&[libc::SYS_readlinkat])
-        .one_of(libc::SYS_fcntl, 1, &[libc::F_SETFL as u64, libc::F_DUPFD_CLOEXEC as u64])
-        .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO])
+        // musl sets the flag of a duplicate once more.
+        .one_of(libc::SYS_fcntl, 1, &[libc::F_SETFL, libc::F_SETFD, libc::F_DUPFD_CLOEXEC].map(|what| what as u64))
+        .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO as _])
         .case(
             libc::SYS_setsockopt,
             &[(1, Op::Eq, libc::SOL_SOCKET as u64), (2, Op::Eq, libc::SO_SNDTIMEO as u64)],
@@ -156,7 +157,7 @@ impl Rules {
         self.calls(&[libc::SYS_ppoll, libc::SYS_read, libc::SYS_readv, libc::SYS_recvmsg, libc::SYS_sendmsg])
             // A stream's peer, and its buffers.
             .calls(&[libc::SYS_accept4])
-            .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO]);
+            .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO as _]);
         let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF].map(|option| (libc::SOL_SOCKET, option));
         let fragments =
             [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)];
