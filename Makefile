@@ -95,9 +95,10 @@ laboratory: deps-test
 		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --release --locked -p ironverbs-laboratory --features laboratory \
 		-- --nocapture --test-threads 1 whatever_is_stopped_or_killed_nobody_else_notices
 
-# The static binary brings a function up. Says `skipped:` where Rust has no such target.
+# The static binary brings a function up; the driver on aarch64, under qemu-user. Says `skipped:` where one cannot be had.
 test-targets: build
 	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-static
+	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-aarch64
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
 test-userlands: build
