@@ -120,10 +120,7 @@ impl Netlink {
 
     /// Sets how long reads wait.
     pub fn set_patience(&self, time: Duration) -> io::Result<()> {
-        let time = libc::timeval {
-            tv_sec: time.as_secs() as _,
-            tv_usec: time.subsec_micros() as _,
-        };
+        let time = libc::timeval { tv_sec: time.as_secs() as _, tv_usec: time.subsec_micros() as _ };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
         let fd = self.0.as_raw_fd();
         // SAFETY: the value is only read and outlives the call.

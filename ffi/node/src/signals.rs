@@ -25,10 +25,8 @@ impl Signals {
 
     /// Waits for one, at most so long; its number.
     pub fn wait_for(&self, most: Duration) -> Option<i32> {
-        let most = libc::timespec {
-            tv_sec: most.as_secs() as _,
-            tv_nsec: most.subsec_nanos() as libc::c_long,
-        };
+        let most =
+            libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as libc::c_long };
         // SAFETY: the set and the time live across the call.
         let signal = unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const most) };
         (signal > 0).then_some(signal)

@@ -141,7 +141,11 @@ impl Rules {
         .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_fstatfs])
         .calls(&[libc::SYS_readlinkat])
         // musl sets the flag of a duplicate once more.
-        .one_of(libc::SYS_fcntl, 1, &[libc::F_SETFL, libc::F_SETFD, libc::F_DUPFD_CLOEXEC].map(|what| what as u64))
+        .one_of(
+            libc::SYS_fcntl,
+            1,
+            &[libc::F_SETFL, libc::F_SETFD, libc::F_DUPFD_CLOEXEC].map(|what| what as u64),
+        )
         .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO as _])
         .case(
             libc::SYS_setsockopt,
