@@ -8,7 +8,7 @@ use crate::{
     transport::{Bar, Scope},
 };
 use hwspec::{
-    cmd::{Opcode, eq::*},
+    cmd::{Opcode, Status, eq::*},
     context::eq::EqContext,
     doorbell::{EQ_ARM, EQ_CI, UAR_SIZE},
     eqe::Eqe,
@@ -129,6 +129,15 @@ impl EventQueue {
     pub fn destroy(self, function: &Function, uid: u16) -> Result<(), Error> {
         let mut input = DestroyEqIn::zeroed();
         input.set().eq_number(self.eqn);
-        function.order(Opcode::DestroyEq, uid, &input).inspect_err(|_| std::mem::forget(self.mem))
+        let destroy = |uid| function.order(Opcode::DestroyEq, uid, &input);
+        // The command has no user context, since a number is one queue's in the whole function. A node has more openers than
+        // numbers, refuses one that more than one of them has, and is then told whose is meant.
+        let destroyed = match destroy(0) {
+            Err(refused @ Error::Command { status: Status::BadResState, .. }) => {
+                destroy(uid).map_err(|_| refused)
+            }
+            first => first,
+        };
+        destroyed.inspect_err(|_| std::mem::forget(self.mem))
     }
 }

@@ -1,8 +1,9 @@
 //! Event queues.
 //!
 //! Their numbers have eight bits, in commands as in the doorbell, and a function has more openers than that. So numbers
-//! are those of a user context: two queues have the same number only if they belong to different contexts and get
-//! their consumer index through different doorbell pages (see `mlx5::event::number`).
+//! are those of a user context: two queues have the same number only if they belong to different contexts, neither of them
+//! uid 0, and get their consumer index through different doorbell pages (see `mlx5::event::number`). `DESTROY_EQ` has no uid
+//! on a card. Here it may have one, which says whose queue is meant, and is refused without where that is not clear.
 
 use super::{
     call::{Call, let_go},
@@ -49,8 +50,10 @@ fn own(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     Ok(index)
 }
 
-/// A row whose number neither the caller nor doorbell page `uar` has for another queue.
+/// A row whose number neither the caller, nor doorbell page `uar`, nor the function's driver has for another queue. A strict
+/// adapter's numbers are one queue's each, as a card's.
 fn alloc(call: &mut Call<'_, '_, '_>, uar: u32) -> Done<u32> {
+    let strict = call.step.config.strict.reserved;
     let mut taken = Vec::new();
     let found = loop {
         // Number 0 is left out: in a CQ's row it is no event queue.
@@ -58,8 +61,10 @@ fn alloc(call: &mut Call<'_, '_, '_>, uar: u32) -> Done<u32> {
             Ok(index) => index,
             refused => break refused,
         };
-        let clashes =
-            |(other, row): (u32, &EqRow)| other != index && (row.head.uid == call.uid || row.uar == uar);
+        let uids = [0, call.uid];
+        let clashes = |(other, row): (u32, &EqRow)| {
+            other != index && (strict || call.uid == 0 || uids.contains(&row.head.uid) || row.uar == uar)
+        };
         if event::number(index) != 0 && !event::called(call.func, event::number(index)).any(clashes) {
             break Ok(index);
         }
@@ -131,7 +136,9 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyEqIn = call.input()?;
-    let index = own(call, input.eq_number().into())?;
+    let number = input.eq_number().into();
+    Syndrome::EqNumber.unless(call.uid != 0 || event::called(call.func, number).count() < 2)?;
+    let index = own(call, number)?;
     let refs = call.func.row::<EqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);

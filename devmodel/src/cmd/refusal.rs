@@ -105,6 +105,7 @@ syndromes! {
     EventMapped = 0x4a, BadParam, "events that no other event queue has";
     EventOfPages = 0x4b, BadParam, "requests for pages on a queue of their own, but for commands";
     EventOwner = 0x4c, BadParam, "events of other kinds than completions at uid 0";
+    EqNumber = 0x4d, BadResState, "the user context of an event queue whose number another has too";
     CqFlags = 0x46, BadParam, "CQ options this device supports";
     ModifyField = 0x47, BadParam, "a field that can be modified";
 

@@ -125,6 +125,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     const CONTEXTS: u16 = 600;
     let mut bed = Bed::power_on();
     bed.bring_up(0);
+    let own = bed.base(0).eqn;
     let all: Vec<(u16, u32, u32)> = (0..CONTEXTS)
         .map(|vector| {
             let uid = bed.uid(0);
@@ -133,6 +134,8 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
         })
         .collect();
     assert!(all.iter().all(|(_, _, eqn)| (1..256).contains(eqn)), "numbers have eight bits");
+    assert!(all[1..].iter().all(|one| one.2 != own), "the driver's own are nobody else's");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, own).status(), Status::Ok);
     let query = |bed: &mut Bed, uid: u16, eqn: u32| {
         let mut input = QueryEqIn::zeroed();
         input.set().eq_number(eqn as u8);
@@ -162,6 +165,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     let destroy = |bed: &mut Bed, uid: u16| name(bed, 0, Opcode::DestroyEq, uid, eqn).status();
     assert_ne!(destroy(&mut bed, uid), Status::Ok, "the CQ refers to it");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, uid, cqn).status(), Status::Ok);
+    assert_eq!(destroy(&mut bed, 0), Status::BadResState, "nobody says whose is meant");
     assert_eq!(destroy(&mut bed, uid), Status::Ok);
     assert_eq!(destroy(&mut bed, uid), Status::BadResource, "nor does it reach the one of another context");
     // One context has no two of a number, whatever rows are free.

@@ -172,6 +172,45 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
     refused(&fresh.run(0, Opcode::EnableHca, 0, &bit(EnableHcaIn::SIZE, 0x40 + 1), 16), Syndrome::Reserved);
 }
 
+#[test]
+fn numbers_of_event_queues_are_the_functions_where_the_command_that_ends_one_has_no_user_context() {
+    for (switches, more) in [("reserved=zero", false), ("none", true)] {
+        let mut bed = up(switches);
+        let mut create = |_| {
+            let uid = bed.uid(0);
+            (uid, bed.eq_reply(uid, [0, 0]))
+        };
+        let made: Vec<_> = (0..300).map(&mut create).take_while(|(_, r)| r.status() == Status::Ok).collect();
+        assert_eq!(made.len() == 300, more, "{}", made.len());
+        let number = |reply: &Reply| u32::from(CreateEqOut::read(&reply.output).eq_number());
+        let numbers: std::collections::BTreeSet<u32> = made.iter().map(|(_, reply)| number(reply)).collect();
+        assert_eq!(numbers.len() == made.len(), !more);
+        assert!(numbers.len() > 120, "{}", numbers.len());
+        let (uid, last) = &made[made.len() - 1];
+        let last = number(last);
+        match more {
+            true => refused(&name(&mut bed, 0, Opcode::DestroyEq, 0, last), Syndrome::EqNumber),
+            false => refused(&name(&mut bed, 0, Opcode::DestroyEq, *uid, last), Syndrome::Reserved),
+        }
+        let uid = if more { *uid } else { 0 };
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, uid, last).status(), Status::Ok);
+    }
+}
+
+#[test]
+fn a_user_context_is_named_in_the_header_of_what_devx_sends() {
+    let mut bed = up("reserved=zero");
+    let uid = bed.uid(0);
+    let base = Base { uar: bed.uar(0, uid), ..bed.base(0) };
+    let base = Base { eqn: bed.eq_of(0, uid, base.uar, 0, 3).0, ..base };
+    let cqn = bed.cq(0, uid, &base);
+    let mut query = QueryCqIn::zeroed();
+    query.set().cqn(cqn);
+    assert_eq!(bed.run(0, Opcode::QueryCq, uid, query.as_bytes(), QueryCqOut::SIZE).status(), Status::Ok);
+    // Linux alone sends this one, with zeros there.
+    refused(&bed.run(0, Opcode::QueryEq, uid, QueryEqIn::zeroed().as_bytes(), 0x300), Syndrome::Reserved);
+}
+
 /// The request for pages in entry `index` of the event queue at `memory`: for which function, and how many.
 fn request(bed: &mut Bed, memory: u64, index: u64) -> Option<(u16, i32)> {
     let eqe = Eqe::read(bed.memory(0, memory + 64 * index, 64));

@@ -2,7 +2,7 @@
 
 cmd_in! {
     /// `QUERY_HCA_CAP` input.
-    pub struct QueryHcaCapIn: 0x10 {
+    pub struct QueryHcaCapIn: 0x10, uid {
         0x008 [31:31] other_function: bool,
         0x008 [15: 0] function_id: u16,
     }
@@ -117,7 +117,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_ISSI` input.
-    pub struct QueryIssiIn: 0x10 {}
+    pub struct QueryIssiIn: 0x10, uid {}
 }
 
 cmd_out! {
@@ -168,7 +168,7 @@ cmd_out! {
 
 cmd_in! {
     /// `NOP` input.
-    pub struct NopIn: 0x10 {}
+    pub struct NopIn: 0x10, uid {}
 }
 
 cmd_out! {

@@ -13,7 +13,7 @@ hw_layout! {
 
 cmd_in! {
     /// `QUERY_ADAPTER` input.
-    pub struct QueryAdapterIn: 0x10 {}
+    pub struct QueryAdapterIn: 0x10, uid {}
 }
 
 cmd_out! {

@@ -20,7 +20,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_CQ` input.
-    pub struct QueryCqIn: 0x10 {
+    pub struct QueryCqIn: 0x10, uid {
         0x008 [23: 0] cqn: u32,
     }
 }

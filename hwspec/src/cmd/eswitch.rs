@@ -18,7 +18,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_ESW_VPORT_CONTEXT` input.
-    pub struct QueryEswVportContextIn: 0x10 {
+    pub struct QueryEswVportContextIn: 0x10, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
     }
@@ -48,7 +48,7 @@ cmd_out! {
 
 cmd_in! {
     /// `SET_L2_TABLE_ENTRY` input.
-    pub struct SetL2TableEntryIn: 0x40 {
+    pub struct SetL2TableEntryIn: 0x40, uid {
         0x014 [23: 0] table_index: u32,
         0x01c [12:12] vlan_valid: bool,
         0x01c [11: 0] vlan: u16,
@@ -63,7 +63,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_L2_TABLE_ENTRY` input.
-    pub struct QueryL2TableEntryIn: 0x40 {
+    pub struct QueryL2TableEntryIn: 0x40, uid {
         0x014 [23: 0] table_index: u32,
     }
 }
@@ -79,7 +79,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DELETE_L2_TABLE_ENTRY` input.
-    pub struct DeleteL2TableEntryIn: 0x40 {
+    pub struct DeleteL2TableEntryIn: 0x40, uid {
         0x014 [23: 0] table_index: u32,
     }
 }
@@ -91,7 +91,7 @@ cmd_out! {
 
 cmd_in! {
     /// `CREATE_SCHEDULING_ELEMENT` input.
-    pub struct CreateSchedulingElementIn: 0x80 {
+    pub struct CreateSchedulingElementIn: 0x80, uid {
         0x008 [31:24] scheduling_hierarchy: u8,
         0x020         scheduling_context: SchedulingContext,
     }
@@ -106,7 +106,7 @@ cmd_out! {
 
 cmd_in! {
     /// `MODIFY_SCHEDULING_ELEMENT` input.
-    pub struct ModifySchedulingElementIn: 0x80 {
+    pub struct ModifySchedulingElementIn: 0x80, uid {
         0x008 [31:24] scheduling_hierarchy: u8,
         0x00c [31: 0] scheduling_element_id: u32,
         0x014 [31: 0] modify_bitmask: u32,
@@ -121,7 +121,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_SCHEDULING_ELEMENT` input.
-    pub struct QuerySchedulingElementIn: 0x40 {
+    pub struct QuerySchedulingElementIn: 0x40, uid {
         0x008 [31:24] scheduling_hierarchy: u8,
         0x00c [31: 0] scheduling_element_id: u32,
     }
@@ -136,7 +136,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DESTROY_SCHEDULING_ELEMENT` input.
-    pub struct DestroySchedulingElementIn: 0x40 {
+    pub struct DestroySchedulingElementIn: 0x40, uid {
         0x008 [31:24] scheduling_hierarchy: u8,
         0x00c [31: 0] scheduling_element_id: u32,
     }

@@ -23,7 +23,7 @@ cmd_out! {
 
 cmd_in! {
     /// `MODIFY_FLOW_TABLE` input.
-    pub struct ModifyFlowTableIn: 0x40 {
+    pub struct ModifyFlowTableIn: 0x40, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x00c [15: 0] modify_field_select: u16,
@@ -40,7 +40,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_FLOW_TABLE` input.
-    pub struct QueryFlowTableIn: 0x40 {
+    pub struct QueryFlowTableIn: 0x40, uid {
         0x010 [31:24] table_type: u8,
         0x014 [23: 0] table_id: u32,
     }
@@ -55,7 +55,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DESTROY_FLOW_TABLE` input.
-    pub struct DestroyFlowTableIn: 0x40 {
+    pub struct DestroyFlowTableIn: 0x40, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x010 [31:24] table_type: u8,
@@ -90,7 +90,7 @@ cmd_out! {
 
 cmd_in! {
     /// `CREATE_FLOW_GROUP` input.
-    pub struct CreateFlowGroupIn: 0x400 {
+    pub struct CreateFlowGroupIn: 0x400, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x010 [31:24] table_type: u8,
@@ -114,7 +114,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_FLOW_GROUP` input.
-    pub struct QueryFlowGroupIn: 0x40 {
+    pub struct QueryFlowGroupIn: 0x40, uid {
         0x010 [31:24] table_type: u8,
         0x014 [23: 0] table_id: u32,
         0x018 [31: 0] group_id: u32,
@@ -133,7 +133,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DESTROY_FLOW_GROUP` input.
-    pub struct DestroyFlowGroupIn: 0x40 {
+    pub struct DestroyFlowGroupIn: 0x40, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x010 [31:24] table_type: u8,
@@ -149,7 +149,7 @@ cmd_out! {
 
 cmd_in! {
     /// `SET_FTE` input.
-    pub struct SetFteIn: 0x340 {
+    pub struct SetFteIn: 0x340, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x010 [31:24] table_type: u8,
@@ -168,7 +168,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_FTE` input.
-    pub struct QueryFteIn: 0x40 {
+    pub struct QueryFteIn: 0x40, uid {
         0x010 [31:24] table_type: u8,
         0x014 [23: 0] table_id: u32,
         0x020 [31: 0] flow_index: u32,
@@ -184,7 +184,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DELETE_FTE` input.
-    pub struct DeleteFteIn: 0x40 {
+    pub struct DeleteFteIn: 0x40, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x010 [31:24] table_type: u8,
@@ -200,7 +200,7 @@ cmd_out! {
 
 cmd_in! {
     /// `ALLOC_FLOW_COUNTER` input.
-    pub struct AllocFlowCounterIn: 0x10 {
+    pub struct AllocFlowCounterIn: 0x10, uid {
         0x00c [12: 8] flow_counter_bulk_log_size: u8,
         0x00c [ 7: 0] flow_counter_bulk: u8,
     }
@@ -215,7 +215,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_FLOW_COUNTER` input.
-    pub struct QueryFlowCounterIn: 0x20 {
+    pub struct QueryFlowCounterIn: 0x20, uid {
         0x018 [31:31] clear: bool,
         0x018 [15: 0] num_of_counters: u16,
         0x01c [31: 0] flow_counter_id: u32,
@@ -229,7 +229,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DEALLOC_FLOW_COUNTER` input.
-    pub struct DeallocFlowCounterIn: 0x10 {
+    pub struct DeallocFlowCounterIn: 0x10, uid {
         0x008 [31: 0] flow_counter_id: u32,
     }
 }

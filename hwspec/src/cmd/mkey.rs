@@ -20,7 +20,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_MKEY` input.
-    pub struct QueryMkeyIn: 0x10 {
+    pub struct QueryMkeyIn: 0x10, uid {
         0x008 [23: 0] mkey_index: u32,
         0x00c [31:31] pg_access: bool,
     }

@@ -4,7 +4,8 @@
 //! a chain of mailboxes ([`queue`]).
 
 /// Declares a command's input: the header that every input begins with ([`CmdIn`]), then rows of its own, as in
-/// [`hw_layout!`](crate::hw_layout). `uid` stands where Linux's headers name the field.
+/// [`hw_layout!`](crate::hw_layout). `uid` stands where Linux's headers name the field, and in what DEVX sends (`devx.c`), which
+/// sets it in every command by the header that all have in common (`general_obj_in_cmd_hdr`).
 macro_rules! cmd_in {
     ($(#[$m:meta])* pub struct $S:ident: $size:literal, uid { $($rows:tt)* }) => {
         $crate::hw_layout! {

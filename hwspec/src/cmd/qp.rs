@@ -24,7 +24,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_QP` input.
-    pub struct QueryQpIn: 0x10 {
+    pub struct QueryQpIn: 0x10, uid {
         0x008 [23: 0] qpn: u32,
     }
 }

@@ -110,7 +110,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_Q_COUNTER` input.
-    pub struct QueryQCounterIn: 0x20 {
+    pub struct QueryQCounterIn: 0x20, uid {
         0x018 [31:31] clear: bool,
         0x01c [ 7: 0] counter_set_id: u8,
     }
@@ -160,7 +160,7 @@ cmd_out! {
 
 cmd_in! {
     /// `DEALLOC_Q_COUNTER` input.
-    pub struct DeallocQCounterIn: 0x10 {
+    pub struct DeallocQCounterIn: 0x10, uid {
         0x008 [ 7: 0] counter_set_id: u8,
     }
 }

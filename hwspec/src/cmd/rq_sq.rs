@@ -32,7 +32,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_SQ` input.
-    pub struct QuerySqIn: 0x10 {
+    pub struct QuerySqIn: 0x10, uid {
         0x008 [23: 0] sqn: u32,
     }
 }
@@ -87,7 +87,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_RQ` input.
-    pub struct QueryRqIn: 0x10 {
+    pub struct QueryRqIn: 0x10, uid {
         0x008 [23: 0] rqn: u32,
     }
 }

@@ -17,7 +17,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_SRQ` input.
-    pub struct QuerySrqIn: 0x10 {
+    pub struct QuerySrqIn: 0x10, uid {
         0x008 [23: 0] srqn: u32,
     }
 }
@@ -71,7 +71,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_XRC_SRQ` input.
-    pub struct QueryXrcSrqIn: 0x10 {
+    pub struct QueryXrcSrqIn: 0x10, uid {
         0x008 [23: 0] xrc_srqn: u32,
     }
 }
@@ -139,7 +139,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_RMP` input.
-    pub struct QueryRmpIn: 0x10 {
+    pub struct QueryRmpIn: 0x10, uid {
         0x008 [23: 0] rmpn: u32,
     }
 }

@@ -31,7 +31,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_TIS` input.
-    pub struct QueryTisIn: 0x10 {
+    pub struct QueryTisIn: 0x10, uid {
         0x008 [23: 0] tisn: u32,
     }
 }
@@ -88,7 +88,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_TIR` input.
-    pub struct QueryTirIn: 0x10 {
+    pub struct QueryTirIn: 0x10, uid {
         0x008 [23: 0] tirn: u32,
     }
 }
@@ -142,7 +142,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_RQT` input.
-    pub struct QueryRqtIn: 0x10 {
+    pub struct QueryRqtIn: 0x10, uid {
         0x008 [23: 0] rqtn: u32,
     }
 }

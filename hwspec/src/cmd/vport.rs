@@ -3,7 +3,7 @@ use crate::context::vport::{HcaVportContext, NicVportContext, RoceAddr, TrafficC
 
 cmd_in! {
     /// `QUERY_VPORT_STATE` input.
-    pub struct QueryVportStateIn: 0x10 {
+    pub struct QueryVportStateIn: 0x10, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
     }
@@ -33,7 +33,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_NIC_VPORT_CONTEXT` input.
-    pub struct QueryNicVportContextIn: 0x10 {
+    pub struct QueryNicVportContextIn: 0x10, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [15: 0] vport_number: u16,
         0x00c [26:24] allowed_list_type: u8,
@@ -64,7 +64,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_HCA_VPORT_CONTEXT` input.
-    pub struct QueryHcaVportContextIn: 0x10 {
+    pub struct QueryHcaVportContextIn: 0x10, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [19:16] port_num: u8,
         0x008 [15: 0] vport_number: u16,
@@ -141,7 +141,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_ROCE_ADDRESS` input.
-    pub struct QueryRoceAddressIn: 0x10 {
+    pub struct QueryRoceAddressIn: 0x10, uid {
         0x008 [31:16] roce_address_index: u16,
         0x008 [ 3: 0] vhca_port_num: u8,
     }
@@ -156,7 +156,7 @@ cmd_out! {
 
 cmd_in! {
     /// `QUERY_VPORT_COUNTER` input.
-    pub struct QueryVportCounterIn: 0x20 {
+    pub struct QueryVportCounterIn: 0x20, uid {
         0x008 [31:31] other_vport: bool,
         0x008 [19:16] port_num: u8,
         0x008 [15: 0] vport_number: u16,
