@@ -2,7 +2,7 @@
 
 use crate::{
     abandoned,
-    async_queue::AsyncQueue,
+    async_queue::AsyncQueues,
     cmd::{self, CommandQueue},
     config::Config,
     dma::DmaMem,
@@ -10,6 +10,7 @@ use crate::{
     function::{Caps, Function, Identity, Vport},
     options::OpenOptions,
     pages::{self, Stage},
+    ready,
     shared_area::{FunctionLock, FunctionState, Shared},
     transport::{Bar, Scope, Transport},
     vport,
@@ -24,17 +25,13 @@ use hwspec::{
     layout::{Layout, prefix},
     pcie::{self, VENDOR_ID},
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 /// Registers of the initialization segment.
 const FW_REV: u32 = 0x00;
 const CMDIF_REV: u32 = 0x04;
 const CMDQ_HIGH: u32 = 0x10;
 const CMDQ_LOW: u32 = 0x14;
-const INITIALIZING: u32 = 0x1fc;
 /// Revision of the command interface this driver speaks.
 const INTERFACE: u16 = 5;
 /// Bit of `supported_issi_dw0`: ISSI 1.
@@ -140,7 +137,7 @@ pub fn open(
             lock.set_state(FunctionState::InChange);
             lock.clear_slots();
             lock.clear_xrc();
-            lock.set_event_queue(None);
+            lock.clear_event_queues();
             DmaMem::alloc(&transport, cmd::memory_len(log_size), Scope::Function)?
         }
         false => DmaMem::attach(&transport, shared.command_memory().0, cmd::memory_len(log_size))?,
@@ -181,7 +178,7 @@ pub fn open(
         lock.add_opener().and_then(|()| if fresh { start(&mut function, iova, watch) } else { Ok(()) });
     let result = result
         .and_then(|()| describe(&mut function, &lock, watch))
-        .and_then(|()| if fresh { AsyncQueue::create(&function, &lock) } else { Ok(()) })
+        .and_then(|()| if fresh { AsyncQueues::create(&function, &lock) } else { Ok(()) })
         .and_then(|()| function.attach_events())
         .and_then(|()| if fresh { addresses(&mut function, watch) } else { Ok(()) });
     if result.is_ok() {
@@ -204,17 +201,7 @@ pub fn unknown_device(vendor: u16, device: u16) -> Error {
 
 /// Waits for the firmware; returns log2 of the command queue's entries and of their size.
 fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Result<(u8, u8), Error> {
-    let begin = Instant::now();
-    while bar.read32(INITIALIZING) >> 31 != 0 {
-        if transport.acts_at_once() {
-            return Err(cmd::left_undone(bar, "initialization of the firmware".into()));
-        }
-        if begin.elapsed() > timeout {
-            return Err(Error::Timeout { what: "initialization of the firmware".into(), waited: timeout });
-        }
-        transport.idle();
-        transport.nap(Duration::from_millis(1));
-    }
+    ready::wait(transport, bar, timeout)?;
     let revision = (bar.read32(CMDIF_REV) >> 16) as u16;
     if revision != INTERFACE {
         return Err(Error::device(format!("command interface revision {INTERFACE}"), revision.to_string()));

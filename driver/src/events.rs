@@ -371,9 +371,7 @@ impl Events {
         Some(Event::Cq { cqn, cookie: cq.cookie })
     }
 
-    fn translate(&self, number: u32, notice: Notice) -> Option<Event> {
-        // Requests for pages were served when they were taken from the device.
-        let Notice::Of(kind, sub, object) = notice else { return None };
+    fn translate(&self, number: u32, Notice(kind, sub, object): Notice) -> Option<Event> {
         match kind {
             EventType::CqError => {
                 let known = locked(&self.registry.cqs);

@@ -1,7 +1,7 @@
 //! One function that is up: what all objects of one opener are built on.
 
 use crate::{
-    async_queue::{AsyncQueue, Server},
+    async_queue::{AsyncQueues, Server},
     cmd::CommandQueue,
     error::Error,
     options::OpenOptions,
@@ -67,8 +67,8 @@ pub struct Function {
     /// `None` only while the function goes down.
     pub(crate) cmd: Option<CommandQueue>,
     pub(crate) own_blocks: Arc<OwnBlocks>,
-    /// The queue of asynchronous events; `None` only while the function comes up.
-    pub(crate) events: Option<Arc<AsyncQueue>>,
+    /// The queues of asynchronous events; `None` only while the function comes up.
+    pub(crate) events: Option<Arc<AsyncQueues>>,
     pub options: OpenOptions,
     pub identity: Identity,
     pub caps: Caps,
@@ -135,16 +135,15 @@ impl Function {
         })
     }
 
-    /// Attaches to the queue of asynchronous events, and serves requests for pages from now on.
+    /// Attaches to the queues of asynchronous events, and serves requests for pages from now on.
     pub(crate) fn attach_events(&mut self) -> Result<(), Error> {
-        let queue = AsyncQueue::attach(&self.transport, &self.bar, &self.shared)?;
+        let queues = AsyncQueues::attach(&self.transport, &self.bar, &self.shared)?;
         self.cmd()?.set_attendant(Box::new(Server {
-            queue: queue.clone(),
+            queues: queues.clone(),
             transport: self.transport.clone(),
-            shared: self.shared.clone(),
             own: self.own_blocks.clone(),
         }));
-        self.events = Some(queue);
+        self.events = Some(queues);
         Ok(())
     }
 

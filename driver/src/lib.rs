@@ -49,6 +49,7 @@ mod placeholders;
 mod poll;
 mod port;
 mod post;
+mod ready;
 mod records;
 mod resolve;
 mod shared_area;

@@ -35,6 +35,8 @@ const TAKE: u16 = 2;
 const NOBODY: u16 = u16::MAX;
 /// How long another opener may take to supply pages, and the device to give any back.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Most pages that the device is given for one request: 16 GiB, far more than firmware takes at once.
+const MOST_GIVEN: i32 = 1 << 22;
 /// Most pages that the device can give back at once.
 const MOST_RECLAIMED: i32 = 50_000;
 /// Pages in one command: what the preallocated mailboxes hold.
@@ -112,7 +114,7 @@ impl PageSupply<'_> {
     /// Answers a request of the device, as the one opener that supplies pages. That it refuses what it asked for is its
     /// own affair.
     pub fn answer(&self, owner: Owner, pages: i32) {
-        if let Err(error) = self.change(owner, pages.max(-MOST_RECLAIMED)) {
+        if let Err(error) = self.change(owner, pages.clamp(-MOST_RECLAIMED, MOST_GIVEN)) {
             tracing::warn!(pages, %error, "a request for pages could not be served");
         }
     }

@@ -6,7 +6,7 @@
 mod log;
 mod xrc;
 
-pub use log::{Found, LOGGED, Logged, QueuePlace};
+pub use log::{Found, LOGGED, Logged, QueuePlace, Which};
 pub use xrc::{FileId, XrcObject};
 
 use crate::{dma::DmaMem, error::Error, transport::Transport};

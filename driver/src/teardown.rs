@@ -1,19 +1,14 @@
 //! Teardown of a function by its last opener, in the reverse order of `bringup`. Other openers only leave it.
 
 use crate::{
-    abandoned, async_queue, cmd,
-    config::Config,
-    error::Error,
-    function::Function,
-    pages,
-    shared_area::{FunctionLock, FunctionState},
+    abandoned, async_queue, cmd, config::Config, error::Error, function::Function, pages,
+    shared_area::FunctionState,
 };
 use hwspec::cmd::{Opcode, adapter::*};
 
 /// `TEARDOWN_HCA`, reclaim of pages, `DISABLE_HCA`, no more DMA. The objects of all openers have been destroyed before.
-fn tear_down(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
-    function.attend();
-    async_queue::destroy(function, lock)?;
+fn tear_down(function: &Function) -> Result<(), Error> {
+    async_queue::destroy(function)?;
     function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
     function.pages()?.reclaim_all()?;
     function.call::<_, DisableHcaOut>(Opcode::DisableHca, 0, &DisableHcaIn::zeroed())?;
@@ -44,7 +39,7 @@ impl Drop for Function {
         let torn_down = match shared.state() {
             FunctionState::Up => {
                 lock.set_state(FunctionState::InChange);
-                tear_down(self, &lock)
+                tear_down(self)
             }
             _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
         };
@@ -67,7 +62,7 @@ impl Drop for Function {
             cmd.into_memory().free();
         }
         lock.set_command_memory(0, 0);
-        lock.set_event_queue(None);
+        lock.clear_event_queues();
         lock.set_state(FunctionState::Down);
     }
 }

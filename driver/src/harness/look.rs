@@ -6,6 +6,7 @@ use crate::{
     config::Config,
     error::Error,
     health::Health,
+    ready,
     transport::{Bar, Transport},
 };
 use hwspec::pcie::{
@@ -41,7 +42,7 @@ pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) ->
                 on.set().memory_space(true);
                 write_command(transport, on)?;
             }
-            segment(transport, r)
+            segment(transport, plan, r)
         })
         .and_then(|()| r.step("health", |r| health(transport, plan, r)))
         .is_some();
@@ -138,22 +139,21 @@ fn errors(express: &ExpressCap) -> String {
 const FW_REV: u32 = 0x00;
 const CMDIF_REV: u32 = 0x04;
 const CMDQ_LOW: u32 = 0x14;
-const INITIALIZING: u32 = 0x1fc;
+/// A wait for the firmware that is not worth a word.
+const AT_ONCE: Duration = Duration::from_millis(10);
 
-fn segment(transport: &dyn Transport, r: &mut Recorder<'_>) -> Result<(), Error> {
+fn segment(transport: &dyn Transport, plan: &Plan, r: &mut Recorder<'_>) -> Result<(), Error> {
     let bar = bar(transport)?;
+    // Opening a function may have reset it.
+    let waited = ready::wait(transport, &bar, plan.ready_timeout)?;
+    r.note("firmware ready", if waited < AT_ONCE { "at once".into() } else { format!("after {waited:.1?}") });
     let (firmware, interface) = (bar.read32(FW_REV), bar.read32(CMDIF_REV));
     r.note("firmware", format!("{}.{}.{}", firmware as u16, firmware >> 16, interface as u16));
-    if firmware == u32::MAX {
-        return Err(Error::Gone);
-    }
     r.expect("command interface", (interface >> 16) as u16, INTERFACE)?;
     let queue = bar.read32(CMDQ_LOW);
     let (log_size, log_stride) = (queue >> 4 & 0xf, queue & 0xf);
     r.note("command queue", format!("{} entries of {} bytes", 1u32 << log_size, 1u32 << log_stride));
     r.expect("interface in use (0: the full one)", queue >> 8 & 3, 0)?;
-    let initializing = bar.read32(INITIALIZING);
-    r.note("initializing", on(initializing >> 31 != 0));
     Ok(())
 }
 

@@ -1,32 +1,30 @@
 //! The log in which all openers find the function's asynchronous events.
 //!
-//! The device has one event queue for them. Whichever opener looks copies an entry into the log before it frees the
+//! The device has one event queue for them, and one for requests for pages. Whichever opener looks copies an entry into the log before it frees the
 //! entry for the device, and each opener reads the log at a position of its own, so that an event reaches all of them.
 //! No step holds anything that others wait for: an opener that dies or stops between two of them leaves the rest to the
 //! next one.
 
 use super::{FunctionLock, Shared, xrc};
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 /// Events of the past that the log has.
 pub const LOGGED: u32 = 512;
 
-/// Words of the function's event queue.
-const QUEUE: usize = xrc::END;
+/// Words of each of the function's event queues: where it lies, entries taken, and entries taken when it was last armed.
+const QUEUES: usize = xrc::END;
 const QUEUE_WORDS: usize = 8;
-const NUMBER: usize = QUEUE;
-const PAGE: usize = QUEUE + 1;
-const ADDRESS_LOW: usize = QUEUE + 2;
-const ADDRESS_HIGH: usize = QUEUE + 3;
-const ENTRIES: usize = QUEUE + 4;
-/// Events taken, requests for pages served, events taken when the queue was last armed.
-const TAKEN: usize = QUEUE + 5;
-const SERVED: usize = QUEUE + 6;
-const ARMED: usize = QUEUE + 7;
-const LOG: usize = QUEUE + QUEUE_WORDS;
+const NUMBER: usize = 0;
+const PAGE: usize = 1;
+const ADDRESS_LOW: usize = 2;
+const ADDRESS_HIGH: usize = 3;
+const ENTRIES: usize = 4;
+const TAKEN: usize = 5;
+const ARMED: usize = 6;
+const LOG: usize = QUEUES + 2 * QUEUE_WORDS;
 const END: usize = LOG + 2 * LOGGED as usize;
 const _: () = assert!(END * 4 <= super::SHARED_LEN && LOG % 2 == 0);
 
@@ -35,7 +33,16 @@ const ROUND_SHIFT: u32 = 48;
 const KIND_SHIFT: u32 = 40;
 const REST: u64 = (1 << KIND_SHIFT) - 1;
 
-/// Where the function's event queue lies.
+/// One of the function's event queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Of what is neither a completion nor a request for pages; its entries go to the log.
+    Events,
+    /// Of requests for pages; an entry is taken when it has been served.
+    Pages,
+}
+
+/// Where an event queue lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
     /// Its number.
@@ -76,10 +83,14 @@ impl Shared {
         &self.mem.words()[LOG / 2 + (number % LOGGED) as usize]
     }
 
-    /// The function's event queue, once there is one.
-    pub fn event_queue(&self) -> Option<QueuePlace> {
-        let number = self.word(NUMBER).load(Acquire).checked_sub(1)?;
-        let half = |word: usize| self.word(word).load(Relaxed);
+    fn queue_word(&self, which: Which, word: usize) -> &AtomicU32 {
+        self.word(QUEUES + which as usize * QUEUE_WORDS + word)
+    }
+
+    /// An event queue of the function's, once there is one.
+    pub fn event_queue(&self, which: Which) -> Option<QueuePlace> {
+        let number = self.queue_word(which, NUMBER).load(Acquire).checked_sub(1)?;
+        let half = |word: usize| self.queue_word(which, word).load(Relaxed);
         Some(QueuePlace {
             eqn: number as u8,
             uar: half(PAGE),
@@ -88,9 +99,14 @@ impl Shared {
         })
     }
 
-    /// Events that were taken out of the queue, modulo 2^32.
+    /// Entries that were taken out of a queue, modulo 2^32.
+    pub fn taken(&self, which: Which) -> u32 {
+        self.queue_word(which, TAKEN).load(Acquire)
+    }
+
+    /// As [`Shared::taken`], of the queue whose entries go to the log.
     pub fn events_taken(&self) -> u32 {
-        self.word(TAKEN).load(Acquire)
+        self.taken(Which::Events)
     }
 
     /// Records `event` as number `number`. Does nothing if another opener did.
@@ -104,9 +120,10 @@ impl Shared {
         }
     }
 
-    /// Counts event `number` as taken. False: another opener has done so.
-    pub fn take_event(&self, number: u32) -> bool {
-        self.word(TAKEN).compare_exchange(number, number.wrapping_add(1), AcqRel, Relaxed).is_ok()
+    /// Counts entry `number` of a queue as taken. False: another opener has done so.
+    pub fn take(&self, which: Which, number: u32) -> bool {
+        let word = self.queue_word(which, TAKEN);
+        word.compare_exchange(number, number.wrapping_add(1), AcqRel, Relaxed).is_ok()
     }
 
     /// Event `number`, which was taken.
@@ -118,37 +135,31 @@ impl Shared {
         }
     }
 
-    /// The first event that may be an unserved request for pages.
-    pub fn pages_served(&self) -> u32 {
-        self.word(SERVED).load(Acquire)
+    /// Entries that were taken when a queue was last armed.
+    pub fn armed(&self, which: Which) -> u32 {
+        self.queue_word(which, ARMED).load(Acquire)
     }
 
-    /// Counts event `number` as served, by the opener that supplies pages.
-    pub fn serve_event(&self, number: u32) {
-        self.word(SERVED).store(number.wrapping_add(1), Release);
-    }
-
-    /// Events that were taken when the queue was last armed.
-    pub fn events_armed(&self) -> u32 {
-        self.word(ARMED).load(Acquire)
-    }
-
-    /// Records that the queue was armed behind event `number`.
-    pub fn set_events_armed(&self, number: u32) {
-        self.word(ARMED).store(number, Release);
+    /// Records that a queue was armed behind entry `number`.
+    pub fn set_armed(&self, which: Which, number: u32) {
+        self.queue_word(which, ARMED).store(number, Release);
     }
 }
 
 impl FunctionLock<'_> {
-    /// Records the function's event queue, or that there is none; its log is empty.
-    pub fn set_event_queue(&self, place: Option<QueuePlace>) {
-        (QUEUE..END).for_each(|word| self.0.word(word).store(0, Release));
-        let Some(place) = place else { return };
-        self.0.word(PAGE).store(place.uar, Relaxed);
-        self.0.word(ADDRESS_LOW).store(place.iova as u32, Relaxed);
-        self.0.word(ADDRESS_HIGH).store((place.iova >> 32) as u32, Relaxed);
-        self.0.word(ENTRIES).store(place.entries, Relaxed);
-        self.0.word(NUMBER).store(u32::from(place.eqn) + 1, Release);
+    /// Records that the function has no event queues; the log is empty.
+    pub fn clear_event_queues(&self) {
+        (QUEUES..END).for_each(|word| self.0.word(word).store(0, Release));
+    }
+
+    /// Records an event queue of the function's, armed and of which nothing was taken.
+    pub fn set_event_queue(&self, which: Which, place: QueuePlace) {
+        let store = |word: usize, value: u32| self.0.queue_word(which, word).store(value, Relaxed);
+        store(PAGE, place.uar);
+        store(ADDRESS_LOW, place.iova as u32);
+        store(ADDRESS_HIGH, (place.iova >> 32) as u32);
+        store(ENTRIES, place.entries);
+        self.0.queue_word(which, NUMBER).store(u32::from(place.eqn) + 1, Release);
     }
 }
 
@@ -169,7 +180,7 @@ mod tests {
             // An opener that was stopped before it logged the same event, and one before it.
             shared.log_event(number, event(7));
             shared.log_event(number.saturating_sub(LOGGED), event(9));
-            assert!(shared.take_event(number) && !shared.take_event(number));
+            assert!(shared.take(Which::Events, number) && !shared.take(Which::Events, number));
             assert_eq!(shared.event(number), Found::Event(event(number)));
             if let Some(old) = number.checked_sub(LOGGED) {
                 assert_eq!(shared.event(old), Found::Overwritten);

@@ -2,6 +2,8 @@ use super::{device, open, options};
 use crate::{
     Device, OpenOptions,
     bringup::{self, Step, Watch},
+    error::Error,
+    ready,
     shared_area::{FunctionState, Shared},
     transport::{
         Registers, Transport,
@@ -45,6 +47,7 @@ fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
         Opcode::QueryNicVportContext,
         Opcode::AllocUar,
         Opcode::CreateEq,
+        Opcode::CreateEq,
         Opcode::AccessReg,
         Opcode::ModifyNicVportContext,
         Opcode::ModifyNicVportContext,
@@ -64,6 +67,7 @@ fn commands_come_in_the_order_of_the_interface_and_go_in_reverse() {
         Opcode::DeallocTransportDomain,
         Opcode::DeallocUar,
         Opcode::DestroyUctx,
+        Opcode::DestroyEq,
         Opcode::DestroyEq,
         Opcode::DeallocUar,
         Opcode::TeardownHca,
@@ -233,4 +237,35 @@ fn bring_up_that_panics_leaves_the_function_at_once() {
     assert!(catch_unwind(AssertUnwindSafe(|| bringup::open(fake, patient, &mut Panics))).is_err());
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     open(&chip.opener(2)).close().unwrap();
+}
+
+#[test]
+fn registers_that_nobody_answers_for_yet_are_waited_for() {
+    let chip = Chip::new();
+    chip.state().gone = true;
+    let transport: Arc<dyn Transport> = chip.opener(1);
+    let bar = transport.bar(0).unwrap();
+    let waited = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(150));
+            chip.state().gone = false;
+        });
+        ready::wait(&*transport, &bar, Duration::from_secs(20)).unwrap()
+    });
+    assert!((100..10_000).contains(&waited.as_millis()), "{waited:?}");
+}
+
+#[test]
+fn a_function_whose_configuration_space_is_gone_too_is_not_waited_for() {
+    let chip = Chip::new();
+    let transport: Arc<dyn Transport> = chip.opener(1);
+    let bar = transport.bar(0).unwrap();
+    chip.state().gone = true;
+    let wait = |limit| ready::wait(&*transport, &bar, Duration::from_millis(limit));
+    let begin = Instant::now();
+    assert!(matches!(wait(50), Err(Error::Gone)));
+    assert!(begin.elapsed() < Duration::from_secs(5), "the limit counts while it may still come");
+    chip.config(0, u32::MAX);
+    assert!(matches!(wait(60_000), Err(Error::Gone)));
+    assert!((1..20).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
 }

@@ -1,10 +1,14 @@
 use super::{device, open, options};
 use crate::{
     Cq, DeviceEvent, Event, Health, Pd, PortEvent, Qp, QpEvent, QpInit, Service,
-    transport::fake::{Chip, Lie},
+    transport::{
+        Registers,
+        fake::{Chip, Lie},
+    },
 };
 use hwspec::{
     cmd::{Opcode, Status, eq::CreateEqIn},
+    doorbell::{EQ_ARM, UAR_SIZE},
     eqe::{CompEvent, CqErrorEvent, Eqe, EventType, PortChange},
     handle::{Cqn, Qpn},
     layout::Layout,
@@ -157,24 +161,41 @@ fn the_next_arming_says_that_the_event_was_seen() {
     }
 }
 
+/// User context, events and vector of each queue that was made.
+fn queues(chip: &Chip) -> Vec<(u16, u64, u16)> {
+    let state = chip.state();
+    let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
+    let queue = |input: &[u8]| {
+        let input = CreateEqIn::read(input);
+        let mask = u64::from_be_bytes(input.event_bitmask()[..8].try_into().unwrap());
+        (input.uid(), mask, input.eq_context_entry().intr())
+    };
+    inputs.map(|(_, input)| queue(input)).collect()
+}
+
 #[test]
-fn there_is_one_queue_for_what_is_no_completion_whoever_opens_the_function() {
+fn what_is_no_completion_has_one_queue_and_one_for_pages_whoever_opens_the_function() {
     let chip = Chip::new();
     let openers = [open(&chip.opener(1)), open(&chip.opener(2))];
-    let queues: Vec<(u16, u64)> = {
-        let state = chip.state();
-        let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-        let queue = |input: &[u8]| {
-            let mask = CreateEqIn::read(input).event_bitmask();
-            (CreateEqIn::read(input).uid(), u64::from_be_bytes(mask[..8].try_into().unwrap()))
-        };
-        inputs.map(|(_, input)| queue(input)).collect()
+    let [(0, mask, 0), (0, pages, 0), (first, 0, 1), (second, 0, 2)] = queues(&chip)[..] else {
+        panic!("{:x?}", queues(&chip))
     };
-    let [(0, mask), (first, 0), (second, 0)] = queues[..] else { panic!("{queues:x?}") };
     assert!(first != 0 && second != 0 && first != second, "completions belong to their openers");
-    // Linux takes these and requests for pages from every device; it takes type 8 from none.
-    assert_eq!(mask, 0x001f_0abe & !(1 << 8));
+    // Linux takes these from every device; it takes type 8 from none, and pages on a queue of their own.
+    assert_eq!((mask, pages), (0x001f_02be & !(1 << 8), 1 << EventType::PageRequest.raw()));
     drop(openers);
+}
+
+#[test]
+fn the_functions_queues_are_armed_from_the_beginning() {
+    let (chip, device) = device();
+    let (_, input) =
+        &chip.state().inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq).nth(1).unwrap().clone();
+    let page = CreateEqIn::read(input).eq_context_entry().uar_page();
+    // The doorbell page of both; the one for pages comes last.
+    let armed = chip.read32(page * UAR_SIZE as u32 + EQ_ARM as u32);
+    assert!(armed >> 24 != 0 && armed & 0xff_ffff == 0, "{armed:#x}");
+    drop(device);
 }
 
 #[test]
@@ -257,15 +278,11 @@ fn waiting_ends_when_time_is_up() {
 fn each_opener_has_a_vector_of_its_own() {
     let chip = Chip::new();
     let (first, second) = (open(&chip.opener(1)), open(&chip.opener(2)));
-    let vectors = || -> Vec<u16> {
-        let state = chip.state();
-        let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-        inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect()
-    };
-    assert_eq!(vectors(), [0, 1, 2], "the first is that of the function's events");
+    let vectors = || -> Vec<u16> { queues(&chip).iter().map(|(_, _, vector)| *vector).collect() };
+    assert_eq!(vectors(), [0, 0, 1, 2], "the first is that of the function's queues");
     first.close().unwrap();
     let third = open(&chip.opener(3));
-    assert_eq!(vectors(), [0, 1, 2, 1]);
+    assert_eq!(vectors(), [0, 0, 1, 2, 1]);
     drop((second, third));
 }
 
@@ -279,18 +296,14 @@ fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
     assert_eq!(refused.errno(), libc::EBUSY);
     chip.state().shares_vectors = true;
     let common: Vec<_> = (3..7).map(|opener| open(&chip.opener(opener))).collect();
-    let vectors = || -> Vec<u16> {
-        let state = chip.state();
-        let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-        inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect()
-    };
-    assert_eq!(vectors(), [0, 1, 2, 1, 2, 1, 2], "in turn");
+    let vectors = || -> Vec<u16> { queues(&chip).iter().map(|(_, _, vector)| *vector).collect() };
+    assert_eq!(vectors(), [0, 0, 1, 2, 1, 2, 1, 2], "in turn");
     // An opener that shares a vector does not give it back. One that has its own leaves it to the next.
     drop(common);
     let [first, second] = own;
     drop(first);
     let next = open(&chip.opener(8));
-    assert_eq!(vectors()[7..], [1]);
+    assert_eq!(vectors()[8..], [1]);
     drop((second, next));
 }
 
@@ -301,11 +314,8 @@ fn a_vector_somebody_is_still_connected_to_is_passed_over() {
     let first = open(&chip.opener(1));
     chip.state().busy_vectors.clear();
     let second = open(&chip.opener(2));
-    let state = chip.state();
-    let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
-    let vectors: Vec<_> = inputs.map(|(_, i)| CreateEqIn::read(i).eq_context_entry().intr()).collect();
-    drop(state);
-    assert_eq!(vectors, [0, 3, 1]);
+    let vectors: Vec<_> = queues(&chip).iter().map(|(_, _, vector)| *vector).collect();
+    assert_eq!(vectors, [0, 0, 3, 1]);
     drop((first, second));
 }
 
@@ -313,7 +323,6 @@ fn a_vector_somebody_is_still_connected_to_is_passed_over() {
 fn health_is_read_from_the_health_buffer() {
     let (chip, device) = device();
     assert!(!device.health().is_fatal());
-    use crate::transport::Registers;
     chip.write32(0x1010, 0x0000_0042);
     chip.write32(0x238, 1 << 31 | 3 << 24);
     chip.write32(0x23c, 0x0010_1234);

@@ -164,11 +164,13 @@ impl State {
         }
     }
 
-    /// Writes an event: a completion's to the queue that was made last, any other to that of the function.
+    /// Writes an event: a completion's to the queue that was made last, a request for pages to the one for these, any other
+    /// to that of the function.
     pub fn raise(&mut self, mut eqe: Eqe) {
         let mut queues = self.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
         let queue = match eqe.event_type() {
             EventType::Comp => queues.next_back(),
+            EventType::PageRequest => queues.nth(1),
             _ => queues.next(),
         };
         let input = &queue.expect("no event queue").1;

@@ -218,7 +218,7 @@ fn five_hundred_openers_of_one_function_each_have_their_events() {
     }
     let up = node.status().unwrap();
     let eqs = up.functions[1].objects.iter().find(|(kind, _)| *kind == "eq").map(|(_, count)| *count);
-    assert_eq!(eqs, Some((10 * EACH) as u32 + 1), "one of them is the function's");
+    assert_eq!(eqs, Some((10 * EACH) as u32 + 2), "two of them are the function's");
     all.iter_mut().for_each(|one| one.tell("go"));
     for one in &mut all {
         assert_eq!(one.hear_number() as usize, EACH);
