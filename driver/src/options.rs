@@ -18,6 +18,8 @@ pub struct OpenOptions {
     /// The MTU that the first opener gives an Ethernet function, without layer 2; `None`: what the port has, if the
     /// function has less.
     pub mtu: Option<u16>,
+    /// The MAC that a function takes which was given none; `None`: one is drawn.
+    pub own_mac: Option<[u8; 6]>,
     /// How peers are found that are not in that list; set by [`open_resolving`](crate::open_resolving).
     pub resolver: Option<Arc<dyn Resolve>>,
     /// How long one command may take: firmware that sets up many virtual functions needs that much.
@@ -38,6 +40,7 @@ impl Default for OpenOptions {
             neighbours: Vec::new(),
             vlan: None,
             mtu: None,
+            own_mac: None,
             resolver: None,
             command_timeout: Duration::from_secs(60),
             ready_timeout: Duration::from_secs(120),

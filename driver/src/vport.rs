@@ -46,7 +46,8 @@ pub fn describe(
     // An administrator who gives a virtual function no address leaves it to the driver. As mlx5e, and as systemd does
     // for all such devices.
     let own = given == [0; 6] && !function.caps.general.vport_group_manager();
-    let mac = if own { lock.own_mac(|| draw_mac(&*function.transport)) } else { given };
+    let draw = || function.options.own_mac.unwrap_or_else(|| draw_mac(&*function.transport));
+    let mac = if own { lock.own_mac(draw) } else { given };
     watch.read("MAC", mac.map(|byte| format!("{byte:02x}")).join(":") + if own { ", our own" } else { "" });
     let node_guid = match context.node_guid() {
         0 => guid_of(&mac),

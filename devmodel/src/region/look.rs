@@ -57,8 +57,7 @@ impl Region {
     /// The MAC of `fid` if `gid` is one of the RoCE addresses in its table.
     pub fn mac_with_gid(&self, fid: u8, gid: &[u8; 16]) -> Option<[u8; 6]> {
         let table: [RoceAddress; ROCE_ADDRESSES] = self.look(fid, offset_of!(FunctionRow, roce))?;
-        table.iter().any(|row| row.valid != 0 && row.gid == *gid).then_some(())?;
-        self.look(fid, offset_of!(FunctionRow, mac))
+        table.iter().find(|row| row.valid != 0 && row.gid == *gid).map(|row| row.mac)
     }
 
     /// How many objects of one kind `fid` has.

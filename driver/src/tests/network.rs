@@ -75,6 +75,13 @@ fn a_function_without_an_address_takes_one_which_all_its_openers_have() {
     let [a, b, c, d, e, f] = mac;
     assert_eq!(first.attr().node_guid, [a, b, c, 0xff, 0xfe, d, e, f]);
     assert_eq!(first.gid(0).unwrap()[8..], [a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    // One that the options name, where the function was given none.
+    for (given, taken) in [(0, [2, 1, 2, 3, 4, 5]), (OWN, crate::transport::fake::MAC)] {
+        let told = Chip::new();
+        told.state().vport.mac = given;
+        let named = OpenOptions { own_mac: Some([2, 1, 2, 3, 4, 5]), ..options() };
+        assert_eq!(Device::open(told.opener(1), named).unwrap().port().unwrap().mac, taken);
+    }
     // Another function has another one.
     let other = Chip::new();
     other.state().vport.mac = 0;

@@ -35,7 +35,7 @@ pub struct DeviceInfo {
     pub bdf: String,
     /// Ethernet address of its port.
     pub mac: [u8; 6],
-    /// Node and port GUID: the modified EUI-64 of the MAC.
+    /// Node and port GUID: the modified EUI-64 of the MAC, or the one that a VF makes which was given none.
     pub guid: [u8; 8],
     /// What its port speaks.
     pub link_layer: LinkLayer,
@@ -71,13 +71,16 @@ impl DeviceInfo {
             gids.push(gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into()));
         }
         let gid_table = if roce { GID_TABLE } else { IB_GID_TABLE };
+        // A VF whose owner gave it no GUID takes the one that Linux makes of a MAC.
+        let [a, b, c, d, e, f] = mac(id, fid);
+        let own_guid = roce && config.strict.owner && fid != 0;
         Self {
             name: format!("iron{fid}"),
             fid,
             uverbs: u32::from(fid),
             bdf: format!("{PCI_BUS}:{:02x}.{:x}", fid >> 3, fid & 7),
             mac: mac(id, fid),
-            guid: guid(id, fid),
+            guid: if own_guid { [a, b, c, 0xff, 0xfe, d, e, f] } else { guid(id, fid) },
             link_layer: config.link_layer,
             system_guid: guid(id, 0),
             ip: Ipv4Addr::from(loopback(id, fid)).into(),

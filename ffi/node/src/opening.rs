@@ -73,8 +73,10 @@ pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
 pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
     sane(node.dir(), || {
         let transport = Arc::new(NodeTransport::open(node, fid)?);
-        let gids = node.core().device(fid).gids.to_vec();
-        let options = OpenOptions { gids, ..OpenOptions::default() };
+        // The MAC is the one that everybody on the node knows, where nobody has given the function any.
+        let device = node.core().device(fid);
+        let gids = device.gids.to_vec();
+        let options = OpenOptions { gids, own_mac: Some(device.mac), ..OpenOptions::default() };
         Device::open(transport, options).map_err(|source| match source {
             // The model here is sound, so what it works on is not.
             driver::Error::Unanswered { .. } => {
