@@ -5,7 +5,7 @@ use driver::{
     transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width},
 };
 use ironverbs_tests::program::Scratch;
-use node::{Node, NodeTransport, open_device_of};
+use node::{Node, NodeOptions, NodeTransport, open_device_of};
 use std::{
     io,
     sync::{
@@ -136,8 +136,15 @@ struct Place {
 }
 
 fn place() -> Place {
+    place_of("none")
+}
+
+/// A node whose adapter is as strict as `switches` say.
+fn place_of(switches: &str) -> Place {
     let dir = Scratch::new();
-    Place { node: dir.node(2).expect("a node"), _dir: dir }
+    let strict = Some(switches.parse().expect("known switches"));
+    let node = dir.node_with(&NodeOptions { vfs: Some(2), strict, ..NodeOptions::default() });
+    Place { node: node.expect("a node"), _dir: dir }
 }
 
 impl Place {
@@ -163,19 +170,41 @@ fn failed_at(report: &Report, step: &str, saying: &str) {
     assert!(tried_after.clone().all(|s| matches!(s.outcome, Outcome::Skipped(_))), "{report}");
 }
 
-#[test]
-fn physical_and_virtual_function_pass_every_step_and_can_be_used_afterwards() {
-    let place = place();
+/// The PF and a VF of the node pass every step, and can be used afterwards.
+#[track_caller]
+fn passes(place: &Place, about: &str) {
     for fid in [0, 1] {
         let transport = place.function(fid);
         let plan = Plan { write: true, ..Plan::default() };
         let report = harness::run(&transport, &plan, &mut |_| ());
         // Nobody outside was named.
         let alone = |s: &harness::StepReport| s.name.name == "frame from outside";
-        assert!(report.steps.iter().all(|s| alone(s) || s.outcome == Outcome::Passed), "{report}");
+        assert!(report.steps.iter().all(|s| alone(s) || s.outcome == Outcome::Passed), "{about}: {report}");
         assert_eq!(report.steps.len(), STEPS.len());
         drop(transport);
         open_device_of(&place.node, fid).expect("bring-up").close().expect("close");
+    }
+}
+
+#[test]
+fn physical_and_virtual_function_pass_every_step_and_can_be_used_afterwards() {
+    passes(&place(), "none");
+}
+
+#[test]
+fn they_pass_on_an_adapter_that_is_as_strict_as_a_card() {
+    for switches in [
+        "owner=pf",
+        "pages=real",
+        "events=strict",
+        "uid=strict",
+        "reserved=zero",
+        "slow=0.01",
+        "all",
+        "all,ids=cx4lx",
+        "all,ids=cx7",
+    ] {
+        passes(&place_of(switches), switches);
     }
 }
 

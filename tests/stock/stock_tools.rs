@@ -108,3 +108,24 @@ fn for_a_time_instead_of_a_number() {
     perftest("time-bw", &BANDWIDTH, &["-D", "5"], &PEERS[..1]);
     perftest("time-self", &["ib_write_bw"], &["-D", "5"], &PEERS[1..]);
 }
+
+#[test]
+fn tools_run_on_an_adapter_that_is_as_strict_as_a_card() {
+    let node = Node::new("strict", 2).strict("all");
+    for (server, client) in [("iron1", "iron2"), ("iron0", "iron1"), ("iron2", "iron0")] {
+        let pair = Pair::pingpong(&node, "ibv_rc_pingpong", server, client, &["-c", "-e"]);
+        assert!(pair.client.contains("iters in"), "{}", pair.client);
+        for (tool, options) in
+            [("ib_send_bw", ["-c", "UD"]), ("ib_send_bw", ["-c", "XRC"]), ("ib_write_bw", ["-c", "RC"])]
+        {
+            let rows = Pair::perftest(&node, tool, server, client, &options).rows();
+            assert!(rows.iter().all(|row| row[1..].iter().any(|v| *v > 0.0)), "{tool} {options:?}: {rows:?}");
+        }
+    }
+    let pair = Pair::managed(
+        &node,
+        &["rping", "-s", "-v", "-C", "10"],
+        &["rping", "-c", "-a", "127.0.0.2", "-v", "-C", "10"],
+    );
+    assert!(pair.client.contains("ping data: rdma-ping-9:"), "{}", pair.client);
+}

@@ -118,6 +118,12 @@ impl Node {
         self
     }
 
+    /// The same with an adapter as strict as `switches` say.
+    pub fn strict(mut self, switches: &str) -> Self {
+        self.options.extend(["--strict".into(), switches.into()]);
+        self
+    }
+
     /// The same for programs that are started by way of the command `prefix`.
     pub fn under(mut self, prefix: &[&str]) -> Self {
         self.prefix = prefix.iter().map(|word| (*word).into()).collect();
