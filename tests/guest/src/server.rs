@@ -10,9 +10,9 @@ use crate::{Outcome, bound_to_us, built, failed};
 /// Until all sockets are there, at most.
 const START: Duration = Duration::from_secs(30);
 
-/// How strict an adapter is that only stock drivers meet, unless the environment variable [`STRICT`] says otherwise (`none`: as
-/// kind as can be). What a stock driver is refused in a guest is a mistake of the adapter's.
-const TWIN: &str = "events=strict,uid=strict,reserved=zero";
+/// How strict the adapter is, unless the environment variable [`STRICT`] says otherwise (`none`: as kind as can be). What a stock
+/// driver is refused in a guest is a mistake of the adapter's.
+const TWIN: &str = "owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01";
 /// See [`TWIN`].
 const STRICT: &str = "IRONVERBS_GUEST_STRICT";
 
@@ -23,8 +23,8 @@ pub struct Plan {
     pub functions: Vec<u16>,
     /// InfiniBand instead of Ethernet.
     pub infiniband: bool,
-    /// As strict as a card ([`TWIN`]): for guests with none but stock drivers.
-    pub twin: bool,
+    /// As kind as can be, and not as strict as a card ([`TWIN`]).
+    pub kind: bool,
     /// More arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
     /// More sockets that are there once it serves.
@@ -54,7 +54,7 @@ impl Server {
             command.arg("--plug").arg(format!("{function}={}", socket(&dir, *function).display()));
         }
         command.args(&plan.arguments);
-        if plan.twin {
+        if !plan.kind {
             command.arg("--strict").arg(std::env::var_os(STRICT).unwrap_or_else(|| TWIN.into()));
         }
         let log = std::fs::File::create(dir.join("log"))?;

@@ -93,7 +93,7 @@ impl Pair {
         arguments: Vec<String>,
     ) -> Outcome<Self> {
         let functions = vec![0, 1];
-        let plan = server::Plan { functions, infiniband, arguments, twin: true, ..Default::default() };
+        let plan = server::Plan { functions, infiniband, arguments, ..Default::default() };
         let server = Server::start(&plan)?;
         let scratch = scratch(name)?;
         let two = place == Place::TwoGuests;
