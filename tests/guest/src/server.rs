@@ -12,7 +12,9 @@ const START: Duration = Duration::from_secs(30);
 
 /// How strict the adapter is, unless the environment variable [`STRICT`] says otherwise (`none`: as kind as can be). What a stock
 /// driver is refused in a guest is a mistake of the adapter's.
-const TWIN: &str = "owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01";
+const TWIN: &str = "pages=real,events=strict,uid=strict,reserved=zero,slow=0.01";
+/// That, and VFs that nobody gave a MAC and GUIDs yet.
+const OWNER: &str = "owner=pf";
 /// See [`TWIN`].
 const STRICT: &str = "IRONVERBS_GUEST_STRICT";
 
@@ -25,6 +27,8 @@ pub struct Plan {
     pub infiniband: bool,
     /// As kind as can be, and not as strict as a card ([`TWIN`]).
     pub kind: bool,
+    /// Nobody gave the VFs MACs and GUIDs yet. For scenarios without rdma_cm, which finds devices by their node GUIDs.
+    pub bare: bool,
     /// More arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
     /// More sockets that are there once it serves.
@@ -55,7 +59,8 @@ impl Server {
         }
         command.args(&plan.arguments);
         if !plan.kind {
-            command.arg("--strict").arg(std::env::var_os(STRICT).unwrap_or_else(|| TWIN.into()));
+            let twin = if plan.bare { format!("{OWNER},{TWIN}") } else { TWIN.into() };
+            command.arg("--strict").arg(std::env::var_os(STRICT).unwrap_or_else(|| twin.into()));
         }
         let log = std::fs::File::create(dir.join("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -20,12 +20,17 @@ pub fn run(images: &Images) -> Outcome {
     let mut servers = Vec::new();
     let mut plan = Plan::new("bringup").iommu();
     for infiniband in [false, true] {
-        let served = server::Plan { functions: vec![0, 1], infiniband, ..Default::default() };
+        let served = server::Plan { functions: vec![0, 1], infiniband, bare: true, ..Default::default() };
         servers.push(Server::start(&served)?);
     }
     for (lie, _) in LIES {
         let arguments = vec!["--misbehave".into(), lie.into()];
-        servers.push(Server::start(&server::Plan { functions: vec![1], arguments, ..Default::default() })?);
+        servers.push(Server::start(&server::Plan {
+            functions: vec![1],
+            arguments,
+            bare: true,
+            ..Default::default()
+        })?);
     }
     for (n, server) in servers.iter().enumerate() {
         let functions: &[u16] = if n < 2 { &[0, 1] } else { &[1] };

@@ -12,8 +12,12 @@ pub fn run(images: &Images, infiniband: bool) -> Outcome {
     let mut servers = Vec::new();
     let mut plans = Vec::new();
     for kernel in KERNELS {
-        let server =
-            Server::start(&server::Plan { functions: vec![0, 1], infiniband, ..Default::default() })?;
+        let server = Server::start(&server::Plan {
+            functions: vec![0, 1],
+            infiniband,
+            bare: true,
+            ..Default::default()
+        })?;
         let plan = Plan::new(&format!("load{}", kernel.replace('.', "-"))).kernel(kernel);
         plans.push(plan.plug(server.socket(0)).plug(server.socket(1)));
         servers.push(server);
