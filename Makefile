@@ -62,7 +62,6 @@ test: deps-test
 	$(MAKE) --no-print-directory test-rust
 	FUZZ_SECONDS=10 FUZZ_SEED=1 timeout 1200 scripts/fuzz.sh
 	VERBS_SECONDS=60 timeout 300 scripts/fuzz-verbs.sh
-	$(MAKE) --no-print-directory test-targets
 	$(MAKE) --no-print-directory test-userlands
 	$(MAKE) --no-print-directory test-guest
 
