@@ -10,12 +10,33 @@ use crate::{Outcome, bound_to_us, built, failed};
 /// Until all sockets are there, at most.
 const START: Duration = Duration::from_secs(30);
 
-/// How strict the adapter is, unless the environment variable [`STRICT`] says otherwise (`none`: as kind as can be). What a stock
-/// driver is refused in a guest is a mistake of the adapter's.
-const TWIN: &str = "pages=real,events=strict,uid=strict,reserved=zero,slow=0.01";
-/// That, and VFs that nobody gave a MAC and GUIDs yet.
-const OWNER: &str = "owner=pf";
-/// See [`TWIN`].
+/// How strict an adapter is, unless the environment variable [`STRICT`] says otherwise. What a stock driver is refused in a guest is
+/// a mistake of the adapter's.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Strict {
+    /// As a card whose owner gave the VFs their MACs.
+    #[default]
+    Twin,
+    /// As a card: VFs have no MACs and GUIDs yet. For scenarios without rdma_cm, which finds devices by their node GUIDs.
+    Bare,
+    /// It refuses what a card does, and answers at once: streams have each command with its answer.
+    Prompt,
+    /// As kind as can be: it lets more garbage past its first checks.
+    Kind,
+}
+
+impl Strict {
+    fn switches(self) -> &'static str {
+        match self {
+            Self::Twin => "pages=real,events=strict,uid=strict,reserved=zero,slow=0.01",
+            Self::Bare => "owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01",
+            Self::Prompt => "events=strict,uid=strict,reserved=zero",
+            Self::Kind => "none",
+        }
+    }
+}
+
+/// See [`Strict`].
 const STRICT: &str = "IRONVERBS_GUEST_STRICT";
 
 /// What is served.
@@ -25,10 +46,8 @@ pub struct Plan {
     pub functions: Vec<u16>,
     /// InfiniBand instead of Ethernet.
     pub infiniband: bool,
-    /// As kind as can be, and not as strict as a card ([`TWIN`]).
-    pub kind: bool,
-    /// Nobody gave the VFs MACs and GUIDs yet. For scenarios without rdma_cm, which finds devices by their node GUIDs.
-    pub bare: bool,
+    /// How strict it is.
+    pub strict: Strict,
     /// More arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
     /// More sockets that are there once it serves.
@@ -58,10 +77,8 @@ impl Server {
             command.arg("--plug").arg(format!("{function}={}", socket(&dir, *function).display()));
         }
         command.args(&plan.arguments);
-        if !plan.kind {
-            let twin = if plan.bare { format!("{OWNER},{TWIN}") } else { TWIN.into() };
-            command.arg("--strict").arg(std::env::var_os(STRICT).unwrap_or_else(|| twin.into()));
-        }
+        let switches = std::env::var_os(STRICT).unwrap_or_else(|| plan.strict.switches().into());
+        command.arg("--strict").arg(switches);
         let log = std::fs::File::create(dir.join("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Self { dir, process: command.spawn()? };

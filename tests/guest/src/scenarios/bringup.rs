@@ -2,7 +2,7 @@
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server::{self, Server, Strict};
 use crate::{Outcome, failed, log};
 
 use super::vfio;
@@ -20,7 +20,8 @@ pub fn run(images: &Images) -> Outcome {
     let mut servers = Vec::new();
     let mut plan = Plan::new("bringup").iommu();
     for infiniband in [false, true] {
-        let served = server::Plan { functions: vec![0, 1], infiniband, bare: true, ..Default::default() };
+        let served =
+            server::Plan { functions: vec![0, 1], infiniband, strict: Strict::Bare, ..Default::default() };
         servers.push(Server::start(&served)?);
     }
     for (lie, _) in LIES {
@@ -28,7 +29,7 @@ pub fn run(images: &Images) -> Outcome {
         servers.push(Server::start(&server::Plan {
             functions: vec![1],
             arguments,
-            bare: true,
+            strict: Strict::Bare,
             ..Default::default()
         })?);
     }

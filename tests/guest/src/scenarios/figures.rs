@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::images::Images;
+use crate::server::{self, Strict};
 
 use super::mlx5::{Pair, Place};
 use super::sides::{Bench, Side, find_gid};
@@ -29,7 +30,8 @@ fn column(bench: &mut Bench) -> Outcome<Vec<f64>> {
 
 /// Commands, doorbells and the perftest table, beside rxe in the same guest.
 pub fn run(images: &Images) -> Outcome {
-    let mut pair = Pair::boot(images, "figures", Place::OneGuest, false, ["6.12", "6.12"])?;
+    let kind = server::Plan { strict: Strict::Kind, ..Default::default() };
+    let mut pair = Pair::boot_on(images, "figures", Place::OneGuest, ["6.12", "6.12"], kind)?;
     let model = column(&mut pair.bench)?;
     let commands = pair.bench.guests[0].run(
         20,

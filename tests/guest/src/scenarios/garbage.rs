@@ -2,7 +2,7 @@
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server::{self, Server, Strict};
 use crate::{Outcome, failed, log};
 
 use super::mlx5;
@@ -13,11 +13,10 @@ const SECONDS: u64 = 30;
 
 /// One guest is hostile to its function, another runs traffic between two others all the while.
 pub fn run(images: &Images) -> Outcome {
-    // A kind adapter lets more garbage past its first checks.
     let mut server = Server::start(&server::Plan {
         functions: vec![0, 1, 2],
         infiniband: true,
-        kind: true,
+        strict: Strict::Kind,
         ..Default::default()
     })?;
     let honest = Plan::new("honest").plug(server.socket(1)).plug(server.socket(2));

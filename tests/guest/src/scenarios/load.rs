@@ -2,7 +2,7 @@
 
 use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server::{self, Server, Strict};
 use crate::{Outcome, log};
 
 use super::mlx5;
@@ -15,7 +15,7 @@ pub fn run(images: &Images, infiniband: bool) -> Outcome {
         let server = Server::start(&server::Plan {
             functions: vec![0, 1],
             infiniband,
-            bare: true,
+            strict: Strict::Bare,
             ..Default::default()
         })?;
         let plan = Plan::new(&format!("load{}", kernel.replace('.', "-"))).kernel(kernel);

@@ -80,21 +80,19 @@ impl Pair {
         infiniband: bool,
         kernels: [&str; 2],
     ) -> Outcome<Self> {
-        Self::boot_with(images, name, place, infiniband, kernels, Vec::new())
+        Self::boot_on(images, name, place, kernels, server::Plan { infiniband, ..Default::default() })
     }
 
-    /// The same with more arguments to the server.
-    pub fn boot_with(
+    /// The same on a server of another kind, whatever functions it says.
+    pub fn boot_on(
         images: &Images,
         name: &str,
         place: Place,
-        infiniband: bool,
         kernels: [&str; 2],
-        arguments: Vec<String>,
+        served: server::Plan,
     ) -> Outcome<Self> {
-        let functions = vec![0, 1];
-        let plan = server::Plan { functions, infiniband, arguments, ..Default::default() };
-        let server = Server::start(&plan)?;
+        let infiniband = served.infiniband;
+        let server = Server::start(&server::Plan { functions: vec![0, 1], ..served })?;
         let scratch = scratch(name)?;
         let two = place == Place::TwoGuests;
         let plans = if two {

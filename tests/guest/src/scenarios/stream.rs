@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::images::Images;
-use crate::server::Server;
+use crate::server::{self, Server, Strict};
 use crate::{Outcome, built, failed, tree};
 
 use super::mlx5::{self, Pair, Place};
@@ -69,7 +69,8 @@ pub fn stock(images: &Images) -> Outcome {
     let scratch = super::scratch::scratch("recorded")?;
     let file = file(&scratch);
     let kernels = ["6.12", "6.12"];
-    let mut pair = Pair::boot_with(images, "stream", Place::OneGuest, false, kernels, arguments(&file))?;
+    let served = server::Plan { arguments: arguments(&file), strict: Strict::Prompt, ..Default::default() };
+    let mut pair = Pair::boot_on(images, "stream", Place::OneGuest, kernels, served)?;
     let bench = &mut pair.bench;
     for (name, options) in [
         ("ibv_rc_pingpong", "-c -n 20"),

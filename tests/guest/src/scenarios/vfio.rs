@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server::{self, Server, Strict};
 use crate::{Outcome, failed, log};
 
 use super::scratch::scratch;
@@ -42,6 +42,7 @@ pub fn pyverbs(images: &Images) -> Outcome {
         functions: vec![0],
         infiniband: true,
         arguments: stream::arguments(&recorded),
+        strict: Strict::Prompt,
         ..Default::default()
     })?;
     let mut guest = Guest::boot(images, Plan::new("pyverbs").iommu().plug(server.socket(0)))?;
