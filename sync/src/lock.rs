@@ -129,6 +129,16 @@ impl Lock {
         }
     }
 
+    /// As [`acquire_with`](Self::acquire_with), but never as its owner: that one enters whoever is in `holder`, and so does not see
+    /// a contender that died there before it took the lock away.
+    pub fn acquire_from_dead<C: Contender + ?Sized>(
+        &self,
+        host: &mut C,
+        patience: Patience,
+    ) -> Option<(Holding<'_>, Dead)> {
+        self.acquire_as_any(host, patience).ok()
+    }
+
     /// Takes it as its owner.
     #[inline(always)]
     pub fn enter<C: Contender + ?Sized>(&self, host: &mut C) -> Option<Holding<'_>> {
@@ -209,7 +219,7 @@ impl Lock {
         repair: impl FnOnce(),
     ) -> Option<()> {
         if self.is_of(party) {
-            let (holding, _) = self.acquire_with(host, Patience::UntilStopped)?;
+            let (holding, _) = self.acquire_from_dead(host, Patience::UntilStopped)?;
             repair();
             holding.repaired();
             holding.release();

@@ -91,11 +91,7 @@ impl<'r> Func<'r> {
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let base = region.checked_base(fid);
         let (lock, dead) = region.function_lock_at(base).acquire(host);
-        let func = Self::locked(region, fid, base, lock);
-        if dead.is_any() {
-            func.repair(host, dead);
-        }
-        func
+        Self::repaired(region, (fid, base), host, lock, dead)
     }
 
     /// As [`lock`](Self::lock). `None` when patience ran out.
@@ -103,11 +99,30 @@ impl<'r> Func<'r> {
     pub fn lock_with(region: &'r Region, fid: u8, host: &mut dyn Host, patience: Patience) -> Option<Self> {
         let base = region.checked_base(fid);
         let (lock, dead) = region.function_lock_at(base).acquire_with(host, patience)?;
+        Some(Self::repaired(region, (fid, base), host, lock, dead))
+    }
+
+    /// The same, where somebody dead is to let go of the lock. `None` if somebody stopped has it.
+    pub fn lock_from_dead(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
+        let base = region.checked_base(fid);
+        let (lock, dead) = region.function_lock_at(base).acquire_from_dead(host, Patience::UntilStopped)?;
+        Some(Self::repaired(region, (fid, base), host, lock, dead))
+    }
+
+    /// A function whose lock was taken from `dead`.
+    #[inline(always)]
+    fn repaired(
+        region: &'r Region,
+        (fid, base): (u8, usize),
+        host: &mut dyn Host,
+        lock: Holding<'r>,
+        dead: Dead,
+    ) -> Self {
         let func = Self::locked(region, fid, base, lock);
         if dead.is_any() {
             func.repair(host, dead);
         }
-        Some(func)
+        func
     }
 
     /// Finishes or takes back what dead holders left.

@@ -1,6 +1,6 @@
 //! Locks of parties that are dead.
 
-use super::{Func, FunctionSet, Outlet, OutletRing, Patience, Region, WireRing};
+use super::{Func, FunctionSet, Outlet, OutletRing, Region, WireRing};
 use crate::host::{Host, Party};
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl Region {
         let mut held = 0;
         for fid in fids.start..fids.end.min(self.functions()) {
             if self.function_lock(fid).is_of(party) {
-                drop(Func::lock_with(self, fid, host, Patience::UntilStopped)?);
+                drop(Func::lock_from_dead(self, fid, host)?);
                 held |= 1 << fid;
             }
             self.function_lock(fid).free_of(host, party, || {})?;

@@ -97,6 +97,20 @@ fn a_runner_that_takes_a_lock_often_owns_it_until_another_comes() {
 }
 
 #[test]
+fn an_owner_that_cleans_up_finds_who_died_on_the_way_to_its_lock() {
+    let (lock, mut owner, mut reborn) = (Lock::default(), steady(1), steady(2));
+    own(&lock, &mut owner);
+    // Party 2 is in `holder`, and dies before it has looked whose the lock is.
+    lock.holder.store(2, Relaxed);
+    owner.dead.insert(2);
+    let mut repairs = 0;
+    assert_eq!(lock.free_of(&mut owner, Party(2), || repairs += 1), Some(()));
+    assert_eq!((repairs, lock.holder(), lock.is_of(Party(2))), (1, None, false));
+    // Its number is another program's now, which lives: nobody would ever take the lock from that.
+    assert!(lock.try_acquire(&mut reborn).is_some());
+}
+
+#[test]
 fn an_owner_and_a_thief_exclude_each_other() {
     /// Two words that are one number whenever one is inside.
     struct Pair(UnsafeCell<(u64, u64)>);
