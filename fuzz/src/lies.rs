@@ -41,10 +41,10 @@ const ROUNDS: u64 = 12;
 /// Bytes of a program's memory, and of the pieces that it is used in: only the second half of each may be written.
 const MEMORY: usize = 4096;
 const PIECE: usize = 128;
-/// What the rest holds.
+/// Every word of a buffer that no receive may change holds this.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// What reached the driver.
+/// How much of an input reached the driver.
 #[derive(Debug, Default)]
 pub struct Reach {
     /// Lies told, by kind.

@@ -68,7 +68,7 @@ struct Form {
 
 /// Where tables lead.
 struct Found {
-    /// What the frame became: first as it came.
+    /// The frame as it came, and behind that as each change of its tags left it.
     forms: Vec<Form>,
     /// Functions, whether the uplink too, and which of the forms goes there.
     to: Vec<(FunctionSet, bool, usize)>,
