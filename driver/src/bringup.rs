@@ -25,7 +25,10 @@ use hwspec::{
     layout::{Layout, prefix},
     pcie::{self, VENDOR_ID},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Registers of the initialization segment.
 const FW_REV: u32 = 0x00;
@@ -88,6 +91,18 @@ impl Watch for () {
     fn read(&mut self, _: &'static str, _: String) {}
 }
 
+/// Takes the function's lock. Who brings the function up holds it for as long as its firmware needs.
+fn lock<'a>(shared: &'a Shared, options: &OpenOptions) -> Result<FunctionLock<'a>, Error> {
+    let begin = Instant::now();
+    loop {
+        match shared.lock(options.lock_timeout) {
+            Err(_)
+                if shared.state() == FunctionState::InChange && begin.elapsed() < options.ready_timeout => {}
+            result => return result,
+        }
+    }
+}
+
 /// Brings the function up, or attaches if another opener did.
 pub fn open(
     transport: Arc<dyn Transport>,
@@ -95,7 +110,7 @@ pub fn open(
     watch: &mut dyn Watch,
 ) -> Result<Function, Error> {
     let shared = Shared::open(&transport)?;
-    let lock = shared.lock(options.lock_timeout)?;
+    let lock = lock(&shared, &options)?;
 
     watch.step(Step::ConfigSpace);
     let config = Config(&*transport);

@@ -26,7 +26,8 @@ pub struct OpenOptions {
     pub command_timeout: Duration,
     /// How long the firmware may take until it is initialized, as after a reset.
     pub ready_timeout: Duration,
-    /// How long another opener may hold the function while it brings it up, takes it down or shares an object.
+    /// How long another opener may hold the function while it takes it down or shares an object; who brings it up may
+    /// take `ready_timeout`.
     pub lock_timeout: Duration,
     /// Entries of the event queue, a power of two.
     pub eq_entries: u32,

@@ -239,6 +239,26 @@ fn bring_up_that_panics_leaves_the_function_at_once() {
     open(&chip.opener(2)).close().unwrap();
 }
 
+/// Firmware may need a minute, and the opener that waits for it holds the lock.
+#[test]
+fn an_opener_that_brings_the_function_up_is_waited_for_as_long_as_that_may_take() {
+    let chip = Chip::new();
+    let first: Arc<dyn Transport> = chip.opener(1);
+    let shared = Shared::open(&first).unwrap();
+    let lock = shared.lock(Duration::ZERO).unwrap();
+    let second = || OpenOptions { ready_timeout: Duration::from_secs(20), ..options() };
+    let error = Device::open(chip.opener(2), second()).err().unwrap().to_string();
+    assert!(error.contains("holding the function's lock"), "{error}");
+    lock.set_state(FunctionState::InChange);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| Device::open(chip.opener(2), second()));
+        std::thread::sleep(3 * options().lock_timeout);
+        lock.set_state(FunctionState::Down);
+        drop(lock);
+        waiting.join().unwrap().expect("it waited");
+    });
+}
+
 #[test]
 fn registers_that_nobody_answers_for_yet_are_waited_for() {
     let chip = Chip::new();
