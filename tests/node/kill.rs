@@ -64,17 +64,17 @@ fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
 
 #[test]
 fn either_side_killed_in_full_flow_leaves_a_working_node() {
-    killed_at_random([1, 2], kills(1000), false);
+    killed_at_random([1, 2], kills(500), false);
 }
 
 #[test]
 fn either_of_two_programs_on_one_function_killed_leaves_a_working_node() {
-    killed_at_random([1, 1], kills(1000) / 4, false);
+    killed_at_random([1, 1], kills(500) / 4, false);
 }
 
 #[test]
 fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
-    killed_at_random([1, 2], kills(1000) / 4, true);
+    killed_at_random([1, 2], kills(500) / 4, true);
 }
 
 /// Killed at any moment from its start on: while it opens the device, creates, connects.
@@ -84,7 +84,7 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
     let node = scratch.node(4).expect("a node");
     let before = Baseline::of(&node);
     let mut random = Chaos { seed: 0xfeed_beef, ..Chaos::default() };
-    for _ in 0..kills(1000) / 2 {
+    for _ in 0..kills(500) / 2 {
         let mut program = start(&scratch, 3);
         std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x7fff));
         program.kill();

@@ -68,8 +68,8 @@ fn bandwidth_tools_run() {
 
 #[test]
 fn all_message_sizes() {
-    perftest("sizes-lat", &LATENCY[..3], &["-a", "-n", "20"], &PEERS);
-    perftest("sizes-bw", &BANDWIDTH[..3], &["-a", "-n", "20"], &PEERS);
+    perftest("sizes-lat", &LATENCY[..3], &["-a", "-n", "10"], &PEERS);
+    perftest("sizes-bw", &BANDWIDTH[..3], &["-a", "-n", "10"], &PEERS);
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn small_path_mtu() {
 
 #[test]
 fn for_a_time_instead_of_a_number() {
-    perftest("time-lat", &LATENCY, &["-D", "5"], &PEERS[..1]);
-    perftest("time-bw", &BANDWIDTH, &["-D", "5"], &PEERS[..1]);
-    perftest("time-self", &["ib_write_bw"], &["-D", "5"], &PEERS[1..]);
+    perftest("time-lat", &LATENCY, &["-D", "3", "-f", "1"], &PEERS[..1]);
+    perftest("time-bw", &BANDWIDTH, &["-D", "3", "-f", "1"], &PEERS[..1]);
+    perftest("time-self", &["ib_write_bw"], &["-D", "3", "-f", "1"], &PEERS[1..]);
 }
 
 #[test]
