@@ -68,8 +68,10 @@ pub trait Host {
     fn barrier(&mut self) {}
     /// Whether this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
     fn reaches(&mut self, party: Party) -> bool;
-    /// Whether frames may refer to their sender's memory: whoever takes one can read it. If not, payload travels by value.
-    fn by_reference(&mut self) -> bool {
+    /// Whether frames of `from` to `to` may refer to the memory of `from`: whoever takes one can read it. If not, payload
+    /// travels by value.
+    fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
+        let _ = (from, to);
         true
     }
     /// Whether somebody else is about to run function `rid` anyway: frames that arrive there are left to them. Asked

@@ -117,7 +117,8 @@ impl Runner {
     /// Brings the frames of a step to `to`, to which they all go (see [`addressee`](Self::addressee)).
     #[inline(always)]
     pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, to: u8) {
-        if self.trace.is_some() || self.buffers.out.iter().any(is_by_reference) && !host.by_reference() {
+        let by_reference = self.buffers.out.iter().any(is_by_reference);
+        if self.trace.is_some() || by_reference && !host.by_reference(Rid(from), Rid(to)) {
             self.scatter(adapter, host, now, from);
             return;
         }
@@ -230,7 +231,7 @@ impl Runner {
     ) {
         let headers = &frame.headers[..frame.header_len as usize];
         let payload = payload_of(frame, from, staged);
-        if matches!(payload, SlotPayload::Pieces(..)) && !host.by_reference() {
+        if matches!(payload, SlotPayload::Pieces(..)) && !host.by_reference(Rid(from), Rid(to)) {
             return self.enter_by_value(adapter, host, to, from, frame, staged);
         }
         let room = WireRing::of(adapter.region(), to).push(host, headers, payload, false);

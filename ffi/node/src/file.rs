@@ -56,7 +56,7 @@ pub struct Header {
     pub vfs: AtomicU32,
     /// 1 if the node's configuration forbids direct copies between programs.
     pub no_direct: AtomicU32,
-    /// Not 0 if payload travels by value, because of [`UNREACHED`] or [`SERVED`].
+    /// Not 0 if payload travels by value: [`UNREACHED`] all of it, [`SERVED`] what comes from guests or goes to them.
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls

@@ -1,7 +1,7 @@
 //! What the model sees of this process: memory that it can reach, interrupts that it raises, parties that it can
 //! wake.
 
-use super::{memory::Memory, party, party_set::PARTIES, sys};
+use super::{file::SERVED, memory::Memory, party, party_set::PARTIES, sys};
 use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
@@ -60,8 +60,13 @@ impl Host for NodeHost<'_> {
     }
 
     #[inline]
-    fn by_reference(&mut self) -> bool {
-        self.0.core.map.header().by_value.load(Relaxed) == 0
+    fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
+        match self.0.core.map.header().by_value.load(Relaxed) {
+            0 => true,
+            // A guest's memory is known to the process that serves it, and only that process runs its functions.
+            SERVED => self.0.core.server(from.0) == self.0.core.server(to.0),
+            _ => false,
+        }
     }
 
     #[inline]

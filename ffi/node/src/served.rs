@@ -89,7 +89,7 @@ impl Core {
         self.opens(fid).fetch_add(1, AcqRel);
         self.enlist(fid, lock);
         function.server.store(slot.into(), Release);
-        // No other party can read a guest's memory, so what the guest sends travels by value.
+        // No other party can read a guest's memory, so what the guest sends to others travels by value.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Memory of several programs, and interrupts across them.
 
 use super::bed::{OnNode, Other, Pages, Scratch, eventually, listen, say, start, until_killed};
-use crate::{NodeOptions, NodeTransport, node::Node};
+use crate::{NodeOptions, NodeTransport, ServedFunction, node::Node};
 use devmodel::host::{Abort, Host, Move, Party, Rid, Source};
 use driver::transport::{Access, Scope, Transport};
 use std::{path::Path, time::Duration};
@@ -103,6 +103,23 @@ fn memory_that_is_gone_aborts_the_transfer() {
     eventually("the copy that failed made us look", || {
         node.core().map.header().reaped.load(std::sync::atomic::Ordering::SeqCst) == 1
     });
+}
+
+#[test]
+fn only_what_crosses_the_border_of_a_server_travels_by_value() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let by_reference = |from, to| {
+        let core = node.core();
+        core.drive(core.now(), |_, host| host.by_reference(Rid(from), Rid(to)))
+    };
+    assert!(by_reference(1, 2));
+    let served = [0, 3].map(|fid| ServedFunction::claim(&node, fid).unwrap());
+    assert!(by_reference(1, 2), "both are programs'");
+    assert!(by_reference(0, 3), "both are guests' of one server");
+    assert!(!by_reference(1, 3) && !by_reference(3, 1), "one is a guest's");
+    drop(served);
+    assert!(by_reference(1, 3));
 }
 
 #[test]
