@@ -226,7 +226,7 @@ fn peers_reach_device_memory_and_its_owner_sees_it_through_registers() {
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC
         | AccessFlags::ZERO_BASED;
-    let mr = Mr::of_device(&s.b.pd, &dm, 4096, 4096, rights).expect("MR");
+    let mut mr = Mr::of_device(&s.b.pd, &dm, 4096, 4096, rights).expect("MR");
     // WRITE, READ and an atomic of the peer; keys begin at 0.
     s.a.words.set_word(0, 0x0102_0304_0506_0708);
     assert_eq!(s.write(8, mr.rkey()), WcStatus::Success);
@@ -255,6 +255,8 @@ fn peers_reach_device_memory_and_its_owner_sees_it_through_registers() {
         assert_eq!(s.a.words.bytes(8192, len as usize), sent, "{len} bytes sent");
     }
     assert_eq!(dm.clone().free().map_err(|e| e.errno()), Err(libc::EBUSY), "a region lies on it");
+    mr.change(None, Some(rights - AccessFlags::REMOTE_ATOMIC)).expect("other rights under the same keys");
+    assert_eq!(s.write(4096 - 8, mr.rkey()), WcStatus::Success);
     assert_eq!(s.write(4096 - 7, mr.rkey()), WcStatus::RemAccessErr, "behind the region");
     mr.deregister().expect("deregister");
     dm.free().expect("free");

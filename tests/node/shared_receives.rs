@@ -2,7 +2,7 @@
 //! and events of last receives, domains and target QPs that processes share, and what is left of them after kill -9.
 
 use driver::{
-    AccessFlags, Completion, Cq, Device, Error, Event, FileId, Mr, Pd, Qp, QpAttr, QpAttrMask, QpEvent,
+    AccessFlags, Completion, Cq, Device, Dm, Error, Event, FileId, Mr, Pd, Qp, QpAttr, QpAttrMask, QpEvent,
     QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Srq, SrqEvent, SrqInit, Target,
     WcOpcode, WcStatus, XrcDomain, XrcOpen,
 };
@@ -347,11 +347,24 @@ fn shared_by_processes(no_direct_copies: bool) {
     assert_eq!(node.status().expect("status").functions[2].objects, before);
 }
 
+/// Nor an SRQ, an initiator, device memory and its key, which belong to the function as well.
 #[test]
 fn a_killed_program_leaves_no_domain_and_no_target_behind() {
+    nothing_left_behind("none");
+}
+
+#[test]
+fn it_does_not_on_an_adapter_that_is_as_strict_as_a_card() {
+    nothing_left_behind("all");
+}
+
+fn nothing_left_behind(switches: &str) {
     let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let strict = Some(switches.parse().expect("known switches"));
+    let node = scratch.node_with(&NodeOptions { vfs: Some(2), strict, ..NodeOptions::default() });
+    let node = node.expect("a node");
     let device = open_device_of(&node, 2).expect("a device");
+    let most = device.attr().max_dm_size;
     let (path, file) = file(&scratch);
     let warm = XrcDomain::open(&device, XrcOpen::default()).expect("XRC is there");
     warm.close().expect("closed");
@@ -374,6 +387,7 @@ fn a_killed_program_leaves_no_domain_and_no_target_behind() {
             assert_eq!(device.events().next(), None);
         }
         assert_eq!(node.status().expect("status").functions[2].objects, before);
+        Dm::alloc(&device, most, 0).expect("all of it").free().expect("given back");
     }
 }
 

@@ -230,15 +230,20 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&DestroyMkeyOut::zeroed())
 }
 
+/// The device memory that a key is of.
+pub(super) fn memic(row: &MkeyRow) -> Option<u32> {
+    (row.mode == AccessMode::Memic.raw()).then_some(row.pages)
+}
+
 /// Ends the key.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let number = func.number::<MkeyRow>(index);
     translate::unbind(func, number);
     let Some(row) = func.row::<MkeyRow>(index) else { return };
     let (range, pd) = (MttRange { first: row.mtt, len: row.pages }, row.pd);
-    match row.mode == AccessMode::Memic.raw() {
-        true => let_go::<MemicRow>(func, range.len),
-        false => func.free_mtt(range),
+    match memic(row) {
+        Some(number) => let_go::<MemicRow>(func, number),
+        None => func.free_mtt(range),
     }
     let_go::<PdRow>(func, pd);
     func.free::<MkeyRow>(index);

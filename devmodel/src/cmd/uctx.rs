@@ -49,9 +49,22 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
 /// Ends a user context and all that belongs to it, without a word to anybody. Commits on the way; the context itself goes
 /// last, so that whoever finds this half done can do it again.
 fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
+    end_users(func, host, uid);
     end_objects(func, host, |head| head.uid == uid);
     func.free::<UctxRow>(uid.into());
     func.commit(host);
+}
+
+/// Ends what the function's driver made at uid 0 out of a context's domains and CQs: Linux has a program's SRQs of XRC and
+/// their senders there, and its keys. They work on that program's memory.
+fn end_users(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
+    let others = |head: &Head| head.uid != uid;
+    let pd = |f: &Func<'_>, pd: u32| f.get::<PdRow>(pd).is_some_and(|row| row.head.uid == uid);
+    let cq = |f: &Func<'_>, cq: u32| f.get::<CqRow>(cq).is_some_and(|row| row.head.uid == uid);
+    let qp = |f: &Func<'_>, row: &QpRow| others(&row.head) && (cq(f, row.cqn_snd) || cq(f, row.cqn_rcv));
+    some::<QpRow>(func, host, qp, qp::end);
+    some::<MkeyRow>(func, host, |f, row| others(&row.head) && pd(f, row.pd), mkey::end);
+    some::<SrqRow>(func, host, |f, row| others(&row.head) && pd(f, row.pd), srq::end);
 }
 
 /// Ends all objects that `pick` wants; user contexts only if it wants all. Commits on the way.
@@ -91,8 +104,17 @@ fn each<R: Row>(
     pick: &impl Fn(&Head) -> bool,
     end: fn(&mut Func<'_>, u32),
 ) {
+    some::<R>(func, host, |_, row| pick(row.head()), end);
+}
+
+fn some<R: Row>(
+    func: &mut Func<'_>,
+    host: &mut dyn Host,
+    pick: impl Fn(&Func<'_>, &R) -> bool,
+    end: fn(&mut Func<'_>, u32),
+) {
     let mut all = func.live::<R>();
-    all.retain(|i| func.row::<R>(*i).is_some_and(|row| pick(row.head())));
+    all.retain(|i| func.row::<R>(*i).is_some_and(|row| pick(func, row)));
     for some in all.chunks(CHUNK) {
         for index in some {
             end(func, *index);
@@ -106,8 +128,8 @@ fn each<R: Row>(
 }
 
 impl Adapter {
-    /// Ends all user contexts of a party that is gone on `functions`, those that it used: peers see requests that are not answered,
-    /// nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions
+    /// Ends all user contexts of a party that is gone on `functions`, those that it used, and what it had of their device memory,
+    /// which is at uid 0 as `ALLOC_MEMIC` names none: peers see requests that are not answered, nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions
     /// that were locked. `None` if somebody has one of them who is stopped: to be done again.
     pub fn reap(
         &self,
@@ -121,6 +143,12 @@ impl Adapter {
             let mut uids = func.live::<UctxRow>();
             uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));
             uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
+            let of_party = |head: &Head| head.uid == 0 && head.party == party.0;
+            let memic =
+                |f: &Func<'_>, number: u32| f.get::<MemicRow>(number).is_some_and(|row| of_party(&row.head));
+            let key = |f: &Func<'_>, row: &MkeyRow| mkey::memic(row).is_some_and(|number| memic(f, number));
+            some::<MkeyRow>(&mut func, host, key, mkey::end);
+            each::<MemicRow>(&mut func, host, &of_party, memic::end);
             drop(func);
             // Also if they ended before, when this was not finished.
             locked |= purge_frames(self.region(), host, fid, Patience::UntilStopped)? | 1 << fid;

@@ -1,14 +1,17 @@
 //! Who may use what: limits of the tables, functions, user contexts, parties that are gone.
 
 use crate::{
-    bed::Bed,
+    bed::{Bed, with_list},
     objects::{Base, name},
 };
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, eq::*, mkey::CreateMkeyOut, resource::*, uctx::*},
-    context::ArmState,
+    cmd::{
+        Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, qp::CreateQpOut, resource::*, srq::*, uctx::*,
+    },
+    context::{AccessMode, ArmState, ServiceType, qp::QpContext, srq::XrcSrqContext},
     layout::{Bits, Layout},
+    pcie::MEMIC_BAR,
 };
 
 #[test]
@@ -193,4 +196,87 @@ fn what_a_dead_party_owned_is_reaped() {
         Status::Ok,
         "the driver's own stay"
     );
+}
+
+/// SRQ of XRC of a CQ and a domain, in the XRC domain `xrcd`, made by the function's driver.
+fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
+    let at = bed.pages(0, 1);
+    let mut context = XrcSrqContext::zeroed();
+    context.set().log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd);
+    let mut input = CreateXrcSrqIn::zeroed();
+    input.set().xrc_srq_context_entry(context);
+    let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    CreateXrcSrqOut::read(&reply.output).xrc_srqn()
+}
+
+/// As Linux has them: SRQs of XRC, their senders, device memory and its keys are at uid 0 whoever's they are.
+#[test]
+fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
+    for reaped in [false, true] {
+        let mut bed = Bed::strict("uid=strict,reserved=zero");
+        bed.bring_up(0);
+        let own = bed.base(0);
+        let own_cq = bed.cq(0, 0, &own);
+        let out = bed.ok(0, Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), 16);
+        let xrcd = AllocXrcdOut::read(&out).xrcd();
+        let placeholder = srq_of_xrc(&mut bed, (own.pd, own_cq, xrcd));
+        let uid = bed.uid(0);
+        let uar = bed.uar(0, uid);
+        let eqn = bed.eq_of(0, uid, uar, 0, 0).0;
+        let base = Base { pd: bed.pd(0, uid), uar, eqn, eq_memory: 0 };
+        let cqn = bed.cq(0, uid, &base);
+        let srqn = srq_of_xrc(&mut bed, (base.pd, cqn, xrcd));
+        let sender = |bed: &mut Bed, uid: u16| {
+            let of = |c: &mut QpContext| {
+                c.set()
+                    .st(ServiceType::Xrc)
+                    .rq_type(1)
+                    .srqn_rmpn_xrqn(placeholder)
+                    .cqn_rcv(own_cq)
+                    .xrcd(xrcd);
+            };
+            bed.qp_reply(0, uid, &base, cqn, of).0
+        };
+        assert_eq!(sender(&mut bed, uid).status(), Status::BadResource, "the XRC domain is at uid 0");
+        let reply = sender(&mut bed, 0);
+        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+        let qpn = CreateQpOut::read(&reply.output).qpn();
+        let mut alloc = AllocMemicIn::zeroed();
+        alloc.set().range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096);
+        let with_uid = bed.run(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
+        assert_eq!(with_uid.syndrome(), Syndrome::Reserved.code(), "it has no field for that");
+        bed.ok(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
+        let memic = |bed: &mut Bed, uid: u16| {
+            let mode = AccessMode::Memic.raw();
+            bed.mkey_reply(0, uid, &[], |c| {
+                c.set().pd(base.pd).access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2);
+                c.set().start_addr(MEMIC_BAR).len(64).log_page_size(0);
+            })
+        };
+        assert_ne!(memic(&mut bed, uid).status(), Status::Ok, "the memory is at uid 0");
+        let reply = memic(&mut bed, 0);
+        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+        let key = CreateMkeyOut::read(&reply.output).mkey_index();
+
+        if reaped {
+            assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());
+        } else {
+            let mut input = DestroyUctxIn::zeroed();
+            input.set().uid(uid);
+            bed.ok(0, Opcode::DestroyUctx, &input, DestroyUctxOut::SIZE);
+        }
+        for (op, number) in
+            [(Opcode::DestroyXrcSrq, srqn), (Opcode::DestroyQp, qpn), (Opcode::DestroyMkey, key)]
+        {
+            assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
+        }
+        // The memory is known by who asked for it, and a context that ends in order leaves it.
+        let again = bed.status(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
+        assert_eq!(again == Status::Ok, reaped, "{again:?}");
+        // What the driver made out of its own stays until it says otherwise.
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
+        assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);
+    }
 }

@@ -1,7 +1,7 @@
 //! Creation of queue pairs.
 
 use super::{
-    Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
+    Device, Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
     geometry::Geometry,
     qp::{Control, LOG_ACK_REQ_FREQ, Links, Qp},
     raw::RawQueues,
@@ -33,6 +33,12 @@ const NO_RQ: u8 = 3;
 const NO_USER_INDEX: u32 = 0xff_ffff;
 /// `qpc.cs_res`: received messages of up to 32 bytes come in the CQE.
 const SCATTER_32: u8 = 1;
+
+/// The user context that a QP belongs to: that of its opener. Both sides of XRC and the queue that changes keys belong
+/// to the function, as with Linux, and may name what is its own: XRC domains, keys of device memory.
+fn user_context(device: &Device, service: Service) -> u16 {
+    if service.is_xrc() || service == Service::Keys { 0 } else { device.opener.uid() }
+}
 
 impl Qp {
     /// Creates a queue pair in RESET.
@@ -109,7 +115,7 @@ impl Qp {
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(qpc);
         let created: Result<CreateQpOut, Error> =
-            function.call_with(Opcode::CreateQp, device.opener.uid(), &input, &pages);
+            function.call_with(Opcode::CreateQp, user_context(device, init.service), &input, &pages);
         let qpn = match created {
             Ok(out) => out.qpn(),
             Err(error) => {
@@ -301,8 +307,7 @@ impl Qp {
             cap,
             service,
             pd: pd.clone(),
-            // A target QP belongs to its domain, and so to the function.
-            uid: if links.domain.is_some() { 0 } else { device.opener.uid() },
+            uid: user_context(device, service),
             cookie,
             links,
             raw: None,

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// Bytes at a time in which the device's memory is read and written.
 const WORD: u64 = 4;
+/// Device memory and the keys of it belong to no user context: `ALLOC_MEMIC` has no field for one.
+pub(super) const OF_FUNCTION: u16 = 0;
 /// Granularity of allocations.
 const PAGE: u32 = 4096;
 
@@ -43,7 +45,7 @@ impl Dm {
             .range_start_addr(caps.memic_bar_start_addr())
             .range_size(caps.memic_bar_size())
             .memic_size(whole(len));
-        let answer = device.function.call(Opcode::AllocMemic, device.opener.uid(), &input);
+        let answer = device.function.call(Opcode::AllocMemic, OF_FUNCTION, &input);
         let out: AllocMemicOut = answer.map_err(|error| match error.errno() {
             libc::EAGAIN => Error::no_memory("the device memory is taken"),
             _ => error,
@@ -119,7 +121,7 @@ impl Dm {
         }
         let mut input = DeallocMemicIn::zeroed();
         input.set().memic_start_addr(self.at).memic_size(whole(self.len));
-        self.device.function.order(Opcode::DeallocMemic, self.device.opener.uid(), &input)
+        self.device.function.order(Opcode::DeallocMemic, OF_FUNCTION, &input)
     }
 }
 

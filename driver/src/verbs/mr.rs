@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use super::{AccessFlags, Device, Dm, Pd, key_change::change_key};
+use super::{AccessFlags, Device, Dm, Pd, dm, key_change::change_key};
 use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
@@ -49,6 +49,14 @@ enum Backing {
 }
 
 impl Backing {
+    /// The user context that a key of it belongs to.
+    fn user_context(&self, device: &Device) -> u16 {
+        match self {
+            Self::Device(_) => dm::OF_FUNCTION,
+            Self::User(_) | Self::Driver(_) | Self::Under(_) => device.opener.uid(),
+        }
+    }
+
     /// Ends the device's access to it, unless that belongs to another region.
     fn unmap(self) -> Result<(), Error> {
         match self {
@@ -225,7 +233,7 @@ impl Mr {
         // The list comes in whole octwords.
         list.resize(octwords as usize * 2, 0);
         let created: Result<CreateMkeyOut, Error> =
-            device.function.call_with(Opcode::CreateMkey, device.opener.uid(), &input, &list);
+            device.function.call_with(Opcode::CreateMkey, backing.user_context(device), &input, &list);
         match created {
             Ok(out) => {
                 let key = Mkey::new(out.mkey_index(), variant);
@@ -332,7 +340,7 @@ impl Mr {
         let mut input = DestroyMkeyIn::zeroed();
         input.set().mkey_index(self.key.index());
         let device = &self.pd.device;
-        match device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input) {
+        match device.function.order(Opcode::DestroyMkey, backing.user_context(device), &input) {
             Ok(()) => {
                 device.shifted.retire(self.key.0);
                 backing.unmap()

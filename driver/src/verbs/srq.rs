@@ -29,6 +29,8 @@ const RMP_READY: u8 = 1;
 const RMP_LIMIT: u64 = 1;
 /// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
 const ARM: u16 = 1;
+/// The user context of SRQs of XRC: their domains are the function's, as with Linux.
+const OF_FUNCTION: u16 = 0;
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
@@ -152,6 +154,11 @@ impl Srq {
         }))
     }
 
+    /// The user context it belongs to.
+    fn uid(&self) -> u16 {
+        if self.is_xrc() { OF_FUNCTION } else { self.pd.device.opener.uid() }
+    }
+
     /// Its number.
     pub fn srqn(&self) -> u32 {
         self.receives.srqn
@@ -184,8 +191,7 @@ impl Srq {
                 self.max_wr
             )));
         };
-        let device = &self.pd.device;
-        let (function, uid) = (&device.function, device.opener.uid());
+        let (function, uid) = (&self.pd.device.function, self.uid());
         match self.kind {
             Kind::Srq => {
                 let mut input = ArmRqIn::zeroed();
@@ -216,8 +222,7 @@ impl Srq {
 
     /// Queries the device.
     pub fn query(&self) -> Result<SrqAttr, Error> {
-        let device = &self.pd.device;
-        let (function, uid) = (&device.function, device.opener.uid());
+        let (function, uid) = (&self.pd.device.function, self.uid());
         let mut input = QuerySrqIn::zeroed();
         input.set().srqn(self.srqn());
         let limit = match self.kind {
@@ -304,7 +309,7 @@ impl Srq {
         let mut input = DestroySrqIn::zeroed();
         input.set().srqn(self.srqn());
         let device = &self.pd.device;
-        let result = device.function.order(op, device.opener.uid(), &input);
+        let result = device.function.order(op, self.uid(), &input);
         if let Some((_, cq)) = &self.xrc {
             cq.detach_srq(self.srqn());
         }
@@ -344,7 +349,7 @@ fn make(pd: &Arc<Pd>, init: &SrqInit, place: &Place, pages: &[u64]) -> Result<(K
             .db_record_addr_l(place.record as u32 >> 2);
         let mut input = CreateXrcSrqIn::zeroed();
         input.set().xrc_srq_context_entry(context);
-        let out: CreateXrcSrqOut = function.call_with(Opcode::CreateXrcSrq, uid, &input, pages)?;
+        let out: CreateXrcSrqOut = function.call_with(Opcode::CreateXrcSrq, OF_FUNCTION, &input, pages)?;
         return Ok((Kind::Xrc, out.xrc_srqn()));
     }
     let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;

@@ -1,10 +1,12 @@
-//! A program with a target QP and an SRQ in the XRC domain of a file: `xrc DIR FID FILE`.
+//! A program with a target QP and an SRQ in the XRC domain of a file: `xrc DIR FID FILE`. Of what else is the function's
+//! it has an initiator and a region of device memory.
 //!
 //! It says `target GID QPN SRQN`, reads the card of the initiator, says `connected`, and `received LEN` for each message
 //! that names its SRQ. It ends with its standard input.
 
 use driver::{
-    AccessFlags, Completion, Cq, FileId, Mr, Pd, Qp, RecvWr, Sge, Srq, SrqInit, WcStatus, XrcDomain, XrcOpen,
+    AccessFlags, Completion, Cq, Dm, FileId, Mr, Pd, Qp, QpInit, RecvWr, Service, Sge, Srq, SrqInit,
+    WcStatus, XrcDomain, XrcOpen,
 };
 use ironverbs_tests::end::{Card, Patience, Words, connect, register};
 use std::{error::Error, io::Write, os::unix::fs::MetadataExt, path::PathBuf};
@@ -38,6 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         srq.post_recv([RecvWr { wr_id: i as u64, sge: &sge }])?;
     }
     let target = Qp::create_target(&domain, 0)?;
+    let _initiator = Qp::create(&pd, &QpInit { max_send_wr: 1, ..QpInit::new(Service::XrcIni, &cq, &cq) })?;
+    let dm = Dm::alloc(&device, ROOM as u64, 0)?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::ZERO_BASED;
+    let _region = Mr::of_device(&pd, &dm, 0, ROOM, access)?;
     say(format!("target {} {} {}", u128::from_be_bytes(device.gid(1)?), target.qpn(), srq.srqn()))?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
