@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a command inside a userland folder, on a node whose adapter is as strict as our driver stands in all it does
+# Runs a command inside a userland folder, on a node whose adapter is as strict as a card, but not as slow
 # (docs/twin.md); what the command can see of the host is /sys, /dev and /proc as `ironverbs run` shows them, and the
 # provider where the host has it.
 #
@@ -13,7 +13,8 @@ node=$2
 shift 2
 [ -x "$built/ironverbs" ] || { echo "userlands: no $built/ironverbs (cargo build --release)" >&2; exit 1; }
 mkdir -p "$folder$built"
-exec timeout "${IRONVERBS_LIMIT:-60}" "$built/ironverbs" run --node "$node" --vfs 4 --strict owner=pf,pages=real,events=strict -- sh -c '
+exec timeout "${IRONVERBS_LIMIT:-60}" "$built/ironverbs" run --node "$node" --vfs 4 \
+    --strict owner=pf,pages=real,events=strict,uid=strict,reserved=zero -- sh -c '
     folder=$1 built=$2; shift 2
     for dir in sys dev proc; do mount --rbind "/$dir" "$folder/$dir"; done
     mount --bind "$built" "$folder$built"
