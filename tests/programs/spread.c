@@ -1,9 +1,10 @@
 /* Frames spread over work queues, through the stock libibverbs: spread DEVICE DEVICE
  *
  * What the device says it can, work queues and tables that answer as their manual pages say, frames in the queue the
- * published hash names, and who is refused. Without CAP_NET_RAW what needs it is left out.
+ * published hash names, the event of a work queue that cannot say what came, and who is refused. Without CAP_NET_RAW what needs it is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -198,9 +199,28 @@ static struct ibv_qp *sender(void)
 	return qp;
 }
 
-static void spread(void)
+/* Sends a frame to the second end, between the addresses and ports of `hashed`. */
+static void send_frame(struct ibv_qp *from, const uint8_t *hashed)
 {
 	static const uint8_t head[] = { 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 60, 0, 1, 0, 0, 64, 6, 0, 0 };
+	struct ibv_sge sge = { (uintptr_t)a.memory, 74, a.mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad;
+	union ibv_gid gid;
+
+	memcpy(a.memory, head, sizeof(head));
+	memcpy(a.memory + sizeof(head), hashed, 12);
+	a.memory[46] = 0x50;
+	/* The first address is made of the MAC. */
+	HOLD(!ibv_query_gid(b.context, 1, 0, &gid));
+	memcpy(a.memory, gid.raw + 8, 3);
+	memcpy(a.memory + 3, gid.raw + 13, 3);
+	a.memory[0] ^= 2;
+	HOLD(!ibv_post_send(from, &wr, &bad));
+	HOLD(next(&a).status == IBV_WC_SUCCESS);
+}
+
+static void spread(void)
+{
 	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
 	struct ibv_qp_init_attr_ex init = wanted(IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP |
 		IBV_RX_HASH_DST_PORT_TCP);
@@ -216,20 +236,9 @@ static void spread(void)
 	HOLD(flow = ibv_create_flow(qp, &all));
 	for (unsigned i = 0; i < sizeof(suite) / sizeof(*suite); i++) {
 		int q = suite[i].hash % (1 << LOG_ENTRIES) % QUEUES;
-		struct ibv_sge sge = { (uintptr_t)a.memory, 74, a.mr->lkey };
-		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad_send;
-		union ibv_gid gid;
 
-		memcpy(a.memory, head, sizeof(head));
-		memcpy(a.memory + sizeof(head), suite[i].hashed, 12);
-		a.memory[46] = 0x50;
-		/* The first address is made of the MAC. */
-		HOLD(!ibv_query_gid(b.context, 1, 0, &gid));
-		memcpy(a.memory, gid.raw + 8, 3);
-		memcpy(a.memory + 3, gid.raw + 13, 3);
-		a.memory[0] ^= 2;
-		HOLD(!post(wqs[q], 100 + q, q) && !ibv_post_send(from, &wr, &bad_send));
-		HOLD(next(&a).status == IBV_WC_SUCCESS);
+		HOLD(!post(wqs[q], 100 + q, q));
+		send_frame(from, suite[i].hashed);
 		struct ibv_wc wc = next(&b);
 		HOLD(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 74);
 		/* One was posted to the first queue before. */
@@ -239,6 +248,43 @@ static void spread(void)
 	HOLD(ibv_destroy_rwq_ind_table(table) == EBUSY && ibv_destroy_qp(qp) == EBUSY);
 	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp) && !ibv_destroy_qp(from));
 	puts("spread ok");
+}
+
+/* More frames than the CQ has room for, which nobody polls: CQ and work queue fail, each with one event. */
+static void fails(void)
+{
+	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
+	struct ibv_cq *cq = ibv_create_cq(b.context, 1, NULL, NULL, 0);
+	struct ibv_wq_init_attr init = { .wq_type = IBV_WQT_RQ, .max_wr = 16, .max_sge = 1, .pd = b.pd, .cq = cq };
+	struct ibv_wq *wq = cq ? ibv_create_wq(b.context, &init) : NULL;
+	struct ibv_rwq_ind_table *spare = table;
+	struct ibv_qp_init_attr_ex of_table;
+	struct ibv_qp *from = sender(), *qp;
+	struct ibv_flow *flow;
+	struct ibv_async_event event;
+	int cq_failed = 0, wq_failed = 0;
+
+	HOLD(wq && cq->cqe < 15 && !move(wq, IBV_WQ_ATTR_STATE, IBV_WQS_RDY, 0));
+	HOLD(table = table_of(0, &wq, 0));
+	of_table = wanted(IBV_RX_HASH_SRC_IPV4);
+	HOLD((qp = ibv_create_qp_ex(b.context, &of_table)) && (flow = ibv_create_flow(qp, &all)));
+	for (int i = 0; i < cq->cqe + 2; i++) {
+		HOLD(!post(wq, i, 0));
+		send_frame(from, suite[0].hashed);
+	}
+	while (!cq_failed || !wq_failed) {
+		struct pollfd fd = { .fd = b.context->async_fd, .events = POLLIN };
+
+		HOLD(poll(&fd, 1, 10000) == 1 && !ibv_get_async_event(b.context, &event));
+		cq_failed += event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq;
+		wq_failed += event.event_type == IBV_EVENT_WQ_FATAL && event.element.wq == wq;
+		ibv_ack_async_event(&event);
+	}
+	HOLD(cq_failed == 1 && wq_failed == 1);
+	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp) && !ibv_destroy_qp(from));
+	HOLD(!ibv_destroy_rwq_ind_table(table) && !ibv_destroy_wq(wq) && !ibv_destroy_cq(cq));
+	table = spare;
+	puts("fails ok");
 }
 
 static void closed(void)
@@ -273,6 +319,7 @@ int main(int argc, char **argv)
 		net_raw(1);
 		refused();
 		spread();
+		fails();
 	}
 	closed();
 	return 0;
