@@ -391,7 +391,8 @@ pub struct Serve {
     #[arg(long, requires = "links", value_name = "FAULTS")]
     pub link_faults: Option<Faults>,
     /// Break the functions on purpose, in one way or, with commas between, several: wrong-health[=fatal], stuck-command[=OPCODE],
-    /// lost-interrupt[=VECTOR], power-loss=COMMANDS, ask-pages=PAGES@COMMANDS, ask-pages=PAGES@teardown
+    /// lost-interrupt[=VECTOR], power-loss=COMMANDS, power-loss@WHEN, ask-pages=PAGES@WHEN, ask-pages=PAGES@teardown; the
+    /// first two and WHEN as in power-loss@1000 (behind so many commands) or power-loss@doorbell=1000
     #[arg(long, value_name = "HOW", value_delimiter = ',')]
     pub misbehave: Vec<Misbehaviour>,
     /// Record what is sent to the functions in this file: registers, commands, work requests (see `ironverbs stream`)

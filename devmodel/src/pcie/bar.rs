@@ -46,6 +46,12 @@ fn place(offset: u64) -> Place {
     }
 }
 
+/// Whether a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
+pub(crate) fn rings(offset: u64, wide: bool) -> bool {
+    let acts = if wide { 0 } else { 4 };
+    matches!(place(offset), Place::Uar(_, at) if UarRegister::at(at) == UarRegister::BlueFlame(acts))
+}
+
 impl Adapter {
     /// Reads the 32-bit register at `offset` (a multiple of 4) of BAR0.
     pub fn bar_read32(&self, host: &mut dyn Host, now: u64, fid: u8, offset: u64) -> u32 {

@@ -3,7 +3,7 @@
 //! What a bus does to the adapter is here as methods of [`Adapter`](crate::Adapter): configuration reads and writes, BAR reads and
 //! writes, resets. Registers of BAR0 are big-endian; a 32-bit or 64-bit value here is the number such a register holds.
 
-mod bar;
+pub(crate) mod bar;
 mod config;
 mod config_space;
 mod init_segment;

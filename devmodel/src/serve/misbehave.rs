@@ -1,6 +1,7 @@
 //! A device that is broken in one known way, to see whether drivers and harnesses notice.
 
 use super::{Function, Guest, irqs::VECTORS};
+use crate::pcie::bar::rings;
 use hwspec::{
     cmd::{CmdIn, Opcode, queue::CmdQueueEntry},
     layout::Layout,
@@ -25,35 +26,63 @@ const FATAL: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// The health counter stands still.
-    StoppedHealth,
+    StoppedHealth(When),
     /// The health buffer has the syndrome of a fatal error.
-    FatalHealth,
+    FatalHealth(When),
     /// Commands of this opcode are never completed; none: no command is.
-    StuckCommand(Option<u16>),
+    StuckCommand(Option<u16>, When),
     /// Interrupts of this vector are lost; none: of all.
     LostInterrupt(Option<u16>),
-    /// After so many commands nobody answers any more.
-    PowerLoss(u32),
-    /// So many pages are asked for, or back if negative.
+    /// Nobody answers any more, and nothing is done.
+    PowerLoss(When),
+    /// So many pages are asked for, or back if negative, once there is an event queue for it.
     AskPages(i32, When),
 }
 
-/// When pages are asked for: when there is an event queue for it, and
+/// When it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// so many commands were given.
+    /// It is from the start.
+    Always,
+    /// Behind so many commands.
     Commands(u32),
-    /// the function is being taken down.
+    /// Behind so many doorbells of send queues.
+    Doorbells(u32),
+    /// When the function is taken down.
     Teardown,
+}
+
+impl FromStr for When {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match (text, text.strip_prefix("doorbell=")) {
+            ("teardown", _) => Ok(Self::Teardown),
+            (_, Some(doorbells)) => doorbells.parse().map(Self::Doorbells).map_err(drop),
+            (commands, None) => commands.parse().map(Self::Commands).map_err(drop),
+        }
+    }
 }
 
 impl FromStr for Misbehaviour {
     type Err = String;
 
-    /// `wrong-health[=fatal]`, `stuck-command[=OPCODE]`, `lost-interrupt[=VECTOR]`, `power-loss=COMMANDS`,
-    /// `ask-pages=PAGES@COMMANDS`, `ask-pages=PAGES@teardown`; numbers decimal, the first two also 0x hexadecimal.
+    /// `wrong-health[=fatal][@WHEN]`, `stuck-command[=OPCODE][@WHEN]`, `lost-interrupt[=VECTOR]`, `power-loss=COMMANDS`,
+    /// `power-loss@WHEN`, `ask-pages=PAGES@WHEN`, `ask-pages=PAGES@teardown`, where `WHEN` is `COMMANDS` or `doorbell=DOORBELLS`;
+    /// numbers decimal, those of opcode and vector also 0x hexadecimal.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, detail) = text.split_once('=').map_or((text, None), |(kind, d)| (kind, Some(d)));
+        let wrong = || {
+            format!(
+                "'{text}': expected wrong-health[=fatal][@WHEN], stuck-command[=OPCODE][@WHEN], lost-interrupt[=VECTOR], \
+                 power-loss=COMMANDS, power-loss@WHEN, ask-pages=PAGES@WHEN or ask-pages=PAGES@teardown, where WHEN is \
+                 COMMANDS or doorbell=DOORBELLS"
+            )
+        };
+        let (what, when) = match text.split_once('@') {
+            Some((what, when)) => (what, when.parse().map_err(|()| wrong())?),
+            None => (text, When::Always),
+        };
+        let (kind, detail) = what.split_once('=').map_or((what, None), |(kind, d)| (kind, Some(d)));
         let number = |limit: u32| {
             let Some(text) = detail else { return Ok(None) };
             let value = match text.strip_prefix("0x") {
@@ -65,29 +94,22 @@ impl FromStr for Misbehaviour {
                 _ => Err(format!("{kind}={text}: expected a number below {limit:#x}")),
             }
         };
-        match (kind, detail) {
-            ("wrong-health", None) => Ok(Self::StoppedHealth),
-            ("wrong-health", Some("fatal")) => Ok(Self::FatalHealth),
-            ("stuck-command", _) => number(0x1_0000).map(Self::StuckCommand),
-            ("lost-interrupt", _) => number(VECTORS as u32).map(Self::LostInterrupt),
-            ("power-loss", Some(commands)) => commands
+        match (kind, detail, when) {
+            ("ask-pages", Some(pages), _) if when != When::Always => match pages.parse() {
+                Ok(pages) if pages != 0 => Ok(Self::AskPages(pages, when)),
+                _ => Err(wrong()),
+            },
+            (_, _, When::Teardown) => Err(wrong()),
+            ("wrong-health", None, _) => Ok(Self::StoppedHealth(when)),
+            ("wrong-health", Some("fatal"), _) => Ok(Self::FatalHealth(when)),
+            ("stuck-command", _, _) => number(0x1_0000).map(|opcode| Self::StuckCommand(opcode, when)),
+            ("lost-interrupt", _, When::Always) => number(VECTORS as u32).map(Self::LostInterrupt),
+            ("power-loss", Some(commands), When::Always) => commands
                 .parse()
-                .map(Self::PowerLoss)
-                .map_err(|_| format!("{text}: expected a number of commands")),
-            ("ask-pages", Some(detail)) => {
-                let asked = detail.split_once('@').and_then(|(pages, when)| {
-                    let when = match when {
-                        "teardown" => When::Teardown,
-                        commands => When::Commands(commands.parse().ok()?),
-                    };
-                    Some(Self::AskPages(pages.parse().ok().filter(|pages| *pages != 0)?, when))
-                });
-                asked.ok_or_else(|| format!("{text}: expected PAGES@COMMANDS or PAGES@teardown"))
-            }
-            _ => Err(format!(
-                "'{text}': expected wrong-health[=fatal], stuck-command[=OPCODE], lost-interrupt[=VECTOR], power-loss=COMMANDS \
-                 or ask-pages=PAGES@COMMANDS"
-            )),
+                .map(|commands| Self::PowerLoss(When::Commands(commands)))
+                .map_err(|_| wrong()),
+            ("power-loss", None, When::Commands(_) | When::Doorbells(_)) => Ok(Self::PowerLoss(when)),
+            _ => Err(wrong()),
         }
     }
 }
@@ -98,8 +120,9 @@ pub struct Misbehaving<F> {
     how: Vec<Misbehaviour>,
     /// Where the command queue is.
     queue: AtomicU64,
-    /// Commands given so far.
+    /// Commands given so far, and doorbells of send queues.
     commands: AtomicU32,
+    doorbells: AtomicU32,
     /// By their places in `how`: requests for pages that were made.
     asked: AtomicU64,
     /// Nobody answers.
@@ -116,8 +139,15 @@ impl<F: Function> Misbehaving<F> {
         if lost != 0 {
             function.guest().irqs.lose(lost);
         }
-        let (queue, asked) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { function, how, queue, commands: AtomicU32::new(0), asked, dead: AtomicBool::new(false) }
+        Self {
+            function,
+            how,
+            queue: AtomicU64::new(0),
+            commands: AtomicU32::new(0),
+            doorbells: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            dead: AtomicBool::new(false),
+        }
     }
 
     /// The opcode of the command in `slot`, if it can be read.
@@ -133,31 +163,45 @@ impl<F: Function> Misbehaving<F> {
     fn admitted(&self, slots: u32) -> u32 {
         let stuck = |slot: u32| {
             self.how.iter().any(|how| match how {
-                Misbehaviour::StuckCommand(None) => true,
-                Misbehaviour::StuckCommand(opcode) => *opcode == self.opcode(slot),
+                Misbehaviour::StuckCommand(opcode, when) if self.is_due(*when) => {
+                    opcode.is_none() || *opcode == self.opcode(slot)
+                }
                 _ => false,
             })
         };
         (0..32).filter(|slot| slots >> slot & 1 != 0 && !stuck(*slot)).fold(0, |bits, slot| bits | 1 << slot)
     }
 
-    /// Counts the commands of `slots`, which the driver has given and the device has not seen. What is due then happens.
-    fn count(&self, slots: u32) {
-        let given = self.commands.fetch_add(slots.count_ones(), Relaxed) + slots.count_ones();
+    /// Whether the time has come, but for what takes the function down.
+    fn is_due(&self, when: When) -> bool {
+        match when {
+            When::Always => true,
+            When::Commands(commands) => self.commands.load(Relaxed) > commands,
+            When::Doorbells(doorbells) => self.doorbells.load(Relaxed) > doorbells,
+            When::Teardown => false,
+        }
+    }
+
+    /// Counts the commands of `slots` or a doorbell, which the driver has given and the device has not seen. What is due
+    /// then happens.
+    fn count(&self, slots: u32, doorbells: u32) {
+        self.commands.fetch_add(slots.count_ones(), Relaxed);
+        self.doorbells.fetch_add(doorbells, Relaxed);
         let ends = |slot: u32| {
             let ends = [Opcode::DestroyEq, Opcode::TeardownHca].map(Opcode::raw);
             self.opcode(slot).is_some_and(|opcode| ends.contains(&opcode))
         };
         for (i, how) in self.how.iter().enumerate() {
             match *how {
-                Misbehaviour::PowerLoss(commands) if given > commands => {
+                Misbehaviour::PowerLoss(when) if self.is_due(when) && !self.dead.swap(true, Relaxed) => {
                     self.function.guest().irqs.lose(u64::MAX);
-                    self.dead.store(true, Relaxed);
+                    // What was under way is not finished.
+                    self.function.reset();
                 }
                 Misbehaviour::AskPages(pages, when) if self.asked.load(Relaxed) >> (i % 64) & 1 == 0 => {
                     let due = match when {
-                        When::Commands(commands) => given > commands,
                         When::Teardown => (0..32).any(|slot| slots >> slot & 1 != 0 && ends(slot)),
+                        when => self.is_due(when),
                     };
                     if due && self.function.ask_pages(pages) {
                         self.asked.fetch_or(1 << (i % 64), Relaxed);
@@ -195,15 +239,23 @@ impl<F: Function> Function for Misbehaving<F> {
             return value;
         }
         self.how.iter().fold(value, |value, how| match how {
-            Misbehaviour::StoppedHealth if offset == HEALTH => value & 0xff00_0000 | 1,
-            Misbehaviour::FatalHealth if offset == HEALTH => value & 0x00ff_ffff | FATAL << 24,
-            Misbehaviour::FatalHealth if offset == SYNDROME => value & 0xff00_ffff | FATAL << 16,
+            Misbehaviour::StoppedHealth(when) if offset == HEALTH && self.is_due(*when) => {
+                value & 0xff00_0000 | 1
+            }
+            Misbehaviour::FatalHealth(when) if offset == HEALTH && self.is_due(*when) => {
+                value & 0x00ff_ffff | FATAL << 24
+            }
+            Misbehaviour::FatalHealth(when) if offset == SYNDROME && self.is_due(*when) => {
+                value & 0xff00_ffff | FATAL << 16
+            }
             _ => value,
         })
     }
     fn bar_write32(&self, offset: u64, value: u32) {
         if offset == COMMAND_DOORBELL {
-            self.count(value);
+            self.count(value, 0);
+        } else if rings(offset, false) {
+            self.count(0, 1);
         }
         if self.is_dead() {
             return;
@@ -231,6 +283,9 @@ impl<F: Function> Function for Misbehaving<F> {
         if offset < 0x20 {
             self.bar_write32(offset, (value >> 32) as u32);
             return self.bar_write32(offset + 4, value as u32);
+        }
+        if rings(offset, true) {
+            self.count(0, 1);
         }
         if !self.is_dead() {
             self.function.bar_write64(offset, value);

@@ -73,17 +73,44 @@ fn power_is_lost_behind_the_last_command_of_so_many() {
 }
 
 #[test]
+fn power_is_lost_behind_the_last_doorbell_of_so_many() {
+    let served = Served::misbehaving("power-loss@doorbell=2");
+    let mut c = served.guest(1);
+    let uar = c.init();
+    c.create_eq(uar, 0);
+    let page = u64::from(uar) << 12;
+    // A doorbell of a CQ, one of a send queue in halves, one of the other buffer: two of send queues.
+    c.write(0, page + 0x20, &[0; 8]).expect("written");
+    for (at, half) in [(0x800, 4), (0x804, 4), (0x900, 8)] {
+        c.write(0, page + at, &[0; 8][..half]).expect("written");
+    }
+    assert_ne!(c.register(COUNTER), u32::MAX);
+    c.write(0, page + 0x800, &[0; 8]).expect("written");
+    assert_eq!((c.register(COUNTER), c.config(0)), (u32::MAX, u32::MAX));
+}
+
+#[test]
 fn kinds_are_read_from_words() {
     let parsed = |text: &str| text.parse::<Misbehaviour>();
-    assert_eq!(parsed("stuck-command"), Ok(Misbehaviour::StuckCommand(None)));
-    assert_eq!(parsed("stuck-command=0x104"), Ok(Misbehaviour::StuckCommand(Some(0x104))));
+    assert_eq!(parsed("stuck-command"), Ok(Misbehaviour::StuckCommand(None, When::Always)));
+    let behind = When::Doorbells(7);
+    assert_eq!(parsed("stuck-command@doorbell=7"), Ok(Misbehaviour::StuckCommand(None, behind)));
+    assert_eq!(parsed("stuck-command=0x104@doorbell=7"), Ok(Misbehaviour::StuckCommand(Some(0x104), behind)));
+    assert_eq!(parsed("wrong-health=fatal"), Ok(Misbehaviour::FatalHealth(When::Always)));
+    assert_eq!(parsed("wrong-health=fatal@3"), Ok(Misbehaviour::FatalHealth(When::Commands(3))));
     assert_eq!(parsed("lost-interrupt=2"), Ok(Misbehaviour::LostInterrupt(Some(2))));
-    assert_eq!(parsed("power-loss=7"), Ok(Misbehaviour::PowerLoss(7)));
+    assert_eq!(parsed("power-loss=7"), Ok(Misbehaviour::PowerLoss(When::Commands(7))));
+    assert_eq!(parsed("power-loss@doorbell=7"), Ok(Misbehaviour::PowerLoss(behind)));
     assert_eq!(parsed("ask-pages=-9@3"), Ok(Misbehaviour::AskPages(-9, When::Commands(3))));
     assert_eq!(parsed("ask-pages=9@teardown"), Ok(Misbehaviour::AskPages(9, When::Teardown)));
     for wrong in [
         "",
         "power-loss",
+        "power-loss=5@7",
+        "power-loss@doorbell",
+        "power-loss@teardown",
+        "wrong-health@doorbell=x",
+        "lost-interrupt@5",
         "ask-pages=5",
         "ask-pages=0@1",
         "ask-pages=x@1",
