@@ -158,6 +158,11 @@ impl CommandQueue {
         let _ = self.attendant.set(attendant);
     }
 
+    /// Whether no answer can come.
+    fn is_gone(&self) -> bool {
+        self.shared.is_lost() || is_gone(&self.bar)
+    }
+
     /// Does what the device waits for, if anything.
     pub fn attend(&self) {
         if let Some(attendant) = self.attendant.get() {
@@ -213,7 +218,7 @@ impl CommandQueue {
                 input.len().max(output.len())
             )));
         }
-        if is_gone(&self.bar) {
+        if self.is_gone() {
             return Err(Error::Gone);
         }
         let boxes = |len: usize| len.saturating_sub(INLINE).div_ceil(BOX_DATA);
@@ -253,6 +258,9 @@ impl CommandQueue {
                     }
                     self.shared.release_slot(slot);
                 }
+            }
+            if self.shared.is_lost() {
+                return Err(Error::Gone);
             }
             if begin.elapsed() > self.timeout {
                 return Err(self.timed_out(format!("a free command slot for {op:?}")));
@@ -344,7 +352,7 @@ impl CommandQueue {
             polls += 1;
             match polls < SPINS {
                 true => std::hint::spin_loop(),
-                false if polls % SPINS == 0 && is_gone(&self.bar) => return Err(Error::Gone),
+                false if polls % SPINS == 0 && self.is_gone() => return Err(Error::Gone),
                 false => {
                     self.attend();
                     self.transport.nap(Duration::from_micros(20));

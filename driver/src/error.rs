@@ -55,7 +55,7 @@ pub enum Error {
         found: String,
     },
     /// The function no longer answers: it is unplugged, or belongs to the parent of this child of fork.
-    #[error("the function is gone: its registers read as all ones")]
+    #[error("the function is gone: its registers read as all ones, or it was given up")]
     Gone,
     /// The caller asked for something impossible.
     #[error("{what}")]

@@ -82,6 +82,13 @@ impl Device {
     pub fn health(&self) -> Health {
         Health::read(&self.function.bar)
     }
+
+    /// Gives a device up that is lost, for all its openers, until it is brought up again: commands fail at once (ENODEV),
+    /// those that are waited for too, and CQs without completions [are gone](crate::Cq::is_gone), so that nobody polls them
+    /// for ever.
+    pub fn give_up(&self) {
+        self.function.shared.give_up();
+    }
 }
 
 #[cfg(test)]

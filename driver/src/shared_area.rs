@@ -46,6 +46,7 @@ const CMD_LEN: usize = 6;
 const TURN: usize = 7;
 const MAC_LOW: usize = 8;
 const MAC_HIGH: usize = 9;
+const LOST: usize = 10;
 const SLOT: usize = 64;
 const VECTOR: usize = SLOT + SLOTS;
 const OPENER: usize = VECTOR + VECTORS;
@@ -128,6 +129,17 @@ impl Shared {
         let iova =
             u64::from(self.word(CMD_HIGH).load(Acquire)) << 32 | u64::from(self.word(CMD_LOW).load(Acquire));
         (iova, self.word(CMD_LEN).load(Acquire) as usize)
+    }
+
+    /// Records that the device is lost, until it is brought up again.
+    pub fn give_up(&self) {
+        self.word(LOST).store(1, Relaxed);
+    }
+
+    /// Whether an opener has given the device up.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.word(LOST).load(Relaxed) != 0
     }
 
     /// A command token: never 0, and different for commands that may be under way at once.
@@ -248,8 +260,9 @@ impl FunctionLock<'_> {
         [a, b, c, d, e, f]
     }
 
-    /// Frees all command slots, since the command queue is new.
+    /// Frees all command slots, since the command queue is new, as the device is that answers.
     pub fn clear_slots(&self) {
+        self.0.word(LOST).store(0, Relaxed);
         (0..SLOTS).for_each(|slot| self.0.word(SLOT + slot).store(0, Release));
     }
 

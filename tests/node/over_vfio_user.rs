@@ -2,7 +2,7 @@
 
 use devmodel::{Config, region::Geometry, serve};
 use driver::{
-    Device, OpenOptions, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge,
+    Device, OpenOptions, Pd, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge,
     Target, WcOpcode, WcStatus, open_resolving,
     transport::{Transport, VfioUserTransport, Width},
 };
@@ -36,6 +36,15 @@ impl Served {
     }
 
     fn with(config: Config) -> Self {
+        Self::serving(config, None)
+    }
+
+    /// Functions that misbehave as `how` says.
+    fn misbehaving(how: &str) -> Self {
+        Self::serving(Config::default(), Some(how.parse().expect("known")))
+    }
+
+    fn serving(config: Config, how: Option<serve::Misbehaviour>) -> Self {
         let scratch = Scratch::new();
         std::fs::create_dir_all(scratch.dir()).expect("a directory");
         let standalone = serve::Standalone::new(Geometry::SMALL, config);
@@ -50,7 +59,13 @@ impl Served {
         });
         let mut this = Self { scratch, plugs: Vec::new(), standalone, over };
         for fid in [1, 2] {
-            let plug = serve::Plug::new(&this.socket(fid), Arc::new(this.standalone.function(fid)));
+            let (socket, function) = (this.socket(fid), this.standalone.function(fid));
+            let plug = match how {
+                None => serve::Plug::new(&socket, Arc::new(function)),
+                Some(how) => {
+                    serve::Plug::new(&socket, Arc::new(serve::Misbehaving::new(function, vec![how])))
+                }
+            };
             this.plugs.push(plug.expect("a socket"));
         }
         this
@@ -365,4 +380,30 @@ fn on_infiniband_a_lid_is_address_enough() {
     completed(a, WcOpcode::Send);
     completed(b, WcOpcode::Recv);
     assert!(b.words.bytes(0, 5000) == data);
+}
+
+#[test]
+fn traffic_goes_on_while_commands_hang_until_the_device_is_given_up() {
+    let served = Served::misbehaving("stuck-command@doorbell=100");
+    let (a, b) = pair(&served);
+    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+    let write = || {
+        a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, 64)]).unwrap();
+        completed(&a, WcOpcode::RdmaWrite);
+    };
+    (0..101).for_each(|_| write());
+    let device = a.device.clone();
+    let hanging = std::thread::spawn(move || Pd::alloc(&device).map(drop).map_err(|e| e.errno()));
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(200) {
+        write();
+    }
+    assert!(!hanging.is_finished() && !a.cq.is_gone(), "a command has a minute");
+    let begin = Instant::now();
+    a.device.give_up();
+    assert_eq!(hanging.join().expect("no panic"), Err(libc::ENODEV));
+    assert_eq!((a.cq.is_gone(), b.cq.is_gone()), (true, false));
+    b.device.give_up();
+    drop((a, b));
+    assert!(begin.elapsed() < SOON, "all was taken apart after {:?}", begin.elapsed());
 }

@@ -209,10 +209,10 @@ impl Cq {
         }
     }
 
-    /// Whether no completion can come any more, because the way to the device is gone.
+    /// Whether no completion can come any more, because the device was given up or the way to it is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
-        self.transport.is_gone()
+        self.device.function.shared.is_lost() || self.transport.is_gone()
     }
 
     /// Takes completions; returns how many.

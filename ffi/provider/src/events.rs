@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The asynchronous events of a context: `{ u64 element, u32 type, u32 0 }` each.
 pub type AsyncFile = EventPipe<16>;
@@ -194,54 +194,50 @@ impl Pump {
     }
 }
 
-/// Milliseconds between two checks of a device that raises no events.
-const LOOK: c_int = 2000;
+/// Time between two checks of the device's health.
+const LOOK: Duration = Duration::from_secs(2);
 
 fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
     let events = device.events();
-    let mut lives = true;
     let mut watch = HealthWatch::default();
+    // When the device is looked at; never again once it is lost.
+    let mut next = Some(Instant::now() + LOOK);
     loop {
-        let limit = match events.drain(|event| targets.deliver(event)) {
-            true => 0,
-            false if lives => LOOK,
-            false => -1,
+        let mut fatal = false;
+        let more = events.drain(|event| match event {
+            Event::Device(DeviceEvent::Fatal) => fatal = true,
+            event => targets.deliver(event),
+        });
+        let now = Instant::now();
+        if next.is_some_and(|next| now >= next) {
+            next = Some(now + LOOK);
+            // A device that is gone raises no event; its registers read as all ones.
+            fatal |= !watch.look(&device.health(), now);
+        }
+        if fatal && next.take().is_some() {
+            device.give_up();
+            targets.deliver(Event::Device(DeviceEvent::Fatal));
+        }
+        let limit = match next {
+            _ if more => 0,
+            Some(next) => next.saturating_duration_since(now).as_millis() as c_int + 1,
+            None => -1,
         };
-        match wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
-            Woken::Event => {}
-            Woken::Stopped => return,
-            Woken::Late => {
-                // A device that is gone raises no event; its registers read as all ones.
-                lives = watch.look(&device.health(), Instant::now());
-                if !lives {
-                    targets.deliver(Event::Device(DeviceEvent::Fatal));
-                }
-            }
+        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
+            return;
         }
     }
 }
 
-/// What ended a wait.
-enum Woken {
-    /// There may be an event.
-    Event,
-    /// The pump is stopped.
-    Stopped,
-    /// Nothing came in time.
-    Late,
-}
-
-/// Waits at most `limit` milliseconds; -1 is forever.
-fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> Woken {
+/// Waits for an event, at most `limit` milliseconds; -1 is forever. False: the pump is stopped.
+fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> bool {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(events), entry(stopped)];
     // SAFETY: two entries.
     let ready = unsafe { libc::poll(entries.as_mut_ptr(), 2, limit) };
     match ready {
-        0 => Woken::Late,
-        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Woken::Stopped,
-        _ if entries[1].revents != 0 => Woken::Stopped,
-        _ => Woken::Event,
+        -1 => io::Error::last_os_error().kind() == io::ErrorKind::Interrupted,
+        _ => entries[1].revents == 0,
     }
 }
 
