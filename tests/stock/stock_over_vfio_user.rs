@@ -26,13 +26,23 @@ struct Served {
 
 impl Served {
     fn new(name: &str) -> Self {
+        Self::serving(name, &[])
+    }
+
+    /// Functions that misbehave as `how` says.
+    fn misbehaving(name: &str, how: &str) -> Self {
+        Self::serving(name, &["--misbehave", how])
+    }
+
+    fn serving(name: &str, options: &[&str]) -> Self {
         let node = Node::new(name, 2);
         let home = std::env::temp_dir().join(format!("ironverbs-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&home);
         fs::create_dir(&home).expect("a directory for the sockets");
         let sockets = [1, 2].map(|fid| home.join(format!("vf{fid}")));
         let plugs = [1, 2].map(|fid| format!("{fid}={}", sockets[fid - 1].display()));
-        let server = node.ironverbs(&["serve"], &["--vfs", "2", "--plug", &plugs[0], "--plug", &plugs[1]]);
+        let plugs = ["--vfs", "2", "--plug", &plugs[0], "--plug", &plugs[1]];
+        let server = node.ironverbs(&["serve"], &[&plugs[..], options].concat());
         let begin = Instant::now();
         while !sockets.iter().all(|socket| socket.exists()) {
             assert!(begin.elapsed() < Duration::from_secs(20), "the sockets did not appear");
@@ -229,6 +239,58 @@ fn a_program_hears_that_its_device_is_gone() {
     }
     served.server.kill();
     waiting.finish();
+}
+
+/// What happens to functions in traffic that is so long that it never ends by itself.
+const LOST: [&str; 3] = [
+    "power-loss@doorbell=500",
+    "wrong-health=fatal@doorbell=500",
+    "wrong-health=fatal@doorbell=500,stuck-command@doorbell=500",
+];
+
+/// Who polls is told by a failing poll, who sleeps is woken to find the same: such a program never looks at events.
+#[test]
+fn a_program_in_traffic_ends_when_its_function_is_lost() {
+    for how in LOST {
+        for sleeps in [false, true] {
+            let what = format!("{how}, sleeping: {sleeps}");
+            let served = Served::misbehaving("vu-lost", how);
+            let begin = Instant::now();
+            let sides = Pair::served_under_way(
+                &served.node,
+                &served.sockets,
+                ["10.0.0.1", "10.0.0.2"],
+                |me, port| {
+                    let words = ["ibv_rc_pingpong", "-d", "iron0", "-g", "1", "-p", port, "-n", "100000000"];
+                    let more = [(sleeps, "-e"), (me == 1, "127.0.0.1")];
+                    let more = more.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word);
+                    words.into_iter().chain(more).map(String::from).collect()
+                },
+            );
+            // The server's function may be well, and then nothing tells it that its peer sends no more.
+            let (mut server, client) = sides;
+            let said = client.fails();
+            server.kill();
+            assert!(said.contains("remote address: "), "{what}: it did not connect: {said}");
+            assert!(said.contains("poll CQ failed"), "{what}: {said}");
+            assert!(begin.elapsed() < Duration::from_secs(40), "{what}: it took {:?}", begin.elapsed());
+        }
+    }
+}
+
+/// Who looks at events is told by one, and takes all apart that it had.
+#[test]
+fn a_program_in_traffic_hears_that_its_device_is_gone() {
+    let program = compiled("fatal").display().to_string();
+    for how in LOST {
+        let served = Served::misbehaving("vu-lost-event", how);
+        let socket = served.sockets[0].display().to_string();
+        let view = ["--vfio-user", &socket, "--address", "10.0.0.1", "--"];
+        let begin = Instant::now();
+        let said = served.node.ironverbs(&["run"], &[&view[..], &[&program, "iron0"]].concat()).finish();
+        assert!(said.contains("local catastrophic error") && said.contains("no poll"), "{how}: {said}");
+        assert!(begin.elapsed() < Duration::from_secs(40), "{how}: it took {:?}", begin.elapsed());
+    }
 }
 
 /// A guest's manager is not one of ours: nothing of it can be seen on the node but what it says.

@@ -125,6 +125,18 @@ impl Pair {
         addresses: [&str; 2],
         words: impl Fn(usize, &str) -> Vec<String>,
     ) -> Self {
+        let (first, second) = Self::served_under_way(node, sockets, addresses, words);
+        let client = second.finish();
+        Self { server: first.finish(), client }
+    }
+
+    /// Server and client of [`served_at`](Self::served_at), started.
+    pub fn served_under_way(
+        node: &Node,
+        sockets: &[PathBuf; 2],
+        addresses: [&str; 2],
+        words: impl Fn(usize, &str) -> Vec<String>,
+    ) -> (Running, Running) {
         let port = port();
         let launch = |me: usize| {
             let (socket, words) = (sockets[me].display().to_string(), words(me, &port));
@@ -134,8 +146,7 @@ impl Pair {
         };
         let mut first = launch(0);
         listening(&port, &mut first);
-        let client = launch(1).finish();
-        Self { server: first.finish(), client }
+        (first, launch(1))
     }
 
     /// A pair of programs that find each other by the connection manager: `iron<i>` listens for `iron<j>`.
