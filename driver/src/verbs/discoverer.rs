@@ -202,9 +202,13 @@ impl Shared {
 
     fn run(&self) {
         let events = self.device.events();
-        while !self.stop.load(Acquire) {
+        loop {
             let mut failed = false;
             let more = events.drain(|event| failed |= event == Event::Device(DeviceEvent::Fatal));
+            // Only now: draining clears the descriptor, and with it the wake of who set this meanwhile.
+            if self.stop.load(Acquire) {
+                return;
+            }
             if failed {
                 return self.end("the device has failed");
             }
