@@ -1,7 +1,8 @@
 /* Frames spread over work queues, through the stock libibverbs: spread DEVICE DEVICE
  *
  * What the device says it can, work queues and tables that answer as their manual pages say, frames in the queue the
- * published hash names, the event of a work queue that cannot say what came, and who is refused. Without CAP_NET_RAW what needs it is left out.
+ * published hash names, tags of VLANs beside them, the event of a work queue that cannot say what came, and who is
+ * refused. Without CAP_NET_RAW what needs it is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -60,14 +61,19 @@ static struct ibv_wc next(struct end *end)
 	return wc;
 }
 
-static struct ibv_wq *queue(unsigned wr, unsigned sge, unsigned comp_mask, unsigned flags)
+static struct ibv_wq *queue_on(struct ibv_cq *cq, unsigned wr, unsigned sge, unsigned comp_mask, unsigned flags)
 {
-	struct ibv_wq_init_attr init = { .wq_context = &b, .wq_type = IBV_WQT_RQ, .max_wr = wr, .max_sge = sge, .pd = b.pd, .cq = b.cq,
+	struct ibv_wq_init_attr init = { .wq_context = &b, .wq_type = IBV_WQT_RQ, .max_wr = wr, .max_sge = sge, .pd = b.pd, .cq = cq,
 		.comp_mask = comp_mask, .create_flags = flags };
 	struct ibv_wq *wq = ibv_create_wq(b.context, &init);
 
 	HOLD(!wq || (init.max_wr >= wr && init.max_sge >= sge && init.max_wr > 0));
 	return wq;
+}
+
+static struct ibv_wq *queue(unsigned wr, unsigned sge, unsigned comp_mask, unsigned flags)
+{
+	return queue_on(b.cq, wr, sge, comp_mask, flags);
 }
 
 static struct ibv_rwq_ind_table *table_of(unsigned log, struct ibv_wq **list, unsigned comp_mask)
@@ -199,32 +205,37 @@ static struct ibv_qp *sender(void)
 	return qp;
 }
 
-/* Sends a frame to the second end, between the addresses and ports of `hashed`. */
-static void send_frame(struct ibv_qp *from, const uint8_t *hashed)
+/* A segment of a flow of the suite, to the other end. */
+static void segment(unsigned i)
 {
 	static const uint8_t head[] = { 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 60, 0, 1, 0, 0, 64, 6, 0, 0 };
-	struct ibv_sge sge = { (uintptr_t)a.memory, 74, a.mr->lkey };
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad;
 	union ibv_gid gid;
 
 	memcpy(a.memory, head, sizeof(head));
-	memcpy(a.memory + sizeof(head), hashed, 12);
+	memcpy(a.memory + sizeof(head), suite[i].hashed, 12);
 	a.memory[46] = 0x50;
 	/* The first address is made of the MAC. */
 	HOLD(!ibv_query_gid(b.context, 1, 0, &gid));
 	memcpy(a.memory, gid.raw + 8, 3);
 	memcpy(a.memory + 3, gid.raw + 13, 3);
 	a.memory[0] ^= 2;
+}
+
+static void send_frame(struct ibv_qp *from, unsigned length)
+{
+	struct ibv_sge sge = { (uintptr_t)a.memory, length, a.mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad;
+
 	HOLD(!ibv_post_send(from, &wr, &bad));
 	HOLD(next(&a).status == IBV_WC_SUCCESS);
 }
 
-static void spread(void)
+static void spread(struct ibv_qp *from)
 {
 	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
 	struct ibv_qp_init_attr_ex init = wanted(IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP |
 		IBV_RX_HASH_DST_PORT_TCP);
-	struct ibv_qp *from = sender(), *qp;
+	struct ibv_qp *qp;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	struct ibv_qp_init_attr found;
 	struct ibv_flow *flow;
@@ -237,8 +248,9 @@ static void spread(void)
 	for (unsigned i = 0; i < sizeof(suite) / sizeof(*suite); i++) {
 		int q = suite[i].hash % (1 << LOG_ENTRIES) % QUEUES;
 
+		segment(i);
 		HOLD(!post(wqs[q], 100 + q, q));
-		send_frame(from, suite[i].hashed);
+		send_frame(from, 74);
 		struct ibv_wc wc = next(&b);
 		HOLD(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 74);
 		/* One was posted to the first queue before. */
@@ -246,12 +258,12 @@ static void spread(void)
 		HOLD(!memcmp(b.memory + 2048 * q, a.memory, 74));
 	}
 	HOLD(ibv_destroy_rwq_ind_table(table) == EBUSY && ibv_destroy_qp(qp) == EBUSY);
-	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp) && !ibv_destroy_qp(from));
+	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp));
 	puts("spread ok");
 }
 
 /* More frames than the CQ has room for, which nobody polls: CQ and work queue fail, each with one event. */
-static void fails(void)
+static void fails(struct ibv_qp *from)
 {
 	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
 	struct ibv_cq *cq = ibv_create_cq(b.context, 1, NULL, NULL, 0);
@@ -259,7 +271,7 @@ static void fails(void)
 	struct ibv_wq *wq = cq ? ibv_create_wq(b.context, &init) : NULL;
 	struct ibv_rwq_ind_table *spare = table;
 	struct ibv_qp_init_attr_ex of_table;
-	struct ibv_qp *from = sender(), *qp;
+	struct ibv_qp *qp;
 	struct ibv_flow *flow;
 	struct ibv_async_event event;
 	int cq_failed = 0, wq_failed = 0;
@@ -270,7 +282,8 @@ static void fails(void)
 	HOLD((qp = ibv_create_qp_ex(b.context, &of_table)) && (flow = ibv_create_flow(qp, &all)));
 	for (int i = 0; i < cq->cqe + 2; i++) {
 		HOLD(!post(wq, i, 0));
-		send_frame(from, suite[0].hashed);
+		segment(0);
+		send_frame(from, 74);
 	}
 	while (!cq_failed || !wq_failed) {
 		struct pollfd fd = { .fd = b.context->async_fd, .events = POLLIN };
@@ -281,10 +294,50 @@ static void fails(void)
 		ibv_ack_async_event(&event);
 	}
 	HOLD(cq_failed == 1 && wq_failed == 1);
-	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp) && !ibv_destroy_qp(from));
+	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp));
 	HOLD(!ibv_destroy_rwq_ind_table(table) && !ibv_destroy_wq(wq) && !ibv_destroy_cq(cq));
 	table = spare;
 	puts("fails ok");
+}
+
+/* Tags of a VLAN are beside the frames of a queue that was made so, and in them once that is changed. */
+static void tags(struct ibv_qp *from)
+{
+	struct ibv_cq_init_attr_ex wanted_cq = { .cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_CVLAN };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(b.context, &wanted_cq);
+	struct ibv_flow_attr all = { .type = IBV_FLOW_ATTR_ALL_DEFAULT, .size = sizeof(all), .port = 1 };
+	struct ibv_wq_attr keep = { .attr_mask = IBV_WQ_ATTR_FLAGS, .flags_mask = IBV_WQ_FLAGS_CVLAN_STRIPPING };
+	struct ibv_qp_init_attr_ex init = wanted(IBV_RX_HASH_SRC_IPV4);
+	struct ibv_poll_cq_attr none = { 0 };
+	struct ibv_flow *flow;
+	struct ibv_qp *qp;
+	struct ibv_wq *wq;
+
+	HOLD(cq);
+	HOLD(wq = queue_on(ibv_cq_ex_to_cq(cq), 4, 1, IBV_WQ_INIT_ATTR_FLAGS, IBV_WQ_FLAGS_CVLAN_STRIPPING));
+	HOLD(init.rwq_ind_tbl = table_of(0, &wq, 0));
+	HOLD(!move(wq, IBV_WQ_ATTR_STATE, IBV_WQS_RDY, 0));
+	HOLD(qp = ibv_create_qp_ex(b.context, &init));
+	HOLD(flow = ibv_create_flow(qp, &all));
+	for (int strip = 1; strip >= 0; strip--) {
+		time_t limit = time(NULL) + 10;
+
+		HOLD(strip || !ibv_modify_wq(wq, &keep));
+		segment(0);
+		memmove(a.memory + 16, a.memory + 12, 62);
+		memcpy(a.memory + 12, "\x81\0\x61\x23", 4);
+		HOLD(!post(wq, strip, 0));
+		send_frame(from, 78);
+		while (ibv_start_poll(cq, &none))
+			HOLD(time(NULL) < limit);
+		HOLD(cq->status == IBV_WC_SUCCESS && cq->wr_id == (uint64_t)strip);
+		HOLD(ibv_wc_read_cvlan(cq) == (strip ? 0x6123 : 0) && ibv_wc_read_byte_len(cq) == (strip ? 74 : 78));
+		ibv_end_poll(cq);
+		HOLD(!memcmp(b.memory, a.memory, 12) && !memcmp(b.memory + 12, a.memory + (strip ? 16 : 12), 62));
+	}
+	HOLD(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp) && !ibv_destroy_rwq_ind_table(init.rwq_ind_tbl));
+	HOLD(!ibv_destroy_wq(wq) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	puts("tags ok");
 }
 
 static void closed(void)
@@ -304,6 +357,7 @@ static void closed(void)
 int main(int argc, char **argv)
 {
 	struct ibv_qp_init_attr_ex init;
+	struct ibv_qp *from;
 	int privileged;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -318,8 +372,11 @@ int main(int argc, char **argv)
 	if (privileged) {
 		net_raw(1);
 		refused();
-		spread();
-		fails();
+		from = sender();
+		spread(from);
+		tags(from);
+		fails(from);
+		HOLD(!ibv_destroy_qp(from));
 	}
 	closed();
 	return 0;

@@ -5,7 +5,7 @@
 //! openmpi-bin and libopenmpi-dev.
 
 use ironverbs_tests::{
-    program::Program,
+    program::{Program, may_send_raw},
     stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, ironverbs},
 };
 use std::{
@@ -124,6 +124,20 @@ fn libfabric_talks_over_connections_and_by_datagrams() {
             customers::fabric("verbs", endpoint, sides[me])
         });
         customers::fabric_said(&pair.client, sizes);
+    }
+}
+
+/// Between two functions that one program has open, each over its socket.
+#[test]
+fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
+    let served = Served::new("vu-raw");
+    let [first, second] = [0, 1].map(|n| served.sockets[n].display().to_string());
+    for (name, promises) in [("raw", [1, 4]), ("spread", [3, 6])] {
+        let program = compiled(name).display().to_string();
+        let view = ["--vfio-user", &first, "--vfio-user", &second, "--", &program, "iron0", "iron1"];
+        let out = served.node.ironverbs(&["run"], &view).finish();
+        let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
+        assert_eq!(kept, promises[usize::from(may_send_raw())], "{name}: {out}");
     }
 }
 
