@@ -3,13 +3,15 @@
 #
 #   scripts/guest-image.sh build    make what is missing, print the two folders
 #   scripts/guest-image.sh path     print the two folders, whether made or not
+#   scripts/guest-image.sh programs make the folder of programs if it is missing, print it
 #
 # The first folder holds QEMU (Debian 13's backports: >= 10.1, older ones have no vfio-user client) and tshark, started
 # through the folder's own loader by bin/qemu-system-x86_64 and bin/tshark, so the host's release does not matter. The
 # second holds what a guest sees: root.ext4, a Debian 13 user space with the modules of both kernels, and for 6.1 (Debian
-# 12) and 6.12 (Debian 13) a directory with vmlinuz and initramfs.
+# 12) and 6.12 (Debian 13) a directory with vmlinuz and initramfs. The folder of programs is what few guests need, laid over
+# the user space of those that do.
 #
-# Both lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/guest, named by what makes them: a change makes new ones and removes
+# All lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/guest, named by what makes them: a change makes new ones and removes
 # those that are a day old. Needs no root; ends with 3 and one line where the host cannot make them.
 set -eu
 
@@ -28,6 +30,11 @@ drivers/block/virtio_blk.ko drivers/char drivers/virtio drivers/iommu drivers/vf
 drivers/pps drivers/hwmon drivers/i2c drivers/dca drivers/net/dummy.ko drivers/net/macvlan.ko drivers/net/veth.ko
 drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/ethernet/mellanox drivers/net/ethernet/intel drivers/vdpa drivers/vhost virt"
 
+# UCX, built with Open MPI, and libfabric with what the guest lacks of their libraries, one by one: UCX's packages depend on those of AMD's
+# GPUs, with LLVM among them, which only its module for these would load.
+PROGRAMS="ucx-utils libucx0 libfuse3-4 libgomp1 libfabric-bin libfabric1 libpsm2-2 libnuma1 openmpi-bin openmpi-common
+libopenmpi40 libpmix2t64 libmunge2 libhwloc15 libevent-core-2.1-7t64 libevent-pthreads-2.1-7t64"
+
 say() { echo "guest-image: $*" >&2; }
 die() { say "$*"; exit 1; }
 cannot() { say "$*"; exit 3; }
@@ -36,6 +43,7 @@ cannot() { say "$*"; exit 3; }
 key() { { echo "$MIRROR"; sed -n "$1" "$0"; } | sha256sum | cut -c1-12; }
 tools=$ROOM/tools-$(key '/^TOOLS=/p; /^build_tools/,/^}/p')
 guest=$ROOM/guest-$(key '/^GUEST=/,/^$/p; /^kernel()/,/^}/p; /^build_guest/,/^}/p')
+programs=$ROOM/programs-$(key '/^PROGRAMS=/,/^$/p; /^build_programs/,/^}/p')
 
 # A package manager's state of its own: what is installed on this machine does not count, its sources neither.
 apt_for() { # NAME SUITE..
@@ -211,28 +219,54 @@ build_guest() {
     touch "$guest"
 }
 
+build_programs() {
+    apt_for programs trixie trixie-updates
+    (cd "$work/apt-programs/archives" && timeout 900 apt-get $(options programs) -qq download $PROGRAMS >"$work/apt.log" 2>&1) ||
+        cannot "cannot download the programs: $(tail -n 1 "$work/apt.log")"
+    root=$work/programs
+    unpack programs "$root"
+    rm -rf "$root/usr/share/doc" "$root/usr/share/man" "$root/usr/share/locale"
+    find "$ROOM" -maxdepth 1 -name "programs-*" -mmin +1440 -exec rm -rf {} +
+    rm -rf "$programs"
+    mv "$root" "$programs"
+    touch "$programs"
+}
+
+# Before anything is made: what that needs, and that nobody else does it now.
+begin() {
+    [ "$(uname -m)" = x86_64 ] || cannot "guests are x86_64, this machine is $(uname -m)"
+    for program in apt-get dpkg-deb xz flock awk sha256sum; do
+        command -v $program >/dev/null || cannot "no $program here"
+    done
+    PATH=$PATH:/usr/sbin:/sbin command -v mke2fs >/dev/null || cannot "no mke2fs here"
+    [ -e "$KEYRING" ] || cannot "no $KEYRING here"
+    mkdir -p "$ROOM"
+    exec 9>"$ROOM/.lock"
+    flock 9
+    rm -rf "$ROOM"/work-*
+    work=$(mktemp -d "$ROOM/work-XXXXXX")
+    trap 'exit 1' HUP INT TERM
+    trap 'rm -rf "$work"' EXIT
+}
+
 case ${1:-build} in
 path) ;;
+programs)
+    if [ ! -d "$programs" ]; then
+        begin
+        [ -d "$programs" ] || { say "programs for guests are fetched, half a minute"; build_programs; }
+    fi
+    echo "$programs"
+    exit
+    ;;
 build)
     if [ ! -d "$tools" ] || [ ! -d "$guest" ]; then
-        [ "$(uname -m)" = x86_64 ] || cannot "guests are x86_64, this machine is $(uname -m)"
-        for program in apt-get dpkg-deb xz flock awk sha256sum; do
-            command -v $program >/dev/null || cannot "no $program here"
-        done
-        PATH=$PATH:/usr/sbin:/sbin command -v mke2fs >/dev/null || cannot "no mke2fs here"
-        [ -e "$KEYRING" ] || cannot "no $KEYRING here"
-        mkdir -p "$ROOM"
-        exec 9>"$ROOM/.lock"
-        flock 9
-        rm -rf "$ROOM"/work-*
-        work=$(mktemp -d "$ROOM/work-XXXXXX")
-        trap 'exit 1' HUP INT TERM
-        trap 'rm -rf "$work"' EXIT
+        begin
         [ -d "$tools" ] || { say "QEMU is made ready, a minute"; build_tools; }
         [ -d "$guest" ] || { say "guest images are made, two minutes"; build_guest; }
     fi
     ;;
-*) die "unknown command '$1'; build or path" ;;
+*) die "unknown command '$1'; build, path or programs" ;;
 esac
 echo "$tools"
 echo "$guest"

@@ -8,7 +8,7 @@ use crate::{Outcome, Trouble, failed, tree};
 /// The kernels a guest can boot, oldest first: Debian 12's and Debian 13's.
 pub const KERNELS: [&str; 2] = ["6.1", "6.12"];
 
-/// The two folders of `scripts/guest-image.sh`.
+/// The two folders every guest is made of.
 #[derive(Clone, Debug)]
 pub struct Images {
     tools: PathBuf,
@@ -18,23 +18,14 @@ pub struct Images {
 impl Images {
     /// Finds the images, making them when missing (about a minute, and a network).
     pub fn ready() -> Outcome<Self> {
-        let script = tree().join("scripts/guest-image.sh");
-        let output = Command::new("sh").arg(script).arg("build").stdin(Stdio::null()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        match output.status.code() {
-            Some(0) => {}
-            Some(3) => return Err(Trouble::Cannot(said.trim().lines().last().unwrap_or("no images").into())),
-            _ => return failed(format!("guest-image.sh: {}", said.trim())),
-        }
-        let paths = String::from_utf8_lossy(&output.stdout);
-        let mut lines = paths.lines().map(PathBuf::from);
-        let (Some(tools), Some(guest)) = (lines.next(), lines.next()) else {
+        let paths = made("build")?;
+        let [tools, guest] = &paths[..] else {
             return failed(format!("guest-image.sh: expected two folders, found {paths:?}"));
         };
         if Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_err() {
             return Err(Trouble::Cannot("no setpriv (util-linux) here".into()));
         }
-        Ok(Self { tools, guest })
+        Ok(Self { tools: tools.clone(), guest: guest.clone() })
     }
 
     /// QEMU, of a release that has a vfio-user client.
@@ -60,4 +51,26 @@ impl Images {
         }
         failed(format!("expected a kernel of {}, found {name:?}", KERNELS.join(" and ")))
     }
+}
+
+/// The folder with UCX and libfabric, made when missing.
+pub fn programs() -> Outcome<PathBuf> {
+    let mut paths = made("programs")?;
+    match (paths.pop(), paths.len()) {
+        (Some(folder), 0) => Ok(folder),
+        found => failed(format!("guest-image.sh: expected one folder, found {found:?}")),
+    }
+}
+
+/// What `scripts/guest-image.sh` makes and names.
+fn made(what: &str) -> Outcome<Vec<PathBuf>> {
+    let script = tree().join("scripts/guest-image.sh");
+    let output = Command::new("sh").arg(script).arg(what).stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => {}
+        Some(3) => return Err(Trouble::Cannot(said.trim().lines().last().unwrap_or("no images").into())),
+        _ => return failed(format!("guest-image.sh: {}", said.trim())),
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect())
 }

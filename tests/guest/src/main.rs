@@ -23,7 +23,7 @@ enum What {
     Run(Run),
     /// Boot one guest with a shell on this terminal
     Shell(Machine),
-    /// Run the scenarios whose names contain a word of FILTER, or all
+    /// Run the scenarios whose names contain a word of FILTER; without any all but the long ones
     Test {
         /// Words
         filter: Vec<String>,

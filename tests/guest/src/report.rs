@@ -6,11 +6,12 @@ use crate::images::Images;
 use crate::scenarios::Scenario;
 use crate::{Outcome, Trouble};
 
-/// Runs the scenarios whose name contains one of the words, all without words; one that failed is run once more at the
-/// end. 0 if none failed then, else 1.
+/// Runs the scenarios whose name contains one of the words, without words all but those that must be named; one that failed
+/// is run once more at the end. 0 if none failed then, else 1.
 pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
-    let wanted =
-        |scenario: &&Scenario| words.is_empty() || words.iter().any(|word| scenario.name.contains(&**word));
+    let wanted = |scenario: &&Scenario| {
+        words.is_empty() && !scenario.named || words.iter().any(|word| scenario.name.contains(&**word))
+    };
     let chosen: Vec<&Scenario> = scenarios.iter().filter(wanted).collect();
     if chosen.is_empty() {
         return crate::failed(format!("no scenario's name contains {}", words.join(" or ")));

@@ -3,6 +3,7 @@
 mod boot;
 mod bringup;
 mod connect;
+mod customers;
 mod fabric;
 mod figures;
 mod garbage;
@@ -33,11 +34,14 @@ pub struct Scenario {
     pub about: &'static str,
     /// Shows it.
     pub run: fn(&Images) -> Outcome,
+    /// Left out unless it is named.
+    pub named: bool,
 }
 
 /// All scenarios, the quick ones first.
 pub fn all() -> Vec<Scenario> {
-    let scenario = |name, about, run| Scenario { name, about, run };
+    let scenario = |name, about, run| Scenario { name, about, run, named: false };
+    let named = |name, about, run| Scenario { named: true, ..scenario(name, about, run) };
     vec![
         scenario("boot", "both kernels boot, take commands and power off", boot::run),
         scenario("launcher", "ironverbs run beside the kernel's own RDMA devices", launcher::run),
@@ -69,6 +73,7 @@ pub fn all() -> Vec<Scenario> {
         ),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
+        named("vfio-customers", "UCX and libfabric on two VFs by our driver on VFIO", customers::on_vfio),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),
     ]
 }

@@ -1,0 +1,87 @@
+//! What others build on verbs, in one guest by our provider on two VFs bound to vfio-pci: UCX and libfabric.
+
+use crate::images::{self, Images};
+use crate::machine::{Guest, Plan};
+use crate::server::{self, Server};
+use crate::{Outcome, failed, log};
+
+use super::sides::{Bench, Side};
+use super::vfio;
+
+/// Addresses of the VFs. libfabric's programs talk to the address they connect to, so they are the guest's too.
+const ADDRESSES: [&str; 2] = ["127.0.0.11", "127.0.0.12"];
+
+/// Lays the folder of programs over the user space.
+const LAY_OVER: &str = "mkdir /run/programs && mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose programs /run/programs && \
+     mount -t overlay -o lowerdir=/run/programs/usr:/usr programs /usr";
+
+/// Each of them, and what it says of itself.
+pub fn on_vfio(images: &Images) -> Outcome {
+    let programs = images::programs()?;
+    let mut server = Server::start(&server::Plan { functions: vec![1, 2], ..Default::default() })?;
+    let folder =
+        format!("local,path={},mount_tag=programs,security_model=none,readonly=on", programs.display());
+    let plan = Plan::new("customers").iommu().plug(server.socket(1)).plug(server.socket(2));
+    let mut guest = Guest::boot(images, plan.qemu(["-virtfs".into(), folder]))?;
+    for slot in [0x10, 0x11] {
+        vfio::bind(&mut guest, slot)?;
+    }
+    guest.run(20, LAY_OVER)?;
+    let sides = [0, 1].map(|n| Side {
+        guest: 0,
+        prefix: launcher(n),
+        device: "iron0".into(),
+        net: String::new(),
+        gid: None,
+        host: ADDRESSES[0].into(),
+        address: ADDRESSES[n].into(),
+    });
+    // Both ends are in the one guest.
+    let mut bench = Bench::new(vec![guest], sides);
+    ucx(&mut bench)?;
+    fabric(&mut bench)?;
+    log::clean(bench.guest(0)?)?;
+    bench.power_off()?;
+    server.check()
+}
+
+/// What starts a program on a VF of its own.
+fn launcher(n: usize) -> String {
+    format!("/built/ironverbs run --bdf 0000:00:1{n}.0 --address {}/8 --", ADDRESSES[n])
+}
+
+/// ucx_perftest with one transport and nothing beside it.
+fn ucx(bench: &mut Bench) -> Outcome {
+    for (transport, test, size) in
+        [("rc_v", "tag_lat", "8"), ("rc_v", "ucp_get", "65536"), ("ud_v", "tag_bw", "4096")]
+    {
+        let port = bench.port();
+        // Built with MPI, it expects to be started by that unless told otherwise, and looks at all of MPI's transports.
+        let words = format!(
+            "env OMPI_MCA_pml=ob1 OMPI_MCA_btl=self UCX_TLS={transport},self UCX_NET_DEVICES=iron0:1 \
+             ucx_perftest -P 0 -p {port} -t {test} -s {size} -n 50 -w 5"
+        );
+        let [_, client] = bench.converse(90, port, &words, &format!("{words} 127.0.0.1"))?;
+        let Some(last) = client.lines().find(|line| line.starts_with("Final:")) else {
+            return failed(format!("{words}: expected its figures, found\n{client}"));
+        };
+        println!("    UCX {transport} {test} {size}: {last}");
+    }
+    Ok(())
+}
+
+/// fi_pingpong with its data checked, over connections and by datagrams.
+fn fabric(bench: &mut Bench) -> Outcome {
+    for (endpoint, size, row) in [("msg", 65536, "64k"), ("dgram", 4096, "4k")] {
+        let (port, first) = (bench.port(), ADDRESSES[0]);
+        let words = format!("fi_pingpong -p verbs -e {endpoint} -c -I 20 -S {size}");
+        let [_, client] =
+            bench.converse(90, port, &format!("{words} -B {port}"), &format!("{words} -P {port} {first}"))?;
+        let all = |line: &&str| line.split_whitespace().next() == Some(row) && line.contains("=20 ");
+        let Some(line) = client.lines().find(all) else {
+            return failed(format!("{words}: expected a row of {row}, found\n{client}"));
+        };
+        println!("    libfabric {endpoint}: {line}");
+    }
+    Ok(())
+}
