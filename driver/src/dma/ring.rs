@@ -117,11 +117,11 @@ impl DmaRing {
     }
 }
 
-/// A ring whose entries are basic blocks of work requests.
+/// A ring of entries of 64 bytes: basic blocks of work requests, or CQEs.
 pub struct BlockRing(DmaRing);
 
 impl BlockRing {
-    /// Bytes of a block.
+    /// Bytes of an entry.
     const BYTES: usize = 64;
 
     /// As [`DmaRing::new`].
@@ -129,7 +129,7 @@ impl BlockRing {
         Self(DmaRing::new(mem, offset, blocks, Self::BYTES))
     }
 
-    /// Block `index`.
+    /// Entry `index`.
     #[inline(always)]
     pub fn block(&self, index: u32) -> &[AtomicU64; Self::BYTES / 8] {
         // SAFETY: the ring was made with entries of this size, of which `mask + 1` lie behind `first`, in memory that it keeps.

@@ -16,8 +16,27 @@ fn with_id(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     wc
 }
 
+/// The operation of a send whose completion tells no more than its CQE has.
 #[inline(always)]
-pub(super) fn send_opcode(sop: u8) -> WcOpcode {
+pub(super) fn plain(sop: u8) -> Option<WcOpcode> {
+    PLAIN.get(usize::from(sop)).copied().flatten()
+}
+
+/// [`plain`], looked up.
+static PLAIN: [Option<WcOpcode>; 0x40] = {
+    let mut all = [None; 0x40];
+    let mut sop = 0;
+    while sop < all.len() {
+        all[sop] = match send_opcode(sop as u8) {
+            opcode @ (WcOpcode::Send | WcOpcode::RdmaWrite | WcOpcode::RdmaRead) => Some(opcode),
+            _ => None,
+        };
+        sop += 1;
+    }
+    all
+};
+
+pub(super) const fn send_opcode(sop: u8) -> WcOpcode {
     match WqeOpcode::from_raw(sop) {
         WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
         WqeOpcode::RdmaRead => WcOpcode::RdmaRead,

@@ -1,55 +1,98 @@
 //! From CQEs to work completions. Hot: no allocation, no system call.
 
+mod entry;
 mod failed;
 mod table;
 mod trackers;
 
+pub use entry::Entry;
 pub use table::{QpTable, is_spread};
 pub use trackers::{QpQueues, RecvTracker, SendTracker};
 
 use crate::{
     shared_receive::SharedReceives,
-    verbs::{Completion, WcFlags, WcOpcode, WcStatus},
+    verbs::{Completion, CompletionSlot, WcFlags, WcOpcode, WcStatus},
 };
-use failed::{failed, send_opcode};
+use failed::{failed, plain, send_opcode};
 use hwspec::cqe::{Cqe64, CqeFormat, CqeOpcode, INLINE_32, eth};
 
-/// Converts a CQE to a work completion, in place. False: it names a QP that does not exist (any more), or is no
-/// completion.
+/// Converts a CQE to a work completion and writes it to `slot`. False: it names a QP that does not exist (any more), or is
+/// no completion.
+///
+/// What a send, a WRITE or a READ completes, and a plain message, is inlined; anything else is a call away.
 #[inline(always)]
-pub fn convert(table: &QpTable, cqe: &Cqe64, wc: &mut Completion) -> bool {
-    let Some(qp) = table.get(cqe.qpn().0) else { return replace(wc, by_index(table, cqe)) };
-    let counter = cqe.wqe_counter();
+pub fn convert(table: &QpTable, entry: Entry<'_>, slot: &mut impl CompletionSlot) -> bool {
+    let end = entry.end();
+    let qpn = end.qpn().0;
+    let Some(qp) = table.get(qpn) else { return put(slot, table, entry, by_index) };
+    let kind = end.opcode();
+    if kind == CqeOpcode::Req {
+        if let Some(opcode) = plain(end.sop()) {
+            if let Some(wr_id) = qp.sq.complete(end.wqe_counter()) {
+                let byte_len = entry.sent().byte_cnt();
+                slot.put(Completion { wr_id, opcode, byte_len, qpn, ..Completion::default() });
+                return true;
+            }
+        }
+    } else if kind == CqeOpcode::RespSend && end.cqe_format() == CqeFormat::NoInline && !qp.extended {
+        if let Some(wr_id) = qp.rq.complete(end.wqe_counter()) {
+            let cqe = entry.received();
+            let flags = if cqe.grh() == 0 { WcFlags::empty() } else { WcFlags::GRH };
+            let (byte_len, src_qp) = (cqe.byte_cnt(), cqe.rqpn().0);
+            let opcode = WcOpcode::Recv;
+            slot.put(Completion { wr_id, opcode, byte_len, qpn, src_qp, flags, ..Completion::default() });
+            return true;
+        }
+    }
+    put(slot, &**qp, entry, other)
+}
+
+/// Writes what `of` makes of a CQE and the table or queue that it concerns. Cold, so that the way past it keeps its
+/// registers.
+#[cold]
+#[inline(never)]
+fn put<T>(
+    slot: &mut impl CompletionSlot,
+    what: &T,
+    entry: Entry<'_>,
+    of: impl FnOnce(&T, &Cqe64) -> Option<Completion>,
+) -> bool {
+    of(what, &entry.whole()).map(|found| slot.put(found)).is_some()
+}
+
+/// A completion that is not plain, of a queue that is known.
+#[inline(always)]
+fn other(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     match cqe.opcode() {
-        CqeOpcode::Req => {
-            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
-            wc.opcode = send_opcode(cqe.sop());
-            match wc.opcode {
-                WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
-                WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
-                _ => {}
-            }
-            match qp.sq.complete(counter) {
-                Some(wr_id) => wc.wr_id = wr_id,
-                None => wc.status = WcStatus::GeneralErr,
-            }
-            true
-        }
+        CqeOpcode::Req => Some(sent(qp, cqe)),
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
-            *wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
-            message(cqe, wc);
-            match cqe.cqe_format() {
-                CqeFormat::Inline32 => received_inline(qp, cqe, wc),
-                _ => received(qp, cqe, wc),
+            if cqe.cqe_format() != CqeFormat::Inline32 {
+                return Some(scattered(qp, cqe));
             }
-            true
+            let mut wc = message(cqe);
+            (wc.wr_id, wc.status) = received_inline(qp, cqe);
+            Some(wc)
         }
-        _ => replace(wc, error(qp, cqe)),
+        _ => error(qp, cqe),
     }
 }
 
-fn replace(wc: &mut Completion, found: Option<Completion>) -> bool {
-    found.map(|found| *wc = found).is_some()
+/// The completion of a send that is not plain, or that nobody posted.
+#[inline(never)]
+fn sent(qp: &QpQueues, cqe: &Cqe64) -> Completion {
+    let counter = cqe.wqe_counter();
+    let mut wc = Completion { qpn: qp.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
+    wc.opcode = send_opcode(cqe.sop());
+    match wc.opcode {
+        WcOpcode::CompSwap | WcOpcode::FetchAdd => wc.byte_len = 8,
+        WcOpcode::LocalInv => wc.opcode = qp.sq.change(counter),
+        _ => {}
+    }
+    match qp.sq.complete(counter) {
+        Some(wr_id) => wc.wr_id = wr_id,
+        None => wc.status = WcStatus::GeneralErr,
+    }
+    wc
 }
 
 /// The completion of an error CQE.
@@ -66,12 +109,17 @@ fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// The kind of a received message, and its immediate data or invalidated key.
+/// A received message: its kind and length, and its immediate data or invalidated key.
 #[inline(always)]
-fn message(cqe: &Cqe64, wc: &mut Completion) {
-    wc.opcode = WcOpcode::Recv;
+fn message(cqe: &Cqe64) -> Completion {
+    let mut wc = Completion {
+        opcode: WcOpcode::Recv,
+        byte_len: cqe.byte_cnt(),
+        qpn: cqe.qpn().0,
+        ..Completion::default()
+    };
     match cqe.opcode() {
-        CqeOpcode::RespSend => {}
+        CqeOpcode::RespSend => return wc,
         CqeOpcode::RespSendInv => wc.flags = WcFlags::WITH_INV,
         imm => {
             wc.flags = WcFlags::WITH_IMM;
@@ -80,23 +128,29 @@ fn message(cqe: &Cqe64, wc: &mut Completion) {
             }
         }
     }
-    wc.imm_or_inv = if wc.flags.is_empty() { 0 } else { cqe.imm_inval_pkey() };
+    wc.imm_or_inv = cqe.imm_inval_pkey();
+    wc
+}
+
+/// Where a message came from. One in the CQE itself lies where this would.
+#[inline(always)]
+fn addresses(cqe: &Cqe64, wc: &mut Completion) {
+    wc.src_qp = cqe.rqpn().0;
+    if cqe.grh() != 0 {
+        wc.flags |= WcFlags::GRH;
+    }
 }
 
 /// Completes a receive of a shared queue.
 #[inline(never)]
-fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
+fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64) -> (u64, WcStatus) {
     let inline = cqe.cqe_format() == CqeFormat::Inline32;
-    let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
+    let bytes = cqe.as_bytes().get(..cqe.byte_cnt() as usize).filter(|b| b.len() <= INLINE_32);
     let given = if inline { Some(bytes.unwrap_or_default()) } else { None };
     match srq.and_then(|srq| srq.complete(cqe.wqe_counter(), given)) {
-        Some((wr_id, fits)) => {
-            wc.wr_id = wr_id;
-            if !fits || inline && bytes.is_none() {
-                wc.status = WcStatus::LocProtErr;
-            }
-        }
-        None => wc.status = WcStatus::GeneralErr,
+        Some((wr_id, fits)) if !fits || inline && bytes.is_none() => (wr_id, WcStatus::LocProtErr),
+        Some((wr_id, _)) => (wr_id, WcStatus::Success),
+        None => (0, WcStatus::GeneralErr),
     }
 }
 
@@ -107,10 +161,7 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64, wc: &mut Completion) {
 fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     if is_spread(cqe) {
         let wq = table.wq(cqe)?;
-        let mut wc = Completion { qpn: wq.qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
-        message(cqe, &mut wc);
-        received(wq, cqe, &mut wc);
-        return Some(wc);
+        return Some(scattered(wq, cqe));
     }
     let index = cqe.srqn_uidx() & 0xff_ffff;
     let Some(srq) = table.srq(index) else {
@@ -124,10 +175,9 @@ fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
             Some(Completion { qpn, ..failed(cqe, wr_id) })
         }
         CqeOpcode::RespSend | CqeOpcode::RespSendImm | CqeOpcode::RespSendInv | CqeOpcode::RespWrImm => {
-            let mut wc = Completion { qpn, byte_len: cqe.byte_cnt(), ..Completion::default() };
-            message(cqe, &mut wc);
+            let mut wc = message(cqe);
             wc.src_qp = cqe.rqpn().0;
-            from_shared(Some(srq), cqe, &mut wc);
+            (wc.wr_id, wc.status) = from_shared(Some(srq), cqe);
             Some(wc)
         }
         _ => None,
@@ -150,38 +200,33 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// Completes a receive whose message the device has scattered.
+/// The completion of a receive whose message the device has scattered.
 #[inline(never)]
-fn received(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
-    wc.src_qp = cqe.rqpn().0;
-    if cqe.grh() != 0 {
-        wc.flags |= WcFlags::GRH;
+fn scattered(qp: &QpQueues, cqe: &Cqe64) -> Completion {
+    let mut wc = Completion { qpn: qp.qpn, ..message(cqe) };
+    addresses(cqe, &mut wc);
+    match (qp.extended, qp.raw) {
+        (true, false) => source(cqe, &mut wc),
+        (true, true) => checked(cqe, &mut wc),
+        (false, _) => {}
     }
-    if qp.extended {
-        match qp.raw {
-            false => source(cqe, wc),
-            true => checked(cqe, wc),
-        }
-    }
-    match qp.rq.complete(cqe.wqe_counter()) {
-        Some(wr_id) => wc.wr_id = wr_id,
-        None => from_shared(qp.srq.as_deref(), cqe, wc),
-    }
+    (wc.wr_id, wc.status) = match qp.rq.complete(cqe.wqe_counter()) {
+        Some(wr_id) => (wr_id, WcStatus::Success),
+        None => from_shared(qp.srq.as_deref(), cqe),
+    };
+    wc
 }
 
 /// Completes a receive whose message is in the CQE, in place of the sender's addresses.
 #[inline(always)]
-fn received_inline(qp: &QpQueues, cqe: &Cqe64, wc: &mut Completion) {
+fn received_inline(qp: &QpQueues, cqe: &Cqe64) -> (u64, WcStatus) {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
-        return from_shared(qp.srq.as_deref(), cqe, wc);
+        return from_shared(qp.srq.as_deref(), cqe);
     };
-    let bytes = cqe.as_bytes().get(..wc.byte_len as usize).filter(|b| b.len() <= INLINE_32);
+    let bytes = cqe.as_bytes().get(..cqe.byte_cnt() as usize).filter(|b| b.len() <= INLINE_32);
     // Before the entry is retired, since a post may overwrite it then.
     let fits = bytes.zip(qp.inbox.as_ref()).is_some_and(|(bytes, inbox)| inbox.put(number, bytes));
-    wc.wr_id = qp.rq.retire(number);
-    if !fits {
-        wc.status = WcStatus::LocProtErr;
-    }
+    (qp.rq.retire(number), if fits { WcStatus::Success } else { WcStatus::LocProtErr })
 }
 
 #[cfg(test)]

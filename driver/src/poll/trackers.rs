@@ -33,15 +33,18 @@ pub struct SendTracker {
     mask: u32,
     /// Work requests posted.
     head: AtomicU32,
-    /// `work requests done << 32 | basic blocks done`.
+    /// `number of the last work request that is done << 32 | basic blocks done`.
     tail: AtomicU64,
 }
+
+/// [`SendTracker::tail`] before the first: numbers begin with 0.
+const NONE_DONE: u64 = (u32::MAX as u64) << 32;
 
 impl SendTracker {
     /// For a ring of `blocks` basic blocks (a power of two; 0: no send queue).
     pub fn new(blocks: u32) -> Self {
         let slots = (0..blocks.max(1)).map(|_| Default::default()).collect();
-        Self { slots, mask: blocks.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU64::new(0) }
+        Self { slots, mask: blocks.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU64::new(NONE_DONE) }
     }
 
     /// Records a work request before the device can see it.
@@ -75,7 +78,7 @@ impl SendTracker {
     #[inline(always)]
     pub fn done(&self) -> (u32, u32) {
         let tail = self.tail.load(Acquire);
-        ((tail >> 32) as u32, tail as u32)
+        (((tail >> 32) as u32).wrapping_add(1), tail as u32)
     }
 
     /// Completes the work request at basic block `counter` and all before it. `None` if none is under way there.
@@ -83,19 +86,19 @@ impl SendTracker {
     pub(super) fn complete(&self, counter: u16) -> Option<u64> {
         let slot = &self.slots[(u32::from(counter) & self.mask) as usize];
         let meta = slot.1.load(Relaxed);
-        let (number, tail) = ((meta >> 32) as u32, (self.tail.load(Relaxed) >> 32) as u32);
-        if number.wrapping_sub(tail) >= self.head.load(Acquire).wrapping_sub(tail) {
+        let (number, done) = ((meta >> 32) as u32, ((self.tail.load(Relaxed) >> 32) as u32).wrapping_add(1));
+        if number.wrapping_sub(done) >= self.head.load(Acquire).wrapping_sub(done) {
             return None;
         }
         let wr_id = slot.0.load(Relaxed);
-        self.tail.store(u64::from(number.wrapping_add(1)) << 32 | meta & 0xffff_ffff, Release);
+        self.tail.store(meta, Release);
         Some(wr_id)
     }
 
     /// Clears it, since the QP is reset.
     pub fn reset(&self) {
         self.head.store(0, Relaxed);
-        self.tail.store(0, Release);
+        self.tail.store(NONE_DONE, Release);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Completion queues.
 
-use super::{Completion, Device, pd::queue_memory, resize::entries_for};
+use super::{Completion, CompletionSlot, Device, pd::queue_memory, resize::entries_for};
 use crate::{
-    dma::{Buffers, DmaMem, DmaRing, page_list},
+    dma::{BlockRing, Buffers, DmaMem, page_list},
     error::Error,
-    poll::{QpQueues, QpTable, convert, is_spread},
+    poll::{Entry, QpQueues, QpTable, convert, is_spread},
     records::Record,
     shared_receive::SharedReceives,
     transport::{Bar, Transport},
@@ -39,11 +39,11 @@ pub struct CqInit {
 /// A completion queue.
 pub struct Cq {
     /// The ring it was created with. A resize replaces it by another, of which there is one for each size.
-    pub(super) first: DmaRing,
+    pub(super) first: BlockRing,
     pub(super) first_log: u32,
     pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    /// As in `consumer`, readable without the lock: `log << 32 | ci`.
+    /// As in `consumer`, readable without the lock, under which it changes: `log << 32 | ci`.
     seen: AtomicU64,
     pub(super) consumer: BiasedMutex<Consumer>,
     /// Held while the ring is replaced.
@@ -61,7 +61,7 @@ pub struct Cq {
 }
 
 /// Rings by the logarithm of their size.
-pub(super) type Rings = Box<[OnceLock<DmaRing>; MAX_LOG + 1]>;
+pub(super) type Rings = Box<[OnceLock<BlockRing>; MAX_LOG + 1]>;
 /// The largest that a device can have (`log_max_cq_sz` has 5 bits).
 pub(super) const MAX_LOG: usize = 31;
 
@@ -72,22 +72,21 @@ pub(super) struct Consumer {
     qps: QpTable,
 }
 
-/// Whether the last byte of an entry has the owner bit of this round of a ring of `1 << log`, so that the device has
-/// written it.
+/// Whether the last byte of an entry has the owner bit of this round of `ring`, so that the device has written it.
 #[inline(always)]
-pub(super) fn ours(ci: u32, log: u32, last: u8) -> bool {
-    u32::from(last & 1) == ci >> log & 1 && last >> 4 != 0xf
+pub(super) fn ours(ci: u32, ring: &BlockRing, last: u8) -> bool {
+    (last & 1 != 0) == (ci & ring.entries() != 0) && last >> 4 != 0xf
 }
 
 /// An empty ring, and its memory.
-pub(super) fn empty_ring(mem: &Arc<DmaMem>, count: u32) -> DmaRing {
-    let ring = DmaRing::new(mem.clone(), 0, count, Cqe64::SIZE);
+pub(super) fn empty_ring(mem: &Arc<DmaMem>, count: u32) -> BlockRing {
+    let ring = BlockRing::new(mem.clone(), 0, count);
     clear(&ring);
     ring
 }
 
 /// Marks all entries as invalid.
-pub(super) fn clear(ring: &DmaRing) {
+pub(super) fn clear(ring: &BlockRing) {
     let mut empty = Cqe64::zeroed();
     empty.set().opcode(CqeOpcode::Invalid);
     (0..ring.entries()).for_each(|index| ring.put64(index, empty.as_bytes()));
@@ -162,12 +161,12 @@ impl Cq {
 
     /// The ring of `1 << log` entries.
     #[inline(always)]
-    pub(super) fn ring(&self, log: u32) -> &DmaRing {
+    pub(super) fn ring(&self, log: u32) -> &BlockRing {
         if log == self.first_log { &self.first } else { self.other(log) }
     }
 
     #[cold]
-    fn other(&self, log: u32) -> &DmaRing {
+    fn other(&self, log: u32) -> &BlockRing {
         let ring = self.others.get().and_then(|rings| rings.get(log as usize)?.get());
         ring.unwrap_or(&self.first)
     }
@@ -192,20 +191,20 @@ impl Cq {
         (1 << self.log()) - 1
     }
 
-    /// Whether there seems to be a completion.
+    /// What seems to be the next entry, for a consumer index and logarithm of [`seen`](Self::seen).
     #[inline(always)]
-    fn look(&self) -> bool {
-        let seen = self.seen.load(Relaxed);
+    fn look(&self, seen: u64) -> Option<(&BlockRing, Entry<'_>)> {
         let (ci, log) = (seen as u32, (seen >> 32) as u32);
-        ours(ci, log, self.ring(log).last_byte(ci))
+        let ring = self.ring(log);
+        Entry::take(ring, ci, |last| ours(ci, ring, last)).map(|entry| (ring, entry))
     }
 
     /// Whether there seems to be a completion. If there is none at once, a device in this process is run first.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
-        self.look() || {
+        self.look(self.seen.load(Relaxed)).is_some() || {
             self.transport.idle();
-            self.look()
+            self.look(self.seen.load(Relaxed)).is_some()
         }
     }
 
@@ -215,61 +214,85 @@ impl Cq {
         self.device.function.shared.is_lost() || self.transport.is_gone()
     }
 
-    /// Takes completions; returns how many.
-    #[inline]
-    pub fn poll(&self, out: &mut [Completion]) -> usize {
-        if self.is_ready() { self.take(out) } else { 0 }
+    /// Takes completions; returns how many. If there is none at once, a device in this process is run first.
+    #[inline(always)]
+    pub fn poll(&self, out: &mut [impl CompletionSlot]) -> usize {
+        let seen = self.seen.load(Relaxed);
+        match self.look(seen) {
+            Some((ring, entry)) => self.take(seen, ring, entry, out),
+            None => self.poll_after_idle(out),
+        }
     }
 
-    /// [`poll`](Self::poll) for a queue that [is ready](Self::is_ready).
-    #[inline]
-    pub fn take(&self, out: &mut [Completion]) -> usize {
+    #[inline(never)]
+    fn poll_after_idle(&self, out: &mut [impl CompletionSlot]) -> usize {
+        self.transport.idle();
+        let seen = self.seen.load(Relaxed);
+        match self.look(seen) {
+            Some((ring, entry)) => self.take(seen, ring, entry, out),
+            None => 0,
+        }
+    }
+
+    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`.
+    #[inline(always)]
+    fn take(&self, seen: u64, ring: &BlockRing, first: Entry<'_>, out: &mut [impl CompletionSlot]) -> usize {
+        let mut slots = out.iter_mut();
+        let Some(mut slot) = slots.next() else { return 0 };
+        let (begin, log) = (seen as u32, (seen >> 32) as u32);
+        let (mut ci, mut entry) = (begin, first);
+        let mut consumer = self.consumer.lock_biased();
+        let mut strange = self.seen.load(Relaxed) != seen;
+        if !strange {
+            loop {
+                if !convert(&consumer.qps, entry, slot) {
+                    strange = true;
+                    break;
+                }
+                ci = ci.wrapping_add(1);
+                let Some(next) = slots.next() else { break };
+                slot = next;
+                match Entry::take(ring, ci, |last| ours(ci, ring, last)) {
+                    Some(next) => entry = next,
+                    None => break,
+                }
+            }
+            if ci != begin {
+                consumer.ci = ci;
+                self.consumed(ci, log);
+            }
+        }
+        drop(consumer);
+        let taken = ci.wrapping_sub(begin) as usize;
+        if strange { taken + self.take_past(out, taken) } else { taken }
+    }
+
+    /// Takes completions behind an entry that is none, or that another thread took.
+    #[cold]
+    #[inline(never)]
+    fn take_past(&self, out: &mut [impl CompletionSlot], from: usize) -> usize {
+        let out = &mut out[from..];
         let mut at = 0;
-        self.drain(out.len(), |cqe, table| {
-            let found = out.get_mut(at).is_some_and(|wc| convert(table, cqe, wc));
+        self.drain(out.len(), |entry, table| {
+            let found = out.get_mut(at).is_some_and(|slot| convert(table, *entry, slot));
             at += usize::from(found);
             found
         })
     }
 
-    /// Takes one completion; false if there is none.
-    #[inline(always)]
-    pub fn take_one(&self, out: &mut Completion) -> bool {
-        self.take_next(out) || self.drain_one(out)
-    }
-
-    /// The next entry, if it is a completion.
-    #[inline(always)]
-    fn take_next(&self, out: &mut Completion) -> bool {
-        let mut consumer = self.consumer.lock_biased();
-        let (ci, log) = (consumer.ci, consumer.log);
-        let Some(bytes) = self.ring(log).take64(ci, |last| ours(ci, log, last)) else { return false };
-        let found = convert(&consumer.qps, &Cqe64::from_bytes(bytes), out);
-        if found {
-            consumer.ci = ci.wrapping_add(1);
-            self.consumed(consumer.ci, log);
-        }
-        found
-    }
-
-    #[cold]
-    fn drain_one(&self, out: &mut Completion) -> bool {
-        self.drain(1, |cqe, table| convert(table, cqe, out)) == 1
-    }
-
     /// Takes one completion with its CQE, which says more than a [`Completion`].
     #[inline]
     pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
-        let mut take = |cqe: &Cqe64, table: &QpTable| {
-            *raw = *cqe;
-            convert(table, cqe, out)
+        let mut take = |entry: &Entry<'_>, table: &QpTable| {
+            *raw = entry.whole();
+            convert(table, *entry, out)
         };
         self.is_ready() && self.drain(1, &mut take) == 1
     }
 
-    /// Takes up to `most` completions. `take` is called with each CQE and returns whether it is a completion.
+    /// Takes up to `most` completions. `take` is called with each entry and returns whether it is a completion.
     #[inline(always)]
-    fn drain(&self, most: usize, mut take: impl FnMut(&Cqe64, &QpTable) -> bool) -> usize {
+    fn drain(&self, most: usize, mut take: impl FnMut(&Entry<'_>, &QpTable) -> bool) -> usize {
         let mut waited = None;
         loop {
             let mut consumer = self.consumer.lock_biased();
@@ -278,11 +301,10 @@ impl Cq {
             let (mut ci, mut found, mut ends) = (begin, 0, false);
             // One round at most, so that a device that writes garbage faster than it is read cannot keep us here.
             while found < most && ci.wrapping_sub(begin) < ring.entries() {
-                let Some(bytes) = ring.take64(ci, |last| ours(ci, log, last)) else { break };
-                let cqe = Cqe64::from_bytes(bytes);
-                if take(&cqe, &consumer.qps) {
+                let Some(entry) = Entry::take(ring, ci, |last| ours(ci, ring, last)) else { break };
+                if take(&entry, &consumer.qps) {
                     found += 1;
-                } else if cqe.opcode() == CqeOpcode::ResizeCq && waited != Some((ci, log)) {
+                } else if entry.whole().opcode() == CqeOpcode::ResizeCq && waited != Some((ci, log)) {
                     ends = true;
                     break;
                 }
@@ -379,7 +401,7 @@ impl Cq {
         let (begin, log) = (consumer.ci, consumer.log);
         let ring = self.ring(log);
         let mut end = begin;
-        while end.wrapping_sub(begin) < ring.entries() && ours(end, log, ring.last_byte(end)) {
+        while end.wrapping_sub(begin) < ring.entries() && ours(end, ring, ring.last_byte(end)) {
             end = end.wrapping_add(1);
         }
         let mut removed = 0;

@@ -53,6 +53,8 @@ pub use qp_init::QpInit;
 pub use rss::{RssInit, RwqTable, RxHash, RxHashFields};
 pub use service::Service;
 pub use srq::{Srq, SrqAttr, SrqInit};
-pub use work::{Completion, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus};
+pub use work::{
+    Completion, CompletionSlot, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, WcFlags, WcOpcode, WcStatus,
+};
 pub use wq::{Wq, WqAttr, WqInit, WqState};
 pub use xrc::{XrcDomain, XrcOpen};

@@ -6,7 +6,7 @@ use super::{
     pd::queue_memory,
 };
 use crate::{
-    dma::{DmaRing, page_list},
+    dma::{BlockRing, page_list},
     error::Error,
 };
 use hwspec::{
@@ -102,14 +102,14 @@ impl Cq {
         let ring = self.ring(consumer.log);
         let done = |n: &u32| {
             let at = consumer.ci.wrapping_add(*n);
-            ours(at, consumer.log, ring.last_byte(at))
+            ours(at, ring, ring.last_byte(at))
         };
         (0..ring.entries()).take_while(done).count() as u32
     }
 
     /// The ring of `1 << log` entries and its IOVA. Rings are kept until the CQ is destroyed, since a thread may still
     /// be reading one.
-    fn ring_of(&self, log: u32) -> Result<(&DmaRing, u64), Error> {
+    fn ring_of(&self, log: u32) -> Result<(&BlockRing, u64), Error> {
         if log == self.first_log {
             return Ok((&self.first, self.first.iova()));
         }
@@ -132,7 +132,7 @@ impl Cq {
         let mut consumer = self.consumer.lock();
         let mut at = consumer.ci;
         while at.wrapping_sub(consumer.ci) < from.entries() {
-            let Some(mut bytes) = from.take64(at, |last| ours(at, old, last)) else { break };
+            let Some(mut bytes) = from.take64(at, |last| ours(at, from, last)) else { break };
             at = at.wrapping_add(1);
             if Cqe64::from_bytes(bytes).opcode() == CqeOpcode::ResizeCq {
                 break;

@@ -188,6 +188,19 @@ pub enum WcOpcode {
     RecvRdmaWithImm = 129,
 }
 
+/// Where a poll writes a completion, in the form that its caller wants.
+pub trait CompletionSlot {
+    /// Writes it, over whatever was there.
+    fn put(&mut self, completion: Completion);
+}
+
+impl CompletionSlot for Completion {
+    #[inline(always)]
+    fn put(&mut self, completion: Completion) {
+        *self = completion;
+    }
+}
+
 /// A work completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {

@@ -38,7 +38,9 @@ pub struct IronCq {
 pub struct Current {
     /// What every completion has.
     pub completion: Completion,
-    /// The CQE, for the fields that extended readers ask for.
+    /// Whether readers ask for what only the CQE has.
+    pub reads_raw: bool,
+    /// The CQE, if they do.
     pub raw: RawCompletion,
 }
 
@@ -190,12 +192,14 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     guard(-libc::EIO, || {
         // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
-        let Ok(count) = usize::try_from(count) else { return -libc::EINVAL };
+        if count <= 0 {
+            return if count == 0 { 0 } else { -libc::EINVAL };
+        }
         if !ours.birth.is_here() {
             return -libc::EIO;
         }
         // SAFETY: V4: `wc` has room for `count` completions.
-        match unsafe { poll::take(&ours.inner, count, wc) } {
+        match unsafe { poll::take(&ours.inner, count as usize, wc) } {
             0 if ours.inner.is_gone() => -libc::EIO,
             taken => taken as c_int,
         }

@@ -58,7 +58,9 @@ pub unsafe extern "C" fn create_cq_ex(
             domain,
         };
         // SAFETY: V1 for the context, V6 for channel and domain; nobody else knows the new CQ.
-        let public = unsafe { &mut (*IronCq::create(context, &wanted)?).public };
+        let cq = unsafe { &mut *IronCq::create(context, &wanted)? };
+        cq.current.get_mut().reads_raw = stamped || tagged;
+        let public = &mut cq.public;
         install(public, attr.wc_flags, flags & abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0);
         Ok(&raw mut *public)
     })
@@ -99,8 +101,12 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: our CQ; `current` and the two public members belong to the holder of `polling`.
     unsafe {
         let ours = IronCq::of(cq.cast());
-        let Current { completion, raw } = &mut *ours.current.get();
-        if !ours.inner.poll_raw(completion, raw) {
+        let Current { completion, reads_raw, raw } = &mut *ours.current.get();
+        let found = match *reads_raw {
+            true => ours.inner.poll_raw(completion, raw),
+            false => ours.inner.poll(std::slice::from_mut(completion)) == 1,
+        };
+        if !found {
             return if ours.inner.is_gone() { libc::EIO } else { libc::ENOENT };
         }
         (*cq).wr_id = completion.wr_id;
