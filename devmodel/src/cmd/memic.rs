@@ -15,6 +15,8 @@ use hwspec::{cmd::memic::*, context::caps::DeviceMemCap, pcie::MEMIC_BAR};
 
 /// log2 of the least that is given out.
 const LOG_UNIT: u8 = 12;
+/// The largest alignment, as commands say it.
+const ALIGNMENT: u8 = LOG_UNIT - LOG_ALIGNMENT_UNIT as u8;
 
 /// What is advertised.
 pub(super) fn caps() -> DeviceMemCap {
@@ -22,7 +24,7 @@ pub(super) fn caps() -> DeviceMemCap {
     c.set()
         .memic(true)
         .log_min_memic_alloc_size(LOG_UNIT)
-        .log_max_memic_addr_alignment(LOG_UNIT)
+        .log_max_memic_addr_alignment(ALIGNMENT)
         .memic_bar_start_addr(MEMIC_BAR)
         .memic_bar_size(SIZE)
         .max_memic_size(SIZE);
@@ -41,7 +43,7 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     let start = offset(input.range_start_addr()).ok_or(Refused(Syndrome::Memic))?;
     let end = start.saturating_add(input.range_size()).min(SIZE);
     let len = input.memic_size().checked_next_multiple_of(PAGE as u32).ok_or(Refused(Syndrome::Memic))?;
-    Syndrome::Memic.unless(len > 0 && len <= SIZE && input.log_memic_addr_alignment() <= LOG_UNIT)?;
+    Syndrome::Memic.unless(len > 0 && len <= SIZE && input.log_memic_addr_alignment() <= ALIGNMENT)?;
     let mut taken: Vec<(u32, u32)> = call
         .func
         .live::<MemicRow>()

@@ -35,13 +35,14 @@ impl Dm {
                 caps.max_memic_size()
             )));
         }
-        if log_align > caps.log_max_memic_addr_alignment().into() {
+        let units = log_align.saturating_sub(LOG_ALIGNMENT_UNIT);
+        if units > caps.log_max_memic_addr_alignment().into() {
             return Err(Error::invalid(format!("device memory cannot be aligned to 2^{log_align}")));
         }
         let mut input = AllocMemicIn::zeroed();
         input
             .set()
-            .log_memic_addr_alignment(log_align as u8)
+            .log_memic_addr_alignment(units as u8)
             .range_start_addr(caps.memic_bar_start_addr())
             .range_size(caps.memic_bar_size())
             .memic_size(whole(len));

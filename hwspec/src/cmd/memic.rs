@@ -1,8 +1,12 @@
 //! Device memory commands: memory within the adapter, seen through BAR0.
 
+/// log2 of the bytes in which alignments of device memory count: field and capability have the log2 of a multiple of it.
+pub const LOG_ALIGNMENT_UNIT: u32 = 6;
+
 cmd_in! {
     /// `ALLOC_MEMIC` input.
     pub struct AllocMemicIn: 0x20 {
+        /// log2, in units of [`LOG_ALIGNMENT_UNIT`].
         0x00c [ 7: 0] log_memic_addr_alignment: u8,
         /// Where in BAR0 it may lie.
         0x010 [63: 0] range_start_addr: u64,

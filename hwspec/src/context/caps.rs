@@ -428,6 +428,7 @@ hw_layout! {
     pub struct DeviceMemCap: 0x100 {
         0x000 [31:31] memic: bool,
         0x004 [20:16] log_min_memic_alloc_size: u8,
+        /// log2, in units of [`LOG_ALIGNMENT_UNIT`](crate::cmd::memic::LOG_ALIGNMENT_UNIT).
         0x004 [ 7: 0] log_max_memic_addr_alignment: u8,
         0x008 [63: 0] memic_bar_start_addr: u64,
         0x010 [31: 0] memic_bar_size: u32,
