@@ -380,8 +380,12 @@ pub struct Serve {
     #[command(flatten)]
     pub wanted: Wanted,
     /// A function (0 is the PF) and the socket it is to be plugged in at; for several functions, several times
-    #[arg(long = "plug", required_unless_present = "links", value_name = "FUNCTION=SOCKET")]
+    #[arg(long = "plug", required_unless_present_any = ["links", "virtio"], value_name = "FUNCTION=SOCKET")]
     pub plugs: Vec<PlugAt>,
+    /// A function and the vhost-user socket at which user-mode Linux has it on its PCI bus; for several functions, several times.
+    /// Beside the PF the others are its VFs there, from 1 on
+    #[arg(long = "plug-virtio", value_name = "FUNCTION=SOCKET")]
+    pub virtio: Vec<PlugAt>,
     /// Where the node's wire leads, several times for several: dgram:LOCAL,PEER (raw frames on a unix datagram socket),
     /// stream:listen:PATH or stream:connect:PATH, udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either
     /// address may be left out), node:DIR (another node of this host)

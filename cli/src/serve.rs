@@ -1,10 +1,10 @@
-//! `ironverbs serve`: functions of a node as vfio-user devices, for QEMU's guests.
+//! `ironverbs serve`: functions of a node as devices of others: over vfio-user for QEMU's guests, over vhost-user for user-mode Linux.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use devmodel::serve::{Function, Misbehaving, Plug};
+use devmodel::serve::{Function, Misbehaving, Plug, vhost::Sriov};
 use link::Uplink;
 use node::jail::{self, Jail, Role};
 use node::{Node, NodeError, ServedFunction, Signals};
@@ -40,6 +40,10 @@ pub fn serve(serve: &Serve) -> ExitCode {
             Err(why) => return fail(1, why),
         }
     }
+    match plug_virtio(&node, serve, recorder.as_ref()) {
+        Ok(more) => plugs.extend(more),
+        Err(why) => return fail(1, why),
+    }
     let uplink = match Uplink::hold(&node, &serve.links, serve.link_faults.unwrap_or_default()) {
         Ok(uplink) => Some(uplink),
         // Another server of the node answers for its programs already.
@@ -51,7 +55,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Ok(Err(e)) => return fail(1, format!("cannot go to jail ({e}); --no-jail serves without")),
         Err(why) => format!("not jailed: {why}"),
     };
-    for (at, plug) in serve.plugs.iter().zip(&plugs) {
+    for (at, plug) in serve.plugs.iter().chain(&serve.virtio).zip(&plugs) {
         say_line!("iron{} at {}", at.function, plug.path().display());
     }
     for link in &serve.links {
@@ -76,23 +80,64 @@ fn jail(serve: &Serve) -> Result<Jail, String> {
     unsafe { Jail::prepare() }.map_err(|e| format!("the kernel refuses: {e}"))
 }
 
+/// The function that `at` names, as its client shall have it.
+fn claim(
+    node: &Arc<Node>,
+    at: &PlugAt,
+    serve: &Serve,
+    recorder: Option<&Arc<Recorder>>,
+) -> Result<Arc<dyn Function>, String> {
+    let function = ServedFunction::claim(node, at.function).map_err(|e| e.to_string())?;
+    let function: Arc<dyn Function> = match serve.misbehave.is_empty() {
+        true => Arc::new(function),
+        false => Arc::new(Misbehaving::new(function, serve.misbehave.clone())),
+    };
+    Ok(match recorder {
+        Some(recorder) => Arc::new(Recording::new(function, at.function, recorder.clone())),
+        None => function,
+    })
+}
+
+fn cannot(at: &PlugAt, why: impl std::fmt::Display) -> String {
+    format!("cannot serve iron{} at {}: {why}", at.function, at.path.display())
+}
+
 fn plug(
     node: &Arc<Node>,
     at: &PlugAt,
     serve: &Serve,
     recorder: Option<&Arc<Recorder>>,
 ) -> Result<Plug, String> {
-    let function = ServedFunction::claim(node, at.function).map_err(|e| e.to_string())?;
-    let function: Arc<dyn Function> = match serve.misbehave.is_empty() {
-        true => Arc::new(function),
-        false => Arc::new(Misbehaving::new(function, serve.misbehave.clone())),
+    let function = claim(node, at, serve, recorder)?;
+    Plug::after(&at.path, function, || jail::enter(Role::Client)).map_err(|e| cannot(at, e))
+}
+
+/// The functions at vhost-user sockets. Is the PF among them, then the others are its VFs for their client.
+fn plug_virtio(
+    node: &Arc<Node>,
+    serve: &Serve,
+    recorder: Option<&Arc<Recorder>>,
+) -> Result<Vec<Plug>, String> {
+    let mut ats: Vec<&PlugAt> = serve.virtio.iter().collect();
+    ats.sort_by_key(|at| at.function);
+    let has_pf = ats.first().is_some_and(|at| at.function == 0);
+    if let Some((_, at)) = ats.iter().enumerate().find(|(i, at)| has_pf && usize::from(at.function) != *i) {
+        return Err(cannot(
+            at,
+            "expected functions without a gap beside the PF, whose VFs they are for its client",
+        ));
+    }
+    let functions: Result<Vec<_>, _> = ats.iter().map(|at| claim(node, at, serve, recorder)).collect();
+    let functions = functions?;
+    let sriov = match functions.split_first() {
+        Some((pf, vfs)) if has_pf => Some(Sriov::new(&**pf, vfs.to_vec())),
+        _ => None,
     };
-    let function = match recorder {
-        Some(recorder) => Arc::new(Recording::new(function, at.function, recorder.clone())),
-        None => function,
+    // In the order of the command line, as they are told of.
+    let plug = |at: &PlugAt| {
+        let index = ats.iter().position(|other| other.function == at.function).unwrap_or_default();
+        let (function, place) = (functions[index].clone(), (at.function, sriov.clone()));
+        Plug::virtio(&at.path, function, place, || jail::enter(Role::Client)).map_err(|e| cannot(at, e))
     };
-    let path = at.path.display();
-    let enter = || jail::enter(Role::Client);
-    Plug::after(&at.path, function, enter)
-        .map_err(|e| format!("cannot serve iron{} at {path}: {e}", at.function))
+    serve.virtio.iter().map(plug).collect()
 }

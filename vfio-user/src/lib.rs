@@ -33,7 +33,7 @@ mod error;
 mod header;
 pub mod message;
 pub mod socket;
-mod sys;
+pub mod sys;
 pub mod version;
 
 pub use error::{Error, Result};

@@ -184,7 +184,7 @@ impl Sender {
         let mut fds = fds;
         let mut rest = all.as_mut_slice();
         while !rest.is_empty() {
-            match sys::send(self.socket.as_fd(), rest, fds) {
+            match sys::send(self.socket.as_fd(), rest, fds, false) {
                 Ok(sent) => {
                     fds = &[];
                     advance(&mut rest, sent);
@@ -372,10 +372,10 @@ impl Listener {
     }
 
     /// The next client. [`Error::Closed`] after [`close`](Self::close).
-    pub fn accept(&self) -> Result<Connection> {
+    pub fn accept(&self) -> Result<UnixStream> {
         loop {
             match self.socket.accept() {
-                Ok((stream, _)) => return Connection::new(stream),
+                Ok((stream, _)) => return Ok(stream),
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(Error::Closed),
                 // The client has disconnected already.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}

@@ -74,8 +74,13 @@ pub fn receive(
     Ok(got)
 }
 
-/// Sends as much of `parts` as the socket takes, in order, with `fds`.
-pub fn send(socket: BorrowedFd<'_>, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+/// Sends as much of `parts` as the socket takes, in order, with `fds`. Waits for room unless `dont_wait`.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    parts: &[&[u8]],
+    fds: &[BorrowedFd<'_>],
+    dont_wait: bool,
+) -> io::Result<usize> {
     if fds.len() > SCM_MAX_FD {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
@@ -106,22 +111,32 @@ pub fn send(socket: BorrowedFd<'_>, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> 
             }
         }
     }
+    let flags = libc::MSG_NOSIGNAL | if dont_wait { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: the structure names buffers that live across the call.
-    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
 }
 
 /// Waits until there is something to receive. False: nothing came in that time.
 pub fn readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
-    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let millis = i32::try_from(within.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: one structure that lives across the call.
-    match unsafe { libc::poll(&raw mut one, 1, millis) } {
-        -1 => {
-            let e = io::Error::last_os_error();
-            // The caller computes the time that is left.
-            if e.kind() == io::ErrorKind::Interrupted { Ok(true) } else { Err(e) }
-        }
-        n => Ok(n > 0),
+    match any_readable([socket], Some(within)) {
+        // The caller computes the time that is left.
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(true),
+        other => other.map(|[ready]| ready),
+    }
+}
+
+/// Waits until there is something to receive on one of `sockets`, and says on which. All false: nothing came in that time.
+pub fn any_readable<const N: usize>(
+    sockets: [BorrowedFd<'_>; N],
+    within: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let mut all =
+        sockets.map(|socket| libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    let millis = |within: Duration| i32::try_from(within.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: as many structures as are said, which live across the call.
+    match unsafe { libc::poll(all.as_mut_ptr(), N as libc::nfds_t, within.map_or(-1, millis)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(all.map(|one| one.revents != 0)),
     }
 }
 

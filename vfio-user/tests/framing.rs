@@ -144,7 +144,7 @@ fn both_ends_agree_on_a_version() {
     let path = path("version");
     let listener = Listener::bind(&path).expect("a socket");
     let server = std::thread::spawn(move || {
-        let mut c = listener.accept().expect("a client");
+        let mut c = Connection::new(listener.accept().expect("a client")).expect("a connection");
         let (header, answer) = {
             let m = c.receiver.receive(Some(SOON)).expect("a proposal");
             (m.header, Version::decode(m.payload).and_then(|v| v.answer()).expect("a version"))

@@ -1,14 +1,19 @@
 //! A function on its socket: one client after the other.
 
-use super::{Function, session};
+use super::{
+    Function, session,
+    vhost::{Device, Sriov},
+};
 use std::{
+    net::Shutdown,
+    os::unix::net::UnixStream,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
-use vfio_user_proto::{Error, Listener, Sender};
+use vfio_user_proto::{Connection, Error, Listener};
 
 /// Wait after a client could not be accepted: this process has no descriptors left.
 const RETRY: Duration = Duration::from_millis(100);
@@ -16,13 +21,15 @@ const RETRY: Duration = Duration::from_millis(100);
 struct Shared {
     listener: Listener,
     function: Arc<dyn Function>,
+    /// The function at a vhost-user socket; none: at a vfio-user socket.
+    device: Option<Device>,
     client: Mutex<Client>,
 }
 
 /// Who is plugged in.
 enum Client {
     None,
-    Some(Sender),
+    Some(UnixStream),
     /// Nobody is let in any more.
     Closed,
 }
@@ -34,7 +41,7 @@ pub struct Plug {
 }
 
 impl Plug {
-    /// Makes the socket at `path` and serves `function` there, on a thread of its own.
+    /// Makes a vfio-user socket at `path` and serves `function` there, on a thread of its own.
     pub fn new(path: &Path, function: Arc<dyn Function>) -> Result<Self, Error> {
         Self::after(path, function, || {})
     }
@@ -45,10 +52,33 @@ impl Plug {
         function: Arc<dyn Function>,
         first: impl FnOnce() + Send + 'static,
     ) -> Result<Self, Error> {
+        Self::start(path, function, None, first)
+    }
+
+    /// Makes a vhost-user socket at `path` and serves function `fid` of `sriov` there, or a single device without, on a thread
+    /// of its own, which calls `first` before it looks for clients.
+    pub fn virtio(
+        path: &Path,
+        function: Arc<dyn Function>,
+        (fid, sriov): (u8, Option<Arc<Sriov>>),
+        first: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, Error> {
+        let device = Device::new(function.clone(), fid, sriov);
+        let device = device.map_err(|e| Error::System("make a pair of sockets", e))?;
+        Self::start(path, function, Some(device), first)
+    }
+
+    fn start(
+        path: &Path,
+        function: Arc<dyn Function>,
+        device: Option<Device>,
+        first: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, Error> {
         let listener = Listener::bind(path)?;
-        let shared = Arc::new(Shared { listener, function, client: Mutex::new(Client::None) });
+        let name = if device.is_some() { "vhost-user" } else { "vfio-user" };
+        let shared = Arc::new(Shared { listener, function, device, client: Mutex::new(Client::None) });
         let theirs = shared.clone();
-        let builder = std::thread::Builder::new().name("vfio-user".into());
+        let builder = std::thread::Builder::new().name(name.into());
         let thread = builder.spawn(move || {
             first();
             theirs.serve();
@@ -71,7 +101,7 @@ impl Plug {
 impl Drop for Plug {
     fn drop(&mut self) {
         if let Client::Some(client) = std::mem::replace(&mut *self.shared.client(), Client::Closed) {
-            client.shutdown();
+            let _ = client.shutdown(Shutdown::Both);
         }
         self.shared.listener.close();
         if let Some(thread) = self.thread.take() {
@@ -87,8 +117,12 @@ impl Shared {
 
     fn serve(&self) {
         loop {
-            let connection = match self.listener.accept() {
-                Ok(connection) => connection,
+            let handles = self.listener.accept().and_then(|client| {
+                let other = client.try_clone().map_err(|e| Error::System("duplicate a descriptor", e))?;
+                Ok((client, other))
+            });
+            let (client, other) = match handles {
+                Ok(handles) => handles,
                 Err(Error::Closed) => return,
                 Err(error) => {
                     if matches!(*self.client(), Client::Closed) {
@@ -101,12 +135,15 @@ impl Shared {
             };
             match &mut *self.client() {
                 Client::Closed => return,
-                place => *place = Client::Some(connection.sender.share()),
+                place => *place = Client::Some(other),
             }
             let path = self.listener.path().display().to_string();
             tracing::info!(path, "client");
             // A function that panics must not take the others with it.
-            let ended = catch_unwind(AssertUnwindSafe(|| session::serve(connection, &*self.function)));
+            let ended = catch_unwind(AssertUnwindSafe(|| match &self.device {
+                Some(device) => device.serve(&client),
+                None => session::serve(Connection::new(client)?, &*self.function),
+            }));
             match ended {
                 Ok(Ok(())) => tracing::info!(path, "client left"),
                 Ok(Err(error)) => tracing::warn!(path, %error, "client thrown out"),
@@ -116,7 +153,12 @@ impl Shared {
                 }
             }
             self.function.guest().forget();
-            let _ = catch_unwind(AssertUnwindSafe(|| self.function.reset()));
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                self.function.reset();
+                if let Some(device) = &self.device {
+                    device.leave();
+                }
+            }));
             match &mut *self.client() {
                 Client::Closed => return,
                 place => *place = Client::None,

@@ -1,8 +1,8 @@
 //! What a client may ask of a function, message by message.
 
-use super::{Function, irqs::VECTORS};
+use super::{Function, access, irqs::VECTORS};
 use crate::identity::BAR0_SIZE;
-use hwspec::pcie::{CONFIG_SIZE, EXPRESS_CAP, EXTENDED_CONFIG_SIZE};
+use hwspec::pcie::{CONFIG_SIZE, EXTENDED_CONFIG_SIZE};
 use std::os::fd::OwnedFd;
 use vfio_user_proto::{
     Command, Connection, DEVICE_FLAG_PCI, DEVICE_FLAG_RESET, DMA_READ_ALLOWED, DMA_UNMAP_ALL,
@@ -12,10 +12,6 @@ use vfio_user_proto::{
     MAX_TRANSFER, PATIENCE, REGION_BAR0, REGION_CONFIG, REGION_FLAG_READ, REGION_FLAG_WRITE, REGIONS,
     RegionAccess, RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
 };
-
-/// Device control of the PCI Express capability, and its bit that resets the function.
-const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
-const INITIATE_FLR: u32 = 1 << 15;
 
 /// Why a request is refused.
 struct Errno(i32);
@@ -234,7 +230,7 @@ impl Session<'_> {
 
     fn act(&self, vector: u16, action: u32) {
         match action {
-            IRQ_SET_TRIGGER => self.function.guest().irqs.raise(vector),
+            IRQ_SET_TRIGGER => self.function.guest().irqs.raise(vector, 0),
             action => self.function.vector(vector, action == IRQ_SET_UNMASK),
         }
     }
@@ -250,73 +246,30 @@ impl Session<'_> {
 
     fn region_read(&mut self, access: &RegionAccess) -> Result<(), Errno> {
         let (offset, len) = within(access)?;
-        let end = offset + len as u64;
-        let mut at = offset;
-        while at < end {
-            let register = at & !3;
-            let bytes = match access.region {
-                REGION_BAR0 => self.function.bar_read32(register).to_be_bytes(),
-                // The SR-IOV capability is the node's: a client sees no extended capabilities.
-                _ if register >= CONFIG_SIZE as u64 => [0; 4],
-                _ => self.function.config_read(register as usize, 4).to_le_bytes(),
-            };
-            let next = end.min(register + 4);
-            self.out.extend_from_slice(&bytes[(at - register) as usize..(next - register) as usize]);
-            at = next;
-        }
+        let function = self.function;
+        access::read(offset, len, &mut self.out, |register| match access.region {
+            REGION_BAR0 => function.bar_read32(register).to_be_bytes(),
+            // The SR-IOV capability is the node's: a client sees no extended capabilities.
+            _ if register >= CONFIG_SIZE as u64 => [0; 4],
+            _ => function.config_read(register as usize, 4).to_le_bytes(),
+        });
         Ok(())
     }
 
     fn region_write(&self, access: &RegionAccess, data: &[u8]) -> Result<(), Errno> {
-        let (mut at, len) = within(access)?;
-        let mut data = data.get(..len).ok_or(Errno(libc::EINVAL))?;
-        while !data.is_empty() {
-            let n = match access.region {
-                REGION_BAR0 => self.bar_write(at, data),
-                _ => self.config_write(at as usize, data),
-            };
-            data = data.get(n..).unwrap_or_default();
-            at += n as u64;
+        let (at, len) = within(access)?;
+        let data = data.get(..len).ok_or(Errno(libc::EINVAL))?;
+        if access.region == REGION_BAR0 {
+            access::bar_write(self.function, at, data);
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Writes the register at `at`; how many bytes it took. Writes of less than a register have no effect.
-    fn bar_write(&self, at: u64, data: &[u8]) -> usize {
-        match (data.first_chunk::<8>(), data.first_chunk::<4>()) {
-            (Some(wide), _) if at % 8 == 0 => {
-                self.function.bar_write64(at, u64::from_be_bytes(*wide));
-                8
-            }
-            (_, Some(word)) if at % 4 == 0 => {
-                self.function.bar_write32(at, u32::from_be_bytes(*word));
-                4
-            }
-            _ => data.len().min(4 - (at % 4) as usize),
-        }
-    }
-
-    /// Writes within the dword at `at`; how many bytes it took.
-    fn config_write(&self, at: usize, data: &[u8]) -> usize {
-        let width = match (at % 4, data.len()) {
-            (0, 4..) => 4,
-            (0 | 2, 2..) => 2,
-            _ => 1,
-        };
-        if at >= CONFIG_SIZE {
-            return width;
-        }
-        let mut bytes = [0; 4];
-        bytes[..width].copy_from_slice(&data[..width]);
-        let value = u32::from_le_bytes(bytes);
-        let shift = 8 * (at % 4);
-        if at & !3 == DEVICE_CONTROL && value << shift & INITIATE_FLR != 0 {
+        access::config_write(at as usize, data, |at, width, value| match at {
+            CONFIG_SIZE.. => {}
             // It would act on the adapter as a whole if the function is the PF; a client has only the one.
-            self.reset();
-        } else {
-            self.function.config_write(at, width, value);
-        }
-        width
+            _ if access::resets(at, value) => self.reset(),
+            _ => self.function.config_write(at, width, value),
+        });
+        Ok(())
     }
 }
 

@@ -138,9 +138,9 @@ impl Host for StandaloneHost<'_> {
         }
         Ok(())
     }
-    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
+    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, data: u32) {
         if let Some(guest) = self.guest(rid) {
-            guest.irqs.raise(vector);
+            guest.irqs.raise(vector, data);
         }
     }
     fn party(&self) -> Party {

@@ -63,10 +63,7 @@ impl Served {
     pub fn misbehaving(how: &str) -> Self {
         let how = how.split(',').filter(|how| !how.is_empty()).map(|how| how.parse().expect("known"));
         let how: Vec<Misbehaviour> = how.collect();
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Relaxed);
-        let dir = std::env::temp_dir().join(format!("serve-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
+        let dir = directory();
         let standalone = Standalone::new(Geometry::SMALL, Config::default());
         let plugs = (0..3u8).map(|fid| {
             let path = dir.join(format!("f{fid}"));
@@ -102,6 +99,15 @@ impl Drop for Served {
         self.plugs.clear();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Directories of tests.
+pub fn directory() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Relaxed);
+    let dir = std::env::temp_dir().join(format!("serve-{}-{n}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    dir
 }
 
 /// Waits until `what` holds.
@@ -143,10 +149,30 @@ pub fn signals(mut fd: &File) -> u64 {
     }
 }
 
-/// A client.
-pub struct Client {
-    pub link: Connection,
+/// A client, whose link is vfio-user's if nothing else is said.
+pub struct Client<L = Connection> {
+    pub link: L,
     pub memory: File,
+}
+
+/// How a client reaches its function.
+pub trait Link {
+    fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>>;
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<()>;
+}
+
+impl Link for Connection {
+    fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>> {
+        let access = RegionAccess { offset, region, count };
+        let reply = self.call(Command::REGION_READ, &[access.as_bytes()], &[], SOON)?;
+        assert_eq!(reply.payload.len(), 16 + count as usize);
+        Ok(reply.payload[16..].to_vec())
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<()> {
+        let access = RegionAccess { offset, region, count: data.len() as u32 };
+        self.call(Command::REGION_WRITE, &[access.as_bytes(), data], &[], SOON).map(drop)
+    }
 }
 
 impl Client {
@@ -186,16 +212,31 @@ impl Client {
         assert_eq!(self.map(BASE, MEMORY, 0, Some(&memory)), 0);
     }
 
+    /// Gives `vector` an eventfd and switches MSI-X on.
+    pub fn connect(&mut self, vector: u32) -> File {
+        let fd = eventfd();
+        let flags = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
+        let set = IrqSet { argsz: 20, flags, index: IRQ_MSIX, start: vector, count: 1 };
+        assert_eq!(self.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[&fd]), 0);
+        self.write(REGION_CONFIG, MSIX_CAP as u64 + 2, &0x8000u16.to_le_bytes()).expect("MSI-X control");
+        fd
+    }
+
+    /// Triggers a vector from the client's side.
+    pub fn guest_triggers(&mut self, vector: u32) {
+        let flags = IRQ_SET_DATA_NONE | IRQ_SET_TRIGGER;
+        let set = IrqSet { argsz: 20, flags, index: IRQ_MSIX, start: vector, count: 1 };
+        assert_eq!(self.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[]), 0);
+    }
+}
+
+impl<L: Link> Client<L> {
     pub fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>> {
-        let access = RegionAccess { offset, region, count };
-        let reply = self.call(Command::REGION_READ, access.as_bytes(), &[])?;
-        assert_eq!(reply.payload.len(), 16 + count as usize);
-        Ok(reply.payload[16..].to_vec())
+        self.link.read(region, offset, count)
     }
 
     pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<()> {
-        let access = RegionAccess { offset, region, count: data.len() as u32 };
-        self.call(Command::REGION_WRITE, &[access.as_bytes(), data].concat(), &[]).map(drop)
+        self.link.write(region, offset, data)
     }
 
     pub fn config(&mut self, at: u64) -> u32 {
@@ -270,23 +311,6 @@ impl Client {
     pub fn arm(&mut self, uar: u32, eqn: u8, ci: u32) {
         let at = (u64::from(uar) << 12) + 0x40;
         self.set_register(at, u32::from(eqn) << 24 | ci);
-    }
-
-    /// Gives `vector` an eventfd and switches MSI-X on.
-    pub fn connect(&mut self, vector: u32) -> File {
-        let fd = eventfd();
-        let flags = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
-        let set = IrqSet { argsz: 20, flags, index: IRQ_MSIX, start: vector, count: 1 };
-        assert_eq!(self.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[&fd]), 0);
-        self.write(REGION_CONFIG, MSIX_CAP as u64 + 2, &0x8000u16.to_le_bytes()).expect("MSI-X control");
-        fd
-    }
-
-    /// Triggers a vector from the client's side.
-    pub fn guest_triggers(&mut self, vector: u32) {
-        let flags = IRQ_SET_DATA_NONE | IRQ_SET_TRIGGER;
-        let set = IrqSet { argsz: 20, flags, index: IRQ_MSIX, start: vector, count: 1 };
-        assert_eq!(self.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[]), 0);
     }
 
     /// Lays a command out in the queue; where its entry lies.

@@ -1,7 +1,8 @@
-//! Functions on vfio-user sockets, from a client's side: well-behaved, broken and hostile ones.
+//! Functions on vfio-user and vhost-user sockets, from a client's side: well-behaved, broken and hostile ones.
 
 mod client;
 mod hostile;
 mod memory;
 mod misbehave;
 mod session;
+mod virtio;

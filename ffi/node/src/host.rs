@@ -27,10 +27,10 @@ impl Host for NodeHost<'_> {
         self.0.copy(staged, moves)
     }
 
-    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
+    fn msix(&mut self, rid: Rid, vector: u16, _address: u64, data: u32) {
         let core = self.0.core;
         if let Some(guest) = core.guest(rid.0) {
-            return guest.irqs.raise(vector);
+            return guest.irqs.raise(vector, data);
         }
         core.fire(rid.0, vector);
     }

@@ -1,0 +1,60 @@
+//! Accesses of any width and place, cut into those that a function knows.
+
+use super::Function;
+use hwspec::pcie::EXPRESS_CAP;
+
+/// Device control of the PCI Express capability, and its bit that resets the function.
+const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
+const INITIATE_FLR: u32 = 1 << 15;
+
+/// Appends `len` bytes at `at` to `out`, of registers of 4 bytes.
+pub(super) fn read(at: u64, len: usize, out: &mut Vec<u8>, mut register: impl FnMut(u64) -> [u8; 4]) {
+    let end = at + len as u64;
+    let mut at = at;
+    while at < end {
+        let first = at & !3;
+        let next = end.min(first + 4);
+        out.extend_from_slice(&register(first)[(at - first) as usize..(next - first) as usize]);
+        at = next;
+    }
+}
+
+/// Writes registers of BAR0, of 8 bytes where it can. Writes of less than a register have no effect.
+pub(super) fn bar_write(function: &dyn Function, mut at: u64, mut data: &[u8]) {
+    while !data.is_empty() {
+        let n = match (data.first_chunk::<8>(), data.first_chunk::<4>()) {
+            (Some(wide), _) if at % 8 == 0 => {
+                function.bar_write64(at, u64::from_be_bytes(*wide));
+                8
+            }
+            (_, Some(word)) if at % 4 == 0 => {
+                function.bar_write32(at, u32::from_be_bytes(*word));
+                4
+            }
+            _ => data.len().min(4 - (at % 4) as usize),
+        };
+        data = &data[n..];
+        at += n as u64;
+    }
+}
+
+/// Calls `write` with offset, width and value of each part of a write to configuration space; no part crosses a dword.
+pub(super) fn config_write(mut at: usize, mut data: &[u8], mut write: impl FnMut(usize, usize, u32)) {
+    while !data.is_empty() {
+        let width = match (at % 4, data.len()) {
+            (0, 4..) => 4,
+            (0 | 2, 2..) => 2,
+            _ => 1,
+        };
+        let mut bytes = [0; 4];
+        bytes[..width].copy_from_slice(&data[..width]);
+        write(at, width, u32::from_le_bytes(bytes));
+        data = &data[width..];
+        at += width;
+    }
+}
+
+/// Whether a write to configuration space asks for a reset of the function.
+pub(super) fn resets(at: usize, value: u32) -> bool {
+    at & !3 == DEVICE_CONTROL && value << (8 * (at % 4)) & INITIATE_FLR != 0
+}

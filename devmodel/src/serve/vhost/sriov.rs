@@ -1,0 +1,114 @@
+//! SR-IOV as the client of a node's functions sees it: the PF's capability is a view of its own, for the node's VFs stay there.
+//!
+//! VF enable shows VFs to the client and takes them away; each is reset when it goes. User-mode Linux has a slot for each device
+//! and functions of no device but 0, so the first VF is 8 routing ids behind the PF, and each 8 behind the one before.
+
+use crate::{identity::BAR0_SIZE, serve::Function};
+use hwspec::pcie::{SRIOV_CAP, SriovCap, bus_order};
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering::*},
+    },
+};
+
+/// Routing ids from one device to the next.
+const SLOT: u16 = 8;
+/// Where the capability lies in configuration space.
+const CAPABILITY: Range<usize> = SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE;
+/// Registers of the capability: control, NumVFs, system page size, VF BAR0.
+const CONTROL: usize = 0x08;
+const NUM_VFS: usize = 0x10;
+const PAGE_SIZE: usize = 0x20;
+const VF_BAR0: usize = 0x24;
+const VF_ENABLE: u32 = 1;
+/// Control: VF memory space, ARI.
+const CONTROL_MASK: u32 = 1 << 4 | 1 << 3 | VF_ENABLE;
+
+/// The VFs that a client may have by its PF.
+pub struct Sriov {
+    vfs: Vec<Arc<dyn Function>>,
+    registers: Mutex<[u8; SriovCap::SIZE]>,
+    /// VFs that are enabled.
+    present: AtomicU8,
+}
+
+impl Sriov {
+    /// For a PF whose first VFs are `vfs`, in order; none are enabled.
+    pub fn new(pf: &dyn Function, vfs: Vec<Arc<dyn Function>>) -> Arc<Self> {
+        let total = u8::try_from(vfs.len()).unwrap_or(u8::MAX);
+        let mut capability = SriovCap::new(total.into());
+        let id = (pf.config_read(CAPABILITY.start + 0x18, 4) >> 16) as u16;
+        capability.set().first_vf_offset(SLOT).vf_stride(SLOT).vf_device_id(id);
+        let mut registers = [0; SriovCap::SIZE];
+        registers.copy_from_slice(&bus_order(capability.as_bytes()));
+        Arc::new(Self { vfs, registers: Mutex::new(registers), present: AtomicU8::new(0) })
+    }
+
+    fn registers(&self) -> MutexGuard<'_, [u8; SriovCap::SIZE]> {
+        self.registers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether function `fid` is there for its client.
+    pub fn shows(&self, fid: u8) -> bool {
+        fid <= self.present.load(Acquire)
+    }
+
+    /// The dword at `at` of the PF's configuration space, if it is the capability's.
+    pub fn read(&self, at: usize) -> Option<[u8; 4]> {
+        let at = CAPABILITY.contains(&at).then(|| at - CAPABILITY.start)?;
+        self.registers().get(at..).and_then(|rest| rest.first_chunk()).copied()
+    }
+
+    /// Takes a write to the PF's configuration space. False: it was none to the capability.
+    pub fn write(&self, offset: usize, width: usize, value: u32) -> bool {
+        if !CAPABILITY.contains(&offset) {
+            return false;
+        }
+        let mut registers = self.registers();
+        let dword = |registers: &[u8; SriovCap::SIZE], at: usize| {
+            u32::from_le_bytes([registers[at], registers[at + 1], registers[at + 2], registers[at + 3]])
+        };
+        let enabled = dword(&registers, CONTROL) & VF_ENABLE != 0;
+        let at = (offset - CAPABILITY.start) & !3;
+        let shift = 8 * (offset % 4);
+        let lanes = u32::MAX >> (8 * (4 - width.clamp(1, 4))) << shift;
+        let mask = lanes
+            & match at {
+                CONTROL => CONTROL_MASK,
+                // Fixed while VFs are enabled (PCI Express Base 5.0, 9.3.3.7).
+                NUM_VFS if !enabled => 0xffff,
+                PAGE_SIZE if !enabled => u32::MAX,
+                VF_BAR0 => !(BAR0_SIZE as u32 - 1),
+                0x28 => u32::MAX,
+                _ => 0,
+            };
+        let before = dword(&registers, at);
+        let after = before & !mask | value << shift & mask;
+        registers[at..at + 4].copy_from_slice(&after.to_le_bytes());
+        if at == CONTROL && (after & VF_ENABLE != 0) != enabled {
+            let wanted = dword(&registers, NUM_VFS) as usize & 0xffff;
+            self.show(if enabled { 0 } else { wanted.min(self.vfs.len()) });
+        }
+        true
+    }
+
+    /// Shows the first `count` VFs, as they are after a reset, and no others.
+    fn show(&self, count: usize) {
+        let before = self.present.load(Acquire);
+        self.present.store(count as u8, Release);
+        self.vfs.iter().take(before.into()).for_each(|vf| vf.reset());
+    }
+
+    /// What a reset of the PF does to it.
+    pub fn reset(&self) {
+        let mut registers = self.registers();
+        for at in [CONTROL, NUM_VFS, VF_BAR0, VF_BAR0 + 4] {
+            let kept = if at == VF_BAR0 { registers[at] & 0xf } else { 0 };
+            registers[at..at + 4].copy_from_slice(&u32::from(kept).to_le_bytes());
+        }
+        registers[PAGE_SIZE..PAGE_SIZE + 4].copy_from_slice(&1u32.to_le_bytes());
+        self.show(0);
+    }
+}
