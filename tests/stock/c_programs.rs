@@ -41,7 +41,7 @@ fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() 
 
 #[test]
 fn frames_are_spread_over_work_queues_as_the_published_hash_says() {
-    let promises = if may_send_raw() { 6 } else { 3 };
+    let promises = if may_send_raw() { 7 } else { 3 };
     keeps("spread", &["iron1", "iron2"], promises);
 }
 

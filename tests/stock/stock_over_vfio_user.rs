@@ -132,7 +132,7 @@ fn libfabric_talks_over_connections_and_by_datagrams() {
 fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
     let served = Served::new("vu-raw");
     let [first, second] = [0, 1].map(|n| served.sockets[n].display().to_string());
-    for (name, promises) in [("raw", [1, 4]), ("spread", [3, 6])] {
+    for (name, promises) in [("raw", [1, 4]), ("spread", [3, 7])] {
         let program = compiled(name).display().to_string();
         let view = ["--vfio-user", &first, "--vfio-user", &second, "--", &program, "iron0", "iron1"];
         let out = served.node.ironverbs(&["run"], &view).finish();
