@@ -1,7 +1,7 @@
 //! `ironverbs serve` beside programs of the same node: a client on a vfio-user socket and a program share one wire.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -279,7 +279,7 @@ fn a_silent_client_holds_nobody_up() {
     let silent = PathBuf::from(format!("/dev/shm/ironverbs-silent-{}", std::process::id()));
     let mut stream = UnixStream::connect(&silent).unwrap();
     // Half a header, and no more.
-    std::io::Write::write_all(&mut stream, &[1, 0, 1]).unwrap();
+    stream.write_all(&[1, 0, 1]).unwrap();
     let (guest, program) = served.pair();
     let begun = Instant::now();
     for _ in 0..100 {
@@ -359,6 +359,27 @@ fn all_threads_are_in_jail_and_its_asker_goes_with_the_server() {
 }
 
 #[test]
+fn a_vhost_user_socket_is_served_in_jail() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.dir()).unwrap();
+    let socket = scratch.dir().join("f2");
+    let mut served = Served::with(&["--plug-virtio", &format!("2={}", socket.display())]);
+    let mut client = UnixStream::connect(&socket).unwrap();
+    // GET_FEATURES: virtio 1, protocol features.
+    client.write_all(&[1, 1, 0].map(u32::to_ne_bytes).concat()).unwrap();
+    let mut answer = [0; 20];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..], [1, 5, 8, 1 << 30, 1].map(u32::to_ne_bytes).concat());
+    assert!(threads(served.process.id()).contains(&("vhost-user".into(), "2".into())));
+    served.signal("TERM");
+    assert!(served.process.wait().unwrap().success());
+    let mut why = String::new();
+    served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+    assert_eq!(why, "");
+    assert!(!socket.exists());
+}
+
+#[test]
 fn a_server_that_is_to_be_debugged_is_not_in_jail() {
     let served = Served::with(&["--no-jail"]);
     let (_guest, _program) = served.pair();
@@ -432,6 +453,8 @@ fn wrong_words_are_one_line() {
         &["--plug", "x"],
         &["--plug", "300=/tmp/x"],
         &["--plug", "200=/tmp/x"],
+        // A PF with its second VF alone.
+        &["--plug-virtio", "0=/tmp/x", "--plug-virtio", "2=/tmp/y"],
     ] {
         let scratch = Scratch::new();
         let said = command(&scratch, words).output().unwrap();
