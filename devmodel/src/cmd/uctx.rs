@@ -128,9 +128,10 @@ fn some<R: Row>(
 }
 
 impl Adapter {
-    /// Ends all user contexts of a party that is gone on `functions`, those that it used, and what it had of their device memory,
-    /// which is at uid 0 as `ALLOC_MEMIC` names none: peers see requests that are not answered, nobody else sees anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions
-    /// that were locked. `None` if somebody has one of them who is stopped: to be done again.
+    /// Ends all user contexts of a party that is gone on `functions`, those that it used, and what it had of their device
+    /// memory, which is at uid 0 as `ALLOC_MEMIC` names none: peers see requests that are not answered, nobody else sees
+    /// anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions that
+    /// were locked. `None` if somebody has one of them who is stopped: to be done again.
     pub fn reap(
         &self,
         host: &mut dyn Host,
