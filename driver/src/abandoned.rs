@@ -5,14 +5,15 @@ use crate::{
     error::Error,
     function::Function,
     shared_area::{FunctionLock, XrcObject},
+    verbs::OF_FUNCTION,
 };
 use hwspec::cmd::{Opcode, Status};
 
 /// Destroys an object.
 pub fn destroy(function: &Function, object: XrcObject) -> Result<(), Error> {
     match object {
-        XrcObject::Target(qpn) => function.destroy_object(Opcode::DestroyQp, 0, qpn),
-        XrcObject::Domain(xrcdn) => function.destroy_object(Opcode::DeallocXrcd, 0, xrcdn),
+        XrcObject::Target(qpn) => function.destroy_object(Opcode::DestroyQp, OF_FUNCTION, qpn),
+        XrcObject::Domain(xrcdn) => function.destroy_object(Opcode::DeallocXrcd, OF_FUNCTION, xrcdn),
     }
 }
 

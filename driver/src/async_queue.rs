@@ -7,7 +7,7 @@
 
 use crate::{
     cmd::{Attendant, CommandQueue},
-    dma::{DmaMem, DmaRing},
+    dma::{BlockRing, DmaMem},
     eq::{self, Wanted},
     error::Error,
     function::Function,
@@ -66,7 +66,7 @@ impl Notice {
 /// A queue as one opener reaches it.
 struct Queue {
     which: Which,
-    ring: DmaRing,
+    ring: BlockRing,
     place: QueuePlace,
     bar: Bar,
     shared: Shared,
@@ -108,7 +108,7 @@ impl Queue {
             ));
         }
         let mem = Arc::new(DmaMem::attach(transport, place.iova, place.entries as usize * Eqe::SIZE)?);
-        let ring = DmaRing::new(mem, 0, place.entries, Eqe::SIZE);
+        let ring = BlockRing::new(mem, 0, place.entries);
         Ok(Self { which, ring, place, bar: bar.clone(), shared: shared.clone() })
     }
 

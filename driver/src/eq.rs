@@ -2,7 +2,7 @@
 //! queues).
 
 use crate::{
-    dma::{DmaMem, DmaRing, page_list},
+    dma::{BlockRing, DmaMem, page_list},
     error::Error,
     function::Function,
     transport::{Bar, Scope},
@@ -23,7 +23,7 @@ const BITMASK_WORDS: usize = 0x20;
 
 /// An opener's queue of completion events, and its consumer index.
 pub struct EventQueue {
-    ring: DmaRing,
+    ring: BlockRing,
     mem: Arc<DmaMem>,
     bar: Bar,
     eqn: u8,
@@ -54,7 +54,7 @@ pub fn create(function: &Function, wanted: &Wanted) -> Result<(Arc<DmaMem>, u32,
     let entries = wanted.entries.clamp(64, most.max(64)).next_power_of_two();
     let len = entries as usize * Eqe::SIZE;
     let mem = Arc::new(DmaMem::alloc(&function.transport, len, wanted.scope)?);
-    let ring = DmaRing::new(mem.clone(), 0, entries, Eqe::SIZE);
+    let ring = BlockRing::new(mem.clone(), 0, entries);
     let mut empty = Eqe::zeroed();
     empty.set().owner(true);
     (0..entries).for_each(|index| ring.put64(index, empty.as_bytes()));
@@ -92,7 +92,7 @@ impl EventQueue {
     pub fn create(function: &Function, uid: u16, uar: u32, vector: u16, entries: u32) -> Result<Self, Error> {
         let wanted = Wanted { uid, uar, vector, entries, mask: 0, scope: Scope::Opener };
         let (mem, entries, eqn) = create(function, &wanted)?;
-        let ring = DmaRing::new(mem.clone(), 0, entries, Eqe::SIZE);
+        let ring = BlockRing::new(mem.clone(), 0, entries);
         let eq = Self { ring, mem, bar: function.bar.clone(), eqn, uar, ci: 0, reported: 0 };
         eq.report(EQ_ARM);
         Ok(eq)

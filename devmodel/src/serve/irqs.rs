@@ -48,7 +48,7 @@ impl Default for Irqs {
 pub struct Messages {
     /// Vectors that are due, a bit each.
     due: AtomicU64,
-    /// What the message of each says.
+    /// The data of each vector's message, as the MSI-X table has them.
     data: [AtomicU32; VECTORS],
     /// Has a byte to read once something is due.
     woken: UnixStream,
@@ -86,7 +86,7 @@ impl Messages {
         self.due.swap(0, AcqRel)
     }
 
-    /// What the message of `vector` says, which is below [`VECTORS`].
+    /// The data of the message of `vector`, which is below [`VECTORS`].
     pub fn data(&self, vector: usize) -> u32 {
         self.data[vector].load(Relaxed)
     }

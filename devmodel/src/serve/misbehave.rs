@@ -195,7 +195,7 @@ impl<F: Function> Misbehaving<F> {
             match *how {
                 Misbehaviour::PowerLoss(when) if self.is_due(when) && !self.dead.swap(true, Relaxed) => {
                     self.function.guest().irqs.lose(u64::MAX);
-                    // What was under way is not finished.
+                    // A device without power finishes nothing.
                     self.function.reset();
                 }
                 Misbehaviour::AskPages(pages, when) if self.asked.load(Relaxed) >> (i % 64) & 1 == 0 => {

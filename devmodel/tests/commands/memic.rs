@@ -68,6 +68,20 @@ fn what_is_advertised_can_be_had_and_no_more() {
     assert_eq!(dealloc(&mut bed, at, caps.max_memic_size()).status(), Status::Ok);
 }
 
+/// Linux asks for an alignment of 64 bytes by 0 (mlx5_cmd_alloc_memic), so a page is 6.
+#[test]
+fn alignments_count_in_units_of_64_bytes() {
+    let (mut bed, _) = ready();
+    let mut aligned = |log: u8| {
+        let mut input = AllocMemicIn::zeroed();
+        input.set().range_start_addr(MEMIC_BAR).range_size(8 * PAGE as u32).memic_size(64);
+        input.set().log_memic_addr_alignment(log);
+        bed.run(0, Opcode::AllocMemic, 0, input.as_bytes(), AllocMemicOut::SIZE)
+    };
+    assert_eq!(place(&aligned(6)) % PAGE, 0);
+    assert_eq!(aligned(7).syndrome(), Syndrome::Memic.code());
+}
+
 #[test]
 fn allocations_keep_to_their_range_and_apart() {
     let (mut bed, _) = ready();

@@ -274,7 +274,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         // The memory is known by who asked for it, and a context that ends in order leaves it.
         let again = bed.status(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
         assert_eq!(again == Status::Ok, reaped, "{again:?}");
-        // What the driver made out of its own stays until it says otherwise.
+        // Objects that the driver made out of its own stay until it destroys them.
         assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
         assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
         assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);

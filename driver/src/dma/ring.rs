@@ -13,8 +13,7 @@ use std::{
     },
 };
 
-/// A ring of entries of `8 * entry_words` bytes, whose number is a power of two. [`DmaRing::last_byte`] and
-/// [`DmaRing::take64`] read the last eight words of an entry.
+/// A ring of entries of `8 * entry_words` bytes, whose number is a power of two.
 pub struct DmaRing {
     mem: Arc<DmaMem>,
     /// The first word of the first entry, in `mem`.
@@ -63,41 +62,6 @@ impl DmaRing {
         1 << self.log_entry_words
     }
 
-    /// The last byte of an entry: opcode and owner. The rest is read by [`take64`](Self::take64).
-    #[inline(always)]
-    pub fn last_byte(&self, index: u32) -> u8 {
-        let entry = self.entry(index);
-        entry[entry.len() - 1].load(Relaxed).to_ne_bytes()[7]
-    }
-
-    /// Copies the last 64 bytes of entry `index`, if `ours` returns for its last byte that the device has written it.
-    #[inline(always)]
-    pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; 64]> {
-        let entry = self.entry(index);
-        let entry = &entry[self.entry_words() - 8..];
-        let last = entry[7].load(Relaxed); // the owner bit first, the body after
-        if !ours(last.to_ne_bytes()[7]) {
-            return None;
-        }
-        after_device_wrote();
-        let mut out = [0u8; 64];
-        for (bytes, word) in out[..56].chunks_exact_mut(8).zip(entry) {
-            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-        }
-        out[56..].copy_from_slice(&last.to_ne_bytes());
-        Some(out)
-    }
-
-    /// Writes a 64-byte entry back, its last byte last.
-    pub fn put64(&self, index: u32, bytes: &[u8; 64]) {
-        let entry = self.entry(index);
-        let entry = &entry[self.entry_words() - 8..];
-        for (at, (bytes, word)) in bytes.chunks_exact(8).zip(entry).enumerate() {
-            let order = if at == 7 { Release } else { Relaxed };
-            word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), order);
-        }
-    }
-
     /// Reads a 16-byte segment of entry `index`, `segment` segments from its start.
     #[inline(always)]
     pub fn get_segment(&self, index: u32, segment: usize) -> [u8; 16] {
@@ -117,7 +81,7 @@ impl DmaRing {
     }
 }
 
-/// A ring of entries of 64 bytes: basic blocks of work requests, or CQEs.
+/// A ring of entries of 64 bytes: basic blocks of work requests; or CQEs or EQEs, whose last byte says whose they are.
 pub struct BlockRing(DmaRing);
 
 impl BlockRing {
@@ -135,6 +99,45 @@ impl BlockRing {
         // SAFETY: the ring was made with entries of this size, of which `mask + 1` lie behind `first`, in memory that it keeps.
         unsafe {
             self.0.first.cast::<[AtomicU64; Self::BYTES / 8]>().add((index & self.0.mask) as usize).as_ref()
+        }
+    }
+
+    /// The last byte of entry `index`: opcode and owner.
+    #[inline(always)]
+    pub fn last_byte(&self, index: u32) -> u8 {
+        self.block(index)[7].load(Relaxed).to_ne_bytes()[7]
+    }
+
+    /// The words of entry `index` and the value of the last, if `ours` returns for its last byte that the device has
+    /// written it. The other words are as it wrote them when they are read after this.
+    #[inline(always)]
+    pub fn written(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<(&[AtomicU64; 8], u64)> {
+        let words = self.block(index);
+        let last = words[7].load(Relaxed);
+        if !ours(last.to_ne_bytes()[7]) {
+            return None;
+        }
+        after_device_wrote();
+        Some((words, last))
+    }
+
+    /// Copies entry `index`, if the device has [`written`](Self::written) it.
+    #[inline(always)]
+    pub fn take64(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<[u8; Self::BYTES]> {
+        let (words, last) = self.written(index, ours)?;
+        let mut out = [0; Self::BYTES];
+        for (bytes, word) in out[..56].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        out[56..].copy_from_slice(&last.to_ne_bytes());
+        Some(out)
+    }
+
+    /// Writes entry `index` back, its last byte last.
+    pub fn put64(&self, index: u32, bytes: &[u8; Self::BYTES]) {
+        for (at, (bytes, word)) in bytes.chunks_exact(8).zip(self.block(index)).enumerate() {
+            let order = if at == 7 { Release } else { Relaxed };
+            word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), order);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An entry of a completion queue, of which no more is read than its completion needs.
 
-use crate::dma::{BlockRing, order::after_device_wrote};
+use crate::dma::BlockRing;
 use hwspec::cqe::Cqe64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,13 +16,7 @@ impl<'a> Entry<'a> {
     /// Entry `index` of `ring`, if `ours` returns for its last byte that the device has written it.
     #[inline(always)]
     pub fn take(ring: &'a BlockRing, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<Self> {
-        let words = ring.block(index);
-        let last = words[7].load(Relaxed); // the owner bit first, the body after
-        if !ours(last.to_ne_bytes()[7]) {
-            return None;
-        }
-        after_device_wrote();
-        Some(Self { words, last })
+        ring.written(index, ours).map(|(words, last)| Self { words, last })
     }
 
     /// The CQE with the given words of 8 bytes and the last one; others are zero.

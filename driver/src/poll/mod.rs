@@ -19,7 +19,7 @@ use hwspec::cqe::{Cqe64, CqeFormat, CqeOpcode, INLINE_32, eth};
 /// Converts a CQE to a work completion and writes it to `slot`. False: it names a QP that does not exist (any more), or is
 /// no completion.
 ///
-/// What a send, a WRITE or a READ completes, and a plain message, is inlined; anything else is a call away.
+/// Completions of sends, WRITEs, READs and plain messages are inlined; anything else is a call away.
 #[inline(always)]
 pub fn convert(table: &QpTable, entry: Entry<'_>, slot: &mut impl CompletionSlot) -> bool {
     let end = entry.end();

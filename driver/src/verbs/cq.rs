@@ -191,7 +191,7 @@ impl Cq {
         (1 << self.log()) - 1
     }
 
-    /// What seems to be the next entry, for a consumer index and logarithm of [`seen`](Self::seen).
+    /// The next entry, if the device has written it and the queue still is as `seen`, a value of [`seen`](Self::seen), has it.
     #[inline(always)]
     fn look(&self, seen: u64) -> Option<(&BlockRing, Entry<'_>)> {
         let (ci, log) = (seen as u32, (seen >> 32) as u32);

@@ -1,7 +1,7 @@
 //! Creation of queue pairs.
 
 use super::{
-    Device, Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
+    Device, OF_FUNCTION, Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
     geometry::Geometry,
     qp::{Control, LOG_ACK_REQ_FREQ, Links, Qp},
     raw::RawQueues,
@@ -37,7 +37,7 @@ const SCATTER_32: u8 = 1;
 /// The user context that a QP belongs to: that of its opener. Both sides of XRC and the queue that changes keys belong
 /// to the function, as with Linux, and may name what is its own: XRC domains, keys of device memory.
 fn user_context(device: &Device, service: Service) -> u16 {
-    if service.is_xrc() || service == Service::Keys { 0 } else { device.opener.uid() }
+    if service.is_xrc() || service == Service::Keys { OF_FUNCTION } else { device.opener.uid() }
 }
 
 impl Qp {

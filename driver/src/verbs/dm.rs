@@ -1,14 +1,12 @@
 //! Device memory: memory within the adapter, which programs see through BAR0 (`ibv_alloc_dm`).
 
-use super::Device;
+use super::{Device, OF_FUNCTION};
 use crate::{error::Error, inline::put_in_device};
 use hwspec::cmd::{Opcode, memic::*};
 use std::sync::Arc;
 
 /// Bytes at a time in which the device's memory is read and written.
 const WORD: u64 = 4;
-/// Device memory and the keys of it belong to no user context: `ALLOC_MEMIC` has no field for one.
-pub(super) const OF_FUNCTION: u16 = 0;
 /// Granularity of allocations.
 const PAGE: u32 = 4096;
 

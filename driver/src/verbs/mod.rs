@@ -58,3 +58,7 @@ pub use work::{
 };
 pub use wq::{Wq, WqAttr, WqInit, WqState};
 pub use xrc::{XrcDomain, XrcOpen};
+
+/// The user context of what belongs to the function and to none of its openers: domains, SRQs and senders of XRC, as
+/// with Linux, and device memory with its keys, for `ALLOC_MEMIC` has no field for a user context.
+pub(crate) const OF_FUNCTION: u16 = 0;

@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use super::{AccessFlags, Device, Dm, Pd, dm, key_change::change_key};
+use super::{AccessFlags, Device, Dm, OF_FUNCTION, Pd, key_change::change_key};
 use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
@@ -52,7 +52,7 @@ impl Backing {
     /// The user context that a key of it belongs to.
     fn user_context(&self, device: &Device) -> u16 {
         match self {
-            Self::Device(_) => dm::OF_FUNCTION,
+            Self::Device(_) => OF_FUNCTION,
             Self::User(_) | Self::Driver(_) | Self::Under(_) => device.opener.uid(),
         }
     }

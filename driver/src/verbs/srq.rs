@@ -1,7 +1,7 @@
 //! Shared receive queues: receives that several QPs take from one queue (IBTA 10.2.9), and those of XRC, which requests
 //! name by number (annex A14).
 
-use super::{Cq, Pd, RecvWr, Sge, XrcDomain};
+use super::{Cq, OF_FUNCTION, Pd, RecvWr, Sge, XrcDomain};
 use crate::{
     dma::{DmaMem, DmaRing, page_list},
     error::{Error, PostError},
@@ -29,8 +29,6 @@ const RMP_READY: u8 = 1;
 const RMP_LIMIT: u64 = 1;
 /// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
 const ARM: u16 = 1;
-/// The user context of SRQs of XRC: their domains are the function's, as with Linux.
-const OF_FUNCTION: u16 = 0;
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 

@@ -4,7 +4,7 @@
 //! All openers that have the same file open get the same domain, and may open the target QPs in it by number. So both
 //! belong to the function (user context 0), and are destroyed with the last opener that holds them.
 
-use super::{Device, Pd};
+use super::{Device, OF_FUNCTION, Pd};
 use crate::{
     abandoned::{destroy, destroy_unheld, is_busy, sweep, unname},
     error::Error,
@@ -76,7 +76,7 @@ impl XrcDomain {
     }
 
     fn allocate(function: &Function, lock: &FunctionLock<'_>, file: Option<FileId>) -> Result<u32, Error> {
-        let out: AllocXrcdOut = function.call(Opcode::AllocXrcd, 0, &AllocXrcdIn::zeroed())?;
+        let out: AllocXrcdOut = function.call(Opcode::AllocXrcd, OF_FUNCTION, &AllocXrcdIn::zeroed())?;
         let xrcdn = out.xrcd();
         let named = file.map_or(Ok(()), |file| lock.name_domain(file, xrcdn));
         let held = named.and_then(|()| lock.hold(XrcObject::Domain(xrcdn)));
@@ -121,7 +121,7 @@ impl XrcDomain {
             .user_index(NO_USER_INDEX);
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(qpc);
-        let out: CreateQpOut = function.call(Opcode::CreateQp, 0, &input)?;
+        let out: CreateQpOut = function.call(Opcode::CreateQp, OF_FUNCTION, &input)?;
         let held = XrcObject::Target(out.qpn());
         lock.hold(held).inspect_err(|_| destroy_unheld(function, &lock, held))?;
         Ok(out.qpn())
@@ -138,7 +138,7 @@ impl XrcDomain {
         }
         let mut input = QueryQpIn::zeroed();
         input.set().qpn(qpn);
-        let out: QueryQpOut = function.call(Opcode::QueryQp, 0, &input)?;
+        let out: QueryQpOut = function.call(Opcode::QueryQp, OF_FUNCTION, &input)?;
         match out.qpc().xrcd() == self.xrcdn {
             true => lock.hold(XrcObject::Target(qpn)),
             false => Err(absent()),

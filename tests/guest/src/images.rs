@@ -62,7 +62,7 @@ pub fn programs() -> Outcome<PathBuf> {
     }
 }
 
-/// What `scripts/guest-image.sh` makes and names.
+/// The folders that `scripts/guest-image.sh` makes and names.
 fn made(what: &str) -> Outcome<Vec<PathBuf>> {
     let script = tree().join("scripts/guest-image.sh");
     let output = Command::new("sh").arg(script).arg(what).stdin(Stdio::null()).output()?;

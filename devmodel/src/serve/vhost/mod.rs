@@ -34,14 +34,14 @@ const IN_BAND: u64 = 1 << 14;
 const COMMANDS: u32 = 0;
 const INTERRUPTS: u32 = 1;
 
-/// What a command begins with, in the client's byte order (linux/virtio_pcidev.h): operation, BAR, size, address; then data.
+/// A command begins with operation, BAR, size and address, in the client's byte order (linux/virtio_pcidev.h); data follow.
 const HEADER: usize = 16;
 const CONFIG_READ: u8 = 1;
 const CONFIG_WRITE: u8 = 2;
 const MEMORY_READ: u8 = 3;
 const MEMORY_WRITE: u8 = 4;
 const MEMORY_SET: u8 = 5;
-/// What the message of an interrupt begins with.
+/// The message of an interrupt begins with this operation.
 const MSI: u8 = 7;
 
 /// A function at a vhost-user socket.

@@ -101,7 +101,7 @@ impl Sriov {
         self.vfs.iter().take(before.into()).for_each(|vf| vf.reset());
     }
 
-    /// What a reset of the PF does to it.
+    /// Takes all VFs away and sets the registers as they are after a reset of the PF.
     pub fn reset(&self) {
         let mut registers = self.registers();
         for at in [CONTROL, NUM_VFS, VF_BAR0, VF_BAR0 + 4] {

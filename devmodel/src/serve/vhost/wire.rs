@@ -48,7 +48,7 @@ const MAX_BODY: usize = 8 + 32 * MAX_REGIONS;
 
 /// A request that arrived.
 pub struct Message {
-    /// What is asked.
+    /// Its number, one of [`request`].
     pub request: u32,
     body: [u8; MAX_BODY],
     len: usize,

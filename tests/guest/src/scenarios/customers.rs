@@ -1,4 +1,4 @@
-//! What others build on verbs, in one guest by our provider on two VFs bound to vfio-pci: UCX and libfabric.
+//! UCX and libfabric run in one guest, by our provider, on two VFs bound to vfio-pci.
 
 use crate::images::{self, Images};
 use crate::machine::{Guest, Plan};
