@@ -19,12 +19,12 @@ fn with_id(mut wc: Completion, wr_id: Option<u64>) -> Completion {
 /// The operation of a send whose completion tells no more than its CQE has.
 #[inline(always)]
 pub(super) fn plain(sop: u8) -> Option<WcOpcode> {
-    PLAIN.get(usize::from(sop)).copied().flatten()
+    PLAIN[usize::from(sop)]
 }
 
 /// [`plain`], looked up.
-static PLAIN: [Option<WcOpcode>; 0x40] = {
-    let mut all = [None; 0x40];
+static PLAIN: [Option<WcOpcode>; 256] = {
+    let mut all = [None; 256];
     let mut sop = 0;
     while sop < all.len() {
         all[sop] = match send_opcode(sop as u8) {

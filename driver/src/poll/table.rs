@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 /// Queues by QP number: a tree of three levels of 8 bits, without hashing, that is small for few QPs whatever their
 /// numbers.
-#[derive(Default)]
 pub struct QpTable {
-    pub(super) root: Vec<Option<Box<Branch>>>,
+    pub(super) root: [Option<Box<Branch>>; 256],
     /// SRQs of XRC. Their receives complete here, whichever target QP took them.
     srqs: Vec<Arc<SharedReceives>>,
     /// Work queues by user index, the only name that a CQE has for them when a hash spread its frame.
@@ -35,12 +34,18 @@ fn steps(qpn: u32) -> [usize; 3] {
     [qpn >> 16 & 0xff, qpn >> 8 & 0xff, qpn & 0xff].map(|step| step as usize)
 }
 
+impl Default for QpTable {
+    fn default() -> Self {
+        Self { root: [const { None }; 256], srqs: Vec::new(), wqs: Vec::new() }
+    }
+}
+
 impl QpTable {
     /// The queues of `qpn`.
     #[inline(always)]
     pub fn get(&self, qpn: u32) -> Option<&Arc<QpQueues>> {
         let [root, branch, leaf] = steps(qpn);
-        self.root.get(root)?.as_ref()?[branch].as_ref()?[leaf].as_ref()
+        self.root[root].as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
     /// The SRQ of XRC `srqn`.
@@ -108,9 +113,6 @@ impl QpTable {
     /// Enters a QP. Its number has 24 bits.
     pub fn insert(&mut self, qp: Arc<QpQueues>) {
         let [root, branch, leaf] = steps(qp.qpn);
-        if self.root.len() <= root {
-            self.root.resize_with(root + 1, || None);
-        }
         let branches = self.root[root].get_or_insert_with(|| Box::new([const { None }; 256]));
         let leaves = branches[branch].get_or_insert_with(|| Box::new([const { None }; 256]));
         leaves[leaf] = Some(qp);
@@ -119,7 +121,7 @@ impl QpTable {
     /// Removes a QP, and the nodes that are empty without it.
     pub fn remove(&mut self, qpn: u32) {
         let [root, branch, leaf] = steps(qpn);
-        let Some(Some(branches)) = self.root.get_mut(root) else { return };
+        let Some(branches) = &mut self.root[root] else { return };
         let Some(leaves) = &mut branches[branch] else { return };
         leaves[leaf] = None;
         if leaves.iter().all(Option::is_none) {
@@ -127,9 +129,6 @@ impl QpTable {
             if branches.iter().all(Option::is_none) {
                 self.root[root] = None;
             }
-        }
-        while self.root.last().is_some_and(Option::is_none) {
-            self.root.pop();
         }
     }
 }

@@ -93,7 +93,7 @@ fn a_frame_that_a_hash_spread_finds_its_work_queue_by_user_index() {
     assert_eq!(table.claim_wq(), 0, "given again");
     table.remove_wq(1);
     table.remove_wq(0);
-    assert!(table.wqs.is_empty() && table.root.is_empty());
+    assert!(table.wqs.is_empty() && table.root.iter().all(Option::is_none));
 }
 
 #[test]
@@ -156,6 +156,6 @@ fn table_shrinks_when_qps_go() {
     assert!(table.get(0xff_0003).is_some());
     table.remove(0xff_0003);
     table.remove(0x9_0000);
-    assert_eq!(table.root.len(), 1);
+    assert_eq!(table.root.iter().flatten().count(), 1);
     assert!(table.get(3).is_some() && table.get(0xff_0003).is_none());
 }

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use super::{Completion, CompletionSlot, Device, pd::queue_memory, resize::entries_for};
+use super::{CompletionSlot, Device, pd::queue_memory, resize::entries_for};
 use crate::{
     dma::{BlockRing, Buffers, DmaMem, page_list},
     error::Error,
@@ -19,7 +19,7 @@ use std::sync::{
     Arc, Mutex, OnceLock,
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
-use sync::BiasedMutex;
+use sync::{BiasedGuard, BiasedMutex};
 
 /// Halves of the doorbell record.
 const CONSUMER: usize = 0;
@@ -43,9 +43,11 @@ pub struct Cq {
     pub(super) first_log: u32,
     pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    /// As in `consumer`, readable without the lock, under which it changes: `log << 32 | ci`.
+    /// The next entry and log2 of the entries of the ring in use, `ci << 32 | log`. It changes under the lock of `qps`, and may
+    /// be read without.
     seen: AtomicU64,
-    pub(super) consumer: BiasedMutex<Consumer>,
+    /// The queues that entries name. Locked by whoever takes entries.
+    pub(super) qps: BiasedMutex<QpTable>,
     /// Held while the ring is replaced.
     pub(super) resizing: Mutex<()>,
     transport: Arc<dyn Transport>,
@@ -65,17 +67,23 @@ pub(super) type Rings = Box<[OnceLock<BlockRing>; MAX_LOG + 1]>;
 /// The largest that a device can have (`log_max_cq_sz` has 5 bits).
 pub(super) const MAX_LOG: usize = 31;
 
-pub(super) struct Consumer {
-    pub ci: u32,
-    /// log2 of the entries of the ring in use.
-    pub log: u32,
-    qps: QpTable,
+/// Exclusive access to the queues of a CQ, and with it to its entries.
+type Locked<'a> = BiasedGuard<'a, QpTable>;
+
+/// One entry in [`Cq::seen`].
+const ONE: u64 = 1 << 32;
+
+/// The parts of [`Cq::seen`].
+#[inline(always)]
+fn place(seen: u64) -> (u32, u32) {
+    ((seen >> 32) as u32, seen as u32)
 }
 
 /// Whether the last byte of an entry has the owner bit of this round of `ring`, so that the device has written it.
 #[inline(always)]
 pub(super) fn ours(ci: u32, ring: &BlockRing, last: u8) -> bool {
-    (last & 1 != 0) == (ci & ring.entries() != 0) && last >> 4 != 0xf
+    let owner = u8::from(ci & ring.entries() != 0);
+    (last ^ owner) & 1 == 0 && last < 0xf0
 }
 
 /// An empty ring, and its memory.
@@ -144,8 +152,8 @@ impl Cq {
             first_log: log,
             others: OnceLock::new(),
             record: Some(record),
-            seen: AtomicU64::new(u64::from(log) << 32),
-            consumer: BiasedMutex::new(Consumer { ci: 0, log, qps: QpTable::default() }),
+            seen: AtomicU64::new(u64::from(log)),
+            qps: BiasedMutex::new(QpTable::default()),
             resizing: Mutex::new(()),
             transport: function.transport.clone(),
             bar: function.bar.clone(),
@@ -181,22 +189,23 @@ impl Cq {
         &self.device
     }
 
-    /// log2 of the entries of the ring in use.
-    pub(super) fn log(&self) -> u32 {
-        (self.seen.load(Relaxed) >> 32) as u32
+    /// The next entry, and log2 of the entries of the ring in use.
+    #[inline(always)]
+    pub(super) fn place(&self) -> (u32, u32) {
+        place(self.seen.load(Relaxed))
     }
 
     /// Completions that fit.
     pub fn entries(&self) -> u32 {
-        (1 << self.log()) - 1
+        (1 << self.place().1) - 1
     }
 
     /// The next entry, if the device has written it and the queue still is as `seen`, a value of [`seen`](Self::seen), has it.
     #[inline(always)]
-    fn look(&self, seen: u64) -> Option<(&BlockRing, Entry<'_>)> {
-        let (ci, log) = (seen as u32, (seen >> 32) as u32);
+    fn look(&self, seen: u64) -> Option<Entry<'_>> {
+        let (ci, log) = place(seen);
         let ring = self.ring(log);
-        Entry::take(ring, ci, |last| ours(ci, ring, last)).map(|entry| (ring, entry))
+        Entry::take(ring, ci, |last| ours(ci, ring, last))
     }
 
     /// Whether there seems to be a completion. If there is none at once, a device in this process is run first.
@@ -219,7 +228,7 @@ impl Cq {
     pub fn poll(&self, out: &mut [impl CompletionSlot]) -> usize {
         let seen = self.seen.load(Relaxed);
         match self.look(seen) {
-            Some((ring, entry)) => self.take(seen, ring, entry, out),
+            Some(entry) => self.take(seen, entry, out),
             None => self.poll_after_idle(out),
         }
     }
@@ -229,113 +238,126 @@ impl Cq {
         self.transport.idle();
         let seen = self.seen.load(Relaxed);
         match self.look(seen) {
-            Some((ring, entry)) => self.take(seen, ring, entry, out),
+            Some(entry) => self.take(seen, entry, out),
             None => 0,
         }
     }
 
-    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`.
+    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`. Whoever asks
+    /// for one has it without a loop.
     #[inline(always)]
-    fn take(&self, seen: u64, ring: &BlockRing, first: Entry<'_>, out: &mut [impl CompletionSlot]) -> usize {
-        let mut slots = out.iter_mut();
-        let Some(mut slot) = slots.next() else { return 0 };
-        let (begin, log) = (seen as u32, (seen >> 32) as u32);
-        let (mut ci, mut entry) = (begin, first);
-        let mut consumer = self.consumer.lock_biased();
-        let mut strange = self.seen.load(Relaxed) != seen;
-        if !strange {
-            loop {
-                if !convert(&consumer.qps, entry, slot) {
-                    strange = true;
-                    break;
-                }
-                ci = ci.wrapping_add(1);
-                let Some(next) = slots.next() else { break };
-                slot = next;
-                match Entry::take(ring, ci, |last| ours(ci, ring, last)) {
-                    Some(next) => entry = next,
-                    None => break,
-                }
-            }
-            if ci != begin {
-                consumer.ci = ci;
-                self.consumed(ci, log);
-            }
+    fn take(&self, seen: u64, first: Entry<'_>, out: &mut [impl CompletionSlot]) -> usize {
+        let [slot, more @ ..] = &mut *out else { return 0 };
+        let qps = self.qps.lock_biased();
+        if self.seen.load(Relaxed) != seen || !convert(&qps, first, slot) {
+            return self.take_more(qps, out);
         }
-        drop(consumer);
-        let taken = ci.wrapping_sub(begin) as usize;
-        if strange { taken + self.take_past(out, taken) } else { taken }
+        self.consumed(seen.wrapping_add(ONE));
+        if more.is_empty() { 1 } else { 1 + self.take_more(qps, more) }
     }
 
-    /// Takes completions behind an entry that is none, or that another thread took.
+    /// Takes the completions that are there.
+    #[inline(never)]
+    fn take_more<'a>(&'a self, qps: Locked<'a>, out: &mut [impl CompletionSlot]) -> usize {
+        let (begin, log) = self.place();
+        let ring = self.ring(log);
+        let (mut ci, mut strange) = (begin, false);
+        for slot in &mut *out {
+            let Some(entry) = Entry::take(ring, ci, |last| ours(ci, ring, last)) else { break };
+            if !convert(&qps, entry, slot) {
+                strange = true;
+                break;
+            }
+            ci = ci.wrapping_add(1);
+        }
+        if ci != begin {
+            self.move_to(ci, log);
+        }
+        let taken = ci.wrapping_sub(begin) as usize;
+        if strange { taken + self.take_past(qps, &mut out[taken..]) } else { taken }
+    }
+
+    /// Takes the completions behind an entry that is none.
     #[cold]
     #[inline(never)]
-    fn take_past(&self, out: &mut [impl CompletionSlot], from: usize) -> usize {
-        let out = &mut out[from..];
-        let mut at = 0;
-        self.drain(out.len(), |entry, table| {
-            let found = out.get_mut(at).is_some_and(|slot| convert(table, *entry, slot));
-            at += usize::from(found);
-            found
-        })
+    fn take_past<'a>(&'a self, qps: Locked<'a>, out: &mut [impl CompletionSlot]) -> usize {
+        self.drain(qps, out, |entry, qps, slot| convert(qps, entry, slot))
     }
 
-    /// Takes one completion with its CQE, which says more than a [`Completion`].
-    #[inline]
-    pub fn poll_raw(&self, out: &mut Completion, raw: &mut Cqe64) -> bool {
-        let mut take = |entry: &Entry<'_>, table: &QpTable| {
+    /// Takes one completion with its CQE, which says more than a [`Completion`](super::Completion).
+    #[inline(never)]
+    pub fn poll_raw<S: CompletionSlot>(&self, out: &mut S, raw: &mut Cqe64) -> bool {
+        let take = |entry: Entry<'_>, qps: &QpTable, slot: &mut S| {
             *raw = entry.whole();
-            convert(table, *entry, out)
+            convert(qps, entry, slot)
         };
-        self.is_ready() && self.drain(1, &mut take) == 1
+        self.is_ready() && self.drain(self.qps.lock_biased(), std::slice::from_mut(out), take) == 1
     }
 
-    /// Takes up to `most` completions. `take` is called with each entry and returns whether it is a completion.
+    /// Takes completions until `out` is full. `take` writes that of an entry, or returns that it is none.
     #[inline(always)]
-    fn drain(&self, most: usize, mut take: impl FnMut(&Entry<'_>, &QpTable) -> bool) -> usize {
+    fn drain<'a, S>(
+        &'a self,
+        mut qps: Locked<'a>,
+        out: &mut [S],
+        mut take: impl FnMut(Entry<'_>, &QpTable, &mut S) -> bool,
+    ) -> usize {
         let mut waited = None;
         loop {
-            let mut consumer = self.consumer.lock_biased();
-            let (begin, log) = (consumer.ci, consumer.log);
+            let (begin, log) = self.place();
             let ring = self.ring(log);
-            let (mut ci, mut found, mut ends) = (begin, 0, false);
-            // One round at most, so that a device that writes garbage faster than it is read cannot keep us here.
-            while found < most && ci.wrapping_sub(begin) < ring.entries() {
+            let mut slots = out.iter_mut();
+            let mut next = slots.next();
+            let (mut ci, mut strange, mut ends) = (begin, 0, false);
+            while let Some(slot) = &mut next {
                 let Some(entry) = Entry::take(ring, ci, |last| ours(ci, ring, last)) else { break };
-                if take(&entry, &consumer.qps) {
-                    found += 1;
+                if take(entry, &qps, slot) {
+                    next = slots.next();
                 } else if entry.whole().opcode() == CqeOpcode::ResizeCq && waited != Some((ci, log)) {
                     ends = true;
                     break;
+                } else {
+                    strange += 1;
+                    // So that a device that writes garbage faster than it is read cannot keep us here.
+                    if strange == ring.entries() {
+                        ci = ci.wrapping_add(1);
+                        break;
+                    }
                 }
                 ci = ci.wrapping_add(1);
             }
             if ci != begin {
-                consumer.ci = ci;
-                self.consumed(ci, log);
+                self.move_to(ci, log);
             }
+            let found = ci.wrapping_sub(begin).wrapping_sub(strange);
             if found > 0 || !ends {
-                return found;
+                return found as usize;
             }
-            drop(consumer);
+            drop(qps);
             // A resize may continue the queue in another ring.
             drop(self.resizing.lock());
             waited = Some((ci, log));
+            qps = self.qps.lock_biased();
         }
     }
 
+    /// Makes entry `ci` of the ring of `1 << log` entries the next. The caller has `qps` locked.
+    pub(super) fn move_to(&self, ci: u32, log: u32) {
+        self.consumed(u64::from(ci) << 32 | u64::from(log));
+    }
+
     #[inline(always)]
-    pub(super) fn consumed(&self, ci: u32, log: u32) {
-        self.seen.store(u64::from(log) << 32 | u64::from(ci), Relaxed);
+    fn consumed(&self, seen: u64) {
+        self.seen.store(seen, Relaxed);
         if let Some(record) = &self.record {
-            record.set(CONSUMER, ci & 0xff_ffff);
+            record.set(CONSUMER, place(seen).0 & 0xff_ffff);
         }
     }
 
     /// Requests one event at the next completion (or the next solicited or failed one). Completions since the last
     /// event that have not been polled yet raise it at once.
     pub fn arm(&self, solicited_only: bool) {
-        let ci = self.seen.load(Relaxed) as u32 & 0xff_ffff;
+        let ci = self.place().0 & 0xff_ffff;
         let request = (self.arm_sn.load(Relaxed) & 3) << 28 | u32::from(solicited_only) << 24 | ci;
         if let Some(record) = &self.record {
             record.set(ARM, request);
@@ -345,32 +367,32 @@ impl Cq {
 
     /// Adds a QP whose completions come here.
     pub(crate) fn attach(&self, qp: Arc<QpQueues>) {
-        self.consumer.lock().qps.insert(qp);
+        self.qps.lock().insert(qp);
     }
 
     /// Removes a QP that is gone, with its completions that have not been polled.
     pub(crate) fn detach(&self, qpn: u32) {
         self.remove_completions(qpn);
-        self.consumer.lock().qps.remove(qpn);
+        self.qps.lock().remove(qpn);
     }
 
     /// Removes the completions of `qpn` that have not been polled, and closes the gaps. Their receives of a shared
     /// queue become free.
     pub(crate) fn remove_completions(&self, qpn: u32) {
         // A receive queue of raw packets has a number of its own, and names its QP by user index.
-        let raw = self.consumer.lock().qps.get(qpn).is_some_and(|qp| qp.raw);
+        let raw = self.qps.lock().get(qpn).is_some_and(|qp| qp.raw);
         let failed = |cqe: &Cqe64| cqe.opcode() == CqeOpcode::RespErr && cqe.srqn_uidx() & 0xff_ffff == qpn;
         self.remove(|cqe| cqe.qpn().0 == qpn || raw && failed(cqe));
     }
 
     /// Reserves a user index for a work queue whose completions will come here.
     pub(crate) fn claim_wq(&self) -> u32 {
-        self.consumer.lock().qps.claim_wq()
+        self.qps.lock().claim_wq()
     }
 
     /// Adds a work queue whose completions come here.
     pub(crate) fn attach_wq(&self, index: u32, wq: Arc<QpQueues>) {
-        self.consumer.lock().qps.insert_wq(index, wq);
+        self.qps.lock().insert_wq(index, wq);
     }
 
     /// Removes the completions of work queue `wqn` that have not been polled.
@@ -380,25 +402,25 @@ impl Cq {
 
     /// Returns the user index of a work queue that is gone, or was never created.
     pub(crate) fn detach_wq(&self, index: u32) {
-        self.consumer.lock().qps.remove_wq(index);
+        self.qps.lock().remove_wq(index);
     }
 
     /// Adds an SRQ of XRC whose receives complete here.
     pub(crate) fn attach_srq(&self, srq: Arc<SharedReceives>) {
-        self.consumer.lock().qps.insert_srq(srq);
+        self.qps.lock().insert_srq(srq);
     }
 
     /// Removes an SRQ of XRC that is gone, with its completions that have not been polled.
     pub(crate) fn detach_srq(&self, srqn: u32) {
         self.remove(|cqe| is_receive(cqe) && cqe.srqn_uidx() & 0xff_ffff == srqn);
-        self.consumer.lock().qps.remove_srq(srqn);
+        self.qps.lock().remove_srq(srqn);
     }
 
     fn remove(&self, goes: impl Fn(&Cqe64) -> bool) {
         // Not during a resize, in which entries lie in two rings.
         let _whole = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut consumer = self.consumer.lock();
-        let (begin, log) = (consumer.ci, consumer.log);
+        let qps = self.qps.lock();
+        let (begin, log) = self.place();
         let ring = self.ring(log);
         let mut end = begin;
         while end.wrapping_sub(begin) < ring.entries() && ours(end, ring, ring.last_byte(end)) {
@@ -413,7 +435,7 @@ impl Cq {
             if goes(&cqe) {
                 removed += 1;
                 if is_receive(&cqe) {
-                    if let Some(srq) = consumer.qps.shared(&cqe) {
+                    if let Some(srq) = qps.shared(&cqe) {
                         srq.complete(cqe.wqe_counter(), None);
                     }
                 }
@@ -425,8 +447,7 @@ impl Cq {
             }
         }
         if removed > 0 {
-            consumer.ci = begin.wrapping_add(removed);
-            self.consumed(consumer.ci, log);
+            self.move_to(begin.wrapping_add(removed), log);
         }
     }
 

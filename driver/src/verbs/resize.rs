@@ -46,7 +46,7 @@ impl Cq {
         }
         let _alone = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let log = count.trailing_zeros();
-        let now = self.log();
+        let now = self.place().1;
         let waiting = self.waiting();
         if waiting > count - 1 {
             return Err(Error::invalid(format!("{waiting} completions wait, {entries} are to fit")));
@@ -98,10 +98,11 @@ impl Cq {
 
     /// Completions in the ring that have not been polled.
     fn waiting(&self) -> u32 {
-        let consumer = self.consumer.lock();
-        let ring = self.ring(consumer.log);
+        let _entries = self.qps.lock();
+        let (ci, log) = self.place();
+        let ring = self.ring(log);
         let done = |n: &u32| {
-            let at = consumer.ci.wrapping_add(*n);
+            let at = ci.wrapping_add(*n);
             ours(at, ring, ring.last_byte(at))
         };
         (0..ring.entries()).take_while(done).count() as u32
@@ -129,9 +130,10 @@ impl Cq {
     /// entry that marks the end of the old ring counts too.
     fn move_over(&self, old: u32, new: u32) {
         let (from, to) = (self.ring(old), self.ring(new));
-        let mut consumer = self.consumer.lock();
-        let mut at = consumer.ci;
-        while at.wrapping_sub(consumer.ci) < from.entries() {
+        let _entries = self.qps.lock();
+        let (ci, _) = self.place();
+        let mut at = ci;
+        while at.wrapping_sub(ci) < from.entries() {
             let Some(mut bytes) = from.take64(at, |last| ours(at, from, last)) else { break };
             at = at.wrapping_add(1);
             if Cqe64::from_bytes(bytes).opcode() == CqeOpcode::ResizeCq {
@@ -140,8 +142,6 @@ impl Cq {
             bytes[OP_OWN] = bytes[OP_OWN] & !1 | (at >> new & 1) as u8;
             to.put64(at, &bytes);
         }
-        consumer.ci = consumer.ci.wrapping_add(1);
-        consumer.log = new;
-        self.consumed(consumer.ci, new);
+        self.move_to(ci.wrapping_add(1), new);
     }
 }
