@@ -204,11 +204,8 @@ impl Shared {
         let events = self.device.events();
         loop {
             let mut failed = false;
-            let more = events.drain(|event| failed |= event == Event::Device(DeviceEvent::Fatal));
-            // Only now: draining clears the descriptor, and with it the wake of who set this meanwhile.
-            if self.stop.load(Acquire) {
-                return;
-            }
+            let drain = || events.drain(|event| failed |= event == Event::Device(DeviceEvent::Fatal));
+            let Some(more) = unless_stopped(&self.stop, drain) else { return };
             if failed {
                 return self.end("the device has failed");
             }
@@ -240,6 +237,13 @@ impl Shared {
         self.gone.store(true, Release);
         self.changed.notify_all();
     }
+}
+
+/// Drains events; `None` if the thread is to stop. It looks afterwards, since draining clears the descriptor it waits
+/// for, and with it the wake of whoever set `stop` meanwhile.
+fn unless_stopped<T>(stop: &AtomicBool, drain: impl FnOnce() -> T) -> Option<T> {
+    let drained = drain();
+    (!stop.load(Acquire)).then_some(drained)
 }
 
 fn tell(conflict: &Conflict) {
@@ -400,4 +404,34 @@ fn own_addresses(function: &Function) -> Result<Vec<OwnAddress>, Error> {
         }
     }
     Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The one who closes sets `stop` and wakes, each before any step of the thread: before it begins, between its
+    /// looking for events and its clearing the descriptor, or after that.
+    #[test]
+    fn no_thread_waits_that_is_to_stop() {
+        for (stops, wakes) in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)] {
+            let (stop, awake) = (AtomicBool::new(false), Cell::new(false));
+            let step = |now: u32| {
+                if stops == now {
+                    stop.store(true, Release);
+                }
+                if wakes == now {
+                    awake.set(true);
+                }
+            };
+            step(0);
+            let goes_on = unless_stopped(&stop, || {
+                step(1);
+                awake.set(false);
+            });
+            step(2);
+            assert!(goes_on.is_none() || awake.get(), "stopped before step {stops}, woken before {wakes}");
+        }
+    }
 }
