@@ -8,7 +8,10 @@ use super::{
 use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
-    mlx5::{Frame, Payload, step::Outbox},
+    mlx5::{
+        Frame, Payload,
+        step::{Outbox, singly},
+    },
     region::{Func, Left, Outlet, OutletRing, SlotPayload, WireRing},
     wire::Verdict,
 };
@@ -109,9 +112,9 @@ impl Runner {
     #[cold]
     pub(super) fn lay_down(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
         let hand = std::mem::take(&mut self.hand);
-        for frame in &hand.frames[hand.next..] {
+        singly(&hand.frames[hand.next..], |frame| {
             self.enter(adapter, host, fid, hand.from, frame, &hand.staged);
-        }
+        });
     }
 
     /// Brings the frames of a step to `to`, to which they all go (see [`addressee`](Self::addressee)).
@@ -125,15 +128,15 @@ impl Runner {
         let mut room = false;
         match WireRing::of(adapter.region(), to).fill(host) {
             Some(mut ring) => {
-                for frame in self.buffers.out.iter() {
+                singly(&self.buffers.out, |frame| {
                     let headers = &frame.headers[..frame.header_len as usize];
                     match ring.push(headers, payload_of(frame, from, &self.buffers.staged), false) {
                         true => room = true,
                         false => adapter.count_ring_full(to),
                     }
-                }
+                });
             }
-            None => self.buffers.out.iter().for_each(|_| adapter.count_ring_full(to)),
+            None => singly(&self.buffers.out, |_| adapter.count_ring_full(to)),
         }
         self.buffers.delivered();
         if room {
@@ -147,12 +150,12 @@ impl Runner {
         let mut bytes = 0;
         let mut out = std::mem::take(&mut self.buffers.out);
         let staged = std::mem::take(&mut self.buffers.staged);
-        for frame in out.iter() {
+        singly(&out, |frame| {
             let headers = &frame.headers[..frame.header_len as usize];
             trace(&mut self.trace, now, from, Traced::Frame(headers, frame.payload.len()));
             bytes += headers.len() + frame.payload.len();
             self.put(adapter, host, now, from, frame, &staged);
-        }
+        });
         out.clear();
         (self.buffers.out, self.buffers.staged) = (out, staged);
         self.buffers.delivered();

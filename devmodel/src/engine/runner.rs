@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
-    mlx5::{Job, Step, arrive_in_hand, step::Buffers},
+    mlx5::{Job, Step, arrive_in_hand, arrive_in_train, step::Buffers},
     region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing, purge_frames},
     wire::Link,
 };
@@ -64,7 +64,7 @@ pub type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 const HANDS: usize = 16;
 /// Rounds over functions in one call, so that a call ends even if others keep making work.
 const ROUNDS: usize = 64;
-/// Frames in the outbox that end a step.
+/// Packets in the outbox that end a step.
 const OUT: usize = 128;
 
 impl Runner {
@@ -339,9 +339,11 @@ impl Runner {
         func: &mut Func<'_>,
         first: Option<&Job>,
     ) -> Outcome {
+        let link = self.link.is_some();
         let Self { buffers, hand, trace: watch, .. } = self;
         let config = adapter.config();
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
+        step.trains = watch.is_none() && !link && !config.sealed && config.link_layer == LinkLayer::Ethernet;
         // Where it begins, and begins again when jobs were taken back: with `first`, unless that was committed.
         let (mut first, mut kept, mut budget) = (first, first, config.budget);
         loop {
@@ -376,7 +378,7 @@ impl Runner {
                 }
             }
             budget = budget.saturating_sub(1);
-            let full = !step.more_in_hand && (step.yielded || budget == 0 || step.buffers.out.len() >= OUT);
+            let full = !step.more_in_hand && (step.yielded || budget == 0 || step.sent() >= OUT);
             if step.careful || full || step.settle || !func.has_room() {
                 if !commit_so_far(func, &mut step, hand) {
                     (step.careful, kept, budget) = (true, first, config.budget);
@@ -398,7 +400,11 @@ fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch
     hand.next += 1;
     step.begin();
     step.more_in_hand = hand.next < hand.frames.len();
-    if func.function().may_dma() || has_agents(step.config) {
+    if frame.packets > 1 {
+        if func.function().may_dma() {
+            arrive_in_train(func, step, hand.from, frame);
+        }
+    } else if func.function().may_dma() || has_agents(step.config) {
         trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
         let headers = &frame.headers[..frame.header_len as usize];
         let payload = payload_of(frame, hand.from, &hand.staged);

@@ -15,7 +15,7 @@ use crate::{
 use hwspec::{
     cqe::{CqeSyndrome, INLINE_32, vendor_err},
     handle::Psn,
-    wire::Operation,
+    wire::{BthOpcode, Operation},
     wqe::MAX_DS,
 };
 
@@ -51,6 +51,27 @@ fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     if let Some((at, from)) = transport::read_response(w, psn, mtu, (packet.len, last, packet.padded)) {
         deliver(w, at, &packet.data, from, packet.len, psn);
     }
+}
+
+/// A train of READ responses. False if they are to be looked at one by one; nothing has come of them then.
+pub(crate) fn answer_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
+    let (psn, mtu) = (packets.headers.bth().psn(), u32::from(w.q.mtu.max(256)));
+    if packets.headers.bth().opcode() != BthOpcode::RcReadRespMiddle || packets.len != packets.packets * mtu {
+        return false;
+    }
+    let mut done = false;
+    let goes_on = transport::answer(w, psn, |w| {
+        let Some((at, from)) = transport::read_responses(w, psn, mtu, packets.packets) else { return };
+        let record = *w.func.send_record(w.qp, at);
+        done = scatter(w, &record, &packets.data, from, packets.len).is_ok();
+        if done {
+            transport::deliver(w, psn.add(packets.packets - 1), None);
+        }
+    });
+    if done && goes_on && requester::waiting(w) {
+        w.execute = true;
+    }
+    done
 }
 
 #[inline(never)]

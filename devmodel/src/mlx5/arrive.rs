@@ -5,12 +5,13 @@ use super::{
     ethernet, infiniband,
     received::{Packet, checked},
     reliable, service,
-    step::Step,
+    step::{Frame, Payload, Step},
     turn,
     work::Work,
 };
 use crate::{
     LinkLayer,
+    host::Rid,
     region::{Func, Piece, SlotPayload},
     state::{Counters, QpRow},
 };
@@ -42,6 +43,48 @@ pub(crate) fn arrive_in_hand(
     accept(func, step, headers, payload, false);
 }
 
+/// A [train](Frame::packets) that did not come through the ring. What of it is not plainly what its QP expects is
+/// taken packet by packet.
+#[inline(never)]
+pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8, train: &Frame) {
+    let Payload::Pieces(n, pieces) = &train.payload else { return };
+    let payload = SlotPayload::Pieces(Rid(from), &pieces[..usize::from(*n)]);
+    if accept_train(func, step, train, payload) {
+        return;
+    }
+    let more = step.more_in_hand;
+    for (i, one) in (1..).zip(train.of_train()) {
+        let Payload::Pieces(n, pieces) = &one.payload else { return };
+        step.more_in_hand = more || i < train.packets;
+        let payload = SlotPayload::Pieces(Rid(from), &pieces[..usize::from(*n)]);
+        accept(func, step, &one.headers[..usize::from(one.header_len)], payload, false);
+        if step.refused || step.blocked.is_some() {
+            return;
+        }
+    }
+}
+
+/// Gives a train to the QP it is for. False if nothing came of that.
+fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload: SlotPayload<'_>) -> bool {
+    let (headers, packets) = (&train.headers[..usize::from(train.header_len)], u32::from(train.packets));
+    let len = train.payload.len();
+    let bytes = usize::from(train.packets) * (headers.len() + ICRC_SIZE) + len;
+    let Ok(headers) = Headers::of_built(headers, bytes) else { return false };
+    let packet = Packet { headers, data: payload, len: len as u32, packets, padded: true };
+    let bth = packet.headers.bth();
+    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
+    let Some(qp) = qp else { return false };
+    let mut taken = false;
+    turn::with(func, step, qp, |w| {
+        taken = w.q.service == ServiceType::Rc.raw() && reliable::arrive_in_train(w, &packet);
+    });
+    if taken {
+        func.count(Counters::RxPackets, packets.into());
+        func.count(Counters::RxBytes, bytes as u64);
+    }
+    taken
+}
+
 /// Opens a frame, and gives it to the QP it is for.
 // The packet is not returned: one that is copied right after it was put together waits until its parts have been stored.
 #[inline(always)]
@@ -59,7 +102,7 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
     let Ok(headers) = Headers::of_built(headers, whole) else {
         return func.count(Counters::RxMalformed, 1);
     };
-    let packet = Packet { headers, data: payload, len: len as u32, padded: true };
+    let packet = Packet { headers, data: payload, len: len as u32, packets: 1, padded: true };
     func.count(Counters::RxBytes, whole as u64);
     if let Some(qp) = destination(func, &packet) {
         deliver(func, step, qp, &packet);

@@ -79,7 +79,7 @@ impl Work<'_, '_, '_> {
             // The link is down: what is sent is lost, as from a queue whose lane is closed.
             return true;
         }
-        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
+        let mut frame = Frame::new(payload);
         let Some(len) = write_route(&mut frame.headers, &route, packet, payload.len()) else { return false };
         frame.header_len = len as u16;
         self.step.send(frame);
@@ -130,7 +130,7 @@ pub(super) fn open<'p>(
     let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE + VCRC_SIZE };
     let headers = Headers::parse_route(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
     let (SlotPayload::Bytes(body), true) = (payload, sealed) else {
-        return Ok(Arrived { headers, data: payload, len: len as u32, padded: true });
+        return Ok(Arrived { headers, data: payload, len: len as u32, packets: 1, padded: true });
     };
     let padded = headers.padded_range().len();
     let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));

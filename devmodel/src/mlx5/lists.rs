@@ -131,6 +131,23 @@ pub(crate) fn payload(
     Ok(Payload::Pieces(pieces.len() as u8, four))
 }
 
+/// Packets of a train at most. The journal has room for what a job notes that must take them one by one.
+pub(crate) const LONGEST_TRAIN: u32 = 32;
+
+/// As many packets of `mtu` bytes as a payload by reference has room for, from the first of `pieces` on, and that payload. `None` if
+/// they are fewer than two or cannot be referred to.
+#[inline]
+pub(crate) fn of_whole(pieces: &[Piece], mtu: u32) -> Option<(u16, Payload)> {
+    let mut four = [Piece::default(); 4];
+    let used = pieces.len().min(four.len());
+    four[..used].copy_from_slice(&pieces[..used]);
+    if four.iter().any(|piece| memic::is_within(piece.at)) {
+        return None;
+    }
+    let packets = u16::try_from(Piece::sum(&four) as u32 / mtu).ok().filter(|packets| *packets > 1)?;
+    Some((packets, Payload::Pieces(used as u8, four).part(0, u32::from(packets) * mtu)))
+}
+
 /// Makes a copy of `pieces` of our own memory the payload of a packet.
 pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Result<Payload, Abort> {
     let (mut start, mut len) = (None, 0);

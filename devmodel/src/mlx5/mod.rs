@@ -43,7 +43,7 @@ mod xrc;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use arrive::{arrive, arrive_in_hand};
+pub(crate) use arrive::{arrive, arrive_in_hand, arrive_in_train};
 pub(crate) use datagram::special_qps;
 pub use job::Job;
 pub(crate) use lists::bytes as bytes_of;

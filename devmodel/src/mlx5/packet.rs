@@ -110,7 +110,7 @@ impl Work<'_, '_, '_> {
         let frame = bytes.out.room();
         let len = payload.len();
         let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
-        frame.header_len = written as u16;
+        (frame.header_len, frame.packets) = (written as u16, 1);
         // Only what is there: a copy of the whole would wait until its parts have been stored.
         match *payload {
             Payload::Empty => frame.payload = Payload::Empty,
@@ -124,20 +124,21 @@ impl Work<'_, '_, '_> {
         true
     }
 
-    /// Sends a packet that differs from the one sent last, a full MIDDLE of the same message, in PSN, AckReq and payload
-    /// only.
+    /// Sends packets that differ from the one sent last, a full MIDDLE of the same message, in PSN, AckReq and payload only: one,
+    /// or a train of them.
     #[inline]
-    pub(crate) fn send_alike(&mut self, psn: u32, ack_req: bool, payload: Payload) {
+    pub(crate) fn send_alike(&mut self, psn: Psn, ask: bool, packets: u16, payload: Payload) {
         let Some(mut frame) = self.step.buffers.out.last().copied() else { return };
         let end = usize::from(frame.header_len);
-        let word = u32::from(ack_req) << 31 | Psn::new(psn).get();
+        let word = u32::from(ask) << 31 | psn.get();
         // The BTH ends the headers of a MIDDLE, and the PSN the BTH.
         frame.headers[end - 4..end].copy_from_slice(&word.to_be_bytes());
-        frame.payload = payload;
-        let bytes = end + payload.len() + ICRC_SIZE;
+        (frame.packets, frame.payload) = (packets, payload);
+        let packets = u64::from(packets);
+        let bytes = packets * (end + ICRC_SIZE) as u64 + payload.len() as u64;
         self.step.buffers.out.push(frame);
-        self.func.count(Counters::TxPackets, 1);
-        self.func.count(Counters::TxBytes, bytes as u64);
+        self.func.count(Counters::TxPackets, packets);
+        self.func.count(Counters::TxBytes, bytes);
     }
 
     /// Sends an acknowledge packet with `psn` (IBTA 9.7.5.1).

@@ -13,6 +13,8 @@ pub(crate) struct Packet<'p> {
     /// Payload, pad excluded.
     pub data: SlotPayload<'p>,
     pub len: u32,
+    /// Packets of a train, whose PSNs begin with that of the headers; 1 of any other.
+    pub packets: u32,
     /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
     pub padded: bool,
 }
@@ -31,25 +33,34 @@ pub(super) fn checked<'p>(
     let pad = usize::from(headers.bth().pad_count());
     let whole = data.len() % 4 == 0 && pad <= data.len();
     let data = &data[..data.len().saturating_sub(pad)];
-    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, padded: whole })
+    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
 }
 
-/// What is dropped in silence: packets for a QP of another transport or state, from an address the QP is not connected
-/// to, or of a foreign partition (IBTA 9.6.1).
+/// What is dropped in silence: see [`refusal`].
 #[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+    match refusal(w, packet) {
+        None => true,
+        Some(counter) => dropped(w, counter),
+    }
+}
+
+/// What counts a packet that is dropped: one for a QP of another transport or state, from an address the QP is not connected
+/// to, or of a foreign partition (IBTA 9.6.1).
+#[inline(always)]
+pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
     let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
     // The upper three bits name the transport also of opcodes that mean nothing.
     let transport = bth.opcode().transport() == w.q.transport();
     if !state || !transport && opcode != BthOpcode::Cnp {
-        return dropped(w, Counters::RxDroppedQp);
+        return Some(Counters::RxDroppedQp);
     }
     if !w.is_from_peer(packet) {
-        return dropped(w, Counters::RxDroppedQp);
+        return Some(Counters::RxDroppedQp);
     }
-    w.takes_partition(bth.pkey()) || dropped(w, Counters::RxDroppedPkey)
+    (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
 }
 
 /// The packet is not looked at any further.

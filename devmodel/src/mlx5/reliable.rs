@@ -2,7 +2,7 @@
 
 use super::{
     acks, cnp, event,
-    received::{Packet, check},
+    received::{Packet, check, refusal},
     responses,
     work::Work,
 };
@@ -20,6 +20,22 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         execute(w, packet);
     }
     schedule_responses(w);
+}
+
+/// A train of MIDDLEs for the QP, taken as one. False if they are to be looked at one by one.
+pub(crate) fn arrive_in_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
+    let plain = w.q.has(QpFlags::COMM_EST) || w.state() != QpState::Rtr;
+    if !plain || packets.headers.is_ce_marked() || refusal(w, packets).is_some() {
+        return false;
+    }
+    let done = match packets.headers.bth().opcode().is_response() {
+        true => acks::answer_train(w, packets),
+        false => transport::train(w, packets),
+    };
+    if done {
+        schedule_responses(w);
+    }
+    done
 }
 
 /// Sees to it that responses the QP owes are sent.

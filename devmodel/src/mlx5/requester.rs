@@ -14,7 +14,7 @@ use super::{
 use crate::{
     state::{QpFlags, SendRecord},
     translate,
-    transport::{self, Kind, Order, Request, Requests},
+    transport::{self, Kind, Order, Outgoing, Request, Requests},
 };
 use hwspec::{
     context::{QpState, ServiceType},
@@ -234,6 +234,15 @@ fn transmit(
     let ask_every = (w.q.service != ServiceType::Uc.raw()).then_some(w.step.config.ack_every);
     let mut alike = false;
     while *budget > 0 {
+        if alike && w.step.trains {
+            if let Some((train, payload)) = gather_train(w, request, wqe, mtu, *budget) {
+                w.send_alike(train.psn, train.ask, train.packets, payload);
+                *budget -= u32::from(train.packets);
+                // The timer runs since the packet before it.
+                w.q.requester.sent(&train);
+                continue;
+            }
+        }
         let one = w.q.requester.next_packet(request, mtu, ask_every);
         let payload = match one.len {
             0 => Payload::Empty,
@@ -243,7 +252,7 @@ fn transmit(
         // Over XRC the BTH does not end the headers.
         let middle = !one.first && !one.last && w.q.service != ServiceType::Xrc.raw();
         if middle && alike {
-            w.send_alike(psn, one.ask, payload);
+            w.send_alike(one.psn, one.ask, one.packets, payload);
         } else {
             let solicits = one.last && record.flags & SendRecord::SOLICITED != 0;
             let bth = w.bth_with(kind.opcode(one.first, one.last), psn, one.ask, solicits);
@@ -310,6 +319,31 @@ fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Pa
     let bytes = buffers.wqe[..end].get(start + from as usize..).and_then(|rest| rest.get(..len as usize));
     buffers.staged.extend_from_slice(bytes.ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?);
     Ok(Payload::Staged(at, len))
+}
+
+/// The next packets of `request`, as many as one frame can stand for: all of one gather list, and by reference. `None` if there
+/// are not two of them; what is wrong with their list is seen when they are taken one by one.
+#[inline(never)]
+fn gather_train(
+    w: &mut Work<'_, '_, '_>,
+    request: &Request,
+    wqe: &Wqe,
+    mtu: u32,
+    budget: u32,
+) -> Option<(Outgoing, Payload)> {
+    let most =
+        w.q.requester.alike_ahead(request, w.step.config.ack_every).min(budget).min(lists::LONGEST_TRAIN);
+    if most < 2 || wqe.inline || w.q.service != ServiceType::Rc.raw() {
+        return None;
+    }
+    let [start, end] = wqe.data.map(usize::from);
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let (from, list) = (w.q.requester.packet * mtu, &w.step.buffers.wqe[start..end]);
+    let found = lists::resolve(w.func, w.domain(), list, from, most * mtu, lists::GATHER, &mut pieces);
+    let whole = found.ok().and_then(|()| lists::of_whole(&pieces, mtu));
+    w.step.buffers.pieces = pieces;
+    let (packets, payload) = whole?;
+    Some((w.q.requester.next_train(request, mtu, packets), payload))
 }
 
 /// Payload of one packet from memory: small data by value, larger by reference.

@@ -44,6 +44,10 @@ impl transport::Packet for Packet<'_> {
         self.len
     }
     #[inline(always)]
+    fn packets(&self) -> u32 {
+        self.packets
+    }
+    #[inline(always)]
     fn is_padded(&self) -> bool {
         self.padded
     }
@@ -298,6 +302,8 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &Message) -> R
             crate::host::Abort::Source | crate::host::Abort::Gone => Refusal::Lost,
             crate::host::Abort::Destination => Refusal::ACCESS,
         }),
+        // Which packet of a train it is, and counts, is seen when they are looked at one by one.
+        Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
         Err(_) => Err(transport::access(w)),
     };
     w.step.buffers.pieces = pieces;

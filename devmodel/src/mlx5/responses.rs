@@ -11,6 +11,7 @@ use crate::{
     transport::{self, Message, Reply},
 };
 use hwspec::{
+    context::ServiceType,
     cqe::CqeOpcode,
     handle::Psn,
     wire::{Aeth, AtomicAckEth, BthOpcode, Packet, Syndrome},
@@ -49,6 +50,15 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
             w.ready = true;
             return false;
         }
+        let middle = reply.opcode == BthOpcode::RcReadRespMiddle;
+        if middle && alike && w.step.trains {
+            if let Some((packets, payload)) = gather_train(w, &reply, *budget) {
+                w.send_alike(reply.psn, false, packets, payload);
+                *budget -= u32::from(packets);
+                transport::replied(w, &reply, packets.into());
+                continue;
+            }
+        }
         let payload = match gather(w, &reply) {
             Ok(payload) => payload,
             // Nobody answers for it any more.
@@ -61,14 +71,13 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
                 break;
             }
         };
-        let middle = reply.opcode == BthOpcode::RcReadRespMiddle;
         if middle && alike {
-            w.send_alike(reply.psn.get(), false, payload);
+            w.send_alike(reply.psn, false, 1, payload);
         } else {
             alike = w.send(&packet(w, &reply), &payload) && middle;
         }
         *budget -= 1;
-        transport::replied(w, &reply);
+        transport::replied(w, &reply, 1);
     }
     true
 }
@@ -101,6 +110,24 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
         None => event::queue(w.func, uid, event_of(code), qpn),
     }
     flush::enter_error(w);
+}
+
+/// Payload of the MIDDLEs from `reply` on, as many as one frame can stand for. `None` if there are not two of them; what is wrong with
+/// their memory is seen when they are taken one by one.
+#[inline(never)]
+fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<(u16, Payload)> {
+    let most = reply.middles().min(budget).min(lists::LONGEST_TRAIN);
+    if most < 2 || w.q.service != ServiceType::Rc.raw() {
+        return None;
+    }
+    let (one, mut pieces) = (&reply.resource, std::mem::take(&mut w.step.buffers.pieces));
+    pieces.clear();
+    let (at, user) = (one.va.wrapping_add(reply.from.into()), w.user());
+    let need = access::REMOTE_READ;
+    let found = translate::pieces(w.func, user, one.rkey, at, most * reply.len, need, &mut pieces);
+    let train = found.ok().and_then(|()| lists::of_whole(&pieces, reply.len));
+    w.step.buffers.pieces = pieces;
+    train
 }
 
 /// Payload of a reply.

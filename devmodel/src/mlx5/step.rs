@@ -11,6 +11,7 @@ use crate::{
 };
 use hwspec::{
     cmd::queue::CmdQueueEntry,
+    handle::Psn,
     wqe::{MAX_WQE_BBS, WQE_BB},
 };
 use std::collections::VecDeque;
@@ -20,6 +21,9 @@ use std::collections::VecDeque;
 pub struct Frame {
     /// Bytes of `headers` in use: Ethernet to the last extension header.
     pub header_len: u16,
+    /// Packets that it stands for. More than one are a train: full MIDDLEs of one message in the order of their PSNs, none of which
+    /// asks for an acknowledgement. Their headers are the first one's but for the PSN, and the payload, by reference, is of all.
+    pub packets: u16,
     /// Headers.
     pub headers: [u8; 128],
     /// What follows them.
@@ -27,10 +31,42 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame without headers, of one packet.
+    pub(crate) fn new(payload: Payload) -> Self {
+        Self { header_len: 0, packets: 1, headers: [0; 128], payload }
+    }
+
     /// The payload lies elsewhere.
     #[inline(never)]
     pub(crate) fn refer(&mut self, payload: &Payload) {
         self.payload = *payload;
+    }
+
+    /// Each of the packets of a train as a frame of its own.
+    pub(crate) fn of_train(&self) -> impl Iterator<Item = Self> + '_ {
+        let len = (self.payload.len() / usize::from(self.packets.max(1))) as u32;
+        (0..u32::from(self.packets)).map(move |i| {
+            let mut one = *self;
+            one.packets = 1;
+            one.payload = self.payload.part(i * len, len);
+            // The BTH ends the headers of a MIDDLE, and the PSN the BTH.
+            let end = usize::from(self.header_len);
+            if let Some(psn) = one.headers.get_mut(..end).and_then(|headers| headers.last_chunk_mut()) {
+                *psn = Psn::new(u32::from_be_bytes(*psn)).add(i).get().to_be_bytes();
+            }
+            one
+        })
+    }
+}
+
+/// Calls `each` with the frames of single packets that `frames` stand for.
+#[inline(always)]
+pub(crate) fn singly(frames: &[Frame], mut each: impl FnMut(&Frame)) {
+    for frame in frames {
+        match frame.packets {
+            0 | 1 => each(frame),
+            _ => frame.of_train().for_each(|one| each(&one)),
+        }
     }
 }
 
@@ -39,11 +75,13 @@ impl Frame {
 pub(crate) struct Outbox {
     places: Vec<Frame>,
     len: usize,
+    /// Packets that trains have beyond one for each frame.
+    behind: usize,
 }
 
 impl Outbox {
     fn with_capacity(frames: usize) -> Self {
-        Self { places: Vec::with_capacity(frames), len: 0 }
+        Self { places: Vec::with_capacity(frames), len: 0, behind: 0 }
     }
 
     /// Room for one more; what it holds is of a frame before.
@@ -57,7 +95,7 @@ impl Outbox {
 
     #[cold]
     fn grow(&mut self) {
-        self.places.push(Frame { header_len: 0, headers: [0; 128], payload: Payload::Empty });
+        self.places.push(Frame::new(Payload::Empty));
     }
 
     /// Frames.
@@ -79,18 +117,26 @@ impl Outbox {
     }
 
     pub(crate) fn push(&mut self, frame: Frame) {
+        self.behind += usize::from(frame.packets.max(1)) - 1;
         *self.room() = frame;
         self.add();
+    }
+
+    /// Packets that the frames stand for.
+    #[inline(always)]
+    pub(crate) fn packets(&self) -> usize {
+        self.len + self.behind
     }
 
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+        self.behind = self.iter().map(|frame| usize::from(frame.packets.max(1)) - 1).sum();
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.len = 0;
+        (self.len, self.behind) = (0, 0);
     }
 }
 
@@ -126,6 +172,22 @@ impl Payload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The `len` bytes from `skip` on, of pieces.
+    pub(crate) fn part(&self, skip: u32, len: u32) -> Self {
+        let Self::Pieces(n, pieces) = self else { return *self };
+        let (mut skip, mut left, mut count, mut part) = (skip, len, 0, [Piece::default(); 4]);
+        for piece in &pieces[..usize::from(*n)] {
+            let here = piece.len.saturating_sub(skip).min(left);
+            if here > 0 {
+                part[usize::from(count)] =
+                    Piece { at: piece.at.wrapping_add(skip.into()), len: here, reserved: 0 };
+                count += 1;
+            }
+            (skip, left) = (skip.saturating_sub(piece.len), left - here);
+        }
+        Self::Pieces(count, part)
     }
 }
 
@@ -230,6 +292,8 @@ pub struct Step<'a> {
     pub(crate) more_in_hand: bool,
     /// Set when payload was read from memory in this step.
     pub(crate) reads: bool,
+    /// A frame may stand for a train of packets: nobody watches the wire, and each is as good as the others.
+    pub(crate) trains: bool,
     pub(crate) buffers: &'a mut Buffers,
 }
 
@@ -254,6 +318,7 @@ impl<'a> Step<'a> {
             blocked: None,
             more_in_hand: false,
             reads: false,
+            trains: false,
             buffers,
         }
     }
@@ -284,10 +349,10 @@ impl Step<'_> {
         self.buffers.held.push(completion);
     }
 
-    /// Frames sent in this step so far.
+    /// Packets sent in this step so far.
     #[inline]
     pub fn sent(&self) -> usize {
-        self.buffers.out.len()
+        self.buffers.out.packets()
     }
 
     /// Keeps `bytes` until the step commits; the offset names them in a [`Payload`] or a move.

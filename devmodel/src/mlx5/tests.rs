@@ -19,6 +19,8 @@ use hwspec::{
 };
 use std::sync::{Arc, Mutex};
 
+mod trains;
+
 fn rig() -> (Rig, Runner) {
     (Rig::new(Config::default(), Link::default()), Runner::new())
 }

@@ -144,7 +144,7 @@ impl Back {
         deth.set().qkey(if self.qpn == 0 { 0 } else { QP1_QKEY }).src_qp(Qpn(self.qpn));
         let packet = wire::Packet { bth, deth, ..wire::Packet::default() };
         let payload = Payload::Staged(step.stage(mad), MAD_SIZE as u32);
-        let mut frame = Frame { header_len: 0, headers: [0; 128], payload };
+        let mut frame = Frame::new(payload);
         let Some(len) = write_route(&mut frame.headers, &self.route, &packet, MAD_SIZE) else { return };
         frame.header_len = len as u16;
         step.send(frame);

@@ -31,7 +31,7 @@ pub(crate) use replies::{Reply, finish, next_reply, refuse_reply, replied};
 pub(crate) use request::{MAX_MESSAGE, Order, Outgoing};
 pub(crate) use requester::{
     AckTimer, Requests, acknowledge, acknowledgement_timeout, answer, answered, congestion_notified, deliver,
-    read_response, settle, start_timer,
+    read_response, read_responses, settle, start_timer,
 };
-pub(crate) use responder::{Packet, Refusal, Responses, access, request};
+pub(crate) use responder::{Packet, Refusal, Responses, access, request, train};
 pub(crate) use unreliable::{complete_sent, unreliable_request};

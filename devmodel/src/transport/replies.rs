@@ -16,8 +16,15 @@ pub(crate) struct Reply {
     pub len: u32,
     /// Of what it answers.
     pub resource: ReadResource,
-    /// Whether it is the last one for that.
-    last: bool,
+    /// Packets behind it that answer the same.
+    behind: u32,
+}
+
+impl Reply {
+    /// How many of the packets from this one on are MIDDLEs.
+    pub(crate) fn middles(&self) -> u32 {
+        if self.opcode == BthOpcode::RcReadRespMiddle { self.behind } else { 0 }
+    }
 }
 
 /// The reply that is next, if one is owed.
@@ -29,7 +36,7 @@ pub(crate) fn next_reply<X: Responses>(x: &mut X) -> Option<Reply> {
         let one = x.resource(at);
         if one.answered != ReadResource::ANSWERED && one.kind != ReadResource::READ {
             let (opcode, psn) = (BthOpcode::RcAtomicAck, Psn::new(one.psn));
-            return Some(Reply { opcode, psn, from: 0, len: 0, resource: one, last: true });
+            return Some(Reply { opcode, psn, from: 0, len: 0, resource: one, behind: 0 });
         }
         let packets = (one.end - one.start).div_ceil(mtu).max(1);
         if one.answered != ReadResource::ANSWERED && i < packets {
@@ -52,15 +59,15 @@ fn response(one: &ReadResource, i: u32, packets: u32, mtu: u32) -> Reply {
         (false, true) => BthOpcode::RcReadRespLast,
     };
     let psn = Psn::new(one.psn).add(one.start / mtu).add(i);
-    Reply { opcode, psn, from, len: mtu.min(one.end - from), resource: *one, last }
+    Reply { opcode, psn, from, len: mtu.min(one.end - from), resource: *one, behind: packets - 1 - i }
 }
 
-/// `reply` went out.
+/// `reply` went out, or a train of so many packets that begins with it.
 #[inline(always)]
-pub(crate) fn replied<X: Responses>(x: &mut X, reply: &Reply) {
-    match reply.last {
-        true => finish(x),
-        false => x.responder_mut().packet += 1,
+pub(crate) fn replied<X: Responses>(x: &mut X, reply: &Reply, packets: u32) {
+    match reply.behind {
+        0 => finish(x),
+        _ => x.responder_mut().packet += packets,
     }
 }
 

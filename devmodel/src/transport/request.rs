@@ -131,10 +131,12 @@ impl Request {
     }
 }
 
-/// A packet of a SEND or WRITE that is to be sent.
+/// A packet of a SEND or WRITE that is to be sent, or a train of MIDDLEs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
+    /// The first one's PSN.
     pub psn: Psn,
+    pub packets: u16,
     /// Its place in the message.
     pub first: bool,
     pub last: bool,

@@ -174,6 +174,7 @@ impl Requester {
         }
         Outgoing {
             psn: Psn::new(request.psn).add(i),
+            packets: 1,
             first: i == 0,
             last,
             from,
@@ -182,15 +183,39 @@ impl Requester {
         }
     }
 
+    /// How many of the next packets of `request` are neither its first nor its last nor ask for an acknowledgement.
+    #[inline]
+    pub(crate) fn alike_ahead(&self, request: &Request, ask_every: u32) -> u32 {
+        let middle = if self.packet == 0 { 0 } else { request.packets.saturating_sub(self.packet + 1) };
+        middle.min(ask_every.saturating_sub(self.unasked + 1))
+    }
+
+    /// The next `packets` of `request`, of those that are [`alike_ahead`](Self::alike_ahead), as a train.
+    #[inline]
+    pub(crate) fn next_train(&mut self, request: &Request, mtu: u32, packets: u16) -> Outgoing {
+        let (i, count) = (self.packet, u32::from(packets));
+        self.unasked += count;
+        Outgoing {
+            psn: Psn::new(request.psn).add(i),
+            packets,
+            first: false,
+            last: false,
+            from: i * mtu,
+            len: count * mtu,
+            ask: false,
+        }
+    }
+
     /// `packet` went out. True if the acknowledgement timer is to be started.
     #[inline(always)]
     pub(crate) fn sent(&mut self, packet: &Outgoing) -> bool {
         self.congestion.on_send(packet.len);
-        self.reached(packet.psn.add(1));
+        let packets = u32::from(packet.packets);
+        self.reached(packet.psn.add(packets));
         if packet.last {
             self.next_request();
         } else {
-            self.packet += 1;
+            self.packet += packets;
         }
         !self.timers.runs(Timer::Ack)
     }
@@ -512,6 +537,16 @@ pub(crate) fn read_response<R: Requests>(
         return None;
     }
     Some((at, from))
+}
+
+/// Where a train of `packets` MIDDLE responses with `psn` belongs: the READ's index, and where in it. `None` unless they are just
+/// what comes next.
+pub(crate) fn read_responses<R: Requests>(r: &R, psn: Psn, mtu: u32, packets: u32) -> Option<(u32, u32)> {
+    let q = r.requester();
+    let request = (q.head != q.tail).then(|| r.request(q.head))?;
+    let next = request.packets != 0 && request.kind() == Kind::Read && request.failed == 0 && psn == q.una();
+    let i = u32::try_from(psn.ahead_of(Psn::new(request.psn))).ok().filter(|i| *i > 0)?;
+    (next && i + packets < request.packets).then_some((q.head, i * mtu))
 }
 
 /// Acknowledges all before `request`.

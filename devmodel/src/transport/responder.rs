@@ -234,6 +234,10 @@ pub(crate) trait Packet {
     fn has_imm(&self) -> bool;
     /// Bytes of payload, pad excluded.
     fn len(&self) -> u32;
+    /// Packets of a [train](train); 1 of any other.
+    fn packets(&self) -> u32 {
+        1
+    }
     /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
     fn is_padded(&self) -> bool;
 }
@@ -308,6 +312,24 @@ pub(crate) fn request<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     if let Err(refusal) = x.guarded(|x| execute(x, packet)) {
         refused(x, refusal, &before);
     }
+}
+
+/// A train of full MIDDLEs, taken as one. False if they are to be looked at one by one, for they are not what is expected or the last of
+/// them will not be executed; nothing has come of them then.
+#[inline]
+pub(crate) fn train<X: Responses>(x: &mut X, packets: &X::Packet<'_>) -> bool {
+    if x.responder().is_refusing() || packets.bth().psn() != Psn::new(x.responder().psn) {
+        return false;
+    }
+    let q = x.responder_mut();
+    let before = (q.rx, q.flags);
+    q.flags &= !(Responder::NAK_SENT | Responder::RNR_SENT);
+    let done = x.guarded(|x| execute(x, packets)).is_ok();
+    if !done {
+        let q = x.responder_mut();
+        (q.rx, q.flags) = before;
+    }
+    done
 }
 
 /// A request was not executed; `before` is what it found: the message under way and the flags.
@@ -385,7 +407,7 @@ fn execute<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> Result<(), Refusa
         return Ok(());
     }
     let q = x.responder_mut();
-    q.psn = Psn::new(q.psn).add(1).get();
+    q.psn = Psn::new(q.psn).add(packet.packets()).get();
     if bth.ack_req() {
         q.owe_ack();
     } else if q.owes_ack() && q.ack_syndrome >= RNR {
@@ -438,7 +460,7 @@ fn check_length(mtu: u32, len: u32, opcode: BthOpcode) -> Result<(), Refusal> {
 
 #[inline(always)]
 fn send<X: Responses>(x: &mut X, packet: &X::Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
-    check_length(x.mtu(), packet.len(), opcode)?;
+    check_length(x.mtu() * packet.packets(), packet.len(), opcode)?;
     if opcode.is_first() {
         let receive = x.take_receive().ok_or(NotReady)?;
         x.responder_mut().rx = Message { kind: Message::SEND, receive, ..Message::default() };
@@ -448,7 +470,7 @@ fn send<X: Responses>(x: &mut X, packet: &X::Packet<'_>, opcode: BthOpcode) -> R
 
 #[inline(always)]
 fn write<X: Responses>(x: &mut X, packet: &X::Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
-    check_length(x.mtu(), packet.len(), opcode)?;
+    check_length(x.mtu() * packet.packets(), packet.len(), opcode)?;
     let mut rx = x.responder().rx;
     if let Some(reth) = packet.reth() {
         x.note(Event::WriteRequest);

@@ -43,7 +43,8 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<
 /// that QP alone, and waits there for that program.
 fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u32) {
     let h = &packet.headers;
-    let mut frame = Frame { header_len: h.head().len() as u16, headers: [0; 128], payload: Payload::Empty };
+    let mut frame = Frame::new(Payload::Empty);
+    frame.header_len = h.head().len() as u16;
     let Some(headers) = frame.headers.get_mut(..h.head().len()) else { return };
     headers.copy_from_slice(h.head());
     let mut bth = h.bth();

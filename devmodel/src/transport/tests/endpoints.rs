@@ -353,7 +353,7 @@ impl Endpoints {
         if let Some(reply) = next_reply(self) {
             let at = reply.resource.va + u64::from(reply.from);
             self.answers.push(Back::Response(reply.psn.get(), reply.opcode.raw(), at, reply.len));
-            replied(self, &reply);
+            replied(self, &reply, 1);
         } else if self.responder.owes_ack() {
             let (psn, syndrome, ends) = self.responder.take_ack();
             self.answers.push(Back::Ack(psn, syndrome.into_bits() as u8));

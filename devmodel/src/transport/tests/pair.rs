@@ -338,7 +338,7 @@ impl End {
             let aeth = (reply.opcode != BthOpcode::RcReadRespMiddle).then_some((0x1f, one.msn));
             let packet = Pkt::new(reply.opcode, reply.psn.get());
             out.push(Pkt { payload, aeth, original: one.original, ask: false, ..packet });
-            replied(self, &reply);
+            replied(self, &reply, 1);
         }
     }
 
