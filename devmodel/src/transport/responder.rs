@@ -234,7 +234,7 @@ pub(crate) trait Packet {
     fn has_imm(&self) -> bool;
     /// Bytes of payload, pad excluded.
     fn len(&self) -> u32;
-    /// Packets of a [train](train); 1 of any other.
+    /// Packets of a [train]; 1 of any other.
     fn packets(&self) -> u32 {
         1
     }
