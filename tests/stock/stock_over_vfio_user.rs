@@ -146,19 +146,17 @@ fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let served = Served::new("vu-mpi");
     let program = compiled_mpi("ranks").display().to_string();
+    // One program for all ranks: mpirun of Open MPI 5.0.7 dies of two, whatever they are.
+    let rank = r#"
+        rank=$OMPI_COMM_WORLD_RANK program=$1 ironverbs=$2
+        shift 2
+        shift "$rank"
+        exec "$ironverbs" run --vfio-user "$1" --address "10.0.0.$((rank + 1))" -- \
+            env UCX_TLS=rc_v,self UCX_NET_DEVICES=iron0:1 "$program" pingpong"#;
     let mut mpi = Command::new("timeout");
-    mpi.args(["120", "mpirun", "--allow-run-as-root", "--oversubscribe"]);
-    mpi.args(["--mca", "pml", "ucx", "--mca", "btl", "^openib"]);
-    for (me, socket) in served.sockets.iter().enumerate() {
-        let address = format!("10.0.0.{}", me + 1);
-        mpi.args(&[":"][..me.min(1)])
-            .args(["-np", "1"])
-            .arg(ironverbs())
-            .args(["run", "--vfio-user"])
-            .arg(socket);
-        mpi.args(["--address", &address, "--", "env", "UCX_TLS=rc_v,self", "UCX_NET_DEVICES=iron0:1"]);
-        mpi.args([&program, "pingpong"]);
-    }
+    mpi.args(["120", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]);
+    mpi.args(["--mca", "pml", "ucx", "--mca", "btl", "^openib", "sh", "-euc", rank, "rank", &program]);
+    mpi.arg(ironverbs()).args(&served.sockets[..2]);
     let said = mpi.output().expect("mpirun, of openmpi-bin");
     let out = String::from_utf8_lossy(&said.stdout);
     let rows = out.lines().filter(|line| line.split_whitespace().count() == 2).count();

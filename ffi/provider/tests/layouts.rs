@@ -63,6 +63,7 @@ impl Library {
         }
         format!(
             r#"
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
