@@ -23,6 +23,7 @@ struct Library {
     /// What `sz` says differs from the truth by this.
     sz_error: usize,
     refcount: usize,
+    /// The call by which it sends a command.
     write: &'static str,
 }
 
@@ -43,7 +44,7 @@ impl Library {
             qp_comp_mask: if release == 36 { 352 } else { 360 },
             sz_error: 0,
             refcount: offset_of!(verbs_device, refcount),
-            write: "write",
+            write: "write(fd, &c, 1)",
         }
     }
 
@@ -88,7 +89,7 @@ void verbs_set_ops(uintptr_t *vctx, uintptr_t *ops) {{
   for (int i = 0; i < {ops}; i++) ((uintptr_t *)vctx[{priv_word}])[4 + i] = ops[i];
 {public}}}
 void *ibv_qp_to_qp_ex(char *qp) {{ return *(uint32_t *)(qp + {qp}) & 2 ? qp : 0; }}
-int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}(fd, &c, 1); }}
+int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}; }}
 "#,
             register = self.register,
             refcount = self.refcount,
@@ -238,7 +239,7 @@ fn a_registration_of_another_number_is_refused() {
 
 #[test]
 fn a_library_that_does_not_write_commands_is_refused() {
-    refused(&Library { write: "pwrite64", ..Library::of(65, "write") }, "does not call write");
+    refused(&Library { write: "pwrite64(fd, &c, 1, 0)", ..Library::of(65, "write") }, "does not call write");
 }
 
 #[test]
