@@ -146,7 +146,7 @@ fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let served = Served::new("vu-mpi");
     let program = compiled_mpi("ranks").display().to_string();
-    // One program for all ranks: mpirun of Open MPI 5.0.7 dies of two, whatever they are.
+    // One program for all ranks: mpirun of Open MPI 5.0.7 crashes when a job has two, even of true(1).
     let rank = r#"
         rank=$OMPI_COMM_WORLD_RANK program=$1 ironverbs=$2
         shift 2

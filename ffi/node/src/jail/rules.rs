@@ -17,6 +17,10 @@ use std::{collections::BTreeMap, io};
 /// A condition: argument by number, how it is compared, and with what. Arguments are compared as the `int` that the kernel takes.
 type Condition = (u8, Op, u64);
 
+/// How libraries ask what a file is. For `fstat`, glibc 2.36 calls `newfstatat` where glibc 2.41 and musl call `fstat`;
+/// Rust's library calls `statx` where it can.
+const STAT: [c_long; 3] = [libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx];
+
 /// Calls and when they match: in any of the cases, or always where there is none.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<Vec<Condition>>>);
@@ -138,7 +142,8 @@ impl Rules {
         ])
         // To find out what a descriptor is: only regular files of local file systems are mapped, and eventfds are
         // recognised by their link below /proc/self/fd.
-        .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_fstatfs])
+        .calls(&STAT)
+        .calls(&[libc::SYS_fstatfs])
         .calls(&[libc::SYS_readlinkat])
         // musl sets the flag of a duplicate once more.
         .one_of(
@@ -190,13 +195,8 @@ impl Rules {
     /// The main thread, once everything runs: it waits, removes the sockets that are still its own, and waits for the
     /// asker to end.
     fn end(&mut self) -> &mut Self {
-        self.calls(&[libc::SYS_rt_sigtimedwait, libc::SYS_shutdown, libc::SYS_wait4]).calls(&[
-            libc::SYS_unlinkat,
-            // What fstat becomes, the C library chooses: glibc 2.36 takes the other.
-            libc::SYS_fstat,
-            libc::SYS_newfstatat,
-            libc::SYS_statx,
-        ]);
+        self.calls(&[libc::SYS_rt_sigtimedwait, libc::SYS_shutdown, libc::SYS_wait4, libc::SYS_unlinkat])
+            .calls(&STAT);
         #[cfg(target_arch = "x86_64")]
         self.calls(&[libc::SYS_unlink, libc::SYS_lstat]);
         self
@@ -209,7 +209,7 @@ impl Rules {
         self.calls(&[libc::SYS_recvfrom, libc::SYS_sendto])
             .case(libc::SYS_openat, &[reads(2)])
             .calls(&[libc::SYS_read, libc::SYS_lseek])
-            .calls(&[libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx])
+            .calls(&STAT)
             .one_of(libc::SYS_fcntl, 1, &[libc::F_GETFD as u64, libc::F_SETFD as u64]);
         #[cfg(target_arch = "x86_64")]
         self.case(libc::SYS_open, &[reads(1)]);

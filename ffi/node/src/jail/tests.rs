@@ -136,6 +136,17 @@ fn a_thread_has_what_its_role_needs_and_no_more() {
 }
 
 #[test]
+fn a_server_may_look_at_its_standard_output_by_whichever_call_its_c_library_makes() {
+    testkit::alone!();
+    // More than the kernel's struct stat, which both calls fill in.
+    let mut room = [0_u64; 32];
+    let (room, empty) = (room.as_mut_ptr() as libc::c_long, c"".as_ptr() as libc::c_long);
+    let at_empty = libc::AT_EMPTY_PATH.into();
+    is_fine(Role::Main, ALL, || call(libc::SYS_fstat, [1, room, 0, 0]));
+    is_fine(Role::Main, ALL, || call(libc::SYS_newfstatat, [1, empty, room, at_empty]));
+}
+
+#[test]
 fn files_are_not_opened_and_that_is_an_error_like_others() {
     testkit::alone!();
     for role in ROLES {
