@@ -14,6 +14,7 @@ mod bringup;
 mod demo;
 mod doctor;
 mod line;
+mod linux;
 mod node_state;
 mod options;
 mod pair;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Bringup(bringup) => bringup::bringup(&bringup),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Serve(serve) => serve::serve(&serve),
+        Command::Linux(linux) => linux::linux(&linux),
         Command::Sim(sim) => sim::sim(&sim),
         Command::Stream(command) => stream_files::stream(&command),
         Command::Vf(command) => vf::vf(&command),

@@ -16,6 +16,7 @@ use node::dir;
 use node::place::{Addresses, Neighbour, Place, parse_mac};
 use node::{FunctionAddress, NodeOptions};
 
+use crate::linux::{MOST_VFS, Memory};
 use crate::pod::Pod;
 use crate::say::say;
 
@@ -37,6 +38,8 @@ pub enum Command {
     Doctor(LookOptions),
     /// Serve functions of a node as vfio-user devices, for QEMU's guests
     Serve(Serve),
+    /// Start a Linux kernel, as a program of this host, that drives the node's PF and VFs with its own mlx5 driver
+    Linux(Linux),
     /// Look at a node, or start it afresh
     #[command(subcommand)]
     Node(Node),
@@ -405,6 +408,46 @@ pub struct Serve {
     /// Keep system calls and capabilities that serving does not need, to debug the server
     #[arg(long)]
     pub no_jail: bool,
+}
+
+#[derive(Args)]
+pub struct Linux {
+    #[command(flatten)]
+    pub node: NodeDir,
+    #[command(flatten)]
+    pub identity: Identity,
+    /// VFs that the PF can be told to have there [default: as many as the node has, 7 at most]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
+    pub vfs: Option<u8>,
+    /// Folder that the guest has as its root; what it writes is gone at the end
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
+    /// Folder that the guest has at the same place, and writes to; for several, several times
+    #[arg(long = "share", value_name = "DIR")]
+    pub shares: Vec<PathBuf>,
+    /// Processors [default: as many as this host has, 8 at most]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    cpus: Option<u8>,
+    /// Memory
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub memory: Memory,
+    /// The kernel [default: the last that scripts/linux-kernel.sh made]
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Write the kernel's log to this file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// What to run there; its exit status is ours [default: a shell]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl Linux {
+    /// Processors of the guest.
+    pub fn cpus(&self) -> u8 {
+        let there = || std::thread::available_parallelism().map_or(1, |count| count.get().min(8) as u8);
+        self.cpus.unwrap_or_else(there)
+    }
 }
 
 /// A function and its socket.

@@ -1,0 +1,90 @@
+//! A process that ends when this one does.
+#![allow(unsafe_code)]
+
+use std::os::unix::process::CommandExt;
+use std::process::{self, ChildStdout, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::sys::{
+    prctl,
+    signal::{SigSet, Signal, kill, killpg},
+};
+use nix::unistd::Pid;
+
+/// What it has to end by itself, before it is killed.
+const POLITE: Duration = Duration::from_secs(3);
+
+/// A process and those it starts, in a process group of their own, so that a terminal's Ctrl-C is ours to answer.
+pub struct Child(process::Child);
+
+impl Child {
+    /// Starts it; `what` is its name in the error.
+    pub fn start(command: &mut Command, what: &str) -> Result<Self, String> {
+        let begin = || {
+            // Signals that we hold back would be held back in it too.
+            SigSet::empty().thread_set_mask()?;
+            Ok(prctl::set_pdeathsig(Signal::SIGTERM)?)
+        };
+        // SAFETY: between fork and exec only async-signal-safe calls are allowed: these are two plain system calls, and their
+        // errors are made of numbers.
+        unsafe { command.pre_exec(begin) };
+        let child = command.process_group(0).spawn();
+        child.map(Self).map_err(|e| format!("cannot start {what}, {}: {e}", command.get_program().display()))
+    }
+
+    /// Its standard output, once, if that is a pipe.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+
+    /// Ends it and its group, and waits for that.
+    pub fn end(&mut self) {
+        // Its group has its own number.
+        let group = Pid::from_raw(self.0.id() as i32);
+        if self.ended().is_none() {
+            let _ = kill(group, Signal::SIGTERM);
+            let began = Instant::now();
+            while self.ended().is_none() && began.elapsed() < POLITE {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // The group may have others still, and keeps its number as long as it has.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn who_does_not_end_when_asked_is_killed_with_its_children() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' TERM; sleep 1000 & echo $!; wait"]).stdout(process::Stdio::piped());
+        let mut child = Child::start(&mut command, "a shell").unwrap();
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(child.stdout().unwrap()), &mut line).unwrap();
+        child.end();
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_named() {
+        let why = Child::start(&mut Command::new("/nowhere/vmlinux"), "the kernel").err().unwrap();
+        assert!(why.starts_with("cannot start the kernel, /nowhere/vmlinux: "), "{why}");
+    }
+}

@@ -1,0 +1,42 @@
+#!/bin/sh
+# The first program of an `ironverbs linux` guest. The root is the host's own tree, by hostfs. Makes the root that was asked
+# for, with a layer in memory on top that takes all writes, and goes on there with `start`.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+here=${0%/*}
+stage=$here/stage
+
+fail() {
+    echo "failed $*" >/dev/tty4
+    while :; do sleep 1000; done
+}
+try() {
+    said=$("$@" 2>&1) || fail "$*: $said"
+}
+
+try mount -t tmpfs -o mode=0755 tmpfs "$stage"
+cd "$stage" || fail "no $stage"
+try mkdir lower upper work root
+try mount --bind "$(readlink "$here/root")" lower
+try mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay root
+
+cd root || fail "no root"
+try mkdir -p proc sys dev run
+try mount -t proc proc proc
+try mount -t sysfs sysfs sys
+try mount -t devtmpfs devtmpfs dev
+try mount -t tmpfs -o mode=0755 tmpfs run
+try mkdir run/ironverbs
+try mount --bind "$here" run/ironverbs
+for share in "$here"/shares/*; do
+    [ -e "$share" ] || continue
+    at=$(readlink "$share")
+    try mkdir -p ".$at"
+    try mount --bind "$at" ".$at"
+done
+
+# The old root goes on top of the new one, and away.
+try pivot_root . .
+try umount -l .
+exec chroot . /bin/sh /run/ironverbs/start
+fail "cannot go on in the root"

@@ -1,0 +1,174 @@
+//! Which kernel, and its command line.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use node::dir;
+
+/// The device number on the virtual bus that linux/config names.
+const BUS_DEVICE: u32 = 1234;
+
+/// Bytes of memory of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory(u64);
+
+impl Memory {
+    /// With less its programs are killed while it comes up.
+    const LEAST: u64 = 256 << 20;
+    /// Above, the functions' windows begin.
+    const MOST: u64 = 3840 << 20;
+
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, shift) = match text.strip_suffix(['G', 'g']) {
+            Some(number) => (number, 30),
+            None => (text.strip_suffix(['M', 'm']).unwrap_or_default(), 20),
+        };
+        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        match bytes {
+            Some(bytes) if (Self::LEAST..=Self::MOST).contains(&bytes) => Ok(Self(bytes)),
+            _ => Err(format!(
+                "expected {}M to {}M, such as 512M or 2G, found '{text}'",
+                Self::LEAST >> 20,
+                Self::MOST >> 20
+            )),
+        }
+    }
+}
+
+/// The kernel that was named, or the last that scripts/linux-kernel.sh made.
+pub fn find(named: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(named) = named {
+        let full = fs::canonicalize(named)
+            .map_err(|e| format!("cannot read the kernel {}: {e}", named.display()))?;
+        return Ok(full);
+    }
+    let Some(room) = room() else {
+        return Err("expected HOME to be set, to look for a kernel below it".into());
+    };
+    newest(&room).ok_or_else(|| {
+        format!(
+            "found no kernel in {}: scripts/linux-kernel.sh build makes one, --kernel names one",
+            room.display()
+        )
+    })
+}
+
+fn room() -> Option<PathBuf> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("ironverbs/linux"))
+}
+
+fn newest(room: &Path) -> Option<PathBuf> {
+    let kernels = fs::read_dir(room).ok()?.flatten().map(|entry| entry.path().join("vmlinux"));
+    let dated = kernels.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)));
+    dated.max().map(|(_, path)| path)
+}
+
+/// Where user-mode Linux has a guest's memory: a file that is never seen.
+pub fn memory_place() -> PathBuf {
+    let named = ["TMPDIR", "TMP", "TEMP"].iter().find_map(env::var_os).map(PathBuf::from);
+    named.filter(|place| dir::in_memory(place)).unwrap_or_else(|| "/dev/shm".into())
+}
+
+/// What a kernel is started with.
+pub struct Boot<'a> {
+    pub kernel: &'a Path,
+    /// The folder with the first program.
+    pub world: &'a Path,
+    /// Sockets of the PF and its VFs, in order.
+    pub sockets: &'a [PathBuf],
+    pub cpus: u8,
+    pub memory: Memory,
+}
+
+impl Boot<'_> {
+    /// The command; `lines` are the arguments for the guest's terminals.
+    pub fn command(&self, lines: &[String]) -> Command {
+        let mut command = Command::new(self.kernel);
+        command.args(self.arguments(lines)).env("TMPDIR", memory_place());
+        command
+    }
+
+    fn arguments(&self, lines: &[String]) -> Vec<String> {
+        let world = self.world.display();
+        let mut arguments = vec![
+            format!("mem={}M", self.memory.bytes() >> 20),
+            format!("ncpus={}", self.cpus),
+            "root=/dev/root rootfstype=hostfs rw".into(),
+            format!("init={world}/init"),
+            format!("uml_dir={world}/uml umid=guest"),
+            // One system call of the host for one of the guest, where ptrace takes four.
+            "seccomp=on".into(),
+            "con=none".into(),
+            // A command of the adapter may wait for a server that a busy machine keeps from its processor.
+            "virtio_pcidev.max_delay_us=20000000".into(),
+        ];
+        arguments.extend_from_slice(lines);
+        for (slot, socket) in self.sockets.iter().enumerate() {
+            arguments.push(format!("virtio_uml.device={}:{BUS_DEVICE}:{slot}", socket.display()));
+        }
+        arguments.iter().flat_map(|several| several.split(' ')).map(String::from).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_what_a_guest_can_have() {
+        assert_eq!("1G".parse(), Ok(Memory(1 << 30)));
+        assert_eq!("3840M".parse(), Ok(Memory(3840 << 20)));
+        for text in ["", "1", "G", "4G", "255M", "-1G", "1.5G", "99999999999999999999M", "17592186044417M"] {
+            let why = text.parse::<Memory>().unwrap_err();
+            assert!(why.contains("expected 256M to 3840M") && why.contains(text), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_made_last_is_taken() {
+        let room = env::temp_dir().join(format!("ironverbs-kernels-{}", std::process::id()));
+        assert_eq!(newest(&room), None);
+        for name in ["7.3-b", "7.3-a", "work-1"] {
+            fs::create_dir_all(room.join(name)).unwrap();
+        }
+        for (name, age) in [("7.3-b", 100), ("7.3-a", 10)] {
+            let file = fs::File::create(room.join(name).join("vmlinux")).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        }
+        let found = newest(&room);
+        fs::remove_dir_all(&room).unwrap();
+        assert_eq!(found, Some(room.join("7.3-a/vmlinux")));
+    }
+
+    #[test]
+    fn the_bus_has_the_functions_in_order() {
+        let sockets = ["/x/f0".into(), "/x/f1".into()];
+        let boot = Boot {
+            kernel: Path::new("/k"),
+            world: Path::new("/x"),
+            sockets: &sockets,
+            cpus: 2,
+            memory: Memory(1 << 30),
+        };
+        let arguments = boot.arguments(&["con1=fd:5,null".into()]);
+        for wanted in
+            ["mem=1024M", "ncpus=2", "init=/x/init", "con1=fd:5,null", "virtio_uml.device=/x/f1:1234:1"]
+        {
+            assert!(arguments.iter().any(|argument| argument == wanted), "{wanted}: {arguments:?}");
+        }
+        assert!(arguments.iter().all(|argument| !argument.contains(' ')));
+    }
+}

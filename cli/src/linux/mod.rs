@@ -1,0 +1,258 @@
+//! `ironverbs linux`: a Linux kernel that is a program, with the node's PF and VFs on its PCI bus under the stock mlx5 driver.
+//!
+//! Three processes: `ironverbs serve` has the functions, `vmlinux` is the kernel, and this one starts both, carries bytes between its
+//! standard streams and the guest's, and leaves nothing behind. `world` is the folder the guest starts from, with two scripts
+//! that run there; `console` the lines between it and us; `kernel` finds the kernel and says how it is started.
+
+mod child;
+mod console;
+mod kernel;
+mod world;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use node::{Signals, dir};
+
+use crate::options::Linux;
+use crate::{place, say::fail};
+use child::Child;
+use console::{Console, Lines, Report};
+use kernel::Boot;
+pub use kernel::Memory;
+use world::World;
+
+/// Exit status of failures that are not the command's.
+const OURS: u8 = 125;
+/// The PF and its VFs: one slot each of a bus that has eight.
+pub const MOST_VFS: u8 = 7;
+/// A kernel that has not come up by then never will, even on a machine that is busy with other things.
+const UP: Duration = Duration::from_secs(180);
+/// For a guest that was asked to stop: its programs have two seconds of it.
+const DOWN: Duration = Duration::from_secs(10);
+
+pub fn linux(linux: &Linux) -> ExitCode {
+    // Before there are other threads.
+    let signals = match Signals::hold() {
+        Ok(signals) => signals,
+        Err(e) => return fail(OURS, format!("cannot hold signals back: {e}")),
+    };
+    match run(linux, &signals) {
+        Ok(status) => ExitCode::from(status),
+        Err(why) => fail(OURS, why),
+    }
+}
+
+fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
+    let kernel = kernel::find(linux.kernel.as_deref())?;
+    has_room(linux.memory.bytes())?;
+    let node = place::open(&linux.node.path(), &linux.identity.over(node::NodeOptions::default()))
+        .map_err(|e| e.to_string())?;
+    let vfs = vfs(linux.vfs, node.vfs())?;
+    let node = {
+        // The server is a party of the node; this process is not.
+        let dir = node.dir().to_path_buf();
+        drop(node);
+        dir
+    };
+    let world = World::new(linux)?;
+    let log = linux.log.clone().unwrap_or_else(|| world.path("log"));
+    let cannot = |e: std::io::Error| format!("cannot write {}: {e}", log.display());
+    let file = File::create(&log).map_err(cannot)?;
+    // Without a terminal of its own, what user-mode Linux says before it is a kernel goes there too.
+    let more = || File::options().append(true).open(&log).map_err(cannot);
+    let (out, err) = (more()?, more()?);
+    drop(file);
+    let console = Console::new(more()?).map_err(|e| format!("cannot make lines to the guest: {e}"))?;
+    world.set_terminal(console.is_terminal())?;
+    let sockets: Vec<_> = (0..=vfs).map(|fid| world.path(&format!("f{fid}"))).collect();
+    let server = serve(&node, &sockets)?;
+    let boot = Boot {
+        kernel: &kernel,
+        world: world.dir(),
+        sockets: &sockets,
+        cpus: linux.cpus(),
+        memory: linux.memory,
+    };
+    let mut command = boot.command(console.arguments());
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
+    let (mut lines, guest) = console.connect(|| Child::start(&mut command, "the kernel"))?;
+    let status = watch(&mut lines, world.dir(), guest, server, signals);
+    // The command's last bytes, and the log's.
+    lines.drain();
+    status.map_err(|why| match fs::read(&log) {
+        Ok(said) => format!("{why}{}", last_lines(&said)),
+        Err(_) => why,
+    })
+}
+
+/// Follows the guest until its command has ended; that one's status.
+fn watch(
+    lines: &mut Lines,
+    world: &Path,
+    mut guest: Child,
+    mut server: Child,
+    signals: &Signals,
+) -> Result<u8, String> {
+    let began = Instant::now();
+    let (mut up, mut asked) = (false, None::<(i32, Instant)>);
+    let status = loop {
+        match lines.report(Duration::from_millis(20)) {
+            Ok(Report::Ready) => {
+                up = true;
+                lines.open(world).map_err(|e| format!("cannot carry bytes to the guest: {e}"))?;
+            }
+            Ok(Report::Ended(status)) => break status,
+            Ok(Report::Failed(why)) => return Err(format!("the guest cannot start: {why}")),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(20)),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(status) = guest.ended() {
+            // It may have said something before that was not read yet.
+            match lines.report(Duration::from_millis(200)) {
+                Ok(Report::Ended(status)) => break status,
+                // Powered off or rebooted from inside.
+                _ if up && status.success() => break 0,
+                _ => return Err(format!("the kernel ended by itself ({status})")),
+            }
+        }
+        if let Some(status) = server.ended() {
+            return Err(format!("the server of its functions ended by itself ({status})"));
+        }
+        if asked.is_none() {
+            asked = signals.wait_for(Duration::ZERO).map(|signal| (signal, Instant::now()));
+            asked.inspect(|_| lines.ask_to_stop());
+        }
+        match asked {
+            Some((signal, when)) if !up || when.elapsed() > DOWN => break (128 + signal) as u8,
+            None if !up && began.elapsed() > UP => {
+                return Err(format!("the kernel is not up after {} s", UP.as_secs()));
+            }
+            _ => {}
+        }
+    };
+    guest.end();
+    server.end();
+    Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
+}
+
+/// Starts the server of functions 0 and up at `sockets`, and waits until all are there.
+fn serve(node: &Path, sockets: &[std::path::PathBuf]) -> Result<Child, String> {
+    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let mut command = Command::new(exe);
+    command.arg("serve").arg("--node").arg(node).stdin(Stdio::null()).stdout(Stdio::piped());
+    for (fid, socket) in sockets.iter().enumerate() {
+        let mut at = format!("{fid}=").into_bytes();
+        at.extend_from_slice(socket.as_os_str().as_encoded_bytes());
+        // What was made of a number, a sign and a path is no less a path.
+        command.arg("--plug-virtio").arg(os_string(at));
+    }
+    let mut server = Child::start(&mut command, "the server")?;
+    let Some(stdout) = server.stdout() else { return Err("the server has no standard output".into()) };
+    let (say, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Its last line says whether it is in jail; all sockets are there by then.
+            if line.starts_with("jailed") || line.starts_with("not jailed") {
+                let _ = say.send(());
+            }
+        }
+    });
+    match heard.recv_timeout(Duration::from_secs(60)) {
+        Ok(()) => Ok(server),
+        // It has said why on standard error.
+        Err(RecvTimeoutError::Disconnected) => Err("the functions cannot be served".into()),
+        Err(RecvTimeoutError::Timeout) => Err("the server of the functions is not up after 60 s".into()),
+    }
+}
+
+fn os_string(bytes: Vec<u8>) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    std::ffi::OsString::from_vec(bytes)
+}
+
+/// How many VFs the adapter shows, of `there` that the node has.
+fn vfs(wanted: Option<u8>, there: u8) -> Result<u8, String> {
+    match wanted {
+        Some(wanted) if wanted > there => {
+            Err(format!("expected {wanted} VFs, found {there} in the node: node create --vfs makes more"))
+        }
+        Some(wanted) => Ok(wanted),
+        None => Ok(there.min(MOST_VFS)),
+    }
+}
+
+/// Whether the kernel's memory has room: a file in shared memory that would end it by SIGBUS later.
+fn has_room(bytes: u64) -> Result<(), String> {
+    let place = kernel::memory_place();
+    match dir::free_bytes(&place) {
+        Some(free) if free < bytes => Err(format!(
+            "expected {} MiB for the guest's memory in {}, found {} MiB: --memory takes less, TMPDIR names another place",
+            bytes >> 20,
+            place.display(),
+            free >> 20
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The end of a kernel's log, to stand below an error.
+fn last_lines(log: &[u8]) -> String {
+    const LINES: usize = 15;
+    let text = String::from_utf8_lossy(log);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  {}", line.trim_end())).collect()
+}
+
+/// `word` as a POSIX shell reads it back.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut out = vec![b'\''];
+    for byte in word.as_encoded_bytes() {
+        match byte {
+            b'\'' => out.extend_from_slice(b"'\\''"),
+            _ => out.push(*byte),
+        }
+    }
+    out.push(b'\'');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
+        assert_eq!(vfs(None, 8), Ok(7));
+        assert_eq!(vfs(None, 2), Ok(2));
+        assert_eq!(vfs(Some(3), 8), Ok(3));
+        let why = vfs(Some(5), 2).unwrap_err();
+        assert!(why.contains("expected 5 VFs, found 2"), "{why}");
+    }
+
+    #[test]
+    fn a_shell_reads_back_what_was_quoted() {
+        let words = ["plain", "two words", "it's", "$HOME `id` \\ \"x\"", "", "a\nb", "-n"];
+        let mut script = b"printf '%s\\0'".to_vec();
+        for word in words {
+            script.push(b' ');
+            script.extend_from_slice(&quoted(OsStr::new(word)));
+        }
+        let said = Command::new("sh").arg("-c").arg(os_string(script)).output().unwrap().stdout;
+        let said: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
+        assert_eq!(said[..words.len()], words.map(str::as_bytes));
+    }
+
+    #[test]
+    fn an_error_shows_the_end_of_the_log() {
+        let log: String = (0..40).map(|i| format!("line {i}\r\n\n")).collect();
+        let shown = last_lines(log.as_bytes());
+        assert!(shown.starts_with("\n  line 25\n") && shown.ends_with("\n  line 39"), "{shown}");
+        assert_eq!(last_lines(b""), "");
+    }
+}

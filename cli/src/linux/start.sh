@@ -1,0 +1,75 @@
+# The second program of an `ironverbs linux` guest, in the root that was asked for: sets up what every Linux has, runs the command
+# on its lines (cli/src/linux/console.rs), and reports how that ended when all files are written.
+cd /
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+HOME=/root
+# A doorbell is one trapped store instead of eight (linux/README.md).
+MLX5_SHUT_UP_BF=1
+export PATH HOME MLX5_SHUT_UP_BF
+here=/run/ironverbs
+. $here/environment
+
+mkdir -p /dev/shm /dev/pts /dev/mqueue /run/lock /run/netns
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+mount -t mqueue mqueue /dev/mqueue
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debugfs /sys/kernel/debug
+ln -snf /proc/self/fd /dev/fd
+ln -snf /proc/self/fd/0 /dev/stdin
+ln -snf /proc/self/fd/1 /dev/stdout
+ln -snf /proc/self/fd/2 /dev/stderr
+echo ironverbs >/proc/sys/kernel/hostname
+[ ! -s $here/mhz ] || {
+    sed "/^model name/r $here/mhz" /proc/cpuinfo >/run/cpuinfo
+    mount --bind /run/cpuinfo /proc/cpuinfo
+}
+# Without iproute2 in the root there is no loopback.
+ip link set lo up
+
+# Input comes as files, whose names are read from the line.
+pieces() {
+    while read -r piece && [ "$piece" != end ] && cat "$here/in/$piece"; do
+        rm "$here/in/$piece"
+        echo taken >/dev/tty4
+    done
+}
+
+directory=${IRONVERBS_CWD:-/}
+[ -d "$directory" ] || directory=/
+unset IRONVERBS_CWD
+
+if [ ! -e $here/terminal ]; then
+    lines=/run/lines
+    mkdir $lines
+    mkfifo $lines/in $lines/out $lines/err
+    for line in 1 2 3; do stty raw -echo </dev/tty$line; done
+    # They outlive the programs that write to them.
+    (trap '' TERM && pieces </dev/tty1 >$lines/in) &
+    (trap '' TERM && exec cat <$lines/out >/dev/tty2) &
+    out=$!
+    (trap '' TERM && exec cat <$lines/err >/dev/tty3) &
+    err=$!
+fi
+# Asked to stop, everything ends: the command first.
+(trap '' TERM; read -r _ </dev/tty4; kill -s TERM -- -1) &
+echo ready >/dev/tty4
+# In the foreground, for what a shell runs behind itself ignores Ctrl-C.
+if [ -e $here/terminal ]; then
+    (cd "$directory" && exec setsid -c /bin/sh $here/command </dev/tty1 >/dev/tty1 2>&1)
+else
+    (cd "$directory" && exec setsid /bin/sh $here/command <$lines/in >$lines/out 2>$lines/err)
+fi
+status=$?
+
+# What the command left behind ends, kindly if it can.
+kill -s TERM -- -1
+(trap '' TERM; sleep 2; kill -s KILL -- -1) &
+if [ -e $here/terminal ]; then
+    stty sane </dev/tty1
+else
+    wait $out $err
+fi
+sync
+echo "ended $status" >/dev/tty4
+while :; do sleep 1000; done
