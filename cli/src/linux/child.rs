@@ -44,17 +44,20 @@ impl Child {
 
     /// Ends it and its group, and waits for that.
     pub fn end(&mut self) {
-        // Its group has its own number.
-        let group = Pid::from_raw(self.0.id() as i32);
         if self.ended().is_none() {
-            let _ = kill(group, Signal::SIGTERM);
+            let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
             let began = Instant::now();
             while self.ended().is_none() && began.elapsed() < POLITE {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // The group may have others still, and keeps its number as long as it has.
-        let _ = killpg(group, Signal::SIGKILL);
+        self.kill();
+    }
+
+    /// Kills it and its group, and waits for that.
+    pub fn kill(&mut self) {
+        // The group may have others when its first is gone, and keeps its number as long as it has.
+        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
     }
 }

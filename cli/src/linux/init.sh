@@ -7,13 +7,14 @@ here=${0%/*}
 stage=$here/stage
 
 fail() {
-    echo "failed $*" >/dev/tty4
+    echo "failed $*" >"$here/dev/tty4"
     while :; do sleep 1000; done
 }
 try() {
     said=$("$@" 2>&1) || fail "$*: $said"
 }
 
+mount -t devtmpfs devtmpfs "$here/dev"
 try mount -t tmpfs -o mode=0755 tmpfs "$stage"
 cd "$stage" || fail "no $stage"
 try mkdir lower upper work root
@@ -28,11 +29,11 @@ try mount -t devtmpfs devtmpfs dev
 try mount -t tmpfs -o mode=0755 tmpfs run
 try mkdir run/ironverbs
 try mount --bind "$here" run/ironverbs
+# `start` puts them where they belong, when all else is mounted.
 for share in "$here"/shares/*; do
     [ -e "$share" ] || continue
-    at=$(readlink "$share")
-    try mkdir -p ".$at"
-    try mount --bind "$at" ".$at"
+    try mkdir -p "run/shares/${share##*/}"
+    try mount --bind "$(readlink "$share")" "run/shares/${share##*/}"
 done
 
 # The old root goes on top of the new one, and away.

@@ -136,7 +136,8 @@ fn watch(
             _ => {}
         }
     };
-    guest.end();
+    // Its files are written, and its functions are reset by the server.
+    guest.kill();
     server.end();
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
 }

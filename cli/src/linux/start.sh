@@ -24,6 +24,12 @@ echo ironverbs >/proc/sys/kernel/hostname
     sed "/^model name/r $here/mhz" /proc/cpuinfo >/run/cpuinfo
     mount --bind /run/cpuinfo /proc/cpuinfo
 }
+for share in /run/shares/*; do
+    [ -e "$share" ] || continue
+    at=$(readlink "$here/shares/${share##*/}")
+    mkdir -p "$at"
+    mount --move "$share" "$at"
+done
 # Without iproute2 in the root there is no loopback.
 ip link set lo up
 

@@ -70,7 +70,7 @@ impl World {
             shares.push(folder(share)?);
         }
         let write = || -> io::Result<()> {
-            for name in ["uml", "stage", "shares", "in"] {
+            for name in ["uml", "dev", "stage", "shares", "in"] {
                 fs::create_dir(self.path(name))?;
             }
             symlink(root, self.path("root"))?;
