@@ -133,11 +133,8 @@ fn a_program_of_the_host_reaches_a_vf_from_a_node_on_the_same_wire() {
     run(&["node", "address", "--node", &other, "iron1", "10.7.0.1/24"]);
     let ironverbs = built().join("ironverbs").display().to_string();
     let link = format!("node:{node}");
-    let mut joined = Program::start(
-        Path::new("timeout"),
-        &[LIMIT, &ironverbs, "serve", "--node", &other, "--link", &link],
-    )
-    .unwrap();
+    let mut joined =
+        Program::start(Path::new(&ironverbs), &["serve", "--node", &other, "--link", &link]).unwrap();
     joined.expect("linked by", Duration::from_secs(60)).unwrap();
     let server = Command::new("timeout")
         .args([LIMIT, &ironverbs, "run", "--node", &other, "--"])
