@@ -29,7 +29,9 @@ impl Child {
         // errors are made of numbers.
         unsafe { command.pre_exec(begin) };
         let child = command.process_group(0).spawn();
-        child.map(Self).map_err(|e| format!("cannot start {what}, {}: {e}", command.get_program().display()))
+        child
+            .map(Self)
+            .map_err(|e| format!("cannot start {what}, {}: {e}", command.get_program().to_string_lossy()))
     }
 
     /// Its standard output, once, if that is a pipe.
