@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn bytes_pass_unchanged_until_their_end() {
-        let bytes: Vec<u8> = (0..200_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..200_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let mut out = Vec::new();
         copy(&bytes[..], &mut out);
         assert_eq!(out, bytes);
