@@ -437,7 +437,7 @@ pub struct Linux {
     /// Write the kernel's log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// What to run there; its exit status is ours [default: a shell]
+    /// The command to run there, whose exit status becomes this program's [default: a shell]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }

@@ -62,7 +62,7 @@ impl Place {
         said
     }
 
-    /// What is left of guests that have ended.
+    /// Lists the files that guests which have ended left behind.
     fn left(&self) -> Vec<PathBuf> {
         std::fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
     }

@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 #[test]
@@ -70,10 +71,49 @@ fn a_guest_that_is_asked_to_stop_ends_its_command_first() {
 }
 
 #[test]
+fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
+    let Some(place) = Place::new() else { return };
+    let mut command = place.command("linux");
+    command.args(["--", "sh", "-c", "echo up; sleep 1000"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    let ours = place.path("tmp").display().to_string();
+    // Processes whose command line names our folder: the kernel, its helpers and the server.
+    let there = || {
+        let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path().join("cmdline"));
+        processes
+            .filter_map(|path| fs::read(path).ok())
+            .filter(|line| line.windows(ours.len()).any(|w| w == ours.as_bytes()))
+            .count()
+    };
+    assert!(there() >= 2);
+    let launcher = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    #[allow(unsafe_code)]
+    // SAFETY: a signal to the one child of a process that we started, which waits for it.
+    unsafe {
+        libc::kill(launcher.trim().parse().unwrap(), libc::SIGKILL);
+    }
+    child.wait().unwrap();
+    let began = Instant::now();
+    while there() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{} processes are left", there());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Its folder goes with the next guest.
+    assert_eq!(place.left().len(), 1);
+    place.script(&[], "true");
+    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
 fn what_cannot_be_started_is_said_in_a_line() {
     let place = Place::without_kernel();
     let folder = place.path("tmp").display().to_string();
-    let kernel = ["--kernel", "/bin/true"];
+    // Little memory, for a machine that has no more room in /dev/shm.
+    let kernel = ["--memory", "256M", "--kernel", "/bin/true"];
     for (words, wanted) in [
         (vec!["--kernel", "/nowhere/vmlinux"], "cannot read the kernel /nowhere/vmlinux"),
         (vec!["--memory", "100M"], "expected 256M to 3840M"),

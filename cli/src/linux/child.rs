@@ -8,14 +8,19 @@ use std::time::{Duration, Instant};
 use nix::sys::{
     prctl,
     signal::{SigSet, Signal, kill, killpg},
+    wait::{Id, WaitPidFlag, WaitStatus, waitid},
 };
 use nix::unistd::Pid;
 
-/// What it has to end by itself, before it is killed.
+/// A process that was asked to end is killed after this time.
 const POLITE: Duration = Duration::from_secs(3);
 
 /// A process and those it starts, in a process group of their own, so that a terminal's Ctrl-C is ours to answer.
-pub struct Child(process::Child);
+pub struct Child {
+    process: process::Child,
+    /// How it ended, once its group is gone too.
+    ended: Option<ExitStatus>,
+}
 
 impl Child {
     /// Starts it; `what` is its name in the error.
@@ -30,24 +35,27 @@ impl Child {
         unsafe { command.pre_exec(begin) };
         let child = command.process_group(0).spawn();
         child
-            .map(Self)
+            .map(|process| Self { process, ended: None })
             .map_err(|e| format!("cannot start {what}, {}: {e}", command.get_program().to_string_lossy()))
     }
 
     /// Its standard output, once, if that is a pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
-        self.0.stdout.take()
+        self.process.stdout.take()
     }
 
-    /// How it ended, if it has.
+    /// How it ended, if it has. Its group has ended with it then.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
+        if self.ended.is_none() && self.is_over() {
+            self.kill();
+        }
+        self.ended
     }
 
-    /// Ends it and its group, and waits for that.
+    /// Asks it to end, waits a while, and kills what is left of its group.
     pub fn end(&mut self) {
         if self.ended().is_none() {
-            let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
+            let _ = kill(self.pid(), Signal::SIGTERM);
             let began = Instant::now();
             while self.ended().is_none() && began.elapsed() < POLITE {
                 std::thread::sleep(Duration::from_millis(5));
@@ -58,9 +66,21 @@ impl Child {
 
     /// Kills it and its group, and waits for that.
     pub fn kill(&mut self) {
-        // The group may have others when its first is gone, and keeps its number as long as it has.
-        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
-        let _ = self.0.wait();
+        // It is waited for after its group was killed, and only once: until then nobody else can have its number.
+        if self.ended.is_none() {
+            let _ = killpg(self.pid(), Signal::SIGKILL);
+            self.ended = self.process.wait().ok();
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.process.id() as i32)
+    }
+
+    /// Whether it has ended, and still has its number.
+    fn is_over(&self) -> bool {
+        let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        !matches!(waitid(Id::Pid(self.pid()), how), Ok(WaitStatus::StillAlive))
     }
 }
 

@@ -22,16 +22,16 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::termios::{self, SetArg, Termios};
 
-/// For the last bytes of a guest that has ended.
+/// The last bytes of a guest that has ended arrive within this time.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Most bytes of a piece of input.
 const PIECE: usize = 1 << 20;
-/// What stands for a piece's name at the end of the input.
+/// The guest reads this in place of a piece's name when the input has ended.
 const END: &str = "end";
 /// How often the size of our terminal is looked at.
 const RESIZE: Duration = Duration::from_millis(200);
 
-/// What the guest reports.
+/// A line that the guest writes to `tty4`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Report {
     /// It reads its lines, and starts the command.
@@ -150,7 +150,7 @@ fn listen(from: impl Read + Send + 'static) -> (Receiver<Report>, Receiver<()>) 
     let ((say, reports), (take, taken)) = (mpsc::channel(), mpsc::channel());
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // Whoever does not listen any more does not need to know.
+            // A receiver that is gone has ended for another reason and needs no report.
             match Report::parse(&line) {
                 Some(report) => drop(say.send(report)),
                 None if line.trim() == "taken" => drop(take.send(())),

@@ -82,7 +82,7 @@ pub fn memory_place() -> PathBuf {
     named.filter(|place| dir::in_memory(place)).unwrap_or_else(|| "/dev/shm".into())
 }
 
-/// What a kernel is started with.
+/// The choices from which a kernel's command line is made.
 pub struct Boot<'a> {
     pub kernel: &'a Path,
     /// The folder with the first program.

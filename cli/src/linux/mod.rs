@@ -9,15 +9,15 @@ mod console;
 mod kernel;
 mod world;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use node::{Signals, dir};
+use node::{NodeOptions, Signals, dir};
 
 use crate::options::Linux;
 use crate::{place, say::fail};
@@ -51,15 +51,12 @@ pub fn linux(linux: &Linux) -> ExitCode {
 fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let kernel = kernel::find(linux.kernel.as_deref())?;
     has_room(linux.memory.bytes())?;
-    let node = place::open(&linux.node.path(), &linux.identity.over(node::NodeOptions::default()))
+    let node = place::open(&linux.node.path(), &linux.identity.over(NodeOptions::default()))
         .map_err(|e| e.to_string())?;
     let vfs = vfs(linux.vfs, node.vfs())?;
-    let node = {
-        // The server is a party of the node; this process is not.
-        let dir = node.dir().to_path_buf();
-        drop(node);
-        dir
-    };
+    let node_dir = node.dir().to_path_buf();
+    // The server is a party of the node, this process is not.
+    drop(node);
     let world = World::new(linux)?;
     let log = linux.log.clone().unwrap_or_else(|| world.path("log"));
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", log.display());
@@ -71,7 +68,7 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let console = Console::new(more()?).map_err(|e| format!("cannot make lines to the guest: {e}"))?;
     world.set_terminal(console.is_terminal())?;
     let sockets: Vec<_> = (0..=vfs).map(|fid| world.path(&format!("f{fid}"))).collect();
-    let server = serve(&node, &sockets)?;
+    let server = serve(&node_dir, &sockets)?;
     let boot = Boot {
         kernel: &kernel,
         world: world.dir(),
@@ -143,15 +140,14 @@ fn watch(
 }
 
 /// Starts the server of functions 0 and up at `sockets`, and waits until all are there.
-fn serve(node: &Path, sockets: &[std::path::PathBuf]) -> Result<Child, String> {
+fn serve(node: &Path, sockets: &[PathBuf]) -> Result<Child, String> {
     let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut command = Command::new(exe);
     command.arg("serve").arg("--node").arg(node).stdin(Stdio::null()).stdout(Stdio::piped());
     for (fid, socket) in sockets.iter().enumerate() {
-        let mut at = format!("{fid}=").into_bytes();
-        at.extend_from_slice(socket.as_os_str().as_encoded_bytes());
-        // What was made of a number, a sign and a path is no less a path.
-        command.arg("--plug-virtio").arg(os_string(at));
+        let mut at = OsString::from(format!("{fid}="));
+        at.push(socket);
+        command.arg("--plug-virtio").arg(at);
     }
     let mut server = Child::start(&mut command, "the server")?;
     let Some(stdout) = server.stdout() else { return Err("the server has no standard output".into()) };
@@ -170,11 +166,6 @@ fn serve(node: &Path, sockets: &[std::path::PathBuf]) -> Result<Child, String> {
         Err(RecvTimeoutError::Disconnected) => Err("the functions cannot be served".into()),
         Err(RecvTimeoutError::Timeout) => Err("the server of the functions is not up after 60 s".into()),
     }
-}
-
-fn os_string(bytes: Vec<u8>) -> std::ffi::OsString {
-    use std::os::unix::ffi::OsStringExt;
-    std::ffi::OsString::from_vec(bytes)
 }
 
 /// How many VFs the adapter shows, of `there` that the node has.
@@ -226,6 +217,7 @@ fn quoted(word: &OsStr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStringExt;
 
     #[test]
     fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
@@ -244,7 +236,7 @@ mod tests {
             script.push(b' ');
             script.extend_from_slice(&quoted(OsStr::new(word)));
         }
-        let said = Command::new("sh").arg("-c").arg(os_string(script)).output().unwrap().stdout;
+        let said = Command::new("sh").arg("-c").arg(OsString::from_vec(script)).output().unwrap().stdout;
         let said: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
         assert_eq!(said[..words.len()], words.map(str::as_bytes));
     }

@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::quoted;
 use crate::options::Linux;
 
-/// What its folders' names begin with.
+/// The names of all these folders begin with this, so that those left behind are found.
 const PREFIX: &str = "ironverbs-linux-";
 /// The longest path of a socket in it has to fit into sun_path.
 const LONGEST: usize = 80;
@@ -135,7 +135,7 @@ fn sweep(place: &Path) {
     }
 }
 
-/// What a program finds in its environment, for `start` to read.
+/// Exports for `start` to read: the command gets the user's terminal type, language and time zone.
 fn environment() -> Vec<u8> {
     let mut text = Vec::new();
     let mut say = |name: &str, value: &OsStr| {
