@@ -18,7 +18,7 @@ const POLITE: Duration = Duration::from_secs(3);
 /// A process and those it starts, in a process group of their own, so that a terminal's Ctrl-C is ours to answer.
 pub struct Child {
     process: process::Child,
-    /// How it ended, once its group is gone too.
+    /// How it ended, once its group was killed too.
     ended: Option<ExitStatus>,
 }
 
@@ -44,7 +44,7 @@ impl Child {
         self.process.stdout.take()
     }
 
-    /// How it ended, if it has. Its group has ended with it then.
+    /// How it ended, if it has. Its group was killed then.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() && self.is_over() {
             self.kill();
@@ -64,7 +64,7 @@ impl Child {
         self.kill();
     }
 
-    /// Kills it and its group, and waits for that.
+    /// Kills it and its group, and waits for it.
     pub fn kill(&mut self) {
         // It is waited for after its group was killed, and only once: until then nobody else can have its number.
         if self.ended.is_none() {
@@ -103,8 +103,13 @@ mod tests {
         let mut line = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout().unwrap()), &mut line).unwrap();
         child.end();
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        // It was killed, and needs a processor to end; nobody may have waited for it then.
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
+        let began = Instant::now();
+        while !(state().is_empty() || state().contains(") Z ")) {
+            assert!(began.elapsed() < POLITE, "{}", state());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]
