@@ -2,6 +2,7 @@
 //!
 //! Skipped where no kernel was made (`scripts/linux-kernel.sh build`), but for what needs none.
 
+mod cni;
 mod sriov;
 mod streams;
 

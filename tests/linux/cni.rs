@@ -1,0 +1,224 @@
+//! Programs of Kubernetes' networking by others, unmodified, on a PF and its VFs as the stock driver has them.
+//!
+//! They are those of `scripts/cni.sh`, and those in the folders that CNI_PATH names; a test whose programs are missing is skipped.
+
+use super::{COMPLAINTS, Place, complaints};
+use std::{env, path::PathBuf, process::Command};
+
+/// How often a pod comes and goes in the test of that; `make test-cni` has more.
+const ROUNDS: &str = "IRONVERBS_CNI_ROUNDS";
+
+/// Shell functions. `net NAME PLUGINS` describes a network, `cni add|check|del NAME POD` has cnitool do that for a pod, whose network
+/// namespace has its name; `state` prints what the node's kernel has of devices and links, without order.
+const FUNCTIONS: &str = r#"
+export NETCONFPATH=/run/net.d CNI_IFNAME=net1
+pci=/sys/bus/pci/devices
+mkdir -p $NETCONFPATH
+net() { echo '{"cniVersion":"1.0.0","name":"'$1'","plugins":['"$2"']}' >$NETCONFPATH/$1.conflist; }
+cni() {
+    said=$(timeout 60 "$cnitool" $1 $2 /run/netns/$3 2>&1) || { echo "$*: $said" >&2; exit 1; }
+}
+state() {
+    ip -c=never -br link | sed 's/ *$//' | sort
+    ip -c=never link show eth0
+    rdma link | sort
+    rdma resource show | sort
+    find /var/lib/cni -type f ! -name '*lock' ! -name 'last_reserved_ip*' 2>/dev/null | sort
+    ls $pci/0000:00:00.0/ | grep virtfn || true
+}
+in_pod() { pod=$1; shift; ip netns exec $pod timeout 60 "$@"; }
+"#;
+
+/// A place, and shell variables that name the programs; `None`, with a word, where something is missing.
+fn place(programs: &[&str]) -> Option<(Place, String)> {
+    let place = Place::new()?;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/cni.sh");
+    let made = Command::new("sh").args([script, "path"]).output().unwrap().stdout;
+    let mut folders = vec![PathBuf::from(String::from_utf8(made).unwrap().trim())];
+    folders.extend(env::var_os("CNI_PATH").iter().flat_map(env::split_paths));
+    let find = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|program| program.is_file());
+    for name in programs.iter().chain(&["cnitool"]) {
+        if find(name).is_none() {
+            println!("skipped: no {name} in {folders:?} (scripts/cni.sh build, or CNI_PATH)");
+            return None;
+        }
+    }
+    let path = env::join_paths(&folders).unwrap().into_string().unwrap();
+    let mut shell = format!("export CNI_PATH='{path}'\n");
+    for name in programs.iter().chain(&["cnitool"]) {
+        let program = find(name).unwrap();
+        shell += &format!("{}='{}'\n", name.replace('-', "_"), program.display());
+    }
+    shell += FUNCTIONS;
+    shell += COMPLAINTS;
+    Some((place, shell))
+}
+
+/// What `said` has between the lines `begin NAME` and `end NAME`.
+fn part<'s>(said: &'s str, name: &str) -> &'s str {
+    let (begin, end) = (format!("begin {name}\n"), format!("end {name}\n"));
+    let rest = said.split_once(&begin).unwrap_or_else(|| panic!("no {name}: {said}")).1;
+    rest.split_once(&end).unwrap_or_else(|| panic!("no end of {name}: {said}")).0
+}
+
+#[test]
+fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
+    let Some((place, functions)) = place(&["sriov", "rdma", "static"]) else { return };
+    let script = format!(
+        r#"{functions}
+        rdma system set netns exclusive
+        ip link set eth0 up
+        echo 2 >$pci/0000:00:00.0/sriov_numvfs
+        vf() {{
+            net pod$1 '{{"type":"sriov","deviceID":"0000:00:0'$1'.0","mac":"02:aa:bb:cc:dd:0'$1'","vlan":100,"trust":"on","spoofchk":"on",
+                "link_state":"enable","max_tx_rate":1000,"ipam":{{"type":"static","addresses":[{{"address":"10.9.0.'$1'/24"}}]}}}},
+                {{"type":"rdma","deviceID":"0000:00:0'$1'.0"}}'
+        }}
+        echo begin before; state; echo end before
+        for pod in 1 2; do ip netns add pod$pod; vf $pod; cni add pod$pod pod$pod; cni check pod$pod pod$pod; done
+        echo begin pf; ip -c=never link show eth0; echo end pf
+        echo begin pod; ip -n pod1 -c=never -br addr show net1; ip -n pod1 -c=never link show net1; in_pod pod1 rdma link; echo end pod
+        in_pod pod1 rping -s -a 10.9.0.1 -C 10 >/dev/null & sleep 1
+        echo begin rping; in_pod pod2 rping -c -a 10.9.0.1 -C 10 -v; echo end rping
+        wait
+        in_pod pod1 ib_write_bw -R -n 100 -F >/run/server 2>&1 & sleep 1
+        echo begin write_bw; in_pod pod2 ib_write_bw -R -n 100 -F 10.9.0.1; echo end write_bw
+        wait
+        for pod in 2 1; do cni del pod$pod pod$pod; cni del pod$pod pod$pod; done
+        echo begin after; state; echo end after
+        complaints"#
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    for (vf, mac) in [("vf 0", "02:aa:bb:cc:dd:01"), ("vf 1", "02:aa:bb:cc:dd:02")] {
+        let line = part(&said, "pf").lines().find(|line| line.contains(vf)).unwrap();
+        for setting in
+            [mac, "vlan 100", "max_tx_rate 1000Mbps", "trust on", "spoof checking on", "link-state enable"]
+        {
+            assert!(line.contains(setting), "{setting}: {line}");
+        }
+    }
+    let pod = part(&said, "pod");
+    assert!(pod.contains("10.9.0.1/24") && pod.contains("02:aa:bb:cc:dd:01"), "{pod}");
+    assert_eq!(pod.matches("link mlx5_").count(), 1, "{pod}");
+    assert!(pod.contains("state ACTIVE physical_state LINK_UP netdev net1"), "{pod}");
+    assert_eq!(part(&said, "rping").matches("ping data: ").count(), 10, "{said}");
+    assert!(part(&said, "write_bw").lines().any(|line| line.trim_start().starts_with("65536 ")), "{said}");
+    assert_eq!(part(&said, "after"), part(&said, "before"));
+}
+
+#[test]
+fn host_device_and_rdma_cni_give_pods_vfs_as_often_as_they_come() {
+    let Some((place, functions)) = place(&["host-device", "rdma", "static"]) else { return };
+    let rounds: u32 = env::var(ROUNDS).ok().map_or(5, |rounds| rounds.parse().unwrap());
+    let script = format!(
+        r#"{functions}
+        rdma system set netns exclusive
+        ip link set eth0 up
+        echo 1 >$pci/0000:00:00.0/sriov_numvfs
+        net vf '{{"type":"host-device","pciBusID":"0000:00:01.0","ipam":{{"type":"static","addresses":[{{"address":"10.9.0.1/24"}}]}}}},
+            {{"type":"rdma","deviceID":"0000:00:01.0"}}'
+        ip netns add pod
+        memory() {{ sync; echo 3 >/proc/sys/vm/drop_caches; sed -n 's/^MemAvailable: *\([0-9]*\) kB/memory \1/p' /proc/meminfo; }}
+        round() {{ cni add vf pod; cni check vf pod; in_pod pod rdma link; cni del vf pod; }}
+        round >/dev/null
+        echo begin before; state; echo end before
+        memory
+        for round in $(seq {rounds}); do round; done
+        memory
+        echo begin after; state; echo end after
+        complaints"#
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    let given =
+        said.lines().filter(|line| line.starts_with("link mlx5_1/1 ") && line.contains("netdev net1"));
+    assert_eq!(given.count(), rounds as usize, "{said}");
+    assert_eq!(part(&said, "after"), part(&said, "before"));
+    let memory: Vec<i64> =
+        said.lines().filter_map(|line| line.strip_prefix("memory ")?.parse().ok()).collect();
+    let lost = memory[0] - memory[1];
+    println!("{rounds} rounds, {lost} KiB less memory");
+    // A page for each round would be a leak; some slabs stay around.
+    assert!(lost < 16_384, "{lost} KiB");
+}
+
+#[test]
+fn pods_on_macvlans_share_the_rdma_device_of_the_pf() {
+    let Some((place, functions)) = place(&["macvlan", "host-local"]) else { return };
+    let script = format!(
+        r#"{functions}
+        ip link set eth0 up
+        net lan '{{"type":"macvlan","master":"eth0","mode":"bridge","ipam":{{"type":"host-local","ranges":[[{{"subnet":"10.8.0.0/24"}}]]}}}}'
+        echo begin before; state; echo end before
+        for pod in 1 2; do ip netns add pod$pod; cni add lan pod$pod; cni check lan pod$pod; done
+        echo begin pod; in_pod pod1 ip -c=never -br addr show net1; in_pod pod1 rdma link; echo end pod
+        in_pod pod1 ib_send_lat -R -d mlx5_0 -n 100 >/run/server 2>&1 & sleep 1
+        echo begin send_lat; in_pod pod2 ib_send_lat -R -d mlx5_0 -n 100 10.8.0.2; echo end send_lat
+        wait
+        for pod in 1 2; do cni del lan pod$pod; done
+        echo begin after; state; echo end after
+        complaints"#
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    let pod = part(&said, "pod");
+    assert!(pod.contains("10.8.0.2/24") && pod.contains("link mlx5_0/1 state ACTIVE"), "{pod}");
+    assert!(
+        part(&said, "send_lat").lines().any(|line| line.split_whitespace().nth(1) == Some("100")),
+        "{said}"
+    );
+    assert_eq!(part(&said, "after"), part(&said, "before"));
+}
+
+#[test]
+fn the_shared_device_plugin_offers_a_pf_500_times() {
+    let Some((place, functions)) = place(&["k8s-rdma-shared-dp", "plugin-client"]) else { return };
+    let script = format!(
+        r#"{functions}
+        registry=/var/lib/kubelet/plugins_registry
+        mkdir -p $registry /var/lib/kubelet/device-plugins
+        echo '{{"periodicUpdateInterval":0,"configList":[{{"resourceName":"hca","rdmaHcaMax":500,"selectors":{{"ifNames":["eth0"]}}}}]}}' >/run/shared
+        timeout 60 "$k8s_rdma_shared_dp" -config-file /run/shared >/run/log 2>&1 & plugin=$!
+        for i in $(seq 100); do [ ! -S $registry/hca.sock ] || break; sleep 0.1; done
+        "$plugin_client" $registry/hca.sock || {{ cat /run/log >&2; exit 1; }}
+        kill $plugin; wait $plugin || true
+        complaints"#
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    assert_eq!(
+        said.lines().filter(|line| line.starts_with("device ") && line.ends_with(" Healthy")).count(),
+        500
+    );
+    for file in ["rdma_cm", "uverbs0", "umad0"] {
+        assert!(said.contains(&format!("file /dev/infiniband/{file} rw")), "{file}: {said}");
+    }
+}
+
+#[test]
+fn the_sriov_device_plugin_offers_the_vfs() {
+    let Some((place, functions)) = place(&["sriovdp", "plugin-client"]) else { return };
+    let script = format!(
+        r#"{functions}
+        registry=/var/lib/kubelet/plugins_registry
+        mkdir -p $registry /var/lib/kubelet/device-plugins
+        echo 3 >$pci/0000:00:00.0/sriov_numvfs
+        echo '{{"resourceList":[{{"resourceName":"vfs","resourcePrefix":"example.com","selectors":[{{"vendors":["15b3"],"drivers":["mlx5_core"],"isRdma":true}}]}}]}}' >/run/pools
+        timeout 60 "$sriovdp" --logtostderr -config-file /run/pools >/run/log 2>&1 & plugin=$!
+        for i in $(seq 200); do [ ! -S $registry/example.com_vfs.sock ] || break; sleep 0.1; done
+        "$plugin_client" $registry/example.com_vfs.sock || {{ cat /run/log >&2; exit 1; }}
+        kill $plugin; wait $plugin || true
+        complaints"#
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    let mut devices: Vec<&str> = said.lines().filter(|line| line.starts_with("device ")).collect();
+    devices.sort_unstable();
+    let wanted = [1, 2, 3].map(|vf| format!("device 0000:00:0{vf}.0 Healthy"));
+    assert_eq!(devices, wanted);
+    assert!(said.contains("env PCIDEVICE_EXAMPLE_COM_VFS=0000:00:01.0\n"), "{said}");
+    for file in ["rdma_cm", "uverbs1", "umad1"] {
+        assert!(said.contains(&format!("file /dev/infiniband/{file} ")), "{file}: {said}");
+    }
+}
