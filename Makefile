@@ -25,6 +25,8 @@ CASES ?= 20000
 
 # Scenarios of `make test-guest`, by words in their names; all without.
 GUEST ?=
+# Pods of `make test-cni`.
+CNI_ROUNDS ?= 1000
 # Clients of `make test-clients`, by name; all without.
 CLIENTS ?=
 
@@ -33,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test clean
+.PHONY: static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni clean
 
 all: build
 
@@ -42,6 +44,12 @@ deps-demo:
 
 deps-test:
 	scripts/install-deps.sh test
+
+# What tests/linux/ runs: a kernel that is a program, and programs by others. The tests of what cannot be had here are skipped.
+deps-linux:
+	scripts/install-deps.sh linux
+	timeout 3000 scripts/linux-kernel.sh build || [ $$? = 3 ]
+	timeout 1800 scripts/cni.sh build || [ $$? = 3 ]
 
 build:
 	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader
@@ -57,7 +65,7 @@ demo: deps-demo
 doctor: build
 	$(IRONVERBS) doctor
 
-test: deps-test
+test: deps-test deps-linux
 	$(MAKE) --no-print-directory build
 	$(MAKE) --no-print-directory test-rust
 	FUZZ_SECONDS=10 FUZZ_SEED=1 timeout 1200 scripts/fuzz.sh
@@ -110,6 +118,11 @@ test-guest: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe --example vfio_second_opinion
 	timeout 2400 $(TARGET)/release/guest test $(GUEST)
+
+# A pod comes and goes CNI_ROUNDS times on user-mode Linux; `make test` has a few of them.
+test-cni: deps-linux build
+	IRONVERBS_CNI_ROUNDS=$(CNI_ROUNDS) timeout $$(($(CNI_ROUNDS) * 10 + 900)) $(CARGO) test --release --locked -p ironverbs-tests \
+		--test linux -- --nocapture --test-threads 1 cni
 
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.
 test-fresh:

@@ -312,3 +312,25 @@ echo "in ${2##*/}"; shift 4; "$@""#;
     let kept = entries(&scratch.dir().join("cache/ironverbs/fresh"));
     assert_eq!(kept, ["bookworm", "bookworm.log", "trixie", "trixie.log"]);
 }
+
+#[test]
+fn go_programs_that_cannot_be_had_or_are_not_what_they_were_are_named() {
+    let scratch = Scratch::new();
+    let go = r#"[ "$1" = mod ] || { echo "go: no compiler" >&2; exit 1; }
+case $4 in
+*plugins@*) printf '{\n\t"Error": "not found"\n}\n'; exit 1 ;;
+*) printf '{\n\t"Dir": "%s",\n\t"Sum": "h1:other="\n}\n' "$HOME" ;;
+esac"#;
+    let bin = programs(&scratch, &[("go", go)]);
+    let (code, said) = run(&scratch, &bin, "scripts/cni.sh", &["build"]);
+    assert_eq!(code, Some(3), "{said}");
+    let cni = "cni: github.com/containernetworking/cni@v1.3.1: expected h1:gnHlU";
+    assert!(said.contains(cni) && said.contains(", found h1:other=\n"), "{said}");
+    assert!(said.contains("plugins@v1.9.1 cannot be had: not found"), "{said}");
+    assert!(said.contains("cni: plugin-client cannot be built: go: no compiler\n"), "{said}");
+    // Nothing says that it is whole, and the next one tries again.
+    let folder = scratch.dir().join("cache/ironverbs/cni");
+    assert_eq!(entries(&folder).iter().filter(|name| name.starts_with("work-")).count(), 0);
+    let (_, path) = run(&scratch, &bin, "scripts/cni.sh", &["path"]);
+    assert!(!Path::new(path.trim()).join(".made").exists());
+}

@@ -12,11 +12,15 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// For a guest that comes up, works and goes, on a machine that does other things as well.
-const LIMIT: &str = "240";
+/// Seconds for a guest that comes up, works and goes, on a machine that does other things as well.
+const LIMIT: u64 = 240;
 
 /// A place for a node and for what a guest leaves behind.
-struct Place(Scratch);
+struct Place {
+    scratch: Scratch,
+    /// Seconds a command may take.
+    limit: u64,
+}
 
 impl Place {
     /// `None`, with a word, where there is no kernel.
@@ -34,17 +38,17 @@ impl Place {
     fn without_kernel() -> Self {
         let scratch = Scratch::new();
         std::fs::create_dir_all(scratch.dir().join("tmp")).unwrap();
-        Self(scratch)
+        Self { scratch, limit: LIMIT }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.dir().join(name)
+        self.scratch.dir().join(name)
     }
 
     /// `ironverbs WORD --node ...`, all of whose files go below the scratch directory.
     fn command(&self, word: &str) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "10", LIMIT]).arg(built().join("ironverbs")).arg(word);
+        command.args(["-k", "10", &self.limit.to_string()]).arg(built().join("ironverbs")).arg(word);
         command.arg("--node").arg(self.path("node"));
         command.env("TMPDIR", self.path("tmp")).stdin(Stdio::null());
         command

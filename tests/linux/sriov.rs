@@ -137,7 +137,7 @@ fn a_program_of_the_host_reaches_a_vf_from_a_node_on_the_same_wire() {
         Program::start(Path::new(&ironverbs), &["serve", "--node", &other, "--link", &link]).unwrap();
     joined.expect("linked by", Duration::from_secs(60)).unwrap();
     let server = Command::new("timeout")
-        .args([LIMIT, &ironverbs, "run", "--node", &other, "--"])
+        .args([&LIMIT.to_string(), &ironverbs, "run", "--node", &other, "--"])
         .args(["rping", "-s", "-a", "10.7.0.1", "-C", "20", "-V"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
