@@ -9,8 +9,7 @@ use std::{env, path::PathBuf, process::Command};
 const ROUNDS: &str = "IRONVERBS_CNI_ROUNDS";
 
 /// Shell functions. `net NAME PLUGINS` describes a network, `cni add|check|del NAME POD` has cnitool do that for a pod, whose network
-/// namespace has its name; `settled POD` waits until the pod's addresses are known to be its own; `state` prints what the node's kernel
-/// has of devices and links, without order.
+/// namespace has its name; `state` prints what the node's kernel has of devices and links, without order.
 const FUNCTIONS: &str = r#"
 export NETCONFPATH=/run/net.d CNI_IFNAME=net1
 pci=/sys/bus/pci/devices
@@ -28,7 +27,6 @@ state() {
     find /var/lib/cni -type f ! -name '*lock' ! -name 'last_reserved_ip*' 2>/dev/null | sort
     ls $pci/0000:00:00.0/ | grep virtfn || true
 }
-settled() { for i in $(seq 50); do ip -n $1 -6 addr show tentative | grep -q inet6 || break; sleep 0.2; done; }
 in_pod() { pod=$1; shift; ip netns exec $pod timeout 60 "$@"; }
 "#;
 
@@ -155,7 +153,7 @@ fn pods_on_macvlans_share_the_rdma_device_of_the_pf() {
         ip link set eth0 up
         net lan '{{"type":"macvlan","master":"eth0","mode":"bridge","ipam":{{"type":"host-local","ranges":[[{{"subnet":"10.8.0.0/24"}}]]}}}}'
         echo begin before; state; echo end before
-        for pod in 1 2; do ip netns add pod$pod; cni add lan pod$pod; cni check lan pod$pod; settled pod$pod; done
+        for pod in 1 2; do ip netns add pod$pod; cni add lan pod$pod; cni check lan pod$pod; done
         echo begin pod; in_pod pod1 ip -c=never -br addr show net1; in_pod pod1 rdma link; echo end pod
         in_pod pod1 ib_send_lat -R -d mlx5_0 -n 100 >/run/server 2>&1 & sleep 1
         echo begin send_lat; in_pod pod2 ib_send_lat -R -d mlx5_0 -n 100 10.8.0.2; echo end send_lat

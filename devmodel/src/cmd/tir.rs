@@ -127,7 +127,7 @@ pub(super) fn create_tir(call: &mut Call<'_, '_, '_>) -> Done {
         row.disp = c.disp_type().into();
         row.rqn = c.inline_rqn();
         row.rqt = c.indirect_table();
-        row.self_block = c.self_lb_block().into();
+        row.self_loopback = c.self_lb_block().into();
         hash(row, &c)?;
     }
     let mut out = CreateTirOut::zeroed();
@@ -146,7 +146,7 @@ pub(super) fn modify_tir(call: &mut Call<'_, '_, '_>) -> Done {
         hash(row, &c)?;
     }
     if fields & SELF_LB != 0 {
-        row.self_block = c.self_lb_block().into();
+        row.self_loopback = c.self_lb_block().into();
     }
     call.answer(&ModifyTirOut::zeroed())
 }
@@ -168,7 +168,7 @@ pub(super) fn query_tir(call: &mut Call<'_, '_, '_>) -> Done {
         .indirect_table(row.rqt)
         .rx_hash_symmetric(row.symmetric != 0)
         .rx_hash_fn(row.hash as u8)
-        .self_lb_block(row.self_block as u8)
+        .self_lb_block(row.self_loopback as u8)
         .transport_domain(row.td)
         .rx_hash_toeplitz_key(row.key)
         .rx_hash_field_selector_outer(outer);

@@ -210,9 +210,6 @@ impl Runner {
             }
             bytes += whole.len();
             trace(&mut self.trace, now, from, Traced::Frame(&whole, 0));
-            if matches!(adapter.destination(&whole), Destination::Group) && adapter.loops_back(from) {
-                self.hand_in(adapter, host, Some(from), from, &whole);
-            }
             self.transmit(adapter, host, now, from, &mut whole);
         }
         self.sealed = whole;

@@ -7,13 +7,10 @@
 
 use crate::{
     Adapter, LinkLayer, identity,
-    region::{GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_STRANGERS, Sync},
+    region::{GROUP_ADDRESSES, GROUP_STRANGERS, Sync},
 };
 use hwspec::wire::lrh::{PERMISSIVE_LID, dlid, is_multicast};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Bits that say nothing of whether frames to groups are taken.
-const GROUP_ASIDE: u32 = GROUP_NOT_OWN | GROUP_ADDRESSES;
 
 /// Who gets a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +84,8 @@ impl Adapter {
 
     /// The functions that take a frame `from` sent to a group.
     pub(crate) fn group(&self, from: Option<u8>) -> impl Iterator<Item = u8> + use<'_> {
-        self.functions().filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & !GROUP_ASIDE != 0)
-    }
-
-    /// Whether a frame that the net device of `fid` sent to a group comes back to it.
-    pub(crate) fn loops_back(&self, fid: u8) -> bool {
-        self.group_bits(fid) & (GROUP_ETHERNET | GROUP_NOT_OWN) == GROUP_ETHERNET
+        self.functions()
+            .filter(move |fid| Some(*fid) != from && self.group_bits(*fid) & !GROUP_ADDRESSES != 0)
     }
 
     fn group_bits(&self, fid: u8) -> u32 {

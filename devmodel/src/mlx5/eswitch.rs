@@ -8,7 +8,7 @@ use crate::{
     LinkLayer,
     config::Config,
     identity,
-    region::{Func, GROUP_ADDRESSES, GROUP_NOT_OWN, GROUP_STRANGERS},
+    region::{Func, GROUP_ADDRESSES, GROUP_STRANGERS},
     state::{EqRow, FunctionRow, VportRow},
     subnet,
 };
@@ -83,6 +83,5 @@ pub(crate) fn takes(func: &Func<'_>, config: &Config) {
     let addresses = f.mac != born || f.unicast().iter().any(strange);
     func.takes_frames(GROUP_STRANGERS, strangers);
     func.takes_frames(GROUP_ADDRESSES, addresses);
-    func.takes_frames(GROUP_NOT_OWN, f.local_block & FunctionRow::BLOCK_MULTICAST != 0);
     func.region().switch_changed();
 }

@@ -46,6 +46,4 @@ pub use ring::WireRing;
 pub(crate) use senders::purge_frames;
 pub use slot::{Piece, Slot, SlotPayload};
 pub use sync::{Lock, Patience};
-pub use words::{
-    FunctionSet, GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_NOT_OWN, GROUP_QP, GROUP_STRANGERS, Sync,
-};
+pub use words::{FunctionSet, GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_QP, GROUP_STRANGERS, Sync};

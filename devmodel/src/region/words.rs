@@ -19,8 +19,8 @@ pub enum Sync {
     RxHead = 4,
     /// 1: powered and present (the PF, and VFs from VF Enable on).
     Present = 1536,
-    /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`];
-    /// and [`GROUP_NOT_OWN`], which says something of them.
+    /// Not 0: takes frames to group addresses. Bits: [`GROUP_QP`], [`GROUP_ETHERNET`], [`GROUP_STRANGERS`],
+    /// [`GROUP_ADDRESSES`].
     Group = 1540,
     /// Of the PF: bit 0 says that frames go by what the e-switch was told, and not by the addresses functions are born with; what
     /// is above it rises with every change of that.
@@ -41,11 +41,8 @@ pub const GROUP_QP: u32 = 1;
 pub const GROUP_ETHERNET: u32 = 2;
 /// [`Sync::Group`]: takes unicast frames to other addresses than its own.
 pub const GROUP_STRANGERS: u32 = 4;
-/// [`Sync::Group`]: the net device's own frames to groups do not come back to it.
-pub const GROUP_NOT_OWN: u32 = 8;
-
 /// [`Sync::Group`]: its addresses are not those it was born with. Says nothing of frames to groups.
-pub const GROUP_ADDRESSES: u32 = 16;
+pub const GROUP_ADDRESSES: u32 = 8;
 
 /// Functions of an adapter, by bit.
 pub type FunctionSet = u128;

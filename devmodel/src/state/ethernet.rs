@@ -100,8 +100,9 @@ rows! {
         hash: u32,
         /// Bits 3:0 the fields that are hashed, bit 30 UDP instead of TCP, bit 31 IPv6 instead of IPv4.
         fields: u32,
-        /// Own packets that are not taken: bit 0 unicast, bit 1 multicast.
-        self_block: u32,
+        /// `self_lb_block`: frames of its own transport domain that it takes, see [`TirRow::MULTICAST`]. Linux's names are at odds: it
+        /// sets a bit to allow the loopback (`mlx5_ib`'s MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), and writes 0 to be spared it.
+        self_loopback: u32,
         /// 1: both directions of a flow have the same hash.
         symmetric: u32,
         /// Toeplitz key.
@@ -201,6 +202,11 @@ impl SqRow {
     pub const HAS_TIS: u32 = 8;
     /// In `flags`: waits in the ready ring.
     pub const READY: u32 = 4;
+}
+
+impl TirRow {
+    /// In `self_loopback`: frames to groups.
+    pub const MULTICAST: u32 = 2;
 }
 
 impl RqRow {

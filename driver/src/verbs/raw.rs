@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 /// `wq.wq_type`: a ring.
 const CYCLIC: u8 = 1;
-/// `tirc.self_lb_block`: no multicast loopback of the function's own frames.
-const BLOCK_MULTICAST: u8 = 2;
+/// `tirc.self_lb_block`: multicasts that were sent in the same transport domain are received too. As Linux uses it
+/// (MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), whatever the field's name says.
+const ALLOW_MULTICAST: u8 = 2;
 /// `tirc.disp_type`: to a table of queues.
 const INDIRECT: u8 = 1;
 /// `tirc.rx_hash_fn`.
@@ -131,8 +132,8 @@ impl RawQueues {
         domain: u32,
         block_multicast_loopback: bool,
     ) -> Result<(), Error> {
-        let block = if block_multicast_loopback { BLOCK_MULTICAST } else { 0 };
-        context.set().transport_domain(domain).self_lb_block(block);
+        let allow = if block_multicast_loopback { 0 } else { ALLOW_MULTICAST };
+        context.set().transport_domain(domain).self_lb_block(allow);
         let mut input = CreateTirIn::zeroed();
         input.set().ctx(context);
         let out: CreateTirOut = self.function.call(Opcode::CreateTir, self.uid, &input)?;

@@ -125,15 +125,37 @@ fn a_jumbo_frame_arrives_and_one_longer_than_the_mtu_does_not() {
 }
 
 #[test]
-fn frames_to_groups_come_back_where_the_vport_lets_them() {
+fn frames_to_groups_come_back_to_other_transport_domains_where_the_vport_lets_them() {
     let mut bed = Bed::cx5();
-    let mut a = bed.open_nic(1);
+    let mut sender = bed.nic(1, 1);
+    // The function's tables lead to this one.
+    let mut other = bed.open_nic(1);
+    // A macvlan's frames have another address than the function.
+    for from in [mac(1), mac(9)] {
+        let sent = frame(BROADCAST, from, 0x88b5, &[7; 100]);
+        for on in [true, false] {
+            bed.local_loopback(1, on).expect("a vport context");
+            bed.send_frame(&mut sender, &sent, Send::default());
+            assert_eq!(bed.received(&mut other, 0).is_some(), on);
+            bed.send_frame(&mut other, &sent, Send::default());
+            assert!(bed.received(&mut other, 0).is_none());
+        }
+    }
+}
+
+#[test]
+fn frames_to_groups_come_back_to_the_sender_s_domain_where_an_interface_asks_for_them() {
+    let mut bed = Bed::cx5();
+    let mut nic = bed.nic(1, 1);
+    let mut c = TirContext::zeroed();
+    c.set().inline_rqn(nic.rx[0].rqn).self_lb_block(2);
+    let tir = bed.tir(&nic, c).expect("a TIR");
+    bed.steer_all(&nic, tir);
     let sent = frame(BROADCAST, mac(1), 0x88b5, &[7; 100]);
     for on in [true, false] {
         bed.local_loopback(1, on).expect("a vport context");
-        bed.send_frame(&mut a, &sent, Send::default());
-        let back = bed.received(&mut a, 0);
-        assert_eq!(back.is_some(), on);
+        bed.send_frame(&mut nic, &sent, Send::default());
+        assert_eq!(bed.received(&mut nic, 0).is_some(), on);
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
         Step, completion, eswitch, event,
         lists::{self, Domain},
     },
-    region::{Func, SlotPayload},
-    state::{Counters, RqRow, RqtRow, TirRow},
+    region::{Func, GROUP_ETHERNET, SlotPayload, Sync},
+    state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
     translate::{self, User},
 };
 use hwspec::{
@@ -23,6 +23,7 @@ use hwspec::{
     handle::{Qpn, Srqn},
     wire::{ROCE_PORT, eth::EtherType},
 };
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a frame in which all headers are looked for.
 const HEAD: usize = 256;
@@ -63,8 +64,31 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
         return false;
     };
     func.take_front();
-    take(func, step, (start, len), head, &parts);
+    take(func, step, (start, len), head, &parts, None);
     true
+}
+
+/// A frame that the function itself sent, by an interface of transport domain `td`: if it is to a group, those of other domains
+/// get it too, unless the vport says that nothing comes back. The IP stack of a net device would take its own
+/// neighbour discovery for that of another with its address.
+pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, u32), td: u32) {
+    let takes = func.region().sync(func.fid(), Sync::Group).load(Relaxed);
+    if takes & GROUP_ETHERNET == 0 || func.function().local_block & FunctionRow::BLOCK_MULTICAST != 0 {
+        return;
+    }
+    let mut head = [0; HEAD];
+    let seen = (len as usize).min(HEAD);
+    head[..seen].copy_from_slice(&step.staged(start, len)[..seen]);
+    let head = &head[..seen];
+    if head.first().is_none_or(|first| first & 1 == 0) {
+        return;
+    }
+    let Some(parts) = Parts::of(head, len as usize).filter(|parts| !is_rdma(func, head, parts)) else {
+        return;
+    };
+    take(func, step, (start, len as usize), head, &parts, Some(td));
+    // Who is stopped misses it, as if its queue was full: the sender does not wait for that.
+    step.blocked = None;
 }
 
 /// Whether the queue pairs get the frame: RoCE v2, where the function speaks it.
@@ -76,8 +100,15 @@ fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
     to_roce && (f.roce_enabled != 0 || f.flow_root[0] == 0)
 }
 
-/// Counts a frame and brings it to all who are to get it.
-fn take(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, usize), head: &[u8], parts: &Parts) {
+/// Counts a frame and brings it to all who are to get it. `own` is the transport domain that sent it, if it comes back.
+fn take(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    (start, len): (u32, usize),
+    head: &[u8],
+    parts: &Parts,
+    own: Option<u32>,
+) {
     if func.function().vport_state == 0 {
         return;
     }
@@ -88,7 +119,7 @@ fn take(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, usize), he
     if steered.tirs().is_empty() {
         return func.count(Counters::EthRxUnmatched, 1);
     }
-    let (group, own) = (head[0] & 1 != 0, head.get(6..12) == Some(&func.function().mac[..]));
+    let group = head[0] & 1 != 0;
     let [packets, bytes] = match head {
         [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => {
             [Counters::EthRxBroadcastPackets, Counters::EthRxBroadcastBytes]
@@ -98,11 +129,10 @@ fn take(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, usize), he
     };
     func.count(packets, 1);
     func.count(bytes, len as u64);
-    let blocked_by = if group { 2 } else { 1 };
     let mut frame = Received { start, len, parts: *parts, tag: steered.tag };
     for tirn in steered.tirs() {
         let Some(tir) = func.row::<TirRow>(*tirn).copied() else { continue };
-        if own && tir.self_block & blocked_by != 0 {
+        if own == Some(tir.td) && tir.self_loopback & TirRow::MULTICAST == 0 {
             continue;
         }
         deliver(func, step, &tir, head, &mut frame);

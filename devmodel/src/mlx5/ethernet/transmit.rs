@@ -1,6 +1,6 @@
 //! Send queues without a queue pair: WQEs become frames (PRM: Ethernet send WQEs).
 
-use super::{checksum, frame::Parts, segment};
+use super::{checksum, frame::Parts, receive, segment};
 use crate::{
     host::{Abort, Party},
     mlx5::{
@@ -10,7 +10,7 @@ use crate::{
         pace,
     },
     region::Func,
-    state::{Counters, SqRow},
+    state::{Counters, SqRow, TisRow},
     translate::{self, User},
 };
 use hwspec::{
@@ -79,7 +79,9 @@ pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     let mut left = BATCH;
     while sq.pi != sq.ci && left != 0 && step.buffers.staged.len() < STAGED {
         left -= 1;
+        let first = step.buffers.raw.len();
         one(func, step, index, &mut sq);
+        come_back(func, step, &sq, first);
     }
     let more = sq.pi != sq.ci;
     if let Some(row) = func.row_mut::<SqRow>(index) {
@@ -88,6 +90,14 @@ pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     if more {
         func.make_sq_ready(index);
         step.yielded = true;
+    }
+}
+
+/// Has the function itself get what it sent, from raw frame `first` of the step on, if that comes back.
+fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, first: usize) {
+    let Some(td) = func.row::<TisRow>(sq.tis).map(|tis| tis.td) else { return };
+    for i in first..step.buffers.raw.len() {
+        receive::come_back(func, step, step.buffers.raw[i], td);
     }
 }
 
