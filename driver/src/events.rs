@@ -1,265 +1,64 @@
-//! Events a function reports of its own accord.
+//! The events of one opener, taken from the device.
 
 use crate::{
     async_queue::{Notice, Reader},
-    eq::EventQueue,
+    completions::{CompletionQueue, DRAINED},
+    error::Error,
+    event::{DeviceEvent, Event},
     function::Function,
-    shared_area::{FunctionState, Shared},
+    registry::{Registry, locked},
+    shared_area::FunctionState,
     transport::Bell,
 };
 use crossbeam_queue::SegQueue;
-use hwspec::eqe::{CompEvent, Eqe, EventType, PortChange, QueueKind};
 use std::{
-    collections::HashMap,
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-/// Events that [`Events::drain`] takes at most.
-const DRAINED: u32 = 1024;
-
-/// What happened to a QP or its receive queue (IBTA 11.6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpEvent {
-    /// Communication established: a packet came while in RTR.
-    CommEstablished,
-    /// The send queue has drained (SQD).
-    SqDrained,
-    /// The last receive work request of a QP on an SRQ is done.
-    LastWqeReached,
-    /// Catastrophic error on the work queue.
-    Fatal,
-    /// Invalid request: local work queue error.
-    RequestError,
-    /// Local access violation.
-    AccessError,
-    /// Path migrated.
-    PathMigrated,
-    /// Path migration failed.
-    PathMigrationFailed,
-}
-
-/// What happened to a shared receive queue (IBTA 11.6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SrqEvent {
-    /// Fewer receives are left than it was armed for.
-    LimitReached,
-    /// Catastrophic error: its entries cannot be read.
-    Error,
-}
-
-/// What happened to the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortEvent {
-    /// Link up.
-    Active,
-    /// Link down.
-    Error,
-    /// Its LID changed.
-    LidChange,
-    /// Its P_Keys changed.
-    PkeyChange,
-    /// Its GIDs changed.
-    GidChange,
-    /// The subnet manager asks its clients to register anew.
-    ClientReregister,
-    /// Something else of its attributes changed; the raw subtype.
-    Other(u8),
-}
-
-/// What happened to the function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceEvent {
-    /// The device reported a fatal error, or the way to it is gone.
-    Fatal,
-    /// An event this driver has no name for: type and subtype.
-    Other(u8, u8),
-}
-
-/// One event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A CQ that was armed has a completion.
-    Cq {
-        /// CQ number.
-        cqn: u32,
-        /// What the CQ was created with.
-        cookie: u64,
-    },
-    /// A CQ failed: overrun or no access to its memory.
-    CqError {
-        /// CQ number.
-        cqn: u32,
-        /// What the CQ was created with.
-        cookie: u64,
-    },
-    /// A QP's affiliated event.
-    Qp {
-        /// QP number.
-        qpn: u32,
-        /// What the QP was created with.
-        cookie: u64,
-        /// What happened.
-        kind: QpEvent,
-    },
-    /// A shared receive queue's event.
-    Srq {
-        /// SRQ number.
-        srqn: u32,
-        /// What the SRQ was created with.
-        cookie: u64,
-        /// What happened.
-        kind: SrqEvent,
-    },
-    /// A work queue of [`Wq`](crate::Wq) failed, and could not say so in a completion.
-    WqFatal {
-        /// Its number.
-        wqn: u32,
-        /// What the work queue was created with.
-        cookie: u64,
-    },
-    /// The port changed.
-    Port {
-        /// Port number, from 1.
-        port: u8,
-        /// What happened.
-        kind: PortEvent,
-    },
-    /// The function itself.
-    Device(DeviceEvent),
-}
-
 /// The events of one opener. A thread of the caller takes them: poll(2) on the descriptor, then [`Events::next`] until
 /// it returns `None`.
 pub struct Events {
-    pub(crate) function: Arc<Function>,
-    pub(crate) bell: Bell,
-    /// Of completions.
-    pub(crate) queue: Mutex<Option<EventQueue>>,
+    function: Arc<Function>,
+    bell: Bell,
+    /// Of completion vector 0.
+    pub(crate) completions: CompletionQueue,
     /// Of everything else.
-    pub(crate) notices: Mutex<Reader>,
-    pub(crate) registry: Arc<Registry>,
+    notices: Mutex<Reader>,
+    registry: Arc<Registry>,
     /// Events not yet returned, of an EQE that concerns several objects.
-    pub(crate) further: SegQueue<Event>,
+    further: SegQueue<Event>,
     /// There was an event since `next` last returned `None`.
-    pub(crate) taken: AtomicBool,
+    taken: AtomicBool,
     /// The caller has been given the event that the way to the device is gone.
-    pub(crate) gone: AtomicBool,
-}
-
-/// The objects that events are about: cookies by number.
-///
-/// All openers hear of all events, and numbers are used again: an event that is older than the object with its number
-/// is not this object's.
-pub(crate) struct Registry {
-    shared: Shared,
-    cqs: Mutex<HashMap<u32, KnownCq>>,
-    qps: Mutex<HashMap<u32, KnownQp>>,
-    srqs: Mutex<HashMap<u32, (u64, Since)>>,
-    wqs: Mutex<HashMap<u32, (u64, Since)>>,
-}
-
-/// The number of the first event that may be an object's.
-type Since = u32;
-
-struct KnownCq {
-    cookie: u64,
-    /// Goes up with every event of a completion.
-    arm_sn: Arc<AtomicU32>,
-    since: Since,
-}
-
-struct KnownQp {
-    /// More than one: a target QP of XRC may be open more than once.
-    cookies: Vec<u64>,
-    /// Whether the draining of the send queue is to be an event.
-    drained: bool,
-    since: Since,
-}
-
-/// Whether event `number` came after the object was known.
-fn is_of(number: u32, since: Since) -> bool {
-    number.wrapping_sub(since) as i32 >= 0
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-impl Registry {
-    /// Of a function whose openers share `shared`.
-    pub fn new(shared: Shared) -> Self {
-        Self {
-            shared,
-            cqs: Mutex::default(),
-            qps: Mutex::default(),
-            srqs: Mutex::default(),
-            wqs: Mutex::default(),
-        }
-    }
-
-    fn since(&self) -> Since {
-        self.shared.events_taken()
-    }
-
-    /// A CQ with its cookie and the serial number of its arming, which goes up with every event.
-    pub fn add_cq(&self, cqn: u32, cookie: u64, arm_sn: Arc<AtomicU32>) {
-        let since = self.since();
-        locked(&self.cqs).insert(cqn, KnownCq { cookie, arm_sn, since });
-    }
-
-    pub fn remove_cq(&self, cqn: u32) {
-        locked(&self.cqs).remove(&cqn);
-    }
-
-    pub fn add_qp(&self, qpn: u32, cookie: u64) {
-        let new = || KnownQp { cookies: Vec::new(), drained: false, since: self.since() };
-        locked(&self.qps).entry(qpn).or_insert_with(new).cookies.push(cookie);
-    }
-
-    /// Whether the next draining of the QP's send queue is an event.
-    pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
-        if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
-            qp.drained = wanted;
-        }
-    }
-
-    pub fn remove_qp(&self, qpn: u32, cookie: u64) {
-        let mut qps = locked(&self.qps);
-        if let Some(qp) = qps.get_mut(&qpn) {
-            if let Some(at) = qp.cookies.iter().position(|c| *c == cookie) {
-                qp.cookies.swap_remove(at);
-            }
-            if qp.cookies.is_empty() {
-                qps.remove(&qpn);
-            }
-        }
-    }
-
-    pub fn add_srq(&self, srqn: u32, cookie: u64) {
-        let since = self.since();
-        locked(&self.srqs).insert(srqn, (cookie, since));
-    }
-
-    pub fn remove_srq(&self, srqn: u32) {
-        locked(&self.srqs).remove(&srqn);
-    }
-
-    pub fn add_wq(&self, wqn: u32, cookie: u64) {
-        let since = self.since();
-        locked(&self.wqs).insert(wqn, (cookie, since));
-    }
-
-    pub fn remove_wq(&self, wqn: u32) {
-        locked(&self.wqs).remove(&wqn);
-    }
+    gone: AtomicBool,
 }
 
 impl Events {
+    /// Of completions on `completions`, and of what else comes from now on; either rings `bell`.
+    pub(crate) fn new(
+        function: &Arc<Function>,
+        bell: Bell,
+        completions: CompletionQueue,
+        registry: &Arc<Registry>,
+    ) -> Result<Self, Error> {
+        let up = || Error::device("the function's event queue", "none");
+        Ok(Self {
+            bell,
+            completions,
+            notices: Mutex::new(Reader::new(function.events.as_ref().ok_or_else(up)?)),
+            function: function.clone(),
+            registry: registry.clone(),
+            further: SegQueue::new(),
+            taken: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        })
+    }
+
     /// Readable when there may be an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()
@@ -293,8 +92,8 @@ impl Events {
             };
             self.taken.store(true, Relaxed);
             let event = match taken {
-                Taken::Completion(eqe) => self.completion(&eqe),
-                Taken::Notice(number, notice) => self.translate(number, notice),
+                Taken::Completion(event) => event,
+                Taken::Notice(number, notice) => self.registry.translate(number, notice, &self.further),
             };
             if event.is_some() {
                 return event;
@@ -333,116 +132,26 @@ impl Events {
         }
     }
 
-    /// What is there, and then nothing is armed.
-    fn look(&self) -> Option<Taken> {
-        if let Some(eqe) = locked(&self.queue).as_mut()?.next() {
-            return Some(Taken::Completion(eqe));
-        }
-        self.function.attend();
-        locked(&self.notices).next().map(|(number, notice)| Taken::Notice(number, notice))
-    }
-
     fn take(&self) -> Option<Taken> {
-        if let Some(found) = self.look() {
-            return Some(found);
-        }
-        self.function.transport.idle();
-        if let Some(found) = self.look() {
-            return Some(found);
-        }
-        // Clear, then arm, then look again: an event after that look makes the descriptor readable.
-        if let Err(error) = self.bell.clear() {
-            tracing::warn!(%error, "the interrupt's descriptor cannot be read");
-        }
-        locked(&self.queue).as_mut()?.arm();
-        locked(&self.notices).arm();
-        self.look()
-    }
-
-    /// The event of a CQ that was armed. The queue has no others.
-    fn completion(&self, eqe: &Eqe) -> Option<Event> {
-        if eqe.event_type() != EventType::Comp {
-            return None;
-        }
-        let cqn = eqe.data::<CompEvent>().cq_number().0;
-        let known = locked(&self.registry.cqs);
-        let cq = known.get(&cqn)?;
-        cq.arm_sn.fetch_add(1, Relaxed);
-        Some(Event::Cq { cqn, cookie: cq.cookie })
-    }
-
-    fn translate(&self, number: u32, Notice(kind, sub, object): Notice) -> Option<Event> {
-        match kind {
-            EventType::CqError => {
-                let known = locked(&self.registry.cqs);
-                let cq = known.get(&object).filter(|cq| is_of(number, cq.since))?;
-                tracing::warn!(cqn = object, syndrome = sub, "a CQ failed");
-                Some(Event::CqError { cqn: object, cookie: cq.cookie })
+        let look = || {
+            if let Some(event) = self.completions.next() {
+                return Some(Taken::Completion(event));
             }
-            EventType::PortChange => {
-                let kind = match PortChange::from_raw(sub) {
-                    PortChange::Active => PortEvent::Active,
-                    PortChange::Down | PortChange::Initialized => PortEvent::Error,
-                    PortChange::Lid => PortEvent::LidChange,
-                    PortChange::Pkey => PortEvent::PkeyChange,
-                    PortChange::Guid => PortEvent::GidChange,
-                    PortChange::ClientRereg => PortEvent::ClientReregister,
-                    other => PortEvent::Other(other.raw()),
-                };
-                Some(Event::Port { port: object as u8, kind })
-            }
-            kind @ (EventType::SrqRqLimit | EventType::SrqCatasError) => {
-                let known = locked(&self.registry.srqs).get(&object).copied();
-                let (cookie, _) = known.filter(|(_, since)| is_of(number, *since))?;
-                let limit = kind == EventType::SrqRqLimit;
-                let kind = if limit { SrqEvent::LimitReached } else { SrqEvent::Error };
-                Some(Event::Srq { srqn: object, cookie, kind })
-            }
-            EventType::WqCatasError if sub == QueueKind::Rq.raw() => {
-                let known = locked(&self.registry.wqs).get(&object).copied();
-                let (cookie, _) = known.filter(|(_, since)| is_of(number, *since))?;
-                Some(Event::WqFatal { wqn: object, cookie })
-            }
-            EventType::InternalError => Some(Event::Device(DeviceEvent::Fatal)),
-            other => {
-                let Some(kind) = qp_event(other) else {
-                    return Some(Event::Device(DeviceEvent::Other(other.raw(), sub)));
-                };
-                let qpn = object;
-                let cookies = {
-                    let mut qps = locked(&self.registry.qps);
-                    let qp = qps.get_mut(&qpn).filter(|qp| is_of(number, qp.since))?;
-                    if kind == QpEvent::SqDrained && !std::mem::take(&mut qp.drained) {
-                        return None;
-                    }
-                    qp.cookies.clone()
-                };
-                let mut all = cookies.into_iter().map(|cookie| Event::Qp { qpn, cookie, kind });
-                let first = all.next();
-                all.for_each(|event| self.further.push(event));
-                first
-            }
-        }
+            self.function.attend();
+            locked(&self.notices).next().map(|(number, notice)| Taken::Notice(number, notice))
+        };
+        let arm = || {
+            self.completions.arm();
+            locked(&self.notices).arm();
+        };
+        self.bell.take(&*self.function.transport, look, arm)
     }
 }
 
 /// What the device has written.
 enum Taken {
-    Completion(Eqe),
+    /// The event of a CQ, unless the CQ is gone.
+    Completion(Option<Event>),
     /// Number of the event, and what it says.
     Notice(u32, Notice),
-}
-
-fn qp_event(kind: EventType) -> Option<QpEvent> {
-    Some(match kind {
-        EventType::CommEst => QpEvent::CommEstablished,
-        EventType::SqDrained => QpEvent::SqDrained,
-        EventType::SrqLastWqe => QpEvent::LastWqeReached,
-        EventType::WqCatasError => QpEvent::Fatal,
-        EventType::WqInvalReqError => QpEvent::RequestError,
-        EventType::WqAccessError => QpEvent::AccessError,
-        EventType::PathMig => QpEvent::PathMigrated,
-        EventType::PathMigFailed => QpEvent::PathMigrationFailed,
-        _ => return None,
-    })
 }

@@ -104,6 +104,33 @@ static void sizes_of_completion_queues(void)
 	HOLD(!ibv_create_cq(context, 10, NULL, NULL, context->num_comp_vectors) && errno == EINVAL);
 }
 
+/* Each completion vector tells of its queues by the channel they have. */
+static void completion_vectors(void)
+{
+	HOLD(context->num_comp_vectors >= 1);
+	HOLD(!ibv_create_cq(context, 16, NULL, NULL, context->num_comp_vectors) && errno == EINVAL);
+	HOLD(!ibv_create_cq(context, 16, NULL, NULL, -1) && errno == EINVAL);
+	for (int vector = 0; vector < context->num_comp_vectors; vector++) {
+		struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+		HOLD(channel);
+		struct ibv_cq *cq = ibv_create_cq(context, 16, &vector, channel, vector), *told = NULL;
+		void *of = NULL;
+		HOLD(cq);
+		struct ibv_qp *qp = loop(pd, cq);
+		struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
+
+		for (int round = 0; round < 3; round++) {
+			HOLD(!ibv_req_notify_cq(cq, 0));
+			send_nothing(qp);
+			HOLD(poll(&ready, 1, 10000) == 1);
+			HOLD(!ibv_get_cq_event(channel, &told, &of) && told == cq && of == &vector);
+			HOLD(count(cq, 2) == 2);
+		}
+		ibv_ack_cq_events(cq, 3);
+		HOLD(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+	}
+}
+
 static uint64_t now(void)
 {
 	struct timespec t;
@@ -253,6 +280,7 @@ int main(int argc, char **argv)
 	HOLD((pd = ibv_alloc_pd(context)) && !ibv_query_gid(context, 1, 1, &gid));
 #define PROMISE(name) name(), puts(#name " ok")
 	PROMISE(sizes_of_completion_queues);
+	PROMISE(completion_vectors);
 	PROMISE(fields_of_completions);
 	PROMISE(domains_end_in_order);
 	PROMISE(states_and_their_events);

@@ -4,7 +4,7 @@ use super::report::Recorder;
 use crate::{
     dma::DmaMem,
     error::{Error, PostError},
-    events::Event,
+    event::Event,
     transport::Scope,
     verbs::{
         AccessFlags, AddressHandle, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpAttrMask as M, QpInit,

@@ -1,5 +1,6 @@
 //! Interrupts as file descriptors.
 
+use super::Transport;
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -84,6 +85,29 @@ impl Bell {
     /// Waits until either fires or `timeout` passes (`None`: forever). True if one fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait(self.fd(), timeout)
+    }
+
+    /// What `look` finds. If that is nothing, a device in this process is run, and then `arm` asks for an interrupt: what
+    /// comes after the last look makes the descriptor readable.
+    pub fn take<T>(
+        &self,
+        transport: &dyn Transport,
+        mut look: impl FnMut() -> Option<T>,
+        arm: impl FnOnce(),
+    ) -> Option<T> {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        transport.idle();
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        // Cleared before it is armed, so that no signal of an event to come is lost.
+        if let Err(error) = self.clear() {
+            tracing::warn!(%error, "the interrupt's descriptor cannot be read");
+        }
+        arm();
+        look()
     }
 
     /// Fires the opener's own interrupt, to wake a thread of this process that waits for either.

@@ -32,6 +32,8 @@ pub struct CqInit {
     pub entries: u32,
     /// Comes back in its events.
     pub cookie: u64,
+    /// The completion vector whose events tell of it, below [`DeviceAttr::num_comp_vectors`](super::DeviceAttr).
+    pub vector: u32,
     /// Whether the device ignores overruns: it overwrites completions that were not polled, and nothing fails.
     pub ignore_overrun: bool,
 }
@@ -128,7 +130,7 @@ impl Cq {
             .oi(init.ignore_overrun)
             .log_cq_size(count.trailing_zeros() as u8)
             .uar_page(device.opener.uar())
-            .c_eqn_or_apu_element(device.eqn().into())
+            .c_eqn_or_apu_element(device.eqn(init.vector)?.into())
             .log_page_size(log_page_size)
             .dbr_addr(record.iova());
         let mut input = CreateCqIn::zeroed();

@@ -2,20 +2,21 @@
 
 use super::{AtomicCap, DeviceAttr, LinkLayer, PortAttr};
 use crate::{
-    async_queue::{self, Reader},
+    async_queue,
     bringup::{self, Step, Watch},
-    eq::EventQueue,
+    completions::{CompletionEvents, CompletionQueue, CompletionVectors},
     error::Error,
-    events::{Events, Registry},
+    events::Events,
     function::Function,
     inline::{Home, Shifted},
     options::OpenOptions,
     port::{self, Speed},
     records::RecordPool,
+    registry::Registry,
     transport::{Bell, Interrupt, Transport},
+    vectors::{Claim, common_interrupt},
     vport,
 };
-use crossbeam_queue::SegQueue;
 use hwspec::{
     cmd::{
         Opcode,
@@ -29,8 +30,8 @@ use hwspec::{
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -71,6 +72,7 @@ pub struct Device {
     null_key: OnceLock<u32>,
     attr: DeviceAttr,
     events: Events,
+    vectors: CompletionVectors,
 }
 
 /// What one opener holds of the function. A field is `None` when there is nothing to give back.
@@ -79,40 +81,7 @@ pub(crate) struct Opener {
     uid: Option<u16>,
     uar: Option<u32>,
     transport_domain: Option<u32>,
-    vector: Option<Vector>,
-}
-
-/// The interrupts of asynchronous events that openers in this process have, by transport.
-static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
-
-/// The interrupt of asynchronous events: where the last to connect a vector has it alone, one for all openers in this
-/// process that share `transport`.
-fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
-    let connect = || {
-        let interrupt = transport.interrupt(async_queue::VECTOR);
-        interrupt.map(Arc::new).map_err(Error::io("cannot get the interrupt vector of events"))
-    };
-    if transport.shares_vectors() {
-        return connect();
-    }
-    let key = Arc::as_ptr(transport).cast::<()>() as usize;
-    let mut known = COMMON.lock().unwrap_or_else(|e| e.into_inner());
-    known.retain(|(_, interrupt)| interrupt.strong_count() > 0);
-    if let Some(found) = known.iter().find(|(at, _)| *at == key).and_then(|(_, found)| found.upgrade()) {
-        return Ok(found);
-    }
-    let interrupt = connect()?;
-    known.push((key, Arc::downgrade(&interrupt)));
-    Ok(interrupt)
-}
-
-/// An interrupt vector of an opener.
-#[derive(Clone, Copy, Debug)]
-enum Vector {
-    /// Claimed by this opener. Others share it only if there are more openers than vectors.
-    Own(u16),
-    /// Shared with other openers. An interrupt may be for one of them, and then there is no event of ours.
-    Common(u16),
+    vector: Option<Claim>,
 }
 
 impl Opener {
@@ -131,7 +100,7 @@ impl Opener {
         let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
         this.uar = Some(out.uar());
         this.function.bar.check_page(out.uar())?;
-        let (vector, interrupt) = claim_vector(&this.function)?;
+        let (vector, interrupt) = Claim::new(&this.function)?;
         this.vector = Some(vector);
         let out: AllocTransportDomainOut =
             this.function.call(Opcode::AllocTransportDomain, uid, &AllocTransportDomainIn::zeroed())?;
@@ -156,10 +125,7 @@ impl Opener {
 
     /// The vector our events signal.
     fn vector(&self) -> u16 {
-        match self.vector {
-            Some(Vector::Own(vector) | Vector::Common(vector)) => vector,
-            None => 0,
-        }
+        self.vector.as_ref().map_or(0, Claim::vector)
     }
 
     fn give_back(&mut self) -> Result<(), Error> {
@@ -175,9 +141,7 @@ impl Opener {
             input.set().transport_domain(domain);
             first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
         }
-        if let Some(Vector::Own(vector)) = self.vector.take() {
-            self.function.shared.release_vector(vector);
-        }
+        drop(self.vector.take());
         if let Some(uar) = self.uar.take() {
             let mut input = DeallocUarIn::zeroed();
             input.set().uar(uar);
@@ -190,41 +154,6 @@ impl Opener {
         }
         first
     }
-}
-
-/// Claims an interrupt vector. If it is still connected to its last owner, which is about to go, the next is tried.
-/// When all are claimed they are shared, if the transport can do that.
-fn claim_vector(function: &Function) -> Result<(Vector, Interrupt), Error> {
-    let vectors = function.identity.msix_vectors;
-    // The first is that of asynchronous events, where there are others.
-    let own = u16::from(vectors > 1)..vectors;
-    let mut busy = Vec::new();
-    let found = loop {
-        let Some(vector) = function.shared.claim_vector(own.clone()) else {
-            let common =
-                function.transport.shares_vectors().then(|| function.shared.common_vector(own.clone()));
-            if let Some(vector) = common.flatten() {
-                let interrupt = function.transport.interrupt(vector);
-                let interrupt = interrupt.map_err(Error::io("cannot get the interrupt vector"));
-                break interrupt.map(|interrupt| (Vector::Common(vector), interrupt));
-            }
-            break Err(Error::Invalid {
-                what: format!("all {vectors} interrupt vectors of the function are taken by other openers"),
-                errno: libc::EBUSY,
-            });
-        };
-        match function.transport.interrupt(vector) {
-            Ok(interrupt) => break Ok((Vector::Own(vector), interrupt)),
-            Err(error) => {
-                busy.push(vector);
-                if error.kind() != std::io::ErrorKind::ResourceBusy {
-                    break Err(Error::io("cannot get the interrupt vector")(error));
-                }
-            }
-        }
-    };
-    busy.into_iter().for_each(|vector| function.shared.release_vector(vector));
-    found
 }
 
 impl Drop for Opener {
@@ -247,30 +176,20 @@ impl Device {
         options: OpenOptions,
         watch: &mut dyn Watch,
     ) -> Result<Arc<Device>, Error> {
-        let entries = options.eq_entries;
         let function = Arc::new(bringup::open(transport, options, watch)?);
         watch.step(Step::EventQueue);
         let (opener, interrupt) = Opener::enter(function.clone())?;
-        let queue = EventQueue::create(&function, opener.uid(), opener.uar(), opener.vector(), entries)?;
         let registry = Arc::new(Registry::new(function.shared.clone()));
+        let queue =
+            CompletionQueue::create(&function, (opener.uid(), opener.uar()), opener.vector(), &registry)?;
         // A function with a single vector signals everything with that.
         let common = match opener.vector() == async_queue::VECTOR {
             true => None,
             false => Some(common_interrupt(&function.transport)?),
         };
-        let up = || Error::device("the function's event queue", "none");
-        let notices = Reader::new(function.events.as_ref().ok_or_else(up)?);
-        let events = Events {
-            function: function.clone(),
-            bell: Bell::new(interrupt, common)
-                .map_err(Error::io("cannot wait for two interrupts at once"))?,
-            queue: Mutex::new(Some(queue)),
-            notices: Mutex::new(notices),
-            registry: registry.clone(),
-            further: SegQueue::new(),
-            taken: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-        };
+        let bell =
+            Bell::new(interrupt, common).map_err(Error::io("cannot wait for two interrupts at once"))?;
+        let events = Events::new(&function, bell, queue, &registry)?;
         let attr = attributes(&function);
         Ok(Arc::new(Device {
             opener,
@@ -282,6 +201,7 @@ impl Device {
             null_key: OnceLock::new(),
             attr,
             events,
+            vectors: CompletionVectors::default(),
         }))
     }
 
@@ -428,14 +348,32 @@ impl Device {
     }
 
     fn destroy_eq(&self) -> Result<(), Error> {
-        match self.events.queue.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            Some(queue) => queue.destroy(&self.function, self.opener.uid()),
-            None => Ok(()),
+        let uid = self.opener.uid();
+        let others = self.vectors.destroy(&self.function, uid);
+        self.events.completions.destroy(&self.function, uid).and(others)
+    }
+
+    /// The events of completion vector `number`, which is created if it is new. `None`: they come with
+    /// [`Device::events`], as those of vector 0 do, because the function has no interrupt left. EINVAL: there are only
+    /// [`DeviceAttr::num_comp_vectors`].
+    pub fn completion_vector(&self, number: u32) -> Result<Option<Arc<CompletionEvents>>, Error> {
+        if number >= self.attr.num_comp_vectors {
+            let have = self.attr.num_comp_vectors;
+            return Err(Error::invalid(format!("completion vector {number} of {have}")));
+        }
+        match number {
+            0 => Ok(None),
+            _ => {
+                let opener = (self.opener.uid(), self.opener.uar());
+                self.vectors.get(&self.function, opener, &self.registry, number as usize)
+            }
         }
     }
 
-    pub(crate) fn eqn(&self) -> u8 {
-        self.events.queue.lock().unwrap_or_else(|e| e.into_inner()).as_ref().map_or(0, EventQueue::eqn)
+    /// The event queue of a completion vector.
+    pub(crate) fn eqn(&self, vector: u32) -> Result<u8, Error> {
+        let further = self.completion_vector(vector)?;
+        Ok(further.map_or(self.events.completions.eqn(), |events| events.eqn()))
     }
 
     /// Offset of a register of our doorbell page in BAR0.
@@ -512,7 +450,7 @@ fn attributes(function: &Function) -> DeviceAttr {
         phys_port_cnt: caps.num_ports().max(1),
         max_inline: (send_wqe - SEND_OVERHEAD - INLINE_HEAD) as u32,
         log_max_msg: caps.log_max_msg(),
-        num_comp_vectors: 1,
+        num_comp_vectors: CompletionVectors::count(function),
         clock_khz: caps.device_frequency_khz(),
         // `cq_max_count` has 16 bits, `cq_period` 12.
         max_cq_count: if caps.cq_moderation() { u16::MAX } else { 0 },

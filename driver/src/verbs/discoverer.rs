@@ -13,8 +13,7 @@ use super::{
 use crate::{
     dma::DmaMem,
     error::Error,
-    events::DeviceEvent,
-    events::Event,
+    event::{DeviceEvent, Event},
     function::Function,
     options::OpenOptions,
     resolve::{OwnAddress, Resolve},

@@ -2,7 +2,7 @@
 
 use crate::abi::public::{self as abi, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_pd, ibv_wc};
 use crate::channel::Channel;
-use crate::context::Context;
+use crate::context::{Context, io_errno};
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
 use crate::pd::IronPd;
@@ -78,9 +78,8 @@ impl IronCq {
         // SAFETY: the caller's promise: V1 for the context.
         let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
         ours.check_birth()?;
-        if !(0..i64::from(vectors)).contains(&vector) {
-            return Err(libc::EINVAL);
-        }
+        let vector = u32::try_from(vector).ok().filter(|vector| i64::from(*vector) < i64::from(vectors));
+        let vector = vector.ok_or(libc::EINVAL)?;
         let channel: Option<Arc<Channel>> = if channel.is_null() {
             None
         } else {
@@ -90,7 +89,8 @@ impl IronCq {
         };
         let entries = u32::try_from(entries).ok().filter(|n| *n >= 1 && *n <= ours.device.attr().max_cqe);
         let cookie = ours.targets.new_cookie();
-        let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, ignore_overrun };
+        let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, vector, ignore_overrun };
+        ours.pump.attend(vector).map_err(io_errno)?;
         // SAFETY: the caller's promise: V1 and V2 for the domain.
         let parent = (!domain.is_null()).then(|| unsafe { IronPd::of(domain) });
         let own = parent.and_then(|parent| parent.inner.buffers()).cloned();

@@ -1,10 +1,10 @@
-//! Carries events from a device to the descriptors that programs wait on. Each open device has one thread for that.
+//! Carries events from a device to the descriptors that programs wait on, by threads of its own.
 
 use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
 use driver::transport::Quiet;
-use driver::{DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
+use driver::{CompletionEvents, DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
 use std::collections::HashMap;
 use std::io;
@@ -162,15 +162,20 @@ fn port_event(kind: PortEvent) -> Option<u32> {
     })
 }
 
-/// The thread that carries events from the device to the descriptors.
+/// The threads that carry events from the device to the descriptors: one for completion vector 0 and for what is no
+/// completion, and one for each further vector that a CQ has.
 pub struct Pump {
-    thread: JoinHandle<()>,
-    /// The thread ends when this is closed.
+    device: Arc<driver::Device>,
+    targets: Arc<Targets>,
+    /// By completion vector. Never empty.
+    threads: Mutex<Vec<Option<JoinHandle<()>>>>,
+    /// Readable when the threads are to end, which is when the other end is closed.
+    stopped: Arc<OwnedFd>,
     stop: OwnedFd,
 }
 
 impl Pump {
-    /// Starts the thread. It takes no signals of the program's.
+    /// Starts the first thread.
     pub fn start(device: Arc<driver::Device>, targets: Arc<Targets>) -> io::Result<Self> {
         let mut ends = [-1; 2];
         // SAFETY: two ints to fill, which are then ours.
@@ -178,19 +183,58 @@ impl Pump {
             if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+            (Arc::new(OwnedFd::from_raw_fd(ends[0])), OwnedFd::from_raw_fd(ends[1]))
         };
-        let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
-        let quiet = Quiet::new();
-        let thread = builder.spawn(move || run(&device, &targets, &stopped))?;
-        drop(quiet);
-        Ok(Self { thread, stop })
+        let thread = {
+            let (device, targets, stopped) = (device.clone(), targets.clone(), stopped.clone());
+            spawn(move || run(&device, &targets, &stopped))?
+        };
+        Ok(Self { device, targets, threads: Mutex::new(vec![Some(thread)]), stopped, stop })
     }
 
-    /// Stops the thread and waits for it.
-    pub fn stop(self) {
+    /// Sees to it that the events of CQs with completion vector `vector` are carried.
+    pub fn attend(&self, vector: u32) -> io::Result<()> {
+        let at = vector as usize;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.len() <= at {
+            threads.resize_with(at + 1, || None);
+        }
+        if threads[at].is_none() {
+            let events = self.device.completion_vector(vector);
+            let events = events.map_err(|e| io::Error::from_raw_os_error(e.errno()))?;
+            // Where there is none of its own, the first thread has its events.
+            let Some(events) = events else { return Ok(()) };
+            let (targets, stopped) = (self.targets.clone(), self.stopped.clone());
+            threads[at] = Some(spawn(move || carry_completions(&events, &targets, &stopped))?);
+        }
+        Ok(())
+    }
+
+    /// Stops the threads, waits for them and returns the device.
+    pub fn stop(self) -> Arc<driver::Device> {
         drop(self.stop);
-        let _ = self.thread.join();
+        for thread in self.threads.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten()
+        {
+            let _ = thread.join();
+        }
+        self.device
+    }
+}
+
+/// Starts a thread that takes no signals of the program's.
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
+    let _quiet = Quiet::new();
+    builder.spawn(run)
+}
+
+/// Carries the events of one completion vector.
+fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &OwnedFd) {
+    loop {
+        let limit = if events.drain(|event| targets.deliver(event)) { 0 } else { -1 };
+        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
+            return;
+        }
     }
 }
 

@@ -70,8 +70,8 @@ impl Context {
         channel::leave(&self.channels);
         // The last context that shares the device closes it.
         let Some(pump) = Arc::into_inner(self.pump) else { return };
-        pump.stop();
-        if let Err(error) = self.device.close() {
+        drop(self.device);
+        if let Err(error) = pump.stop().close() {
             eprintln!("ironverbs: closing the device: {error}");
         }
     }

@@ -4,6 +4,7 @@ use super::*;
 use driver::{Completion, RawCompletion, WcStatus, dma::Buffers};
 use std::{
     alloc::Layout,
+    os::fd::AsRawFd,
     ptr::NonNull,
     sync::{
         Mutex,
@@ -78,6 +79,67 @@ fn an_event_means_that_the_next_poll_finds_a_completion_while_the_size_changes()
             assert_eq!(take(&a.sends).map(|wc| wc.wr_id), Some(i));
         }
     });
+}
+
+#[test]
+#[allow(unsafe_code)] // waits for a descriptor
+fn the_events_of_a_queue_come_with_its_completion_vector_alone() {
+    let scratch = Scratch::new();
+    let (a, b) = pair(&scratch, &CqInit { vector: 1, ..entries(64) });
+    let vectors = a.device.attr().num_comp_vectors;
+    assert_eq!(vectors as usize, std::thread::available_parallelism().map_or(1, usize::from).min(63));
+    let refused = Cq::create_with(&a.device, &CqInit { vector: vectors, ..entries(64) }, None);
+    assert_eq!(refused.err().expect("there is no such vector").errno(), libc::EINVAL);
+    let second = a.device.completion_vector(1).expect("a vector").expect("with an interrupt of its own");
+    let drained = || {
+        let mut all = Vec::new();
+        while second.drain(|event| all.push(event)) {}
+        all
+    };
+    let readable = |limit: Duration| {
+        let mut entry = libc::pollfd { fd: second.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry that lives across the call.
+        unsafe { libc::poll(&mut entry, 1, limit.as_millis() as i32) == 1 }
+    };
+    while a.event(Duration::ZERO).is_some() {}
+    for i in 0..100 {
+        assert_eq!(drained(), [], "armed, and nothing has come");
+        a.sends.arm(false);
+        a.write(i, &b.card());
+        assert!(readable(SOON));
+        let events = drained();
+        assert!(matches!(events[..], [Event::Cq { cookie: COOKIE, .. }]), "{events:?}");
+        assert_eq!(wait(&a.sends).wr_id, i);
+    }
+    assert_eq!(a.event(Duration::ZERO), None, "with vector 0 there came nothing");
+}
+
+#[test]
+fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
+    let scratch = Scratch::new();
+    let node = scratch.node(2).expect("a node");
+    let init = CqInit { vector: 1, ..entries(64) };
+    // More than the function has, two for each.
+    let others: Vec<_> = (0..40)
+        .map(|_| {
+            let device = open_device_of(&node, 1).expect("a device");
+            Cq::create_with(&device, &init, None).expect("a CQ with the second vector")
+        })
+        .collect();
+    let open = |fid| Side::of(open_device_of(&node, fid).expect("a device"), Service::Rc, &init);
+    let (a, b) = (open(1), open(2));
+    join(&a, &b);
+    let events = a.device.completion_vector(1).expect("a vector").expect("a node's openers share interrupts");
+    while events.drain(|_| ()) {}
+    a.sends.arm(false);
+    a.write(1, &b.card());
+    let (begin, mut found) = (Instant::now(), Vec::new());
+    while found.is_empty() {
+        assert!(begin.elapsed() < SOON, "no event");
+        events.drain(|event| found.push(event));
+    }
+    assert!(matches!(found[..], [Event::Cq { cookie: COOKIE, .. }]), "{found:?}");
+    drop(others);
 }
 
 #[test]

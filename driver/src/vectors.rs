@@ -1,0 +1,104 @@
+//! Interrupt vectors of a function: that of asynchronous events, which all openers hear, and those that openers claim for their
+//! completions.
+
+use crate::{
+    async_queue,
+    error::Error,
+    function::Function,
+    transport::{Interrupt, Transport},
+};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The interrupts of asynchronous events that openers in this process have, by transport.
+static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
+
+/// The interrupt of asynchronous events: where the last to connect a vector has it alone, one for all openers in this
+/// process that share `transport`.
+pub fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
+    let connect = || {
+        let interrupt = transport.interrupt(async_queue::VECTOR);
+        interrupt.map(Arc::new).map_err(Error::io("cannot get the interrupt vector of events"))
+    };
+    if transport.shares_vectors() {
+        return connect();
+    }
+    let key = Arc::as_ptr(transport).cast::<()>() as usize;
+    let mut known = COMMON.lock().unwrap_or_else(|e| e.into_inner());
+    known.retain(|(_, interrupt)| interrupt.strong_count() > 0);
+    if let Some(found) = known.iter().find(|(at, _)| *at == key).and_then(|(_, found)| found.upgrade()) {
+        return Ok(found);
+    }
+    let interrupt = connect()?;
+    known.push((key, Arc::downgrade(&interrupt)));
+    Ok(interrupt)
+}
+
+/// The vectors that completions may have. The first is that of asynchronous events, where there are others.
+pub fn of_completions(function: &Function) -> std::ops::Range<u16> {
+    let vectors = function.identity.msix_vectors;
+    u16::from(vectors > 1)..vectors
+}
+
+/// An opener's right to signal its completions by a vector, given back when it is dropped.
+pub struct Claim {
+    function: Arc<Function>,
+    vector: u16,
+    /// Not shared with other openers. Of a shared vector an interrupt may be for one of them, and then there is no event
+    /// of ours.
+    own: bool,
+}
+
+impl Claim {
+    /// Claims a vector. If it is still connected to its last owner, which is about to go, the next is tried. When all are
+    /// claimed they are shared, if the transport can do that. EBUSY: it cannot.
+    pub fn new(function: &Arc<Function>) -> Result<(Self, Interrupt), Error> {
+        let all = of_completions(function);
+        let mut busy = Vec::new();
+        let found = loop {
+            let claim = |vector, own| Self { function: function.clone(), vector, own };
+            let Some(vector) = function.shared.claim_vector(all.clone()) else {
+                let common =
+                    function.transport.shares_vectors().then(|| function.shared.common_vector(all.clone()));
+                if let Some(vector) = common.flatten() {
+                    let interrupt = function.transport.interrupt(vector);
+                    let interrupt = interrupt.map_err(Error::io("cannot get the interrupt vector"));
+                    break interrupt.map(|interrupt| (claim(vector, false), interrupt));
+                }
+                break Err(Error::Invalid {
+                    what: format!(
+                        "all {} interrupt vectors of the function are taken by other openers",
+                        function.identity.msix_vectors
+                    ),
+                    errno: libc::EBUSY,
+                });
+            };
+            let claim = claim(vector, true);
+            match function.transport.interrupt(vector) {
+                Ok(interrupt) => break Ok((claim, interrupt)),
+                Err(error) => {
+                    // Kept until another is found, or it would be the next again.
+                    busy.push(claim);
+                    if error.kind() != std::io::ErrorKind::ResourceBusy {
+                        break Err(Error::io("cannot get the interrupt vector")(error));
+                    }
+                }
+            }
+        };
+        drop(busy);
+        found
+    }
+
+    /// Its number.
+    pub fn vector(&self) -> u16 {
+        self.vector
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // In a child of fork it is the parent's.
+        if self.own && !crate::cmd::is_gone(&self.function.bar) {
+            self.function.shared.release_vector(self.vector);
+        }
+    }
+}
