@@ -11,6 +11,7 @@
 
 mod bench;
 mod bringup;
+mod container;
 mod demo;
 mod doctor;
 mod line;
@@ -50,5 +51,7 @@ fn main() -> ExitCode {
         Command::Sim(sim) => sim::sim(&sim),
         Command::Stream(command) => stream_files::stream(&command),
         Command::Vf(command) => vf::vf(&command),
+        Command::Cdi(command) => container::cdi(&command),
+        Command::ContainerHook(hook) => container::hook(&hook),
     }
 }

@@ -55,6 +55,33 @@ pub enum Command {
     /// Print what a driver sent to a function, or compare two such recordings
     #[command(subcommand)]
     Stream(Stream),
+    /// Let container engines give a node's devices to containers
+    #[command(subcommand)]
+    Cdi(Cdi),
+    /// What a container engine calls, while it makes a container, for each device that `cdi generate` describes
+    #[command(hide = true)]
+    ContainerHook(ContainerHook),
+}
+
+#[derive(Subcommand)]
+pub enum Cdi {
+    /// Describe the node's devices as podman, containerd, CRI-O and docker read it (Container Device Interface)
+    Generate {
+        #[command(flatten)]
+        node: NodeDir,
+        /// The file to write, such as /etc/cdi/ironverbs.json [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+pub struct ContainerHook {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// A device to show in the container, several times for several
+    #[arg(long = "device", value_parser = device, required = true)]
+    pub devices: Vec<u8>,
 }
 
 #[derive(Subcommand)]

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Read,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -42,6 +42,12 @@ impl Running {
         let output = collect(child.stdout.take().expect("piped"));
         let errors = collect(child.stderr.take().expect("piped"));
         Self { child: Held(child), what, output, errors }
+    }
+
+    /// Starts a command that is no program of a node; failures call it `what`.
+    pub fn start(command: &mut Command, what: &str) -> Self {
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::of(piped.spawn().unwrap_or_else(|e| panic!("{what}: {e}")), what.into())
     }
 
     /// Its command, for messages.

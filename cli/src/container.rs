@@ -1,0 +1,163 @@
+//! `ironverbs cdi`: a node's devices in containers. The Container Device Interface says what an engine adds to a container for a
+//! device: here the node's directory, the provider's files, and a hook that shows the device in the container's /sys.
+
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use launcher::provider::{self, Provider};
+use node::Observer;
+use node::devices::DeviceInfo;
+use serde_json::{Value, json};
+
+use crate::options::{Cdi, ContainerHook};
+use crate::say::{fail, say};
+
+/// Version of the interface: the first in which names of devices may be as ours are.
+const VERSION: &str = "0.5.0";
+/// Vendor and class, before the `=` of a device's full name.
+const KIND: &str = "ironverbs/function";
+/// The name that stands for all devices of the node.
+const ALL: &str = "all";
+/// Seconds that a hook may take.
+const PATIENCE: u32 = 30;
+/// Bytes of what the runtime tells a hook, and of a container's configuration.
+const MOST: u64 = 16 << 20;
+
+pub fn cdi(command: &Cdi) -> ExitCode {
+    let Cdi::Generate { node, output } = command;
+    let written = || -> Result<(), String> {
+        let observer = Observer::open(&node.path()).map_err(|e| e.to_string())?;
+        let devices = observer.devices().map_err(|e| e.to_string())?;
+        let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
+        let provider = provider::find(&command).map_err(|e| e.to_string())?;
+        let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
+        let text = format!("{:#}\n", description(&dir, &devices, &command, &provider));
+        match output {
+            None => say!("{text}"),
+            Some(file) => {
+                replace(file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?
+            }
+        }
+        Ok(())
+    };
+    written().map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
+}
+
+/// Writes `file` at once, so that no engine reads half of it.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    if let Some(dir) = file.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let aside = file.with_extension(format!("{}.new", std::process::id()));
+    let made = fs::File::create(&aside).and_then(|mut new| new.write_all(text.as_bytes()));
+    made.and_then(|()| fs::rename(&aside, file)).inspect_err(|_| {
+        let _ = fs::remove_file(&aside);
+    })
+}
+
+/// The CDI description of `devices`, on the node in `node`.
+fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &Provider) -> Value {
+    let mount = |path: &Path, how: &str| json!({ "hostPath": path, "containerPath": path, "options": ["bind", how, "nosuid", "nodev"] });
+    let device = |name: &str, shown: &[&DeviceInfo]| {
+        let mut args = vec!["ironverbs".into(), "container-hook".into(), "--node".into(), json!(node)];
+        for device in shown {
+            args.extend(["--device".into(), json!(device.name)]);
+        }
+        let hook =
+            json!({ "hookName": "createContainer", "path": command, "args": args, "timeout": PATIENCE });
+        json!({ "name": name, "containerEdits": { "hooks": [hook] } })
+    };
+    let mut all: Vec<Value> = devices.iter().map(|one| device(&one.name, &[one])).collect();
+    all.push(device(ALL, &devices.iter().collect::<Vec<_>>()));
+    json!({
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "containerEdits": {
+            "env": [
+                format!("IRONVERBS_NODE={}", node.display()),
+                format!("RDMAV_DRIVERS={}", node.join("lib/libironverbs").display()),
+            ],
+            "mounts": [mount(node, "rw"), mount(&provider.loader, "ro"), mount(&provider.provider, "ro")],
+        },
+        "devices": all,
+    })
+}
+
+pub fn hook(hook: &ContainerHook) -> ExitCode {
+    let shown = || -> Result<(), String> {
+        let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
+        let dir = hook.node.path();
+        let observer = Observer::open(&dir).map_err(|e| e.to_string())?;
+        let devices = observer.devices().map_err(|e| e.to_string())?;
+        if let Some(missing) = hook.devices.iter().find(|fid| devices.iter().all(|one| one.fid != **fid)) {
+            let last = devices.last().map_or("none", |one| &one.name);
+            return Err(format!("the node in {} has no iron{missing}, its last is {last}", dir.display()));
+        }
+        let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
+        let provider = provider::find(&command).map_err(|e| e.to_string())?;
+        launcher::container::show(&root, &dir, &devices, &hook.devices, &provider).map_err(|e| e.to_string())
+    };
+    shown().map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
+}
+
+/// Where the container's root is that `state`, as OCI runtimes tell it to hooks, is about.
+fn root_of(state: &Value) -> Result<PathBuf, String> {
+    let bundle = Path::new(text(state, "/bundle", "the container's state")?);
+    let file = bundle.join("config.json");
+    let failed = |e: io::Error| format!("cannot open {}: {e}", file.display());
+    let config = read(fs::File::open(&file).map_err(failed)?, &file.display().to_string())?;
+    Ok(bundle.join(text(&config, "/root/path", &file.display().to_string())?))
+}
+
+fn read(from: impl Read, what: &str) -> Result<Value, String> {
+    serde_json::from_reader(from.take(MOST)).map_err(|e| format!("{what} is no JSON: {e}"))
+}
+
+fn text<'a>(of: &'a Value, at: &str, what: &str) -> Result<&'a str, String> {
+    let found = of.pointer(at).and_then(Value::as_str);
+    found.ok_or_else(|| {
+        format!("expected a path at {at} in {what}, found {}", of.pointer(at).unwrap_or(&Value::Null))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use devmodel::Config;
+
+    #[test]
+    fn each_device_has_its_hook_and_one_name_stands_for_all() {
+        let devices = node::devices::devices(2, &Config::default());
+        let provider = Provider { loader: "/l/loader.so".into(), provider: "/l/provider.so".into() };
+        let spec = description(Path::new("/n"), &devices, Path::new("/usr/bin/ironverbs"), &provider);
+        let names: Vec<_> = spec["devices"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert_eq!(names, ["iron0", "iron1", "iron2", "all"]);
+        let args = |at: usize| spec["devices"][at]["containerEdits"]["hooks"][0]["args"].as_array().unwrap();
+        assert_eq!(args(1)[4..], ["--device", "iron1"]);
+        assert_eq!(args(3).len(), 4 + 2 * 3);
+    }
+
+    #[test]
+    fn a_state_that_names_no_bundle_and_a_bundle_without_a_root_are_said() {
+        let dir = env::temp_dir().join(format!("ironverbs-bundle-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let root = |config: &str| {
+            fs::write(dir.join("config.json"), config).unwrap();
+            root_of(&json!({ "bundle": dir }))
+        };
+        assert_eq!(root(r#"{"root": {"path": "rootfs"}}"#), Ok(dir.join("rootfs")));
+        assert_eq!(root(r#"{"root": {"path": "/elsewhere"}}"#), Ok("/elsewhere".into()));
+        for (config, said) in
+            [("{}", "found null"), (r#"{"root": {"path": 7}}"#, "found 7"), ("{", "no JSON")]
+        {
+            let error = root(config).unwrap_err();
+            assert!(error.contains(said) && error.contains("config.json"), "{error}");
+        }
+        assert!(root_of(&json!({ "id": "x" })).unwrap_err().contains("/bundle"));
+        assert!(root_of(&json!({ "bundle": "/not/there" })).unwrap_err().contains("/not/there/config.json"));
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,204 @@
+//! Devices of a node in containers that podman makes, as `ironverbs cdi generate` describes them to it.
+//!
+//! Needs `ironverbs` and the provider built (`make build`), root, podman and runc. What cannot be had here is said, and skipped.
+
+use ironverbs_tests::stock::{Node, Running};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// A node with two VFs that podman knows, and two network namespaces with a cable between them for what programs tell
+/// each other over TCP. Gone when the test ends.
+struct Place {
+    node: Node,
+    home: PathBuf,
+    description: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Option<Self> {
+        let is_there = |program: &&str| {
+            let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+            found.is_ok_and(|found| found.status.success())
+        };
+        let missing = ["podman", "runc", "ip", "ss"].into_iter().find(|program| !is_there(program));
+        if let Some(missing) = missing {
+            println!("skipped: no {missing} here");
+            return None;
+        }
+        let id = format!("{name}-{}", std::process::id());
+        let home = std::env::temp_dir().join(format!("ironverbs-{id}"));
+        let node = Node::new(name, 2);
+        let place = Self { node, home, description: format!("/var/run/cdi/ironverbs-{id}.json").into() };
+        let file = place.description.display().to_string();
+        place.node.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+        place.node.ironverbs(&["cdi", "generate"], &["--output", &file]).finish();
+        for side in 0..2 {
+            let root = place.root(side);
+            for dir in ["usr", "proc", "sys", "dev", "etc/libibverbs.d", "tmp", "run"] {
+                fs::create_dir_all(root.join(dir)).expect("a directory of the root");
+            }
+            for link in ["bin", "sbin", "lib", "lib64"] {
+                symlink(format!("usr/{link}"), root.join(link)).expect("a link of the root");
+            }
+            place.ip(&["netns", "add", &place.net(side)]);
+        }
+        place.ip(&[
+            "link",
+            "add",
+            "c0",
+            "netns",
+            &place.net(0),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "c1",
+            "netns",
+            &place.net(1),
+        ]);
+        let plain = place.container(0, &[]).arg("true").output().expect("podman");
+        if !plain.status.success() {
+            println!("skipped: podman makes no container here: {}", String::from_utf8_lossy(&plain.stderr));
+            return None;
+        }
+        for side in 0..2 {
+            let (net, link) = (place.net(side), format!("c{side}"));
+            place.ip(&["-n", &net, "addr", "add", &format!("{}/24", address(side)), "dev", &link]);
+            place.ip(&["-n", &net, "link", "set", "lo", "up"]);
+            place.ip(&["-n", &net, "link", "set", &link, "up"]);
+        }
+        Some(place)
+    }
+
+    fn root(&self, side: usize) -> PathBuf {
+        self.home.join(format!("root{side}"))
+    }
+
+    /// Network namespace of a side.
+    fn net(&self, side: usize) -> String {
+        format!("iron{}-{side}", std::process::id())
+    }
+
+    fn ip(&self, args: &[&str]) {
+        let done = Command::new("ip").args(args).status().expect("ip");
+        assert!(done.success(), "ip {}", args.join(" "));
+    }
+
+    fn podman(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "80", "podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]);
+        command.args(["--storage-driver", "vfs", "--root"]).arg(self.home.join("storage"));
+        command.arg("--runroot").arg(self.home.join("run"));
+        command
+    }
+
+    /// What makes a container with a network and process numbers of its own, and `devices`; the program follows.
+    fn container(&self, side: usize, devices: &[&str]) -> Command {
+        let mut command = self.podman();
+        command.args(["run", "--rm", "-v", "/usr:/usr:ro"]);
+        // Where this process may not raise its limits, runc may not either.
+        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
+        command.args(["--network", &format!("ns:/run/netns/{}", self.net(side))]);
+        for device in devices {
+            command.args(["--device", &format!("ironverbs/function={device}")]);
+        }
+        command.arg("--rootfs").arg(self.root(side));
+        command
+    }
+
+    /// Starts a program in a container.
+    fn start(&self, side: usize, devices: &[&str], program: &[&str]) -> Running {
+        Running::start(self.container(side, devices).args(program), &program.join(" "))
+    }
+
+    /// A server on iron1 and its client on iron2; what the client printed.
+    fn pair(&self, tool: &str, options: &[&str]) -> String {
+        let server = self.start(0, &["iron1"], &[&[tool, "-d", "iron1"], options].concat());
+        let begin = Instant::now();
+        let listens =
+            || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output().expect("ss");
+        while !String::from_utf8_lossy(&listens().stdout).contains(":18515") {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let client = self.start(1, &["iron2"], &[&[tool, "-d", "iron2"], options, &[&address(0)]].concat());
+        let said = client.finish();
+        server.finish();
+        said
+    }
+}
+
+fn address(side: usize) -> String {
+    format!("10.79.0.{}", side + 1)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.podman().args(["rm", "-f", "-t", "0", "-a"]).output();
+        for side in 0..2 {
+            let _ = Command::new("ip").args(["netns", "del", &self.net(side)]).output();
+        }
+        let _ = fs::remove_file(&self.description);
+        let _ = fs::remove_dir_all(&self.home);
+    }
+}
+
+/// The names that a program in a container printed, a line each.
+fn names(said: &str) -> Vec<&str> {
+    said.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_container_has_the_devices_it_was_given_and_no_others() {
+    let Some(place) = Place::new("containers-devices") else { return };
+    let list = ["sh", "-c", "ls /sys/class/infiniband /dev/infiniband; ls -d /sys/class/net"];
+    let cases = [
+        (&["iron1"][..], vec!["iron1"]),
+        (&["iron2", "iron0"], vec!["iron0", "iron2"]),
+        (&["all"], vec!["iron0", "iron1", "iron2"]),
+    ];
+    for (devices, wanted) in cases {
+        let said = place.start(0, devices, &list).finish();
+        let found: Vec<_> = names(&said).into_iter().filter(|name| name.starts_with("iron")).collect();
+        assert_eq!(found, wanted, "{devices:?}: {said}");
+        let files = names(&said).into_iter().filter(|name| name.starts_with("uverbs")).count();
+        assert_eq!(files, wanted.len(), "{said}");
+        assert!(said.contains("rdma_cm") && said.contains("/sys/class/net"), "{said}");
+        let info = place.start(0, devices, &["ibv_devinfo"]).finish();
+        assert_eq!(info.matches("PORT_ACTIVE").count(), wanted.len(), "{info}");
+    }
+    let root = place.root(0);
+    let left = fs::read_dir(root.join("sys")).expect("the root's own /sys").count();
+    assert_eq!(left, 0, "what was mounted went with the container");
+}
+
+#[test]
+fn programs_in_two_containers_reach_each_other() {
+    let Some(place) = Place::new("containers-pair") else { return };
+    for (tool, options) in [
+        ("ib_write_bw", &["-x", "1", "-F", "-s", "65536", "-n", "1000"][..]),
+        ("ib_send_lat", &["-x", "1", "-F", "-n", "1000"]),
+        ("ib_read_lat", &["-x", "1", "-F", "-n", "1000", "-s", "4096"]),
+    ] {
+        let said = place.pair(tool, options);
+        let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
+        assert!(row.is_some_and(|row| row.split_whitespace().count() >= 5), "{tool}: {said}");
+    }
+    let status = place.node.ironverbs(&["node", "status"], &["--json"]).finish();
+    assert!(status.contains("\"programs\": []"), "nobody is left on the node: {status}");
+}
+
+#[test]
+fn a_device_that_the_node_has_not_fails_the_container_with_a_line_that_says_so() {
+    let Some(place) = Place::new("containers-missing") else { return };
+    let text = fs::read_to_string(&place.description).expect("the description");
+    fs::write(&place.description, text.replace("\"iron2\"", "\"iron7\"")).expect("another description");
+    let done = place.container(0, &["iron7"]).arg("true").output().expect("podman");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("has no iron7"), "{said}");
+}
