@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use devmodel::{state::Counters, strict::Strict};
+use nix::unistd::Group;
 use node::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
-    Signals,
+    Signals, dir,
 };
 use serde_json::{Map, Value, json};
 
@@ -63,6 +64,9 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
     match command {
         options::Node::Create(create) => {
             let options = NodeOptions { vfs: create.vfs, ..NodeOptions::default() };
+            if let Some(group) = &create.group {
+                dir::share(&create.node.path(), group_number(group)?)?;
+            }
             let node = place::open(&create.node.path(), &create.identity.over(options))?;
             Ok(format!("node in {}: iron0 and {} VFs\n", node.dir().display(), node.vfs()))
         }
@@ -84,6 +88,17 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             Ok(format!("node in {}: {what}\n", dir.display()))
         }
     }
+}
+
+/// The number of a group, by its name or as it stands.
+fn group_number(group: &str) -> Result<u32, NodeError> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let found = Group::from_name(group).map_err(|e| NodeError::system("look up the group")(e.into()))?;
+    let missing =
+        || std::io::Error::new(std::io::ErrorKind::NotFound, format!("there is none called {group:?}"));
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| NodeError::system("look up the group")(missing()))
 }
 
 fn captured(capture: &options::Capture) -> Result<String, NodeError> {

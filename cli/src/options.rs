@@ -324,6 +324,9 @@ pub struct Create {
     /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,
+    /// Let all users of this group use the node; only root's can be shared
+    #[arg(long, value_name = "NAME or NUMBER")]
+    pub group: Option<String>,
 }
 
 /// What a node is made with and keeps; naming another for a node that is there is an error.

@@ -3,10 +3,11 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils,
 //! infiniband-diags and python3.
 
-use ironverbs_tests::stock::{Node, Running, ironverbs};
+use ironverbs_tests::stock::{Node, Running, ironverbs, is_heard, port};
 use std::{
     fs,
     path::PathBuf,
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -197,6 +198,55 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
     }
 }
 
+/// Root's node that is shared with a group: programs of root and of a member reach each other, whoever opened the node first, and
+/// somebody else is refused.
+#[test]
+fn users_of_a_group_share_roots_node() {
+    const GROUP: &str = "4321";
+    if !fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        println!("skipped: only root can share a node");
+        return;
+    }
+    let node = Node::new("views-group", 2).installed();
+    let as_nobody = |groups: &str, program: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", groups]).arg(node.binary());
+        command.arg("run").arg("--node").arg(node.dir()).args(["--vfs", "2", "--"]).args(program);
+        command
+    };
+    node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
+    let member = format!("--groups={GROUP}");
+    let stranger = as_nobody("--clear-groups", &["ibv_devinfo"]).output().expect("setpriv");
+    let said = String::from_utf8_lossy(&stranger.stderr);
+    assert!(
+        stranger.status.code() == Some(125)
+            && said.contains("shared with group 4321, which is none of yours"),
+        "{said}"
+    );
+    for round in 0..2 {
+        let port = port();
+        let words =
+            |device| ["ib_write_bw", "-d", device, "-x", "1", "-F", "-n", "1000", "-p", &port, "-s", "65536"];
+        let root_serves = round == 0;
+        let (server, client) = (words("iron1"), [&words("iron2")[..], &["127.0.0.1"]].concat());
+        let start = |program: &[&str], root: bool| match root {
+            true => node.start(program),
+            false => Running::start(&mut as_nobody(&member, program), "a member's program"),
+        };
+        let server = start(&server, root_serves);
+        let begin = Instant::now();
+        while !is_heard(&port) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the server does not listen");
+            sleep(Duration::from_millis(10));
+        }
+        let said = start(&client, !root_serves).finish();
+        assert!(said.contains("65536      1000"), "{said}");
+        server.finish();
+        // The next round begins on a node that its first program, a member's, makes.
+        node.ironverbs(&["node", "reset"], &[]).finish();
+    }
+}
+
 /// Whoever kills a supervisor is left with the view there was: nothing waits, and `ironverbs doctor` says what is not seen. A new
 /// run sees all.
 #[test]
@@ -211,7 +261,7 @@ fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     let mut shell = Shell::start(&node, &script);
     shell.reaches(1);
     for supervisor in supervisors(&node) {
-        let status = std::process::Command::new("kill").args(["-KILL", &supervisor.to_string()]).status();
+        let status = Command::new("kill").args(["-KILL", &supervisor.to_string()]).status();
         assert!(status.expect("kill").success());
     }
     want(&node, "6", &[]);

@@ -11,6 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// A group that nobody of this machine needs to have.
+const GROUP: &str = "4321";
+
 /// A node with two VFs that podman knows, and two network namespaces with a cable between them for what programs tell
 /// each other over TCP. Gone when the test ends.
 struct Place {
@@ -35,7 +38,7 @@ impl Place {
         let node = Node::new(name, 2);
         let place = Self { node, home, description: format!("/var/run/cdi/ironverbs-{id}.json").into() };
         let file = place.description.display().to_string();
-        place.node.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+        place.node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
         place.node.ironverbs(&["cdi", "generate"], &["--output", &file]).finish();
         for side in 0..2 {
             let root = place.root(side);
@@ -61,7 +64,7 @@ impl Place {
             "netns",
             &place.net(1),
         ]);
-        let plain = place.container(0, &[]).arg("true").output().expect("podman");
+        let plain = place.container(0, &[], &[]).arg("true").output().expect("podman");
         if !plain.status.success() {
             println!("skipped: podman makes no container here: {}", String::from_utf8_lossy(&plain.stderr));
             return None;
@@ -97,8 +100,9 @@ impl Place {
         command
     }
 
-    /// What makes a container with a network and process numbers of its own, and `devices`; the program follows.
-    fn container(&self, side: usize, devices: &[&str]) -> Command {
+    /// What makes a container with a network and process numbers of its own, and `devices`, by `more` options; the
+    /// program follows.
+    fn container(&self, side: usize, devices: &[&str], more: &[&str]) -> Command {
         let mut command = self.podman();
         command.args(["run", "--rm", "-v", "/usr:/usr:ro"]);
         // Where this process may not raise its limits, runc may not either.
@@ -107,18 +111,22 @@ impl Place {
         for device in devices {
             command.args(["--device", &format!("ironverbs/function={device}")]);
         }
-        command.arg("--rootfs").arg(self.root(side));
+        command.args(more).arg("--rootfs").arg(self.root(side));
         command
     }
 
     /// Starts a program in a container.
     fn start(&self, side: usize, devices: &[&str], program: &[&str]) -> Running {
-        Running::start(self.container(side, devices).args(program), &program.join(" "))
+        Running::start(self.container(side, devices, &[]).args(program), &program.join(" "))
     }
 
-    /// A server on iron1 and its client on iron2; what the client printed.
-    fn pair(&self, tool: &str, options: &[&str]) -> String {
-        let server = self.start(0, &["iron1"], &[&[tool, "-d", "iron1"], options].concat());
+    /// A server on iron1 and its client on iron2, in containers made by `more` options; what the client printed.
+    fn pair(&self, more: &[&str], tool: &str, options: &[&str]) -> String {
+        let start = |side: usize, device: &str, words: &[&str]| {
+            let program = [&[tool, "-d", device], options, words].concat();
+            Running::start(self.container(side, &[device], more).args(&program), &program.join(" "))
+        };
+        let server = start(0, "iron1", &[]);
         let begin = Instant::now();
         let listens =
             || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output().expect("ss");
@@ -126,7 +134,7 @@ impl Place {
             assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let client = self.start(1, &["iron2"], &[&[tool, "-d", "iron2"], options, &[&address(0)]].concat());
+        let client = start(1, "iron2", &[&address(0)]);
         let said = client.finish();
         server.finish();
         said
@@ -180,12 +188,13 @@ fn a_container_has_the_devices_it_was_given_and_no_others() {
 #[test]
 fn programs_in_two_containers_reach_each_other() {
     let Some(place) = Place::new("containers-pair") else { return };
-    for (tool, options) in [
-        ("ib_write_bw", &["-x", "1", "-F", "-s", "65536", "-n", "1000"][..]),
-        ("ib_send_lat", &["-x", "1", "-F", "-n", "1000"]),
-        ("ib_read_lat", &["-x", "1", "-F", "-n", "1000", "-s", "4096"]),
+    let user = ["--user", "1000:1000", "--group-add", GROUP];
+    for (more, tool, options) in [
+        (&[][..], "ib_write_bw", &["-x", "1", "-F", "-s", "65536", "-n", "1000"][..]),
+        (&[], "ib_send_lat", &["-x", "1", "-F", "-n", "1000"]),
+        (&user, "ib_read_lat", &["-x", "1", "-F", "-n", "1000", "-s", "4096"]),
     ] {
-        let said = place.pair(tool, options);
+        let said = place.pair(more, tool, options);
         let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
         assert!(row.is_some_and(|row| row.split_whitespace().count() >= 5), "{tool}: {said}");
     }
@@ -198,7 +207,7 @@ fn a_device_that_the_node_has_not_fails_the_container_with_a_line_that_says_so()
     let Some(place) = Place::new("containers-missing") else { return };
     let text = fs::read_to_string(&place.description).expect("the description");
     fs::write(&place.description, text.replace("\"iron2\"", "\"iron7\"")).expect("another description");
-    let done = place.container(0, &["iron7"]).arg("true").output().expect("podman");
+    let done = place.container(0, &["iron7"], &[]).arg("true").output().expect("podman");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("has no iron7"), "{said}");
 }

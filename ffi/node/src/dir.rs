@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::{NodeError, sys};
@@ -40,8 +40,14 @@ pub fn default_dir() -> PathBuf {
     base.join(format!("ironverbs-{uid}"))
 }
 
-/// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses it if it belongs to another
-/// user, is writable by others or is no directory. Returns its absolute path with links resolved.
+/// Mode of a directory that its group shares, with the bit that gives new files the directory's group. Both the bit and the
+/// group's right to write tell that it is meant.
+const SHARED: u32 = 0o2770;
+/// The files of a node, but for those that whoever makes them gives a mode ([`new_file`]).
+const FILES: [&str; 4] = ["adapter", "parties", "ports", "userns"];
+
+/// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses it if it is not the caller's to
+/// use ([`check`]). Returns its absolute path with links resolved.
 pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     let name = || dir.display().to_string();
     if dir.as_os_str().is_empty() {
@@ -65,7 +71,41 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     Ok(full)
 }
 
-/// Refuses a directory that is not the caller's own. Does not change it.
+/// Lets the users of `group` use the node in `dir`, which is made if it is missing.
+///
+/// # Errors
+/// The directory is not the caller's, or the caller may not give it to the group (EPERM).
+pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
+    let full = claim(dir)?;
+    let shared = || -> io::Result<()> {
+        // Files that are made later would be their maker's alone for an instant.
+        for name in &FILES[1..] {
+            fs::OpenOptions::new().append(true).create(true).mode(0o600).open(full.join(name))?;
+        }
+        for name in FILES.iter().filter(|name| full.join(name).exists()) {
+            let file = full.join(name);
+            chown(&file, None, Some(group))?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o660))?;
+        }
+        chown(&full, None, Some(group))?;
+        fs::set_permissions(&full, fs::Permissions::from_mode(SHARED))
+    };
+    shared().map_err(|e| DirError {
+        dir: full.display().to_string(),
+        why: format!("cannot share it with group {group}: {e}"),
+    })
+}
+
+/// Gives a file that was just made in a node's directory to those who may use the directory.
+pub(crate) fn new_file(file: &fs::File, dir: &Path) -> io::Result<()> {
+    if fs::metadata(dir)?.mode() & SHARED & 0o2020 == 0o2020 {
+        file.set_permissions(fs::Permissions::from_mode(0o660))?;
+    }
+    Ok(())
+}
+
+/// Refuses a directory that is neither the caller's own nor root's and shared with a group of the caller's. Does not change
+/// it. Of other users none is trusted: a directory of theirs may stand where one's own is looked for.
 pub fn check(dir: &Path) -> Result<(), DirError> {
     let refuse = |why: String| DirError { dir: dir.display().to_string(), why };
     let uid = sys::euid();
@@ -80,10 +120,14 @@ pub fn check(dir: &Path) -> Result<(), DirError> {
     if !meta.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
-    if meta.uid() != uid {
+    let shared = meta.mode() & 0o2022 == 0o2020;
+    if meta.uid() != uid && !(meta.uid() == 0 && shared) {
         return Err(refuse(format!("it is owned by uid {}, you are uid {uid}", meta.uid())));
     }
-    if meta.mode() & 0o022 != 0 {
+    if meta.uid() != uid && !sys::has_group(meta.gid()) {
+        return Err(refuse(format!("it is shared with group {}, which is none of yours", meta.gid())));
+    }
+    if !shared && meta.mode() & 0o022 != 0 {
         return Err(refuse(format!(
             "mode {:04o} lets others write to it, expected 0700",
             meta.mode() & 0o7777
@@ -145,7 +189,6 @@ fn owner(path: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("ironverbs-dir-{name}-{}", std::process::id()));
@@ -177,7 +220,7 @@ mod tests {
         let (dir, other) = if sys::euid() == 0 {
             let dir = scratch("foreign");
             fs::create_dir(&dir).unwrap();
-            std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+            chown(&dir, Some(65534), None).unwrap();
             (dir, 65534)
         } else {
             (PathBuf::from("/"), 0)
@@ -187,6 +230,31 @@ mod tests {
         if other != 0 {
             fs::remove_dir(&dir).unwrap();
         }
+    }
+
+    #[test]
+    fn a_directory_is_shared_with_a_group_on_purpose_alone() {
+        if sys::euid() != 0 {
+            return;
+        }
+        let dir = scratch("shared");
+        let mode = |mode| {
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+            claim(&dir).map(drop).map_err(|e| e.to_string())
+        };
+        share(&dir, 4321).unwrap();
+        share(&dir, 4321).unwrap();
+        let of = |name: &str| fs::metadata(dir.join(name)).map(|m| (m.gid(), m.mode() & 0o7777)).unwrap();
+        assert_eq!((of(""), of("parties"), of("ports")), ((4321, 0o2770), (4321, 0o660), (4321, 0o660)));
+        assert_eq!(mode(0o2770), Ok(()), "the owner may use it, whatever its groups");
+        for refused in [0o770, 0o2772, 0o2777] {
+            assert!(mode(refused).unwrap_err().contains(&format!("{refused:04o}")), "{refused:o}");
+        }
+        // Only root's may be shared: another user's could have been laid there for others.
+        mode(0o2770).unwrap();
+        chown(&dir, Some(65534), None).unwrap();
+        assert!(claim(&dir).unwrap_err().to_string().contains("owned by uid 65534"));
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

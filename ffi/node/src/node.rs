@@ -152,6 +152,7 @@ impl Node {
             let step = || NodeError::system(format!("make {}", half.display()));
             let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&half);
             let file = file.map_err(step())?;
+            dir::new_file(&file, dir).map_err(step())?;
             file.set_len(file_len() as u64).map_err(step())?;
             let map = Arc::new(Mapped::new(file, Access::Change, room::lost_notice(dir)).map_err(step())?);
             if !(map.back(0, HEAD_LEN) && map.back(REGION_AT, PAGE)) {

@@ -26,6 +26,21 @@ pub fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether the caller has `group`, as its own or beside it.
+pub fn has_group(group: u32) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::getegid() } == group {
+        return true;
+    }
+    // SAFETY: asks for the number of groups alone.
+    let count = unsafe { libc::getgroups(0, ptr::null_mut()) };
+    let mut all = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: room for as many as are asked for.
+    let got = unsafe { libc::getgroups(count, all.as_mut_ptr()) };
+    all.truncate(usize::try_from(got).unwrap_or(0));
+    all.contains(&group)
+}
+
 /// A file in memory without a name in any directory.
 pub fn memory_file(name: &CStr) -> io::Result<File> {
     // SAFETY: a terminated name; the descriptor is fresh and nobody else's.
