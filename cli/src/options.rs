@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use devmodel::wire::Faults;
 use devmodel::{LinkLayer, serve::Misbehaviour, strict::Strict};
 use driver::pci::Address;
@@ -450,10 +450,10 @@ pub struct Linux {
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
     pub vfs: Option<u8>,
     /// Folder that the guest has as its root; what it writes is gone at the end
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "/")]
     pub root: PathBuf,
     /// Folder that the guest has at the same place, and writes to; for several, several times
-    #[arg(long = "share", value_name = "DIR")]
+    #[arg(long = "share", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub shares: Vec<PathBuf>,
     /// Processors [default: as many as this host has, 8 at most]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -468,7 +468,7 @@ pub struct Linux {
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// The command to run there, whose exit status becomes this program's [default: a shell]
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
@@ -577,7 +577,7 @@ pub struct Run {
     #[command(flatten)]
     pub functions: Functions,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 
@@ -585,7 +585,7 @@ pub struct Run {
 pub struct NodeDir {
     /// Directory of the node; all programs run on it share one adapter [default: the one this program runs on, else one
     /// per user, in memory]
-    #[arg(long = "node", value_name = "DIR")]
+    #[arg(long = "node", value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 }
 

@@ -1,0 +1,160 @@
+//! Writes the manual pages and the shell completion of `ironverbs`, from the definition that its command line is parsed with.
+//!
+//! ```text
+//! cargo run --release -p ironverbs --example manual -- ~/.local/share
+//! ```
+//!
+//! fills `man/man1`, and the places below a share directory in which bash, zsh and fish look for completion. A second argument is the date
+//! that the pages bear. What a definition does not know, such as exit statuses, is in `pages.rs`.
+
+mod pages;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Command;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, italic, roman};
+use pages::{Entry, Page};
+
+/// Where each shell finds completion below a share directory, on Debian.
+const COMPLETION: [(Shell, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions/ironverbs"),
+    (Shell::Zsh, "zsh/vendor-completions/_ironverbs"),
+    (Shell::Fish, "fish/vendor_completions.d/ironverbs.fish"),
+];
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let (share, date, more) = (args.next(), args.next(), args.next());
+    let (Some(share), None) = (share, more) else {
+        eprintln!("usage: manual SHARE-DIRECTORY [DATE]");
+        return ExitCode::from(2);
+    };
+    match write_all(Path::new(&share), date) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("manual: {}: {e}", Path::new(&share).display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write_all(share: &Path, date: Option<OsString>) -> io::Result<()> {
+    for (shell, path) in COMPLETION {
+        let mut file = create(share.join(path))?;
+        clap_complete::generate(shell, &mut ironverbs_cli::definition(), "ironverbs", &mut file);
+    }
+    let date = date.and_then(|date| date.into_string().ok()).unwrap_or_default();
+    let mut root = ironverbs_cli::definition().disable_help_subcommand(true);
+    root.build();
+    let manual = Manual { date, source: root.render_version().trim().to_owned() };
+    let mut left: Vec<&Page> = pages::PAGES.iter().collect();
+    manual.write(&root, &share.join("man/man1"), &mut left)?;
+    match left.first() {
+        None => Ok(()),
+        Some(page) => {
+            Err(io::Error::other(format!("pages.rs has a page for {}, which is no command", page.of)))
+        }
+    }
+}
+
+fn create(path: PathBuf) -> io::Result<fs::File> {
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    fs::File::create(path)
+}
+
+/// What all pages have in common.
+struct Manual {
+    date: String,
+    source: String,
+}
+
+impl Manual {
+    /// Writes the page of `command` and those of the commands below it, and takes what they are made of out of `left`.
+    fn write(&self, command: &Command, dir: &Path, left: &mut Vec<&Page>) -> io::Result<()> {
+        let name = page_name(command);
+        let page = left.iter().position(|page| page.of == name).map(|found| left.swap_remove(found));
+        let page = page.ok_or_else(|| io::Error::other(format!("pages.rs has no page for {name}")))?;
+        let mut file = create(dir.join(format!("{name}.1")))?;
+        self.page(command, page, &mut file)?;
+        file.flush()?;
+        command.get_subcommands().try_for_each(|below| self.write(below, dir, left))
+    }
+
+    fn page(&self, command: &Command, page: &Page, file: &mut impl Write) -> io::Result<()> {
+        // The usage in one line; the list of options follows.
+        let usage = command.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ").to_owned();
+        let mut definition = command.clone().override_usage(usage);
+        if !page.description.is_empty() {
+            definition = definition.long_about(page.description.join("\n\n"));
+        }
+        let man = Man::new(definition)
+            .title(page_name(command).to_uppercase())
+            .date(&self.date)
+            .source(&self.source)
+            .manual("ironverbs manual");
+        man.render_title(file)?;
+        man.render_name_section(file)?;
+        man.render_synopsis_section(file)?;
+        man.render_description_section(file)?;
+        let mut options = Vec::new();
+        man.render_options_section(&mut options)?;
+        // clap_mangen breaks the line before and after an empty one, which formatters warn of.
+        file.write_all(String::from_utf8_lossy(&options).replace(".br\n\n.br\n", ".sp\n").as_bytes())?;
+        if command.has_subcommands() {
+            man.render_subcommands_section(file)?;
+        }
+        let named = command.get_arguments().any(|arg| arg.get_long() == Some("node"));
+        let with = |own: &[Entry], nodes: &[Entry]| if named { [own, nodes].concat() } else { own.to_vec() };
+        let mut roff = Roff::default();
+        list(&mut roff, "EXIT STATUS", if page.exit.is_empty() { pages::EXIT } else { page.exit });
+        list(&mut roff, "ENVIRONMENT", &with(page.environment, pages::NODE_ENVIRONMENT));
+        list(&mut roff, "FILES", &with(page.files, pages::NODE_FILES));
+        list(&mut roff, "EXAMPLES", page.examples);
+        see_also(&mut roff, command, page);
+        roff.to_writer(file)
+    }
+}
+
+/// `ironverbs-node-status`.
+fn page_name(command: &Command) -> String {
+    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn list(roff: &mut Roff, heading: &str, entries: &[Entry]) {
+    if entries.is_empty() {
+        return;
+    }
+    roff.control("SH", [heading]);
+    for (what, text) in entries {
+        roff.control("TP", []);
+        roff.text([bold(*what)]);
+        roff.text([roman(*text)]);
+    }
+}
+
+/// The pages above and below, those of other programs, and the documents that say more.
+fn see_also(roff: &mut Roff, command: &Command, page: &Page) {
+    let name = page_name(command);
+    let above = name.rsplit_once('-').map(|(above, _)| above.to_owned());
+    let below = command.get_subcommands().map(page_name);
+    let mut pages: Vec<String> = above.into_iter().chain(below).map(|name| format!("{name}(1)")).collect();
+    pages.extend(page.see.iter().map(|name| (*name).to_owned()));
+    roff.control("SH", ["SEE ALSO"]);
+    let last = pages.len().saturating_sub(1);
+    for (number, page) in pages.iter().enumerate() {
+        let (name, section) = page.split_at(page.find('(').unwrap_or(page.len()));
+        let comma = if number == last { "" } else { "," };
+        roff.text([bold(name), roman(format!("{section}{comma}"))]);
+    }
+    for document in page.documents {
+        roff.control("PP", []);
+        roff.text([italic(format!("{}/{document}", pages::DOCUMENTS))]);
+    }
+}

@@ -1,0 +1,430 @@
+//! What the manual says beyond the definition of the command line.
+
+/// A term, and what is said of it.
+pub type Entry = (&'static str, &'static str);
+
+/// Where the package puts the pages of `docs/`.
+pub const DOCUMENTS: &str = "/usr/share/doc/ironverbs/docs";
+
+/// The page of one command.
+#[derive(Clone, Copy)]
+pub struct Page {
+    /// Its name, such as `ironverbs-node-status`.
+    pub of: &'static str,
+    /// Paragraphs; none: what the definition says is enough.
+    pub description: &'static [&'static str],
+    /// Exit statuses; none: those of most commands.
+    pub exit: &'static [Entry],
+    /// Environment variables beside those of all commands on a node.
+    pub environment: &'static [Entry],
+    /// Files beside those of all commands on a node.
+    pub files: &'static [Entry],
+    /// Command lines, and what they do.
+    pub examples: &'static [Entry],
+    /// Pages of other commands.
+    pub see: &'static [&'static str],
+    /// Pages of `docs/`.
+    pub documents: &'static [&'static str],
+}
+
+const NOTHING: Page = Page {
+    of: "",
+    description: &[],
+    exit: &[],
+    environment: &[],
+    files: &[],
+    examples: &[],
+    see: &[],
+    documents: &[],
+};
+
+/// Exit statuses of the commands that name none.
+pub const EXIT: &[Entry] = &[
+    ("0", "The command did what it was asked to."),
+    ("1", "It did not; one line on standard error says why."),
+    ("2", "The command line cannot be understood."),
+];
+
+/// What every command with `--node` looks at.
+pub const NODE_ENVIRONMENT: &[Entry] = &[
+    (
+        "IRONVERBS_NODE",
+        "Directory of the node where --node names none. 'ironverbs run' sets it for the programs that it starts.",
+    ),
+    ("XDG_RUNTIME_DIR", "Directory in which the user's own node is made, if it is in memory."),
+];
+
+/// Where a node lies.
+pub const NODE_FILES: &[Entry] = &[(
+    "$XDG_RUNTIME_DIR/ironverbs, /dev/shm/ironverbs-UID, /tmp/ironverbs-UID",
+    "The user's node where neither --node nor IRONVERBS_NODE names one: the first of these that is in memory. It stays until \
+     'ironverbs node reset' or a restart of the machine.",
+)];
+
+/// How a program that the node's devices are used by can be told to work otherwise.
+const PROVIDER_ENVIRONMENT: [Entry; 2] = [
+    ("IRONVERBS_LEND", "0: memory that programs register is never lent to the node."),
+    ("IRONVERBS_NO_DIRECT_COPY", "1: this program neither copies from nor to the memory of others."),
+];
+
+/// One page for each command.
+pub const PAGES: &[Page] = &[
+    Page {
+        of: "ironverbs",
+        description: &[
+            "ironverbs lets unmodified programs use RDMA verbs on a simulated ConnectX-5 with up to 127 virtual functions, or on a function of \
+             a real card that is bound to vfio-pci. All of it is in user space: no kernel module, no daemon and, where the host allows user \
+             namespaces, no root.",
+            "Programs that are run on one node share one adapter. A node is a directory in memory, by default one for each user. iron0 is its \
+             physical function, iron1 and on are its virtual functions. Virtual function I answers to 127.0.0.(I+1).",
+            "Only programs that 'ironverbs run' starts, and their children, see these devices. Nothing changes for any other program: the \
+             libibverbs of the system stays in place, and finds the devices it found before.",
+        ],
+        environment: NODE_ENVIRONMENT,
+        files: &[
+            (
+                "/usr/lib/ironverbs/libironverbs_provider.so, /usr/lib/ironverbs/libironverbs_loader.so",
+                "The provider, by which libibverbs reaches the devices, and what libibverbs loads to reach the provider. A command that \
+                 was not installed by a package looks beside itself too.",
+            ),
+            ("/usr/share/doc/ironverbs/", "README.md, and in docs/ the pages that this manual refers to."),
+            NODE_FILES[0],
+        ],
+        examples: &[
+            ("ironverbs demo", "Shows ib_read_lat between two virtual functions."),
+            (
+                "ironverbs run -- ib_write_bw -d iron1 -x 1",
+                "A server on iron1; -x 1 is the GID with its IP address.",
+            ),
+            ("ironverbs run -- ib_write_bw -d iron2 -x 1 127.0.0.2", "Its client on iron2."),
+            ("ironverbs doctor", "Says what this host lacks."),
+        ],
+        see: &["ibv_devinfo(1)", "ib_write_bw(1)", "rdma(8)"],
+        documents: &["node.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-run",
+        description: &[
+            "Prepares a view of the system in which the devices are there, and becomes PROGRAM in it. The view is a mount namespace: /sys, \
+             /dev/infiniband and /etc/libibverbs.d have the devices beside what they had. It ends with the last program in it. A small \
+             process beside the program answers what is asked by RDMA netlink, and keeps counters below /sys.",
+            "The devices are those of a node, which is made if there is none, or the functions that --bdf and --vfio-user name. In a pod \
+             that was given functions bound to VFIO, they are these.",
+        ],
+        exit: &[
+            ("125", "The devices cannot be shown; one line on standard error says why."),
+            ("126", "PROGRAM cannot be executed."),
+            ("127", "PROGRAM cannot be found."),
+            ("2", "The command line cannot be understood."),
+            ("any other", "The exit status of PROGRAM, which may be any of the above too."),
+        ],
+        environment: &[
+            ("RDMAV_DRIVERS", "Set for PROGRAM: the provider of the devices, and then what was in it."),
+            PROVIDER_ENVIRONMENT[0],
+            PROVIDER_ENVIRONMENT[1],
+            (
+                "MLX_CQ_ALLOC_TYPE, MLX_QP_ALLOC_TYPE, MLX_SRQ_ALLOC_TYPE, MLX_RWQ_ALLOC_TYPE",
+                "Read in PROGRAM as the mlx5 provider reads them: where its queues lie.",
+            ),
+            (
+                "IRONVERBS_FUNCTIONS, IRONVERBS_NETWORK_STATUS, PCIDEVICE_*_INFO",
+                "Functions that a pod was given, and their addresses.",
+            ),
+        ],
+        files: &[(
+            "/etc/podnetinfo/annotations, /var/run/kubernetes.io/dra-device-attributes",
+            "Where else a pod finds its functions and addresses.",
+        )],
+        examples: &[
+            ("ironverbs run -- ibv_devinfo -v", "All that libibverbs tells of the devices."),
+            (
+                "ironverbs run --vfs 32 -- bash",
+                "A shell whose programs see the devices of a node with 32 virtual functions.",
+            ),
+            (
+                "ironverbs run --bdf 0000:c1:00.2 --address 10.0.0.2/24 -- ib_write_bw -d iron0 -x 1",
+                "A server on a function of a real card.",
+            ),
+            (
+                "ironverbs run --wire-faults drop=1%,seed=7 -- bash",
+                "A new node that loses a frame in a hundred.",
+            ),
+        ],
+        see: &["ironverbs-node(1)", "ironverbs-vf(1)"],
+        documents: &["node.md", "launcher.md", "vfio.md", "wire.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-demo",
+        description: &[
+            "Runs ib_read_lat of perftest twice: a server on iron1 and a client on iron2. Its table appears on standard output. The two \
+             commands are printed first, so that they can be repeated by hand.",
+        ],
+        see: &["ironverbs-run(1)", "ib_read_lat(1)"],
+        documents: &["node.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-doctor",
+        description: &[
+            "Tries everything that a node needs, and says in a line each what is there (ok), what works less well (limited), and what is \
+             missing, with the command or setting that brings it.",
+        ],
+        exit: &[
+            ("0", "Nothing that is needed is missing."),
+            ("1", "Something is, and 'missing' stands in its line."),
+            ("2", "The command line cannot be understood."),
+        ],
+        documents: &["node.md", "launcher.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-serve",
+        description: &[
+            "Offers functions of a node as PCI devices, each on a socket, and carries frames between the node's wire and the links. It works until \
+             SIGTERM or SIGINT, and prints a line for each socket once all are there.",
+            "Guests are not trusted: the threads of the server give up the system calls and capabilities they do not need before they look at \
+             anything that comes.",
+        ],
+        exit: &[
+            ("0", "It was asked to end."),
+            ("1", "It cannot serve; one line on standard error says why."),
+            ("2", "The command line cannot be understood."),
+            (
+                "159",
+                "A thread asked for a system call that its jail refuses; a line on standard error says which.",
+            ),
+        ],
+        environment: &[PROVIDER_ENVIRONMENT[1]],
+        examples: &[
+            ("ironverbs serve --plug 1=/run/iron1", "iron1 for QEMU's vfio-user-pci, 10.1 or later."),
+            ("ironverbs serve --link udp:", "The node's RoCE v2 frames on UDP port 4791 of this host."),
+            (
+                "ironverbs serve --plug 1=/run/iron1 --misbehave power-loss@doorbell=1000",
+                "A function whose power goes behind the thousandth doorbell.",
+            ),
+        ],
+        see: &["ironverbs-stream(1)", "ironverbs-linux(1)"],
+        documents: &["serve.md", "wire.md", "twin.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-linux",
+        description: &[
+            "Starts user-mode Linux as a program of this host. Its own mlx5 driver has the node's physical function, and virtual functions once \
+             its sriov_numvfs says so. No root is needed. SIGTERM and SIGINT end COMMAND first.",
+            "The kernel is not part of the package: scripts/linux-kernel.sh of the sources builds it, or --kernel names it.",
+        ],
+        exit: &[
+            (
+                "125",
+                "The kernel cannot be started, or ended before COMMAND; one line on standard error says why.",
+            ),
+            ("2", "The command line cannot be understood."),
+            ("any other", "The exit status of COMMAND."),
+        ],
+        environment: &[
+            (
+                "TMPDIR, TMP, TEMP",
+                "Where the memory of the guest is, if that is in memory; else it is in /dev/shm.",
+            ),
+            ("TERM, LANG, LC_ALL, TZ, NO_COLOR", "Passed on to COMMAND."),
+        ],
+        files: &[(
+            "$XDG_CACHE_HOME/ironverbs/linux/*/vmlinux, ~/.cache/ironverbs/linux/*/vmlinux",
+            "The kernels; the one made last is taken.",
+        )],
+        examples: &[
+            (
+                "ironverbs linux -- sh -c 'echo 7 >/sys/class/net/eth0/device/sriov_numvfs; rdma link'",
+                "Makes seven virtual functions and lists their RDMA devices.",
+            ),
+            ("ironverbs linux --memory 2G --share /srv", "A shell, whose changes below /srv stay."),
+        ],
+        see: &["ironverbs-serve(1)", "rdma(8)", "ip-link(8)"],
+        documents: &["linux.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node",
+        description: &[
+            "Most commands make a node where there is none. These make one beforehand, show what is on it, and remove it.",
+        ],
+        see: &["ironverbs-run(1)"],
+        documents: &["node.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-create",
+        description: &[
+            "Makes a node, or adds virtual functions to one on which no program has any open. What else a node is made with it keeps: \
+             naming something else is an error, and 'ironverbs node reset' comes first.",
+        ],
+        examples: &[(
+            "ironverbs node create --vfs 16 --link-layer infiniband",
+            "A node of sixteen virtual functions, whose ports speak InfiniBand.",
+        )],
+        see: &["ironverbs-run(1)"],
+        documents: &["node.md", "twin.md", "wire.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-address",
+        description: &[
+            "The address becomes GID 1 of the device for programs that open it afterwards. No program may have the device open.",
+        ],
+        examples: &[("ironverbs node address iron1 10.0.0.5/24", "iron1 answers to 10.0.0.5.")],
+        see: &["ironverbs-serve(1)"],
+        documents: &["wire.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-capture",
+        description: &[
+            "Every frame is written as it was sent, before what --wire-faults does to it, with its time in nanoseconds. While a capture runs, \
+             programs on the node are slower.",
+        ],
+        examples: &[(
+            "ironverbs node capture --seconds 5 roce.pcap",
+            "Five seconds of frames, for tshark or Wireshark.",
+        )],
+        see: &["tshark(1)"],
+        documents: &["wire.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-status",
+        description: &[
+            "Looks without taking part: nobody waits for it, and nothing changes. Programs that have died are shown as dead.",
+        ],
+        documents: &["node.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-reset",
+        description: &[
+            "A node with programs on it is left alone, unless --force is given: these go on by themselves, without newcomers.",
+        ],
+        documents: &["node.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-vf",
+        description: &["Works on any PCI function, by sysfs, and takes root."],
+        examples: &[
+            (
+                "ironverbs vf create 0000:c1:00.0 1 --mac 02:00:00:00:00:05",
+                "Makes a virtual function, and prints its address.",
+            ),
+            ("ironverbs vf bind 0000:c1:00.2", "Gives it to vfio-pci."),
+            ("ironverbs bringup --bdf 0000:c1:00.2", "Looks at it."),
+        ],
+        see: &["ironverbs-bringup(1)", "ironverbs-run(1)"],
+        documents: &["vfio.md", "with-a-card.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-vf-create",
+        description: &[
+            "MAC, VLAN and trust are set through the net device of the physical function. --mac given again is the next one's.",
+        ],
+        documents: &["vfio.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-vf-bind",
+        description: &[
+            "Names the functions of the same IOMMU group that are in the way, and the file /dev/vfio/N that the function became. A function \
+             that the machine uses is left alone, unless --force is given.",
+        ],
+        documents: &["vfio.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-vf-unbind",
+        description: &["Afterwards any driver may have the function again."],
+        documents: &["vfio.md"],
+        ..NOTHING
+    },
+    Page { of: "ironverbs-vf-list", documents: &["vfio.md"], ..NOTHING },
+    Page {
+        of: "ironverbs-bringup",
+        description: &[
+            "Goes through the programming interface of a function in its order, and says of every step what was read and what was expected. \
+             Without --write it looks only; but kernel VFIO resets a function when it is opened, so take none that is in use.",
+            "After the first failure the rest is not tried, and what was up is torn down.",
+        ],
+        exit: &[
+            ("0", "No step failed."),
+            ("1", "A step failed; a line on standard error names it and what was seen."),
+            ("2", "The command line cannot be understood."),
+        ],
+        examples: &[
+            ("ironverbs bringup --function 1 --write", "All steps, on iron1 of the simulated node."),
+            (
+                "ironverbs bringup --bdf 0000:c1:00.2 --write --report all.txt --json all.json",
+                "The same on a function of a real card, with reports.",
+            ),
+        ],
+        see: &["ironverbs-vf(1)", "ironverbs-stream(1)"],
+        documents: &["bringup.md", "with-a-card.md", "vfio.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-bench",
+        description: &[
+            "Runs perftest on the node and ucx_perftest over shared memory in turn, each side on a CPU of its own, and prints medians, ratios \
+             and whether they are within the floors of the project.",
+        ],
+        exit: &[
+            ("0", "All was measured and, with --check, every floor was met."),
+            ("1", "Something could not be measured or, with --check, a floor was missed."),
+            ("2", "The command line cannot be understood."),
+        ],
+        see: &["ironverbs-sim(1)", "ib_write_bw(1)"],
+        documents: &["testing.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-sim",
+        description: &[
+            "Prints the columns of perftest. Time is the adapter's own, so the numbers do not depend on this machine.",
+        ],
+        examples: &[("ironverbs sim write_lat --size 64", "WRITEs of 64 bytes to and fro.")],
+        see: &["ironverbs-bench(1)"],
+        documents: &["data-flow.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-stream",
+        description: &[
+            "A stream is what a driver sends to a function, in order: writes of registers, commands, work requests. 'ironverbs serve --record' and \
+             'ironverbs bringup --record' write it to a file.",
+        ],
+        see: &["ironverbs-serve(1)", "ironverbs-bringup(1)"],
+        documents: &["stream.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-stream-show",
+        description: &["Prints a line for each event: its name, and each field that is not zero."],
+        examples: &[(
+            "ironverbs stream show vf.stream --function 1 --compact",
+            "What is the same at every run, of function 1.",
+        )],
+        documents: &["stream.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-stream-diff",
+        description: &["Prints what differs between A and B."],
+        exit: &[
+            ("0", "Nothing differs."),
+            ("1", "Something differs, or a file cannot be read; then a line on standard error says why."),
+            ("2", "The command line cannot be understood."),
+        ],
+        documents: &["stream.md"],
+        ..NOTHING
+    },
+];

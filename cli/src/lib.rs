@@ -1,0 +1,63 @@
+//! `ironverbs`: RDMA programs on a simulated ConnectX, without the card.
+//!
+//! ```text
+//! ironverbs run -- ib_write_bw -d iron1 -x 1
+//! ironverbs run -- ib_write_bw -d iron2 -x 1 127.0.0.2
+//! ironverbs node status
+//! ```
+//!
+//! `options` is the command line, then one file for each command. What a command does lies in the crates below: `node`, `driver`,
+//! `devmodel`. A program's examples cannot be run by rustdoc; `tests/run.rs` runs the commands.
+
+mod bench;
+mod bringup;
+mod container;
+mod demo;
+mod doctor;
+mod line;
+mod linux;
+mod node_state;
+mod options;
+mod pair;
+mod perftest;
+mod place;
+mod pod;
+mod run;
+mod say;
+mod serve;
+mod sim;
+mod stream_files;
+mod vf;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use options::{Command, Options};
+
+/// The command line as clap knows it, from which manual pages and shell completion are made (`examples/manual/`).
+pub fn definition() -> clap::Command {
+    Options::command()
+}
+
+/// The whole command: does what this process's arguments say.
+pub fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(e) => return options::refuse(&e),
+    };
+    match options.command {
+        Command::Run(run) => run::run(&run),
+        Command::Demo(demo) => demo::demo(&demo),
+        Command::Doctor(doctor) => doctor::doctor(&doctor),
+        Command::Node(node) => node_state::node(&node),
+        Command::Bringup(bringup) => bringup::bringup(&bringup),
+        Command::Bench(bench) => bench::bench(&bench),
+        Command::Serve(serve) => serve::serve(&serve),
+        Command::Linux(linux) => linux::linux(&linux),
+        Command::Sim(sim) => sim::sim(&sim),
+        Command::Stream(command) => stream_files::stream(&command),
+        Command::Vf(command) => vf::vf(&command),
+        Command::Cdi(command) => container::cdi(&command),
+        Command::ContainerHook(hook) => container::hook(&hook),
+    }
+}
