@@ -35,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni clean
+.PHONY: deb test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni clean
 
 all: build
 
@@ -57,6 +57,11 @@ build:
 # One binary that needs nothing of the machine it runs on: bringup, vf and doctor for somebody with a card (docs/with-a-card.md).
 static:
 	CARGO="$(CARGO)" timeout 3000 scripts/targets.sh static
+
+# A Debian package of it: target/deb/ironverbs_VERSION_ARCHITECTURE.deb.
+deb: build
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs --example manual
+	timeout 300 scripts/deb.sh pack
 
 demo: deps-demo
 	$(MAKE) --no-print-directory build
@@ -127,6 +132,10 @@ test-cni: deps-linux build
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.
 test-fresh:
 	scripts/fresh.sh
+
+# The package installed, used, removed and purged on a bare Debian 12 and 13; needs root, and a mirror.
+test-deb: deb
+	timeout 3600 scripts/deb.sh check
 
 # Programs by others on our devices, from Debian, PyPI and crates.io; not part of `make test`, for they are much to install.
 test-clients: build

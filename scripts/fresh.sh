@@ -1,10 +1,12 @@
 #!/bin/sh
 # Does what the README promises a newcomer, on a Debian with nothing installed.
 #
-#   scripts/fresh.sh [SUITE..] [-- COMMAND..]     suites: bookworm trixie (both); command: make demo, then make test
+#   scripts/fresh.sh [--with FOLDER] [SUITE..] [-- COMMAND..]
+#                                      suites: bookworm trixie (both); command: make demo, then make test
 #
 # Each suite is a minimal debootstrap folder kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/fresh and never changed: the
-# command runs in an overlay of it, on a copy of the committed tree, and all it made is thrown away. Rust is Debian's own.
+# command runs in an overlay of it, on a copy of the committed tree or, instead of that, of FOLDER, and all it made is thrown
+# away. Rust is Debian's own.
 # Needs root, and for make test an hour and some 15 GB for each suite.
 set -eu
 
@@ -19,6 +21,8 @@ HERE=$(cd "$(dirname "$0")/.." && pwd)
 
 die() { echo "fresh: $*" >&2; exit 1; }
 
+with=
+if [ "${1:-}" = --with ]; then with=$2 && shift 2; fi
 suites=
 while [ $# -gt 0 ] && [ "$1" != -- ]; do suites="$suites $1"; shift; done
 [ $# = 0 ] || shift
@@ -28,7 +32,6 @@ command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get instal
 
 base() { # SUITE
     [ ! -e "$ROOM/$1/.made" ] || return 0
-    mkdir -p "$ROOM"
     rm -rf "$ROOM/$1"
     # make is what a newcomer types, so it may be there.
     timeout 1800 debootstrap --variant=minbase --include=make "$1" "$ROOM/$1" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1 ||
@@ -36,16 +39,21 @@ base() { # SUITE
     touch "$ROOM/$1/.made"
 }
 
+mkdir -p "$ROOM"
 for suite in ${suites:-bookworm trixie}; do
-    base "$suite"
+    # Somebody else may be making the same folder.
+    (
+        flock 9
+        base "$suite"
+    ) 9>"${ROOM%/*}/.fresh.lock"
     work=$(mktemp -d "$ROOM/run-XXXXXX")
     echo "fresh: $* on a bare $suite"
     status=0
     # shellcheck disable=SC2016  # expanded by the inner shell
     timeout -k 30 $((DEMO + TEST + 10))m unshare -m sh -c '
         set -eu
-        base=$1 work=$2 here=$3
-        shift 3
+        base=$1 work=$2 here=$3 with=$4
+        shift 4
         mount --make-rslave /
         mkdir "$work/upper" "$work/layer" "$work/root" "$work/cache"
         mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/layer" overlay "$work/root"
@@ -61,7 +69,9 @@ for suite in ${suites:-bookworm trixie}; do
         # Where the host trusts more authorities than Debian does, downloads in the folder need them too.
         cp /etc/ssl/certs/ca-certificates.crt "$work/root/etc/host-authorities.crt" 2>/dev/null || true
         mkdir "$work/root/root/ironverbs"
-        git -c "safe.directory=*" -C "$here" archive HEAD | tar -x -C "$work/root/root/ironverbs"
+        if [ -n "$with" ]; then cp -r "$with/." "$work/root/root/ironverbs"
+        else git -c "safe.directory=*" -C "$here" archive HEAD | tar -x -C "$work/root/root/ironverbs"
+        fi
         authorities=
         [ ! -e "$work/root/etc/host-authorities.crt" ] || authorities=CARGO_HTTP_CAINFO=/etc/host-authorities.crt
         # Not by chroot, in which the kernel allows nobody a user namespace.
@@ -70,7 +80,7 @@ for suite in ${suites:-bookworm trixie}; do
         umount -l .
         cd /root/ironverbs
         exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin $authorities "$@"
-    ' sh "$ROOM/$suite" "$work" "$HERE" "$@" </dev/null || status=$?
+    ' sh "$ROOM/$suite" "$work" "$HERE" "$with" "$@" </dev/null || status=$?
     rm -rf "$work"
     [ $status = 0 ] || die "$suite: '$*' ended with $status"
     echo "fresh: $suite ok"

@@ -20,7 +20,7 @@ die() { echo "install-deps: $*" >&2; exit 1; }
 
 case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
-test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3 qemu-user podman runc" ;;
+test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3 qemu-user podman runc mandoc" ;;
 clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin fio qperf hwloc qemu-system-x86 cmake libclang-dev libibverbs-dev librdmacm-dev pkgconf" ;;
 linux) packages="gcc libc6-dev make binutils flex bison bc patch xz-utils util-linux" ;;
 *) die "unknown set '$SET': demo, test, clients or linux" ;;

@@ -288,7 +288,7 @@ fn a_fresh_debian_shows_the_demonstration_and_then_runs_the_tests() {
     fs::create_dir_all(scratch.dir().join("cache")).unwrap();
     // In place of the mounts: what is to be run there, on which folder.
     let inside = r#"while [ "$1" != sh ] || [ "$2" = -c ]; do shift; done
-echo "in ${2##*/}"; shift 4; "$@""#;
+echo "in ${2##*/}"; [ -z "$5" ] || echo "with $(ls "$5")"; shift 5; "$@""#;
     let make = r#"echo "make $*"; [ "$*" != "$FAILS" ]"#;
     let bin = programs(
         &scratch,
@@ -304,6 +304,11 @@ echo "in ${2##*/}"; shift 4; "$@""#;
     assert_eq!(lines(&said), [&["in bookworm"], &both[..], &["in trixie"], &both[..]].concat(), "{said}");
     let (code, said) = fresh(&["trixie", "--", "make", "other"]);
     assert_eq!((code, lines(&said)), (Some(0), vec!["in trixie".into(), "make other".into()]), "{said}");
+    // In place of the tree a folder.
+    let (code, said) = fresh(&["--with", bin.to_str().unwrap(), "bookworm", "--", "make", "other"]);
+    let with_it = ["in bookworm", "with debootstrap", "id", "make", "unshare", "make other"];
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(lines(&said), with_it, "{said}");
     // What fails ends it, with the suite's name, and leaves nothing behind.
     programs(&scratch, &[("make", &make.replace("$FAILS", "demo"))]);
     let (code, said) = fresh(&["bookworm"]);

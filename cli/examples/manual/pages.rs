@@ -153,7 +153,6 @@ pub const PAGES: &[Page] = &[
         ],
         see: &["ironverbs-node(1)", "ironverbs-vf(1)"],
         documents: &["node.md", "launcher.md", "vfio.md", "wire.md"],
-        ..NOTHING
     },
     Page {
         of: "ironverbs-demo",
@@ -244,7 +243,6 @@ pub const PAGES: &[Page] = &[
         ],
         see: &["ironverbs-serve(1)", "rdma(8)", "ip-link(8)"],
         documents: &["linux.md"],
-        ..NOTHING
     },
     Page {
         of: "ironverbs-node",
