@@ -34,6 +34,7 @@ describe() {
     date=$(git log -1 --format=%ct "$commit" --) || date=$(stat -c %Y Cargo.lock)
     date=${SOURCE_DATE_EPOCH:-$date}
     [ -n "$commit" ] || return 0
+    git cat-file -e "$commit^{commit}" || die "git does not know the commit of $said: make deb builds it anew"
     tag=v$version
     if git rev-parse -q --verify "refs/tags/$tag" >/dev/null && git merge-base --is-ancestor "$tag" "$commit"; then
         count=$(git rev-list --count "$tag..$commit")
