@@ -1,15 +1,15 @@
 //! Writes the manual pages and the shell completion of `ironverbs`, from the definition that its command line is parsed with.
 //!
 //! ```text
-//! cargo run --release -p ironverbs --example manual -- ~/.local/share
+//! cargo run --release -p ironverbs --example manual -- ~/.local/share "$(date +%F)"
 //! ```
 //!
-//! fills `man/man1`, and the places below a share directory in which bash, zsh and fish look for completion. A second argument is the date
-//! that the pages bear. What a definition does not know, such as exit statuses, is in `pages.rs`.
+//! fills `man/man1`, and the places below a share directory in which bash, zsh and fish look for completion. The pages
+//! bear the date. What a definition does not know, such as exit statuses, is in `pages.rs`.
 
 mod pages;
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,12 +30,11 @@ const COMPLETION: [(Shell, &str); 3] = [
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    let (share, date, more) = (args.next(), args.next(), args.next());
-    let (Some(share), None) = (share, more) else {
-        eprintln!("usage: manual SHARE-DIRECTORY [DATE]");
+    let (Some(share), Some(date), None) = (args.next(), args.next(), args.next()) else {
+        eprintln!("usage: manual SHARE-DIRECTORY DATE");
         return ExitCode::from(2);
     };
-    match write_all(Path::new(&share), date) {
+    match write_all(Path::new(&share), &date) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("manual: {}: {e}", Path::new(&share).display());
@@ -44,15 +43,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_all(share: &Path, date: Option<OsString>) -> io::Result<()> {
+fn write_all(share: &Path, date: &OsStr) -> io::Result<()> {
     for (shell, path) in COMPLETION {
         let mut file = create(share.join(path))?;
         clap_complete::generate(shell, &mut ironverbs_cli::definition(), "ironverbs", &mut file);
     }
-    let date = date.and_then(|date| date.into_string().ok()).unwrap_or_default();
     let mut root = ironverbs_cli::definition().disable_help_subcommand(true);
     root.build();
-    let manual = Manual { date, source: root.render_version().trim().to_owned() };
+    let manual =
+        Manual { date: date.to_string_lossy().into_owned(), source: root.render_version().trim().to_owned() };
     let mut left: Vec<&Page> = pages::PAGES.iter().collect();
     manual.write(&root, &share.join("man/man1"), &mut left)?;
     match left.first() {
