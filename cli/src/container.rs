@@ -12,7 +12,7 @@ use node::Observer;
 use node::devices::DeviceInfo;
 use serde_json::{Value, json};
 
-use crate::options::{Cdi, ContainerHook};
+use crate::options::{Cdi, NodeDir};
 use crate::say::{fail, say};
 
 /// Version of the interface: the first in which names of devices may be as ours are.
@@ -27,23 +27,31 @@ const PATIENCE: u32 = 30;
 const MOST: u64 = 16 << 20;
 
 pub fn cdi(command: &Cdi) -> ExitCode {
-    let Cdi::Generate { node, output } = command;
-    let written = || -> Result<(), String> {
-        let observer = Observer::open(&node.path()).map_err(|e| e.to_string())?;
-        let devices = observer.devices().map_err(|e| e.to_string())?;
-        let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
-        let provider = provider::find(&command).map_err(|e| e.to_string())?;
-        let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
-        let text = format!("{:#}\n", description(&dir, &devices, &command, &provider));
-        match output {
-            None => say!("{text}"),
-            Some(file) => {
-                replace(file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?
-            }
-        }
-        Ok(())
+    let done = match command {
+        Cdi::Generate { node, output } => generate(node, output.as_deref()),
+        Cdi::Hook { node, devices } => hook(node, devices),
     };
-    written().map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
+    done.map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
+}
+
+fn generate(node: &NodeDir, output: Option<&Path>) -> Result<(), String> {
+    let (devices, command, provider) = found(node)?;
+    let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
+    let text = format!("{:#}\n", description(&dir, &devices, &command, &provider));
+    match output {
+        None => say!("{text}"),
+        Some(file) => replace(file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?,
+    }
+    Ok(())
+}
+
+/// The devices of a node, this command's file, and the provider's.
+fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), String> {
+    let observer = Observer::open(&node.path()).map_err(|e| e.to_string())?;
+    let devices = observer.devices().map_err(|e| e.to_string())?;
+    let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
+    let provider = provider::find(&command).map_err(|e| e.to_string())?;
+    Ok((devices, command, provider))
 }
 
 /// Writes `file` at once, so that no engine reads half of it.
@@ -62,7 +70,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &Provider) -> Value {
     let mount = |path: &Path, how: &str| json!({ "hostPath": path, "containerPath": path, "options": ["bind", how, "nosuid", "nodev"] });
     let device = |name: &str, shown: &[&DeviceInfo]| {
-        let mut args = vec!["ironverbs".into(), "container-hook".into(), "--node".into(), json!(node)];
+        let mut args = vec!["ironverbs".into(), "cdi".into(), "hook".into(), "--node".into(), json!(node)];
         for device in shown {
             args.extend(["--device".into(), json!(device.name)]);
         }
@@ -86,21 +94,16 @@ fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &P
     })
 }
 
-pub fn hook(hook: &ContainerHook) -> ExitCode {
-    let shown = || -> Result<(), String> {
-        let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
-        let dir = hook.node.path();
-        let observer = Observer::open(&dir).map_err(|e| e.to_string())?;
-        let devices = observer.devices().map_err(|e| e.to_string())?;
-        if let Some(missing) = hook.devices.iter().find(|fid| devices.iter().all(|one| one.fid != **fid)) {
-            let last = devices.last().map_or("none", |one| &one.name);
-            return Err(format!("the node in {} has no iron{missing}, its last is {last}", dir.display()));
-        }
-        let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
-        let provider = provider::find(&command).map_err(|e| e.to_string())?;
-        launcher::container::show(&root, &dir, &devices, &hook.devices, &provider).map_err(|e| e.to_string())
-    };
-    shown().map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
+/// Shows devices in the container whose state the runtime tells on standard input.
+fn hook(node: &NodeDir, wanted: &[u8]) -> Result<(), String> {
+    let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
+    let dir = node.path();
+    let (devices, _, provider) = found(node)?;
+    if let Some(missing) = wanted.iter().find(|fid| devices.iter().all(|one| one.fid != **fid)) {
+        let last = devices.last().map_or("none", |one| &one.name);
+        return Err(format!("the node in {} has no iron{missing}, its last is {last}", dir.display()));
+    }
+    launcher::container::show(&root, &dir, &devices, wanted, &provider).map_err(|e| e.to_string())
 }
 
 /// Where the container's root is that `state`, as OCI runtimes tell it to hooks, is about.
@@ -136,8 +139,8 @@ mod tests {
         let names: Vec<_> = spec["devices"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
         assert_eq!(names, ["iron0", "iron1", "iron2", "all"]);
         let args = |at: usize| spec["devices"][at]["containerEdits"]["hooks"][0]["args"].as_array().unwrap();
-        assert_eq!(args(1)[4..], ["--device", "iron1"]);
-        assert_eq!(args(3).len(), 4 + 2 * 3);
+        assert_eq!(args(1)[5..], ["--device", "iron1"]);
+        assert_eq!(args(3).len(), 5 + 2 * 3);
     }
 
     #[test]

@@ -58,6 +58,5 @@ pub fn main() -> ExitCode {
         Command::Stream(command) => stream_files::stream(&command),
         Command::Vf(command) => vf::vf(&command),
         Command::Cdi(command) => container::cdi(&command),
-        Command::ContainerHook(hook) => container::hook(&hook),
     }
 }

@@ -58,9 +58,6 @@ pub enum Command {
     /// Let container engines give a node's devices to containers
     #[command(subcommand)]
     Cdi(Cdi),
-    /// What a container engine calls, while it makes a container, for each device that `cdi generate` describes
-    #[command(hide = true)]
-    ContainerHook(ContainerHook),
 }
 
 #[derive(Subcommand)]
@@ -73,15 +70,14 @@ pub enum Cdi {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-}
-
-#[derive(Args)]
-pub struct ContainerHook {
-    #[command(flatten)]
-    pub node: NodeDir,
-    /// A device to show in the container, several times for several
-    #[arg(long = "device", value_parser = device, required = true)]
-    pub devices: Vec<u8>,
+    /// Show devices in a container that is being made; what `generate` has container runtimes call
+    Hook {
+        #[command(flatten)]
+        node: NodeDir,
+        /// A device to show in the container, several times for several
+        #[arg(long = "device", value_parser = device, required = true)]
+        devices: Vec<u8>,
+    },
 }
 
 #[derive(Subcommand)]

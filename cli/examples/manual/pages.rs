@@ -308,6 +308,46 @@ pub const PAGES: &[Page] = &[
         ..NOTHING
     },
     Page {
+        of: "ironverbs-cdi",
+        description: &[
+            "Container engines that know the Container Device Interface (podman, containerd, CRI-O, docker) give a device to a container \
+             as a file describes it. Of a node's devices 'ironverbs cdi generate' writes that file.",
+        ],
+        see: &["ironverbs-node(1)", "podman-run(1)"],
+        documents: &["containers.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-cdi-generate",
+        description: &[
+            "The description names every function of the node as it is now, as ironverbs/function=iron1, and all of them together as \
+             ironverbs/function=all. It names this command too, which the container runtime calls while it makes a container.",
+        ],
+        files: &[("/etc/cdi, /var/run/cdi", "Where engines look for descriptions.")],
+        examples: &[
+            (
+                "ironverbs cdi generate --node /dev/shm/mine --output /etc/cdi/ironverbs.json",
+                "Describes the node in /dev/shm/mine to the engines of this host.",
+            ),
+            (
+                "podman run --device ironverbs/function=iron1 IMAGE ib_write_bw -d iron1 -x 1",
+                "Runs a program in a container that sees iron1.",
+            ),
+        ],
+        see: &["ironverbs-node-create(1)", "podman-run(1)"],
+        documents: &["containers.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-cdi-hook",
+        description: &[
+            "Container runtimes call it as a createContainer hook, with the container's state on standard input. It mounts what the container is \
+             to see of the devices below the container's /sys, /dev and /etc, beside what an earlier call has shown there.",
+        ],
+        documents: &["containers.md"],
+        ..NOTHING
+    },
+    Page {
         of: "ironverbs-vf",
         description: &["Works on any PCI function, by sysfs, and takes root."],
         examples: &[
