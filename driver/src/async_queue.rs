@@ -157,7 +157,7 @@ impl AsyncQueues {
     /// Creates the queues, by the function's first opener.
     pub fn create(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
         let page: AllocUarOut = function.call(Opcode::AllocUar, 0, &AllocUarIn::zeroed())?;
-        function.bar.check_page(page.uar())?;
+        function.bar.reach_page(page.uar())?;
         let mask = |events: &[EventType]| events.iter().fold(0, |mask, event| mask | 1 << event.raw());
         // Those that every device has, and so none that the capabilities would have to offer. None of fatal errors (type
         // 8), which the health buffer shows: devices refuse a queue that asks for types they do not have.

@@ -1,10 +1,20 @@
 //! Register windows.
 
-use super::fork::Absence;
+use super::{
+    fork::Absence,
+    pieces::{self, Pieces},
+};
 use crate::{dma::order::before_device_looks, error::Error};
 use hwspec::doorbell::UAR_SIZE;
 use migration::Pages;
-use std::{fs::File, io, sync::Arc};
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 /// Registers accessed by calls. Values are in host order: the first byte of the register in memory is the most
 /// significant.
@@ -17,14 +27,35 @@ pub trait Registers: Send + Sync {
     fn write64(&self, offset: u32, value: u64);
 }
 
+/// Doorbell pages that combine writes: stores reach the device late, several of them in one write of up to 64 bytes, and in
+/// any order between two [`barriers`](crate::dma::order::around_combined).
+pub trait Combining: Send + Sync {
+    /// Doorbell page `uar`, a window of [`UAR_SIZE`] bytes; nobody reaches that page in another way.
+    ///
+    /// # Errors
+    /// The kernel does not map it, or it has been reached otherwise.
+    fn page(&self, uar: u32) -> io::Result<Bar>;
+}
+
 /// Registers mapped into this process.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
     len: usize,
-    /// The pages to unmap with the last user of the registers. The handler for forks must have let go of them first.
-    _owned: Option<(Absence, Pages)>,
+    owned: Owned,
 }
+
+/// What is unmapped with the last user of the registers.
+#[derive(Debug)]
+enum Owned {
+    /// Nothing: the maker sees to it.
+    Nothing,
+    /// All of it. The handler for forks must have let go of the pages first.
+    Whole { _absence: Absence, _pages: Pages },
+    /// The pages that are in use.
+    Pieces(Arc<Pieces>),
+}
+
 // SAFETY: a mapping of device registers, only touched by volatile accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: registers may be accessed from any thread; each access is one volatile load or store.
@@ -36,7 +67,7 @@ impl Mapping {
     /// The range is a mapping of device registers (or of memory that stands for them), 8-byte aligned, and stays
     /// mapped as long as this value lives.
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
-        Self { base, len, _owned: None }
+        Self { base, len, owned: Owned::Nothing }
     }
 
     /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they
@@ -44,7 +75,36 @@ impl Mapping {
     pub(super) fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let pages = Pages::file(file, offset, len)?;
         let absence = Absence::of_registers(pages.ptr(), len);
-        Ok(Self { base: pages.ptr().as_ptr(), len, _owned: Some((absence, pages)) })
+        let base = pages.ptr().as_ptr();
+        Ok(Self { base, len, owned: Owned::Whole { _absence: absence, _pages: pages } })
+    }
+
+    /// Registers that are mapped piece by piece.
+    pub(super) fn of_pieces(pieces: Arc<Pieces>) -> Self {
+        Self { base: pieces.base(), len: pieces.len(), owned: Owned::Pieces(pieces) }
+    }
+
+    /// The doorbell pages that combine writes, of registers that are mapped piece by piece.
+    pub(super) fn combining(&self) -> Option<Arc<dyn Combining>> {
+        match &self.owned {
+            Owned::Pieces(pieces) => Some(pieces.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether `len` bytes at `offset` are within it and can be accessed from now on.
+    fn reach(&self, offset: u64, len: u64) -> bool {
+        let within = offset.checked_add(len).is_some_and(|end| end <= self.len as u64);
+        within
+            && match &self.owned {
+                Owned::Pieces(pieces) => {
+                    let reached = pieces.reach(offset as usize, len as usize);
+                    reached
+                        .inspect_err(|error| tracing::debug!(offset, %error, "registers are not mapped"))
+                        .is_ok()
+                }
+                _ => true,
+            }
     }
 
     /// Length in bytes.
@@ -64,6 +124,15 @@ impl Mapping {
     }
 }
 
+impl Combining for Pieces {
+    fn page(&self, uar: u32) -> io::Result<Bar> {
+        const { assert!(pieces::PAGE == UAR_SIZE) };
+        let file = self.combining(uar as usize)?;
+        let mapping = Mapping::of_file(file, u64::from(uar) * UAR_SIZE as u64, UAR_SIZE)?;
+        Ok(Bar::Mapped(Arc::new(mapping)))
+    }
+}
+
 /// A register window, accessed by plain loads and stores or by calls.
 #[derive(Clone)]
 pub enum Bar {
@@ -74,18 +143,19 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// Whether `len` bytes at `offset` are within it. Of a window that is not mapped, whoever answers the calls knows.
-    pub fn has(&self, offset: u64, len: u64) -> bool {
-        let end = offset.checked_add(len);
-        end.is_some_and(|end| match self {
-            Bar::Mapped(mapping) => end <= mapping.len() as u64,
-            Bar::Trapped(_) => end <= 1 << 32,
-        })
+    /// Whether `len` bytes at `offset` are within it and can be accessed from now on: what lies behind the initialization
+    /// segment and its neighbours is asked for before it is. Of a window that is not mapped, whoever answers the calls
+    /// knows.
+    pub fn reach(&self, offset: u64, len: u64) -> bool {
+        match self {
+            Bar::Mapped(mapping) => mapping.reach(offset, len),
+            Bar::Trapped(_) => offset.checked_add(len).is_some_and(|end| end <= 1 << 32),
+        }
     }
 
-    /// Checks that doorbell page `uar`, of which the device spoke, is within the window.
-    pub fn check_page(&self, uar: u32) -> Result<(), Error> {
-        match self.has(u64::from(uar) * UAR_SIZE as u64, UAR_SIZE as u64) {
+    /// Reaches doorbell page `uar`, of which the device spoke.
+    pub fn reach_page(&self, uar: u32) -> Result<(), Error> {
+        match self.reach(u64::from(uar) * UAR_SIZE as u64, UAR_SIZE as u64) {
             true => Ok(()),
             false => Err(Error::device("a doorbell page within BAR0", format!("page {uar:#x}"))),
         }
@@ -121,6 +191,26 @@ impl Bar {
             Bar::Trapped(r) => r.write64(offset, value),
         }
     }
+
+    /// Copies a basic block of a ring to `offset`, a multiple of 64, in rising order and without any barrier.
+    #[inline]
+    pub fn copy_block(&self, offset: u32, block: &[AtomicU64; 8]) {
+        let words = block.iter().map(|word| word.load(Relaxed));
+        match self {
+            Bar::Mapped(m) => {
+                let to = m.at::<[u64; 8]>(offset).cast::<u64>();
+                for (at, word) in words.enumerate() {
+                    // SAFETY: `at` checked bounds and alignment of the eight; the mapping lives.
+                    unsafe { to.add(at).write_volatile(word) };
+                }
+            }
+            Bar::Trapped(r) => {
+                for (at, word) in (offset..).step_by(8).zip(words) {
+                    r.write64(at, u64::from_be(word));
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -128,14 +218,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_block_lies_in_the_registers_as_in_its_ring() {
+        let mut words = vec![0u64; UAR_SIZE / 8];
+        // SAFETY: the words outlive the mapping.
+        let mapping = unsafe { Mapping::new(words.as_mut_ptr().cast(), UAR_SIZE) };
+        let block = [1, 2, 3, 4, 5, 6, 7, u64::MAX].map(AtomicU64::new);
+        Bar::Mapped(Arc::new(mapping)).copy_block(0x940, &block);
+        assert_eq!(words[0x940 / 8..][..8], [1, 2, 3, 4, 5, 6, 7, u64::MAX]);
+        assert_eq!(words.iter().filter(|word| **word != 0).count(), 8);
+    }
+
+    #[test]
     fn a_doorbell_page_outside_of_the_window_is_refused() {
         let mut words = vec![0u64; 2 * UAR_SIZE / 8];
         // SAFETY: the words outlive the mapping.
         let mapping = unsafe { Mapping::new(words.as_mut_ptr().cast(), 2 * UAR_SIZE) };
         let bar = Bar::Mapped(Arc::new(mapping));
-        assert!(bar.check_page(0).is_ok() && bar.check_page(1).is_ok());
+        assert!(bar.reach_page(0).is_ok() && bar.reach_page(1).is_ok());
         for page in [2, 0xff_ffff, u32::MAX] {
-            let error = bar.check_page(page).unwrap_err().to_string();
+            let error = bar.reach_page(page).unwrap_err().to_string();
             assert!(error.contains(&format!("{page:#x}")), "{error}");
         }
     }

@@ -7,16 +7,17 @@ pub(crate) mod fake;
 mod fork;
 mod interrupt;
 mod iova;
+mod pieces;
 mod pool;
 pub mod vfio;
 mod vfio_user;
 
-pub use bar::{Bar, Mapping, Registers};
+pub use bar::{Bar, Combining, Mapping, Registers};
 pub use interrupt::{Bell, Interrupt};
 pub use sync::Quiet;
 pub use vfio_user::VfioUserTransport;
 
-use std::{io, ptr::NonNull, time::Duration};
+use std::{io, ptr::NonNull, sync::Arc, time::Duration};
 
 /// An address as the device sees it.
 pub type Iova = u64;
@@ -93,6 +94,10 @@ pub trait Transport: Send + Sync {
     fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
     /// The register window behind base address register `index`.
     fn bar(&self, index: u8) -> io::Result<Bar>;
+    /// The doorbell pages of BAR0 as pages that combine writes, where they can be had.
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        None
+    }
     /// Bytes of the pages of which [`dma_map`](Self::dma_map) takes whole ones: at least 4096, a power of two.
     fn page_size(&self) -> usize {
         4096

@@ -99,7 +99,7 @@ impl Opener {
         let uid = this.uid();
         let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
         this.uar = Some(out.uar());
-        this.function.bar.check_page(out.uar())?;
+        this.function.bar.reach_page(out.uar())?;
         let (vector, interrupt) = Claim::new(&this.function)?;
         this.vector = Some(vector);
         let out: AllocTransportDomainOut =

@@ -50,7 +50,11 @@ impl Dm {
             _ => error,
         })?;
         let at = out.memic_start_addr();
-        Ok(Arc::new(Dm { device: device.clone(), at, len, live: true }))
+        let memory = Dm { device: device.clone(), at, len, live: true };
+        match device.function.bar.reach(at, whole(len).into()) {
+            true => Ok(Arc::new(memory)),
+            false => Err(Error::device("device memory within BAR0", format!("{len} bytes at {at:#x}"))),
+        }
     }
 
     /// Bytes.

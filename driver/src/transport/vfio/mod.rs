@@ -11,13 +11,19 @@ mod sys;
 
 pub use open::VfioError;
 
-use super::{Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width, pool::Pool};
+use super::{
+    Access, Bar, Combining, DmaBlock, Interrupt, Iova, Mapping, Scope, Transport, Width,
+    pieces::{self, Files, Pieces},
+    pool::Pool,
+};
 use crate::pci::{Address, Sysfs};
+use hwspec::init_segment::InitSegment;
 use irq::Vectors;
 use migration::Pages;
 use open::Opened;
 use std::{
     collections::HashMap,
+    fs::File,
     io,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -35,6 +41,8 @@ pub struct VfioTransport {
     config: RegionInfo,
     can_reset: bool,
     vectors: Vectors,
+    /// Whether BAR0 is to have pages that combine writes.
+    combine: bool,
     bars: Mutex<HashMap<u8, Bar>>,
     pool: Pool,
     shared: Pages,
@@ -49,6 +57,16 @@ static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::n
 impl VfioTransport {
     /// Opens the function at `address`, or shares it with other openers in this process.
     pub fn open(address: Address) -> Result<Arc<Self>, VfioError> {
+        Self::open_with(address, false)
+    }
+
+    /// As [`open`](Self::open). If this process is allowed to, the function's registers are mapped by sysfs and not by VFIO,
+    /// which lets doorbell pages combine writes.
+    pub fn open_combining(address: Address) -> Result<Arc<Self>, VfioError> {
+        Self::open_with(address, true)
+    }
+
+    fn open_with(address: Address, combine: bool) -> Result<Arc<Self>, VfioError> {
         sync::fork::watch();
         let generation = sync::fork::generation();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,12 +75,12 @@ impl VfioTransport {
         {
             return Ok(known);
         }
-        let this = Arc::new(Self::fresh(address)?);
+        let this = Arc::new(Self::fresh(address, combine)?);
         open.push((address, generation, Arc::downgrade(&this)));
         Ok(this)
     }
 
-    fn fresh(address: Address) -> Result<Self, VfioError> {
+    fn fresh(address: Address, combine: bool) -> Result<Self, VfioError> {
         let opened = open::open(&Sysfs::default().device(address)?)?;
         let step = |what| move |source| VfioError::Step { address, what, source };
         let device = sys::fd(&opened.device);
@@ -72,6 +90,7 @@ impl VfioTransport {
             config: config.map_err(step("find its configuration space"))?,
             can_reset: sys::can_reset(device).map_err(step("learn what it is"))?,
             vectors: Vectors::of(&opened.device).map_err(step("count its interrupt vectors"))?,
+            combine,
             bars: Mutex::default(),
             pool: Pool::default(),
             shared: Pages::memory(SHARED).map_err(step("get memory for its openers"))?,
@@ -94,6 +113,27 @@ impl VfioTransport {
         match self.generation == sync::fork::generation() {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
+    /// BAR0 mapped by sysfs, if pages that combine writes are wanted and can be had.
+    fn in_pieces(&self, index: u8, info: &RegionInfo) -> Option<Bar> {
+        if !self.combine || index != 0 || info.mappable.is_empty() || iommu::host_page() != pieces::PAGE {
+            return None;
+        }
+        let open = || {
+            let device = Sysfs::default().device(self.address).map_err(io::Error::other)?;
+            let file = |name: &str| sys::open(&device.dir().join(name)).map(File::from);
+            let (plain, combining) = (file("resource0")?, file("resource0_wc")?);
+            let files = Files { plain, combining, _device: self.opened.device.clone() };
+            Pieces::new(files, info.size as usize, InitSegment::SIZE)
+        };
+        match open() {
+            Ok(pieces) => Some(Bar::Mapped(Arc::new(Mapping::of_pieces(Arc::new(pieces))))),
+            Err(error) => {
+                tracing::debug!(address = %self.address, %error, "no doorbell pages that combine writes");
+                None
+            }
         }
     }
 
@@ -138,9 +178,19 @@ impl Transport for VfioTransport {
             return Ok(bar.clone());
         }
         let info = sys::region(sys::fd(&self.opened.device), index.into())?;
-        let bar = region::open(&self.opened.device, &info)?;
+        let bar = match self.in_pieces(index, &info) {
+            Some(bar) => bar,
+            None => region::open(&self.opened.device, &info)?,
+        };
         bars.insert(index, bar.clone());
         Ok(bar)
+    }
+
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        match self.bar(0) {
+            Ok(Bar::Mapped(mapping)) => mapping.combining(),
+            _ => None,
+        }
     }
 
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
