@@ -31,6 +31,7 @@
 
 mod abandoned;
 mod async_queue;
+mod blueflame;
 mod bringup;
 mod cmd;
 mod completions;

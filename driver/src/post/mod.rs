@@ -319,9 +319,14 @@ impl<'a> SendBatch<'a> {
     pub fn flush(&mut self) {
         if self.number != self.queue.number {
             let queue = &mut *self.queue;
+            let first = queue.block;
             (queue.block, queue.number, queue.small_fence) = (self.block, self.number, self.small_fence);
             self.qp.queues.sq.publish(self.number);
-            self.qp.ring_send(self.block, self.bell);
+            self.qp.record(SND_DBR, self.block & 0xffff);
+            match &mut queue.blueflame {
+                None => self.qp.bar.doorbell(self.qp.doorbell, self.bell),
+                Some(register) => register.ring(&queue.ring, first, self.bell),
+            }
         }
     }
 
@@ -366,13 +371,6 @@ impl Qp {
     #[inline]
     pub fn begin(&self) -> SendBatch<'_> {
         SendBatch::new(self)
-    }
-
-    /// Writes the doorbell record, then the doorbell.
-    #[inline(always)]
-    fn ring_send(&self, block: u32, bell: u64) {
-        self.record(SND_DBR, block & 0xffff);
-        self.bar.doorbell(self.doorbell, bell);
     }
 
     /// Posts receives in order. On an error those before it are posted.

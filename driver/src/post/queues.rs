@@ -2,6 +2,7 @@
 
 use super::data_segment;
 use crate::{
+    blueflame::Register,
     dma::{BlockRing, DmaRing},
     poll::RecvTracker,
     verbs::{RecvWr, Service, Sge},
@@ -16,6 +17,8 @@ const MAX_RECEIVE: u64 = 1 << 31;
 /// Producer side of a send queue.
 pub struct SendQueue {
     pub ring: BlockRing,
+    /// The register it rings, if that is not the doorbell of the queue pair.
+    pub blueflame: Option<Box<Register>>,
     pub qpn: u32,
     pub service: Service,
     /// Next basic block. Never wraps at the ring, which takes it modulo its size.

@@ -12,16 +12,16 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-struct Bed {
-    chip: Arc<Chip>,
-    qp: Arc<Qp>,
-    cq: Arc<Cq>,
+pub(super) struct Bed {
+    pub chip: Arc<Chip>,
+    pub qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
     ring: u64,
-    record: u64,
+    pub record: u64,
     cqes: u64,
 }
 
-fn init(cq: &Arc<Cq>) -> QpInit {
+pub(super) fn init(cq: &Arc<Cq>) -> QpInit {
     QpInit {
         max_send_wr: 4,
         max_recv_wr: 4,
@@ -75,13 +75,13 @@ const RTS: Mask = Mask::STATE
     .union(Mask::SQ_PSN)
     .union(Mask::MAX_QP_RD_ATOMIC);
 
-fn connect(qp: &Qp) {
+pub(super) fn connect(qp: &Qp) {
     qp.modify(&attr(QpState::Init), INIT).unwrap();
     qp.modify(&attr(QpState::Rtr), RTR).unwrap();
     qp.modify(&attr(QpState::Rts), RTS).unwrap();
 }
 
-fn bed_on(chip: Arc<Chip>, device: Arc<Device>) -> Bed {
+pub(super) fn bed_on(chip: Arc<Chip>, device: Arc<Device>) -> Bed {
     let pd = Pd::alloc(&device).unwrap();
     let cq = Cq::create(&device, 15, 9).unwrap();
     let qp = Qp::create(&pd, &init(&cq)).unwrap();
@@ -104,7 +104,7 @@ fn bed() -> Bed {
 
 impl Bed {
     /// The send ring of sixteen blocks lies behind the receive ring of four entries of 32 bytes.
-    fn block(&self, index: u64) -> [u8; 64] {
+    pub fn block(&self, index: u64) -> [u8; 64] {
         let mut bytes = [0; 64];
         self.chip.state().read(self.ring + 128 + index % 16 * 64, &mut bytes);
         bytes
@@ -117,21 +117,21 @@ impl Bed {
         (half(0), half(4))
     }
 
-    fn complete(&self, index: u64, opcode: CqeOpcode, qpn: u32, counter: u16) {
+    pub fn complete(&self, index: u64, opcode: CqeOpcode, qpn: u32, counter: u16) {
         let mut cqe = Cqe64::zeroed();
         cqe.set().opcode(opcode).qpn(Qpn(qpn)).wqe_counter(counter).sop(WqeOpcode::RdmaWrite.raw());
         cqe.set().owner(index / 16 % 2 == 1);
         self.chip.state().write(self.cqes + index % 16 * 64, cqe.as_bytes());
     }
 
-    fn poll(&self) -> Vec<Completion> {
+    pub fn poll(&self) -> Vec<Completion> {
         let mut out = [Completion::default(); 8];
         let found = self.cq.poll(&mut out);
         out[..found].to_vec()
     }
 }
 
-fn write<'a>(wr_id: u64, sge: &'a [Sge], flags: SendFlags) -> SendWr<'a> {
+pub(super) fn write<'a>(wr_id: u64, sge: &'a [Sge], flags: SendFlags) -> SendWr<'a> {
     SendWr { wr_id, op: SendOp::Write { raddr: 0x1122_3344_5566, rkey: 0x77 }, sge, flags }
 }
 

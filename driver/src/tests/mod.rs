@@ -1,5 +1,6 @@
 //! The driver against a scripted device in memory.
 
+mod blueflame;
 mod bringup;
 mod commands;
 mod data;

@@ -1,5 +1,6 @@
 //! A scripted device in memory, for tests: it answers commands, or misbehaves as a test asks.
 
+mod doorbells;
 mod firmware;
 
 pub use firmware::NicVport;
@@ -55,6 +56,13 @@ pub struct State {
     /// Function, kind and number of pages of all that were given or taken back.
     pub managed: Vec<(u16, u16, usize)>,
     pub resets: u32,
+    /// It has doorbell pages that combine writes.
+    pub combines: bool,
+    /// None of them can be mapped.
+    pub unmapped: bool,
+    /// A word of memory, and what it was at each doorbell.
+    pub watched: Option<Iova>,
+    pub seen: Vec<u64>,
     /// Registers read as all ones, writes go nowhere.
     pub gone: bool,
     pub dead: HashSet<u32>,
@@ -295,7 +303,10 @@ impl Registers for Chip {
     }
 
     fn write64(&self, offset: u32, value: u64) {
-        self.state().doorbells.push((offset, value));
+        let mut state = self.state();
+        let seen = state.watched.map(|at| state.word(at).load(Acquire));
+        state.seen.extend(seen);
+        state.doorbells.push((offset, value));
     }
 }
 
@@ -318,6 +329,11 @@ impl Transport for Fake {
 
     fn bar(&self, _: u8) -> io::Result<Bar> {
         Ok(Bar::Trapped(self.chip.clone()))
+    }
+
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        let pages = doorbells::Pages(self.chip.clone());
+        self.chip.state().combines.then(|| Arc::new(pages) as Arc<dyn Combining>)
     }
 
     unsafe fn dma_map(&self, base: *mut u8, len: usize, _: Access) -> io::Result<Iova> {

@@ -81,13 +81,19 @@ impl Qp {
             return Self::create_raw(pd, init, geometry, mem, record);
         }
         let (log_page_size, pages) = page_list(mem.iova(), geometry.bytes());
+        let blueflame = match init.service {
+            Service::Rc | Service::Uc | Service::Ud | Service::XrcIni if geometry.sq_blocks > 0 => {
+                device.opener.blueflame()
+            }
+            _ => None,
+        };
         let mut qpc = QpContext::zeroed();
         qpc.set()
             .st(init.service.context())
             .block_lb_mc(init.block_multicast_loopback)
             .pm_state(PathMigState::Migrated)
             .pd(pd.pdn)
-            .uar_page(device.opener.uar())
+            .uar_page(blueflame.as_ref().map_or(device.opener.uar(), |register| register.uar()))
             .log_page_size(log_page_size)
             .cqn_snd(init.send_cq.cqn())
             .cqn_rcv(init.recv_cq.cqn())
@@ -131,7 +137,7 @@ impl Qp {
             srq: init.srq.clone(),
             ..Links::default()
         };
-        Ok(Self::assemble(
+        let made = Self::assemble(
             pd,
             qpn,
             init.service,
@@ -141,7 +147,9 @@ impl Qp {
             links,
             init.sq_sig_all,
             init.cookie,
-        ))
+        );
+        made.sq.lock().blueflame = blueflame;
+        Ok(made)
     }
 
     /// Creates a raw packet QP, which is two queues on the device. Its number is that of the send queue, which always
@@ -275,6 +283,7 @@ impl Qp {
         Arc::new(Qp {
             sq: BiasedMutex::new(SendQueue {
                 ring: BlockRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1)),
+                blueflame: None,
                 qpn,
                 service,
                 block: 0,

@@ -3,6 +3,7 @@
 use super::{AtomicCap, DeviceAttr, LinkLayer, PortAttr};
 use crate::{
     async_queue,
+    blueflame::{Register, Registers},
     bringup::{self, Step, Watch},
     completions::{CompletionEvents, CompletionQueue, CompletionVectors},
     error::Error,
@@ -80,6 +81,7 @@ pub(crate) struct Opener {
     function: Arc<Function>,
     uid: Option<u16>,
     uar: Option<u32>,
+    blueflame: Registers,
     transport_domain: Option<u32>,
     vector: Option<Claim>,
 }
@@ -87,7 +89,14 @@ pub(crate) struct Opener {
 impl Opener {
     /// CREATE_UCTX, ALLOC_UAR, ALLOC_TRANSPORT_DOMAIN, a vector.
     fn enter(function: Arc<Function>) -> Result<(Self, Interrupt), Error> {
-        let mut this = Self { function, uid: None, uar: None, transport_domain: None, vector: None };
+        let mut this = Self {
+            function,
+            uid: None,
+            uar: None,
+            blueflame: Registers::default(),
+            transport_domain: None,
+            vector: None,
+        };
         if this.function.caps.general.log_max_uctx() > 0 {
             let mut context = UserContext::zeroed();
             context.set().cap(this.function.caps.general.uctx_cap() & (RAW_TX | INTERNAL_DEV_RES));
@@ -123,6 +132,12 @@ impl Opener {
         self.uar.unwrap_or(0)
     }
 
+    /// A register of a doorbell page that takes whole work requests, for a queue pair that is told its page; `None`: it
+    /// takes our page.
+    pub fn blueflame(&self) -> Option<Box<Register>> {
+        self.blueflame.take(&self.function, self.uid())
+    }
+
     /// The vector our events signal.
     fn vector(&self) -> u16 {
         self.vector.as_ref().map_or(0, Claim::vector)
@@ -142,6 +157,7 @@ impl Opener {
             first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
         }
         drop(self.vector.take());
+        first = first.and(self.blueflame.give_back(&self.function, uid));
         if let Some(uar) = self.uar.take() {
             let mut input = DeallocUarIn::zeroed();
             input.set().uar(uar);
