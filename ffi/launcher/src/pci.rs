@@ -59,8 +59,8 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
         line("sriov_drivers_autoprobe", "1".into());
     }
     tree.bytes(format!("{}/config", d.bdf), config(d));
-    // VFIO reads these attributes of the function at their usual sysfs paths.
-    for name in ["driver", "iommu_group", "vfio-dev"] {
+    // VFIO reads these attributes of the function at their usual sysfs paths, and its registers are mapped there.
+    for name in ["driver", "iommu_group", "vfio-dev", "resource0", "resource0_wc"] {
         let target = d.host.as_ref().and_then(|dir| std::fs::canonicalize(dir.join(name)).ok());
         if let Some(target) = target.as_ref().and_then(|t| t.to_str()) {
             tree.link(format!("{}/{name}", d.bdf), target);

@@ -104,7 +104,11 @@ impl Place {
     ) -> Result<Arc<Device>, PlaceError> {
         let (transport, addresses): (Arc<dyn Transport>, _) = match self {
             Self::Node { dir, fid } => return Ok(open_device(dir, *fid)?),
-            Self::Vfio(address, addresses) => (VfioTransport::open(*address)?, addresses),
+            Self::Vfio(address, addresses) => {
+                let open =
+                    if wants_blueflame() { VfioTransport::open_combining } else { VfioTransport::open };
+                (open(*address)?, addresses)
+            }
             Self::VfioUser(socket, addresses) => {
                 let refused = |source| PlaceError::Socket { socket: socket.clone(), source };
                 (VfioUserTransport::open(socket).map_err(refused)?, addresses)
@@ -113,6 +117,11 @@ impl Place {
         open(transport, options_of(addresses))
             .map_err(|source| PlaceError::Device { place: self.to_string(), source })
     }
+}
+
+/// Whether work requests may be written into doorbell pages whole, which the environment forbids as it does libmlx5.
+fn wants_blueflame() -> bool {
+    std::env::var_os("MLX5_SHUT_UP_BF").is_none_or(|value| value == "0")
 }
 
 fn options_of(addresses: &Addresses) -> OpenOptions {
