@@ -107,6 +107,30 @@ fn a_doorbell_in_two_halves_counts_and_a_foreign_one_does_not() {
 }
 
 #[test]
+fn a_work_request_that_is_written_into_the_doorbell_page_rings_once() {
+    let mut bed = Bed::ready();
+    let (a, b) = bed.pair();
+    let page = u64::from(a.base.uar) << 12;
+    // Buffers of two registers in turn, each filled with four basic blocks.
+    for (index, buffer) in [0x800, 0x900, 0x800, 0xe00, 0xf00].into_iter().enumerate() {
+        let index = index as u16;
+        bed.memory(1, a.data, 4).fill(1 + index as u8);
+        bed.post_write(&a, &b, index, 4);
+        bed.write64(1, page | buffer, doorbell(index, a.qpn));
+        assert_eq!(bed.memory(2, b.data, 4), [1 + index as u8; 4]);
+        // The next is posted, and not rung by what lies behind in the buffer, whatever that looks like.
+        bed.memory(1, a.data, 4).fill(99);
+        bed.post_write(&a, &b, index + 1, 4);
+        for at in (8..256).step_by(8) {
+            bed.write64(1, page | buffer + at, doorbell(index + 1, a.qpn));
+        }
+        assert_eq!(bed.memory(2, b.data, 4), [1 + index as u8; 4], "{buffer:#x}");
+        assert_eq!(bed.cqe(&a, u64::from(index)), Some(CqeOpcode::Req));
+        assert_eq!(bed.cqe(&a, u64::from(index) + 1), None);
+    }
+}
+
+#[test]
 fn virtual_functions_come_and_go_with_the_capability() {
     let mut bed = Bed::power_on();
     assert_eq!(bed.config_read(0, SRIOV_CAP + 0x0c, 4), 3 << 16 | 3, "TotalVFs, InitialVFs");
