@@ -1,17 +1,22 @@
 //! The driver's verbs directly on the model, in logical time, over a wire that loses, doubles and damages.
 
 use devmodel::Config;
-use driver::{Completion, SendOp, WcOpcode, WcStatus};
+use driver::{Completion, Device, Error, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 use ironverbs_tests::{
     bed::{Chaos, Fault, Filter},
     direct::Machine,
     end::{End, Patience},
 };
+use std::sync::Arc;
 
 const LEN: usize = 256 << 10;
 
 fn two_ends(machine: &Machine, patience: Patience) -> (End, End) {
-    let end = |fid| End::new(machine.open(fid).expect("bring-up"), LEN).expect("an end");
+    ends_by(|fid| machine.open(fid), patience)
+}
+
+fn ends_by(open: impl Fn(u8) -> Result<Arc<Device>, Error>, patience: Patience) -> (End, End) {
+    let end = |fid| End::new(open(fid).expect("bring-up"), LEN).expect("an end");
     let (a, b) = (end(1), end(2));
     a.connect(&b.card().expect("card"), patience).expect("connect");
     b.connect(&a.card().expect("card"), patience).expect("connect");
@@ -83,6 +88,37 @@ fn data_are_right_on_a_bad_wire() {
             assert_eq!((a.words.word(0), b.words.word(0)), (i, i + 1), "once and only once, seed {seed}");
         }
     }
+}
+
+#[test]
+fn requests_written_into_the_doorbell_page_are_done_once_and_in_order() {
+    let machine = Machine::new(2, Config::default());
+    let (a, b) = ends_by(|fid| machine.open_combining(fid), Patience::default());
+    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+    let wr = |wr_id, op, sge, flags| SendWr { wr_id, op, sge, flags };
+    let add = SendOp::FetchAdd { raddr, rkey, add: 1 };
+    let write = SendOp::Write { raddr: raddr + 64, rkey };
+    let (word, piece) = ([a.sge(8, 8)], [a.sge(64, 40)]);
+    let (silent, told) = (SendFlags::empty(), SendFlags::SIGNALED);
+    let mut stores = 0;
+    for number in 0..300 {
+        // Of one basic block, of two (which go round the end of the ring in time), and three at once.
+        a.words.put(64, &pattern(40, number as usize));
+        let posted = match number % 3 {
+            0 => a.qp.post_send([wr(number, add, &word[..], told)]),
+            1 => a.qp.post_send([wr(number, write, &piece[..], told | SendFlags::INLINE)]),
+            _ => a.qp.post_send([silent, silent, told].map(|flags| wr(number, add, &word[..], flags))),
+        };
+        posted.expect("post");
+        let wc = wait(&a);
+        assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, number));
+        stores += [8, 16, 1][number as usize % 3];
+        assert_eq!(machine.combined(), stores, "request {number}");
+        if number % 3 == 1 {
+            assert_eq!(b.words.bytes(64, 40), pattern(40, number as usize));
+        }
+    }
+    assert_eq!(b.words.word(0), 100 + 300, "each was done once");
 }
 
 #[test]

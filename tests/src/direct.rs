@@ -13,9 +13,9 @@ use devmodel::{
 };
 use driver::{
     Device, Error, OpenOptions,
-    transport::{Access, Bar, DmaBlock, Interrupt, Registers, Scope, Transport, Width},
+    transport::{Access, Bar, Combining, DmaBlock, Interrupt, Registers, Scope, Transport, Width},
 };
-use hwspec::{pcie::SRIOV_CAP, wire::ip::gid_of_v4};
+use hwspec::{doorbell::UAR_SHIFT, pcie::SRIOV_CAP, wire::ip::gid_of_v4};
 use std::{
     alloc::Layout,
     collections::BTreeMap,
@@ -142,6 +142,7 @@ struct Inner {
     wire: SharedWire,
     blocks: BTreeMap<u64, (u8, Layout)>,
     shared: BTreeMap<u8, u64>,
+    combined: usize,
 }
 
 impl Inner {
@@ -198,7 +199,16 @@ impl Machine {
             adapter.config_write(&mut runner, &mut process, 0, 0, offset, 4, value);
         }
         let (blocks, shared) = Default::default();
-        Self(Arc::new(Mutex::new(Inner { adapter, runner, process, now: 0, wire, blocks, shared })))
+        Self(Arc::new(Mutex::new(Inner {
+            adapter,
+            runner,
+            process,
+            now: 0,
+            wire,
+            blocks,
+            shared,
+            combined: 0,
+        })))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -217,14 +227,28 @@ impl Machine {
 
     /// Function `fid`, for the driver.
     pub fn function(&self, fid: u8) -> Arc<dyn Transport> {
-        Arc::new(Slot { machine: self.clone(), fid })
+        Arc::new(Slot { machine: self.clone(), fid, combines: false })
     }
 
     /// Opens function `fid` with the driver.
     pub fn open(&self, fid: u8) -> Result<Arc<Device>, Error> {
+        Self::bring_up(self.function(fid), fid)
+    }
+
+    /// The same, with doorbell pages that are said to combine writes.
+    pub fn open_combining(&self, fid: u8) -> Result<Arc<Device>, Error> {
+        Self::bring_up(Arc::new(Slot { machine: self.clone(), fid, combines: true }), fid)
+    }
+
+    /// Stores to doorbell pages that are said to combine writes.
+    pub fn combined(&self) -> usize {
+        self.inner().combined
+    }
+
+    fn bring_up(transport: Arc<dyn Transport>, fid: u8) -> Result<Arc<Device>, Error> {
         let gids = vec![identity::link_local_gid(0, fid), gid_of_v4([127, 0, 0, fid + 1])];
         let options = OpenOptions { gids, eq_entries: 256, ..OpenOptions::default() };
-        Device::open(self.function(fid), options)
+        Device::open(transport, options)
     }
 }
 
@@ -241,6 +265,33 @@ impl Drop for Inner {
 struct Slot {
     machine: Machine,
     fid: u8,
+    combines: bool,
+}
+
+/// A doorbell page of a function, whose stores the adapter sees one by one.
+struct Page {
+    slot: Slot,
+    at: u32,
+}
+
+impl Combining for Slot {
+    fn page(&self, uar: u32) -> io::Result<Bar> {
+        let slot = Slot { machine: self.machine.clone(), ..*self };
+        Ok(Bar::Trapped(Arc::new(Page { slot, at: uar << UAR_SHIFT })))
+    }
+}
+
+impl Registers for Page {
+    fn read32(&self, offset: u32) -> u32 {
+        self.slot.read32(self.at + offset)
+    }
+    fn write32(&self, offset: u32, value: u32) {
+        self.slot.write32(self.at + offset, value);
+    }
+    fn write64(&self, offset: u32, value: u64) {
+        self.slot.machine.inner().combined += 1;
+        self.slot.write64(self.at + offset, value);
+    }
 }
 
 impl Slot {
@@ -269,9 +320,12 @@ impl Transport for Slot {
     }
     fn bar(&self, index: u8) -> io::Result<Bar> {
         match index {
-            0 => Ok(Bar::Trapped(Arc::new(Slot { machine: self.machine.clone(), fid: self.fid }))),
+            0 => Ok(Bar::Trapped(Arc::new(Slot { machine: self.machine.clone(), ..*self }))),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
+    }
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        self.combines.then(|| Arc::new(Slot { machine: self.machine.clone(), ..*self }) as Arc<dyn Combining>)
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, _access: Access) -> io::Result<Iova> {
         self.machine.inner().process.mapped.map(self.fid, base as u64, base as u64, len);
