@@ -1,6 +1,9 @@
-use super::device;
-use crate::{AccessFlags, Mr, Pd, transport::fake::Lie};
-use hwspec::cmd::{Opcode, Status};
+use super::{device, open};
+use crate::{
+    AccessFlags, Dm, Mr, Pd,
+    transport::fake::{Chip, Lie},
+};
+use hwspec::cmd::{Opcode, Status, memic::DeallocMemicIn};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -175,4 +178,20 @@ fn function_that_is_gone_is_noticed_at_once_and_nothing_of_others_is_touched() {
     chip.state().log.clear();
     other.close().unwrap();
     assert!(!chip.state().log.contains(&Opcode::TeardownHca));
+}
+
+#[test]
+fn device_memory_that_lies_outside_of_the_registers_is_refused_and_given_back() {
+    for (at, within) in
+        [(0x100_0000, true), (u64::from(u32::MAX) - 0xfff, true), (1 << 32, false), (u64::MAX, false)]
+    {
+        let chip = Chip::new();
+        chip.state().memory = Some(at);
+        chip.state().general.set().device_memory(true);
+        let device = open(&chip.opener(1));
+        let memory = Dm::alloc(&device, 64, 0).map(drop).map_err(|error| error.errno());
+        assert_eq!(memory, if within { Ok(()) } else { Err(libc::EIO) }, "{at:#x}");
+        let freed = chip.last::<DeallocMemicIn>(Opcode::DeallocMemic);
+        assert_eq!((freed.memic_start_addr(), freed.memic_size()), (at, 4096));
+    }
 }

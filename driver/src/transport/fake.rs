@@ -56,6 +56,8 @@ pub struct State {
     /// Function, kind and number of pages of all that were given or taken back.
     pub managed: Vec<(u16, u16, usize)>,
     pub resets: u32,
+    /// Where it allocates device memory, if it has any.
+    pub memory: Option<u64>,
     /// It has doorbell pages that combine writes.
     pub combines: bool,
     /// None of them can be mapped.

@@ -1,10 +1,11 @@
 //! The commands that the scripted device answers, and the vport that they are about.
 
 use super::State;
+use crate::dma::PAGE_SIZE;
 use hwspec::{
-    cmd::{Opcode, adapter::*, adapter_id::QueryAdapterOut, eswitch::*, vport::*},
+    cmd::{Opcode, adapter::*, adapter_id::QueryAdapterOut, eswitch::*, memic::AllocMemicOut, vport::*},
     context::{
-        caps::{AtomicCaps, HcaCap, RoceCap},
+        caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
         port::{Pmtu, Ptys},
     },
     layout::Layout,
@@ -102,6 +103,11 @@ impl State {
                         caps.set().roce_address_table_size(16).roce_version(4).l3_type(6);
                         caps.bytes().to_vec()
                     }
+                    0xf => {
+                        let mut caps = DeviceMemCap::zeroed();
+                        caps.set().memic(self.memory.is_some()).max_memic_size(PAGE_SIZE as u32);
+                        caps.bytes().to_vec()
+                    }
                     _ => Vec::new(),
                 };
                 page[..bytes.len()].copy_from_slice(&bytes);
@@ -175,6 +181,11 @@ impl State {
             Opcode::QueryVportState => {
                 let mut out = QueryVportStateOut::zeroed();
                 out.set().state(1);
+                put(output, &out);
+            }
+            Opcode::AllocMemic => {
+                let mut out = AllocMemicOut::zeroed();
+                out.set().memic_start_addr(self.memory.unwrap_or_default());
                 put(output, &out);
             }
             Opcode::SetRoceAddress => {
