@@ -25,7 +25,7 @@ pub fn arguments(file: &Path) -> Vec<String> {
 }
 
 /// What `ironverbs stream` says, and whether it ended with 0. It ends with 1 where streams differ, too.
-fn stream(arguments: &[&str]) -> Outcome<(bool, String)> {
+pub fn words(arguments: &[&str]) -> Outcome<(bool, String)> {
     let done = Command::new(built().join("ironverbs")).arg("stream").args(arguments).output()?;
     if !done.stderr.is_empty() {
         return failed(format!("ironverbs stream: {}", String::from_utf8_lossy(&done.stderr).trim()));
@@ -41,14 +41,14 @@ pub fn judge(server: Server, file: &Path, name: &str, function: &str, aside: &[&
     let kept = tree().join("tests/streams").join(format!("{name}.txt"));
     let (recorded, golden) = (file.display().to_string(), kept.display().to_string());
     if std::env::var_os(WRITE).is_some() {
-        let (_, text) = stream(&["show", "--compact", "--function", function, &recorded])?;
+        let (_, text) = words(&["show", "--compact", "--function", function, &recorded])?;
         std::fs::write(&kept, &text)?;
         println!("    {golden}: {} lines written", text.lines().count());
         return Ok(());
     }
     // What a driver sends of its own accord, at intervals or after events, has no place of its own.
     let differences = |a: &str, b: &str| -> Outcome<String> {
-        let (_, found) = stream(&["diff", "--words", "--function", function, a, b])?;
+        let (_, found) = words(&["diff", "--words", "--function", function, a, b])?;
         let counts = |line: &&str| {
             let mut words = line.split(' ');
             words.next() != Some("order") && words.next().is_none_or(|word| !aside.contains(&word))
