@@ -174,7 +174,7 @@ fn function_that_is_gone_is_noticed_at_once_and_nothing_of_others_is_touched() {
     assert!(begin.elapsed() < Duration::from_millis(100));
     chip.state().gone = false;
     // As after a fork: the child has dropped everything, the parent's entry in the list of openers is still there.
-    let other = super::open(&chip.opener(2));
+    let other = open(&chip.opener(2));
     chip.state().log.clear();
     other.close().unwrap();
     assert!(!chip.state().log.contains(&Opcode::TeardownHca));
