@@ -122,7 +122,7 @@ fn a_work_request_that_is_written_into_the_doorbell_page_rings_once() {
         bed.memory(1, a.data, 4).fill(99);
         bed.post_write(&a, &b, index + 1, 4);
         for at in (8..256).step_by(8) {
-            bed.write64(1, page | buffer + at, doorbell(index + 1, a.qpn));
+            bed.write64(1, page + buffer + at, doorbell(index + 1, a.qpn));
         }
         assert_eq!(bed.memory(2, b.data, 4), [1 + index as u8; 4], "{buffer:#x}");
         assert_eq!(bed.cqe(&a, u64::from(index)), Some(CqeOpcode::Req));
