@@ -3,18 +3,20 @@
 //! A runner keeps a copy of its own, made anew when the region says that something changed, so nobody waits for the manager's lock. All
 //! of it is used only where [`Region::is_switched`](crate::region::Region) says so.
 
-use super::tags::{self, Tags};
+use super::{
+    macs::Macs,
+    tags::{self, Tags},
+};
 use crate::{
     Adapter, Config,
     mlx5::ethernet,
-    region::{FunctionSet, GROUP_STRANGERS, Region, Sync},
-    state::{FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow, L2Row, MATCH, VportRow},
+    region::{FunctionSet, Region},
+    state::{FlowEntryRow, FlowGroupRow, FlowTableRow, L2Row, MATCH, VportRow},
 };
 use std::{
     collections::{HashMap, HashSet},
     sync::atomic::Ordering::Relaxed,
 };
-use zerocopy::FromZeros;
 
 /// The uplink's number, where frames come from.
 const UPLINK: u16 = 0xffff;
@@ -29,18 +31,12 @@ const ALWAYS: u32 = 3;
 /// A runner's copy.
 #[derive(Default)]
 pub(super) struct Switch {
-    generation: u32,
-    ports: Vec<Port>,
-    owners: HashMap<[u8; 6], FunctionSet>,
+    macs: Macs,
+    ports: Vec<VportRow>,
     tables: HashMap<u32, Table>,
     root: Option<u32>,
     /// Addresses the port takes from the wire, where it does not take all.
     from_wire: Option<HashSet<[u8; 6]>>,
-}
-
-struct Port {
-    set: VportRow,
-    strangers: bool,
 }
 
 struct Table {
@@ -81,30 +77,18 @@ struct Found {
 impl Switch {
     /// Makes the copy anew if something changed.
     pub(super) fn refresh(&mut self, adapter: &Adapter) {
-        let region = adapter.region();
-        let generation = region.switch_generation();
-        if generation != self.generation {
-            *self = Self::read(region, adapter.config());
-            // What changed meanwhile is seen next time.
-            self.generation = generation;
+        if self.macs.is_old(adapter.region()) {
+            *self = Self::read(adapter.region(), adapter.config());
         }
     }
 
     fn read(region: &Region, config: &Config) -> Self {
-        let mut switch = Self { root: region.forwarding_root(), ..Self::default() };
-        for fid in region.functions_there() {
-            let f: FunctionRow = region.look(fid, 0).unwrap_or_else(FunctionRow::new_zeroed);
-            let set = region.vport(fid);
-            let mac = if set.mac == [0; 6] { f.mac } else { set.mac };
-            let listed = f.unicast().iter().map(|entry| hwspec::layout::prefix(&entry.to_be_bytes()[2..]));
-            for mac in listed.chain([mac]).filter(|mac| *mac != [0; 6]) {
-                *switch.owners.entry(mac).or_default() |= 1 << fid;
-            }
-            let strangers = region.sync(fid, Sync::Group).load(Relaxed) & GROUP_STRANGERS != 0;
-            switch.ports.push(Port { set, strangers });
-        }
+        // First, for it says which state this is a copy of; what changes meanwhile is seen next time.
+        let macs = Macs::read(region);
+        let ports = region.functions_there().map(|fid| region.vport(fid)).collect();
+        let mut switch = Self { macs, ports, root: region.forwarding_root(), ..Self::default() };
         // A driver that manages the switch says which addresses the port takes; without one it takes those of its functions.
-        if config.strict.owner && region.is_running(0) && !switch.ports.iter().any(|port| port.strangers) {
+        if config.strict.owner && region.is_running(0) && !switch.macs.takes_strangers() {
             switch.from_wire = Some(region.objects::<L2Row>(0).map(|(_, row)| row.mac).collect());
         }
         let groups: HashMap<u32, FlowGroupRow> = region.objects(0).collect();
@@ -134,7 +118,7 @@ impl Switch {
                 route.push((None, forms[at].tags));
             }
             for fid in (0..self.ports.len() as u8).filter(|fid| functions & !sender & 1 << fid != 0) {
-                let set = &self.ports[usize::from(fid)].set;
+                let set = &self.ports[usize::from(fid)];
                 if !adapter.is_there(fid) || route.iter().any(|(to, _)| *to == Some(fid)) {
                     continue;
                 }
@@ -152,10 +136,10 @@ impl Switch {
     fn admit(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Option<Form> {
         let form = Form::of(head.to_vec(), len, Tags::default())?;
         let Some(port) = from.and_then(|from| self.ports.get(usize::from(from))) else { return Some(form) };
-        let form = self.pass(adapter, &port.set, port.set.ingress, form)?;
-        let inserts = port.set.insert == ALWAYS || port.set.insert == IF_NONE && !form.is_tagged();
+        let form = self.pass(adapter, port, port.ingress, form)?;
+        let inserts = port.insert == ALWAYS || port.insert == IF_NONE && !form.is_tagged();
         match inserts {
-            true => form.changed(0, &[tags::customer(port.set.tci)]),
+            true => form.changed(0, &[tags::customer(port.tci)]),
             false => Some(form),
         }
     }
@@ -181,8 +165,8 @@ impl Switch {
             let set = |functions: &mut dyn Iterator<Item = u8>| functions.fold(0, |set, fid| set | 1 << fid);
             found.to.push(if group {
                 (set(&mut adapter.group(from)), true, 0)
-            } else if let Some(owners) = self.owners.get(&mac) {
-                (*owners, false, 0)
+            } else if let Some(owners) = self.macs.owners(mac) {
+                (owners, false, 0)
             } else {
                 (set(&mut adapter.strangers(from)), true, 0)
             });

@@ -3,6 +3,7 @@
 mod delivery;
 mod dispatch;
 mod eswitch;
+mod macs;
 pub(crate) mod rig;
 mod runner;
 mod sched;
@@ -14,5 +15,6 @@ mod timed;
 mod timing;
 
 pub use crate::wire::{Link, Verdict};
+pub use macs::Macs;
 pub use runner::{Runner, Trace, TraceEvent, Traced};
 pub use sched::Ps;

@@ -4,6 +4,7 @@
 use super::{bearer::Bearer, sockets};
 use devmodel::{
     LinkLayer,
+    engine::Macs,
     wire::{Faults, FaultyWire},
 };
 use hwspec::wire::{Discovery, DiscoveryFrame};
@@ -106,6 +107,8 @@ pub struct Port {
     links: Vec<PortLink>,
     /// Behind which link a MAC is.
     learnt: Mutex<BTreeMap<[u8; 6], usize>>,
+    /// Which MACs the functions have beside those they are born with.
+    macs: Mutex<Macs>,
     /// A frame with an address of ours has come from outside, which was said.
     doubled: AtomicBool,
 }
@@ -121,7 +124,13 @@ fn mac_at(frame: &[u8], at: usize) -> [u8; 6] {
 impl Port {
     /// A port with its links.
     pub fn new(hold: UplinkHold, links: Vec<PortLink>) -> Self {
-        Self { hold, links, learnt: Mutex::default(), doubled: AtomicBool::new(false) }
+        Self {
+            hold,
+            links,
+            learnt: Mutex::default(),
+            macs: Mutex::default(),
+            doubled: AtomicBool::new(false),
+        }
     }
 
     /// The node's end of it.
@@ -188,11 +197,11 @@ impl Port {
                     continue;
                 }
             }
-            let ours = self.is_ours(dst);
+            let (ours, enters) = self.look_up(dst);
             if !ours && self.links.len() > 1 {
                 self.pass_on(link, &frame);
             }
-            if ours || dst[0] & 1 != 0 {
+            if enters {
                 for_us.push(frame);
             }
         }
@@ -207,12 +216,28 @@ impl Port {
         self.hold.receive(&frames);
     }
 
-    fn is_ours(&self, mac: [u8; 6]) -> bool {
+    /// Whether `mac` is that of a function here, and whether frames to it enter the node. A guest or a PF's driver may have
+    /// given a function another, or have it see frames for others.
+    fn look_up(&self, mac: [u8; 6]) -> (bool, bool) {
+        if mac[0] & 1 != 0 {
+            return (false, true);
+        }
+        if self.is_born_here(mac) {
+            return (true, true);
+        }
+        let mut macs = lock(&self.macs);
+        macs.refresh(self.hold.node().adapter());
+        let ours = macs.has(mac);
+        (ours, ours || macs.takes_strangers())
+    }
+
+    /// Whether a function of the node has `mac` from its birth.
+    fn is_born_here(&self, mac: [u8; 6]) -> bool {
         devmodel::identity::fid_of_mac(self.hold.node().adapter().config().node_id, mac).is_some()
     }
 
     fn learn(&self, mac: [u8; 6], link: usize) {
-        if self.is_ours(mac) {
+        if self.is_born_here(mac) {
             if !self.doubled.swap(true, Relaxed) {
                 let spec = &self.links[link].spec;
                 tracing::warn!(

@@ -1,9 +1,9 @@
 //! Uplinks of nodes: who holds one, whom it finds, and what it does with peers that say nothing.
 
 use super::{LinkSpec, Uplink};
-use devmodel::{LinkLayer, wire::Faults};
-use driver::transport::Transport;
-use node::{Node, NodeError, NodeOptions, NodeTransport};
+use devmodel::{LinkLayer, strict::Strict, wire::Faults};
+use driver::{Device, OpenOptions, transport::Transport};
+use node::{CaptureThread, Node, NodeError, NodeOptions, NodeTransport};
 use std::{
     net::IpAddr,
     os::unix::net::UnixDatagram,
@@ -133,6 +133,36 @@ fn what_cannot_be_linked_is_said() {
     let _bound = UnixDatagram::bind(a.0.join("taken")).unwrap();
     assert!(said(format!("dgram:{},/x", a.0.join("taken").display())).contains("another process listens"));
     hold(&node, &[]);
+}
+
+/// Other MACs than those functions are born with are those that their drivers list, be they chosen or given.
+#[test]
+fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
+    let scratch = Scratch::new();
+    let strict = Some(Strict { owner: true, ..Strict::default() });
+    let options = NodeOptions { vfs: Some(2), node_id: Some(1), strict, ..NodeOptions::default() };
+    let node = Node::open_or_create(&scratch.0, &options).unwrap();
+    let at = |name| scratch.0.join(name).display().to_string();
+    let up = hold(&node, &[("a", "b"), ("c", "d")].map(|(a, b)| format!("dgram:{},{}", at(a), at(b))));
+    let beside = UnixDatagram::bind(at("d")).unwrap();
+    beside.set_nonblocking(true).unwrap();
+    // Whether a frame that comes by the first link enters the node, and whether it leaves by the second.
+    let goes = |mac: [u8; 6]| {
+        let capture = CaptureThread::start(&node, || Ok(Vec::new())).unwrap();
+        up.port.arrive(0, vec![[&mac[..], &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()]);
+        (capture.finish().unwrap().frames == 1, beside.recv(&mut [0; 100]).is_ok())
+    };
+    let (chosen, other) = ([2, 1, 2, 3, 4, 5], [2, 9, 9, 9, 9, 9]);
+    assert_eq!(goes(chosen), (false, true));
+    let transport = Arc::new(NodeTransport::open(&node, 1).unwrap());
+    let options = OpenOptions { own_mac: Some(chosen), ..OpenOptions::default() };
+    let device = Device::open(transport, options).unwrap();
+    assert_eq!(goes(chosen), (true, false));
+    assert_eq!(goes(other), (false, true));
+    assert_eq!(goes([2, 0x1b, 0x56, 0, 1, 1]), (true, false), "born with it");
+    assert_eq!(goes([1, 0, 0x5e, 1, 2, 3]), (true, true), "a group");
+    drop(device);
+    assert_eq!(goes(chosen), (false, true));
 }
 
 /// What a guest's kernel asks is answered for functions that programs drive, even without any link.

@@ -1,7 +1,7 @@
 //! The vport: addresses, promiscuity, link, counters.
 
 use crate::packets::*;
-use devmodel::state::Counters;
+use devmodel::{engine::Macs, state::Counters};
 use hwspec::{
     cmd::{Opcode, adapter::*, vport::*},
     context::{
@@ -91,6 +91,30 @@ fn a_second_address_and_promiscuity_bring_frames_for_others() {
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(bed.all_received(&mut b), [sent]);
     assert!(query(&mut bed, 2, 0, 0).0.promisc_all());
+}
+
+/// A link asks which frames to bring before it brings one.
+#[test]
+fn whoever_brings_frames_from_outside_sees_who_wants_them() {
+    let other = [2, 2, 2, 2, 2, 2];
+    let mut bed = Bed::cx5();
+    let mut macs = Macs::default();
+    let mut wanted = |bed: &Bed| {
+        macs.refresh(&bed.adapter);
+        (macs.has(other), macs.takes_strangers())
+    };
+    bed.open_nic(1);
+    assert_eq!(wanted(&bed), (false, false));
+    let mut c = NicVportContext::zeroed();
+    c.set().allowed_list_size(1);
+    modify(&mut bed, 1, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
+    assert_eq!(wanted(&bed), (true, false));
+    let mut c = NicVportContext::zeroed();
+    c.set().promisc_all(true);
+    modify(&mut bed, 1, PROMISC, c, &[]).unwrap();
+    assert_eq!(wanted(&bed), (true, true));
+    bed.reset(1);
+    assert_eq!(wanted(&bed), (false, false));
 }
 
 #[test]

@@ -1,0 +1,64 @@
+//! The MACs that an adapter's functions have, and whether one of them takes frames for others: by this a link tells which frames to bring.
+
+use crate::{
+    Adapter,
+    region::{FunctionSet, GROUP_STRANGERS, Region, Sync},
+    state::FunctionRow,
+};
+use std::{collections::HashMap, sync::atomic::Ordering::Relaxed};
+use zerocopy::FromZeros;
+
+/// A copy of what the functions' lists and settings say. Empty until the first refresh.
+///
+/// On an adapter where nothing was set yet no copy is made: functions have the MACs they are born with
+/// ([`fid_of_mac`](crate::identity::fid_of_mac)).
+#[derive(Default)]
+pub struct Macs {
+    generation: u32,
+    owners: HashMap<[u8; 6], FunctionSet>,
+    strangers: bool,
+}
+
+impl Macs {
+    /// Makes the copy anew if something changed.
+    pub fn refresh(&mut self, adapter: &Adapter) {
+        if self.is_old(adapter.region()) {
+            *self = Self::read(adapter.region());
+        }
+    }
+
+    pub(super) fn is_old(&self, region: &Region) -> bool {
+        self.generation != region.switch_generation()
+    }
+
+    pub(super) fn read(region: &Region) -> Self {
+        // What changes meanwhile is seen next time.
+        let mut macs = Self { generation: region.switch_generation(), ..Self::default() };
+        for fid in region.functions_there() {
+            let f: FunctionRow = region.look(fid, 0).unwrap_or_else(FunctionRow::new_zeroed);
+            let set = region.vport(fid).mac;
+            let mac = if set == [0; 6] { f.mac } else { set };
+            let listed = f.unicast().iter().map(|entry| hwspec::layout::prefix(&entry.to_be_bytes()[2..]));
+            for mac in listed.chain([mac]).filter(|mac| *mac != [0; 6]) {
+                *macs.owners.entry(mac).or_default() |= 1 << fid;
+            }
+            macs.strangers |= region.sync(fid, Sync::Group).load(Relaxed) & GROUP_STRANGERS != 0;
+        }
+        macs
+    }
+
+    /// The functions that have `mac`, if any.
+    pub(super) fn owners(&self, mac: [u8; 6]) -> Option<FunctionSet> {
+        self.owners.get(&mac).copied()
+    }
+
+    /// Whether a function has `mac`: born with it, given it, or listed by its driver.
+    pub fn has(&self, mac: [u8; 6]) -> bool {
+        self.owners.contains_key(&mac)
+    }
+
+    /// Whether a function takes unicast frames for others.
+    pub fn takes_strangers(&self) -> bool {
+        self.strangers
+    }
+}
