@@ -20,6 +20,9 @@ use hwspec::{
 };
 use std::fmt::Write;
 
+/// What stands for the answer of a command whose answer is not in the file.
+pub const UNANSWERED: &str = "unanswered";
+
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
@@ -147,7 +150,7 @@ impl Printer {
         });
         let answer = CmdOut::read(output);
         let _ = match delivery {
-            None => write!(line, " -> unanswered"),
+            None => write!(line, " -> {UNANSWERED}"),
             Some(status) if status != 0 => write!(line, " -> delivery={status:#x}"),
             _ if answer.status() != Status::Ok => {
                 write!(line, " -> {:?} syndrome={:#x}", answer.status(), answer.syndrome())

@@ -1,7 +1,10 @@
 //! What two streams say, compared: which commands and requests, which fields of them, and in which order they first
 //! come; and a list of the differences that have been reviewed.
 
-use crate::{normal::is_chance, text::is_reserved};
+use crate::{
+    normal::is_chance,
+    text::{UNANSWERED, is_reserved},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -39,6 +42,9 @@ impl fmt::Display for Difference {
 pub struct Words {
     order: Vec<String>,
     fields: BTreeMap<String, BTreeSet<String>>,
+    /// What commands say whose answers are not in the file. If they were refused they say nothing, so these words and fields
+    /// count only for what is not missing.
+    perhaps: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Words {
@@ -56,17 +62,19 @@ impl Words {
         let (sent, answer) = line.split_once(" ->").unwrap_or((line, ""));
         let first = answer.trim_start().split(' ').next().unwrap_or_default();
         // A refusal begins with the status, or says that not even the delivery succeeded.
-        if !first.is_empty() && !first.contains('=') || first.starts_with("delivery=") {
+        let known = first != UNANSWERED;
+        if known && (!first.is_empty() && !first.contains('=') || first.starts_with("delivery=")) {
             return;
         }
         let mut parts = sent.split(' ').filter(|part| !part.is_empty()).peekable();
         // Which function it was.
         parts.next_if(|part| part.strip_prefix('f').is_some_and(|n| n.parse::<u8>().is_ok()));
         let Some(word) = parts.next() else { return };
-        if !self.fields.contains_key(word) {
+        if known && !self.fields.contains_key(word) {
             self.order.push(word.into());
         }
-        let fields = self.fields.entry(word.into()).or_default();
+        let said = if known { &mut self.fields } else { &mut self.perhaps };
+        let fields = said.entry(word.into()).or_default();
         let names = parts.filter_map(|part| part.split_once('=')).map(|(name, _)| name);
         let told = names.filter(|name| name.rsplit('.').next().is_none_or(|last| !is_chance(last)));
         fields.extend(told.map(ToString::to_string));
@@ -76,11 +84,13 @@ impl Words {
     pub fn unlike(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         for word in &self.order {
-            let Some(theirs) = other.fields.get(word) else {
+            let theirs = [other.fields.get(word), other.perhaps.get(word)];
+            if theirs == [None; 2] {
                 found.push(Difference::Sends(word.clone()));
                 continue;
-            };
-            for field in self.fields[word].difference(theirs) {
+            }
+            let has = |field: &&String| theirs.iter().flatten().any(|fields| fields.contains(*field));
+            for field in self.fields[word].iter().filter(|field| !has(field)) {
                 found.push(match is_reserved(field) {
                     true => Difference::Reserved(word.clone(), field.clone()),
                     false => Difference::Sets(word.clone(), field.clone()),
@@ -99,7 +109,8 @@ impl Words {
                 found.push(Difference::Order(word));
             }
         }
-        let lacking = other.order.iter().filter(|word| !self.fields.contains_key(*word));
+        let has = |word: &&String| self.fields.contains_key(*word) || self.perhaps.contains_key(*word);
+        let lacking = other.order.iter().filter(|word| !has(word));
         found.extend(lacking.cloned().map(Difference::Lacks));
         found
     }

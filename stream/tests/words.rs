@@ -61,6 +61,20 @@ fn what_was_refused_was_not_said() {
     assert_eq!(unlike(&["f3 NOP", "f3 ALLOC_PD -> pd=#"], &[]), ["sends NOP", "sends ALLOC_PD"]);
 }
 
+/// A driver may use a slot again before anybody has looked at the answer, and then it is not known whether it was refused.
+#[test]
+fn a_command_whose_answer_was_not_seen_is_neither_new_nor_missing() {
+    let (known, unknown) = (
+        ["ALLOC_XRCD -> xrcd=#", "CREATE_QP x=1 y=2 -> qpn=#"],
+        ["ALLOC_XRCD -> unanswered", "CREATE_QP x=1 y=2 -> unanswered"],
+    );
+    assert_eq!(unlike(&known, &unknown), [""; 0]);
+    assert_eq!(unlike(&unknown, &known), [""; 0]);
+    let other = ["ALLOC_XRCD -> xrcd=#", "CREATE_QP x=1 -> qpn=#", "CREATE_QP z=3 -> unanswered"];
+    assert_eq!(unlike(&known, &other), ["sets CREATE_QP y"]);
+    assert_eq!(unlike(&other, &known), [""; 0]);
+}
+
 #[test]
 fn a_list_allows_what_stands_in_it_and_nothing_in_it_may_be_idle() {
     let found = words(&["NOP x=1", "CREATE_QP"]).unlike(&words(&["CREATE_QP", "INIT_HCA"]));

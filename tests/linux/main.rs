@@ -5,6 +5,7 @@
 mod cni;
 mod sriov;
 mod streams;
+mod vf_settings;
 
 use ironverbs_tests::program::{Scratch, built};
 use std::{
@@ -72,6 +73,29 @@ impl Place {
         std::fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 }
+
+/// Shell functions: `numvfs N` sets the number of VFs and prints it with the milliseconds that took; `vf N` moves VF N with its
+/// RDMA device into namespace nN, where it has 10.9.0.N, with the names in $DN and $RN and the MAC in $MN.
+const VFS: &str = r#"
+pci=/sys/bus/pci/devices
+now() { echo $(($(date +%s%N) / 1000000)); }
+numvfs() {
+    began=$(now)
+    echo $1 >$pci/0000:00:00.0/sriov_numvfs
+    echo "numvfs $(cat $pci/0000:00:00.0/sriov_numvfs) $(($(now) - began))"
+}
+vf() {
+    net=$(ls $pci/0000:00:0$1.0/net)
+    device=$(ls $pci/0000:00:0$1.0/infiniband)
+    eval D$1=$net R$1=$device M$1=$(cat $pci/0000:00:0$1.0/net/$net/address)
+    ip netns add n$1
+    ip link set $net netns n$1
+    rdma dev set $device netns n$1
+    ip -n n$1 link set lo up
+    ip -n n$1 addr add 10.9.0.$1/24 dev $net
+    ip -n n$1 link set $net up
+}
+"#;
 
 /// Prints what the kernel complained of; prepended to scripts that look for it.
 const COMPLAINTS: &str = "complaints() { dmesg -l emerg,alert,crit,err,warn | sed 's/^/complaint: /'; }\n";

@@ -1,35 +1,12 @@
 //! A PF and its VFs as the kernel's own driver has them.
 
-use super::{COMPLAINTS, LIMIT, Place, complaints};
+use super::{COMPLAINTS, LIMIT, Place, VFS, complaints};
 use ironverbs_tests::program::{Program, built};
 use std::{
     path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
-
-/// Shell functions: `numvfs N` sets the number of VFs and prints it with the milliseconds that took; `vf N` moves VF N with its
-/// RDMA device into namespace nN, where it has 10.9.0.N and the name in $RN.
-const FUNCTIONS: &str = r#"
-pci=/sys/bus/pci/devices
-now() { echo $(($(date +%s%N) / 1000000)); }
-numvfs() {
-    began=$(now)
-    echo $1 >$pci/0000:00:00.0/sriov_numvfs
-    echo "numvfs $(cat $pci/0000:00:00.0/sriov_numvfs) $(($(now) - began))"
-}
-vf() {
-    net=$(ls $pci/0000:00:0$1.0/net)
-    device=$(ls $pci/0000:00:0$1.0/infiniband)
-    ip netns add n$1
-    ip link set $net netns n$1
-    rdma dev set $device netns n$1
-    ip -n n$1 link set lo up
-    ip -n n$1 addr add 10.9.0.$1/24 dev $net
-    ip -n n$1 link set $net up
-    eval R$1=$device
-}
-"#;
 
 fn numbers_of_vfs(said: &str) -> Vec<u32> {
     let words = said.lines().filter_map(|line| line.strip_prefix("numvfs "));
@@ -40,7 +17,7 @@ fn numbers_of_vfs(said: &str) -> Vec<u32> {
 fn vfs_come_and_go_as_they_are_told() {
     let Some(place) = Place::new() else { return };
     let script = format!(
-        "{FUNCTIONS}{COMPLAINTS}
+        "{VFS}{COMPLAINTS}
         cat $pci/0000:00:00.0/sriov_totalvfs
         for n in 7 0 3; do numvfs $n; rdma link | grep -c netdev; ls -d $pci/0000:00:00.0/virtfn* 2>/dev/null | wc -l; done
         ip link set eth0 up
@@ -77,7 +54,7 @@ fn vfs_come_and_go_as_they_are_told() {
 fn vfs_of_an_infiniband_adapter_have_lids() {
     let Some(place) = Place::new() else { return };
     let script = format!(
-        "{FUNCTIONS}{COMPLAINTS}
+        "{VFS}{COMPLAINTS}
         numvfs 3
         for i in 1 2 3 4 5 6 7 8 9 10; do [ $(rdma link | grep -c 'state ACTIVE') = 4 ] && break; sleep 0.3; done
         rdma link
@@ -98,7 +75,7 @@ fn vfs_of_an_infiniband_adapter_have_lids() {
 fn programs_in_two_namespaces_meet_on_two_vfs() {
     let Some(place) = Place::new() else { return };
     let script = format!(
-        "{FUNCTIONS}{COMPLAINTS}
+        "{VFS}{COMPLAINTS}
         rdma system set netns exclusive
         numvfs 2
         vf 1
@@ -145,7 +122,7 @@ fn a_program_of_the_host_reaches_a_vf_from_a_node_on_the_same_wire() {
         .spawn()
         .unwrap();
     let script = format!(
-        "{FUNCTIONS}{COMPLAINTS}
+        "{VFS}{COMPLAINTS}
         numvfs 1
         net=$(ls $pci/0000:00:01.0/net)
         ip addr add 10.7.0.2/24 dev $net
