@@ -33,17 +33,23 @@ pub struct Files {
 /// A BAR at consecutive addresses. Where it is not mapped yet, there is memory that nobody reads.
 #[derive(Debug)]
 pub struct Pieces {
+    /// Dropped before the rest, for the handler of forks must have let go of it first.
+    _absences: [Absence; 3],
     files: Files,
     /// Whether each page is mapped.
     mapped: Mutex<Vec<bool>>,
-    /// Dropped before the pages, for the handler of forks must have let go of them first.
-    _absences: [Absence; 3],
     room: Pages,
 }
 
 impl Pieces {
     /// A BAR of `len` bytes of which the first `first` are mapped.
+    ///
+    /// # Errors
+    /// It is not made of whole pages, or the kernel does not map it.
     pub fn new(files: Files, len: usize, first: usize) -> io::Result<Self> {
+        if len % PAGE != 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let room = Pages::private(len)?;
         let absences = [
             Absence::of_file(files.plain.as_fd()),
@@ -51,7 +57,7 @@ impl Pieces {
             Absence::of_registers(room.ptr(), len),
         ];
         let mapped = Mutex::new(vec![false; len / PAGE]);
-        let this = Self { files, mapped, _absences: absences, room };
+        let this = Self { _absences: absences, files, mapped, room };
         this.reach(0, first.min(len))?;
         Ok(this)
     }
@@ -125,6 +131,14 @@ mod tests {
         let mapping = Mapping::of_pieces(Arc::new(Pieces::new(files, LEN, 0x1014).unwrap()));
         let combining = mapping.combining().unwrap();
         (Bar::Mapped(Arc::new(mapping)), combining, kept)
+    }
+
+    #[test]
+    fn a_bar_of_less_than_a_page_is_refused() {
+        for (len, fits) in [(256, false), (PAGE + 256, false), (PAGE, true)] {
+            let files = Files { plain: file(), combining: file(), _device: Arc::new(file()) };
+            assert_eq!(Pieces::new(files, len, 0x1014).is_ok(), fits, "{len}");
+        }
     }
 
     fn word(file: &File, at: u64) -> u64 {
