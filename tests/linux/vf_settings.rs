@@ -50,20 +50,20 @@ pingpong() {
     wait $pid || true
     return $ended
 }
-rdma_passes() { pingpong $1 $2 && grep -q '1000 iters in' /run/client || { echo "rdma_passes $*:"; cat /run/client; return 1; } >&2; }
+rdma_passes() { pingpong $1 $2 -n 100 && grep -q '100 iters in' /run/client || { echo "rdma_passes $*:"; cat /run/client; return 1; } >&2; }
 rdma_fails() {
-    ! pingpong $1 $2 && grep -q 'transport retry counter exceeded' /run/client && return
+    ! pingpong $1 $2 -n 100 && grep -q 'transport retry counter exceeded' /run/client && return
     { echo "rdma_fails $*:"; cat /run/client; return 1; } >&2
 }
 has_carrier() { ip -n n$1 link show up | grep -q "$(eval echo \$D$1): .*LOWER_UP"; }
 has_no_carrier() { ! has_carrier $1; }
 "#;
 
-/// Runs `script` where a PF is up and has three VFs, which `vf` gives namespaces of their own. What it printed; the kernel has nothing to
+/// Runs `script` where a PF is up and has `vfs` VFs, which `vf` gives namespaces of their own. What it printed; the kernel has nothing to
 /// complain of.
-fn settings(place: &Place, script: &str) -> String {
+fn settings(place: &Place, vfs: u8, script: &str) -> String {
     let said = place.script(
-        &["--vfs", "3"],
+        &["--vfs", &vfs.to_string()],
         &format!(
             "{VFS}{COMPLAINTS}{FUNCTIONS}
             frames=\"/usr/bin/python3 -ISB {FRAMES}\"
@@ -74,7 +74,7 @@ fn settings(place: &Place, script: &str) -> String {
             rate() {{ frames rate \"$@\"; }}
             rdma system set netns exclusive
             ip link set eth0 up
-            numvfs 3
+            numvfs {vfs}
             {script}
             complaints
             echo all is so"
@@ -93,6 +93,7 @@ fn a_vf_has_the_mac_it_is_given_and_spoofchk_holds_it_to_that() {
     let Some(place) = Place::new() else { return };
     settings(
         &place,
+        2,
         "# Frames of a VF that its port did not let in.
         dropped() { ip -s -c=never link show eth0 | awk '/ vf '$1' /{ on = 1 } on && /TX:.*dropped/{ getline; print $3; exit }'; }
         vf 2
@@ -130,6 +131,7 @@ fn a_vlan_separates_vfs_and_a_state_takes_their_link_away() {
     let Some(place) = Place::new() else { return };
     settings(
         &place,
+        3,
         "for n in 1 2 3; do vf $n; done
         path 1 2
         ip link set eth0 vf 0 vlan 100
@@ -195,6 +197,7 @@ fn a_trusted_vf_sees_what_is_not_for_it_and_the_wire_sees_tags() {
         scope.spawn(|| echo(&wire, &near, &over));
         settings(
             &place,
+            2,
             "vf 1
             vf 2
             stranger=02:00:00:00:00:77 group=01:00:5e:01:02:03
@@ -232,6 +235,7 @@ fn a_vf_sends_no_faster_than_its_rate() {
     let Some(place) = Place::new() else { return };
     let said = settings(
         &place,
+        2,
         "vf 1
         vf 2
         path 1 2
