@@ -115,7 +115,8 @@ impl CompletionVectors {
         processors.clamp(1, interrupts.max(1)) as u32
     }
 
-    /// Vector `number`, not 0, created if it is new, of the opener with this user context and doorbell page. `None`: no interrupt is left for it, and its CQs belong to the first.
+    /// Vector `number`, not 0, created if it is new, of the opener with this user context and doorbell page. `None`: no
+    /// interrupt is left for it, and its CQs belong to the first.
     pub fn get(
         &self,
         function: &Arc<Function>,
@@ -141,7 +142,7 @@ impl CompletionVectors {
         Ok(place.clone())
     }
 
-    /// Destroys their queues. The last error is returned.
+    /// Destroys their queues, all of them, and returns the first error.
     pub fn destroy(&self, function: &Function, uid: u16) -> Result<(), Error> {
         let all = std::mem::take(&mut *locked(&self.0));
         let destroyed = all.iter().flatten().map(|events| events.queue.destroy(function, uid));

@@ -40,10 +40,9 @@ pub fn default_dir() -> PathBuf {
     base.join(format!("ironverbs-{uid}"))
 }
 
-/// Mode of a directory that its group shares, with the bit that gives new files the directory's group. Both the bit and the
-/// group's right to write tell that it is meant.
+/// Mode of a directory that its group shares, with the bit that gives new files the directory's group.
 const SHARED: u32 = 0o2770;
-/// The files of a node, but for those that whoever makes them gives a mode ([`new_file`]).
+/// The files of a node; the first is made anew with each node ([`new_file`]).
 const FILES: [&str; 4] = ["adapter", "parties", "ports", "userns"];
 
 /// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses it if it is not the caller's to
@@ -74,8 +73,12 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
 /// Lets the users of `group` use the node in `dir`, which is made if it is missing.
 ///
 /// # Errors
-/// The directory is not the caller's, or the caller may not give it to the group (EPERM).
+/// The caller is not root, or the directory is not the caller's.
 pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
+    if sys::euid() != 0 {
+        let why = format!("only root can share a node, you are uid {}", sys::euid());
+        return Err(DirError { dir: dir.display().to_string(), why });
+    }
     let full = claim(dir)?;
     let shared = || -> io::Result<()> {
         // Files that are made later would be their maker's alone for an instant.
@@ -96,9 +99,14 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     })
 }
 
+/// Whether a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
+fn is_shared(dir: &fs::Metadata) -> bool {
+    dir.uid() == 0 && dir.mode() & 0o2077 == SHARED & 0o2077
+}
+
 /// Gives a file that was just made in a node's directory to those who may use the directory.
 pub(crate) fn new_file(file: &fs::File, dir: &Path) -> io::Result<()> {
-    if fs::metadata(dir)?.mode() & SHARED & 0o2020 == 0o2020 {
+    if is_shared(&fs::metadata(dir)?) {
         file.set_permissions(fs::Permissions::from_mode(0o660))?;
     }
     Ok(())
@@ -120,8 +128,8 @@ pub fn check(dir: &Path) -> Result<(), DirError> {
     if !meta.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
-    let shared = meta.mode() & 0o2022 == 0o2020;
-    if meta.uid() != uid && !(meta.uid() == 0 && shared) {
+    let shared = is_shared(&meta);
+    if meta.uid() != uid && !shared {
         return Err(refuse(format!("it is owned by uid {}, you are uid {uid}", meta.uid())));
     }
     if meta.uid() != uid && !sys::has_group(meta.gid()) {
@@ -247,7 +255,7 @@ mod tests {
         let of = |name: &str| fs::metadata(dir.join(name)).map(|m| (m.gid(), m.mode() & 0o7777)).unwrap();
         assert_eq!((of(""), of("parties"), of("ports")), ((4321, 0o2770), (4321, 0o660), (4321, 0o660)));
         assert_eq!(mode(0o2770), Ok(()), "the owner may use it, whatever its groups");
-        for refused in [0o770, 0o2772, 0o2777] {
+        for refused in [0o770, 0o2775, 0o2772, 0o2777] {
             assert!(mode(refused).unwrap_err().contains(&format!("{refused:04o}")), "{refused:o}");
         }
         // Only root's may be shared: another user's could have been laid there for others.
