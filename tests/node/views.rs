@@ -208,15 +208,15 @@ fn users_of_a_group_share_roots_node() {
         return;
     }
     let node = Node::new("views-group", 2).installed();
-    let as_nobody = |groups: &str, program: &[&str]| {
+    let as_other = |groups: &str, program: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", groups]).arg(node.binary());
+        command.args(["--reuid=4322", "--regid=4322", groups]).arg(node.binary());
         command.arg("run").arg("--node").arg(node.dir()).args(["--vfs", "2", "--"]).args(program);
         command
     };
     node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
     let member = format!("--groups={GROUP}");
-    let stranger = as_nobody("--clear-groups", &["ibv_devinfo"]).output().expect("setpriv");
+    let stranger = as_other("--clear-groups", &["ibv_devinfo"]).output().expect("setpriv");
     let said = String::from_utf8_lossy(&stranger.stderr);
     assert!(
         stranger.status.code() == Some(125)
@@ -231,7 +231,7 @@ fn users_of_a_group_share_roots_node() {
         let (server, client) = (words("iron1"), [&words("iron2")[..], &["127.0.0.1"]].concat());
         let start = |program: &[&str], root: bool| match root {
             true => node.start(program),
-            false => Running::start(&mut as_nobody(&member, program), "a member's program"),
+            false => Running::start(&mut as_other(&member, program), "a member's program"),
         };
         let server = start(&server, root_serves);
         let begin = Instant::now();

@@ -101,7 +101,18 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
 
 /// Whether a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
 fn is_shared(dir: &fs::Metadata) -> bool {
-    dir.uid() == 0 && dir.mode() & 0o2077 == SHARED & 0o2077
+    is_root(dir.uid()) && dir.mode() & 0o2077 == SHARED & 0o2077
+}
+
+/// Whether `uid` is root's. In a user namespace without root, as `run` makes for other users, root and all strangers have one number;
+/// there the group's rights, which the kernel checks, have to do.
+fn is_root(uid: u32) -> bool {
+    const STRANGER: u32 = 65534;
+    let root_is_here = || {
+        let map = fs::read_to_string("/proc/self/uid_map");
+        map.map_or(true, |map| map.lines().any(|line| line.split_whitespace().next() == Some("0")))
+    };
+    uid == 0 || uid == STRANGER && !root_is_here()
 }
 
 /// Gives a file that was just made in a node's directory to those who may use the directory.
