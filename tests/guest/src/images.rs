@@ -53,7 +53,7 @@ impl Images {
     }
 }
 
-/// The folder with UCX and libfabric, made when missing.
+/// The folder with UCX, libfabric and Open MPI, made when missing.
 pub fn programs() -> Outcome<PathBuf> {
     let mut paths = made("programs")?;
     match (paths.pop(), paths.len()) {

@@ -1,9 +1,11 @@
-//! UCX and libfabric run in one guest, by our provider, on two VFs bound to vfio-pci.
+//! UCX, libfabric and Open MPI run in one guest, by our provider, on two VFs bound to vfio-pci.
+
+use std::process::Command;
 
 use crate::images::{self, Images};
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
-use crate::{Outcome, failed, log};
+use crate::{Outcome, Trouble, failed, log, tree};
 
 use super::sides::{Bench, Side};
 use super::vfio;
@@ -40,6 +42,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
     let mut bench = Bench::new(vec![guest], sides);
     ucx(&mut bench)?;
     fabric(&mut bench)?;
+    mpi(bench.guest(0)?)?;
     log::clean(bench.guest(0)?)?;
     bench.power_off()?;
     server.check()
@@ -82,6 +85,33 @@ fn fabric(bench: &mut Bench) -> Outcome {
             return failed(format!("{words}: expected a row of {row}, found\n{client}"));
         };
         println!("    libfabric {endpoint}: {line}");
+    }
+    Ok(())
+}
+
+/// Two ranks of Open MPI, each a program on a VF of its own, send and check messages of every size.
+fn mpi(guest: &mut Guest) -> Outcome {
+    let (source, program) = (tree().join("tests/programs/ranks.c"), guest.share().join("ranks"));
+    match Command::new("mpicc").arg("-O2").arg("-o").arg(&program).arg(&source).output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return failed(format!("mpicc: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(e) => return Err(Trouble::Cannot(format!("mpicc, of libopenmpi-dev: {e}"))),
+    }
+    // One program for all ranks, which asks its number: mpirun of Open MPI 5.0.7 crashes when a job has two programs.
+    let rank = format!(
+        "export UCX_TLS=rc_v,self UCX_NET_DEVICES=iron0:1\n\
+         if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec {} /share/ranks pingpong; fi\n\
+         exec {} /share/ranks pingpong\n",
+        launcher(0),
+        launcher(1)
+    );
+    std::fs::write(guest.share().join("rank.sh"), rank)?;
+    let words = "mpirun.openmpi --allow-run-as-root --oversubscribe -np 2 --mca pml ucx sh /share/rank.sh";
+    let said = guest.run(180, words)?;
+    let rows = said.lines().filter(|line| line.split_whitespace().count() == 2);
+    match rows.last() {
+        Some(last) if last.starts_with("1048576 ") => println!("    Open MPI, bytes and us: {last}"),
+        _ => return failed(format!("{words}: expected times up to 1048576 bytes, found\n{said}")),
     }
     Ok(())
 }

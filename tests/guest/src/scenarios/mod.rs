@@ -74,7 +74,11 @@ pub fn all() -> Vec<Scenario> {
         ),
         scenario("vfio-pyverbs", "rdma-core's own VFIO driver and test", vfio::pyverbs),
         scenario("vfio-provider", "our driver on VFIO, the stock driver in another guest", vfio::provider),
-        named("vfio-customers", "UCX and libfabric on two VFs by our driver on VFIO", customers::on_vfio),
+        named(
+            "vfio-customers",
+            "UCX, libfabric and Open MPI on two VFs by our driver on VFIO",
+            customers::on_vfio,
+        ),
         named("vfio-blueflame", "our driver on two VFs: BlueFlame on one of them", blueflame::on_vfio),
         scenario("bringup", "ironverbs bringup passes, and finds out models that lie", bringup::run),
     ]
