@@ -3,7 +3,8 @@
 //! registers read as all ones, like those of a device that was unplugged.
 
 use std::{
-    os::fd::{AsRawFd, BorrowedFd, RawFd},
+    ops::Deref,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::NonNull,
     sync::{
         Once,
@@ -60,6 +61,29 @@ impl Absence {
     }
 }
 
+/// A file that children of fork do not have.
+#[derive(Debug)]
+pub struct Alone<F> {
+    /// Dropped first: once the file is closed, its number may be another's.
+    _absence: Absence,
+    file: F,
+}
+
+impl<F: AsFd> Alone<F> {
+    /// From now on.
+    pub fn new(file: F) -> Self {
+        Self { _absence: Absence::of_file(file.as_fd()), file }
+    }
+}
+
+impl<F> Deref for Alone<F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.file
+    }
+}
+
 impl Drop for Absence {
     fn drop(&mut self) {
         if let Some(index) = self.0 {
@@ -107,11 +131,36 @@ extern "C" fn in_child() {
 mod tests {
     use super::super::{Bar, Mapping};
     use super::*;
-    use std::{
-        fs::File,
-        os::fd::{AsFd, FromRawFd},
-        sync::Arc,
-    };
+    use std::{fs::File, os::fd::FromRawFd, sync::Arc};
+
+    /// Looks, when it is closed, whether children would still lose its number.
+    struct Watched(File, Arc<AtomicU32>);
+
+    impl AsFd for Watched {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            let at = self.0.as_raw_fd() as usize;
+            let entered = |e: &&Entry| {
+                e.state.load(Acquire) == 2 && e.len.load(Relaxed) == 0 && e.at.load(Relaxed) == at
+            };
+            self.1.store(1 + TABLE.iter().filter(entered).count() as u32, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_files_number_is_let_go_of_before_it_is_closed() {
+        let seen = Arc::new(AtomicU32::new(0));
+        let file = Alone::new(Watched(File::open("/dev/null").unwrap(), seen.clone()));
+        let at = file.0.as_raw_fd() as usize;
+        assert!(TABLE.iter().any(|e| e.state.load(Acquire) == 2 && e.at.load(Relaxed) == at));
+        drop(file);
+        assert_eq!(seen.load(Relaxed), 1, "entries of the file while it is closed, and one");
+    }
 
     #[test]
     fn a_child_has_neither_the_file_nor_the_registers() {

@@ -7,7 +7,7 @@
 //! combine writes is not reached through VFIO at all. Nor may the kernel claim it for VFIO: kernels with
 //! `CONFIG_IO_STRICT_DEVMEM` then take the mappings by sysfs away.
 
-use super::fork::Absence;
+use super::fork::{Absence, Alone};
 use migration::Pages;
 use std::{
     fs::File,
@@ -27,7 +27,7 @@ pub struct Files {
     /// Maps it so that writes are combined: `resource0_wc`.
     pub combining: File,
     /// The VFIO device, which must not be closed, and reset, while its registers are mapped.
-    pub _device: Arc<File>,
+    pub _device: Arc<Alone<File>>,
 }
 
 /// A BAR at consecutive addresses. Where it is not mapped yet, there is memory that nobody reads.
@@ -127,7 +127,7 @@ mod tests {
     fn bar() -> (Bar, Arc<dyn Combining>, [File; 2]) {
         let (plain, combining) = (file(), file());
         let kept = [plain.try_clone().unwrap(), combining.try_clone().unwrap()];
-        let files = Files { plain, combining, _device: Arc::new(file()) };
+        let files = Files { plain, combining, _device: Arc::new(Alone::new(file())) };
         let mapping = Mapping::of_pieces(Arc::new(Pieces::new(files, LEN, 0x1014).unwrap()));
         let combining = mapping.combining().unwrap();
         (Bar::Mapped(Arc::new(mapping)), combining, kept)
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_bar_of_less_than_a_page_is_refused() {
         for (len, fits) in [(256, false), (PAGE + 256, false), (PAGE, true)] {
-            let files = Files { plain: file(), combining: file(), _device: Arc::new(file()) };
+            let files = Files { plain: file(), combining: file(), _device: Arc::new(Alone::new(file())) };
             assert_eq!(Pieces::new(files, len, 0x1014).is_ok(), fits, "{len}");
         }
     }

@@ -1,7 +1,7 @@
 //! From a PCI address to an open device: through its group and a container, or, where the kernel has them, through its
 //! own character device and an iommufd.
 
-use super::{super::fork::Absence, iommu::Iommu, sys};
+use super::{super::fork::Alone, iommu::Iommu, sys};
 use crate::pci::{Address, PciDevice, PciError};
 use std::{
     collections::HashMap,
@@ -67,9 +67,8 @@ impl VfioError {
 
 /// An open device and what keeps it open. The device is closed before its address space.
 pub struct Opened {
-    pub device: Arc<File>,
+    pub device: Arc<Alone<File>>,
     pub iommu: Arc<Iommu>,
-    _absence: Absence,
 }
 
 /// The address spaces of groups that this process has open: a group can be opened only once, and its devices share one
@@ -125,8 +124,7 @@ fn through_group(device: &PciDevice, number: u32) -> Result<Opened, VfioError> {
 }
 
 fn opened(file: File, iommu: Arc<Iommu>) -> Opened {
-    let absence = Absence::of_file(file.as_fd());
-    Opened { device: Arc::new(file), iommu, _absence: absence }
+    Opened { device: Arc::new(Alone::new(file)), iommu }
 }
 
 /// A container with the group in it.

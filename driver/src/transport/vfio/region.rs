@@ -1,11 +1,11 @@
 //! BARs: mapped where the kernel allows it, and read and written through the device's file elsewhere.
 
 use super::sys::{self, RegionInfo};
-use crate::transport::{Bar, Mapping, Registers};
+use crate::transport::{Bar, Mapping, Registers, fork::Alone};
 use std::{fs::File, io, sync::Arc};
 
 /// Maps a BAR.
-pub fn open(device: &Arc<File>, info: &RegionInfo) -> io::Result<Bar> {
+pub fn open(device: &Arc<Alone<File>>, info: &RegionInfo) -> io::Result<Bar> {
     if info.size == 0 {
         return Err(io::Error::from_raw_os_error(libc::ENXIO));
     }
@@ -24,7 +24,7 @@ pub fn open(device: &Arc<File>, info: &RegionInfo) -> io::Result<Bar> {
 
 /// A BAR that cannot be mapped as a whole.
 struct Window {
-    device: Arc<File>,
+    device: Arc<Alone<File>>,
     offset: u64,
     size: u64,
     areas: Vec<(u64, Arc<Mapping>)>,
@@ -84,14 +84,14 @@ mod tests {
     use super::*;
     use std::io::{Read, Seek, SeekFrom, Write};
 
-    fn file(len: u64) -> (Arc<File>, File) {
+    fn file(len: u64) -> (Arc<Alone<File>>, File) {
         // SAFETY: a new descriptor.
         let fd = unsafe { libc::memfd_create(c"ironverbs-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
         // SAFETY: the descriptor was made just now and has no other owner.
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         file.set_len(len).unwrap();
-        (Arc::new(file.try_clone().unwrap()), file)
+        (Arc::new(Alone::new(file.try_clone().unwrap())), file)
     }
 
     fn bytes(file: &mut File, at: u64) -> [u8; 8] {

@@ -24,9 +24,10 @@ const FIRST: Duration = Duration::from_secs(3);
 
 /// A connection to a server.
 pub struct Client {
+    /// Dropped before the socket is closed, whose number may be another's then.
+    _absence: Absence,
     connection: Mutex<Connection>,
     generation: u32,
-    _absence: Absence,
 }
 
 /// Converts to an I/O error, with the server's errno if there is one.
