@@ -45,7 +45,7 @@ pub use pins::others_pin_memory;
 use std::{fs::File, io, mem::MaybeUninit};
 use sync::Quiet;
 use table::Extent;
-use write_protect::Userfault;
+use write_protect::Hold;
 
 const PAGE: usize = 4096;
 
@@ -89,13 +89,13 @@ pub unsafe fn migrate(
 ) -> io::Result<()> {
     fork::watch();
     let pages = Pages::file(backing.file, offset, area.size())?;
-    let userfault = Userfault::new();
+    let hold = Hold::new();
     // Entered before the pages are there, so that a child forked at any moment finds them.
     let entry = table::enter(&backing.extent(offset, area.size()));
     if protection == WriteProtection::Required && entry.is_none() {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    let done = replace(pages, area, area.start, userfault, protection);
+    let done = replace(pages, area, area.start, hold, protection);
     if done.is_err() {
         table::leave(backing.id, offset, area.size() as u64);
     }
@@ -112,7 +112,7 @@ pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize)
         if from == area.start && area.protection & libc::PROT_READ == 0 {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        replace(pages, &area, from, Userfault::new(), WriteProtection::Required)?;
+        replace(pages, &area, from, Hold::new(), WriteProtection::Required)?;
     }
     table::leave(backing.id, offset, len as u64);
     Ok(())
@@ -148,22 +148,22 @@ fn replace(
     pages: Pages,
     area: &Area,
     from: usize,
-    userfault: io::Result<Userfault>,
+    hold: io::Result<Hold>,
     protection: WriteProtection,
 ) -> io::Result<()> {
     // From here on nothing is allocated, since the memory may be the allocator's, and no signal handler runs: one that
     // wrote to the memory would wait forever.
     let quiet = Quiet::new();
-    let protected = userfault.and_then(|userfault| userfault.protect(area.start, area.size()));
-    if protection == WriteProtection::Required && protected.is_err() {
-        return protected.map(drop);
+    let held = hold.and_then(|hold| hold.begin(area.start, area.size()));
+    if protection == WriteProtection::Required && held.is_err() {
+        return held.map(drop);
     }
     // SAFETY: memory of the program's that nobody writes to, and our own mapping as long.
     let done = unsafe {
         copy(from, pages.ptr().as_ptr(), area.size());
         put(pages, area)
     };
-    drop((protected, quiet));
+    drop((held, quiet));
     done
 }
 
@@ -172,7 +172,7 @@ pub fn check_write_protection() -> io::Result<()> {
     let page = Pages::private(PAGE)?;
     // SAFETY: our own page.
     unsafe { page.ptr().as_ptr().write_volatile(1) };
-    Userfault::new()?.protect(page.ptr().as_ptr() as usize, PAGE).map(drop)
+    Hold::new()?.begin(page.ptr().as_ptr() as usize, PAGE).map(drop)
 }
 
 /// Takes note that the program has nothing mapped any more of `len` bytes from `offset` of file `id`.

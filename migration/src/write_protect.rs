@@ -1,17 +1,18 @@
-//! Write protection by userfaultfd(2), for the moment of a copy.
+//! What keeps the other threads of the program from writing to memory for the moment of a copy: write protection by userfaultfd(2), or
+//! that there are none.
 //!
 //! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to
 //! what is mapped there by then. The calls take three structures of a few words, so they are made here
-//! (`linux/userfaultfd.h`).
+//! (`linux/userfaultfd.h`). Container engines refuse the call to all they start.
 
 use std::{
     ffi::{c_int, c_ulong},
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    path::Path,
     time::Duration,
 };
 
-const USER_MODE_ONLY: c_int = 1;
 const IOC_NEW: c_ulong = 0xaa00;
 const IOC_API: c_ulong = 0xc018_aa3f;
 const IOC_REGISTER: c_ulong = 0xc020_aa00;
@@ -28,35 +29,40 @@ const PATIENCE: u32 = 5;
 /// How the names of our own threads begin.
 const OURS: &str = "ironverbs";
 
-/// A userfaultfd with the features needed, for one range.
-pub struct Userfault(OwnedFd);
+/// How the other threads of the program are kept from writing to a range: those that do wait, or there are none.
+pub struct Hold(Option<OwnedFd>);
 
-/// While it lives, threads that write to the range wait.
+/// A range that is write-protected while it lives.
 pub struct Protected {
     file: OwnedFd,
     start: usize,
     len: usize,
 }
 
-impl Userfault {
-    /// Fails if the kernel has no userfaultfd, does not give it to this user, or gives it only for writes that are no
-    /// system calls while the program has several threads.
+impl Hold {
+    /// Fails if the program has several threads, and the kernel has no userfaultfd or does not give it to this user for writes in
+    /// system calls too.
     pub fn new() -> io::Result<Self> {
-        Self::of(open()?)
+        match open().and_then(Self::of) {
+            Err(refused) if !is_alone()? => Err(refused),
+            Err(_) => Ok(Self(None)),
+            hold => hold,
+        }
     }
 
     fn of(file: OwnedFd) -> io::Result<Self> {
         call(&file, IOC_API, &mut [API, FEATURES, 0])?;
-        Ok(Self(file))
+        Ok(Self(Some(file)))
     }
 
-    /// Protects `len` bytes from `start` (whole pages). The calling thread must neither write there nor allocate until
-    /// the protection is dropped.
-    pub fn protect(self, start: usize, len: usize) -> io::Result<Protected> {
-        call(&self.0, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
-        let protected = Protected { file: self.0, start, len };
+    /// Holds `len` bytes from `start` (whole pages). The calling thread must neither write there, nor allocate, nor start a thread
+    /// until it drops what is returned.
+    pub fn begin(self, start: usize, len: usize) -> io::Result<Option<Protected>> {
+        let Some(file) = self.0 else { return Ok(None) };
+        call(&file, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
+        let protected = Protected { file, start, len };
         call(&protected.file, IOC_WRITEPROTECT, &mut [start as u64, len as u64, PROTECT])?;
-        Ok(protected)
+        Ok(Some(protected))
     }
 }
 
@@ -86,23 +92,19 @@ fn owned(fd: c_int) -> io::Result<OwnedFd> {
     }
 }
 
+/// A userfaultfd that holds up system calls that write, too.
 fn open() -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: takes no memory.
-    let made = |more: c_int| owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | more) } as c_int);
-    let refused = match made(0) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => error,
-        other => return other,
+    let refused = match owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int) {
+        Err(error) => error,
+        made => return made,
     };
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
-    if let Ok(device) = device {
-        // SAFETY: takes flags, no memory.
-        if let Ok(file) = owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW as _, flags) }) {
-            return Ok(file);
-        }
-    }
-    // The kernel would fail system calls of other threads that write there.
-    if is_alone()? { made(USER_MODE_ONLY) } else { Err(refused) }
+    // SAFETY: takes flags, no memory.
+    let made =
+        device.and_then(|device| owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW as _, flags) }));
+    made.map_err(|_| refused)
 }
 
 /// Whether the program has a single thread, not counting ours.
@@ -117,13 +119,13 @@ fn is_alone() -> io::Result<bool> {
     Ok(false)
 }
 
-/// Threads of the process, not counting ours that serve the device.
+/// Threads of the process, not counting ours that serve the device. Threads are born with their process's name, so one that is called
+/// as ours are has all of its threads counted.
 fn program_threads() -> io::Result<usize> {
-    let named_as_ours = |path: std::path::PathBuf| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with(OURS))
-    };
+    let is_ours = |comm: &Path| std::fs::read_to_string(comm).is_ok_and(|name| name.starts_with(OURS));
+    let tell_apart = !is_ours(Path::new("/proc/self/comm"));
     let threads = std::fs::read_dir("/proc/self/task")?.flatten();
-    Ok(threads.filter(|thread| !named_as_ours(thread.path())).count())
+    Ok(threads.filter(|thread| !(tell_apart && is_ours(&thread.path().join("comm")))).count())
 }
 
 #[cfg(test)]
@@ -136,12 +138,12 @@ mod tests {
     };
 
     /// Checks that a write waits until the protection ends, and is made then.
-    fn check_that_writes_wait(protect: impl FnOnce(usize) -> Protected) {
+    fn check_that_writes_wait(hold: Hold) {
         let memory = Pages::private(4096).unwrap();
         // SAFETY: a page of ours, of words.
         let word = unsafe { &*memory.ptr().as_ptr().cast::<AtomicU64>() };
         word.store(1, SeqCst);
-        let protected = protect(memory.ptr().as_ptr() as usize);
+        let protected = hold.begin(memory.ptr().as_ptr() as usize, 4096).unwrap().expect("a userfaultfd");
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| word.store(2, SeqCst));
             let begin = Instant::now();
@@ -156,15 +158,43 @@ mod tests {
 
     #[test]
     fn writers_wait() {
-        check_that_writes_wait(|start| Userfault::new().unwrap().protect(start, 4096).unwrap());
+        check_that_writes_wait(Hold::new().unwrap());
+    }
+
+    /// What `body` returns in a child of fork, which has a single thread, as a user whom the kernel gives no userfaultfd.
+    fn as_nobody(body: impl FnOnce() -> bool) -> bool {
+        const NOBODY: libc::uid_t = 65534;
+        let mut status = -1;
+        // SAFETY: the child does what the tests below say, and leaves; the parent waits for it alone.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(20);
+                let done = (libc::getuid() != 0 || libc::setuid(NOBODY) == 0) && body();
+                libc::_exit(c_int::from(done));
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     }
 
     #[test]
-    fn writers_wait_for_users_without_privileges_too() {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: takes no memory.
-        let file = owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int).unwrap();
-        check_that_writes_wait(|start| Userfault::of(file).unwrap().protect(start, 4096).unwrap());
+    fn a_single_thread_needs_no_userfaultfd_and_several_do() {
+        testkit::alone!();
+        if as_nobody(|| open().is_ok()) {
+            println!("skipped: every user has userfaultfd here (vm.unprivileged_userfaultfd)");
+            return;
+        }
+        let holds = || Hold::new().is_ok_and(|hold| hold.begin(0, 4096).is_ok_and(|held| held.is_none()));
+        assert!(as_nobody(holds), "expected a single thread to hold memory without one");
+        let beside = || {
+            let (end, wait) = std::sync::mpsc::channel::<()>();
+            let other = std::thread::spawn(move || wait.recv());
+            let refused = Hold::new().is_err();
+            drop(end);
+            refused && other.join().is_ok()
+        };
+        assert!(as_nobody(beside), "expected a program of two threads to be refused");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! thread alone where it does not.
 
 use devmodel::state::Counters;
-use ironverbs_tests::stock::{Node, Pair, Running};
+use ironverbs_tests::stock::{Node, Pair, Running, until_rest};
 use node::{Node as Runtime, NodeStatus};
 use std::{
     process::Command,
@@ -70,29 +70,53 @@ fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
     (server, client, watch)
 }
 
+/// Stops process `target` of a pair under way: frames for it are taken all the same, and its parked thread sleeps on.
+fn is_worked_on_while_stopped(tool: &str, watch: &Watch, target: u32) {
+    until_rest(target, tool);
+    // No thread of it runs from here on, the parked one least of all.
+    signal("-STOP", target);
+    sleep(Duration::from_millis(100));
+    let (_, wakes) = watch.target().expect("the target");
+    assert_eq!(state(target), 'T', "{tool}");
+    let before = watch.arrived();
+    let after = watch.wait(before + 5000);
+    let (_, wakes_after) = watch.target().expect("the target");
+    assert_eq!(state(target), 'T', "{tool}");
+    signal("-CONT", target);
+    assert!(after >= before + 5000, "{tool}: {before} frames before, {after} while stopped");
+    assert_eq!(wakes_after, wakes, "{tool}: the parked thread");
+    println!("{tool}: {} frames while the target was stopped, its parked thread never woken", after - before);
+}
+
 #[test]
 fn a_stopped_target_is_read_and_written() {
     for tool in ["ib_write_bw", "ib_read_bw"] {
         let node = Node::new("passive", 2);
         let (server, client, watch) = under_way(&node, tool);
-        // No thread of it runs from here on, the parked one least of all.
-        server.stop();
-        sleep(Duration::from_millis(100));
-        let (pid, wakes) = watch.target().expect("the target");
-        assert_eq!(state(pid), 'T', "{tool}");
-        let before = watch.arrived();
-        let after = watch.wait(before + 5000);
-        let (_, wakes_after) = watch.target().expect("the target");
-        assert_eq!(state(pid), 'T', "{tool}");
-        signal("-CONT", pid);
-        assert!(after >= before + 5000, "{tool}: {before} frames before, {after} while stopped");
-        assert_eq!(wakes_after, wakes, "{tool}: the parked thread");
+        is_worked_on_while_stopped(tool, &watch, server.pid());
         client.finish();
         server.finish();
-        println!(
-            "{tool}: {} frames while the target was stopped, its parked thread never woken",
-            after - before
-        );
+    }
+}
+
+/// Programs that do not know each other's process numbers, as in containers, cannot have the kernel copy between them. Memory that was
+/// lent needs no such copy.
+#[test]
+fn a_stopped_target_in_another_pid_namespace_is_read_and_written() {
+    let apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let can = Command::new(apart[0]).args(&apart[1..]).arg("true").output().expect("unshare, of util-linux");
+    if !can.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&can.stderr).trim());
+        return;
+    }
+    for tool in ["ib_write_bw", "ib_read_bw"] {
+        let node = Node::new("hidden", 2).under(&apart);
+        let (server, client, watch) = under_way(&node, tool);
+        let (pid, _) = watch.target().expect("the target");
+        assert_ne!(pid, server.pid(), "the target is a child of unshare's");
+        is_worked_on_while_stopped(tool, &watch, pid);
+        client.finish();
+        server.finish();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), root, podman and runc. What cannot be had here is said, and skipped.
 
-use ironverbs_tests::stock::{Node, Running};
+use ironverbs_tests::stock::{Node, Pair, Running};
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -131,7 +131,9 @@ impl Place {
         let listens =
             || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output().expect("ss");
         while !String::from_utf8_lossy(&listens().stdout).contains(":18515") {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
+            if begin.elapsed() > Duration::from_secs(30) {
+                panic!("{tool} does not listen: {}", server.finish());
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         let client = start(1, "iron2", &[&address(0)]);
@@ -185,21 +187,42 @@ fn a_container_has_the_devices_it_was_given_and_no_others() {
     assert_eq!(left, 0, "what was mounted went with the container");
 }
 
+/// What the last row of perftest's table has in `column`.
+fn figure(said: &str, column: usize) -> f64 {
+    let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
+    let figure = row.and_then(|row| row.split_whitespace().nth(column)).and_then(|word| word.parse().ok());
+    figure.unwrap_or_else(|| panic!("expected perftest's row, found {said}"))
+}
+
 #[test]
 fn programs_in_two_containers_reach_each_other() {
     let Some(place) = Place::new("containers-pair") else { return };
     let user = ["--user", "1000:1000", "--group-add", GROUP];
-    for (more, tool, options) in [
-        (&[][..], "ib_write_bw", &["-x", "1", "-F", "-s", "65536", "-n", "1000"][..]),
-        (&[], "ib_send_lat", &["-x", "1", "-F", "-n", "1000"]),
-        (&user, "ib_read_lat", &["-x", "1", "-F", "-n", "1000", "-s", "4096"]),
+    for (more, tool, options, column) in [
+        (&[][..], "ib_write_bw", &["-s", "65536", "-n", "10000"][..], 3),
+        (&[], "ib_send_lat", &["-n", "10000"], 4),
+        (&user, "ib_read_lat", &["-n", "10000"], 4),
+        (&user, "ib_write_bw", &["-s", "65536", "-n", "10000"], 3),
     ] {
-        let said = place.pair(more, tool, options);
-        let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
-        assert!(row.is_some_and(|row| row.split_whitespace().count() >= 5), "{tool}: {said}");
+        let apart = figure(&place.pair(more, tool, &[&["-x", "1", "-F"], options].concat()), column);
+        let host = figure(&Pair::perftest(&place.node, tool, "iron1", "iron2", options).client, column);
+        println!("{tool} {more:?}: {apart} in containers, {host} on the host, {:.2} of it", apart / host);
     }
     let status = place.node.ironverbs(&["node", "status"], &["--json"]).finish();
     assert!(status.contains("\"programs\": []"), "nobody is left on the node: {status}");
+}
+
+#[test]
+fn programs_in_two_containers_connect_by_address() {
+    let Some(place) = Place::new("containers-cm") else { return };
+    for side in 0..2 {
+        let (device, address) = (format!("iron{}", side + 1), format!("{}/24", address(side)));
+        place.node.ironverbs(&["node", "address"], &[&device, &address]).finish();
+    }
+    for tool in ["ib_send_bw", "ib_write_lat"] {
+        let said = place.pair(&[], tool, &["-R", "-F", "-n", "1000"]);
+        assert!(figure(&said, 4) > 0.0, "{said}");
+    }
 }
 
 #[test]

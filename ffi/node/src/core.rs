@@ -209,12 +209,27 @@ impl Core {
         !self.no_direct
     }
 
-    /// Whether we can copy to and from the memory of party `slot`. The kernel is asked once for each party.
+    /// Whether we can do what the functions of party `slot` have to do: all their memory lies in the node's file, or we can copy to
+    /// and from the rest. The answer holds as long as the lock of such a function is held, for keys to more memory are made under it.
     #[inline]
     pub fn reaches(&self, slot: u16) -> bool {
-        if slot == self.me.slot {
-            return true;
-        }
+        slot == self.me.slot || self.copies_with(slot) || self.is_all_in_file(slot)
+    }
+
+    /// Whether the device knows no memory of party `slot` by its address in that program.
+    fn is_all_in_file(&self, slot: u16) -> bool {
+        self.map.party(slot).by_address.load(Acquire) == 0
+    }
+
+    /// Whether whoever takes a frame of `from` can read what it refers to, though some program cannot copy to and from all others.
+    #[cold]
+    pub fn is_read_by_all(&self, from: u8) -> bool {
+        self.openers(from).all(|slot| self.is_all_in_file(slot))
+    }
+
+    /// Whether we can copy to and from the memory of party `slot`. The kernel is asked once for each party.
+    #[inline]
+    pub fn copies_with(&self, slot: u16) -> bool {
         let generation = self.map.party(slot).generation.load(Acquire);
         let known = self.reach[usize::from(slot) % PARTIES].load(Relaxed);
         if known >> 2 == generation & 0x3fff_ffff && known & 3 != 0 {
@@ -243,7 +258,7 @@ impl Core {
 
     /// Finds out in advance which parties with open functions we can reach.
     pub fn meet(&self) {
-        self.others().for_each(|slot| _ = self.reaches(slot));
+        self.others().for_each(|slot| _ = self.copies_with(slot));
     }
 
     /// Wakes the other parties once, so that they find out whether they can reach us.

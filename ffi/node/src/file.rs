@@ -26,7 +26,7 @@ use std::{
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_000e;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_000f;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Most functions of a node.
 pub const FUNCTIONS: usize = 128;
@@ -56,7 +56,8 @@ pub struct Header {
     pub vfs: AtomicU32,
     /// 1 if the node's configuration forbids direct copies between programs.
     pub no_direct: AtomicU32,
-    /// Not 0 if payload travels by value: [`UNREACHED`] all of it, [`SERVED`] what comes from guests or goes to them.
+    /// Not 0 if payload travels by value: with [`UNREACHED`] that of functions whose openers have memory by address, with [`SERVED`]
+    /// what comes from guests or goes to them.
     pub by_value: AtomicU32,
     /// The adapter's behaviour: profile (0 Ibta, 1 Cx5), least acknowledgement timeout, packets between requests for
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls
@@ -133,6 +134,9 @@ pub struct PartySlot {
     pub ticks: AtomicU64,
     /// Functions it has open, a bit each.
     pub functions: [AtomicU64; 2],
+    /// Ranges of its memory that the device knows by their addresses in its process. All else that its functions work on lies in
+    /// the node's file.
+    pub by_address: AtomicU32,
 }
 
 /// State of a function. The members that every access to memory reads come first.

@@ -1,7 +1,13 @@
 //! What the model sees of this process: memory that it can reach, interrupts that it raises, parties that it can
 //! wake.
 
-use super::{file::SERVED, memory::Memory, party, party_set::PARTIES, sys};
+use super::{
+    file::{SERVED, UNREACHED},
+    memory::Memory,
+    party,
+    party_set::PARTIES,
+    sys,
+};
 use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::Outlet,
@@ -61,12 +67,11 @@ impl Host for NodeHost<'_> {
 
     #[inline]
     fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
-        match self.0.core.map.header().by_value.load(Relaxed) {
-            0 => true,
+        let (core, by_value) = (self.0.core, self.0.core.map.header().by_value.load(Relaxed));
+        by_value == 0
             // A guest's memory is known to the process that serves it, and only that process runs its functions.
-            SERVED => self.0.core.server(from.0) == self.0.core.server(to.0),
-            _ => false,
-        }
+            || (by_value & SERVED == 0 || core.server(from.0) == core.server(to.0))
+                && (by_value & UNREACHED == 0 || core.is_read_by_all(from.0))
     }
 
     #[inline]

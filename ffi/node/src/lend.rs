@@ -15,7 +15,10 @@ use super::{
 };
 use driver::transport::{Access, Iova};
 use migration::{Area, BackingFile, WriteProtection, areas};
-use std::{io, sync::atomic::Ordering::Relaxed};
+use std::{
+    io,
+    sync::atomic::Ordering::{AcqRel, Relaxed},
+};
 
 /// Longest registration that is lent. Beyond it, moving the pages takes longer than it saves.
 const LONGEST: u64 = 16 << 20;
@@ -68,6 +71,7 @@ impl Core {
             }
         }
         ranges.touching(start, end).for_each(|range| range.users += 1);
+        self.tell_by_address(1);
         BY_ADDRESS.add(start, end);
         self.maps.add(start, end);
         Ok(own)
@@ -89,6 +93,7 @@ impl Core {
                 let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
                 self.maps.remove(at, at + len as u64);
                 BY_ADDRESS.remove(at, at + len as u64);
+                self.tell_by_address(-1);
                 (at, at + len as u64)
             }
         };
@@ -102,6 +107,7 @@ impl Core {
         let iova = memory::own_iova(self.me.slot, at, len);
         let iova = iova.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
         self.lent.ranges().touching(at, at + len as u64).for_each(|range| range.users += 1);
+        self.tell_by_address(1);
         BY_ADDRESS.add(at, at + len as u64);
         self.paged.add(at, at + len as u64);
         Ok(iova)
@@ -114,8 +120,14 @@ impl Core {
         let mut ranges = self.lent.ranges();
         self.paged.remove(at, at + len as u64);
         BY_ADDRESS.remove(at, at + len as u64);
+        self.tell_by_address(-1);
         self.let_go(&mut ranges, at, at + len as u64);
         Ok(())
+    }
+
+    /// So many more ranges are known by their addresses. Told before the device has a key to the first, and after the last key is gone.
+    fn tell_by_address(&self, more: i32) {
+        self.map.party(self.me.slot).by_address.fetch_add(more as u32, AcqRel);
     }
 
     /// Fetches all lent memory back before we leave the node. Returns false if some of it cannot be fetched now.

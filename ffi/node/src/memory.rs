@@ -314,7 +314,7 @@ impl Memory<'_> {
             Way::From(slot) => (slot, Abort::Source),
             Way::To(slot) => (slot, Abort::Destination),
         };
-        if !self.core.reaches(slot) {
+        if !self.core.copies_with(slot) {
             // A party that cannot be reached here has just died: copies are never asked of others.
             return Err(Abort::Gone);
         }

@@ -99,6 +99,7 @@ impl Me {
             place.wakes.store(0, Relaxed);
             place.ticks.store(0, Relaxed);
             place.functions.iter().for_each(|word| word.store(0, Relaxed));
+            place.by_address.store(0, Relaxed);
             map.life(slot).store(0, Relaxed);
             taken.insert(slot);
             return Ok(Self { slot, generation });

@@ -13,4 +13,4 @@ pub use bundled::{rename, renamed_libraries};
 pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi};
 pub use node::{Node, ironverbs};
 pub use pair::{LISTENING, Pair, address, is_heard, locks, port};
-pub use running::Running;
+pub use running::{Running, until_rest};

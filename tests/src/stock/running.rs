@@ -36,6 +36,22 @@ fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Stri
     })
 }
 
+/// Waits until all threads of process `pid`, which failures call `what`, sleep.
+pub fn until_rest(pid: u32, what: &str) {
+    let asleep = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    };
+    let tasks = format!("/proc/{pid}/task");
+    let rests = || fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(asleep));
+    let (start, mut looks) = (Instant::now(), 0);
+    while looks < 5 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not rest");
+        looks = if rests() { looks + 1 } else { 0 };
+        sleep(Duration::from_millis(20));
+    }
+}
+
 impl Running {
     /// A child whose output and errors are pipes; failures call it `what`.
     pub(super) fn of(mut child: Child, what: String) -> Self {
@@ -79,18 +95,7 @@ impl Running {
 
     /// Stops it while it waits for others. In the middle of its work it may hold what they need.
     pub fn stop(&self) {
-        let asleep = |task: fs::DirEntry| {
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
-        };
-        let tasks = format!("/proc/{}/task", self.child.0.id());
-        let rests = || fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(asleep));
-        let (start, mut looks) = (Instant::now(), 0);
-        while looks < 5 {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} does not rest", self.what);
-            looks = if rests() { looks + 1 } else { 0 };
-            sleep(Duration::from_millis(20));
-        }
+        until_rest(self.child.0.id(), &self.what);
         self.signal("STOP");
     }
 
