@@ -294,7 +294,7 @@ fn lending() -> Finding {
         Err(why) => limited(
             WHAT,
             format!(
-                "refused: {why}; small messages to registered memory take a system call, about 1 us (docs/memory.md)"
+                "refused: {why}; registered memory is lent to the node by programs of one thread alone, and small messages to that of others take a system call, about 1 us (docs/memory.md)"
             ),
         ),
     }

@@ -167,12 +167,12 @@ fn replace(
     done
 }
 
-/// Why memory cannot be write-protected by this process, if it cannot.
+/// Why this process cannot make threads wait that write to memory on the move, if it cannot.
 pub fn check_write_protection() -> io::Result<()> {
     let page = Pages::private(PAGE)?;
     // SAFETY: our own page.
     unsafe { page.ptr().as_ptr().write_volatile(1) };
-    Hold::new()?.begin(page.ptr().as_ptr() as usize, PAGE).map(drop)
+    Hold::of_several()?.begin(page.ptr().as_ptr() as usize, PAGE).map(drop)
 }
 
 /// Takes note that the program has nothing mapped any more of `len` bytes from `offset` of file `id`.

@@ -43,11 +43,16 @@ impl Hold {
     /// Fails if the program has several threads, and the kernel has no userfaultfd or does not give it to this user for writes in
     /// system calls too.
     pub fn new() -> io::Result<Self> {
-        match open().and_then(Self::of) {
+        match Self::of_several() {
             Err(refused) if !is_alone()? => Err(refused),
             Err(_) => Ok(Self(None)),
             hold => hold,
         }
+    }
+
+    /// Fails if threads cannot be made to wait.
+    pub fn of_several() -> io::Result<Self> {
+        open().and_then(Self::of)
     }
 
     fn of(file: OwnedFd) -> io::Result<Self> {

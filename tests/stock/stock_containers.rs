@@ -2,7 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), root, podman and runc. What cannot be had here is said, and skipped.
 
-use ironverbs_tests::stock::{Node, Pair, Running};
+use ironverbs_tests::stock::{LISTENING, Node, Pair, Running, locks};
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -128,9 +128,12 @@ impl Place {
         };
         let server = start(0, "iron1", &[]);
         let begin = Instant::now();
-        let listens =
-            || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output().expect("ss");
-        while !String::from_utf8_lossy(&listens().stdout).contains(":18515") {
+        let heard = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
+        let listens = || match options.contains(&"-R") {
+            true => locks(&self.node, LISTENING) != 0,
+            false => String::from_utf8_lossy(&heard().expect("ss").stdout).contains(":18515"),
+        };
+        while !listens() {
             if begin.elapsed() > Duration::from_secs(30) {
                 panic!("{tool} does not listen: {}", server.finish());
             }
