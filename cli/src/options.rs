@@ -16,7 +16,7 @@ use node::dir;
 use node::place::{Addresses, Neighbour, Place, parse_mac};
 use node::{FunctionAddress, NodeOptions};
 
-use crate::linux::{MOST_VFS, Memory};
+use crate::linux::{MOST_VFS, Memory, VfRange};
 use crate::pod::Pod;
 use crate::say::say;
 
@@ -386,6 +386,11 @@ enum Layer {
 }
 
 impl Identity {
+    /// The same for another node, whose number is its own.
+    pub fn of_another(self) -> Self {
+        Self { node_id: None, ..self }
+    }
+
     /// `base` with what was given on the command line.
     pub fn over(self, base: NodeOptions) -> NodeOptions {
         let link_layer = self.link_layer.map(|layer| match layer {
@@ -442,9 +447,15 @@ pub struct Linux {
     pub node: NodeDir,
     #[command(flatten)]
     pub identity: Identity,
-    /// VFs that the PF can be told to have there [default: as many as the node has, 7 at most]
+    /// VFs that each PF can be told to have there [default: as many as the node has, 7 at most, fewer with many adapters]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
     pub vfs: Option<u8>,
+    /// Another node whose PF and VFs the guest has too; for several, several times
+    #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub adapters: Vec<PathBuf>,
+    /// VFs of the node, such as 4-6, alone: as a virtual machine has them, without a PF
+    #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["vfs", "adapters"])]
+    pub functions: Option<VfRange>,
     /// Folder that the guest has as its root; what it writes is gone at the end
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "/")]
     pub root: PathBuf,
