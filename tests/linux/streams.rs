@@ -117,7 +117,9 @@ fn what_cannot_be_started_is_said_in_a_line() {
     for (words, wanted) in [
         (vec!["--kernel", "/nowhere/vmlinux"], "cannot read the kernel /nowhere/vmlinux"),
         (vec!["--memory", "100M"], "expected 256M to 3840M"),
-        (vec!["--vfs", "8"], "8 is not in 0..=7"),
+        (vec!["--vfs", "32"], "32 is not in 0..=31"),
+        (vec!["--functions", "0-3"], "expected VFs of the node, 32 at most, such as 4 or 4-6, found '0-3'"),
+        (vec!["--functions", "8-9"], "expected 9 VFs, found 8 in the node"),
         (vec!["--cpus", "0"], "0 is not in 1..=8"),
         ([&kernel[..], &["--root", &folder]].concat(), "expected a root of Linux with a /bin/sh"),
         ([&kernel[..], &["--share", "/nowhere"]].concat(), "/nowhere: No such file"),

@@ -27,7 +27,10 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
             .spawn()
             .unwrap()
     };
-    let programs = [program(&["rping", "-s", "-a", "10.7.0.3", "-C", "20", "-V"])];
+    let programs = [
+        program(&["rping", "-s", "-a", "10.7.0.3", "-C", "20", "-V"]),
+        program(&["ib_write_bw", "-R", "-d", "iron1", "-n", "100", "-F"]),
+    ];
     // VFs have the addresses; the PF is up for the adapter's port to be.
     let vf = "numvfs 1
         net=$(ls $pci/0000:00:01.0/net) device=$(ls $pci/0000:00:01.0/infiniband)
@@ -59,7 +62,7 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
         iperf3 -c 10.7.0.1 -n 10M
         echo of the host:
         rping -c -I 10.7.0.2 -a 10.7.0.3 -C 20 -V -v
-        rdma statistic show link $device/1
+        ib_write_bw -R -d $device -n 100 -F 10.7.0.3
         say over
         complaints"
     );
@@ -80,4 +83,5 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
     assert!(guests.lines().any(|line| line.ends_with("receiver")), "{guests}");
     assert_eq!(guests.matches("ping data: ").count(), 20, "{guests}");
     assert_eq!(of_host.matches("ping data: ").count(), 20, "{of_host}");
+    assert_eq!(rows(of_host, "65536      100 "), 1, "{of_host}");
 }
