@@ -126,7 +126,7 @@ test-guest: build
 
 # The stock driver on user-mode Linux alone, which `make test` has too.
 test-linux: deps-linux build
-	timeout 3000 scripts/test-rust.sh -p ironverbs-tests --test linux
+	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test linux -- --nocapture --test-threads 1
 
 # A pod comes and goes CNI_ROUNDS times on user-mode Linux; `make test` has a few of them.
 test-cni: deps-linux build

@@ -40,6 +40,8 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
         part net ls $pf/net $pf/virtfn2/net
         part ipoib ip -d -c=never link show ib0
         part class cat $pf/class
+        part firmware devlink dev info pci/0000:00:00.0
+        part driver ethtool -i ib0
 
         ip link set ib0 vf 2 node_guid 00:11:22:33:44:55:66:77
         ip link set ib0 vf 2 port_guid 00:11:22:33:44:55:66:78
@@ -68,6 +70,8 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
     assert!(lspci.starts_with("00:00.0 Infiniband controller [0207]: Mellanox Technologies "), "{lspci}");
     assert_eq!(lspci.matches("Infiniband controller [0207]").count(), 4, "{lspci}");
     assert_eq!(part(&said, "class"), "0x020700\n");
+    assert!(part(&said, "firmware").contains("fw.version 16.99.1000"), "{said}");
+    assert!(part(&said, "driver").contains("driver: ib_ipoib"), "{said}");
     for lid in 1..=4 {
         let link = format!(
             "subnet_prefix fe80:0000:0000:0000 lid {lid} sm_lid 512 lmc 0 state ACTIVE physical_state LINK_UP"
