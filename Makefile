@@ -35,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: deb test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni clean
+.PHONY: deb test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni test-linux clean
 
 all: build
 
@@ -123,6 +123,10 @@ test-guest: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe --example vfio_second_opinion
 	timeout 2400 $(TARGET)/release/guest test $(GUEST)
+
+# The stock driver on user-mode Linux alone, which `make test` has too.
+test-linux: deps-linux build
+	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test linux -- --nocapture --test-threads 1
 
 # A pod comes and goes CNI_ROUNDS times on user-mode Linux; `make test` has a few of them.
 test-cni: deps-linux build

@@ -2,7 +2,7 @@
 //!
 //! They are those of `scripts/cni.sh`, and those in the folders that CNI_PATH names; a test whose programs are missing is skipped.
 
-use super::{COMPLAINTS, Place, complaints};
+use super::{COMPLAINTS, Place, complaints, part};
 use std::{env, path::PathBuf, process::Command};
 
 /// How often a pod comes and goes in the test of that; `make test-cni` has more.
@@ -53,13 +53,6 @@ fn place(programs: &[&str]) -> Option<(Place, String)> {
     shell += FUNCTIONS;
     shell += COMPLAINTS;
     Some((place, shell))
-}
-
-/// What `said` has between the lines `begin NAME` and `end NAME`.
-fn part<'s>(said: &'s str, name: &str) -> &'s str {
-    let (begin, end) = (format!("begin {name}\n"), format!("end {name}\n"));
-    let rest = said.split_once(&begin).unwrap_or_else(|| panic!("no {name}: {said}")).1;
-    rest.split_once(&end).unwrap_or_else(|| panic!("no end of {name}: {said}")).0
 }
 
 #[test]

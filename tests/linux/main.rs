@@ -2,15 +2,24 @@
 //!
 //! Skipped where no kernel was made (`scripts/linux-kernel.sh build`), but for what needs none.
 
+mod adapters;
 mod cni;
+mod infiniband;
 mod sriov;
+mod storage;
 mod streams;
+mod tools;
+mod traffic;
+mod two_nodes;
 mod vf_settings;
 
-use ironverbs_tests::program::{Scratch, built};
+use ironverbs_tests::program::{Program, Scratch, built};
 use std::{
+    panic,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 /// Seconds for a guest that comes up, works and goes, on a machine that does other things as well.
@@ -48,24 +57,78 @@ impl Place {
 
     /// `ironverbs WORD --node ...`, all of whose files go below the scratch directory.
     fn command(&self, word: &str) -> Command {
+        self.command_on("node", word)
+    }
+
+    /// The same on another node, whose name is `node` here.
+    fn command_on(&self, node: &str, word: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "10", &self.limit.to_string()]).arg(built().join("ironverbs")).arg(word);
-        command.arg("--node").arg(self.path("node"));
+        command.arg("--node").arg(self.path(node));
         command.env("TMPDIR", self.path("tmp")).stdin(Stdio::null());
         command
     }
 
-    fn linux(&self, more: &[&str]) -> Output {
-        self.command("linux").args(["--cpus", "2"]).args(more).output().unwrap()
-    }
-
     /// Runs `script` in a guest, which must end with 0; what it printed.
     fn script(&self, options: &[&str], script: &str) -> String {
-        let output = self.linux(&[options, &["--", "sh", "-ec", script]].concat());
+        self.script_on("node", options, script)
+    }
+
+    fn script_on(&self, node: &str, options: &[&str], script: &str) -> String {
+        let mut command = self.command_on(node, "linux");
+        command.args(["--cpus", "2"]).args(options).args(["--", "sh", "-ec", script]);
+        let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let why = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{:?}\n{said}\n{why}", output.status);
+        assert!(output.status.success(), "{node}: {:?}\n{said}\n{why}", output.status);
         said
+    }
+
+    /// Runs a script in a guest of each node at once; what they printed. They share the folder `$share`, in which `say NAME` and
+    /// `await NAME` let them wait for each other.
+    fn scripts(&self, guests: &[(&str, &[&str], &str)]) -> Vec<String> {
+        let share = self.path("share");
+        std::fs::create_dir_all(&share).unwrap();
+        let share = share.display().to_string();
+        let meeting = format!(
+            "share={share}
+            say() {{ touch $share/$1; }}
+            await() {{ for try in $(seq 300); do [ ! -e $share/$1 ] || return 0; sleep 0.2; done; echo no $1 >&2; return 1; }}\n"
+        );
+        thread::scope(|scope| {
+            let running = guests.iter().map(|(node, options, script)| {
+                let (options, script) =
+                    ([*options, &["--share", &share]].concat(), format!("{meeting}{script}"));
+                scope.spawn(move || self.script_on(node, &options, &script))
+            });
+            let running: Vec<_> = running.collect();
+            running
+                .into_iter()
+                .map(|guest| guest.join().unwrap_or_else(|why| panic::resume_unwind(why)))
+                .collect()
+        })
+    }
+
+    /// Makes nodes with numbers of their own, as many VFs and one wire, which is there as long as what this returns.
+    fn wire(&self, nodes: &[&str], vfs: u8) -> Program {
+        let path = |name: &str| self.path(name).display().to_string();
+        for (number, node) in nodes.iter().enumerate() {
+            let mut create = Command::new(built().join("ironverbs"));
+            create.args(["node", "create", "--node", &path(node), "--node-id", &number.to_string()]);
+            let output = create.args(["--vfs", &vfs.to_string()]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        // The last has links to all others, and switches between them.
+        let (last, others) = nodes.split_last().unwrap();
+        let links: Vec<_> = others.iter().map(|node| format!("node:{}", path(node))).collect();
+        let mut words = vec!["serve".to_owned(), "--node".into(), path(last)];
+        words.extend(links.iter().flat_map(|link| ["--link".into(), link.clone()]));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut wire = Program::start(&built().join("ironverbs"), &words).unwrap();
+        for _ in &links {
+            wire.expect("linked by", Duration::from_secs(60)).unwrap();
+        }
+        wire
     }
 
     /// Lists the files that guests which have ended left behind.
@@ -99,6 +162,32 @@ vf() {
 
 /// Prints what the kernel complained of; prepended to scripts that look for it.
 const COMPLAINTS: &str = "complaints() { dmesg -l emerg,alert,crit,err,warn | sed 's/^/complaint: /'; }\n";
+
+/// Shell functions. `is FOUND EXPECTED` and `until_so COMMAND`, which waits for its success, end the script if it does not come
+/// to that; `part NAME COMMAND...` prints what the command prints, for [`part`].
+const CHECKS: &str = r#"
+until_so() {
+    for try in $(seq 50); do ! "$@" || return 0; sleep 0.1; done
+    echo "not so: $*" >&2
+    return 1
+}
+is() { [ "$1" = "$2" ] || { echo "expected $2, found $1" >&2; return 1; }; }
+listens() { [ -n "$(ip netns exec n$1 ss -Hltn)" ]; }
+part() {
+    echo "begin $1"
+    end="end $1"
+    shift
+    "$@"
+    echo "$end"
+}
+"#;
+
+/// What `said` has between the lines `begin NAME` and `end NAME`.
+fn part<'s>(said: &'s str, name: &str) -> &'s str {
+    let (begin, end) = (format!("begin {name}\n"), format!("end {name}\n"));
+    let rest = said.split_once(&begin).unwrap_or_else(|| panic!("no {name}: {said}")).1;
+    rest.split_once(&end).unwrap_or_else(|| panic!("no end of {name}: {said}")).0
+}
 
 fn complaints(said: &str) -> Vec<&str> {
     said.lines().filter(|line| line.starts_with("complaint: ")).collect()

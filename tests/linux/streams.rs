@@ -1,10 +1,11 @@
 //! The command's streams, status and files, and that nothing is left behind.
 
 use super::Place;
+use ironverbs_tests::program::built;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -111,13 +112,19 @@ fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
 #[test]
 fn what_cannot_be_started_is_said_in_a_line() {
     let place = Place::without_kernel();
-    let folder = place.path("tmp").display().to_string();
+    let [folder, twin] = ["tmp", "twin"].map(|name| place.path(name).display().to_string());
+    let made =
+        Command::new(built().join("ironverbs")).args(["node", "create", "--node", &twin]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     // Little memory, for a machine that has no more room in /dev/shm.
     let kernel = ["--memory", "256M", "--kernel", "/bin/true"];
     for (words, wanted) in [
         (vec!["--kernel", "/nowhere/vmlinux"], "cannot read the kernel /nowhere/vmlinux"),
         (vec!["--memory", "100M"], "expected 256M to 3840M"),
-        (vec!["--vfs", "8"], "8 is not in 0..=7"),
+        (vec!["--vfs", "32"], "32 is not in 0..=31"),
+        (vec!["--functions", "0-3"], "expected VFs of the node, 32 at most, such as 4 or 4-6, found '0-3'"),
+        (vec!["--adapter", &twin], "expected nodes with numbers of their own, found 0 for both"),
+        (vec!["--functions", "8-9"], "expected 9 VFs, found 8 in the node"),
         (vec!["--cpus", "0"], "0 is not in 1..=8"),
         ([&kernel[..], &["--root", &folder]].concat(), "expected a root of Linux with a /bin/sh"),
         ([&kernel[..], &["--share", "/nowhere"]].concat(), "/nowhere: No such file"),

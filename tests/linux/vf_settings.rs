@@ -1,7 +1,7 @@
 //! What `ip link set PF vf N` does to frames, on the kernel's own driver of the PF: each setting is made, and frames and RDMA between
 //! VFs in namespaces, or to and from the wire, go or do not go.
 
-use super::{COMPLAINTS, Place, VFS, complaints};
+use super::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 use ironverbs_tests::program::{Program, built};
 use std::{
     os::unix::net::UnixDatagram,
@@ -16,15 +16,8 @@ const FRAMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/linux/frames.py");
 
 /// More shell functions. `path N M` has RDMA programs of two namespaces find each other by other ways than the VFs under test: a
 /// link beside them (10.8.0.N), and `neighbours N M`, which need no asking. `pingpong SERVER CLIENT OPTION...` runs there;
-/// `rdma_passes SERVER CLIENT`, `rdma_fails SERVER CLIENT`, `is FOUND EXPECTED` and `until_so COMMAND`, which waits for its success, end the
-/// script if it does not come to that.
+/// `rdma_passes SERVER CLIENT` and `rdma_fails SERVER CLIENT` end the script if it does not come to that.
 const FUNCTIONS: &str = r#"
-until_so() {
-    for try in $(seq 50); do ! "$@" || return 0; sleep 0.1; done
-    echo "not so: $*" >&2
-    return 1
-}
-is() { [ "$1" = "$2" ] || { echo "expected $2, found $1" >&2; return 1; }; }
 neighbour() { eval "ip -n n$1 neigh replace 10.9.0.$2 lladdr \$M$2 dev \$D$1 nud permanent"; }
 neighbours() { neighbour $1 $2; neighbour $2 $1; }
 path() {
@@ -36,7 +29,6 @@ path() {
     done
     neighbours $1 $2
 }
-listens() { [ -n "$(ip netns exec n$1 ss -Hltn)" ]; }
 pingpong() {
     server=$1 client=$2
     shift 2
@@ -65,7 +57,7 @@ fn settings(place: &Place, vfs: u8, script: &str) -> String {
     let said = place.script(
         &["--vfs", &vfs.to_string()],
         &format!(
-            "{VFS}{COMPLAINTS}{FUNCTIONS}
+            "{VFS}{COMPLAINTS}{CHECKS}{FUNCTIONS}
             frames=\"/usr/bin/python3 -ISB {FRAMES}\"
             end_of() {{ case $2 in n?) eval $1=$2:\\$D${{2#n}};; *) eval $1=$2;; esac; }}
             frames() {{ what=$1; end_of from $2; end_of to $3; shift 3; $frames $what $from $to \"$@\"; }}

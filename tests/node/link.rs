@@ -279,6 +279,27 @@ fn a_capture_holds_whole_packets_that_a_dissector_understands() {
     }
 }
 
+/// The link's process runs functions that programs of its node have open, so it is the one that cleans up after those that end.
+#[test]
+fn a_program_is_reached_after_another_on_its_function_has_ended() {
+    let joined = Joined::by("node", "");
+    let [server, client] = &joined.nodes;
+    for (node, address) in [(server, "10.7.0.1/24"), (client, "10.7.0.2/24")] {
+        node.ironverbs(&["node", "address"], &["iron1", address]).finish();
+    }
+    let words = |side: &'static str, port: &'static str| {
+        ["timeout", "30", "rping", side, "-a", "10.7.0.1", "-p", port, "-C", "3", "-v"]
+    };
+    // No program of the server's node begins after these.
+    let servers = ["7174", "7175"].map(|port| Pair::listener(server, &words("-s", port)));
+    for (running, port) in servers.into_iter().zip(["7174", "7175"]) {
+        let said = client.run(&words("-c", port));
+        assert_eq!(said.matches("ping data: ").count(), 3, "port {port}: {said}");
+        running.finish();
+    }
+    joined.end();
+}
+
 #[test]
 fn a_peer_that_nobody_has_is_refused_in_time_and_by_name() {
     let joined = Joined::by("dgram", "");

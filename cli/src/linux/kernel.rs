@@ -18,7 +18,7 @@ pub struct Memory(u64);
 impl Memory {
     /// With less its programs are killed while it comes up.
     const LEAST: u64 = 256 << 20;
-    /// Above, the functions' windows begin.
+    /// Above, the windows of the bus begin.
     const MOST: u64 = 3840 << 20;
 
     pub fn bytes(self) -> u64 {

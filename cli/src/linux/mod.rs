@@ -1,26 +1,28 @@
 //! `ironverbs linux`: a Linux kernel that is a program, with the node's PF and VFs on its PCI bus under the stock mlx5 driver.
 //!
-//! Three processes: `ironverbs serve` has the functions, `vmlinux` is the kernel, and this one starts both, carries bytes between its
-//! standard streams and the guest's, and leaves nothing behind. `world` is the folder the guest starts from, with two scripts
-//! that run there; `console` the lines between it and us; `kernel` finds the kernel and says how it is started.
+//! `ironverbs serve` has the functions of a node, `vmlinux` is the kernel, and this process starts both, carries bytes between its
+//! standard streams and the guest's, and leaves nothing behind. `adapters` says which functions the guest has and has them served;
+//! `world` is the folder the guest starts from, with two scripts that run there; `console` the lines between it and us; `kernel`
+//! finds the kernel and says how it is started.
 
+mod adapters;
 mod child;
 mod console;
 mod kernel;
 mod world;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use node::{NodeOptions, Signals, dir};
+use node::{Signals, dir};
 
 use crate::options::Linux;
-use crate::{place, say::fail};
+use crate::say::fail;
+pub use adapters::{MOST_VFS, VfRange};
 use child::Child;
 use console::{Console, Lines, Report};
 use kernel::Boot;
@@ -29,8 +31,6 @@ use world::World;
 
 /// Exit status of failures that are not the command's.
 const OURS: u8 = 125;
-/// The PF and its VFs: one slot each of a bus that has eight.
-pub const MOST_VFS: u8 = 7;
 /// A kernel that has not come up by then never will, even on a machine that is busy with other things.
 const UP: Duration = Duration::from_secs(180);
 /// For a guest that was asked to stop: its programs have two seconds of it.
@@ -51,12 +51,7 @@ pub fn linux(linux: &Linux) -> ExitCode {
 fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let kernel = kernel::find(linux.kernel.as_deref())?;
     has_room(linux.memory.bytes())?;
-    let node = place::open(&linux.node.path(), &linux.identity.over(NodeOptions::default()))
-        .map_err(|e| e.to_string())?;
-    let vfs = vfs(linux.vfs, node.vfs())?;
-    let node_dir = node.dir().to_path_buf();
-    // The server is a party of the node, this process is not.
-    drop(node);
+    let adapters = adapters::adapters(linux)?;
     let world = World::new(linux)?;
     let log = linux.log.clone().unwrap_or_else(|| world.path("log"));
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", log.display());
@@ -67,8 +62,12 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     drop(file);
     let console = Console::new(more()?).map_err(|e| format!("cannot make lines to the guest: {e}"))?;
     world.set_terminal(console.is_terminal())?;
-    let sockets: Vec<_> = (0..=vfs).map(|fid| world.path(&format!("f{fid}"))).collect();
-    let server = serve(&node_dir, &sockets)?;
+    let (mut servers, mut sockets) = (Vec::new(), Vec::new());
+    for (number, adapter) in adapters.iter().enumerate() {
+        let plugs = adapter.sockets(world.dir(), number);
+        servers.push(adapter.serve(&plugs)?);
+        sockets.extend(plugs.into_iter().map(|(_, socket)| socket));
+    }
     let boot = Boot {
         kernel: &kernel,
         world: world.dir(),
@@ -79,7 +78,7 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let mut command = boot.command(console.arguments());
     command.stdin(Stdio::null()).stdout(out).stderr(err);
     let (mut lines, guest) = console.connect(|| Child::start(&mut command, "the kernel"))?;
-    let status = watch(&mut lines, world.dir(), guest, server, signals);
+    let status = watch(&mut lines, world.dir(), guest, servers, signals);
     // The command's last bytes, and the log's.
     lines.drain();
     status.map_err(|why| match fs::read(&log) {
@@ -93,7 +92,7 @@ fn watch(
     lines: &mut Lines,
     world: &Path,
     mut guest: Child,
-    mut server: Child,
+    mut servers: Vec<Child>,
     signals: &Signals,
 ) -> Result<u8, String> {
     let began = Instant::now();
@@ -118,8 +117,8 @@ fn watch(
                 _ => return Err(format!("the kernel ended by itself ({status})")),
             }
         }
-        if let Some(status) = server.ended() {
-            return Err(format!("the server of its functions ended by itself ({status})"));
+        if let Some(status) = servers.iter_mut().find_map(Child::ended) {
+            return Err(format!("a server of its functions ended by itself ({status})"));
         }
         if asked.is_none() {
             asked = signals.wait_for(Duration::ZERO).map(|signal| (signal, Instant::now()));
@@ -133,50 +132,10 @@ fn watch(
             _ => {}
         }
     };
-    // Its files are written, and its functions are reset by the server.
+    // Its files are written, and its functions are reset by their servers.
     guest.kill();
-    server.end();
+    servers.iter_mut().for_each(Child::end);
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
-}
-
-/// Starts the server of functions 0 and up at `sockets`, and waits until all are there.
-fn serve(node: &Path, sockets: &[PathBuf]) -> Result<Child, String> {
-    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let mut command = Command::new(exe);
-    command.arg("serve").arg("--node").arg(node).stdin(Stdio::null()).stdout(Stdio::piped());
-    for (fid, socket) in sockets.iter().enumerate() {
-        let mut at = OsString::from(format!("{fid}="));
-        at.push(socket);
-        command.arg("--plug-virtio").arg(at);
-    }
-    let mut server = Child::start(&mut command, "the server")?;
-    let Some(stdout) = server.stdout() else { return Err("the server has no standard output".into()) };
-    let (say, heard) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Its last line says whether it is in jail; all sockets are there by then.
-            if line.starts_with("jailed") || line.starts_with("not jailed") {
-                let _ = say.send(());
-            }
-        }
-    });
-    match heard.recv_timeout(Duration::from_secs(60)) {
-        Ok(()) => Ok(server),
-        // It has said why on standard error.
-        Err(RecvTimeoutError::Disconnected) => Err("the functions cannot be served".into()),
-        Err(RecvTimeoutError::Timeout) => Err("the server of the functions is not up after 60 s".into()),
-    }
-}
-
-/// How many VFs the adapter shows, of `there` that the node has.
-fn vfs(wanted: Option<u8>, there: u8) -> Result<u8, String> {
-    match wanted {
-        Some(wanted) if wanted > there => {
-            Err(format!("expected {wanted} VFs, found {there} in the node: node create --vfs makes more"))
-        }
-        Some(wanted) => Ok(wanted),
-        None => Ok(there.min(MOST_VFS)),
-    }
 }
 
 /// Whether the kernel's memory has room: a file in shared memory that would end it by SIGBUS later.
@@ -217,16 +176,9 @@ fn quoted(word: &OsStr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
-
-    #[test]
-    fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
-        assert_eq!(vfs(None, 8), Ok(7));
-        assert_eq!(vfs(None, 2), Ok(2));
-        assert_eq!(vfs(Some(3), 8), Ok(3));
-        let why = vfs(Some(5), 2).unwrap_err();
-        assert!(why.contains("expected 5 VFs, found 2"), "{why}");
-    }
+    use std::process::Command;
 
     #[test]
     fn a_shell_reads_back_what_was_quoted() {

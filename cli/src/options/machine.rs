@@ -10,7 +10,7 @@ use devmodel::wire::Faults;
 use link::LinkSpec;
 
 use super::{Identity, NodeDir, Wanted};
-use crate::linux::{MOST_VFS, Memory};
+use crate::linux::{MOST_VFS, Memory, VfRange};
 
 #[derive(Args)]
 pub struct Serve {
@@ -52,9 +52,15 @@ pub struct Linux {
     pub node: NodeDir,
     #[command(flatten)]
     pub identity: Identity,
-    /// VFs that the PF can be told to have there [default: as many as the node has, 7 at most]
+    /// VFs that each PF can be told to have there [default: as many as the node has, 7 at most, fewer with many adapters]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
     pub vfs: Option<u8>,
+    /// Another node whose PF and VFs the guest has too; for several, several times
+    #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub adapters: Vec<PathBuf>,
+    /// VFs of the node, such as 4-6, alone: as a virtual machine has them, without a PF
+    #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["vfs", "adapters"])]
+    pub functions: Option<VfRange>,
     /// Folder that the guest has as its root; what it writes is gone at the end
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "/")]
     pub root: PathBuf,

@@ -90,6 +90,8 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
     let mut c = HcaCap::zeroed();
     c.set()
         .vhca_id(func.fid().into())
+        // Firmware is the PF's business.
+        .mcam_reg(func.fid() == 0)
         .log_max_qp(if current && chosen_qp != 0 { chosen_qp } else { log_qp })
         .log_max_qp_sz(qp::LOG_MAX_SIZE)
         .log_max_srq(log_srq)

@@ -130,7 +130,10 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
     out.set().gids_num(range.len() as u16);
     let mut bytes = out.bytes().to_vec();
     for index in range {
-        bytes.extend_from_slice(&port.gid(index).unwrap_or_default());
+        // An entry without a GUID has the prefix all the same. Linux takes the subnet's prefix from the last one.
+        let mut empty = [0; 16];
+        empty[..8].copy_from_slice(&port.gid_prefix);
+        bytes.extend_from_slice(&port.gid(index).unwrap_or(empty));
     }
     call.answer_bytes(&bytes)
 }

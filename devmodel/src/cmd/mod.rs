@@ -31,6 +31,7 @@ mod queue;
 mod refusal;
 mod registers;
 mod registers_infiniband;
+mod registers_management;
 mod resource;
 mod rq;
 mod special_qps;

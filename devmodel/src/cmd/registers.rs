@@ -6,7 +6,7 @@ use super::{
     call::Call,
     port_counters,
     refusal::{Done, Syndrome},
-    registers_infiniband, vport,
+    registers_infiniband, registers_management, vport,
 };
 use crate::{
     LinkLayer,
@@ -60,6 +60,9 @@ fn size(id: u16) -> Option<usize> {
 pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AccessRegisterIn = call.input()?;
     let id = input.register_id();
+    if let Some(done) = registers_management::access(call, id) {
+        return done;
+    }
     let Some(size) = size(id) else { return Syndrome::Register.refuse() };
     let Some(given) = call.input.get(AccessRegisterIn::SIZE..AccessRegisterIn::SIZE + size) else {
         return Syndrome::InputLength.refuse();

@@ -1,18 +1,21 @@
 //! The bytes of configuration space.
 
-use crate::{region::Func, strict::Card};
+use crate::{LinkLayer, region::Func, strict::Card};
 use hwspec::pcie::{
-    ARI_CAP, AriCap, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap, MSIX_CAP, MsixCap,
-    SRIOV_CAP, SriovCap, VENDOR_CAP, VendorCap, bus_order,
+    ARI_CAP, AriCap, CLASS_CODE_INFINIBAND, ConfigHeader, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, ExpressCap,
+    MSIX_CAP, MsixCap, SRIOV_CAP, SriovCap, VENDOR_CAP, VendorCap, bus_order,
 };
 
 /// Configuration space after reset of a function.
-pub(super) fn defaults(fid: u8, total_vfs: u16, card: Card) -> [u8; EXTENDED_CONFIG_SIZE] {
+pub(super) fn defaults(fid: u8, total_vfs: u16, card: Card, link: LinkLayer) -> [u8; EXTENDED_CONFIG_SIZE] {
     let mut space = [0; EXTENDED_CONFIG_SIZE];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
     let is_pf = fid == 0;
     let mut header = ConfigHeader::new(card.device_id(fid));
     header.set().subsystem_id(0x0008);
+    if link == LinkLayer::Infiniband {
+        header.set().class_code(CLASS_CODE_INFINIBAND);
+    }
     put(0, &bus_order(header.as_bytes()));
     put(EXPRESS_CAP, &bus_order(ExpressCap::new(MSIX_CAP as u8).as_bytes()));
     put(MSIX_CAP, &bus_order(MsixCap::new(if is_pf { VENDOR_CAP as u8 } else { 0 }).as_bytes()));

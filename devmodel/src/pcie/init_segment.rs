@@ -1,6 +1,7 @@
 //! The initialization segment: the registers at the start of BAR0 (PRM: initialization segment).
 
 use super::slow;
+use crate::strict::Card;
 use crate::{config::Config, region::Func};
 use hwspec::{
     init_segment::{HealthBuffer, InitSegment},
@@ -37,8 +38,7 @@ pub(super) fn read(func: &Func<'_>, config: &Config, now: u64, offset: usize) ->
     let card = config.strict.card;
     let mut health = HealthBuffer::zeroed();
     health.set().assert_existptr(u32::MAX).assert_callra(u32::MAX).hw_id(card.hardware()).irisc_index(0xff);
-    let version = u32::from(card.firmware()) << 24 | u32::from(FIRMWARE.0) << 16 | u32::from(FIRMWARE.1);
-    health.set().fw_version(version);
+    health.set().fw_version(firmware_version(card));
     let mut segment = InitSegment::zeroed();
     segment
         .set()
@@ -55,6 +55,11 @@ pub(super) fn read(func: &Func<'_>, config: &Config, now: u64, offset: usize) ->
         .health_syndrome(f.health_syndrome as u8)
         .health_counter((now / HEALTH_PERIOD + 1) as u32 & 0xff_ffff);
     layout::load(segment.as_bytes(), offset, 31, 0) as u32
+}
+
+/// The firmware's version: major and minor in a byte each, then the rest.
+pub(crate) fn firmware_version(card: Card) -> u32 {
+    u32::from(card.firmware()) << 24 | u32::from(FIRMWARE.0) << 16 | u32::from(FIRMWARE.1)
 }
 
 /// Writes the register at `offset`; those that act are seen to by the caller.

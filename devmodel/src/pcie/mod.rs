@@ -12,4 +12,5 @@ mod reset;
 pub(crate) mod slow;
 mod sriov;
 
+pub(crate) use init_segment::firmware_version;
 pub use msix::MsixMessage;

@@ -39,7 +39,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     *func.function_mut(|f| f) = FunctionRow {
         resets: resets.wrapping_add(1),
         before: std::array::from_fn(|i| before[i].wrapping_add(last[i])),
-        config: config_space::defaults(fid, total_vfs, settings.strict.card),
+        config: config_space::defaults(fid, total_vfs, settings.strict.card, settings.link_layer),
         msix: [MsixEntry { control: 1, ..Default::default() }; crate::state::MSIX_VECTORS],
         mac: if set.mac == [0; 6] { born } else { set.mac },
         mtu: if settings.strict.owner { VPORT_MTU } else { ETHERNET_MTU },

@@ -2,6 +2,7 @@
 
 use super::{
     mad::{Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G},
+    partitions,
     paths::selected,
     records::{self, End},
 };
@@ -31,6 +32,8 @@ use hwspec::{
 
 /// Q_Key of the IPoIB broadcast group where nobody chose one, as OpenSM has it.
 const IPOIB_QKEY: u32 = 0x0b1b;
+/// The bit of full members in a P_Key, which a group's has.
+const FULL_MEMBER: u16 = 0x8000;
 /// Signature of IPoIB over IPv4 in an MGID (RFC 4391, 4).
 const IPOIB_IPV4: [u8; 2] = [0x40, 0x1b];
 
@@ -177,7 +180,7 @@ pub(super) fn join(
     let index = match known {
         Some(index) => {
             let row = func.row::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
-            if !fits(row, mask, want) {
+            if !fits(row, mask, want) || !partitions::is_member(func.region(), &end, row.pkey) {
                 return Err(status::REQ_INVALID);
             }
             index
@@ -188,7 +191,7 @@ pub(super) fn join(
             if kept.filter(|row| state_of(row, fid) != 0).count() >= SHARE {
                 return Err(status::NO_RESOURCES);
             }
-            create(func, mask, want, wanted)?
+            create(func, &end, mask, want, wanted)?
         }
     };
     let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
@@ -200,7 +203,7 @@ pub(super) fn join(
 
 /// Makes a group: by a member that keeps it alive (IBTA o15-0.2.4), who says all that a group needs; only IPoIB's broadcast
 /// group is there for whoever asks, as if it had been made by the administrator.
-fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> Answer<u32> {
+fn create(func: &mut Func<'_>, by: &End, mask: u64, want: &McMemberRecord, state: u8) -> Answer<u32> {
     let needed = QKEY | PKEY | SL | FLOW_LABEL | TRAFFIC_CLASS;
     let mgid = want.mgid();
     let broadcast = is_ipoib_broadcast(&mgid);
@@ -210,7 +213,8 @@ fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> A
     if mask & MGID == 0 || mgid == [0; 16] || mgid[0] != 0xff {
         return Err(status::REQ_INVALID);
     }
-    let foreign = mask & PKEY != 0 && want.pkey() & 0x7fff != DEFAULT_PKEY & 0x7fff;
+    let pkey = if mask & PKEY != 0 { want.pkey() | FULL_MEMBER } else { DEFAULT_PKEY };
+    let foreign = !partitions::is_member(func.region(), by, pkey);
     if state & (join_state::FULL | join_state::SEND_ONLY_FULL) == 0 || foreign {
         return Err(status::REQ_INVALID);
     }
@@ -224,7 +228,7 @@ fn create(func: &mut Func<'_>, mask: u64, want: &McMemberRecord, state: u8) -> A
     if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
         row.mgid = mgid;
         row.qkey = if given(QKEY) { want.qkey() } else { IPOIB_QKEY };
-        row.pkey = DEFAULT_PKEY;
+        row.pkey = pkey;
         (row.mtu, row.rate, row.life_time) = (mtu, rate, life_time);
         row.sl = if given(SL) { want.sl() } else { 0 };
         row.flow_label = if given(FLOW_LABEL) { want.flow_label() } else { 0 };

@@ -9,6 +9,7 @@ mod agent;
 mod groups;
 mod local;
 mod mad;
+mod partitions;
 mod paths;
 mod pma;
 mod records;

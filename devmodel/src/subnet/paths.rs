@@ -2,7 +2,8 @@
 
 use super::{
     groups,
-    mad::{Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G},
+    mad::{Answer, LIFE_TIME, RATE_100G},
+    partitions,
     records::{self, End},
 };
 use crate::{Config, region::Region};
@@ -43,12 +44,12 @@ pub(super) fn find(
     want: &PathRecord,
 ) -> Answer<Vec<Vec<u8>>> {
     let has = |bit: u64| mask & bit != 0;
-    let properties = !has(PKEY) || want.pkey() & 0x7fff == DEFAULT_PKEY & 0x7fff;
+    let pkey = has(PKEY).then(|| want.pkey());
     let mtu = selected(mask, MTU_SELECTOR | MTU, want.mtu_selector(), want.mtu(), MTU_4096);
     let rate = selected(mask, RATE_SELECTOR | RATE, want.rate_selector(), want.rate(), RATE_100G);
     let time = (want.life_time_selector(), want.life_time());
     let time = selected(mask, LIFE_TIME_SELECTOR | LIFE, time.0, time.1, LIFE_TIME);
-    if !(properties && mtu && rate && time) {
+    if !(mtu && rate && time) {
         return Ok(Vec::new());
     }
     let source = match (has(SGID), has(SLID)) {
@@ -61,10 +62,13 @@ pub(super) fn find(
         return Ok(Vec::new());
     };
     if has(DGID) && want.dgid()[0] == 0xff {
-        let group = groups::by_gid(region, &want.dgid());
+        let group = groups::by_gid(region, &want.dgid()).filter(|(_, group)| {
+            pkey.is_none_or(|pkey| pkey & 0x7fff == group.pkey & 0x7fff)
+                && partitions::is_member(region, &source, group.pkey)
+        });
         let path = group.map(|(mlid, group)| {
-            let mut record = between(&source, mlid, want.dgid(), mask, want);
-            record.set().mtu(group.mtu).rate(group.rate).life_time(group.life_time).pkey(group.pkey);
+            let mut record = between(&source, (mlid, want.dgid()), group.pkey, mask, want);
+            record.set().mtu(group.mtu).rate(group.rate).life_time(group.life_time);
             record.set().sl(group.sl).flow_label(group.flow_label).traffic_class(group.traffic_class);
             record.set().hop_limit(group.hop_limit);
             record.bytes().to_vec()
@@ -77,13 +81,23 @@ pub(super) fn find(
     let destinations = records::ends(region, config)
         .into_iter()
         .filter(|end| (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid()));
-    Ok(destinations.map(|to| between(&source, to.lid, to.gid(), mask, want).bytes().to_vec()).collect())
+    let records = destinations.filter_map(|to| {
+        let pkey = partitions::between(region, &source, &to, pkey)?;
+        Some(between(&source, (to.lid, to.gid()), pkey, mask, want).bytes().to_vec())
+    });
+    Ok(records.collect())
 }
 
 /// Component of the packet lifetime.
 const LIFE: u64 = hwspec::wire::mad::sa::path::LIFE_TIME;
 
-fn between(source: &End, dlid: u16, dgid: [u8; 16], mask: u64, want: &PathRecord) -> PathRecord {
+fn between(
+    source: &End,
+    (dlid, dgid): (u16, [u8; 16]),
+    pkey: u16,
+    mask: u64,
+    want: &PathRecord,
+) -> PathRecord {
     // What the fabric does not care about is as the requester wants it.
     let given = |bit: u64, value: u32| if mask & bit != 0 { value } else { 0 };
     let mut record = PathRecord::zeroed();
@@ -98,7 +112,7 @@ fn between(source: &End, dlid: u16, dgid: [u8; 16], mask: u64, want: &PathRecord
         .hop_limit(given(HOP_LIMIT, want.hop_limit().into()) as u8)
         .traffic_class(given(TRAFFIC_CLASS, want.traffic_class().into()) as u8)
         .reversible(true)
-        .pkey(DEFAULT_PKEY)
+        .pkey(pkey)
         .qos_class(given(QOS_CLASS, want.qos_class().into()) as u16)
         .sl(given(SL, want.sl().into()) as u8)
         .mtu_selector(Selector::Exactly)

@@ -235,3 +235,44 @@ fn registers_read_at_load_are_there() {
     input.set().op_mod(1).register_id(0x9020);
     assert_eq!(bed.status(0, Opcode::AccessReg, &input, 32), Status::BadParam);
 }
+
+/// What `devlink dev info` says of a PF comes from these: MCAM, MCQS, MCQI.
+#[test]
+fn the_pf_tells_which_firmware_runs() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    bed.enable_vfs(1);
+    bed.bring_up(1);
+    let mut read = |fid: u8, op_mod: u16, id: u16, register: &[u8], size: usize| {
+        let mut input = AccessRegisterIn::zeroed();
+        input.set().op_mod(op_mod).register_id(id);
+        let reply = bed.run(fid, Opcode::AccessReg, 0, &[input.as_bytes(), register].concat(), 16 + size);
+        (reply.status(), reply.output[16..].to_vec())
+    };
+    let ok = |(status, register): (Status, Vec<u8>)| {
+        assert_eq!(status, Status::Ok);
+        register
+    };
+    let mcam = ok(read(0, 1, 0x907f, &[0; 0x48], 0x48));
+    assert_eq!(mcam[8..12], [0, 0, 0, 3], "MCQI and MCQS");
+    let mut second = [0; 0x48];
+    second[3] = 1;
+    assert!(ok(read(0, 1, 0x907f, &second, 0x48))[4..].iter().all(|b| *b == 0), "no others");
+    let mcqs = ok(read(0, 1, 0x9060, &[0; 0x10], 0x10));
+    assert_eq!((mcqs[0], mcqs[7], mcqs[11] & 15), (0x80, 1, 0), "the last is the boot image, and idle");
+    // The version: of 0x7c bytes, from 0.
+    let mut mcqi = [0; 0x18];
+    (mcqi[11], mcqi[23]) = (1, 0x7c);
+    let version = ok(read(0, 1, 0x9061, &mcqi, 0x18 + 0x7c));
+    assert_eq!(version[0x18 + 4..0x18 + 8], [16, 99, 0x03, 0xe8]);
+    assert_eq!(version[0x18 + 0x20..][..10], *b"16.99.1000");
+    let wrong = [(3, 1), (11, 0), (16, 0xff), (19, 1), (23, 0x7d)];
+    for (at, value) in wrong {
+        let mut other = mcqi;
+        other[at] = value;
+        let reply = read(0, 1, 0x9061, &other, 0x18 + 0x7d);
+        assert_eq!(reply.0, Status::BadParam, "byte {at}");
+    }
+    assert_eq!(read(0, 0, 0x907f, &[0; 0x48], 0x48).0, Status::BadParam, "not to be written");
+    assert_eq!(read(1, 1, 0x907f, &[0; 0x48], 0x48).0, Status::BadParam, "nor a VF's");
+}

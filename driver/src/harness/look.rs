@@ -10,8 +10,8 @@ use crate::{
     transport::{Bar, Transport},
 };
 use hwspec::pcie::{
-    BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, ConfigHeader, EXT_CAP_ID_SRIOV, ExpressCap, SriovCap, StatusCommand,
-    VENDOR_ID, known,
+    BAR_MEM64_PREFETCH, CAP_ID_EXPRESS, CLASS_CODE, CLASS_CODE_INFINIBAND, ConfigHeader, EXT_CAP_ID_SRIOV,
+    ExpressCap, SriovCap, StatusCommand, VENDOR_ID, known,
 };
 use std::{
     sync::Arc,
@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Class codes of a ConnectX port: Ethernet and InfiniBand network controllers.
-const CLASSES: [u32; 2] = [0x02_0000, 0x02_0700];
+const CLASSES: [u32; 2] = [CLASS_CODE, CLASS_CODE_INFINIBAND];
 /// Bits of a base address register that say what it is: memory, 64 bits wide, prefetchable.
 const BAR_KIND: u32 = 0xf;
 /// Revision of the command interface this driver speaks.

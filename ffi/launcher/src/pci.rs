@@ -1,13 +1,12 @@
 //! A function's directory under `/sys/devices`.
 
 use super::tree::Tree;
-use hwspec::pcie::{ADAPTERS, VF_DEVICE_ID};
+use devmodel::LinkLayer;
+use hwspec::pcie::{ADAPTERS, CLASS_CODE, CLASS_CODE_INFINIBAND, VF_DEVICE_ID};
 use node::devices::{DeviceInfo, MAX_VFS};
 
 const VENDOR: u16 = 0x15b3;
 const SUBSYSTEM: u16 = 0x0008;
-/// Network controller, Ethernet.
-const CLASS: u32 = 0x02_0000;
 
 /// Size of the register BAR of one function.
 const BAR0_SIZE: u64 = 32 << 20;
@@ -16,19 +15,31 @@ const BAR0_BASE: u64 = 0x3800_0000_0000;
 /// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
 const BAR0_FLAGS: u64 = 0x0014_220c;
 
+/// Class code of `d`: a network controller of its port's kind.
+fn class(d: &DeviceInfo) -> u32 {
+    match d.link_layer {
+        LinkLayer::Ethernet => CLASS_CODE,
+        LinkLayer::Infiniband => CLASS_CODE_INFINIBAND,
+    }
+}
+
 /// Adds the directory of `d`, of an adapter with `vfs` VFs.
 pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
     let device = d.device_id;
+    let class = class(d);
     let mut line = |name: &str, text: String| tree.line(format!("{}/{name}", d.bdf), text);
     // The kernel writes the digits in capitals. A program linked with the mlx5 library (perftest is) has that driver
     // registered before any of `RDMAV_DRIVERS` is loaded, and it would take our devices by their modalias; libibverbs
     // compares letter by letter, while those who parse the ids out of it do not mind.
-    let modalias = format!("pci:v{VENDOR:08x}d{device:08x}sv{VENDOR:08x}sd{SUBSYSTEM:08x}bc02sc00i00");
+    let modalias = format!(
+        "pci:v{VENDOR:08x}d{device:08x}sv{VENDOR:08x}sd{SUBSYSTEM:08x}bc02sc{:02x}i00",
+        class >> 8 & 0xff
+    );
     line("vendor", format!("{VENDOR:#06x}"));
     line("device", format!("{device:#06x}"));
     line("subsystem_vendor", format!("{VENDOR:#06x}"));
     line("subsystem_device", format!("{SUBSYSTEM:#06x}"));
-    line("class", format!("{CLASS:#08x}"));
+    line("class", format!("{class:#08x}"));
     line("revision", "0x00".into());
     let of_host =
         |name: &str| Some(std::fs::read_to_string(d.host.as_ref()?.join(name)).ok()?.trim().to_owned());
@@ -42,7 +53,7 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
     line(
         "uevent",
         format!(
-            "PCI_CLASS={CLASS:X}\nPCI_ID={VENDOR:04X}:{device:04X}\nPCI_SUBSYS_ID={VENDOR:04X}:{SUBSYSTEM:04X}\n\
+            "PCI_CLASS={class:X}\nPCI_ID={VENDOR:04X}:{device:04X}\nPCI_SUBSYS_ID={VENDOR:04X}:{SUBSYSTEM:04X}\n\
              PCI_SLOT_NAME={}\nMODALIAS={modalias}",
             d.bdf
         ),
@@ -90,7 +101,7 @@ fn config(d: &DeviceInfo) -> Vec<u8> {
     put(0x02, &d.device_id.to_le_bytes());
     // Memory space and bus master on, legacy interrupt off.
     put(0x04, &0x0406u16.to_le_bytes());
-    put(0x09, &CLASS.to_le_bytes()[..3]);
+    put(0x09, &class(d).to_le_bytes()[..3]);
     if d.is_pf() {
         // 64-bit, prefetchable.
         put(0x10, &(bar0(d) | 0xc).to_le_bytes());

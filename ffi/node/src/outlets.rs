@@ -73,6 +73,8 @@ pub struct Held {
 impl Held {
     /// Opens the outlet `which` of `node`, unless another party has it.
     pub fn new(node: &Arc<Node>, which: Outlet) -> Result<Self, NodeError> {
+        // Its holder runs functions that others have open, and notices when one of those dies.
+        node.park()?;
         let core = node.core();
         let lock = core.locks.lock()?;
         core.reap_locked(&lock);

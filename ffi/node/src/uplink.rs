@@ -1,16 +1,32 @@
 //! The uplink of a node, for the party that holds it (crate `link`).
 
 use super::{Node, NodeError, devices::DeviceInfo, outlets::Held};
-use devmodel::region::Outlet;
+use crate::core::Core;
+use devmodel::region::{FunctionSet, Outlet, SLOTS, Sync};
 use std::{
     net::IpAddr,
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::*},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 pub use super::neighbours::AddressRequest;
 
+/// Frames that come in before their receivers are looked at.
+const TOGETHER: usize = 32;
+/// How often the server of a guest that has many frames to take is looked at, and how long it is waited for.
+const LOOK: Duration = Duration::from_micros(50);
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+
 /// The right to carry frames out of a node and into it. Nobody else has it while this lives.
-pub struct UplinkHold(Held);
+pub struct UplinkHold {
+    held: Held,
+    /// Functions, by bit, whose servers were waited for in vain, until they take frames again.
+    given_up: [AtomicU64; 2],
+}
 
 impl UplinkHold {
     /// Takes the uplink of `node`.
@@ -19,70 +35,116 @@ impl UplinkHold {
     /// [`NodeError::OutletHeld`]: another party has it, or this one. [`NodeError::NoRoom`]: there is no memory for
     /// its frames.
     pub fn new(node: &Arc<Node>) -> Result<Self, NodeError> {
-        Held::new(node, Outlet::Uplink).map(Self)
+        let held = Held::new(node, Outlet::Uplink)?;
+        Ok(Self { held, given_up: [AtomicU64::new(0), AtomicU64::new(0)] })
     }
 
     /// The node.
     pub fn node(&self) -> &Arc<Node> {
-        self.0.node()
+        self.held.node()
     }
 
     /// The node's time in ps.
     pub fn now(&self) -> u64 {
-        self.0.core().now()
+        self.held.core().now()
     }
 
     /// Takes the next frame that leaves the node. Returns false if there is none.
     pub fn pop(&self, frame: &mut Vec<u8>) -> bool {
-        self.0.core().outlet_ring(Outlet::Uplink).pop(frame).is_some()
+        self.held.core().outlet_ring(Outlet::Uplink).pop(frame).is_some()
     }
 
     /// The count that [`sleep`](Self::sleep) compares. Read it before the last [`pop`](Self::pop), so that no frame
     /// is overslept.
     pub fn wake_count(&self) -> u32 {
-        self.0.core().outlet(Outlet::Uplink).wake.load(SeqCst)
+        self.held.core().outlet(Outlet::Uplink).wake.load(SeqCst)
     }
 
     /// Sleeps until a frame leaves, a program requests an address, somebody calls [`wake`](Self::wake), or `until`
     /// (ps) has come. `seen` is the [`wake_count`](Self::wake_count) from before the caller last checked.
     pub fn sleep(&self, seen: u32, until: Option<u64>) {
-        self.0.core().sleep_on_outlet(Outlet::Uplink, seen, until);
+        self.held.core().sleep_on_outlet(Outlet::Uplink, seen, until);
     }
 
     /// Wakes the thread that [sleeps](Self::sleep).
     pub fn wake(&self) {
-        self.0.core().outlet_filled(Outlet::Uplink);
+        self.held.core().outlet_filled(Outlet::Uplink);
     }
 
-    /// Delivers frames from outside, from the Ethernet header to the ICRC without the check sequence.
+    /// Delivers frames from outside, from the Ethernet header to the ICRC without the check sequence. Waits for a while when a
+    /// function that another process serves has many of them to take, as a receiver pauses a wire.
     pub fn receive(&self, frames: &[Vec<u8>]) {
-        let core = self.0.core();
-        let now = core.now();
-        core.drive(now, |runner, host| {
-            runner.receive_all(&core.adapter, host, now, frames.iter().map(Vec::as_slice));
-        });
+        let core = self.held.core();
+        for some in frames.chunks(TOGETHER) {
+            let now = core.now();
+            core.drive(now, |runner, host| {
+                runner.receive_all(&core.adapter, host, now, some.iter().map(Vec::as_slice));
+            });
+            self.wait_for_servers();
+        }
+    }
+
+    fn wait_for_servers(&self) {
+        let mut began = None;
+        loop {
+            let crowded = self.held.core().crowded();
+            let words = [crowded as u64, (crowded >> 64) as u64];
+            let mut waits = false;
+            for (given_up, crowded) in self.given_up.iter().zip(words) {
+                waits |= crowded & !given_up.fetch_and(crowded, Relaxed) != 0;
+            }
+            if !waits {
+                return;
+            }
+            let began = *began.get_or_insert_with(Instant::now);
+            if began.elapsed() > PATIENCE {
+                for (given_up, crowded) in self.given_up.iter().zip(words) {
+                    given_up.fetch_or(crowded, Relaxed);
+                }
+                return;
+            }
+            thread::sleep(LOOK);
+        }
     }
 
     /// The requests for MACs that are to be sent now, and when (ps) to call this again.
     pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
-        self.0.core().address_requests()
+        self.held.core().address_requests()
     }
 
     /// Notes that `ip` is at `mac`, if a program requested it or knew another MAC.
     pub fn heard(&self, ip: IpAddr, mac: [u8; 6]) {
-        self.0.core().heard(ip, mac);
+        self.held.core().heard(ip, mac);
     }
 
     /// Function `fid`, as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
-        self.0.core().device(fid)
+        self.held.core().device(fid)
     }
 
     /// The function with address `ip` if programs drive it. For functions that are served to a guest the guest's
     /// kernel answers.
     pub fn driven_here(&self, ip: IpAddr) -> Option<DeviceInfo> {
-        let core = self.0.core();
+        let core = self.held.core();
         let has = |gid: &[u8; 16]| super::gid::ip_of_gid(gid) == ip;
         core.devices().find(|device| core.server(device.fid) == 0 && device.gids.iter().any(has))
+    }
+}
+
+impl Core {
+    /// Functions served by other processes, by bit, that have not taken half of the frames they have room for.
+    fn crowded(&self) -> FunctionSet {
+        let region = self.adapter.region();
+        let served = (0..region.functions()).filter(|fid| {
+            let server = self.server(*fid);
+            server != 0 && server != u32::from(self.me.slot)
+        });
+        served
+            .filter(|fid| {
+                let [tail, head] =
+                    [Sync::RxTail, Sync::RxHead].map(|word| region.sync(*fid, word).load(Relaxed));
+                tail.wrapping_sub(head) as usize > SLOTS / 2
+            })
+            .fold(0, |set, fid| set | 1 << fid)
     }
 }

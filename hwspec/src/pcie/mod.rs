@@ -19,6 +19,8 @@ pub const PF_DEVICE_ID: u16 = 0x1017;
 pub const VF_DEVICE_ID: u16 = 0x1018;
 /// Class code: network controller, Ethernet.
 pub const CLASS_CODE: u32 = 0x02_0000;
+/// Class code: network controller, InfiniBand.
+pub const CLASS_CODE_INFINIBAND: u32 = 0x02_0700;
 
 /// Bytes of conventional configuration space.
 pub const CONFIG_SIZE: usize = 0x100;

@@ -77,6 +77,36 @@ fn a_path_that_is_not_there_is_not_found() {
     assert_eq!(ask(&mut bed, 0, PathRecord::zeroed()), status::INSUFFICIENT_COMPONENTS);
 }
 
+/// 10.9.3, 15.2.5.16: a path is in a partition of both ports, one of them a full member.
+#[test]
+fn a_path_is_in_a_partition_that_both_ports_are_in() {
+    let mut bed = Bed::infiniband();
+    let a = General::new(&mut bed, 1);
+    let keys = |bed: &mut Bed, fid: u8, keys: &[u8]| {
+        ask(bed, fid, &smp(Method::Set, smp::attribute::PKEY_TABLE, 0, keys));
+    };
+    let path = |bed: &mut Bed, pkey: Option<u16>| {
+        let mut record = paths(gid(2), gid(1));
+        record.set().pkey(pkey.unwrap_or_default());
+        let mask = path::DGID | path::SGID | if pkey.is_some() { path::PKEY } else { 0 };
+        let answer = a.query(bed, Method::Get, SaAttribute::PathRecord, mask, &record);
+        match answer.header().status() {
+            0 => Ok(PathRecord::read(&answer.data()).pkey()),
+            refused => Err(refused),
+        }
+    };
+    keys(&mut bed, 1, &[0xff, 0xff, 0x80, 0x05, 0x00, 0x06]);
+    keys(&mut bed, 2, &[0xff, 0xff, 0x00, 0x05, 0x00, 0x06]);
+    assert_eq!(path(&mut bed, None), Ok(0xffff));
+    assert_eq!(path(&mut bed, Some(0x8005)), Ok(0x8005));
+    assert_eq!(path(&mut bed, Some(0x0005)), Ok(0x8005));
+    assert_eq!(path(&mut bed, Some(0x8006)), Err(status::NO_RECORDS), "two limited members");
+    assert_eq!(path(&mut bed, Some(0x8007)), Err(status::NO_RECORDS), "nobody's");
+    assert_eq!(path(&mut bed, Some(0x8000)), Err(status::NO_RECORDS), "no partition");
+    keys(&mut bed, 2, &[0x00, 0x00, 0x00, 0x05]);
+    assert_eq!(path(&mut bed, None), Ok(0x8005));
+}
+
 /// 13.6.2.1: a table comes in one segment that says so.
 #[test]
 fn a_table_of_paths_is_one_segment() {

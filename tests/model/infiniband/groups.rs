@@ -65,6 +65,33 @@ fn a_group_is_created_by_a_join_with_all_its_attributes() {
     assert_eq!((ok, seen.mgid(), seen.port_gid(), seen.join_state()), (0, GROUP, [0; 16], 0));
 }
 
+/// o15-0.2.4: a group is in a partition, whose members alone may join it; so is IPoIB's broadcast group of a partition.
+#[test]
+fn a_group_is_for_members_of_its_partition() {
+    let mut bed = Bed::infiniband();
+    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let keys = smp(Method::Set, smp::attribute::PKEY_TABLE, 0, &[0xff, 0xff, 0x80, 0x05]);
+    ask(&mut bed, 1, &keys);
+    let mut mgid = BROADCAST;
+    mgid[4..6].copy_from_slice(&[0x80, 0x05]);
+    let wanted = |fid: u8, pkey: u16| {
+        let mut record = record(fid, mgid, join_state::FULL);
+        record.set().pkey(pkey);
+        record
+    };
+    let (ok, made) = query(&mut bed, &a, Method::Set, JOIN, &wanted(1, 0x8005));
+    assert_eq!((ok, made.pkey(), made.qkey()), (0, 0x8005, 0x0b1b));
+    assert_eq!(query(&mut bed, &b, Method::Set, JOIN, &wanted(2, 0x8005)).0, status::REQ_INVALID);
+    let silent = JOIN & !member::PKEY;
+    assert_eq!(query(&mut bed, &b, Method::Set, silent, &wanted(2, 0)).0, status::REQ_INVALID);
+    ask(&mut bed, 2, &keys);
+    let (ok, joined) = query(&mut bed, &b, Method::Set, JOIN, &wanted(2, 0x0005));
+    assert_eq!((ok, joined.mlid(), joined.pkey()), (0, made.mlid(), 0x8005));
+    let mut foreign = record(1, GROUP, join_state::FULL);
+    foreign.set().pkey(0x8006);
+    assert_eq!(query(&mut bed, &a, Method::Set, CREATE, &foreign).0, status::REQ_INVALID);
+}
+
 #[test]
 fn a_group_ends_with_its_last_member() {
     let mut bed = Bed::infiniband();

@@ -9,4 +9,5 @@ mod death;
 mod lend;
 mod node;
 mod room;
+mod uplink;
 mod verbs;

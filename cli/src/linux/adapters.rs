@@ -1,0 +1,181 @@
+//! Which functions a guest has, and who serves them: one adapter for each node, each with a server of its own.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use devmodel::Config;
+use node::NodeOptions;
+
+use super::child::Child;
+use crate::options::{Identity, Linux};
+use crate::place;
+
+/// Slots of the guest's bus (linux/uml.patch), of which each function takes one.
+const SLOTS: u8 = 32;
+/// VFs that can be beside a PF.
+pub const MOST_VFS: u8 = SLOTS - 1;
+/// VFs that a PF has where nobody says how many, if there is room: each is a socket, a thread and a moment while the guest starts.
+const USUAL_VFS: u8 = 7;
+
+/// VfRange of a node, such as `4-6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VfRange {
+    first: u8,
+    last: u8,
+}
+
+impl FromStr for VfRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            // Without the PF, which would have the others for its VFs.
+            (Ok(first @ 1..), Ok(last)) if first <= last && last - first < SLOTS => Ok(Self { first, last }),
+            _ => Err(format!("expected VFs of the node, {SLOTS} at most, such as 4 or 4-6, found '{text}'")),
+        }
+    }
+}
+
+/// VfRange of one node, in slots of the guest's bus that follow each other.
+pub struct Adapter {
+    node: PathBuf,
+    functions: VfRange,
+}
+
+/// The adapters that `linux` asks for, in the order of the guest's bus. Nodes that are not there yet are made.
+pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
+    let mut nodes: Vec<(PathBuf, u8, u16)> = Vec::new();
+    for dir in std::iter::once(linux.node.path()).chain(linux.adapters.iter().cloned()) {
+        let config = Config { node_id: new_id(&nodes), ..Config::default() };
+        let base = NodeOptions { config, ..NodeOptions::default() };
+        // A number is the first node's: all others have one of their own.
+        let identity = if nodes.is_empty() { linux.identity } else { linux.identity.of_another() };
+        let (dir, vfs, id) = look(&dir, identity, base)?;
+        if let Some((other, ..)) = nodes.iter().find(|(_, _, there)| *there == id) {
+            return Err(format!(
+                "expected nodes with numbers of their own, found {id} for both {} and {}: node create --node-id",
+                other.display(),
+                dir.display()
+            ));
+        }
+        nodes.push((dir, vfs, id));
+    }
+    if let Some(functions) = linux.functions {
+        let (node, vfs, _) = nodes.remove(0);
+        if functions.last > vfs {
+            return Err(few_vfs(functions.last, vfs));
+        }
+        return Ok(vec![Adapter { node, functions }]);
+    }
+    let count = nodes.len();
+    nodes
+        .into_iter()
+        .map(|(node, there, _)| {
+            Ok(Adapter { node, functions: VfRange { first: 0, last: vfs(linux.vfs, there, count)? } })
+        })
+        .collect()
+}
+
+/// The number of a node that is made to stand behind these.
+fn new_id(nodes: &[(PathBuf, u8, u16)]) -> u16 {
+    nodes.iter().map(|(_, _, id)| *id).max().map_or(0, |id| id.wrapping_add(1))
+}
+
+/// The directory, VFs and number of a node. This process is a party of it for no longer than that.
+fn look(dir: &Path, identity: Identity, base: NodeOptions) -> Result<(PathBuf, u8, u16), String> {
+    let node = place::open(dir, &identity.over(base)).map_err(|e| e.to_string())?;
+    Ok((node.dir().to_path_buf(), node.vfs(), node.adapter().config().node_id))
+}
+
+fn few_vfs(wanted: u8, there: u8) -> String {
+    format!("expected {wanted} VFs, found {there} in the node: node create --vfs makes more")
+}
+
+/// How many VFs each of `count` adapters shows, of `there` that its node has.
+fn vfs(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
+    let room = usize::from(SLOTS).checked_div(count).and_then(|slots| slots.checked_sub(1));
+    let Some(room) = room else {
+        return Err(format!("expected at most {SLOTS} adapters, found {count}"));
+    };
+    match wanted {
+        Some(wanted) if wanted > there => Err(few_vfs(wanted, there)),
+        Some(wanted) if usize::from(wanted) > room => Err(format!(
+            "expected at most {room} VFs for each of {count} adapters, for the bus has {SLOTS} slots, found {wanted}"
+        )),
+        Some(wanted) => Ok(wanted),
+        None => Ok(there.min(USUAL_VFS).min(room as u8)),
+    }
+}
+
+impl Adapter {
+    /// Where its functions are served: sockets in `world`, in order; `number` tells adapters apart.
+    pub fn sockets(&self, world: &Path, number: usize) -> Vec<(u8, PathBuf)> {
+        let VfRange { first, last } = self.functions;
+        (first..=last).map(|fid| (fid, world.join(format!("a{number}f{fid}")))).collect()
+    }
+
+    /// Starts the server of its functions at `sockets`, and waits until all are there.
+    pub fn serve(&self, sockets: &[(u8, PathBuf)]) -> Result<Child, String> {
+        let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let mut command = Command::new(exe);
+        command.arg("serve").arg("--node").arg(&self.node).stdin(Stdio::null()).stdout(Stdio::piped());
+        for (fid, socket) in sockets {
+            let mut at = OsString::from(format!("{fid}="));
+            at.push(socket);
+            command.arg("--plug-virtio").arg(at);
+        }
+        let mut server = Child::start(&mut command, "the server")?;
+        let Some(stdout) = server.stdout() else { return Err("the server has no standard output".into()) };
+        let (say, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Its last line says whether it is in jail; all sockets are there by then.
+                if line.starts_with("jailed") || line.starts_with("not jailed") {
+                    let _ = say.send(());
+                }
+            }
+        });
+        match heard.recv_timeout(Duration::from_secs(60)) {
+            Ok(()) => Ok(server),
+            // It has said why on standard error.
+            Err(RecvTimeoutError::Disconnected) => Err("the functions cannot be served".into()),
+            Err(RecvTimeoutError::Timeout) => Err("the server of the functions is not up after 60 s".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
+        assert_eq!(vfs(None, 8, 1), Ok(7));
+        assert_eq!(vfs(None, 2, 1), Ok(2));
+        assert_eq!(vfs(None, 8, 8), Ok(3));
+        assert_eq!(vfs(None, 8, 32), Ok(0));
+        assert_eq!(vfs(Some(3), 8, 1), Ok(3));
+        assert_eq!(vfs(Some(31), 40, 1), Ok(31));
+        let why = vfs(Some(5), 2, 1).unwrap_err();
+        assert!(why.contains("expected 5 VFs, found 2"), "{why}");
+        let why = vfs(Some(7), 8, 8).unwrap_err();
+        assert!(why.contains("at most 3 VFs for each of 8 adapters"), "{why}");
+        assert!(vfs(None, 8, 33).is_err());
+    }
+
+    #[test]
+    fn functions_are_one_or_a_range_without_the_pf() {
+        assert_eq!("4".parse(), Ok(VfRange { first: 4, last: 4 }));
+        assert_eq!("4-6".parse(), Ok(VfRange { first: 4, last: 6 }));
+        for text in ["", "0", "0-3", "6-4", "4-", "1-33", "256", "4-6-8", "-1"] {
+            let why = text.parse::<VfRange>().unwrap_err();
+            assert!(why.contains("expected VFs of the node") && why.contains(text), "{why}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Registers that manage the adapter and not a port, for the PF's driver: which of them there are, and what firmware runs. Linux
+//! reads them for `devlink dev info`.
+//!
+//! Dwords are big-endian.
+
+use super::{
+    call::Call,
+    refusal::{Done, Syndrome},
+    registers::READ,
+};
+use crate::pcie;
+use hwspec::{
+    cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
+    layout::{load, store},
+};
+
+/// Register ids: components of the firmware, one of them, and which registers there are.
+const MCQS: u16 = 0x9060;
+const MCQI: u16 = 0x9061;
+const MCAM: u16 = 0x907f;
+
+/// `mng_access_reg_cap_mask` of `MCAM`, where the last registers of the first group stand: MCQI and MCQS.
+const ACCESS_REGS: u64 = 1 << 1 | 1 << 0;
+/// `identifier` of `MCQS`: the image that boots.
+const BOOT_IMAGE: u64 = 1;
+/// `info_type` of `MCQI`: the version, and how many bytes that is.
+const VERSION: u64 = 1;
+const VERSION_SIZE: usize = 0x7c;
+/// Where the string of the version lies in it.
+const VERSION_STRING: usize = 0x20;
+
+/// Bytes of a register as it is asked for; `None` if it is none of these.
+fn size(id: u16) -> Option<usize> {
+    match id {
+        MCQS => Some(0x10),
+        MCQI => Some(0x18),
+        MCAM => Some(0x48),
+        _ => None,
+    }
+}
+
+/// Answers for register `id`, if it is one of these.
+pub(super) fn access(call: &mut Call<'_, '_, '_>, id: u16) -> Option<Done> {
+    size(id).map(|size| read(call, id, size))
+}
+
+fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
+    Syndrome::Register.unless(call.func.fid() == 0 && call.op_mod == READ)?;
+    let Some(given) = call.input.get(AccessRegisterIn::SIZE..AccessRegisterIn::SIZE + size) else {
+        return Syndrome::InputLength.refuse();
+    };
+    let mut register = given.to_vec();
+    match id {
+        MCAM => {
+            let is_first_group = load(&register, 0, 7, 0) == 0;
+            register[4..].fill(0);
+            store(&mut register, 8, 31, 0, if is_first_group { ACCESS_REGS } else { 0 });
+        }
+        MCQS => {
+            only_component(&register)?;
+            register[4..].fill(0);
+            // The last one, for there is no other.
+            store(&mut register, 0, 31, 31, 1);
+            store(&mut register, 4, 15, 0, BOOT_IMAGE);
+        }
+        _ => {
+            only_component(&register)?;
+            Syndrome::Register.unless(load(&register, 8, 4, 0) == VERSION)?;
+            store(&mut register, 0xc, 31, 0, VERSION_SIZE as u64);
+            let (from, len) = (load(&register, 0x10, 31, 0) as usize, load(&register, 0x14, 15, 0) as usize);
+            let version = version(pcie::firmware_version(call.step.config.strict.card));
+            let Some(part) = version.get(from..).and_then(|rest| rest.get(..len)) else {
+                return Syndrome::Register.refuse();
+            };
+            register.extend_from_slice(part);
+        }
+    }
+    let mut out = AccessRegisterOut::zeroed().as_bytes().to_vec();
+    out.extend_from_slice(&register);
+    call.answer_bytes(&out)
+}
+
+/// The component that is asked for is the only one there is.
+fn only_component(register: &[u8]) -> Done {
+    Syndrome::Register.unless(load(register, 0, 15, 0) == 0)
+}
+
+/// `mcqi_version` of firmware `version`, as a number and as text.
+fn version(version: u32) -> [u8; VERSION_SIZE] {
+    let mut out = [0; VERSION_SIZE];
+    let text = format!("{}.{}.{}", version >> 24, version >> 16 & 0xff, version & 0xffff);
+    store(&mut out, 0, 7, 0, text.len() as u64);
+    store(&mut out, 4, 31, 0, version.into());
+    out[VERSION_STRING..VERSION_STRING + text.len()].copy_from_slice(text.as_bytes());
+    out
+}

@@ -1,0 +1,49 @@
+//! Frames that come in by a node's uplink.
+
+use super::bed::{OnNode, Scratch};
+use crate::uplink::{PATIENCE, UplinkHold};
+use devmodel::{
+    identity,
+    region::{SLOTS, Sync},
+};
+use std::{sync::atomic::Ordering::*, time::Instant};
+
+#[test]
+fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let hold = UplinkHold::new(&node).unwrap();
+    let core = node.core();
+    core.make_room_for(1).unwrap();
+    // A process that is not there serves it, and takes nothing by itself.
+    core.map.functions()[1].server.store(99, Release);
+    let mut frame = vec![0; 60];
+    frame[..6].copy_from_slice(&identity::mac(0, 1));
+    let region = core.adapter.region();
+    let waiting = || region.sync(1, Sync::RxTail).load(Acquire) - region.sync(1, Sync::RxHead).load(Acquire);
+    let take_in = |count: usize| {
+        let began = Instant::now();
+        hold.receive(&vec![frame.clone(); count]);
+        began.elapsed()
+    };
+    take_in(SLOTS / 2);
+    assert_eq!(waiting() as usize, SLOTS / 2);
+    assert!(take_in(1) >= PATIENCE, "half of its room is used");
+    // Once may take longer, on a machine that is busy with something else.
+    assert!((0..5).any(|_| take_in(1) < PATIENCE), "it was waited for in vain");
+    let take = |count: u32| region.sync(1, Sync::RxHead).fetch_add(count, AcqRel);
+    take(waiting());
+    take_in(1);
+    // It takes frames again, if late.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while (waiting() as usize) <= SLOTS / 2 {
+                std::thread::yield_now();
+            }
+            take(waiting());
+        });
+        take_in(SLOTS);
+    });
+    assert!((waiting() as usize) < SLOTS, "none was lost");
+    core.map.functions()[1].server.store(0, Release);
+}

@@ -1,0 +1,56 @@
+//! Programs on two VFs, each in a network namespace of its own: every one of libibverbs' and perftest's patterns, rping and TCP.
+
+use super::{CHECKS, COMPLAINTS, Place, VFS, complaints};
+
+/// A shell function: `meets PROGRAM OPTION...` runs a server in namespace n1, which has 10.9.0.1, and its client in n2; says so if the client's
+/// 100 iterations were.
+pub const MEETING: &str = r#"
+meets() {
+    program=$1
+    shift
+    ip netns exec n1 timeout 60 $program -d $R1 "$@" -n 100 >/run/server 2>&1 & server=$!
+    case $* in
+    # By rdma_cm.
+    *-R*) sleep 0.5 ;;
+    *) until_so listens 1 ;;
+    esac
+    ip netns exec n2 timeout 60 $program -d $R2 "$@" -n 100 10.9.0.1 >/run/client 2>&1 || { cat /run/client; return 1; } >&2
+    wait $server
+    grep -Eq '^100 iters in|^ *[0-9]+ +100 ' /run/client || { cat /run/client; return 1; } >&2
+    echo "met by $program $*"
+}
+"#;
+
+#[test]
+fn programs_in_two_namespaces_meet_on_two_vfs() {
+    let Some(place) = Place::new() else { return };
+    let script = format!(
+        "{VFS}{COMPLAINTS}{CHECKS}{MEETING}
+        rdma system set netns exclusive
+        numvfs 2
+        vf 1
+        vf 2
+        for service in rc uc ud; do meets ibv_${{service}}_pingpong -g 1; done
+        meets ibv_rc_pingpong -g 1 -c -e
+        meets ibv_srq_pingpong -g 1 -q 2
+        for operation in send write read atomic; do
+            meets ib_${{operation}}_lat -x 1 -F
+            meets ib_${{operation}}_bw -x 1 -F
+        done
+        for service in UC UD; do meets ib_send_bw -x 1 -F -c $service; done
+        meets ib_write_bw -R -x 1 -F -b
+        ip netns exec n1 timeout 60 rping -s -a 10.9.0.1 -C 10 -V >/run/server 2>&1 & sleep 0.5
+        ip netns exec n2 timeout 60 rping -c -a 10.9.0.1 -C 10 -V -v
+        wait
+        ip netns exec n1 timeout 60 iperf3 -s -1 >/run/server 2>&1 & until_so listens 1
+        ip netns exec n2 timeout 60 iperf3 -c 10.9.0.1 -n 20M
+        wait
+        complaints"
+    );
+    let said = place.script(&[], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    assert_eq!(said.matches("met by ").count(), 16, "{said}");
+    assert_eq!(said.matches("ping data: ").count(), 10, "{said}");
+    let received = said.lines().find(|line| line.ends_with("receiver")).unwrap_or_else(|| panic!("{said}"));
+    assert!(received.contains("MBytes"), "{received}");
+}
