@@ -30,6 +30,7 @@ pub fn cdi(command: &Cdi) -> ExitCode {
     let done = match command {
         Cdi::Generate { node, output } => generate(node, output.as_deref()),
         Cdi::Hook { node, devices } => hook(node, devices),
+        Cdi::Runtime { node, runtime, args } => crate::oci_runtime::runtime(node, runtime, args),
     };
     done.map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
 }
@@ -46,7 +47,7 @@ fn generate(node: &NodeDir, output: Option<&Path>) -> Result<(), String> {
 }
 
 /// The devices of a node, this command's file, and the provider's.
-fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), String> {
+pub fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), String> {
     let observer = Observer::open(&node.path()).map_err(|e| e.to_string())?;
     let devices = observer.devices().map_err(|e| e.to_string())?;
     let command = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
@@ -55,7 +56,7 @@ fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), String>
 }
 
 /// Writes `file` at once, so that no engine reads half of it.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
+pub fn replace(file: &Path, text: &str) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
     }
@@ -68,14 +69,10 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 
 /// The CDI description of `devices`, on the node in `node`.
 fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &Provider) -> Value {
-    let mount = |path: &Path, how: &str| json!({ "hostPath": path, "containerPath": path, "options": ["bind", how, "nosuid", "nodev"] });
+    let mount = |(path, options)| json!({ "hostPath": path, "containerPath": path, "options": options });
     let device = |name: &str, shown: &[&DeviceInfo]| {
-        let mut args = vec!["ironverbs".into(), "cdi".into(), "hook".into(), "--node".into(), json!(node)];
-        for device in shown {
-            args.extend(["--device".into(), json!(device.name)]);
-        }
-        let hook =
-            json!({ "hookName": "createContainer", "path": command, "args": args, "timeout": PATIENCE });
+        let mut hook = hook_of(node, shown, command);
+        hook["hookName"] = "createContainer".into();
         json!({ "name": name, "containerEdits": { "hooks": [hook] } })
     };
     let mut all: Vec<Value> = devices.iter().map(|one| device(&one.name, &[one])).collect();
@@ -84,14 +81,38 @@ fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &P
         "cdiVersion": VERSION,
         "kind": KIND,
         "containerEdits": {
-            "env": [
-                format!("IRONVERBS_NODE={}", node.display()),
-                format!("RDMAV_DRIVERS={}", node.join("lib/libironverbs").display()),
-            ],
-            "mounts": [mount(node, "rw"), mount(&provider.loader, "ro"), mount(&provider.provider, "ro")],
+            "env": variables(node),
+            "mounts": mounts(node, provider).map(mount),
         },
         "devices": all,
     })
+}
+
+/// What programs in a container have in their environment.
+pub fn variables(node: &Path) -> [String; 2] {
+    [
+        format!("IRONVERBS_NODE={}", node.display()),
+        format!("RDMAV_DRIVERS={}", node.join("lib/libironverbs").display()),
+    ]
+}
+
+/// What a container has of the host, at the same places, and how it is mounted.
+pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'static str; 4]); 3] {
+    let options = |how| ["bind", how, "nosuid", "nodev"];
+    [
+        (node, options("rw")),
+        (provider.loader.as_path(), options("ro")),
+        (provider.provider.as_path(), options("ro")),
+    ]
+}
+
+/// The hook that shows devices in a container, as OCI runtimes read it.
+pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
+    let mut args = vec!["ironverbs".into(), "cdi".into(), "hook".into(), "--node".into(), json!(node)];
+    for device in shown {
+        args.extend(["--device".into(), json!(device.name)]);
+    }
+    json!({ "path": command, "args": args, "timeout": PATIENCE })
 }
 
 /// Shows devices in the container whose state the runtime tells on standard input.
@@ -115,7 +136,7 @@ fn root_of(state: &Value) -> Result<PathBuf, String> {
     Ok(bundle.join(text(&config, "/root/path", &file.display().to_string())?))
 }
 
-fn read(from: impl Read, what: &str) -> Result<Value, String> {
+pub fn read(from: impl Read, what: &str) -> Result<Value, String> {
     serde_json::from_reader(from.take(MOST)).map_err(|e| format!("{what} is no JSON: {e}"))
 }
 

@@ -17,6 +17,7 @@ mod doctor;
 mod line;
 mod linux;
 mod node_state;
+mod oci_runtime;
 mod options;
 mod pair;
 mod perftest;

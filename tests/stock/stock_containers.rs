@@ -5,7 +5,7 @@
 use ironverbs_tests::stock::{LISTENING, Node, Pair, Running, locks};
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::PathBuf,
     process::Command,
     time::{Duration, Instant},
@@ -20,6 +20,7 @@ struct Place {
     node: Node,
     home: PathBuf,
     description: PathBuf,
+    runtime: PathBuf,
 }
 
 impl Place {
@@ -36,7 +37,8 @@ impl Place {
         let id = format!("{name}-{}", std::process::id());
         let home = std::env::temp_dir().join(format!("ironverbs-{id}"));
         let node = Node::new(name, 2);
-        let place = Self { node, home, description: format!("/var/run/cdi/ironverbs-{id}.json").into() };
+        let description = format!("/var/run/cdi/ironverbs-{id}.json").into();
+        let place = Self { node, home, description, runtime: "runc".into() };
         let file = place.description.display().to_string();
         place.node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
         place.node.ironverbs(&["cdi", "generate"], &["--output", &file]).finish();
@@ -94,7 +96,9 @@ impl Place {
 
     fn podman(&self) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "80", "podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]);
+        command
+            .args(["-k", "5", "80", "podman", "--cgroup-manager", "cgroupfs", "--runtime"])
+            .arg(&self.runtime);
         command.args(["--storage-driver", "vfs", "--root"]).arg(self.home.join("storage"));
         command.arg("--runroot").arg(self.home.join("run"));
         command
@@ -120,6 +124,20 @@ impl Place {
         Running::start(self.container(side, devices, &[]).args(program), &program.join(" "))
     }
 
+    /// Waits until a server of perftest listens in the first container, by rdma_cm or else by TCP.
+    fn until_heard(&self, tool: &str, by_cm: bool) {
+        let begin = Instant::now();
+        let sockets = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
+        let listens = || match by_cm {
+            true => locks(&self.node, LISTENING) != 0,
+            false => String::from_utf8_lossy(&sockets().expect("ss").stdout).contains(":18515"),
+        };
+        while !listens() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// A server on iron1 and its client on iron2, in containers made by `more` options; what the client printed.
     fn pair(&self, more: &[&str], tool: &str, options: &[&str]) -> String {
         let start = |side: usize, device: &str, words: &[&str]| {
@@ -127,18 +145,7 @@ impl Place {
             Running::start(self.container(side, &[device], more).args(&program), &program.join(" "))
         };
         let server = start(0, "iron1", &[]);
-        let begin = Instant::now();
-        let heard = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
-        let listens = || match options.contains(&"-R") {
-            true => locks(&self.node, LISTENING) != 0,
-            false => String::from_utf8_lossy(&heard().expect("ss").stdout).contains(":18515"),
-        };
-        while !listens() {
-            if begin.elapsed() > Duration::from_secs(30) {
-                panic!("{tool} does not listen: {}", server.finish());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.until_heard(tool, options.contains(&"-R"));
         let client = start(1, "iron2", &[&address(0)]);
         let said = client.finish();
         server.finish();
@@ -159,6 +166,17 @@ impl Drop for Place {
         let _ = fs::remove_file(&self.description);
         let _ = fs::remove_dir_all(&self.home);
     }
+}
+
+/// Makes our runtime the one of containers: an engine takes a program without arguments.
+fn by_our_runtime(place: &mut Place) {
+    let script = place.home.join("ironverbs-runc");
+    let (command, node) = (place.node.binary(), place.node.dir());
+    let text =
+        format!("#!/bin/sh\nexec {} cdi runtime --node {} -- \"$@\"\n", command.display(), node.display());
+    fs::write(&script, text).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its mode");
+    place.runtime = script;
 }
 
 /// The names that a program in a container printed, a line each.
@@ -226,6 +244,37 @@ fn programs_in_two_containers_connect_by_address() {
         let said = place.pair(&[], tool, &["-R", "-F", "-n", "1000"]);
         assert!(figure(&said, 4) > 0.0, "{said}");
     }
+}
+
+/// As a kubelet has containers made that a device plugin gave functions: by their PCI addresses.
+#[test]
+fn containers_that_a_device_plugin_gave_functions_have_them() {
+    let Some(mut place) = Place::new("containers-plugin") else { return };
+    by_our_runtime(&mut place);
+    let given = |functions: &str| ["-e".to_string(), format!("PCIDEVICE_EXAMPLE_COM_RDMA={functions}")];
+    let list = ["ls", "/sys/class/infiniband"];
+    for (functions, wanted) in [
+        ("0000:c1:00.1", vec!["iron1"]),
+        ("0000:c1:00.2,0000:c1:00.0", vec!["iron0", "iron2"]),
+        ("0000:99:00.1", vec![]),
+    ] {
+        let more = given(functions);
+        let mut container = place.container(0, &[], &more.each_ref().map(String::as_str));
+        let said = Running::start(container.args(list), "ls").end();
+        let found: Vec<_> = names(&said).into_iter().filter(|name| name.starts_with("iron")).collect();
+        assert_eq!(found, wanted, "{functions}: {said}");
+    }
+    let side = |side: usize, more: &[&str]| {
+        let program = [&["ib_read_lat", "-x", "1", "-F", "-n", "1000", "-d"], more].concat();
+        let given = given(&format!("0000:c1:00.{}", side + 1));
+        let mut container = place.container(side, &[], &given.each_ref().map(String::as_str));
+        Running::start(container.args(&program), &program.join(" "))
+    };
+    let server = side(0, &["iron1"]);
+    place.until_heard("ib_read_lat", false);
+    let said = side(1, &["iron2", &address(0)]).finish();
+    server.finish();
+    assert!(figure(&said, 4) > 0.0, "{said}");
 }
 
 #[test]

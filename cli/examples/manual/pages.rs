@@ -348,6 +348,22 @@ pub const PAGES: &[Page] = &[
         ..NOTHING
     },
     Page {
+        of: "ironverbs-cdi-runtime",
+        description: &[
+            "Device plugins of Kubernetes give functions by their device files and by variables PCIDEVICE_..., not by names of the Container \
+             Device Interface. Where a container is made that was given functions of the node so, its configuration gets what \
+             'ironverbs cdi generate' says of them; then this command becomes the runtime. All else passes through as it is.",
+            "Engines take a program without arguments for a runtime, so they get a script that runs this command.",
+        ],
+        examples: &[(
+            "exec ironverbs cdi runtime --node /dev/shm/mine -- \"$@\"",
+            "The one line of such a script, behind #!/bin/sh; it becomes runc.",
+        )],
+        see: &["runc(8)", "podman-run(1)"],
+        documents: &["containers.md"],
+        ..NOTHING
+    },
+    Page {
         of: "ironverbs-vf",
         description: &["Works on any PCI function, by sysfs, and takes root."],
         examples: &[

@@ -76,6 +76,17 @@ pub enum Cdi {
         #[arg(long = "device", value_parser = device, required = true)]
         devices: Vec<u8>,
     },
+    /// Be a container engine's runtime: show devices to containers that a device plugin gave functions, then become the runtime
+    Runtime {
+        #[command(flatten)]
+        node: NodeDir,
+        /// The runtime to become
+        #[arg(long, value_name = "PROGRAM", default_value = "runc", value_hint = ValueHint::CommandName)]
+        runtime: PathBuf,
+        /// What the engine asks of it
+        #[arg(last = true, value_name = "ARGUMENT")]
+        args: Vec<OsString>,
+    },
 }
 
 #[derive(Subcommand)]

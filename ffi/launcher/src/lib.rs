@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use error::LaunchError;
-pub use project::places;
+pub use project::{place, places};
 
 use node::devices::DeviceInfo;
 use projection::Projection;

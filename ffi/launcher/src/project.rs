@@ -56,11 +56,13 @@ pub fn comes_to_show(devices: &[DeviceInfo], node: &Path) -> Result<bool, Launch
 /// # Errors
 /// The directory of devices exists and cannot be listed.
 pub fn places() -> io::Result<Vec<Place>> {
-    let place = |name: OsString| {
-        let text = fs::read(Path::new(UVERBS).join(name).join(NODE_FILE)).ok()?;
-        Place::parse(&text).ok()
-    };
-    Ok(names(Path::new(UVERBS))?.into_iter().filter_map(place).collect())
+    Ok(names(Path::new(UVERBS))?.into_iter().filter_map(|name| place(Path::new(&name))).collect())
+}
+
+/// Where the device is that this process sees as `uverbs`, such as `uverbs0`; `None` if that is none of ours.
+pub fn place(uverbs: &Path) -> Option<Place> {
+    let text = fs::read(Path::new(UVERBS).join(uverbs).join(NODE_FILE)).ok()?;
+    Place::parse(&text).ok()
 }
 
 /// Covers the directories and fills them. The caller is in a mount namespace of its own, and `provider` is the path
