@@ -3,7 +3,8 @@
 //! They are those of `scripts/cni.sh`, and those in the folders that CNI_PATH names; a test whose programs are missing is skipped.
 
 use super::{COMPLAINTS, Place, complaints, part};
-use std::{env, path::PathBuf, process::Command};
+use ironverbs_tests::stock::GoPrograms;
+use std::env;
 
 /// How often a pod comes and goes in the test of that; `make test-cni` has more.
 const ROUNDS: &str = "IRONVERBS_CNI_ROUNDS";
@@ -33,21 +34,11 @@ in_pod() { pod=$1; shift; ip netns exec $pod timeout 60 "$@"; }
 /// A place, and shell variables that name the programs; `None`, with a word, where something is missing.
 fn place(programs: &[&str]) -> Option<(Place, String)> {
     let place = Place::new()?;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/cni.sh");
-    let made = Command::new("sh").args([script, "path"]).output().unwrap().stdout;
-    let mut folders = vec![PathBuf::from(String::from_utf8(made).unwrap().trim())];
-    folders.extend(env::var_os("CNI_PATH").iter().flat_map(env::split_paths));
-    let find = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|program| program.is_file());
-    for name in programs.iter().chain(&["cnitool"]) {
-        if find(name).is_none() {
-            println!("skipped: no {name} in {folders:?} (scripts/cni.sh build, or CNI_PATH)");
-            return None;
-        }
-    }
-    let path = env::join_paths(&folders).unwrap().into_string().unwrap();
-    let mut shell = format!("export CNI_PATH='{path}'\n");
-    for name in programs.iter().chain(&["cnitool"]) {
-        let program = find(name).unwrap();
+    let names = [programs, &["cnitool"]].concat();
+    let there = GoPrograms::with(&names)?;
+    let mut shell = format!("export CNI_PATH='{}'\n", there.path().into_string().unwrap());
+    for name in names {
+        let program = there.find(name)?;
         shell += &format!("{}='{}'\n", name.replace('-', "_"), program.display());
     }
     shell += FUNCTIONS;

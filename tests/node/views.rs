@@ -171,7 +171,7 @@ fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
     shell.goes_on(2);
     let printed = shell.finish();
     printed.shows(&[2, 9, 3]);
-    assert_eq!(printed.all("layer"), ["Ethernet 0", "Ethernet 0", "InfiniBand 4"], "{}", printed.0);
+    assert_eq!(printed.all("layer"), ["Ethernet 3", "Ethernet 10", "InfiniBand 4"], "{}", printed.0);
     assert_eq!(printed.all("files")[2], "rdma_cm umad0 umad1 umad2 umad3 uverbs0 uverbs1 uverbs2 uverbs3");
     assert!(printed.0.contains("ironverbs iron3"), "{}", printed.0);
 }

@@ -2,7 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`make build`), root, podman and runc. What cannot be had here is said, and skipped.
 
-use ironverbs_tests::stock::{LISTENING, Node, Pair, Running, locks};
+use ironverbs_tests::stock::{GoPrograms, LISTENING, Node, Pair, Running, locks};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
@@ -275,6 +275,33 @@ fn containers_that_a_device_plugin_gave_functions_have_them() {
     let said = side(1, &["iron2", &address(0)]).finish();
     server.finish();
     assert!(figure(&said, 4) > 0.0, "{said}");
+}
+
+/// The plugin that gives all pods the same functions, many times, in a view of the node: all it looks for is there.
+#[test]
+fn the_shared_device_plugin_offers_the_nodes_functions() {
+    let Some(programs) = GoPrograms::with(&["k8s-rdma-shared-dp", "plugin-client"]) else { return };
+    let [plugin, client] =
+        ["k8s-rdma-shared-dp", "plugin-client"].map(|name| programs.find(name).expect("there"));
+    let node = Node::new("shared-plugin", 2);
+    // Kubelet's folders are not this host's.
+    let script = format!(
+        r#"mount -t tmpfs none /var/lib && registry=/var/lib/kubelet/plugins_registry
+        mkdir -p $registry /var/lib/kubelet/device-plugins
+        echo '{{"periodicUpdateInterval":0,"configList":[{{"resourceName":"hca","rdmaHcaMax":500,
+            "selectors":{{"vendors":["15b3"],"deviceIDs":["1018"],"drivers":["mlx5_core"]}}}}]}}' >/var/lib/shared
+        timeout 60 '{}' -config-file /var/lib/shared >/var/lib/log 2>&1 & plugin=$!
+        timeout 40 '{}' $registry/hca.sock || {{ cat /var/lib/log; exit 1; }}
+        kill $plugin; wait $plugin || true"#,
+        plugin.display(),
+        client.display()
+    );
+    let said = node.run(&["unshare", "--mount", "sh", "-euc", &script]);
+    assert_eq!(said.lines().filter(|line| line.starts_with("device ")).count(), 500, "{said}");
+    for file in ["uverbs1", "uverbs2", "umad1", "umad2", "rdma_cm"] {
+        assert!(said.contains(&format!("/dev/infiniband/{file}")), "{file}: {said}");
+    }
+    assert!(!said.contains("uverbs0"), "the PF has another id: {said}");
 }
 
 #[test]

@@ -8,6 +8,9 @@ use node::devices::{DeviceInfo, MAX_VFS};
 const VENDOR: u16 = 0x15b3;
 const SUBSYSTEM: u16 = 0x0008;
 
+/// The driver that a card's function has; its directory lies beside the functions'.
+const DRIVER: &str = "mlx5_core";
+
 /// Size of the register BAR of one function.
 const BAR0_SIZE: u64 = 32 << 20;
 /// Address of the PF's BAR0 in the simulated address space; those of the VFs follow.
@@ -70,6 +73,10 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
         line("sriov_drivers_autoprobe", "1".into());
     }
     tree.bytes(format!("{}/config", d.bdf), config(d));
+    if d.host.is_none() {
+        tree.link(format!("{}/driver", d.bdf), format!("../{DRIVER}"));
+        tree.link(format!("{DRIVER}/{}", d.bdf), format!("../{}", d.bdf));
+    }
     // VFIO reads these attributes of the function at their usual sysfs paths, and its registers are mapped there.
     for name in ["driver", "iommu_group", "vfio-dev", "resource0", "resource0_wc"] {
         let target = d.host.as_ref().and_then(|dir| std::fs::canonicalize(dir.join(name)).ok());

@@ -115,10 +115,9 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether it has a device file for management datagrams, with the number of its `uverbsN`: only nodes on
-    /// InfiniBand have.
+    /// Whether it has a device file for management datagrams, with the number of its `uverbsN`: functions of nodes have.
     pub fn has_umad(&self) -> bool {
-        self.link_layer == LinkLayer::Infiniband && self.place.is_none()
+        self.place.is_none()
     }
 
     /// LID of the subnet administrator; 0 if there is none, or if we don't know it.

@@ -5,12 +5,14 @@
 mod bundled;
 mod compile;
 pub mod customers;
+mod go;
 mod node;
 mod pair;
 mod running;
 
 pub use bundled::{rename, renamed_libraries};
 pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi};
+pub use go::GoPrograms;
 pub use node::{Node, ironverbs};
 pub use pair::{LISTENING, Pair, address, is_heard, locks, port};
 pub use running::{Running, until_rest};

@@ -1,4 +1,5 @@
-//! Device files for management datagrams (ib_user_mad.h): a function's `umadN` on InfiniBand.
+//! Device files for management datagrams (ib_user_mad.h): a function's `umadN`. On Ethernet there is no queue pair 0, as with a card,
+//! and nobody answers at queue pair 1 by a LID.
 //!
 //! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
 //! number. What a program writes are packets to the subnet, what it reads are those that come back. Subnet management, performance
@@ -10,6 +11,7 @@ use super::sys;
 use crate::nldev::Inventory;
 use crate::notify::{Listener, Notice};
 use crate::seccomp::{ENABLE_PKEY, REGISTER, REGISTER_2, UNREGISTER};
+use devmodel::LinkLayer;
 use hwspec::{
     layout::Layout,
     wire::mad::{
@@ -17,6 +19,7 @@ use hwspec::{
         sa::{SaMad, rmpp},
     },
 };
+use node::devices::DeviceInfo;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,6 +41,8 @@ struct File {
     ours: OwnedFd,
     /// Its function.
     fid: u8,
+    /// Whether its port speaks InfiniBand.
+    infiniband: bool,
     agents: [bool; AGENTS],
     /// Whether its packets have a P_Key index.
     wide: bool,
@@ -65,8 +70,8 @@ impl Umads {
         let inode = match known {
             Some(inode) => inode,
             None => {
-                let Some(fid) = function(inventory, process, number) else { return listener.pass(notice) };
-                match self.open(listener, notice, process, number, fid) {
+                let Some(device) = function(inventory, process, number) else { return listener.pass(notice) };
+                match self.open(listener, notice, process, number, device) {
                     Ok(inode) => inode,
                     Err(e) => {
                         listener.answer(notice, Err(e.raw_os_error().unwrap_or(libc::EIO)));
@@ -86,13 +91,14 @@ impl Umads {
         notice: &Notice,
         process: Process,
         number: u32,
-        fid: u8,
+        device: &DeviceInfo,
     ) -> io::Result<u64> {
         let flags = process.file_flags(number).unwrap_or(0);
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
         let inode = sys::inode(its.as_fd())?;
         listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
-        let file = File { ours, fid, agents: [false; AGENTS], wide: false, used: false };
+        let (fid, infiniband) = (device.fid, device.link_layer == LinkLayer::Infiniband);
+        let file = File { ours, fid, infiniband, agents: [false; AGENTS], wide: false, used: false };
         self.0.insert(inode, file);
         Ok(inode)
     }
@@ -116,13 +122,13 @@ fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
     if data { RMPP_HEADER.saturating_add(mad.rmpp_payload_len() as usize).min(MAD_SIZE) } else { MAD_SIZE }
 }
 
-/// The function whose device file a descriptor is, if it is one of ours.
-fn function(inventory: &Inventory, process: Process, number: u32) -> Option<u8> {
+/// The device whose file a descriptor is, if it is one of ours.
+fn function(inventory: &Inventory, process: Process, number: u32) -> Option<&DeviceInfo> {
     let path = process.file(number);
     let name = path.as_deref().and_then(|path| path.strip_prefix("/dev/infiniband/umad"));
     let id: Option<u32> = name.and_then(|id| id.parse().ok());
     let device = |id| inventory.devices().iter().find(|d| d.has_umad() && d.uverbs == id);
-    id.and_then(device).map(|device| device.fid)
+    id.and_then(device)
 }
 
 impl File {
@@ -162,6 +168,9 @@ impl File {
         if qpn > 1 {
             return Err(libc::EINVAL);
         }
+        if qpn == 0 && !self.infiniband {
+            return Err(libc::EPROTONOSUPPORT);
+        }
         let free = self.agents.iter().position(|there| !there).ok_or(libc::ENOMEM)?;
         process.put_u32(argument, free as u32)?;
         self.agents[free] = true;
@@ -196,6 +205,7 @@ impl File {
         mad[..len].copy_from_slice(&packet[header..header + len]);
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
         let answer = match qpn {
+            _ if !self.infiniband => None,
             0 => inventory.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
             1 => inventory.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
             _ => None,
