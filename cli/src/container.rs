@@ -17,8 +17,8 @@ use crate::say::{fail, say};
 
 /// Version of the interface, which podman of Debian 12 knows.
 const VERSION: &str = "0.5.0";
-/// Vendor and class, before the `=` of a device's full name.
-const KIND: &str = "ironverbs/function";
+/// Before the class and the `=` of a device's full name.
+const VENDOR: &str = "ironverbs";
 /// The name that stands for all devices of the node.
 const ALL: &str = "all";
 /// Seconds that a hook may take.
@@ -28,17 +28,17 @@ const MOST: u64 = 16 << 20;
 
 pub fn cdi(command: &Cdi) -> ExitCode {
     let done = match command {
-        Cdi::Generate { node, output } => generate(node, output.as_deref()),
+        Cdi::Generate { node, output, class } => generate(node, output.as_deref(), class),
         Cdi::Hook { node, devices } => hook(node, devices),
         Cdi::Runtime { node, runtime, args } => crate::oci_runtime::runtime(node, runtime, args),
     };
     done.map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
 }
 
-fn generate(node: &NodeDir, output: Option<&Path>) -> Result<(), String> {
+fn generate(node: &NodeDir, output: Option<&Path>, class: &str) -> Result<(), String> {
     let (devices, command, provider) = found(node)?;
     let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
-    let text = format!("{:#}\n", description(&dir, &devices, &command, &provider));
+    let text = format!("{:#}\n", description(&dir, class, &devices, &command, &provider));
     match output {
         None => say!("{text}"),
         Some(file) => replace(file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?,
@@ -67,8 +67,14 @@ pub fn replace(file: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// The CDI description of `devices`, on the node in `node`.
-fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &Provider) -> Value {
+/// The CDI description of `devices` as a class, on the node in `node`.
+fn description(
+    node: &Path,
+    class: &str,
+    devices: &[DeviceInfo],
+    command: &Path,
+    provider: &Provider,
+) -> Value {
     let mount = |(path, options)| json!({ "hostPath": path, "containerPath": path, "options": options });
     let device = |name: &str, shown: &[&DeviceInfo]| {
         let mut hook = hook_of(node, shown, command);
@@ -79,7 +85,7 @@ fn description(node: &Path, devices: &[DeviceInfo], command: &Path, provider: &P
     all.push(device(ALL, &devices.iter().collect::<Vec<_>>()));
     json!({
         "cdiVersion": VERSION,
-        "kind": KIND,
+        "kind": format!("{VENDOR}/{class}"),
         "containerEdits": {
             "env": variables(node),
             "mounts": mounts(node, provider).map(mount),
@@ -156,8 +162,9 @@ mod tests {
     fn each_device_has_its_hook_and_one_name_stands_for_all() {
         let devices = node::devices::devices(2, &Config::default());
         let provider = Provider { loader: "/l/loader.so".into(), provider: "/l/provider.so".into() };
-        let spec = description(Path::new("/n"), &devices, Path::new("/usr/bin/ironverbs"), &provider);
+        let spec = description(Path::new("/n"), "blue", &devices, Path::new("/usr/bin/ironverbs"), &provider);
         let names: Vec<_> = spec["devices"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert_eq!(spec["kind"], "ironverbs/blue");
         assert_eq!(names, ["iron0", "iron1", "iron2", "all"]);
         let args = |at: usize| spec["devices"][at]["containerEdits"]["hooks"][0]["args"].as_array().unwrap();
         assert_eq!(args(1)[5..], ["--device", "iron1"]);

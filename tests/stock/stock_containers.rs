@@ -208,6 +208,27 @@ fn a_container_has_the_devices_it_was_given_and_no_others() {
     assert_eq!(left, 0, "what was mounted went with the container");
 }
 
+#[test]
+fn two_nodes_of_a_host_are_told_apart() {
+    let Some(place) = Place::new("containers-nodes") else { return };
+    let class = format!("blue{}", std::process::id());
+    let other = place.node.beside(1);
+    other.ironverbs(&["node", "create"], &["--vfs", "1", "--node-id", "1"]).finish();
+    let file = place.description.with_extension("blue.json");
+    other
+        .ironverbs(&["cdi", "generate"], &["--class", &class, "--output", &file.display().to_string()])
+        .finish();
+    let shown = |device: &str| {
+        let mut container = place.container(0, &[], &["--device", device]);
+        Running::start(container.args(["sh", "-c", "ls /sys/class/infiniband; echo $IRONVERBS_NODE"]), device)
+            .end()
+    };
+    let (first, second) = (shown("ironverbs/function=iron2"), shown(&format!("ironverbs/{class}=iron1")));
+    fs::remove_file(&file).expect("the other description");
+    assert!(first.contains("iron2") && first.contains(&place.node.dir().display().to_string()), "{first}");
+    assert!(second.contains("iron1") && second.contains(&other.dir().display().to_string()), "{second}");
+}
+
 /// What the last row of perftest's table has in `column`.
 fn figure(said: &str, column: usize) -> f64 {
     let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));

@@ -67,6 +67,9 @@ pub enum Cdi {
         /// The file to write, such as /etc/cdi/ironverbs.json [default: standard output]
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// What the devices are called behind ironverbs/, which tells the nodes of a host apart
+        #[arg(long, value_name = "NAME", default_value = "function", value_parser = class)]
+        class: String,
     },
     /// Show devices in a container that is being made; what `generate` has container runtimes call
     Hook {
@@ -87,6 +90,16 @@ pub enum Cdi {
         #[arg(last = true, value_name = "ARGUMENT")]
         args: Vec<OsString>,
     },
+}
+
+/// A class of the Container Device Interface.
+fn class(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let fits = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(plain);
+    fits.then(|| text.into())
+        .ok_or_else(|| format!("expected a name of letters, digits, - and _ such as blue, found '{text}'"))
 }
 
 #[derive(Subcommand)]

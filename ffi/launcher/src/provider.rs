@@ -41,7 +41,7 @@ pub fn find(exe: &Path) -> Result<Provider, LaunchError> {
     let one = |name: &str| {
         places.iter().map(|p| p.join(name)).find(|p| p.is_file()).ok_or_else(|| {
             LaunchError::Provider(format!(
-                "{name} is neither in {} nor in {}: build it with `cargo build --release`",
+                "{name} is neither in {} nor in {}: 'make build' in the sources makes it, and the package has it",
                 places[0].display(),
                 places[2].display()
             ))
