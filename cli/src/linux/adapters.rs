@@ -22,7 +22,7 @@ pub const MOST_VFS: u8 = SLOTS - 1;
 /// VFs that a PF has where nobody says how many, if there is room: each is a socket, a thread and a moment while the guest starts.
 const USUAL_VFS: u8 = 7;
 
-/// VfRange of a node, such as `4-6`.
+/// VFs of a node, such as `4-6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VfRange {
     first: u8,
@@ -42,7 +42,7 @@ impl FromStr for VfRange {
     }
 }
 
-/// VfRange of one node, in slots of the guest's bus that follow each other.
+/// Functions of one node, in slots of the guest's bus that follow each other.
 pub struct Adapter {
     node: PathBuf,
     functions: VfRange,
