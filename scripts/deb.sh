@@ -93,6 +93,11 @@ copyright() {
     echo
     echo "License: Apache-2.0"
     echo " The text is in /usr/share/common-licenses/Apache-2.0 on Debian systems."
+    echo
+    echo "Files: usr/share/ironverbs/linux/*"
+    echo "Copyright: the authors of ironverbs and of Linux"
+    echo "License: GPL-2.0"
+    echo " The text is in /usr/share/common-licenses/GPL-2 on Debian systems."
 }
 
 changelog() {
@@ -147,6 +152,10 @@ pack() { # DIRECTORY
         chmod 644 "$root/usr/lib/ironverbs/$name"
     done
     "$TARGET/release/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
+    # What a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
+    mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/linux"
+    cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
+    cp linux/README.md linux/config linux/uml.patch "$share/ironverbs/linux"
     cp README.md "$doc"
     cp docs/*.md "$doc/docs"
     copyright >"$doc/copyright"

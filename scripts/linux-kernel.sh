@@ -86,7 +86,7 @@ build)
     if [ ! -e "$folder/vmlinux" ]; then
         [ "$(uname -m)" = x86_64 ] || cannot "user-mode Linux is built for x86_64, this machine is $(uname -m)"
         for program in dpkg-deb xz flock patch make gcc flex bison bc strip sha256sum; do
-            command -v $program >/dev/null || cannot "no $program here: scripts/install-deps.sh linux"
+            command -v $program >/dev/null || cannot "no $program here, one of what Debian has in gcc, make, binutils, flex, bison, bc, patch, xz-utils and util-linux"
         done
         [ -x /usr/lib/apt/apt-helper ] || cannot "no /usr/lib/apt/apt-helper here"
         mkdir -p "$ROOM"

@@ -74,7 +74,7 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
     assert!(fs::read(&package).unwrap() == fs::read(&another).unwrap(), "two packages differ");
 
     let contents = contents(&package);
-    let programs = ["./usr/bin/ironverbs"];
+    let programs = ["./usr/bin/ironverbs", "./usr/share/ironverbs/scripts/linux-kernel.sh"];
     // Anything in /etc would be for programs outside of any run too: a .driver file of libibverbs above all.
     let files = [
         "./usr/bin/ironverbs",
@@ -87,6 +87,10 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
         "./usr/share/doc/ironverbs/README.md",
         "./usr/share/doc/ironverbs/changelog.gz",
         "./usr/share/doc/ironverbs/copyright",
+        "./usr/share/ironverbs/linux/README.md",
+        "./usr/share/ironverbs/linux/config",
+        "./usr/share/ironverbs/linux/uml.patch",
+        "./usr/share/ironverbs/scripts/linux-kernel.sh",
     ];
     let many = ["./usr/share/doc/ironverbs/docs/", "./usr/share/man/man1/ironverbs"];
     for (mode, owner, path) in &contents {
@@ -110,6 +114,10 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
 
     let root = scratch.dir().join("root");
     said(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root));
+    // The kernel of `ironverbs linux` is the same, whether the sources or the package make it.
+    let kernel =
+        |place: &Path| said(Command::new("sh").arg(place.join("scripts/linux-kernel.sh")).arg("path"));
+    assert_eq!(kernel(&root.join("usr/share/ironverbs")), kernel(&tree()));
     let notices = said(Command::new("gzip").arg("-dc").arg(root.join("usr/share/doc/ironverbs/NOTICES.gz")));
     assert!(notices.contains("\nclap 4") && notices.contains("Permission is hereby granted"), "{notices}");
     for file in files.iter().filter(|file| file.starts_with("./usr/bin/") || file.ends_with(".so")) {

@@ -46,6 +46,14 @@ impl FromStr for Memory {
     }
 }
 
+/// What makes kernels: the package's script, if this command is installed, else that of the sources.
+fn maker() -> PathBuf {
+    const SCRIPT: &str = "scripts/linux-kernel.sh";
+    let command = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+    let installed = command.ancestors().nth(2).map(|prefix| prefix.join("share/ironverbs").join(SCRIPT));
+    installed.filter(|script| script.is_file()).unwrap_or(SCRIPT.into())
+}
+
 /// The kernel that was named, or the last that scripts/linux-kernel.sh made.
 pub fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(named) = named {
@@ -58,8 +66,9 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     };
     newest(&room).ok_or_else(|| {
         format!(
-            "found no kernel in {}: scripts/linux-kernel.sh build makes one, --kernel names one",
-            room.display()
+            "found no kernel in {}: '{} build' makes one, --kernel names one",
+            room.display(),
+            maker().display()
         )
     })
 }
