@@ -143,8 +143,8 @@ fn vfs_that_another_run_brings_are_seen_and_used_in_views_that_run_already() {
     printed.shows(&[2, 12]);
     // A shell that stood in the directory stands there still.
     assert_eq!(printed.all("here")[0], printed.all("listed")[1], "{}", printed.0);
-    let files = (0..=12).map(|i| format!("uverbs{i}")).collect::<Vec<_>>().join(" ");
-    assert_eq!(printed.all("files")[1], format!("rdma_cm {files}"));
+    let files = |kind| (0..=12).map(|i| format!(" {kind}{i}")).collect::<String>();
+    assert_eq!(printed.all("files")[1], format!("rdma_cm{}{}", files("umad"), files("uverbs")));
     assert_eq!(printed.all("uverbs")[0], "iron12 character special file");
     assert_eq!(printed.all("parent"), ["../0000:c1:00.0"]);
     let sent: u64 = printed.all("sent")[0].parse().expect("a counter");
@@ -290,7 +290,7 @@ fn a_view_in_which_a_device_file_cannot_be_made_stays_whole() {
     shell.goes_on(2);
     let printed = shell.finish();
     printed.shows(&[2, 2, 8]);
-    let files = "rdma_cm uverbs0 uverbs1 uverbs2 uverbs5";
+    let files = "rdma_cm umad0 umad1 umad2 uverbs0 uverbs1 uverbs2 uverbs5";
     assert_eq!(printed.all("files")[..2], [files, files], "{}", printed.0);
     assert!(printed.0.contains("see 3 of the 8 functions") && printed.0.contains("own\n"), "{}", printed.0);
 }

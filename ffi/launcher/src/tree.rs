@@ -387,7 +387,7 @@ mod tests {
             let (whole, others) = reader.join().unwrap();
             // A read may meet the copy of the bytes, which takes nanoseconds; a length that is wrong between two calls is seen a hundred times
             // as often.
-            assert!(whole > 100 && others <= whole / 1000, "{others} of {whole} reads");
+            assert!(whole > 100 && others <= whole / 200, "{others} of {whole} reads");
         });
     }
 

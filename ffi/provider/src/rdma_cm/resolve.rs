@@ -139,7 +139,7 @@ impl Manager {
                 Shared::here().lock().search_ends(number, search, found);
             });
         };
-        if super::thread::spawn("rdma_cm resolve", ask).is_err() {
+        if super::thread::spawn("resolve", ask).is_err() {
             self.resolved(number, Err(libc::EAGAIN));
         }
     }

@@ -14,11 +14,11 @@ pub struct Thread {
     pub(super) until: Option<Time>,
 }
 
-/// Starts a thread that takes no signal of the program's.
+/// Starts a thread that takes no signal of the program's. It is known for ours by its name (`migration`).
 ///
 /// # Errors
 /// Those of starting a thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _quiet = Quiet::new();
-    std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body)
+    std::thread::Builder::new().name(format!("ironverbs-{name}")).stack_size(256 << 10).spawn(body)
 }
