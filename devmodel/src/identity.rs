@@ -18,15 +18,25 @@ pub const fn fid_of_mac(node_id: u16, mac: [u8; 6]) -> Option<u8> {
     }
 }
 
-/// EUI-64 of function `fid`: its node and port GUID.
+/// Node and port GUID of function `fid`: its MAC, split by 0xfffe. Cards and Linux leave the bit of local administration as it is in
+/// the MAC, and programs find a GUID's net device by that.
 pub const fn guid(node_id: u16, fid: u8) -> [u8; 8] {
-    let m = mac(node_id, fid);
-    [m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]]
+    let [a, b, c, d, e, f] = mac(node_id, fid);
+    [a, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Link-local GID of function `fid`.
+/// GID of function `fid` on Ethernet that is the link-local IPv6 address of its MAC, with that bit inverted (RFC 4291, appendix A).
 pub const fn link_local_gid(node_id: u16, fid: u8) -> [u8; 16] {
-    let g = guid(node_id, fid);
+    let [a, b, c, d, e, f] = mac(node_id, fid);
+    in_default_subnet([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// Default GID of function `fid` on InfiniBand: the default subnet prefix and its port GUID (InfiniBand Architecture, 4.1.1).
+pub const fn port_gid(node_id: u16, fid: u8) -> [u8; 16] {
+    in_default_subnet(guid(node_id, fid))
+}
+
+const fn in_default_subnet(g: [u8; 8]) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7]]
 }
 
@@ -53,7 +63,7 @@ pub const fn fid_of_lid(lid: u16) -> Option<u8> {
 /// LID of the switch the functions hang on, and of the administrator in it.
 pub const SWITCH_LID: u16 = 0x200;
 
-/// EUI-64 of the switch of node `node_id`.
+/// GUID of the switch of node `node_id`.
 pub const fn switch_guid(node_id: u16) -> [u8; 8] {
     guid(node_id, 0xff)
 }

@@ -5,7 +5,8 @@
 //! argument.
 //!
 //! ```
-//! use devmodel::{Adapter, Config, engine::sim, host::*, region::{Geometry, Region}};
+//! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::Profile};
+//! use devmodel::{Adapter, Config, host::*, region::{Geometry, Region}};
 //!
 //! struct Machine; // implements Host: memory, interrupts, and who else is there
 //! # impl Host for Machine {
@@ -26,9 +27,10 @@
 //! assert!(!adapter.region().is_present(1), "a VF is there once the PF enables it");
 //!
 //! // A whole adapter with two connected queue pairs, in virtual time: perftest's figures, the same at every run.
-//! let report = sim::run(sim::Test::WriteLat, 64, 100)?;
-//! assert_eq!(report.samples.len(), 100);
-//! # Ok::<(), sim::SimError>(())
+//! let mut plan = Plan::new(Operation::Write, Measure::Latency, Profile::load("direct-x16")?);
+//! (plan.bytes, plan.iters) = (64, 100);
+//! assert_eq!(sim::run(&plan)?.samples.len(), 100);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(unsafe_code)]
 

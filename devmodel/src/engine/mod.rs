@@ -1,20 +1,25 @@
 //! What makes the pipeline run: the functional runner, and the timed one.
 
+mod card;
 mod delivery;
 mod dispatch;
 mod eswitch;
 mod macs;
+mod mirror;
 pub(crate) mod rig;
 mod runner;
 mod sched;
 pub mod sim;
+pub mod spans;
 mod switch;
 mod switched;
 mod tags;
-mod timed;
-mod timing;
+pub mod timed;
+pub mod timing;
 
 pub use crate::wire::{Link, Verdict};
+pub use card::{Load, Station};
 pub use macs::Macs;
+pub use mirror::TakeFrame;
 pub use runner::{Runner, Trace, TraceEvent, Traced};
 pub use sched::Ps;

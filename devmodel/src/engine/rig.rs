@@ -1,4 +1,4 @@
-//! Two functions back to back, without a driver: queues laid out in flat memory, rows filled by hand. The simulations and
+//! Functions back to back, without a driver: queues laid out in flat memory, rows filled by hand. The simulations and
 //! the pipeline's own tests stand on it.
 
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     identity,
     region::{Func, Geometry, Region, Sync},
-    state::{CqRow, EqRow, MkeyRow, PdRow, QpRow, RoceAddress, WqMemory},
+    state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
     translate::{ANY_QP, access},
     transport::Rights,
 };
@@ -20,7 +20,9 @@ use std::sync::atomic::Ordering::Release;
 
 /// Bytes of the machine's memory.
 const MEMORY: usize = 64 << 20;
-const LOG_SQ: u8 = 8;
+const LOG_SQ: u8 = 9;
+/// Blocks of 64 bytes of a send queue.
+pub(crate) const SQ_BLOCKS: u32 = 1 << LOG_SQ;
 const LOG_RQ: u8 = 8;
 const LOG_RQ_STRIDE: u8 = 5;
 const LOG_CQ: u32 = 9;
@@ -115,6 +117,8 @@ pub(crate) struct Side {
     ci: u32,
 }
 
+/// Where data lies, behind all queues.
+const FIRST_DATA: Iova = 0x200_0000;
 /// Bytes each side has for data.
 pub(crate) const DATA: u64 = 16 << 20;
 
@@ -127,23 +131,40 @@ pub(crate) struct Link {
     pub rnr_retry: u8,
     pub ack_timeout: u8,
     pub log_rd_atomic: u8,
+    /// Small messages arrive in their completions, as rdma-core asks for.
+    pub scatter_to_cqe: bool,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { mtu: 4096, psn: 0xff_fff0, retry_count: 7, rnr_retry: 7, ack_timeout: 14, log_rd_atomic: 4 }
+        Self {
+            mtu: 4096,
+            psn: 0xff_fff0,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            log_rd_atomic: 4,
+            scatter_to_cqe: false,
+        }
     }
 }
 
-/// Two connected functions.
+/// Connected functions: side `i` with side `i ^ 1`.
 pub(crate) struct Rig {
     pub adapter: Adapter,
     pub machine: Machine,
-    pub sides: [Side; 2],
+    pub sides: Vec<Side>,
 }
 
 impl Rig {
+    #[cfg(test)]
+    /// Functions 1 and 2, with a queue pair each.
     pub(crate) fn new(config: Config, link: Link) -> Self {
+        Self::of_pairs(config, link, &[[1, 2]])
+    }
+
+    /// A connected pair of queue pairs for each pair of functions. Near ones have their data in one place, far ones in another.
+    pub(crate) fn of_pairs(config: Config, link: Link, pairs: &[[u8; 2]]) -> Self {
         let mut machine = Machine {
             memory: vec![0; MEMORY],
             interrupts: Vec::new(),
@@ -153,10 +174,12 @@ impl Rig {
         };
         let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut machine);
         let mut free = 0x10_0000;
-        let mut sides = [1, 2].map(|fid| create(&adapter, &mut machine, fid, &mut free));
-        for i in 0..2 {
-            connect(&adapter, &mut machine, sides[i], sides[1 - i], link);
-            sides[i].data = 0x200_0000 + i as u64 * DATA;
+        let mut sides: Vec<Side> =
+            pairs.iter().flatten().map(|fid| create(&adapter, &mut machine, *fid, &mut free)).collect();
+        assert!(free <= FIRST_DATA, "room for the queues of {} pairs", pairs.len());
+        for i in 0..sides.len() {
+            connect(&adapter, &mut machine, sides[i], sides[i ^ 1], link);
+            sides[i].data = FIRST_DATA + (i as u64 & 1) * DATA;
         }
         Self { adapter, machine, sides }
     }
@@ -182,20 +205,27 @@ impl Rig {
         self.with(i, |func| *func.get::<QpRow>(qpn).expect("the rig's QP"))
     }
 
-    /// Writes a send WQE and raises the doorbell record; the doorbell itself is the caller's.
-    pub(crate) fn post_send(&mut self, i: usize, opcode: WqeOpcode, len: u32, imm: u32, signaled: bool) {
-        let peer = self.sides[1 - i];
+    /// Writes a send WQE and raises the doorbell record; the doorbell itself is the caller's. Says how many blocks it has.
+    pub(crate) fn post_send(
+        &mut self,
+        i: usize,
+        opcode: WqeOpcode,
+        len: u32,
+        imm: u32,
+        signaled: bool,
+    ) -> usize {
+        let peer = self.sides[i ^ 1];
         let list = [(self.sides[i].key, self.sides[i].data, len)];
-        self.post_list(i, opcode, &list[..usize::from(len > 0)], (peer.data, peer.key), imm, signaled);
+        self.post_list(i, opcode, &list[..usize::from(len > 0)], (peer.data, peer.key), imm, signaled)
     }
 
     /// As [`post_send`](Self::post_send), with the data in the WQE itself.
-    pub(crate) fn post_inline(&mut self, i: usize, opcode: WqeOpcode, len: u32, signaled: bool) {
-        let (at, peer) = (self.sides[i].data as usize, self.sides[1 - i]);
+    pub(crate) fn post_inline(&mut self, i: usize, opcode: WqeOpcode, len: u32, signaled: bool) -> usize {
+        let (at, peer) = (self.sides[i].data as usize, self.sides[i ^ 1]);
         let mut seg = InlineSeg::new(len as u16).as_bytes().to_vec();
         seg.extend_from_slice(&self.machine.memory[at..at + len as usize]);
         seg.resize(InlineSeg::span(len as usize), 0);
-        self.post(i, opcode, &seg, (peer.data, peer.key), 0, signaled);
+        self.post(i, opcode, &seg, (peer.data, peer.key), 0, signaled)
     }
 
     /// As [`post_send`](Self::post_send), with a gather list and a remote address of its own.
@@ -207,14 +237,14 @@ impl Rig {
         remote: (Iova, u32),
         imm: u32,
         signaled: bool,
-    ) {
+    ) -> usize {
         let mut segments = Vec::new();
         for (lkey, addr, len) in list {
             let mut seg = DataSeg::zeroed();
             seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
             segments.extend_from_slice(seg.as_bytes());
         }
-        self.post(i, opcode, &segments, remote, imm, signaled);
+        self.post(i, opcode, &segments, remote, imm, signaled)
     }
 
     fn post(
@@ -225,7 +255,7 @@ impl Rig {
         remote: (Iova, u32),
         imm: u32,
         signaled: bool,
-    ) {
+    ) -> usize {
         let side = &mut self.sides[i];
         let mut wqe = Vec::new();
         let (mut raddr, mut ctrl) = (RaddrSeg::zeroed(), CtrlSeg::zeroed());
@@ -253,9 +283,11 @@ impl Rig {
             let at = (side.sq + slot * 64) as usize;
             self.machine.memory[at..at + block.len()].copy_from_slice(block);
         }
-        side.sq_pi = side.sq_pi.wrapping_add(whole.len().div_ceil(64) as u16);
+        let blocks = whole.len().div_ceil(64);
+        side.sq_pi = side.sq_pi.wrapping_add(blocks as u16);
         let at = side.dbr as usize + 4;
         self.machine.memory[at..at + 4].copy_from_slice(&u32::from(side.sq_pi).to_be_bytes());
+        blocks
     }
 
     /// The send doorbell of side `i`.
@@ -388,6 +420,7 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
     (q.dmac, q.dgid) = (identity::mac(NODE, peer.fid), gid(peer.fid));
+    q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);
     let (requester, responder) = (&mut q.requester, &mut q.responder);
     (requester.retry_count, requester.retries_left) = (link.retry_count, link.retry_count);
     (requester.rnr_retry, requester.rnr_left) = (link.rnr_retry, link.rnr_retry);

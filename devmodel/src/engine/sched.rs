@@ -52,10 +52,25 @@ impl<T> Schedule<T> {
         self.heap.push(Reverse(At(at.max(self.now), self.made, what)));
     }
 
+    /// The next event, and when it is.
+    pub fn peek(&self) -> Option<(Ps, &T)> {
+        self.heap.peek().map(|Reverse(At(at, _, what))| (*at, what))
+    }
+
+    /// Takes the next event without any time going on.
+    pub fn drop_next(&mut self) -> Option<T> {
+        self.heap.pop().map(|Reverse(At(_, _, what))| what)
+    }
+
+    /// Makes `at` the time, unless it is past.
+    pub fn begin(&mut self, at: Ps) {
+        self.now = self.now.max(at);
+    }
+
     /// Takes the next event; the time is then its time.
     pub fn take(&mut self) -> Option<T> {
         let Reverse(At(at, _, what)) = self.heap.pop()?;
-        self.now = at;
+        self.now = self.now.max(at);
         Some(what)
     }
 }

@@ -1,88 +1,224 @@
-//! The timed runner: the same stages, each job on its unit, in virtual picoseconds.
+//! The timed runner: the same stages, their packets and writes on the units of a card, in virtual picoseconds.
 
 use super::{
+    card::{Load, Made, Outgoing, Station, Units},
+    delivery::seal,
     dispatch::dispatch,
+    mirror::Mirror,
     runner::{self, Trace, TraceEvent, Traced},
     sched::{Ps, Schedule},
-    timing::{self, UNITS, Unit},
+    spans::{Cause, Part, Spans},
+    timing::Profile,
 };
 use crate::{
     Adapter,
-    host::{Host, Iova, Rid},
+    host::{Host, Rid},
     mlx5::{Frame, Job, Payload, Step, step::Buffers},
-    region::{Func, SlotPayload, WireRing},
+    region::{Func, SlotPayload, TimerKind, WireRing},
+    transport::Timer,
 };
+use hwspec::wire::{Headers, ICRC_SIZE, Operation};
 use std::collections::BTreeMap;
 
+/// What a card has given to its port before it makes more packets.
+const BACKLOG: Ps = 2_000_000;
+
 /// A frame between two functions.
-pub(crate) struct Flight {
+struct Flight {
     frame: Frame,
     bytes: Vec<u8>,
     from: u8,
+    cause: Cause,
+}
+
+impl Flight {
+    fn headers(&self) -> &[u8] {
+        &self.frame.headers[..self.frame.header_len as usize]
+    }
+
+    fn ends_message(&self) -> bool {
+        let size = self.headers().len() + self.frame.payload.len() + ICRC_SIZE;
+        Headers::of_built(self.headers(), size).is_ok_and(|headers| headers.bth().opcode().is_last())
+    }
 }
 
 /// Something that happens at a time.
-pub(crate) enum What {
+enum What<T> {
     /// A function has a job.
-    Job(u8, Job),
+    Job(u8, Job, Cause, Option<u16>),
     /// A frame is there.
     Frame(u8, Box<Flight>),
-    /// A program can see what was written here, and how much it is.
-    Visible(Iova, u32),
-    /// The program that was busy goes on.
-    Program,
+    /// What whoever runs this has in mind.
+    Other(T),
+}
+
+/// What happened.
+pub enum Happened<T> {
+    /// A function did something.
+    Function {
+        /// Which.
+        fid: u8,
+        /// It came about by this.
+        cause: Cause,
+        /// It took up the last packet of a message.
+        ends: bool,
+    },
+    /// What was to happen by [`Timed::at`].
+    Other(T),
 }
 
 /// Runs the pipeline in virtual time; see the [module](self).
-#[derive(Default)]
-pub(crate) struct Timed {
-    pub schedule: Schedule<What>,
+pub struct Timed<'w, T> {
+    schedule: Schedule<What<T>>,
+    profile: Profile,
+    cards: Vec<Units>,
+    /// Which card a function is on.
+    card_of: Vec<usize>,
     buffers: Buffers,
-    /// When each unit of each function is free.
-    free: BTreeMap<(u8, Unit), Ps>,
-    /// When the last packet of a flow (function, peer's QP) was ready for the wire.
-    flow: BTreeMap<(u8, [u8; 3]), Ps>,
     /// The earliest timer of each function for which there is an event.
     timer: BTreeMap<u8, Option<Ps>>,
-    pub trace: Option<Trace>,
+    /// Frames that were sent, and how many of them were acknowledgements.
+    pub(crate) frames: [u64; 2],
+    pub(crate) trace: Option<Trace>,
+    /// What took time.
+    pub(crate) spans: Spans,
+    /// Who wants copies of the frames.
+    pub(crate) mirror: Option<Mirror<'w>>,
 }
 
-impl Timed {
-    /// Occupies `unit` of `fid` for `busy` from `at` on, or from when it is free; says when it is done.
-    pub(crate) fn occupy(&mut self, fid: u8, unit: Unit, at: Ps, busy: Ps) -> Ps {
-        debug_assert!((unit as usize) < UNITS);
-        let free = self.free.entry((fid, unit)).or_default();
-        *free = (*free).max(at) + busy;
-        *free
+impl<T> Timed<'_, T> {
+    /// Cards of `profile`: `card_of` says by function which it is on.
+    pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
+        let cards = (0..=card_of.iter().copied().max().unwrap_or(0)).map(|_| Units::default()).collect();
+        Self {
+            schedule: Schedule::default(),
+            profile,
+            cards,
+            card_of,
+            buffers: Buffers::default(),
+            timer: BTreeMap::new(),
+            frames: [0; 2],
+            trace: None,
+            spans: Spans::default(),
+            mirror: None,
+        }
     }
 
-    /// Gives `job` to `fid` at `at`: it is carried out when its unit has done it.
-    pub(crate) fn submit(&mut self, at: Ps, fid: u8, job: Job) {
-        let (unit, busy) = timing::of(&job);
-        let done = self.occupy(fid, unit, at, busy);
-        self.schedule.at(done, What::Job(fid, job));
+    /// What the units of each card have done.
+    pub(crate) fn loads(&self) -> Vec<[Load; Station::ALL.len()]> {
+        self.cards.iter().map(|card| *card.loads()).collect()
+    }
+
+    fn place(&self, fid: u8) -> usize {
+        self.card_of.get(usize::from(fid)).copied().unwrap_or(0)
+    }
+
+    /// The time: that of what happened last.
+    pub fn now(&self) -> Ps {
+        self.schedule.now()
+    }
+
+    /// When the next thing happens, if any does.
+    pub fn next(&mut self, adapter: &Adapter) -> Option<Ps> {
+        self.forget_timers(adapter);
+        self.schedule.peek().map(|(at, _)| at)
+    }
+
+    /// Nothing happens before `at`, which becomes the time.
+    pub fn begin(&mut self, at: Ps) {
+        self.schedule.begin(at);
+    }
+
+    /// Lets something happen at `at`.
+    pub fn at(&mut self, at: Ps, what: T) {
+        self.schedule.at(at, What::Other(what));
+    }
+
+    /// Lets the next thing happen. `None` if nothing is to happen any more.
+    pub fn step(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
+        self.forget_timers(adapter);
+        Some(match self.schedule.take()? {
+            What::Job(fid, job, cause, posted) => {
+                self.carry_out(adapter, host, fid, (job, posted), cause);
+                Happened::Function { fid, cause, ends: false }
+            }
+            What::Frame(fid, flight) => {
+                let ends = flight.ends_message();
+                self.arrive(adapter, host, fid, &flight);
+                Happened::Function { fid, cause: flight.cause, ends }
+            }
+            What::Other(what) => Happened::Other(what),
+        })
+    }
+
+    /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
+    fn forget_timers(&mut self, adapter: &Adapter) {
+        let is_stopped = |at, what: &What<T>| match what {
+            What::Job(fid, Job::Timeout { .. }, ..) => !adapter.region().timer_due(*fid, at),
+            _ => false,
+        };
+        while self.schedule.peek().is_some_and(|(at, what)| is_stopped(at, what)) {
+            if let Some(What::Job(fid, ..)) = self.schedule.drop_next() {
+                // One that was begun since is to have an event of its own.
+                let next = adapter.region().timer_hint(fid, self.schedule.now());
+                self.timer.insert(fid, next);
+                if let Some(at) = next {
+                    self.begin_timer(fid, at);
+                }
+            }
+        }
+    }
+
+    fn begin_timer(&mut self, fid: u8, at: Ps) {
+        // Which timers are due is asked when it is time.
+        let kind = TimerKind::Connection(Timer::Ack);
+        self.submit(Cause::new(at), fid, Job::Timeout { qp: 0, kind });
+    }
+
+    /// As [`Timed::step`], where all frames get lost.
+    pub(crate) fn step_alone(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
+        while self.schedule.peek().is_some_and(|(_, what)| matches!(what, What::Frame(..))) {
+            self.schedule.take();
+        }
+        self.step(adapter, host)
+    }
+
+    /// Gives `job` to `fid` when `cause` says.
+    pub fn submit(&mut self, cause: Cause, fid: u8, job: Job) {
+        self.schedule.at(cause.at, What::Job(fid, job, cause, None));
+    }
+
+    /// As [`Timed::submit`], for a doorbell: `posted` was the send counter of the doorbell record then.
+    pub fn ring(&mut self, cause: Cause, fid: u8, job: Job, posted: u16) {
+        self.schedule.at(cause.at, What::Job(fid, job, cause, Some(posted)));
     }
 
     /// A frame is there: the receiver takes it up.
-    pub(crate) fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) {
-        let headers = &flight.frame.headers[..flight.frame.header_len as usize];
+    fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) {
         let payload = match &flight.frame.payload {
             Payload::Empty => SlotPayload::Bytes(&[]),
             Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
             Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(flight.from), &pieces[..*n as usize]),
         };
-        if WireRing::of(adapter.region(), to).push(host, headers, payload, false) {
-            self.carry_out(adapter, host, to, Job::Arrive);
+        if WireRing::of(adapter.region(), to).push(host, flight.headers(), payload, false) {
+            self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
         }
     }
 
     /// Carries out a job whose time has come.
-    pub(crate) fn carry_out(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, job: Job) {
+    fn carry_out(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        fid: u8,
+        (job, posted): (Job, Option<u16>),
+        cause: Cause,
+    ) {
         let now = self.schedule.now();
         let mut func = Func::lock(adapter.region(), fid, host);
         runner::trace(&mut self.trace, now, fid, Traced::Job(job));
         let mut step = Step::new(host, now, (adapter.region(), adapter.config()), &mut self.buffers);
-        step.careful = true;
+        (step.careful, step.posted) = (true, posted);
         if let Job::Timeout { .. } = job {
             while let Some((qp, kind)) = func.take_timer(now) {
                 step.push(Job::Timeout { qp, kind });
@@ -94,33 +230,25 @@ impl Timed {
             dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
-        // What a QP has more to send it sends when the wire has room.
-        let wire = self.free.get(&(fid, Unit::Wire)).copied().unwrap_or(0);
-        let pace = wire.saturating_sub(timing::BACKLOG);
+        // What a QP has more to send it sends when the port has room.
+        let here = self.place(fid);
+        let pace = self.cards[here].port_free().saturating_sub(BACKLOG);
         while let Some(qp) = func.take_ready() {
-            self.submit(now.max(pace), fid, Job::Execute { qp });
+            let turn = self.spans.then(cause, here, Part::Turn, now.max(pace));
+            self.submit(turn, fid, Job::Execute { qp });
         }
         let timer = func.next_timer();
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
-            self.schedule.at(
-                at,
-                What::Job(
-                    fid,
-                    Job::Timeout {
-                        qp: 0,
-                        kind: crate::region::TimerKind::Connection(crate::transport::Timer::Ack),
-                    },
-                ),
-            );
+            self.begin_timer(fid, at);
         }
         func.commit(host);
         drop(func);
         self.buffers.committed();
-        self.transmit(adapter, fid, reads);
+        self.transmit(adapter, host, fid, reads, cause);
     }
 
     /// Sends what a step has made: payload from memory, then over the wire.
-    fn transmit(&mut self, adapter: &Adapter, fid: u8, reads: bool) {
+    fn transmit(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, reads: bool, cause: Cause) {
         let now = self.schedule.now();
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in out.iter().copied() {
@@ -130,45 +258,59 @@ impl Timed {
                 watch(&TraceEvent { now, fid, what });
             }
             let Some(to) = adapter.owner(headers) else { continue };
-            let len = frame.payload.len() as u64;
-            let mut ready = now;
-            if reads || matches!(frame.payload, Payload::Pieces(..)) {
-                ready = self.occupy(fid, Unit::DmaRead, now, len * timing::PCIE_BYTE) + timing::DMA_READ;
+            let Some(out) = outgoing(&frame, reads) else { continue };
+            self.frames[0] += 1;
+            self.frames[1] += u64::from(out.made == Made::Acknowledgement);
+            let (here, there) = (self.place(fid), self.place(to));
+            let Self { cards, profile, spans, mirror, buffers, .. } = self;
+            let sent = cards[here].send(profile, spans, here, cause, out);
+            if let Some(mirror) = mirror {
+                let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+                mirror.pass(now);
+                if seal(host, link_layer, fid, &frame, &buffers.staged, &mut whole).is_ok() {
+                    mirror.frame(sent.at, whole);
+                }
             }
-            // The BTH names the peer's QP; a flow keeps its order.
-            let bth = headers.len().saturating_sub(frame_tail(headers));
-            let peer = hwspec::layout::prefix(headers.get(bth + 5..).unwrap_or_default());
-            let last = self.flow.entry((fid, peer)).or_default();
-            ready = ready.max(*last);
-            *last = ready;
-            let bytes = headers.len() as u64 + len + 4 + timing::FRAME_OVERHEAD;
-            let sent = self.occupy(fid, Unit::Wire, ready, bytes * timing::WIRE_BYTE);
             let staged = match frame.payload {
                 Payload::Staged(at, len) => {
-                    self.buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[]).to_vec()
+                    buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[]).to_vec()
                 }
                 _ => Vec::new(),
             };
-            let (_, busy) = timing::of(&Job::Arrive);
-            let there = self.occupy(to, Unit::Receiver, sent + timing::ACROSS, busy);
-            self.schedule.at(there, What::Frame(to, Box::new(Flight { frame, bytes: staged, from: fid })));
+            let across = sent.at + profile.wire.across(out.frame);
+            let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
+            let across = spans.then(cable, here, Part::Switch, across);
+            let cause = cards[there].receive(profile, spans, there, across);
+            let flight = Flight { frame, bytes: staged, from: fid, cause };
+            self.schedule.at(cause.at, What::Frame(to, Box::new(flight)));
         }
         out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
     }
 
-    /// `len` bytes were written at `at` by `fid`: a program sees them when they are in memory.
-    pub(crate) fn written(&mut self, fid: u8, at: Iova, len: u32) {
-        let now = self.schedule.now();
-        let done = self.occupy(fid, Unit::DmaWrite, now, u64::from(len) * timing::PCIE_BYTE);
-        self.schedule.at(done + timing::DMA_WRITE, What::Visible(at, len));
+    /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory.
+    pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
+        let here = self.place(fid);
+        let Self { cards, profile, spans, .. } = self;
+        match completion {
+            true => cards[here].complete(profile, spans, here, cause, len.into()),
+            false => cards[here].write(profile, spans, here, cause, len.into()),
+        }
     }
 }
 
-/// Bytes from the BTH to the end of `headers`.
-fn frame_tail(headers: &[u8]) -> usize {
-    const V6: u8 = 0x86;
-    let ip = if headers.get(12) == Some(&V6) { 40 } else { 20 };
-    headers.len().saturating_sub(14 + ip + 8)
+/// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
+fn outgoing(frame: &Frame, reads: bool) -> Option<Outgoing> {
+    let head = &frame.headers[..frame.header_len as usize];
+    let data = frame.payload.len() as u64;
+    let size = head.len() as u64 + data + ICRC_SIZE as u64;
+    let made = match Headers::of_built(head, size as usize).ok()?.bth().opcode().operation() {
+        Some(Operation::ReadResponse) => Made::ReadAnswer,
+        Some(Operation::AtomicAck) => Made::AtomicAnswer,
+        Some(Operation::Ack) => Made::Acknowledgement,
+        _ if data > 0 && (reads || matches!(frame.payload, Payload::Pieces(..))) => Made::Read,
+        _ => Made::Inline,
+    };
+    Some(Outgoing { made, frame: size, data })
 }

@@ -87,7 +87,7 @@ pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
 pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     let mut word = [0; RECORD_SIZE / 2];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
-    w.q.sq_pi = u32::from_be_bytes(word) as u16;
+    w.q.sq_pi = w.step.posted.take().unwrap_or(u32::from_be_bytes(word) as u16);
     Some(())
 }
 

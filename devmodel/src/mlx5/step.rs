@@ -290,6 +290,9 @@ pub struct Step<'a> {
     pub blocked: Option<Party>,
     /// More frames wait in the runner's hand for this function.
     pub(crate) more_in_hand: bool,
+    /// What the send counter of a doorbell record was when the doorbell was rung, if that is known. In virtual time a program may have written
+    /// another since, which the device is not to see yet.
+    pub(crate) posted: Option<u16>,
     /// Set when payload was read from memory in this step.
     pub(crate) reads: bool,
     /// A frame may stand for a train of packets: nobody watches the wire, and each is as good as the others.
@@ -309,6 +312,7 @@ impl<'a> Step<'a> {
         Self {
             host,
             now,
+            posted: None,
             region,
             config,
             careful: false,

@@ -46,6 +46,37 @@ fn place(offset: u64) -> Place {
     }
 }
 
+/// A write of 8 bytes to a register.
+enum Bell {
+    /// It gives the device this to do.
+    Job(Job),
+    /// The rest of a WQE that was written into the register: it is fetched from its ring.
+    Rest,
+    /// It is none of these.
+    Other,
+}
+
+#[inline(always)]
+fn bell(offset: u64, value: u64) -> Bell {
+    let (high, low) = ((value >> 32) as u32, value as u32);
+    let Place::Uar(uar, at) = place(offset) else { return Bell::Other };
+    match UarRegister::at(at) {
+        UarRegister::BlueFlame(0) => Bell::Job(Job::Doorbell { qpn: low >> 8, uar }),
+        UarRegister::BlueFlame(_) => Bell::Rest,
+        UarRegister::CqArm => Bell::Job(Job::ArmCq { cqn: low & 0xff_ffff, value: high }),
+        _ => Bell::Other,
+    }
+}
+
+/// What the device has to do when `value` of 8 bytes is written to the doorbell register at `offset` of BAR0. `None` if it is another
+/// register.
+pub fn doorbell(offset: u64, value: u64) -> Option<Job> {
+    match bell(offset, value) {
+        Bell::Job(job) => Some(job),
+        Bell::Rest | Bell::Other => None,
+    }
+}
+
 /// Whether a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
 pub(crate) fn rings(offset: u64, wide: bool) -> bool {
     let acts = if wide { 0 } else { 4 };
@@ -151,21 +182,13 @@ impl Adapter {
         if !self.is_there(fid) || offset % 8 != 0 {
             return;
         }
-        let (high, low) = ((value >> 32) as u32, value as u32);
-        if let Place::Uar(uar, at) = place(offset) {
-            match UarRegister::at(at) {
-                UarRegister::BlueFlame(0) => {
-                    return runner.submit(self, host, now, fid, Job::Doorbell { qpn: low >> 8, uar });
-                }
-                // The rest of a WQE that was written into the register: it is fetched from its ring.
-                UarRegister::BlueFlame(_) => return,
-                UarRegister::CqArm => {
-                    let job = Job::ArmCq { cqn: low & 0xff_ffff, value: high };
-                    return self.submit_if(runner, host, now, fid, job);
-                }
-                _ => {}
-            }
+        match bell(offset, value) {
+            Bell::Job(job @ Job::Doorbell { .. }) => return runner.submit(self, host, now, fid, job),
+            Bell::Job(job) => return self.submit_if(runner, host, now, fid, job),
+            Bell::Rest => return,
+            Bell::Other => {}
         }
+        let (high, low) = ((value >> 32) as u32, value as u32);
         self.bar_write_halves(runner, host, now, (fid, offset), [high, low]);
     }
 

@@ -12,5 +12,6 @@ mod reset;
 pub(crate) mod slow;
 mod sriov;
 
+pub use bar::doorbell;
 pub(crate) use init_segment::firmware_version;
 pub use msix::MsixMessage;

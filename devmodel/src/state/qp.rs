@@ -36,7 +36,7 @@ bitflags::bitflags! {
         const SQ_FAILED = 1 << 20;
         /// First packet seen in RTR (communication established was signalled).
         const COMM_EST = 1 << 21;
-        /// Own multicasts do not come back (`block_lb_mc`).
+        /// What it sent itself to a group does not come back to it (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
         /// In SQD with requests under way: when the last is done the driver gets an event.
         const DRAINING = 1 << 24;

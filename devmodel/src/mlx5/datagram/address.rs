@@ -1,16 +1,16 @@
 //! Whom a datagram is from, and whom it is for.
 
-use crate::mlx5::work::Work;
+use crate::state::QpRow;
 pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
 use hwspec::{context::ServiceType, cqe::CqeSyndrome};
 
-/// The QP number a peer sees: those of the special QPs are 0 and 1 whatever their rows.
-pub(super) fn source_qpn(w: &Work<'_, '_, '_>) -> u32 {
-    match ServiceType::from_raw(w.q.service) {
+/// The QP number a peer sees of `q`, which has `number`: those of the special QPs are 0 and 1 whatever their rows.
+pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
+    match ServiceType::from_raw(q.service) {
         ServiceType::Qp0 => 0,
         ServiceType::Qp1 => 1,
-        _ if w.q.deth_sqpn != 0 => w.q.deth_sqpn & 0xff_ffff,
-        _ => w.qpn(),
+        _ if q.deth_sqpn != 0 => q.deth_sqpn & 0xff_ffff,
+        _ => number,
     }
 }
 

@@ -1,11 +1,11 @@
 //! Multicast groups on the sending function (IBTA 10.5).
 
-use super::address::MULTICAST_QPN;
+use super::address::{MULTICAST_QPN, source_qpn};
 use crate::{
     LinkLayer, identity,
-    mlx5::{step::Payload, work::Work},
+    mlx5::{received, step::Payload, work::Work},
     region::Func,
-    state::{GroupRow, QpFlags},
+    state::{GroupRow, QpFlags, QpRow},
 };
 use hwspec::wire::Packet;
 
@@ -20,11 +20,25 @@ pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
         .collect()
 }
 
+/// Whether QP `qp` sent this packet itself and does not want it back. Others on its function get it, as Linux has it of IPoIB's devices,
+/// all of which block their own.
+pub(super) fn blocks(func: &Func<'_>, packet: &received::Packet<'_>, qp: u32) -> bool {
+    let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {
+        return false;
+    };
+    let h = &packet.headers;
+    let from_here = match h.lrh() {
+        Some(lrh) => lrh.slid() == identity::lid(func.fid()),
+        None => h.ethernet().src() == func.function().mac,
+    };
+    from_here && h.deth().is_some_and(|deth| deth.src_qp().0 == source_qpn(row, func.number::<QpRow>(qp)))
+}
+
 /// A multicast also comes to members on the sending function: the wire does not bring it back, so the port does.
 #[cold]
 pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payload) {
     debug_assert_eq!(w.q.remote_qpn, MULTICAST_QPN);
-    if w.q.has(QpFlags::BLOCK_MULTICAST_LOOPBACK) || members(w.func, w.q.dgid).is_empty() {
+    if members(w.func, w.q.dgid).is_empty() {
         return;
     }
     match w.step.config.link_layer {

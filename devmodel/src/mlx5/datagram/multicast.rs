@@ -1,6 +1,10 @@
 //! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
 
-use super::{address::GENERAL, groups::members, special_qps};
+use super::{
+    address::GENERAL,
+    groups::{blocks, members},
+    special_qps,
+};
 use crate::{
     host::Party,
     identity,
@@ -29,6 +33,9 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<
         func.count(Counters::RxDroppedQp, 1);
     }
     for qp in members.iter().copied() {
+        if blocks(func, packet, qp) {
+            continue;
+        }
         let party = func.row::<QpRow>(qp).map_or(0, |row| row.head.party);
         match members.len() == 1 || step.host.reaches(Party(party)) {
             true => {

@@ -45,7 +45,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     let mut bth = w.bth(opcode, w.q.requester.psn);
     bth.set().se(wqe.solicited);
     let mut deth = Deth::zeroed();
-    deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(w)));
+    deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(&w.q, w.qpn())));
     let packet = Packet { bth, deth, imm: wqe.imm, ..Packet::default() };
     if !w.send(&packet, &payload) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));

@@ -1,0 +1,184 @@
+//! `ironverbs sim` as its users meet it: figures, what is shown beside them, and files for other programs.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+fn sim(words: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ironverbs")).arg("sim").args(words.split_whitespace()).output().unwrap()
+}
+
+fn said(words: &str) -> String {
+    let out = sim(words);
+    assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn refused(words: &str) -> String {
+    let out = sim(words);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.lines().count() == 1, "{words}: {said}");
+    said
+}
+
+/// A file that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("ironverbs-sim-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_parts_of_a_waterfall_add_up_to_what_the_table_says() {
+    for (words, halves) in
+        [("read_lat -s 2 -n 9", 1.0), ("send_lat -s 4096 -n 9", 2.0), ("write_lat -s 70000 -n 9", 2.0)]
+    {
+        let (mut parts, mut sum, mut end) = (0.0, 0.0, 0.0);
+        let said = said(&format!("{words} --waterfall 5"));
+        for line in said.lines().skip_while(|line| !line.starts_with("message 5")).skip(2) {
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words[..] {
+                ["sum", whole, ..] => sum = whole.parse().unwrap(),
+                [from, takes, ..] => {
+                    let (from, takes): (f64, f64) = (from.parse().unwrap(), takes.parse().unwrap());
+                    assert!((from - end).abs() < 5e-4, "{line}: the one before ends at {end}");
+                    end = from + takes;
+                    parts += takes;
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert!((parts - sum).abs() < 5e-4 && sum > 0.0, "{parts} and {sum}: {said}");
+        let row: Vec<f64> =
+            said.lines().nth(1).unwrap().split_whitespace().map(|w| w.parse().unwrap()).collect();
+        let (least, most) = (row[2] - 0.005, row[3] + 0.005);
+        assert!((least..=most).contains(&(sum / halves / 1e3)), "{said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_a_line() {
+    assert!(
+        refused("send_bw --waterfall 1").contains("--waterfall: expected a program that measures latency")
+    );
+    assert!(refused("send_lat -n 10 --waterfall 11").ends_with("--waterfall: expected 1 to 10, found 11\n"));
+    assert!(refused("send_lat -a --counters").contains("--all"));
+    assert!(
+        refused("send_lat --pcap /no/such/folder/a.pcap").contains("cannot write /no/such/folder/a.pcap: ")
+    );
+    assert!(refused("send_lat --trace /no/such/folder/a").contains("cannot write /no/such/folder/a: "));
+    assert!(refused("report /no/such/folder/a.html --profile direct-x8").contains("cannot write /no/such"));
+    // A disk that is full.
+    assert!(refused("send_lat --pcap /dev/full").contains("cannot write /dev/full: "));
+}
+
+#[test]
+fn counters_are_those_of_what_was_sent() {
+    let said = said("write_bw -s 8192 -n 1000 --counters");
+    let line = |begin: &str| {
+        said.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("{begin}: {said}"))
+    };
+    assert!(line("SXP   packets").split_whitespace().nth(2) == Some("2000"), "{said}");
+    assert!(line("client: ").contains("tx_packets 2000"), "{said}");
+    assert!(
+        line("server: ").contains("rx_packets 2000") && line("server: ").contains("rx_write_requests 1000"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_same_files_are_written_at_every_run() {
+    for option in ["--trace", "--pcap"] {
+        let files = [1, 2].map(|n| Scratch::new(&format!("{n}{option}")));
+        let bytes = files.each_ref().map(|file| {
+            said(&format!("send_bw -s 20000 -n 50 {option} {}", file.0.display()));
+            fs::read(&file.0).unwrap()
+        });
+        assert!(bytes[0] == bytes[1] && bytes[0].len() > 10_000, "{option}: {} bytes", bytes[0].len());
+    }
+}
+
+#[test]
+fn wireshark_reads_the_frames_with_their_check_sums() {
+    let file = Scratch::new("frames.pcap");
+    said(&format!("write_bw -s 10000 -n 20 --pcap {}", file.0.display()));
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(&file.0).args(["-T", "fields", "-e", "infiniband.bth.opcode", "-e", "frame.len"]);
+    let Ok(out) = tshark.output() else { return println!("skipped: there is no tshark") };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    // First, middle and last packets of WRITEs, and acknowledgements.
+    for (opcode, bytes, count) in [("6", 4170, 20), ("7", 4154, 20), ("8", 10_000 - 8192 + 58, 20)] {
+        let found =
+            text.lines().filter(|line| line.split_whitespace().eq([opcode, &bytes.to_string()])).count();
+        assert_eq!(found, count, "{opcode} of {bytes} bytes: {text}");
+    }
+    assert!(text.lines().any(|line| line.starts_with("17\t")), "{text}");
+}
+
+/// By Perfetto's own names of fields, which protoc reads the trace by.
+#[test]
+fn protoc_reads_a_trace_whose_slices_end_and_do_not_overlap() {
+    let (file, proto) = (Scratch::new("trace"), Scratch::new("trace.proto"));
+    said(&format!("write_bw -s 20000 -n 40 --trace {}", file.0.display()));
+    fs::write(&proto.0, PROTO).unwrap();
+    let mut protoc = Command::new("protoc");
+    protoc.arg("-I").arg(std::env::temp_dir()).arg("--decode=Trace").arg(&proto.0);
+    let Ok(out) = protoc.stdin(fs::File::open(&file.0).unwrap()).output() else {
+        return println!("skipped: there is no protoc");
+    };
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut open = std::collections::BTreeMap::new();
+    let (mut kind, mut slices) = ("", 0);
+    for line in text.lines().map(str::trim) {
+        if let Some(found) = line.strip_prefix("type: ") {
+            kind = found;
+        }
+        if let Some(track) = line.strip_prefix("track_uuid: ") {
+            let open = open.entry(track).or_insert(0);
+            match kind {
+                "TYPE_SLICE_BEGIN" => *open += 1,
+                "TYPE_SLICE_END" => *open -= 1,
+                other => panic!("{other}"),
+            }
+            assert!((0..=1).contains(open), "slices of track {track}");
+            slices += 1;
+        }
+    }
+    assert!(slices > 1000 && open.values().all(|open| *open == 0), "{slices}: {open:?}");
+    assert!(
+        ["\"client\"", "\"server\"", "\"SXP\"", "\"PXDP\""]
+            .iter()
+            .all(|name| text.contains(&format!("name: {name}")))
+    );
+}
+
+const PROTO: &str = r#"syntax = "proto2";
+message TrackDescriptor { optional uint64 uuid = 1; optional string name = 2; optional uint64 parent_uuid = 5; optional int32 child_ordering = 11; optional int32 sibling_order_rank = 12; }
+message TrackEvent {
+  enum Type { TYPE_UNSPECIFIED = 0; TYPE_SLICE_BEGIN = 1; TYPE_SLICE_END = 2; }
+  optional Type type = 9; optional uint64 track_uuid = 11; optional string name = 23; repeated fixed64 flow_ids = 47;
+}
+message TracePacket { optional uint64 timestamp = 8; optional uint32 trusted_packet_sequence_id = 10; optional TrackEvent track_event = 11; optional TrackDescriptor track_descriptor = 60; }
+message Trace { repeated TracePacket packet = 1; }
+"#;
+
+#[test]
+fn the_page_has_its_pictures_and_needs_no_network() {
+    let file = Scratch::new("page.html");
+    said(&format!("report {} --profile direct-x8", file.0.display()));
+    let page = fs::read_to_string(&file.0).unwrap();
+    assert_eq!(page.matches("<svg").count(), 7, "two curves and five bars");
+    assert!(page.ends_with("</html>\n") && page.contains("WRITE bandwidth 1 MiB"), "{}", page.len());
+    assert!(!page.contains("src=") && !page.contains("href="), "something is fetched");
+}

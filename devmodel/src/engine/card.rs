@@ -1,0 +1,329 @@
+//! The units of a card, and when each is free: docs/time.md.
+
+use super::{
+    sched::Ps,
+    spans::{Cause, Part, Spans, Unit},
+    timing::Profile,
+};
+
+/// The units of a card, which all of its functions share.
+#[derive(Default)]
+pub(crate) struct Units {
+    reader: Reader,
+    /// When the maker of packets is free.
+    sender: Ps,
+    /// When the maker of READs' answers is free.
+    responder: Ps,
+    /// When the address of atomics is free.
+    atomics: Ps,
+    /// When the port is.
+    port: Ps,
+    /// When the receiver is.
+    receiver: Ps,
+    /// When the writer to host memory is.
+    writer: Ps,
+    /// Counts what each has done.
+    loads: [Load; Station::ALL.len()],
+}
+
+/// A unit that does one thing at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Station {
+    /// Makes packets.
+    Sender,
+    /// Makes READs' answers.
+    Responder,
+    /// Has the address of atomics.
+    Atomics,
+    /// Reads host memory.
+    Reader,
+    /// Sends bits.
+    Port,
+    /// Looks at packets.
+    Receiver,
+    /// Writes to host memory.
+    Writer,
+}
+
+impl Station {
+    /// All of them, in the order of a packet's way.
+    pub const ALL: [Self; 7] = [
+        Self::Sender,
+        Self::Responder,
+        Self::Atomics,
+        Self::Reader,
+        Self::Port,
+        Self::Receiver,
+        Self::Writer,
+    ];
+
+    /// Its unit of the card, and what it does there.
+    pub fn name(self) -> (Unit, &'static str) {
+        match self {
+            Self::Sender => (Unit::Sxp, "packets"),
+            Self::Responder => (Unit::Rxs, "answers"),
+            Self::Atomics => (Unit::Rxs, "atomics"),
+            Self::Reader => (Unit::Pxdp, "reads"),
+            Self::Port => (Unit::Port, "frames"),
+            Self::Receiver => (Unit::Rxb, "packets"),
+            Self::Writer => (Unit::Pxdp, "writes"),
+        }
+    }
+}
+
+/// Counts what a unit has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// How often.
+    pub count: u64,
+    /// How long it was busy, in picoseconds.
+    pub busy: Ps,
+    /// How long what it did had waited for it, in picoseconds, all together.
+    pub waited: Ps,
+}
+
+/// Tells packets apart by what they have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// The work request alone, which has the data.
+    Inline,
+    /// Data that is read from host memory.
+    Read,
+    /// An acknowledgement.
+    Acknowledgement,
+    /// Part of a READ's answer, data of host memory.
+    ReadAnswer,
+    /// An atomic's answer.
+    AtomicAnswer,
+}
+
+/// A packet to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    /// Of what.
+    pub made: Made,
+    /// Bytes from the first header to the ICRC.
+    pub frame: u64,
+    /// Bytes of data.
+    pub data: u64,
+}
+
+impl Units {
+    /// What each has done, in the order of [`Station::ALL`].
+    pub(crate) fn loads(&self) -> &[Load; Station::ALL.len()] {
+        &self.loads
+    }
+
+    fn load(&mut self, station: Station, busy: Ps, waited: Ps) {
+        let load = &mut self.loads[station as usize];
+        load.count += 1;
+        load.busy += busy;
+        load.waited += waited;
+    }
+
+    /// Sends a packet that is asked for at `cause`; says when its last bit has left the port. The card is the one of number `here`.
+    pub(crate) fn send(
+        &mut self,
+        p: &Profile,
+        spans: &mut Spans,
+        here: usize,
+        cause: Cause,
+        out: Outgoing,
+    ) -> Cause {
+        let (now, card, on_wire) = (cause.at, &p.card, p.wire.time(out.frame));
+        if out.made == Made::Acknowledgement {
+            // It passes those that wait for data.
+            self.port += on_wire;
+            self.load(Station::Port, on_wire, 0);
+            let made = spans.then(cause, here, Part::Acknowledge, now + card.acknowledge.ps());
+            return spans.then(made, here, Part::Bits, made.at + on_wire);
+        }
+        let answers = matches!(out.made, Made::ReadAnswer | Made::AtomicAnswer);
+        let turn = if answers { card.answer.ps() } else { card.send.ps() };
+        let (unit, busy, at_once) = match answers {
+            true => (&mut self.responder, card.read_answer.ps(), Ps::from(card.answers_at_once)),
+            false => (&mut self.sender, card.send_packet.ps(), 1),
+        };
+        // A unit that rested makes some at once, and then waits for each.
+        let made = now.max((*unit).saturating_sub((at_once - 1) * busy));
+        *unit = made.max(*unit) + busy;
+        self.load(if answers { Station::Responder } else { Station::Sender }, busy, made - now);
+        let cause =
+            spans.then(cause, here, if answers { Part::WaitResponder } else { Part::WaitSender }, made);
+        // When the last piece of its data is there.
+        let cause = match out.made {
+            Made::Read | Made::ReadAnswer => {
+                let read = self.reader.read(p, made, out.data);
+                self.load(Station::Reader, read.busy, read.waited);
+                spans.then(cause, here, Part::Fetch, read.until)
+            }
+            Made::AtomicAnswer => {
+                let (begin, busy) = (made.max(self.atomics), p.read_trip() + card.atomic.ps());
+                self.load(Station::Atomics, busy, begin - made);
+                self.atomics = begin + busy;
+                spans.then(cause, here, Part::Atomic, self.atomics)
+            }
+            Made::Inline | Made::Acknowledgement => cause,
+        };
+        // The port begins when it will not have to wait for data in the middle of a packet.
+        let piece = on_wire.min(p.wire.gbps.time(out.data.min(u64::from(card.chunk))));
+        let ready = cause.at + turn;
+        let alone = (ready + piece).max(made + turn + on_wire);
+        self.port = alone.max(self.port + on_wire);
+        let waited = self.port - alone;
+        self.load(Station::Port, on_wire, waited);
+        let cause = spans.then(cause, here, if answers { Part::Answer } else { Part::Send }, ready);
+        let cause = spans.then(cause, here, Part::WaitPort, ready + waited);
+        spans.then(cause, here, Part::Bits, self.port)
+    }
+
+    /// When the port is free of what was given to it.
+    pub(crate) fn port_free(&self) -> Ps {
+        self.port
+    }
+
+    /// The last bit of a packet arrives; says when it is looked at. Packets wait on the wire, as a port pauses it, while what came
+    /// before fills the buffer in front of the writer.
+    pub(crate) fn receive(&mut self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause) -> Cause {
+        let full = self.writer.saturating_sub(p.slot.time(p.card.receive_buffer.into()));
+        let busy = p.card.receive_packet.ps();
+        self.receiver = cause.at.max(self.receiver + busy).max(full);
+        self.load(Station::Receiver, busy, self.receiver - cause.at);
+        spans.then(cause, here, Part::WaitReceiver, self.receiver)
+    }
+
+    /// Data of a packet that is looked at goes to host memory; says when a program can see it.
+    pub(crate) fn write(
+        &mut self,
+        p: &Profile,
+        spans: &mut Spans,
+        here: usize,
+        cause: Cause,
+        len: u64,
+    ) -> Cause {
+        let piece = len.min(u64::from(p.card.chunk));
+        let received = cause.at + p.card.receive.ps();
+        // All but the last piece may have gone while the packet came in.
+        let first = received.saturating_sub(p.wire.gbps.time(len - piece));
+        let (last, whole) = (received + p.slot.time(piece), p.slot.time(len));
+        let alone = (first + whole).max(last);
+        let end = alone.max(self.writer + whole);
+        let waited = end - alone;
+        self.writer = end + p.slot.write.ps();
+        self.load(Station::Writer, whole + p.slot.write.ps(), waited);
+        let cause = spans.then(cause, here, Part::Receive, received);
+        self.in_memory(p, spans, here, cause, waited)
+    }
+
+    /// A completion goes to host memory; says when a program can see it. It is never seen before the data.
+    pub(crate) fn complete(
+        &mut self,
+        p: &Profile,
+        spans: &mut Spans,
+        here: usize,
+        cause: Cause,
+        len: u64,
+    ) -> Cause {
+        let made = cause.at + p.card.complete.ps();
+        let (start, busy) = (made.max(self.writer), p.slot.time(len) + p.slot.write.ps());
+        self.load(Station::Writer, busy, start - made);
+        self.writer = start + busy;
+        let cause = spans.then(cause, here, Part::Complete, made);
+        self.in_memory(p, spans, here, cause, start - made)
+    }
+
+    /// The writer has written the last after `cause` and a wait; says when a program can see it.
+    fn in_memory(&self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause, waited: Ps) -> Cause {
+        let cause = spans.then(cause, here, Part::WaitWriter, cause.at + waited);
+        let cause = spans.then(cause, here, Part::Write, self.writer);
+        spans.then(cause, here, Part::Up, self.writer + p.write_trip())
+    }
+}
+
+/// Reads host memory. After a rest it is slow, and the more it has read since, the faster it is, until the lanes bound it: so the first
+/// bytes of a message take longer than the rest, whatever packets they go out in.
+#[derive(Default)]
+struct Reader {
+    /// Bytes it has read since it rested.
+    read: u64,
+    /// When it has the last of them.
+    until: Ps,
+}
+
+/// A read of host memory: when its last byte is there, how long it kept the reader busy, and how long others did before.
+struct Read {
+    until: Ps,
+    busy: Ps,
+    waited: Ps,
+}
+
+impl Reader {
+    fn read(&mut self, p: &Profile, at: Ps, len: u64) -> Read {
+        if at >= self.until {
+            self.read = 0;
+        }
+        let (first, mut busy, mut left) = (at + p.read_trip(), 0, len);
+        let begin = first.max(self.until);
+        while left > 0 {
+            let piece = left.min(p.card.chunk.into());
+            let pace = p.card.read_pace.time(piece, self.read, p.card.read_pace_bytes);
+            busy += p.slot.time(piece).max(pace);
+            self.read += piece;
+            left -= piece;
+        }
+        self.until = begin + busy;
+        Read { until: self.until, busy, waited: begin - first }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        Profile::load("direct-x16").unwrap()
+    }
+
+    /// Sends a packet at time 0; says when its last bit has left.
+    fn sent(card: &mut Units, packet: Outgoing) -> Ps {
+        card.send(&profile(), &mut Spans::default(), 0, Cause::new(0), packet).at
+    }
+
+    #[test]
+    fn a_reader_that_rested_is_slow_at_first() {
+        let p = profile();
+        let alone = |len| Reader::default().read(&p, 0, len).until - p.read_trip();
+        let slope = |from: u64, to: u64| (alone(to) - alone(from)) as f64 / (to - from) as f64 / 1e3;
+        // As cards are (ns a byte), if the wire does not bound them before.
+        assert!((0.2..0.25).contains(&slope(256, 4096)), "{}", slope(256, 4096));
+        assert!((0.14..0.2).contains(&slope(4096, 8192)), "{}", slope(4096, 8192));
+        assert!((0.1..0.15).contains(&slope(8192, 16384)), "{}", slope(8192, 16384));
+        // Later it is as fast as the lanes.
+        let mut reader = Reader::default();
+        let begin = reader.read(&p, 0, 1 << 20).until;
+        let end = reader.read(&p, 0, 2 << 20).until;
+        assert_eq!((end - begin) / 1000, 8192 * p.slot.time(256) / 1000);
+        // After a rest it is slow again; before that it is not.
+        assert_eq!(reader.read(&p, end, 512).until - end, alone(512) + p.read_trip());
+    }
+
+    #[test]
+    fn an_acknowledgement_passes_packets_that_wait_for_data() {
+        let p = profile();
+        let mut card = Units::default();
+        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
+        let busy = (0..8).map(|_| sent(&mut card, packet)).last().unwrap();
+        let ack = Outgoing { made: Made::Acknowledgement, frame: 62, data: 0 };
+        assert!(sent(&mut card, ack) < busy / 2);
+        assert_eq!(card.port_free(), busy + p.wire.time(62), "it takes its bits of the port all the same");
+    }
+
+    #[test]
+    fn functions_of_a_card_share_its_port() {
+        let mut card = Units::default();
+        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
+        let end = (0..1000).map(|_| sent(&mut card, packet)).last().unwrap();
+        let gbps = 1000.0 * 4096.0 * 8e3 / end as f64;
+        assert!((95.0..98.1).contains(&gbps), "{gbps} Gb/s");
+    }
+}
