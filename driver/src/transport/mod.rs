@@ -168,6 +168,12 @@ pub trait Transport: Send + Sync {
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing. A model in this process runs what is due. Must be cheap.
     fn idle(&self);
+    /// The same for a program that looks for a completion. In virtual time it returns when something may be different, for nothing happens
+    /// while a program polls.
+    #[inline]
+    fn empty_poll(&self) {
+        self.idle();
+    }
     /// Waits `time` before the caller checks again for something that another opener or the device does.
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);

@@ -214,7 +214,7 @@ impl Cq {
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.look(self.seen.load(Relaxed)).is_some() || {
-            self.transport.idle();
+            self.transport.empty_poll();
             self.look(self.seen.load(Relaxed)).is_some()
         }
     }
@@ -237,7 +237,7 @@ impl Cq {
 
     #[inline(never)]
     fn poll_after_idle(&self, out: &mut [impl CompletionSlot]) -> usize {
-        self.transport.idle();
+        self.transport.empty_poll();
         let seen = self.seen.load(Relaxed);
         match self.look(seen) {
             Some(entry) => self.take(seen, entry, out),

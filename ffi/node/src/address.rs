@@ -5,6 +5,7 @@ use super::{NodeError, core::Core, file::Mapped, node::Node};
 use crate::{
     devices::{DeviceInfo, MAX_VFS},
     gid::{gid_of_ip, ip_of_gid},
+    naming::Naming,
 };
 use devmodel::Config;
 use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
@@ -52,9 +53,14 @@ impl FunctionAddress {
     }
 }
 
-/// The device of `fid` as programs see it, on a node with behaviour `config`, if `address` was set for it.
-pub(super) fn device(fid: u8, config: &Config, address: Option<FunctionAddress>) -> DeviceInfo {
-    let device = DeviceInfo::new(fid, config);
+/// The device of `fid` as programs see it, on a node with behaviour `config` that calls it by `naming`, if `address` was set for it.
+pub(super) fn device(
+    fid: u8,
+    config: &Config,
+    naming: &Naming,
+    address: Option<FunctionAddress>,
+) -> DeviceInfo {
+    let device = DeviceInfo::new(fid, config).called(naming);
     match address {
         Some(address) => device.with_address(address.ip),
         None => device,
@@ -64,7 +70,7 @@ pub(super) fn device(fid: u8, config: &Config, address: Option<FunctionAddress>)
 impl Core {
     /// The device of `fid` as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
-        device(fid, self.adapter.config(), self.address(fid))
+        device(fid, self.adapter.config(), &self.map.naming().unwrap_or_default(), self.address(fid))
     }
 
     /// The functions of the node, as programs see them.

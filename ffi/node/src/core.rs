@@ -17,6 +17,7 @@ use super::{
     room, sys,
     waits::LastReport,
 };
+use ::clock::Board;
 use devmodel::{Adapter, host::Party, region::Outlet, serve::Guest};
 use std::{
     path::PathBuf,
@@ -74,6 +75,8 @@ pub struct Core {
     introduced: AtomicBool,
     forks: u32,
     clock: Clock,
+    /// The board of its conductor, if the node is in virtual time.
+    pub(super) board: OnceLock<Board>,
 }
 
 impl Core {
@@ -82,6 +85,10 @@ impl Core {
         sync::fork::watch();
         sys::allow_copies();
         let barriers = sys::accept_barriers();
+        let board = OnceLock::new();
+        if let Ok(Some(found)) = Board::find(&dir.join(::clock::FILE)) {
+            let _ = board.set(found);
+        }
         let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
         let forbidden = std::env::var_os("IRONVERBS_NO_DIRECT_COPY").is_some_and(|v| v == "1");
         let no_direct = forbidden || map.header().no_direct.load(Relaxed) != 0;
@@ -109,6 +116,7 @@ impl Core {
             introduced: AtomicBool::new(false),
             forks: sync::fork::generation(),
             clock: Clock::new(),
+            board,
         }
     }
 
@@ -128,6 +136,9 @@ impl Core {
     /// The node's time, ps.
     #[inline]
     pub fn now(&self) -> u64 {
+        if let Some(board) = self.board() {
+            return board.now();
+        }
         // The epoch in a damaged file may lie in the future. The node's time is 0 until then.
         self.clock.now().saturating_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
     }

@@ -97,6 +97,9 @@ fn check(map: &Mapped) -> Result<(), String> {
     if Strict::of_words(strict).is_none() {
         return Err(format!("strictness: expected known switches, found {strict:x?}"));
     }
+    if map.naming().is_none() {
+        return Err("names of devices: expected letters and a number, found neither".into());
+    }
     if header.taken.has(0) {
         return Err("places of programs: expected from 1 on, found 0 taken".into());
     }

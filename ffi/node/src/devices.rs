@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use crate::gid::gid_of_ip;
+use crate::naming::Naming;
 use crate::place::Place;
-use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac};
+use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac, port_gid};
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
 
@@ -19,13 +20,10 @@ pub const GID_TABLE: usize = ROCE_ADDRESSES;
 /// The same for a port on InfiniBand.
 const IB_GID_TABLE: usize = 8;
 
-/// PCI domain and bus of the adapter; function `fid` has devfn `fid` there (SR-IOV offset 1, stride 1).
-const PCI_BUS: &str = "0000:c1";
-
 /// One function of the simulated adapter, as programs see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Verbs name: `iron0` is the PF, `iron<i>` VF i.
+    /// Verbs name: where nothing else was chosen, `iron0` is the PF, `iron<i>` VF i.
     pub name: String,
     /// Function number: 0 the PF, i VF i.
     pub fid: u8,
@@ -59,6 +57,8 @@ pub struct DeviceInfo {
     pub place: Option<Place>,
     /// Its directory in the host's sysfs, if it is a function of the host.
     pub host: Option<PathBuf>,
+    /// NUMA node it is near.
+    pub numa: Option<u16>,
 }
 
 impl DeviceInfo {
@@ -66,21 +66,19 @@ impl DeviceInfo {
     pub fn new(fid: u8, config: &Config) -> Self {
         let id = config.node_id;
         let roce = config.link_layer == LinkLayer::Ethernet;
-        let mut gids = vec![link_local_gid(id, fid)];
+        let mut gids = vec![if roce { link_local_gid(id, fid) } else { port_gid(id, fid) }];
         if roce {
             gids.push(gid_of_ip(Ipv4Addr::from(loopback(id, fid)).into()));
         }
         let gid_table = if roce { GID_TABLE } else { IB_GID_TABLE };
-        // A VF whose owner gave it no GUID takes the one that Linux makes of a MAC.
-        let [a, b, c, d, e, f] = mac(id, fid);
-        let own_guid = roce && config.strict.owner && fid != 0;
+        let usual = Naming::default();
         Self {
-            name: format!("iron{fid}"),
+            name: usual.name.of(fid),
             fid,
             uverbs: u32::from(fid),
-            bdf: format!("{PCI_BUS}:{:02x}.{:x}", fid >> 3, fid & 7),
+            bdf: usual.bus.of(fid),
             mac: mac(id, fid),
-            guid: if own_guid { [a, b, c, 0xff, 0xfe, d, e, f] } else { guid(id, fid) },
+            guid: guid(id, fid),
             link_layer: config.link_layer,
             system_guid: guid(id, 0),
             ip: Ipv4Addr::from(loopback(id, fid)).into(),
@@ -92,7 +90,14 @@ impl DeviceInfo {
             active: true,
             place: None,
             host: None,
+            numa: usual.numa,
         }
+    }
+
+    /// The device of a node that calls its functions by `naming`.
+    #[must_use]
+    pub fn called(self, naming: &Naming) -> Self {
+        Self { name: naming.name.of(self.fid), bdf: naming.bus.of(self.fid), numa: naming.numa, ..self }
     }
 
     /// The device with `ip` as its address.
@@ -142,6 +147,14 @@ pub fn devices(vfs: u8, config: &Config) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(fid, config)).collect()
 }
 
+/// The function that `text` means among `devices`, by the name that programs know, or as `iron3` or `3` whatever that is; `None` if it is
+/// neither. A number need not be one of theirs.
+pub fn function(text: &str, devices: &[DeviceInfo]) -> Option<u8> {
+    let called = devices.iter().find(|device| device.name == text).map(|device| device.fid);
+    let numbered = || text.strip_prefix("iron").unwrap_or(text).parse().ok();
+    called.or_else(numbered).filter(|fid| *fid <= MAX_VFS)
+}
+
 /// A byte string as sysfs writes GUIDs and GIDs: pairs of bytes in hex, joined by colons.
 pub struct Colons<'a>(
     /// The bytes, an even number of them.
@@ -172,9 +185,21 @@ mod tests {
         assert_eq!(all.len(), 9);
         let d = &all[2];
         assert_eq!((d.name.as_str(), d.fid, d.uverbs, d.bdf.as_str()), ("iron2", 2, 2, "0000:c1:00.2"));
-        assert_eq!(Colons(&d.guid).to_string(), "001b:56ff:fe00:0002");
+        assert_eq!(Colons(&d.guid).to_string(), "021b:56ff:fe00:0002");
         assert_eq!(Colons(&d.gids[0]).to_string(), "fe80:0000:0000:0000:001b:56ff:fe00:0002");
         assert_eq!(Colons(&d.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f00:0003");
+    }
+
+    #[test]
+    fn a_function_is_meant_by_its_name_and_by_its_number() {
+        let naming = Naming { name: "mlx5_4".parse().unwrap(), ..Naming::default() };
+        let all: Vec<_> = devices(8, &Config::default()).into_iter().map(|d| d.called(&naming)).collect();
+        for (text, fid) in [("mlx5_7", Some(3)), ("iron3", Some(3)), ("3", Some(3)), ("iron9", Some(9))] {
+            assert_eq!(function(text, &all), fid, "{text}");
+        }
+        for text in ["mlx5_3", "mlx5_13", "iron128", "iron", ""] {
+            assert_eq!(function(text, &all), None, "{text}");
+        }
     }
 
     #[test]

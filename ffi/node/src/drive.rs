@@ -34,7 +34,9 @@ impl Core {
     pub fn touch<R>(&self, now: u64, fid: u8, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.drive(now, |runner, host| {
             let result = f(runner, host);
-            runner.look_again(&self.adapter, host, now, fid);
+            if self.board().is_none() {
+                runner.look_again(&self.adapter, host, now, fid);
+            }
             result
         })
     }
@@ -52,8 +54,11 @@ impl Core {
         locked.map(drop)
     }
 
-    /// Runs `fid` if there is anything to do.
+    /// Runs `fid` if there is anything to do, unless somebody conducts.
     pub fn run(&self, now: u64, fid: u8) {
+        if self.board().is_some() {
+            return;
+        }
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
     }
 
@@ -76,7 +81,7 @@ impl Core {
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         let left = runner.take_due();
-        if left != 0 {
+        if left != 0 && self.board().is_none() {
             self.go_on(left, runner, host, now);
         }
         let scratch = &mut *host.0.scratch;
@@ -125,6 +130,9 @@ impl Core {
     /// Notes that the next timer of function `fid` changed to `word`.
     #[cold]
     fn note_timer(&self, timers: &mut Vec<u32>, fid: u8, word: u32) {
+        if self.board().is_some() {
+            return;
+        }
         timers.resize(FUNCTIONS, 0);
         timers[usize::from(fid)] = word;
         self.announce_timer(fid);

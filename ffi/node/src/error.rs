@@ -134,6 +134,14 @@ pub enum NodeError {
         /// VFs enabled.
         vfs: u8,
     },
+    /// What is no device's name.
+    #[error("no device '{found}': expected {} to {}", .names[0], .names[1])]
+    NoName {
+        /// What was given.
+        found: String,
+        /// The first device of the node, and its last.
+        names: [String; 2],
+    },
     /// A function is served to a client, or was to be served while programs have it open.
     #[error("iron{fid} is in use: it is {how} by {}", crate::error::pids(.pids))]
     InUse {
@@ -174,7 +182,7 @@ impl NodeError {
     /// The errno a verbs caller gets.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Missing(_) | Self::NoDevice { .. } => libc::ENODEV,
+            Self::Missing(_) | Self::NoDevice { .. } | Self::NoName { .. } => libc::ENODEV,
             Self::NoRoom { .. } => libc::ENOMEM,
             Self::Held { .. }
             | Self::Stopped { .. }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::{
+    naming::{self, Naming},
     party_set::{PARTIES, PARTY_BITS, PartySet},
     sys::{self, Shared},
 };
@@ -21,12 +22,12 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_000f;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0010;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Most functions of a node.
 pub const FUNCTIONS: usize = 128;
@@ -63,6 +64,8 @@ pub struct Header {
     /// an acknowledgement, sealed frames, budget, link layer (0 Ethernet, 1 InfiniBand), node id; what befalls
     /// frames; strictness.
     pub behaviour: [AtomicU32; 16],
+    /// How the functions are called and where they are: words of a [`Naming`].
+    pub naming: [AtomicU32; naming::WORDS],
     /// The outlets: uplink and capture.
     pub outlets: [OutletSlot; 2],
     /// Counts changes of the neighbours; whoever waits for an address sleeps on this word.
@@ -225,6 +228,11 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
+    /// How the functions are called and where they are. `None` if the file is damaged.
+    pub fn naming(&self) -> Option<Naming> {
+        Naming::of_words(self.header().naming.each_ref().map(|word| word.load(Relaxed)))
+    }
+
     /// Maps `file`, which has [`file_len`] bytes. `notice` is what a program says on stderr that touches a page for which the file
     /// system has no room.
     pub fn new(file: File, access: Access, notice: String) -> io::Result<Self> {

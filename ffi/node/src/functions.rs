@@ -57,6 +57,7 @@ pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
         }
         _ => (format!("{SOCKETS}:{:02x}.{:x}", number >> 3, number & 7), None),
     };
+    let numa = host.as_ref().and_then(|dir| std::fs::read_to_string(dir.join("numa_node")).ok());
     let info = DeviceInfo {
         name: format!("iron{number}"),
         fid: number,
@@ -78,6 +79,8 @@ pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
         active: port.active,
         place: Some(place.clone()),
         host,
+        // -1 says that it is near none.
+        numa: numa.and_then(|text| text.trim().parse().ok()),
     };
     device.close().map_err(failed)?;
     Ok(info)

@@ -13,7 +13,10 @@ use super::{
     party_set::PROGRAMS,
     room, sys, vfs,
 };
-use crate::devices::{DeviceInfo, MAX_VFS};
+use crate::{
+    devices::{DeviceInfo, MAX_VFS},
+    naming::{Bus, Name, Naming},
+};
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     host::{Abort, Host, Iova, Move, Party, Rid},
@@ -50,6 +53,12 @@ pub struct NodeOptions {
     pub faults: Option<Faults>,
     /// As `link_layer`: [`Config::strict`].
     pub strict: Option<Strict>,
+    /// As `link_layer`: what programs call the functions.
+    pub name: Option<Name>,
+    /// As `link_layer`: the PCI bus they are on.
+    pub bus: Option<Bus>,
+    /// As `link_layer`: the NUMA node they are near.
+    pub numa: Option<u16>,
 }
 
 /// A node in this process, shared by everyone who opens it here.
@@ -133,8 +142,20 @@ impl Node {
                 (_, Some(asked)) if asked != config.strict => {
                     differs("strictness", asked.to_string(), config.strict.to_string())
                 }
-                _ => Ok(()),
+                _ => self.is_called(options).or_else(|(what, asked, found)| differs(what, asked, found)),
             },
+        }
+    }
+
+    /// Whether an existing node's functions are called as `options` require, or what differs, what was asked and what is.
+    fn is_called(&self, options: &NodeOptions) -> Result<(), (&'static str, String, String)> {
+        let Naming { name, bus, numa } = self.core.map.naming().unwrap_or_default();
+        let near = |numa: Option<u16>| numa.map_or("none".into(), |numa| numa.to_string());
+        match (options.name, options.bus, options.numa) {
+            (Some(asked), ..) if asked != name => Err(("name", asked.to_string(), name.to_string())),
+            (_, Some(asked), _) if asked != bus => Err(("PCI address", asked.to_string(), bus.to_string())),
+            (.., asked @ Some(_)) if asked != numa => Err(("NUMA node", near(asked), near(numa))),
+            _ => Ok(()),
         }
     }
 
@@ -170,6 +191,13 @@ impl Node {
                 ..options.config
             };
             write_behaviour(&map, &config);
+            let usual = Naming::default();
+            let naming = Naming {
+                name: options.name.unwrap_or(usual.name),
+                bus: options.bus.unwrap_or(usual.bus),
+                numa: options.numa,
+            };
+            map.header().naming.iter().zip(naming.words()).for_each(|(to, word)| to.store(word, Relaxed));
             let me = Me::claim(dir, &map, locks, lock)?;
             let adapter = power_on(dir, &map, config, me);
             let adapter = adapter.inspect_err(|_| locks.end_life(me.slot))?;

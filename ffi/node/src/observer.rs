@@ -95,12 +95,13 @@ impl Observer {
     /// # Errors
     /// The node was damaged since it was opened.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, NodeError> {
-        let (config, addresses) = (read_behaviour(&self.map), self.addresses());
+        let (config, naming) = (read_behaviour(&self.map), self.map.naming().unwrap_or_default());
+        let addresses = self.addresses();
         if let Some(what) = damage::found(&self.map, &self.region) {
             return Err(NodeError::Damaged { dir: self.dir.clone(), what });
         }
         let all = (0..).zip(addresses);
-        Ok(all.map(|(fid, address)| address::device(fid, &config, address)).collect())
+        Ok(all.map(|(fid, address)| address::device(fid, &config, &naming, address)).collect())
     }
 
     /// The counters of the port of `fid`, by `devmodel::state::Counters`.

@@ -70,6 +70,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     // If this fails, others notice later that we died.
     let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
+    ::clock::stay_apart();
     jail::enter(Role::Parked);
     core.park();
     let mut signaled = false;
@@ -102,6 +103,9 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
 
 /// When the earliest timer of our functions is due.
 fn next_timer(core: &Core, now: u64) -> u64 {
+    if core.board().is_some() {
+        return NEVER;
+    }
     let region = core.adapter.region();
     core.open_functions().filter_map(|fid| region.timer_hint(fid, now)).min().unwrap_or(NEVER)
 }

@@ -7,7 +7,7 @@ use super::{
     locks::LockFile,
     party,
 };
-use crate::devices::MAX_VFS;
+use crate::{devices::MAX_VFS, naming::Naming};
 use devmodel::{
     Config, LinkLayer,
     region::{Outlet, Region},
@@ -73,6 +73,8 @@ pub struct NodeStatus {
     pub faults: Faults,
     /// How much of a card's strictness its adapter has.
     pub strict: Strict,
+    /// What programs call its functions, and where they find them.
+    pub naming: Naming,
     /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
     /// Programs on it, except for the asking one if it has nothing open.
@@ -138,6 +140,7 @@ impl View<'_> {
             node_id: self.config.node_id,
             faults: self.config.faults,
             strict: self.config.strict,
+            naming: self.map.naming().unwrap_or_default(),
             outlets: [Outlet::Uplink, Outlet::Capture].map(|which| self.outlet(which)),
             parties: parties.filter_map(|slot| self.party(slot)).collect(),
             functions: (0..=vfs).map(|fid| self.function(fid)).collect(),

@@ -137,6 +137,25 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
+    /// A poll found nothing: runs our function if it has work.
+    #[inline(always)]
+    fn poll(&self, core: &Core) {
+        let (region, fid) = (core.adapter.region(), self.fid());
+        let doorbells = core.doorbells(fid);
+        let streak = doorbells.note_empty_poll();
+        if doorbells.end_row() && core.is_ours() {
+            core.flush_coalesced(fid);
+        }
+        // `black_box` keeps the loop from being unrolled, which would fill a thirtieth of the L1 instruction cache.
+        let looks = std::hint::black_box(LOOKS);
+        if WireRing::of(region, fid).awaits(looks) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
+            return self.work(core, streak);
+        }
+        if streak % POLLS_PER_LOOK == 0 {
+            self.look_around(core, streak);
+        }
+    }
+
     /// Runs our function, which has work.
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
@@ -226,6 +245,11 @@ impl Registers for Function {
         let core = &*self.core;
         if !core.is_ours() {
             return;
+        }
+        if let Some(board) = core.board() {
+            if core.ring_in_time(board, self.fid, offset, value) {
+                return;
+            }
         }
         let doorbells = core.doorbells(self.fid);
         if doorbells.note_doorbell() {
@@ -437,21 +461,18 @@ impl Transport for NodeTransport {
 
     #[inline]
     fn idle(&self) {
+        // In virtual time the conductor runs the model.
+        if self.core().board().is_none() {
+            self.poll(self.core());
+        }
+    }
+
+    #[inline]
+    fn empty_poll(&self) {
         let core = self.core();
-        let region = core.adapter.region();
-        let fid = self.fid();
-        let doorbells = core.doorbells(fid);
-        let streak = doorbells.note_empty_poll();
-        if doorbells.end_row() && core.is_ours() {
-            core.flush_coalesced(fid);
-        }
-        // `black_box` keeps the loop from being unrolled, which would fill a thirtieth of the L1 instruction cache.
-        let looks = std::hint::black_box(LOOKS);
-        if WireRing::of(region, fid).awaits(looks) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
-            return self.work(core, streak);
-        }
-        if streak % POLLS_PER_LOOK == 0 {
-            self.look_around(core, streak);
+        match core.board() {
+            None => self.poll(core),
+            Some(board) => core.rest(board, self.fid()),
         }
     }
 

@@ -17,7 +17,7 @@ pub use super::neighbours::AddressRequest;
 
 /// Frames that come in before their receivers are looked at.
 const TOGETHER: usize = 32;
-/// How often the server of a guest that has many frames to take is looked at, and how long it is waited for.
+/// How often a guest's server or a program that has many frames to take is looked at, and how long it is waited for.
 const LOOK: Duration = Duration::from_micros(50);
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -72,7 +72,7 @@ impl UplinkHold {
     }
 
     /// Delivers frames from outside, from the Ethernet header to the ICRC without the check sequence. Waits for a while when a
-    /// function that another process serves has many of them to take, as a receiver pauses a wire.
+    /// function that another process looks after has many of them to take, as a receiver pauses a wire.
     pub fn receive(&self, frames: &[Vec<u8>]) {
         let core = self.held.core();
         for some in frames.chunks(TOGETHER) {
@@ -132,14 +132,11 @@ impl UplinkHold {
 }
 
 impl Core {
-    /// Functions served by other processes, by bit, that have not taken half of the frames they have room for.
+    /// Functions that others look after, by bit, and that have not taken half of the frames they have room for.
     fn crowded(&self) -> FunctionSet {
         let region = self.adapter.region();
-        let served = (0..region.functions()).filter(|fid| {
-            let server = self.server(*fid);
-            server != 0 && server != u32::from(self.me.slot)
-        });
-        served
+        let of_others = (0..region.functions()).filter(|fid| self.server(*fid) != u32::from(self.me.slot));
+        of_others
             .filter(|fid| {
                 let [tail, head] =
                     [Sync::RxTail, Sync::RxHead].map(|word| region.sync(*fid, word).load(Relaxed));

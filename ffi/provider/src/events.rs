@@ -225,7 +225,10 @@ impl Pump {
 fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
     let _quiet = Quiet::new();
-    builder.spawn(run)
+    builder.spawn(|| {
+        node::timed::stay_apart();
+        run();
+    })
 }
 
 /// Carries the events of one completion vector.

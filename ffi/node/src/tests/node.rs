@@ -204,6 +204,30 @@ fn a_node_keeps_the_identity_it_was_made_with() {
 }
 
 #[test]
+fn a_node_keeps_what_its_devices_are_called_and_where_they_are() {
+    let scratch = Scratch::new();
+    let with = |name: Option<&str>, bus: Option<&str>, numa| {
+        let (name, bus) = (name.map(|name| name.parse().unwrap()), bus.map(|bus| bus.parse().unwrap()));
+        let options = NodeOptions { vfs: Some(2), name, bus, numa, ..NodeOptions::default() };
+        Node::open_or_create(&scratch.0, &options)
+    };
+    drop(with(Some("mlx5_4"), Some("0000:3b:00.0"), Some(1)).unwrap());
+    let node = with(None, None, None).unwrap();
+    let seen = crate::Observer::open(&scratch.0).unwrap().devices().unwrap();
+    assert_eq!(node.devices(), seen);
+    let last = &seen[2];
+    assert_eq!((&*last.name, &*last.bdf, last.numa), ("mlx5_6", "0000:3b:00.2", Some(1)));
+    for (name, bus, numa, said) in [
+        (Some("mlx5_0"), None, None, "name mlx5_4, asked for mlx5_0"),
+        (None, Some("0000:5e:00.0"), None, "PCI address 0000:3b:00.0, asked for 0000:5e:00.0"),
+        (None, None, Some(0), "NUMA node 1, asked for 0"),
+    ] {
+        let error = with(name, bus, numa).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn an_address_becomes_the_second_gid_and_goes_again() {
     let scratch = Scratch::new();
     let node = scratch.node();

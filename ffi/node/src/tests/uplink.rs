@@ -4,9 +4,13 @@ use super::bed::{OnNode, Scratch};
 use crate::uplink::{PATIENCE, UplinkHold};
 use devmodel::{
     identity,
-    region::{SLOTS, Sync},
+    region::{Func, SLOTS, Sync},
 };
-use std::{sync::atomic::Ordering::*, time::Instant};
+use std::{
+    sync::atomic::Ordering::*,
+    thread,
+    time::{Duration, Instant},
+};
 
 #[test]
 fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
@@ -35,10 +39,10 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     take(waiting());
     take_in(1);
     // It takes frames again, if late.
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while (waiting() as usize) <= SLOTS / 2 {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             take(waiting());
         });
@@ -46,4 +50,39 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     });
     assert!((waiting() as usize) < SLOTS, "none was lost");
     core.map.functions()[1].server.store(0, Release);
+}
+
+#[test]
+fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let hold = UplinkHold::new(&node).unwrap();
+    let core = node.core();
+    core.make_room_for(1).unwrap();
+    let mut frame = vec![0; 60];
+    frame[..6].copy_from_slice(&identity::mac(0, 1));
+    let region = core.adapter.region();
+    let word = |word| region.sync(1, word).load(Acquire);
+    let taken_in = || {
+        let before = word(Sync::RxTail);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                core.touch(core.now(), 1, |_, host| {
+                    let _busy = Func::lock(region, 1, host);
+                    let began = Instant::now();
+                    while (word(Sync::RxTail) - word(Sync::RxHead)) as usize <= SLOTS / 2 {
+                        assert!(began.elapsed() < Duration::from_secs(5), "expected frames, found none");
+                        thread::yield_now();
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                });
+            });
+            thread::sleep(Duration::from_millis(1));
+            hold.receive(&vec![frame.clone(); 2 * SLOTS]);
+        });
+        (word(Sync::RxTail) - before) as usize
+    };
+    // Once it may be busy for longer, on a machine that is busy with something else.
+    let rounds: Vec<_> = (0..5).map(|_| taken_in()).collect();
+    assert!(rounds.contains(&(2 * SLOTS)), "expected all {} frames of a round, found {rounds:?}", 2 * SLOTS);
 }

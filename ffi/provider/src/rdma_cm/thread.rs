@@ -20,5 +20,8 @@ pub struct Thread {
 /// Those of starting a thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _quiet = Quiet::new();
-    std::thread::Builder::new().name(format!("ironverbs-{name}")).stack_size(256 << 10).spawn(body)
+    std::thread::Builder::new().name(format!("ironverbs-{name}")).stack_size(256 << 10).spawn(|| {
+        node::timed::stay_apart();
+        body();
+    })
 }

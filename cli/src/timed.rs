@@ -1,0 +1,82 @@
+//! Nodes in virtual time: the process that conducts one, and programs that want one.
+
+use crate::options::TimeRules;
+use devmodel::engine::timing::Profile;
+use launcher::supervisor::fork_apart;
+use nix::fcntl::{Flock, FlockArg};
+use node::{
+    Node, NodeError,
+    timed::{Conductor, Rules},
+};
+use std::{
+    env,
+    fs::File,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a conductor may take to begin.
+const BEGINS: Duration = Duration::from_secs(5);
+
+fn rules(options: &TimeRules) -> Result<Rules, String> {
+    let profile = Profile::load(&options.profile.name).map_err(|e| e.to_string())?;
+    Ok(Rules { profile, seed: options.seed })
+}
+
+/// Conducts `node` unless somebody else does.
+pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeError> {
+    let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
+    let rules = rules(options).map_err(failed)?;
+    let path = node.dir().join("conductor");
+    let file = File::create(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
+    // It is held until this process ends.
+    let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(String::new()) };
+    Conductor::new(node, rules)?.run();
+    Ok(String::new())
+}
+
+/// Sees to it that the node in `dir` is conducted by what `options` say.
+pub fn begin(dir: &Path, options: &TimeRules) -> Result<(), String> {
+    let rules = rules(options)?;
+    let other = || {
+        format!(
+            "the node in {} is in virtual time by other rules than '{}' with seed {}: wait for its programs to end",
+            dir.display(),
+            options.profile.name,
+            options.seed
+        )
+    };
+    match rules.sit_down(dir) {
+        Some(true) => return Ok(()),
+        Some(false) => return Err(other()),
+        None => {}
+    }
+    let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
+    let mut command = Command::new(exe);
+    command.args([
+        "node",
+        "conduct",
+        "--profile",
+        &options.profile.name,
+        "--seed",
+        &options.seed.to_string(),
+    ]);
+    command.arg("--node").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    // It is no child of the program that this process becomes.
+    fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the node's conductor: {e}"))?;
+    let since = Instant::now();
+    loop {
+        match rules.sit_down(dir) {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(other()),
+            None => {}
+        }
+        if since.elapsed() > BEGINS {
+            return Err(format!("the node in {} has no conductor", dir.display()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

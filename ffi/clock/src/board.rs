@@ -1,0 +1,315 @@
+//! What is on the board.
+
+use super::{
+    channel::{CHANNELS, Channel},
+    player::Player,
+    sys,
+};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::*},
+    time::Duration,
+};
+
+/// The board's name in a node's directory.
+pub const FILE: &str = "clock";
+/// Threads that may be in virtual time at once.
+pub const PLAYERS: usize = 256;
+/// Functions of a node.
+pub(crate) const FUNCTIONS: usize = 128;
+/// Doorbells of a thread that the conductor has not taken yet, at most.
+const RING: usize = 512;
+/// Nanoseconds of which clocks' origins are multiples.
+const EVEN: u64 = 1_000_000;
+/// Name and version of the layout.
+const MAGIC: u64 = 0x636c_6f63_6b00_0001;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Something. Time stands still meanwhile.
+    Running = 0,
+    /// It waits for a completion of its function.
+    Waiting = 1,
+    /// It sleeps until a time.
+    Sleeping = 2,
+    /// It has computed for so long that it must be looking at memory until that changes.
+    Spinning = 3,
+    /// It did that, and goes on when the conductor says when it noticed.
+    Noticed = 4,
+}
+
+impl State {
+    pub(crate) fn of(word: u32) -> Self {
+        match word {
+            1 => Self::Waiting,
+            2 => Self::Sleeping,
+            3 => Self::Spinning,
+            4 => Self::Noticed,
+            _ => Self::Running,
+        }
+    }
+}
+
+/// What the calls of programs cost, in picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// A request that is posted after a wait.
+    pub post: u64,
+    /// One that follows another.
+    pub post_rate: u64,
+    /// 64 bytes to a doorbell page.
+    pub pio: u64,
+    /// Each further 64 bytes.
+    pub pio_block: u64,
+    /// Asking a clock.
+    pub clock: u64,
+    /// Reading the processor's counter.
+    pub counter: u64,
+}
+
+/// A write to a doorbell register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bell {
+    /// When the thread had written it, ps.
+    pub at: u64,
+    /// What was written.
+    pub value: u64,
+    /// To which register of BAR0.
+    pub offset: u32,
+    /// Of which function.
+    pub fid: u8,
+    /// Blocks of 64 bytes that were written, at least 1.
+    pub blocks: u8,
+}
+
+impl Bell {
+    /// The send counter behind the request that a send doorbell is of, which is the first eight bytes of its control segment: the request's
+    /// number is in bits 40 to 55, its 16-byte pieces in the lowest six.
+    pub fn posted(&self) -> u16 {
+        ((self.value >> 40) as u16).wrapping_add(blocks(self.value).into())
+    }
+}
+
+/// Blocks of 64 bytes of the request that a send doorbell is of.
+pub(crate) fn blocks(value: u64) -> u8 {
+    (value as u8 & 0x3f).div_ceil(4).max(1)
+}
+
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct BellSlot {
+    pub at: AtomicU64,
+    pub value: AtomicU64,
+    pub offset: AtomicU32,
+    /// The function, and blocks above.
+    pub what: AtomicU32,
+}
+
+/// A thread's place. All times are the node's, in picoseconds.
+#[repr(C, align(128))]
+pub(crate) struct Place {
+    /// Thread id, 0 is free; and its process.
+    pub tid: AtomicU32,
+    pub pid: AtomicU32,
+    /// See [`State`]; the thread sleeps on this word.
+    pub state: AtomicU32,
+    /// The function it used last.
+    pub fid: AtomicU32,
+    /// Its time.
+    pub time: AtomicU64,
+    /// While it sleeps: until when.
+    pub until: AtomicU64,
+    /// What the conductor woke it for became visible at this time; 0 is nothing.
+    pub woken: AtomicU64,
+    /// What it takes to notice that.
+    pub notice: AtomicU64,
+    /// When it last began to look for entries of queues: of which function, above, and how many that had written.
+    pub known: AtomicU64,
+    /// 1 if it waited since its last post.
+    pub rested: AtomicU32,
+    /// Doorbells written and taken, counted.
+    pub head: AtomicU32,
+    pub tail: AtomicU32,
+    pub ring: [BellSlot; RING],
+}
+
+#[repr(C)]
+pub(crate) struct Layout {
+    pub magic: AtomicU64,
+    /// What the conductor goes by: see [`Board::mark`].
+    pub mark: AtomicU64,
+    /// The conductor's process.
+    pub conductor: AtomicU32,
+    /// It sleeps on this word, which counts what threads have to say.
+    pub bell: AtomicU32,
+    /// The node's time: that of what happened last.
+    pub now: AtomicU64,
+    /// The latest time of a thread that sent something to others by a socket.
+    pub sent: AtomicU64,
+    /// The kernel's clocks (monotonic, real) at the node's time 0, in nanoseconds.
+    pub origin: [AtomicU64; 2],
+    pub costs: [AtomicU64; 6],
+    /// Counts entries of queues that each function wrote.
+    pub entries: [AtomicU32; FUNCTIONS],
+    pub places: [Place; PLAYERS],
+    pub channels: [Channel; CHANNELS],
+}
+
+/// A board, mapped for as long as the process lives.
+#[derive(Clone, Copy)]
+pub struct Board(pub(crate) &'static Layout);
+
+impl Board {
+    /// Makes a board at `path`, in place of any that is there. Threads find it once it is [opened](Board::open_up).
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(size_of::<Layout>() as u64)?;
+        Self::map(&file)
+    }
+
+    /// The board at `path`. `None` if there is none, or its conductor is gone.
+    ///
+    /// # Errors
+    /// It is there and cannot be used.
+    pub fn find(path: &Path) -> io::Result<Option<Self>> {
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        // One that is shorter is being made.
+        if file.metadata()?.len() < size_of::<Layout>() as u64 {
+            return Ok(None);
+        }
+        let board = Self::map(&file)?;
+        if board.0.magic.load(Acquire) == MAGIC && board.is_conducted() {
+            return Ok(Some(board));
+        }
+        // SAFETY: the whole mapping, which nobody else knows.
+        unsafe { libc::munmap(std::ptr::from_ref(board.0).cast_mut().cast(), size_of::<Layout>()) };
+        Ok(None)
+    }
+
+    fn map(file: &File) -> io::Result<Self> {
+        let (len, prot) = (size_of::<Layout>(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping of a file that is at least as long.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: mapped for as long as the process lives, aligned to a page, and all of it is atomic words, for which any bytes will do.
+        Ok(Self(unsafe { &*at.cast::<Layout>() }))
+    }
+
+    /// Lets threads in. The node's time is `now`, and was 0 when the kernel's monotonic clock was `epoch`.
+    pub fn open_up(&self, now: u64, epoch: u64, costs: Costs, mark: u64) {
+        let Costs { post, post_rate, pio, pio_block, clock, counter } = costs;
+        let all = [post, post_rate, pio, pio_block, clock, counter];
+        self.0.costs.iter().zip(all).for_each(|(to, cost)| to.store(cost, Relaxed));
+        // Even ones, so that what programs round is the same at every run.
+        let even = |ns: u64| ns.next_multiple_of(EVEN);
+        let ahead = sys::realtime_ns().saturating_sub(sys::monotonic_ns());
+        self.0.origin[0].store(even(epoch), Relaxed);
+        self.0.origin[1].store(even(epoch + ahead), Relaxed);
+        self.0.mark.store(mark, Relaxed);
+        self.0.now.store(now, Relaxed);
+        self.0.sent.store(now, Relaxed);
+        self.0.conductor.store(sys::thread().1, Relaxed);
+        self.0.magic.store(MAGIC, Release);
+    }
+
+    /// Whether its conductor lives.
+    pub fn is_conducted(&self) -> bool {
+        let pid = self.0.conductor.load(SeqCst);
+        // One that has ended may be there until somebody asks how.
+        pid != 0 && sys::state(pid, pid).is_some_and(|state| state != 'Z')
+    }
+
+    /// Ends the conducting, unless somebody is on the board. Returns whether it did.
+    pub fn close(&self) -> bool {
+        let pid = self.0.conductor.swap(0, SeqCst);
+        // Whoever sits down asks for the conductor afterwards.
+        let deserted = self.players().next().is_none();
+        if !deserted {
+            self.0.conductor.store(pid, SeqCst);
+        }
+        deserted
+    }
+
+    /// A number that is another one where time goes by other rules.
+    pub fn mark(&self) -> u64 {
+        self.0.mark.load(Relaxed)
+    }
+
+    /// The node's time, ps.
+    pub fn now(&self) -> u64 {
+        self.0.now.load(Acquire)
+    }
+
+    /// The node's time, or what anybody said later.
+    pub fn latest(&self) -> u64 {
+        self.now().max(self.0.sent.load(Acquire))
+    }
+
+    /// Makes `now` the node's time.
+    pub fn set_now(&self, now: u64) {
+        self.0.now.store(now, Release);
+    }
+
+    /// What calls cost.
+    pub fn costs(&self) -> Costs {
+        let costs = self.0.costs.each_ref().map(|cost| cost.load(Relaxed));
+        let [post, post_rate, pio, pio_block, clock, counter] = costs;
+        Costs { post, post_rate, pio, pio_block, clock, counter }
+    }
+
+    /// What the kernel's clock would be at `time` of the node, in nanoseconds: the real one, or the monotonic one.
+    pub fn wall(&self, time: u64, real: bool) -> u64 {
+        self.0.origin[usize::from(real)].load(Relaxed) + time / 1000
+    }
+
+    /// The calling thread as a player. `None` if there is no place for it.
+    pub fn player(&self) -> Option<Player> {
+        Player::of_thread(*self)
+    }
+
+    /// The players, in the order of their places.
+    pub fn players(&self) -> impl Iterator<Item = Player> + use<> {
+        let board = *self;
+        let taken = move |number: &usize| board.0.places[*number].tid.load(Acquire) != 0;
+        (0..PLAYERS).filter(taken).map(move |number| Player::new(board, number))
+    }
+
+    /// Notes that `fid` wrote an entry of a queue.
+    pub fn entry(&self, fid: u8) {
+        self.0.entries[usize::from(fid) % FUNCTIONS].fetch_add(1, SeqCst);
+    }
+
+    /// What threads have said so far; see [`Board::listen`].
+    pub fn heard(&self) -> u32 {
+        self.0.bell.load(SeqCst)
+    }
+
+    /// Sleeps until a thread says something that was not `heard`, or `limit` is over.
+    pub fn listen(&self, heard: u32, limit: Duration) {
+        sys::futex_wait(&self.0.bell, heard, limit);
+    }
+
+    /// Tells the conductor that something is different.
+    pub(crate) fn tell(&self) {
+        self.0.bell.fetch_add(1, SeqCst);
+        sys::futex_wake(&self.0.bell);
+    }
+}

@@ -1,0 +1,113 @@
+//! Connections between threads, and when what goes over them was said: whoever hears something is no earlier than who said it, and not
+//! later than that for what else was said meanwhile.
+
+use super::board::Board;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Connections, each in one direction, that are kept at once.
+pub(crate) const CHANNELS: usize = 256;
+/// Calls whose times are kept of each.
+const CALLS: usize = 64;
+
+/// One direction of a connection. Bytes are counted from its begin.
+#[repr(C)]
+pub(crate) struct Channel {
+    /// What it is known by; 0 is free.
+    key: AtomicU64,
+    /// Bytes said, and heard.
+    said: AtomicU64,
+    heard: AtomicU64,
+    /// Calls that said something, counted; up to which byte each did, and when.
+    calls: AtomicU64,
+    ends: [AtomicU64; CALLS],
+    times: [AtomicU64; CALLS],
+}
+
+impl Board {
+    /// The direction that is known by `key`, which is not 0. `None` if there are too many.
+    fn channel(&self, key: u64) -> Option<&'static Channel> {
+        let channels = &self.0.channels;
+        let mine = |channel: &&Channel| {
+            let found = channel.key.compare_exchange(0, key, AcqRel, Acquire);
+            found.is_ok() || found == Err(key)
+        };
+        let first = key as usize % CHANNELS;
+        channels[first..].iter().chain(&channels[..first]).find(mine)
+    }
+
+    /// `len` bytes are about to go by the direction `key`, at `time`.
+    pub fn say(&self, key: u64, len: u64, time: u64) {
+        let Some(channel) = self.channel(key) else { return };
+        let (call, end) = (channel.calls.load(Relaxed), channel.said.load(Relaxed) + len);
+        let slot = call as usize % CALLS;
+        channel.ends[slot].store(end, Relaxed);
+        channel.times[slot].store(time, Relaxed);
+        channel.said.store(end, Relaxed);
+        channel.calls.store(call + 1, Release);
+    }
+
+    /// Of the bytes that were about to go, `less` did not.
+    pub fn unsay(&self, key: u64, less: u64) {
+        let Some(channel) = self.channel(key) else { return };
+        let said = channel.said.load(Relaxed).saturating_sub(less);
+        channel.said.store(said, Relaxed);
+        let slot = channel.calls.load(Relaxed).wrapping_sub(1) as usize % CALLS;
+        channel.ends[slot].store(said, Release);
+    }
+
+    /// `len` bytes came by the direction `key`: when the last of them was said, if that is known.
+    pub fn hear(&self, key: u64, len: u64) -> Option<u64> {
+        let channel = self.channel(key)?;
+        let heard = channel.heard.fetch_add(len, Relaxed) + len;
+        let calls = channel.calls.load(Acquire);
+        let kept = calls.saturating_sub(CALLS as u64)..calls;
+        let slot =
+            kept.map(|call| call as usize % CALLS).find(|slot| channel.ends[*slot].load(Relaxed) >= heard)?;
+        Some(channel.times[slot].load(Relaxed))
+    }
+
+    /// Forgets all connections.
+    pub fn hang_up(&self) {
+        for channel in &self.0.channels {
+            for word in [&channel.said, &channel.heard, &channel.calls] {
+                word.store(0, Relaxed);
+            }
+            channel.key.store(0, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(name: &str) -> (Board, std::path::PathBuf) {
+        let path = std::env::temp_dir().join(format!("ironverbs-clock-{}-{name}", std::process::id()));
+        (Board::create(&path).unwrap(), path)
+    }
+
+    #[test]
+    fn what_is_heard_has_the_time_at_which_its_last_byte_was_said() {
+        let (board, path) = board("said");
+        board.say(7, 100, 1000);
+        board.say(7, 50, 2000);
+        board.say(8, 1, 9000);
+        assert_eq!(board.hear(7, 60), Some(1000));
+        assert_eq!(board.hear(7, 40), Some(1000));
+        assert_eq!(board.hear(7, 10), Some(2000));
+        // Only a part of what was about to go went.
+        board.say(7, 30, 3000);
+        board.unsay(7, 20);
+        board.say(7, 5, 4000);
+        assert_eq!(board.hear(7, 50), Some(3000));
+        assert_eq!(board.hear(7, 5), Some(4000));
+        assert_eq!(board.hear(7, 1), None, "nobody said that");
+        for call in 0..200 {
+            board.say(9, 1, call);
+        }
+        assert_eq!(board.hear(9, 1), Some(136), "the first that is kept");
+        board.hang_up();
+        assert_eq!(board.hear(8, 1), None);
+        std::fs::remove_file(path).unwrap();
+    }
+}

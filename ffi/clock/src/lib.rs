@@ -1,0 +1,14 @@
+//! Virtual time of a node: the board that its programs share with their conductor, docs/time.md.
+//!
+//! The board is a file in the node's directory. Each thread of a program is a [`Player`] with a time of its own, which goes on by what its calls
+//! cost. Threads that wait say so, and the conductor, a process of its own, lets the next thing happen when all do.
+#![allow(unsafe_code)]
+
+mod board;
+mod channel;
+mod player;
+mod sys;
+
+pub use board::{Bell, Board, Costs, FILE, PLAYERS, State};
+pub use player::{Player, stay_apart};
+pub use sys::{monotonic_ns, state};

@@ -1,0 +1,292 @@
+//! A thread's place on the board.
+
+use super::{
+    board::{Bell, Board, FUNCTIONS, Place, State, blocks},
+    sys,
+};
+use std::{
+    cell::Cell,
+    sync::{
+        Once,
+        atomic::{AtomicU32, Ordering::*},
+    },
+    time::Duration,
+};
+
+/// How long a thread sleeps before it looks whether the conductor lives.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The place of a thread.
+#[derive(Clone, Copy)]
+pub struct Player {
+    board: Board,
+    number: usize,
+}
+
+thread_local! {
+    /// The number of the calling thread's place.
+    static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+    /// It is none of the program's.
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is no player: it is one that a provider has for itself, and whose polls are not the program's. It reads the processor's
+/// counter as it is, for it takes no signals, by which players are told another.
+pub fn stay_apart() {
+    APART.set(true);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes an attribute of the calling thread alone.
+    unsafe {
+        libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE);
+    }
+}
+
+/// The thread of a child of a fork is another one, and takes a place of its own.
+extern "C" fn forked() {
+    MINE.set(None);
+}
+
+static WATCHED: Once = Once::new();
+
+impl Player {
+    pub(crate) fn new(board: Board, number: usize) -> Self {
+        Self { board, number }
+    }
+
+    pub(crate) fn of_thread(board: Board) -> Option<Self> {
+        if APART.get() {
+            return None;
+        }
+        if let Some(number) = MINE.get() {
+            return Some(Self { board, number });
+        }
+        // SAFETY: it only touches what is the thread's own.
+        WATCHED.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) });
+        let (tid, pid) = sys::thread();
+        let places = &board.0.places;
+        let number = places.iter().position(|place| place.tid.load(Acquire) == tid).or_else(|| {
+            let claim = |place: &Place| place.tid.compare_exchange(0, tid, AcqRel, Relaxed).is_ok();
+            let number = places.iter().position(claim)?;
+            places[number].begin(pid, board.latest());
+            Some(number)
+        })?;
+        MINE.set(Some(number));
+        Some(Self { board, number })
+    }
+
+    fn place(&self) -> &'static Place {
+        &self.board.0.places[self.number]
+    }
+
+    /// Its number, which orders threads.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The time of the calling thread, which it has to be, once it noticed what there was to notice.
+    pub fn now(&self) -> u64 {
+        let place = self.place();
+        let (spinning, noticed) = (State::Spinning as u32, State::Noticed as u32);
+        if place.state.compare_exchange(spinning, noticed, SeqCst, Relaxed).is_ok() {
+            self.rest(State::Noticed);
+        }
+        let mut time = place.time.load(Relaxed);
+        let woken = place.woken.load(Relaxed);
+        if woken != 0 {
+            place.woken.store(0, Relaxed);
+            time = time.max(woken) + place.notice.swap(0, Relaxed);
+        }
+        // Time went on while it waited for something else.
+        time = time.max(self.board.now());
+        place.time.store(time, Relaxed);
+        time
+    }
+
+    /// Its time goes on by `ps`. Returns it.
+    pub fn spend(&self, ps: u64) -> u64 {
+        let time = self.now() + ps;
+        self.place().time.store(time, Relaxed);
+        time
+    }
+
+    /// It heard something that was said at `time`; if that is not known, as late as anything that was said.
+    pub fn hear(&self, time: Option<u64>) {
+        let said = time.unwrap_or_else(|| self.board.0.sent.load(Acquire));
+        self.place().time.store(self.now().max(said), Relaxed);
+    }
+
+    /// It says something to others, by other ways than verbs. Returns when.
+    pub fn say(&self) -> u64 {
+        let now = self.now();
+        self.board.0.sent.fetch_max(now, AcqRel);
+        now
+    }
+
+    /// The thread writes to a doorbell page of `fid`; of a send queue, if it is one's, it has made a request before.
+    pub fn ring(&self, fid: u8, offset: u32, value: u64, is_send: bool) {
+        let (place, costs) = (self.place(), self.board.costs());
+        place.fid.store(fid.into(), Relaxed);
+        let blocks = if is_send { blocks(value) } else { 1 };
+        let rested = place.rested.swap(0, Relaxed) != 0;
+        let post = if rested { costs.post } else { costs.post_rate };
+        let took = if is_send { post } else { 0 } + costs.pio + u64::from(blocks - 1) * costs.pio_block;
+        let at = self.spend(took);
+        while place.head.load(Relaxed).wrapping_sub(place.tail.load(Acquire)) as usize >= place.ring.len() {
+            // The conductor takes them at once.
+            self.board.tell();
+            sys::futex_wait(
+                &place.tail,
+                place.head.load(Relaxed).wrapping_sub(place.ring.len() as u32),
+                LOOK,
+            );
+            if !self.board.is_conducted() {
+                return;
+            }
+        }
+        let head = place.head.load(Relaxed);
+        let slot = &place.ring[head as usize % place.ring.len()];
+        slot.at.store(at, Relaxed);
+        slot.value.store(value, Relaxed);
+        slot.offset.store(offset, Relaxed);
+        slot.what.store(u32::from(fid) | u32::from(blocks) << 8, Relaxed);
+        place.head.store(head.wrapping_add(1), Release);
+    }
+
+    /// The thread found no completion of `fid`: it waits until there is one, or something else may be different.
+    pub fn wait(&self, fid: u8) {
+        let place = self.place();
+        // What it was woken for was not what it looks for, so there is nothing to notice yet.
+        let woken = place.woken.swap(0, Relaxed);
+        if woken != 0 {
+            place.time.store(place.time.load(Relaxed).max(woken), Relaxed);
+        }
+        place.notice.store(0, Relaxed);
+        place.fid.store(fid.into(), Relaxed);
+        place.rested.store(1, Relaxed);
+        place.state.store(State::Waiting as u32, SeqCst);
+        // An entry that came since it last began to look may be one that it has not seen.
+        let entries = self.board.0.entries[usize::from(fid) % FUNCTIONS].load(SeqCst);
+        let known = u64::from(fid) << 32 | u64::from(entries);
+        if place.known.swap(known, Relaxed) != known {
+            place.state.store(State::Running as u32, SeqCst);
+            return;
+        }
+        self.rest(State::Waiting);
+    }
+
+    /// The thread sleeps until `until`.
+    pub fn sleep(&self, until: u64) {
+        self.now();
+        self.place().until.store(until, Relaxed);
+        self.place().rested.store(1, Relaxed);
+        self.place().state.store(State::Sleeping as u32, SeqCst);
+        self.rest(State::Sleeping);
+    }
+
+    /// Sleeps while its state is `how`.
+    fn rest(&self, how: State) {
+        let word = &self.place().state;
+        self.board.tell();
+        while word.load(SeqCst) == how as u32 {
+            sys::futex_wait(word, how as u32, LOOK);
+            if !self.board.is_conducted() {
+                word.store(State::Running as u32, SeqCst);
+            }
+        }
+    }
+}
+
+impl Place {
+    fn begin(&self, pid: u32, now: u64) {
+        self.state.store(State::Running as u32, Relaxed);
+        self.fid.store(u32::MAX, Relaxed);
+        self.time.store(now, Relaxed);
+        for word in [&self.woken, &self.notice] {
+            word.store(0, Relaxed);
+        }
+        self.rested.store(1, Relaxed);
+        self.known.store(u64::MAX, Relaxed);
+        self.tail.store(self.head.load(Relaxed), Relaxed);
+        self.pid.store(pid, Release);
+    }
+}
+
+/// What the conductor sees of a player, and does to it.
+impl Player {
+    /// The thread and its process. The process is 0 while the thread sits down.
+    pub fn thread(&self) -> (u32, u32) {
+        (self.place().tid.load(Acquire), self.place().pid.load(Acquire))
+    }
+
+    /// What the thread does.
+    pub fn state(&self) -> State {
+        State::of(self.place().state.load(SeqCst))
+    }
+
+    /// The function it used last.
+    pub fn fid(&self) -> Option<u8> {
+        u8::try_from(self.place().fid.load(Acquire)).ok()
+    }
+
+    /// Its time.
+    pub fn time(&self) -> u64 {
+        self.place().time.load(Acquire)
+    }
+
+    /// Until when it sleeps.
+    pub fn until(&self) -> u64 {
+        self.place().until.load(Acquire)
+    }
+
+    /// Notes that it must be looking at memory. Returns false if it did something meanwhile.
+    pub fn spins(&self) -> bool {
+        let (running, spinning) = (State::Running as u32, State::Spinning as u32);
+        self.place().state.compare_exchange(running, spinning, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Something that it may look for became visible at `at`, and takes `notice` to be noticed.
+    pub fn show(&self, at: u64, notice: u64) {
+        self.place().notice.store(notice, Relaxed);
+        self.place().woken.store(at, Release);
+    }
+
+    /// Lets it go on after a wait or a sleep.
+    pub fn wake(&self) {
+        let word: &AtomicU32 = &self.place().state;
+        word.store(State::Running as u32, SeqCst);
+        sys::futex_wake(word);
+    }
+
+    /// Lets it go on at `at`, when its sleep is over.
+    pub fn rise(&self, at: u64) {
+        self.place().time.fetch_max(at, AcqRel);
+        self.wake();
+    }
+
+    /// Takes the next doorbell that it wrote.
+    pub fn take(&self) -> Option<Bell> {
+        let place = self.place();
+        let tail = place.tail.load(Relaxed);
+        if tail == place.head.load(Acquire) {
+            return None;
+        }
+        let slot = &place.ring[tail as usize % place.ring.len()];
+        let what = slot.what.load(Relaxed);
+        let bell = Bell {
+            at: slot.at.load(Relaxed),
+            value: slot.value.load(Relaxed),
+            offset: slot.offset.load(Relaxed),
+            fid: what as u8,
+            blocks: (what >> 8) as u8,
+        };
+        place.tail.store(tail.wrapping_add(1), Release);
+        sys::futex_wake(&place.tail);
+        Some(bell)
+    }
+
+    /// Frees the place of a thread that is gone.
+    pub fn free(&self) {
+        self.place().pid.store(0, Relaxed);
+        self.place().tid.store(0, Release);
+    }
+}

@@ -1,0 +1,47 @@
+//! System calls, past what stands in for them in programs whose clocks are virtual.
+
+use std::{sync::atomic::AtomicU32, time::Duration};
+
+/// Sleeps while `word` is `seen`, until it is rung or `limit` is over.
+pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
+    let limit =
+        libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
+    // SAFETY: both are valid for the call, which reads them.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit) };
+}
+
+/// Wakes all who sleep on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word is valid for the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+fn kernel_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes the time to `now`.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The kernel's own CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    kernel_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// The kernel's own CLOCK_REALTIME, in nanoseconds.
+pub fn realtime_ns() -> u64 {
+    kernel_ns(libc::CLOCK_REALTIME)
+}
+
+/// The calling thread and its process.
+pub fn thread() -> (u32, u32) {
+    // SAFETY: always succeeds.
+    unsafe { (libc::syscall(libc::SYS_gettid) as u32, libc::getpid() as u32) }
+}
+
+/// The letter that the kernel says of a thread's state (proc(5)). `None` if it is gone.
+pub fn state(tid: u32, pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // Behind the name, which may contain anything.
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}

@@ -1,0 +1,445 @@
+//! The process that lets time go on.
+
+use super::{
+    effort::{Efforts, is_there, runs},
+    late::{Late, Written},
+};
+use crate::{NodeError, core::Core, dir, node::Node};
+use clock::{Board, Costs, FILE, PLAYERS, Player, State};
+use devmodel::{
+    engine::{
+        Ps,
+        spans::Cause,
+        timed::{Happened, Timed},
+        timing::{Dice, HostCosts, Profile, Spread},
+    },
+    host::{Host, Iova, Rid},
+    mlx5::Job,
+    pcie::doorbell,
+};
+use std::{
+    fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Functions of a node, each of which is on a card of its own.
+const FUNCTIONS: usize = 128;
+/// How long a thread may compute before it is taken to look at memory until that changes.
+const COMPUTES: Duration = Duration::from_millis(2);
+/// The same of one that did so the last times. A look takes some nanoseconds.
+const SPINS: Duration = Duration::from_micros(150);
+/// How long one may compute until it must have seen that a message is whole.
+const LOOKS: Duration = Duration::from_micros(500);
+/// How often it must have done so.
+const STEADY: u32 = 3;
+/// How much happens before it is looked whether somebody does something meanwhile.
+const STEPS: u32 = 256;
+/// How often it is looked whether threads are there.
+const ROLL_CALL: Duration = Duration::from_millis(100);
+/// How often threads are looked at that compute.
+const LOOK: Duration = Duration::from_micros(20);
+/// How often the conductor looks around while nothing happens.
+const IDLE: Duration = Duration::from_millis(2);
+/// It ends when nobody came for so long.
+const LINGER: Duration = Duration::from_millis(300);
+/// A program that an interrupt woke is waited for so long.
+const WAKES: Duration = Duration::from_millis(2);
+/// Picoseconds of which the time is a multiple when a conductor begins.
+const EVEN: Ps = 1_000_000_000;
+/// What asking a clock costs, ps: what it takes the kernel's own page in a program.
+const CLOCK: Ps = 50_000;
+/// What reading the processor's counter costs: hardly anything, but programs that wait for it have to see it go on.
+const COUNTER: Ps = 100;
+
+/// What is to happen beside the device's own work.
+enum Soon {
+    /// An entry of a queue is in memory.
+    Entry(Rid, Iova, Vec<u8>),
+    /// A function's data is, of a message's last packet or of another.
+    Data(u8, bool),
+    /// A function raises a vector.
+    Interrupt(Rid, u16),
+}
+
+/// What time goes by.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// What everything costs.
+    pub profile: Profile,
+    /// Programs' times vary as this number decides.
+    pub seed: u64,
+}
+
+impl Rules {
+    /// A number that other rules have another one of.
+    fn mark(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        format!("{self:?}").hash(&mut hash);
+        hash.finish()
+    }
+
+    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the node in `dir`. `None` if nobody
+    /// conducts the node, `false` if it is by other rules.
+    pub fn sit_down(&self, dir: &Path) -> Option<bool> {
+        let board = Board::find(&board_of(dir)).ok().flatten()?;
+        if board.mark() != self.mark() {
+            return Some(false);
+        }
+        board.player()?;
+        // A conductor that ends asks whether anybody sits.
+        board.is_conducted().then_some(true)
+    }
+}
+
+/// Conducts a node.
+pub struct Conductor {
+    node: Arc<Node>,
+    board: Board,
+    engine: Timed<'static, Soon>,
+    rules: Rules,
+    written: Vec<Written>,
+    /// For each function how often data is in memory that programs are to see later.
+    early: Vec<u32>,
+    /// The threads on the board when it was last looked.
+    present: Vec<(u32, u32)>,
+    /// For each function what programs could see so far, counted, and the thread that could.
+    seen: Vec<(u64, u32)>,
+    /// How often in a row each player, by its place, was found to look at memory, and noticed something.
+    spinners: Vec<u32>,
+    efforts: Efforts,
+    /// Somebody was woken, or may notice something.
+    shown: bool,
+}
+
+impl Conductor {
+    /// Begins to conduct `node`, which nobody else conducts.
+    ///
+    /// # Errors
+    /// The board cannot be made.
+    pub fn new(node: &Arc<Node>, rules: Rules) -> Result<Self, NodeError> {
+        let profile = &rules.profile;
+        let path = board_of(node.dir());
+        let made = || {
+            let board = Board::create(&path)?;
+            dir::new_file(&File::open(&path)?, node.dir()).map(|()| board)
+        };
+        let board = made().map_err(NodeError::system(format!("make {}", path.display())))?;
+        let mut engine = Timed::new(profile.clone(), (0..FUNCTIONS).collect());
+        // What programs round is the same at every run.
+        let now = node.core().now().next_multiple_of(EVEN);
+        engine.begin(now);
+        let host = &profile.host;
+        let costs = Costs {
+            post: host.post.ps(),
+            post_rate: host.post_rate.ps(),
+            pio: host.pio.ps(),
+            pio_block: host.pio_block.ps(),
+            clock: CLOCK,
+            counter: COUNTER,
+        };
+        board.open_up(now, node.core().epoch(), costs, rules.mark());
+        node.core().conducted_by(board);
+        let (node, written, seen) = (node.clone(), Vec::new(), vec![(0, 0); FUNCTIONS]);
+        let (early, spinners) = (vec![0; FUNCTIONS], vec![0; PLAYERS]);
+        let efforts = Efforts::default();
+        Ok(Self {
+            node,
+            board,
+            engine,
+            rules,
+            written,
+            early,
+            present: Vec::new(),
+            seen,
+            spinners,
+            efforts,
+            shown: false,
+        })
+    }
+
+    /// Lets time go on until nobody has been on the board for a while.
+    pub fn run(mut self) {
+        let (mut deserted, mut called): (Option<Instant>, _) = (None, Instant::now());
+        loop {
+            let heard = self.board.heard();
+            let players: Vec<Player> = self.board.players().collect();
+            let threads: Vec<_> = players.iter().map(Player::thread).collect();
+            if called.elapsed() > ROLL_CALL || threads != self.present {
+                called = Instant::now();
+                self.call_the_roll(&players);
+                let plays = |player: &Player| {
+                    player.fid().is_some() && is_there(player.thread().0, player.thread().1)
+                };
+                let idle = self.engine.next(&self.node.core().adapter).is_none();
+                if threads != self.present && idle && !players.iter().any(plays) {
+                    // Another run rounds its times as the first.
+                    self.board.hang_up();
+                    self.engine.begin(self.board.latest().next_multiple_of(EVEN));
+                    self.board.set_now(self.engine.now());
+                }
+                self.present = threads;
+            }
+            if players.is_empty() {
+                let since = *deserted.get_or_insert_with(Instant::now);
+                if since.elapsed() > LINGER && self.board.close() {
+                    return;
+                }
+                self.board.listen(heard, IDLE);
+                continue;
+            }
+            deserted = None;
+            if self.wait_for(&players, heard) {
+                continue;
+            }
+            // What threads wrote before they began to wait is there now.
+            players.iter().for_each(|player| self.collect(player));
+            if self.release(&players) {
+                continue;
+            }
+            let sleeper = players
+                .iter()
+                .filter(|player| player.state() == State::Sleeping)
+                .min_by_key(|player| (player.until(), player.number()));
+            let next = self.engine.next(&self.node.core().adapter);
+            match (next, sleeper) {
+                (Some(at), sleeper) if sleeper.is_none_or(|sleeper| at <= sleeper.until()) => {
+                    self.go_on(&players)
+                }
+                (_, Some(sleeper)) => {
+                    self.engine.begin(sleeper.until());
+                    self.board.set_now(self.engine.now());
+                    sleeper.rise(sleeper.until());
+                }
+                _ => self.board.listen(heard, IDLE),
+            }
+        }
+    }
+
+    /// Whether a thread does something. If so it was waited for.
+    fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
+        let is_busy = |player: &&Player| player.state() == State::Running && runs(player);
+        let Some(busy) = players.iter().find(is_busy) else { return false };
+        let (mut time, mut begin) = (busy.time(), self.efforts.of(busy));
+        loop {
+            self.board.listen(heard, LOOK);
+            if self.board.heard() != heard || !is_busy(&busy) {
+                return true;
+            }
+            self.collect(busy);
+            let now = self.efforts.of(busy);
+            if busy.time() != time {
+                // It looks at clocks.
+                (time, begin) = (busy.time(), now);
+            }
+            match (begin, now) {
+                (Some(begin), Some(now)) if now.saturating_sub(begin) < self.patience(busy) => {}
+                // It computed for long without a call.
+                (Some(_), Some(_)) => return !busy.spins(),
+                _ => {
+                    self.leaves(busy);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Frees the places of threads that are gone, and cleans up after their programs.
+    fn call_the_roll(&mut self, players: &[Player]) {
+        let is_gone = |player: &&Player| !is_there(player.thread().0, player.thread().1);
+        let gone: Vec<_> = players.iter().filter(is_gone).collect();
+        gone.iter().for_each(|player| self.leaves(player));
+        if !gone.is_empty() {
+            if let Err(error) = self.node.core().reap() {
+                tracing::warn!(%error, "a program that died could not be cleaned up after");
+            }
+        }
+    }
+
+    /// A thread is gone.
+    fn leaves(&mut self, player: &Player) {
+        self.efforts.forget(player);
+        self.spinners[player.number()] = 0;
+        player.free();
+    }
+
+    /// How long a thread may compute before it is taken to look at memory.
+    fn patience(&self, player: &Player) -> Duration {
+        if self.spinners[player.number()] >= STEADY { SPINS } else { COMPUTES }
+    }
+
+    /// Lets threads go on that noticed something of which nothing more is to come. Returns whether there were any.
+    fn release(&mut self, players: &[Player]) -> bool {
+        let mut any = false;
+        for player in players.iter().filter(|player| player.state() == State::Noticed) {
+            let fid = player.fid().map_or(0, usize::from);
+            if self.early.get(fid).is_none_or(|early| *early == 0) {
+                // It computed, and did not look at memory.
+                self.spinners[player.number()] = 0;
+                player.wake();
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes what a thread wrote to doorbells.
+    fn collect(&mut self, player: &Player) {
+        let Profile { slot, card, .. } = &self.rules.profile;
+        while let Some(bell) = player.take() {
+            let job = doorbell(bell.offset.into(), bell.value);
+            // A program may have written anything to the board.
+            let region = self.node.core().adapter.region();
+            let there = bell.fid < region.functions() && region.is_present(bell.fid);
+            let Some(job) = job.filter(|_| there) else { continue };
+            let more = Ps::from(bell.blocks.saturating_sub(1));
+            let at = bell.at.saturating_add(slot.one_way.ps() + more * card.send_block.ps());
+            match job {
+                Job::Doorbell { .. } => self.engine.ring(Cause::new(at), bell.fid, job, bell.posted()),
+                _ => self.engine.submit(Cause::new(at), bell.fid, job),
+            }
+        }
+    }
+
+    /// Lets things happen until one of them may be noticed.
+    fn go_on(&mut self, players: &[Player]) {
+        self.shown = false;
+        for _ in 0..STEPS {
+            if self.shown {
+                return;
+            }
+            let Self { engine, node, written, .. } = self;
+            let core = node.core();
+            let happened =
+                core.drive(engine.now(), |_, host| engine.step(&core.adapter, &mut Late { host, written }));
+            self.board.set_now(self.engine.now());
+            match happened {
+                None => return,
+                Some(Happened::Function { fid, cause, ends }) => self.function(fid, cause, ends),
+                Some(Happened::Other(soon)) => self.soon(soon, players),
+            }
+        }
+    }
+
+    /// What a function wrote can be seen later.
+    fn function(&mut self, fid: u8, cause: Cause, ends: bool) {
+        for written in std::mem::take(&mut self.written) {
+            let seen = |this: &mut Self, len, entry| this.engine.written(fid, len, entry, cause).at;
+            match written {
+                Written::Data(len) => {
+                    let at = seen(self, len, false);
+                    self.early[usize::from(fid) % FUNCTIONS] += 1;
+                    self.engine.at(at, Soon::Data(fid, ends));
+                }
+                Written::Entry(rid, iova, data) => {
+                    let at = seen(self, data.len() as u32, true);
+                    self.engine.at(at, Soon::Entry(rid, iova, data));
+                }
+                Written::Interrupt(rid, vector) => {
+                    let at = seen(self, 4, true);
+                    self.engine.at(at, Soon::Interrupt(rid, vector));
+                }
+            }
+        }
+    }
+
+    /// By how much longer than usual it takes to notice what `fid` wrote. It follows from how much its program could see before, so another run
+    /// has the same times as the first.
+    fn spread(&mut self, fid: u8, players: &[Player], of: fn(&HostCosts) -> &Spread) -> Ps {
+        let uses =
+            |player: &&Player| player.fid() == Some(fid) && is_there(player.thread().0, player.thread().1);
+        let thread = players.iter().find(uses).map(|player| player.thread().0);
+        let (seen, by) = &mut self.seen[usize::from(fid) % FUNCTIONS];
+        if let Some(thread) = thread.filter(|thread| thread != by) {
+            (*seen, *by) = (0, thread);
+        }
+        *seen += 1;
+        let mut dice = Dice::new(self.rules.seed.wrapping_add(*seen << 8 | u64::from(fid)));
+        of(&self.rules.profile.host).draw(&mut dice)
+    }
+
+    fn soon(&mut self, soon: Soon, players: &[Player]) {
+        let (now, core) = (self.engine.now(), self.node.core());
+        match soon {
+            Soon::Entry(rid, at, data) => {
+                // A queue whose memory is gone loses its entry, as on a bus.
+                let _ = core.drive(now, |_, host| host.write(rid, at, &data));
+                let host = &self.rules.profile.host;
+                let notice = host.poll_cq.ps() + self.spread(rid.0, players, |host| &host.spread_cq);
+                self.board.entry(rid.0);
+                for player in players.iter().filter(|player| player.fid() == Some(rid.0)) {
+                    if player.state() == State::Waiting {
+                        player.show(now, notice);
+                        player.wake();
+                        self.shown = true;
+                    }
+                }
+            }
+            Soon::Data(fid, ends) => {
+                let early = &mut self.early[usize::from(fid) % FUNCTIONS];
+                *early -= 1;
+                let host = &self.rules.profile.host;
+                let notice = host.poll_memory.ps() + self.spread(fid, players, |host| &host.spread_memory);
+                for player in players.iter().filter(|player| ends && player.fid() == Some(fid)) {
+                    if noticed(&self.board, &mut self.efforts, player) {
+                        player.show(now, notice);
+                        self.spinners[player.number()] += 1;
+                        player.wake();
+                        self.shown = true;
+                    }
+                }
+            }
+            Soon::Interrupt(rid, vector) => {
+                core.drive(now, |_, host| host.msix(rid, vector, 0, 0));
+                // Whoever sleeps on it is awake in no time, and then time stands still.
+                let of_function = |player: &&Player| player.fid() == Some(rid.0);
+                let asleep = |player: &Player| player.state() == State::Running && !runs(player);
+                let begin = Instant::now();
+                while players.iter().filter(of_function).all(asleep) && begin.elapsed() < WAKES {
+                    std::thread::yield_now();
+                }
+                self.shown = true;
+            }
+        }
+    }
+}
+
+/// Whether a thread that looks at memory noticed that something is different, once it had time enough for a look.
+fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
+    let begin = efforts.of(player);
+    loop {
+        let heard = board.heard();
+        match (player.state(), begin, efforts.of(player)) {
+            (State::Noticed, ..) => return true,
+            (State::Spinning, Some(begin), Some(now)) if now.saturating_sub(begin) < LOOKS => {
+                // Whoever yields gets the processor back late.
+                board.listen(heard, LOOK);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Whether the node in `dir` has a conductor.
+pub fn is_conducted(dir: &Path) -> bool {
+    Board::find(&board_of(dir)).ok().flatten().is_some()
+}
+
+/// The board of the node in `dir`, for programs in virtual time.
+pub fn board_of(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+impl Core {
+    /// CLOCK_MONOTONIC when the node's time was 0, in nanoseconds.
+    fn epoch(&self) -> u64 {
+        self.map.header().epoch.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Time is what `board` says from now on.
+    fn conducted_by(&self, board: Board) {
+        let _ = self.board.set(board);
+    }
+}

@@ -1,0 +1,100 @@
+//! How long threads have computed.
+#![allow(unsafe_code)]
+
+use clock::Player;
+use std::{
+    collections::HashMap,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+/// `perf_event_attr` (perf_event_open(2)) as far as it is not zero, in its first size.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    unused: [u64; 3],
+    flags: u64,
+    more: [u64; 2],
+}
+
+/// PERF_TYPE_SOFTWARE.
+const SOFTWARE: u32 = 1;
+/// PERF_COUNT_SW_TASK_CLOCK: nanoseconds that a thread was on a processor.
+const TASK_CLOCK: u64 = 1;
+/// exclude_kernel and exclude_hv: what is not asked for needs no rights.
+const EXCLUDE: u64 = 1 << 5 | 1 << 6;
+/// PERF_FLAG_FD_CLOEXEC.
+const CLOEXEC: u32 = 1 << 3;
+
+/// Clocks of threads. The kernel brings a thread's own up to date at its ticks alone, milliseconds apart; counters are exact. Where they may
+/// not be had the other one is asked, and programs that look at memory are slower.
+#[derive(Default)]
+pub struct Efforts {
+    counters: HashMap<u32, Option<OwnedFd>>,
+}
+
+impl Efforts {
+    /// How long the thread has computed. `None` if it is gone.
+    pub fn of(&mut self, player: &Player) -> Option<Duration> {
+        let (tid, pid) = player.thread();
+        let counter = self.counters.entry(tid).or_insert_with(|| counter(tid));
+        match counter.as_ref().and_then(value) {
+            Some(nanos) if is_there(tid, pid) => Some(Duration::from_nanos(nanos)),
+            Some(_) => None,
+            None => process_time(pid),
+        }
+    }
+
+    /// Forgets a thread that is gone.
+    pub fn forget(&mut self, player: &Player) {
+        self.counters.remove(&player.thread().0);
+    }
+}
+
+fn counter(tid: u32) -> Option<OwnedFd> {
+    let attributes = Attributes {
+        kind: SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: TASK_CLOCK,
+        flags: EXCLUDE,
+        ..Attributes::default()
+    };
+    // SAFETY: the kernel reads as many bytes of the attributes as they say to have, and gives a descriptor that nobody else owns.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+fn value(counter: &OwnedFd) -> Option<u64> {
+    let mut value = 0u64;
+    // SAFETY: the kernel writes eight bytes.
+    let len = unsafe { libc::read(counter.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
+    (len == size_of::<u64>() as isize).then_some(value)
+}
+
+/// How long all threads of a process have computed.
+fn process_time(pid: u32) -> Option<Duration> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: both write to what they are given, and fail for a process that is gone.
+    let known = unsafe {
+        libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// Whether a thread is there.
+pub fn is_there(tid: u32, pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
+}
+
+/// Whether a thread runs or is about to, and does not wait for anything in the kernel.
+pub fn runs(player: &Player) -> bool {
+    let (tid, pid) = player.thread();
+    pid == 0 || clock::state(tid, pid) == Some('R')
+}

@@ -1,0 +1,45 @@
+//! A node in virtual time: its programs wait where they would poll, and a conductor lets the next thing happen. docs/time.md.
+
+mod conductor;
+mod effort;
+mod late;
+
+pub use ::clock::stay_apart;
+pub use conductor::{Conductor, Rules, board_of, is_conducted};
+
+use super::core::Core;
+use clock::Board;
+use hwspec::{
+    doorbell::{BF_OFFSET, UAR_SHIFT, UAR_SIZE},
+    pcie::FIRST_UAR,
+};
+
+impl Core {
+    /// The board of the node's conductor, if it has one.
+    #[inline]
+    pub fn board(&self) -> Option<&Board> {
+        self.board.get()
+    }
+
+    /// Writes `value` to a doorbell register of `fid`, which the conductor acts on in its time. Returns false if it is another register.
+    #[cold]
+    pub fn ring_in_time(&self, board: &Board, fid: u8, offset: u32, value: u64) -> bool {
+        let at = offset as usize;
+        if at >> UAR_SHIFT < FIRST_UAR as usize {
+            return false;
+        }
+        if let Some(player) = board.player() {
+            player.ring(fid, offset, value, at % UAR_SIZE >= BF_OFFSET);
+        }
+        true
+    }
+
+    /// The calling thread found no completion of `fid`: it goes on when something may be different.
+    #[cold]
+    pub fn rest(&self, board: &Board, fid: u8) {
+        match board.player() {
+            Some(player) => player.wait(fid),
+            None => std::thread::yield_now(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Clocks and sleeps.
+
+use super::{fail, player};
+use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds_t};
+
+/// Picoseconds of a nanosecond.
+const PS: u64 = 1000;
+
+/// What a clock says, in nanoseconds; looking costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the kernel's.
+fn now(clock: clockid_t, whole: u64) -> Option<u64> {
+    let real = match clock {
+        libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | libc::CLOCK_TAI => true,
+        libc::CLOCK_MONOTONIC
+        | libc::CLOCK_MONOTONIC_RAW
+        | libc::CLOCK_MONOTONIC_COARSE
+        | libc::CLOCK_BOOTTIME => false,
+        _ => return None,
+    };
+    let (board, player) = player()?;
+    let time = player.spend(board.costs().clock);
+    let says = board.wall(time, real);
+    let later = says.next_multiple_of(whole);
+    player.spend((later - says) * PS - if later > says { time % PS } else { 0 });
+    Some(later)
+}
+
+/// # Safety
+/// As of the function of this name in libc: `to` is null, or a `timespec` can be written to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
+    match now(clock, 1) {
+        Some(ns) if !to.is_null() => {
+            let at =
+                timespec { tv_sec: (ns / 1_000_000_000) as time_t, tv_nsec: (ns % 1_000_000_000) as i64 };
+            // SAFETY: the caller's promise.
+            unsafe { to.write(at) };
+            0
+        }
+        // SAFETY: the kernel checks what it is given.
+        _ => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int },
+    }
+}
+
+/// # Safety
+/// As of the function of this name in libc: `to` is null, or a `timeval` can be written to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gettimeofday(to: *mut timeval, zone: *mut c_void) -> c_int {
+    // Programs measure the processor's counter by this clock: they find what it is at every run if nothing is rounded.
+    match now(libc::CLOCK_REALTIME, 1000) {
+        Some(ns) if !to.is_null() => {
+            let us = ns / 1000;
+            let at = timeval { tv_sec: (us / 1_000_000) as time_t, tv_usec: (us % 1_000_000) as i64 };
+            // SAFETY: the caller's promise.
+            unsafe { to.write(at) };
+            0
+        }
+        // SAFETY: the kernel checks what it is given.
+        _ => unsafe { libc::syscall(libc::SYS_gettimeofday, to, zone) as c_int },
+    }
+}
+
+/// # Safety
+/// As of the function of this name in libc: `to` is null, or a number can be written to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn time(to: *mut time_t) -> time_t {
+    let mut at = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `at` is ours.
+    unsafe { clock_gettime(libc::CLOCK_REALTIME, &raw mut at) };
+    if !to.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(at.tv_sec) };
+    }
+    at.tv_sec
+}
+
+/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns false if it is the kernel's matter.
+fn slept(ns: u64, until: Option<bool>) -> bool {
+    let Some((board, player)) = player() else { return false };
+    let now = player.now();
+    let end = match until {
+        None => now.saturating_add(ns.saturating_mul(PS)),
+        Some(real) => ns.saturating_sub(board.wall(0, real)).saturating_mul(PS),
+    };
+    if end > now {
+        player.sleep(end);
+    }
+    true
+}
+
+fn nanoseconds(at: &timespec) -> Option<u64> {
+    let (seconds, rest) = (u64::try_from(at.tv_sec).ok()?, u64::try_from(at.tv_nsec).ok()?);
+    (rest < 1_000_000_000).then_some(seconds.saturating_mul(1_000_000_000) + rest)
+}
+
+/// # Safety
+/// As of the function of this name in libc: `how_long` can be read, and `left` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nanosleep(how_long: *const timespec, left: *mut timespec) -> c_int {
+    // SAFETY: the caller's promise.
+    let asked = unsafe { how_long.as_ref() }.and_then(nanoseconds);
+    match asked.map(|ns| slept(ns, None)) {
+        Some(true) => 0,
+        // SAFETY: the kernel checks what it is given.
+        Some(false) => unsafe { libc::syscall(libc::SYS_nanosleep, how_long, left) as c_int },
+        None => fail(libc::EINVAL),
+    }
+}
+
+/// # Safety
+/// As of the function of this name in libc: `how_long` can be read, and `left` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    how_long: *const timespec,
+    left: *mut timespec,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(ns) = unsafe { how_long.as_ref() }.and_then(nanoseconds) else { return libc::EINVAL };
+    let until = (flags & libc::TIMER_ABSTIME != 0).then_some(clock == libc::CLOCK_REALTIME);
+    if slept(ns, until) {
+        return 0;
+    }
+    // SAFETY: the kernel checks what it is given.
+    match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, how_long, left) } {
+        0 => 0,
+        // SAFETY: it is the calling thread's own.
+        _ => unsafe { *libc::__errno_location() },
+    }
+}
+
+/// Sleeps.
+#[unsafe(no_mangle)]
+pub extern "C" fn usleep(us: useconds_t) -> c_int {
+    let how_long = timespec { tv_sec: (us / 1_000_000) as time_t, tv_nsec: i64::from(us % 1_000_000) * 1000 };
+    // SAFETY: `how_long` is ours.
+    unsafe { nanosleep(&raw const how_long, std::ptr::null_mut()) }
+}
+
+/// Sleeps.
+#[unsafe(no_mangle)]
+pub extern "C" fn sleep(seconds: c_uint) -> c_uint {
+    let mut left = timespec { tv_sec: seconds as time_t, tv_nsec: 0 };
+    let how_long = left;
+    // SAFETY: both are ours.
+    match unsafe { nanosleep(&raw const how_long, &raw mut left) } {
+        0 => 0,
+        _ => left.tv_sec as c_uint,
+    }
+}

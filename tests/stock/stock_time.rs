@@ -1,0 +1,130 @@
+//! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
+
+use ironverbs_tests::stock::{Node, Pair, Running, ironverbs};
+use std::process::Command;
+
+/// The rows of `ironverbs sim`.
+fn sim(words: &[&str]) -> Vec<Vec<f64>> {
+    let out = Command::new(ironverbs()).arg("sim").args(words).output().expect("ironverbs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let numbers = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
+    text.lines().filter_map(numbers).collect()
+}
+
+/// What a perftest program prints in virtual time.
+fn rows(node: &Node, tool: &str, options: &[&str]) -> Vec<Vec<f64>> {
+    let pair = Pair::perftest(node, tool, "iron1", "iron2", options);
+    assert!(!pair.rows().is_empty(), "{tool} {options:?}: {}", pair.client);
+    pair.rows()
+}
+
+/// Programs whose figures are compared: the tool, its options, and the column that counts.
+const COMPARED: [(&str, &[&str], usize); 9] = [
+    ("ib_send_lat", &["-s", "2", "-n", "1000"], 4),
+    ("ib_send_lat", &["-s", "4096", "-n", "1000"], 4),
+    ("ib_write_lat", &["-s", "64", "-n", "1000"], 4),
+    ("ib_read_lat", &["-s", "65536", "-n", "1000"], 4),
+    ("ib_atomic_lat", &["-n", "1000"], 4),
+    ("ib_send_bw", &["-s", "65536", "-n", "1000"], 3),
+    ("ib_write_bw", &["-s", "65536", "-n", "500", "-q", "4"], 3),
+    ("ib_read_bw", &["-s", "4096", "-n", "3000"], 3),
+    ("ib_atomic_bw", &["-n", "3000"], 4),
+];
+
+#[test]
+fn perftest_prints_what_the_simulation_says() {
+    let node = Node::new("timed", 2).timed();
+    for (tool, options, column) in COMPARED {
+        let found = rows(&node, tool, options)[0][column];
+        let words = [&[&tool[3..]], options].concat();
+        let expected = sim(&words)[0][column];
+        // Two digits behind the point are what perftest prints.
+        let most = 0.01 * expected + 0.01;
+        assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn all_sizes_are_as_in_the_simulation() {
+    let node = Node::new("timed-sizes", 2).timed();
+    let options = ["-a", "-n", "50"];
+    let (found, expected) = (rows(&node, "ib_read_lat", &options), sim(&["read_lat", "-a", "-n", "50"]));
+    assert_eq!(found.len(), 23);
+    for (found, expected) in found.iter().zip(&expected) {
+        let off = (found[2] - expected[2]).abs();
+        assert!(found[0] == expected[0] && off <= 0.01 * expected[2] + 0.01, "{found:?}, not {expected:?}");
+    }
+}
+
+#[test]
+fn two_runs_print_the_same_on_one_processor_and_beside_others() {
+    let node = Node::new("timed-again", 2).timed();
+    let one = node.beside(1).timed().under(&["taskset", "-c", "0"]);
+    for (tool, options) in
+        [("ib_send_lat", ["-s", "2", "-n", "1000"]), ("ib_write_lat", ["-s", "512", "-n", "300"])]
+    {
+        let first = rows(&node, tool, &options);
+        // Which message a seldom long notice falls to may differ where threads take turns: the last percentiles are not compared.
+        let same = |now: &[Vec<f64>], how: &str| {
+            let (now, first) = (&now[0], &first[0]);
+            assert_eq!(now[..3], first[..3], "{tool}, {how}: {now:?}, at first {first:?}");
+            let near = |column: usize| (now[column] - first[column]).abs() < 0.015;
+            assert!(near(4) && near(5), "{tool}, {how}: {now:?}, at first {first:?}");
+        };
+        same(&rows(&node, tool, &options), "again");
+        let mut busy = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]), "a loop");
+        let beside = rows(&node, tool, &options);
+        busy.kill();
+        same(&beside, "beside a busy loop");
+        same(&rows(&one, tool, &options), "on one processor");
+    }
+}
+
+#[test]
+fn programs_that_wait_for_events_and_connections_live_in_virtual_time() {
+    let node = Node::new("timed-others", 2).timed();
+    for options in [&["-n", "500", "-s", "4096"][..], &["-n", "500", "-e"]] {
+        Pair::pingpong(&node, "ibv_rc_pingpong", "iron1", "iron2", options).is_whole();
+    }
+    let pings = ["-a", "127.0.0.2", "-C", "5", "-v"];
+    let pair = Pair::managed(
+        &node,
+        &[&["rping", "-s"], &pings[..]].concat(),
+        &[&["rping", "-c"], &pings[..]].concat(),
+    );
+    assert_eq!(pair.client.matches("ping data: rdma-ping-").count(), 5, "{}", pair.client);
+}
+
+/// By way of a shell, whose child begins with the processor's own counter.
+#[test]
+fn sleeps_take_their_time_and_none_of_this_machines() {
+    let node = Node::new("timed-sleeps", 1).timed();
+    let begin = std::time::Instant::now();
+    let sleep = "import time; a = time.monotonic(); time.sleep(3600); print(time.monotonic() - a)";
+    let said = node.run(&["sh", "-c", "date; exec python3 -c \"$0\"", sleep]);
+    let slept: f64 = said.lines().last().and_then(|line| line.trim().parse().ok()).expect("seconds");
+    assert!((3600.0..3600.01).contains(&slept), "{said}");
+    assert!(begin.elapsed().as_secs() < 60);
+}
+
+#[test]
+fn what_cannot_live_in_virtual_time_is_refused_in_a_line() {
+    let refused = |node: &Node, program: &[&str], why: &str| {
+        let said = node.start(program).fails();
+        assert!(said.lines().count() == 1 && said.contains(why), "{program:?}: {said}");
+    };
+    refused(&Node::new("timed-ib", 1).on_infiniband().timed(), &["true"], "expected a node on Ethernet");
+    let node = Node::new("timed-node", 8);
+    let timed = ["--clock", "timed", "--", "sh", "-c", "echo there; while :; do :; done"];
+    let mut endless = node.ironverbs(&["run"], &timed);
+    let begin = std::time::Instant::now();
+    while !node.dir().join("clock").exists() && begin.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    refused(&node, &["true"], "is in virtual time");
+    let other = node.ironverbs(&["run"], &["--clock", "timed", "--seed", "2", "--", "true"]).fails();
+    assert!(other.lines().count() == 1 && other.contains("by other rules"), "{other}");
+    endless.kill();
+}
