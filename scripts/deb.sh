@@ -17,7 +17,7 @@ TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 CARGO=${CARGO:-cargo}
 cd "$HERE"
 
-LIBRARIES="libironverbs_provider.so libironverbs_loader.so"
+LIBRARIES="libironverbs_provider.so libironverbs_loader.so libironverbs_time.so"
 ARCHITECTURE=$(dpkg --print-architecture)
 MAINTAINER="${DEBFULLNAME:-the ironverbs authors} <${DEBEMAIL:-authors@ironverbs.invalid}>"
 
@@ -52,10 +52,10 @@ newest() { # PREFIX FILE..
     readelf -VW "$@" | grep -oE "${prefix}_[0-9.]+" | sort -Vu | tail -n 1 | cut -d_ -f2
 }
 
-# What dpkg-shlibdeps would find, without dpkg-dev: these two libraries are all that Rust needs.
+# What dpkg-shlibdeps would find, without dpkg-dev: libc6, which has libm too, and libgcc_s are all that Rust needs.
 needed() { # FILE..
-    more=$(readelf -dW "$@" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|libgcc_s\.so\.1|ld-linux.*)$' || true)
-    [ -z "$more" ] || die "expected to need libc and libgcc_s alone, found $(echo "$more" | sort -u | tr '\n' ' ')"
+    more=$(readelf -dW "$@" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(lib[cm]\.so\.6|libgcc_s\.so\.1|ld-linux.*)$' || true)
+    [ -z "$more" ] || die "expected to need libc, libm and libgcc_s alone, found $(echo "$more" | sort -u | tr '\n' ' ')"
     echo "libc6 (>= $(newest GLIBC "$@")), libgcc-s1 (>= $(newest GCC "$@"))"
 }
 

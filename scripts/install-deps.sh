@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh demo    to build, and to run the demonstration
 #   scripts/install-deps.sh test    also what the tests and benchmarks run or read, and what runs the tests
 #   scripts/install-deps.sh clients what scripts/clients.sh runs, or needs to build it
+#   scripts/install-deps.sh kubernetes  what scripts/kubernetes.sh runs beside what it builds
 #   scripts/install-deps.sh linux   what scripts/linux-kernel.sh builds with, and what tests/linux/ run beside
 #
 # Needs root or sudo only when a package is missing; without either it prints the command to run.
@@ -20,10 +21,11 @@ die() { echo "install-deps: $*" >&2; exit 1; }
 
 case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
-test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3 qemu-user podman runc mandoc" ;;
+test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3 python3-yaml qemu-user podman runc mandoc protobuf-compiler" ;;
 clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin fio qperf hwloc qemu-system-x86 cmake libclang-dev libibverbs-dev librdmacm-dev pkgconf" ;;
 linux) packages="gcc libc6-dev make binutils flex bison bc patch xz-utils util-linux iproute2 iputils-ping iperf3 ethtool pciutils" ;;
-*) die "unknown set '$SET': demo, test, clients or linux" ;;
+kubernetes) packages="podman debootstrap etcd-server containerd runc nftables iptables busybox-static openssl iproute2 util-linux procps perftest ibverbs-providers rdmacm-utils pciutils" ;;
+*) die "unknown set '$SET': demo, test, clients, kubernetes or linux" ;;
 esac
 
 rust_is_new_enough() {

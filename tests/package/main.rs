@@ -3,6 +3,10 @@
 //!
 //! `scripts/deb.sh check` does the same on bare Debians, with apt.
 
+mod action;
+mod chart;
+mod yaml;
+
 use ironverbs_tests::program::{Scratch, built};
 use std::{
     collections::BTreeSet,
@@ -80,6 +84,7 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
         "./usr/bin/ironverbs",
         "./usr/lib/ironverbs/libironverbs_loader.so",
         "./usr/lib/ironverbs/libironverbs_provider.so",
+        "./usr/lib/ironverbs/libironverbs_time.so",
         "./usr/share/bash-completion/completions/ironverbs",
         "./usr/share/fish/vendor_completions.d/ironverbs.fish",
         "./usr/share/zsh/vendor-completions/_ironverbs",

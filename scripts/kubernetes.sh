@@ -1,0 +1,226 @@
+#!/bin/sh
+# A Kubernetes cluster on this machine whose nodes have an adapter each, a PF with VFs: a control plane of real components, and Linux nodes
+# (`ironverbs linux`) with containerd and a kubelet on one wire. Needs root, no card and no registry. See docs/kubernetes.md.
+#
+#   scripts/kubernetes.sh up             starts it and waits until all nodes are ready
+#   scripts/kubernetes.sh load TAR..     gives its nodes images, as `docker save` and scripts/container-image.sh write them
+#   scripts/kubernetes.sh kubectl ARG..  runs kubectl there, with the administrator's rights
+#   scripts/kubernetes.sh on NODE ARG..  runs a program on node 1, 2.. or host, as its administrator; on 0, beside the control plane, 10.10.0.100
+#   scripts/kubernetes.sh kill NODE      ends a node as a power cut would
+#   scripts/kubernetes.sh down           ends it all and removes what it wrote
+#
+# By variables: CLUSTER, its folder, in memory (/dev/shm/ironverbs-kubernetes); NODES (2), VFS of each (7), CPUS (2) and MEMORY (2G) of each;
+# HOST=1 for a node `host` besides, on this host's own kernel, whose pods have verbs at the host's speed and no net devices, or HOST=plain for one that
+# has nothing of ours, for the chart in packaging/chart; IRONVERBS, the command.
+set -eu
+
+HERE=$(cd "$(dirname "$0")/.." && pwd)
+CLUSTER=${CLUSTER:-/dev/shm/ironverbs-kubernetes}
+NODES=${NODES:-2}
+HOST=${HOST:-}
+VFS=${VFS:-7}
+CPUS=${CPUS:-2}
+MEMORY=${MEMORY:-2G}
+IRONVERBS=${IRONVERBS:-${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs}
+# Seconds that the control plane and the nodes may take to be ready, and to end.
+PATIENCE=180
+ENDING=30
+
+say() { echo "kubernetes: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Waits until a command succeeds; what it waits for, for who waits in vain, is the second argument.
+await() { # SECONDS WHAT COMMAND..
+    tries=$(($1 * 5))
+    what=$2
+    shift 2
+    while ! "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || { say "expected $what, it did not come"; return 1; }
+        sleep 0.2
+    done
+}
+
+# Starts a program that outlives this script, with its process number and what it says in files of its name.
+start() { # NAME COMMAND..
+    name=$1
+    shift
+    setsid "$@" >"$CLUSTER/log/$name" 2>&1 </dev/null &
+    echo $! >"$CLUSTER/run/$name"
+}
+
+# Runs a program in the control plane's network namespace, which lasts as long as the wire's server.
+inside() {
+    [ -e "$CLUSTER/run/wire" ] || die "no cluster in $CLUSTER"
+    nsenter -t "$(cat "$CLUSTER/run/wire")" -n "$@"
+}
+
+kubectl() { inside "$CLUSTER/programs/kubectl" --kubeconfig "$CLUSTER/control/admin.conf" "$@"; }
+
+# The names of nodes that were started and not killed.
+nodes() { for folder in "$CLUSTER"/asked/*; do [ ! -e "$CLUSTER/run/${folder##*/}" ] || echo "${folder##*/}"; done; }
+
+find_programs() {
+    PROGRAMS=$("$HERE/scripts/go-programs.sh" path kubernetes)
+    PLUGINS=$("$HERE/scripts/go-programs.sh" path cni)
+    for set in kubernetes cni; do
+        [ -e "$("$HERE/scripts/go-programs.sh" path $set)/.made" ] || die "expected programs made by: scripts/go-programs.sh build $set"
+    done
+}
+
+check() {
+    [ "$(id -u)" = 0 ] || die "expected root, who may make network namespaces and TAP devices"
+    [ ! -e "$CLUSTER" ] || die "$CLUSTER is there already: scripts/kubernetes.sh down"
+    case $NODES$HOST in [1-9] | [0-9]1 | [0-9]plain) ;; *) die "expected NODES of 1 to 9 and HOST of 1, plain or nothing, found '$NODES' and '$HOST'" ;; esac
+    for program in etcd containerd runc nft busybox nsenter ip openssl; do
+        command -v $program >/dev/null || die "no $program here: scripts/install-deps.sh kubernetes"
+    done
+    [ -x "$IRONVERBS" ] || die "no $IRONVERBS: make build"
+    [ -e "$("$HERE/scripts/linux-kernel.sh" path)" ] || die "no kernel: scripts/linux-kernel.sh build"
+    [ -e /dev/net/tun ] || die "no /dev/net/tun here"
+}
+
+# The adapters, and a wire from each to a TAP device of the control plane's.
+make_wire() {
+    links=
+    for node in 0 $(seq "$NODES"); do
+        "$IRONVERBS" node create --node "$CLUSTER/adapter-$node" --node-id "$node" --vfs "$VFS" >/dev/null
+        [ "$node" = 0 ] || links="$links --link node:$CLUSTER/adapter-$node"
+    done
+    # shellcheck disable=SC2086  # a list
+    start wire unshare -n "$IRONVERBS" serve --node "$CLUSTER/adapter-0" $links --link tap:wire0
+    await 20 "a wire" inside ip link show wire0 || die "$(tail -n 3 "$CLUSTER/log/wire")"
+    inside ip link set lo up
+    inside ip addr add 10.10.0.100/16 dev wire0
+    inside ip link set wire0 up
+    for node in $(seq "$NODES"); do inside ip route add "10.244.$node.0/24" via "10.10.0.$node"; done
+}
+
+# The node on this kernel: the control plane's neighbour in its network namespace, on the adapter that holds the wire. Its pods end
+# with it, for their processes are in a namespace of their own.
+start_host() {
+    mkdir -p "$CLUSTER/images/host" "$CLUSTER/asked/host"
+    [ "$HOST" = plain ] && view= || view="$IRONVERBS run --node $CLUSTER/adapter-0 --"
+    # shellcheck disable=SC2086  # a command, or nothing
+    start host nsenter -t "$(cat "$CLUSTER/run/wire")" -n unshare --pid --fork --kill-child --mount-proc $view \
+        sh "$HERE/scripts/kubernetes/host.sh" "$CLUSTER" "$PROGRAMS" "$PLUGINS" "$IRONVERBS"
+}
+
+start_node() { # NODE
+    mkdir -p "$CLUSTER/images/node-$1" "$CLUSTER/asked/node-$1"
+    start "node-$1" "$IRONVERBS" linux --node "$CLUSTER/adapter-$1" --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
+        --share "$CLUSTER" --log "$CLUSTER/log/node-$1.kernel" -- \
+        sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS"
+}
+
+is_ready() { kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' | grep -qx True; }
+
+up() {
+    check
+    find_programs
+    mkdir -p "$CLUSTER/log" "$CLUSTER/run" "$CLUSTER/images" "$CLUSTER/control"
+    # Its own, though others are built while it runs.
+    ln -s "$PROGRAMS" "$CLUSTER/programs"
+    trap 'say "what its programs said is in $CLUSTER/log"' EXIT
+    "$HERE/scripts/container-image.sh" "$CLUSTER/images/pause.tar" localhost/pause:1 -- sleep 2147483647
+    make_wire
+    start control nsenter -t "$(cat "$CLUSTER/run/wire")" -n sh "$HERE/scripts/kubernetes/control-plane.sh" "$CLUSTER" "$PROGRAMS"
+    # Nodes come up beside it.
+    for node in $(seq "$NODES"); do start_node "$node"; done
+    [ -z "$HOST" ] || start_host
+    await $PATIENCE "a control plane" kubectl get --raw /readyz || die "$(tail -n 3 "$CLUSTER/log/kube-apiserver")"
+    for node in $(nodes); do
+        await $PATIENCE "$node to be ready" is_ready "$node" || die "$(tail -n 3 "$CLUSTER/log/$node")"
+    done
+    await 60 "the default service account" kubectl get serviceaccount default || exit 1
+    # By kubeadm's name, programs find the networks of a cluster.
+    kubectl create configmap -n kube-system kubeadm-config --from-literal ClusterConfiguration='networking:
+  podSubnet: 10.244.0.0/16
+  serviceSubnet: 10.96.0.0/16' >/dev/null
+    trap - EXIT
+    say "$(nodes | wc -w) nodes are ready: scripts/kubernetes.sh kubectl get nodes"
+}
+
+# The name of a node that runs.
+node_named() { # NODE
+    case $1 in host) node=host ;; *) node=node-$1 ;; esac
+    [ -e "$CLUSTER/run/$node" ] || die "expected a node that runs, found '$1'"
+    echo "$node"
+}
+
+# A node looks for such a file, runs it, and leaves what it said and how it ended.
+on_node() { # NODE ARG..
+    node=$(node_named "$1")
+    asked=$CLUSTER/asked/$node/$$
+    shift
+    for word; do printf "'%s' " "$(printf %s "$word" | sed "s/'/'\\\\''/g")"; done >"$asked"
+    mv "$asked" "$asked.sh"
+    await $PATIENCE "an answer of $node" [ -e "$asked.status" ] || exit 1
+    cat "$asked.said"
+    status=$(cat "$asked.status")
+    rm -f "$asked".*
+    return "$status"
+}
+
+load() {
+    for image; do
+        name=$(basename "$image")
+        [ -e "$image" ] || die "no $image"
+        cp "$image" "$CLUSTER/images/.$name"
+        mv "$CLUSTER/images/.$name" "$CLUSTER/images/$name"
+        for node in $(nodes); do
+            await 120 "$node to take $name" [ -e "$CLUSTER/images/$node/$name" ] || die "$(tail -n 3 "$CLUSTER/log/$node")"
+        done
+    done
+}
+
+# Whether nobody is left of a process group.
+has_ended() { ! kill -s 0 -- "-$1" 2>/dev/null; }
+
+end() { # NAME SIGNAL
+    [ -e "$CLUSTER/run/$1" ] || return 0
+    pid=$(cat "$CLUSTER/run/$1")
+    # Each leads a process group of its own.
+    kill -s "$2" -- "-$pid" 2>/dev/null || true
+    await $ENDING "$1 to end" has_ended "$pid" || kill -s KILL -- "-$pid" 2>/dev/null || true
+    rm -f "$CLUSTER/run/$1"
+}
+
+down() {
+    [ -e "$CLUSTER/run" ] || die "no cluster in $CLUSTER"
+    # Nodes end by themselves when they are told to, at once and all of them.
+    touch "$CLUSTER/stop"
+    for node in $(nodes); do
+        await $ENDING "$node to end" has_ended "$(cat "$CLUSTER/run/$node")" || true
+        end "$node" TERM
+    done
+    # It has nothing to keep.
+    end control KILL
+    find /sys/fs/cgroup -depth -type d -path "*/ironverbs-$(basename "$CLUSTER")*" -exec rmdir {} + 2>/dev/null || true
+    end wire TERM
+    [ ! -e "$CLUSTER/run/.infiniband" ] || rmdir /dev/infiniband 2>/dev/null || true
+    rm -rf "$CLUSTER"
+}
+
+command=${1:-}
+[ $# = 0 ] || shift
+case $command in
+load | kubectl | on | kill) [ -e "$CLUSTER/run" ] || die "no cluster in $CLUSTER" ;;
+esac
+case $command in
+up) up ;;
+load) load "$@" ;;
+kubectl) kubectl "$@" ;;
+on)
+    case ${1:-} in
+    0) shift && inside "$@" ;;
+    *) on_node "${@:-nothing}" ;;
+    esac
+    ;;
+kill)
+    node=$(node_named "${1:-nothing}")
+    end "$node" KILL
+    ;;
+down) down ;;
+*) die "unknown command '$command'; up, load, kubectl, on, kill or down" ;;
+esac
