@@ -33,6 +33,11 @@ pub enum LaunchError {
         /// The setting that would allow it.
         remedy: String,
     },
+    /// A device of the host has the name of one of ours.
+    #[error(
+        "this host has a device {0} of its own; a node's are called otherwise by `ironverbs node create --name`"
+    )]
+    NameTaken(String),
     /// Some other step failed.
     #[error("cannot {what}: {source}")]
     Step {

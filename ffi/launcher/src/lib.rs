@@ -15,6 +15,7 @@
 //!     provider: provider::find(&std::env::current_exe()?)?,
 //!     program: "ibv_devinfo".into(),
 //!     args: vec!["-v".into()],
+//!     clocks: None,
 //! };
 //! // From here on this process is the program.
 //! let never = launch.exec()?;
@@ -54,7 +55,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use error::LaunchError;
-pub use project::{place, places};
+pub use project::{place, place_in, places};
 
 use node::devices::DeviceInfo;
 use projection::Projection;
@@ -72,6 +73,8 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
+    /// What is loaded before it in virtual time, see [`provider::clocks`].
+    pub clocks: Option<PathBuf>,
 }
 
 impl Launch {
@@ -94,7 +97,13 @@ impl Launch {
                 Ok(()) => {}
             }
         }
-        let source = Command::new(program)
+        let mut command = Command::new(program);
+        if let Some(clocks) = &self.clocks {
+            let before = env::var_os("LD_PRELOAD").into_iter().flat_map(|list| vec![list, ":".into()]);
+            let list: OsString = before.chain([clocks.into()]).collect();
+            command.env("LD_PRELOAD", list).env("IRONVERBS_CLOCK", node::timed::board_of(&self.node));
+        }
+        let source = command
             .arg0(&self.program)
             .args(&self.args)
             .env("RDMAV_DRIVERS", provider::drivers(&stem, env::var_os("RDMAV_DRIVERS")))

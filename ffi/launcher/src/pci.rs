@@ -44,9 +44,7 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
     line("subsystem_device", format!("{SUBSYSTEM:#06x}"));
     line("class", format!("{class:#08x}"));
     line("revision", "0x00".into());
-    let of_host =
-        |name: &str| Some(std::fs::read_to_string(d.host.as_ref()?.join(name)).ok()?.trim().to_owned());
-    line("numa_node", of_host("numa_node").unwrap_or("-1".into()));
+    line("numa_node", d.numa.map_or("-1".into(), |numa| numa.to_string()));
     line("enable", "1".into());
     line("irq", "0".into());
     line("current_link_speed", "8.0 GT/s PCIe".into());

@@ -1,6 +1,6 @@
 //! Puts the simulated devices into the launched program's view of the host.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +17,7 @@ use node::devices::DeviceInfo;
 use node::place::Place;
 
 const CLASS: &str = "/sys/class";
+const DEVICES_OF_VERBS: &str = "/sys/class/infiniband";
 const UVERBS: &str = "/sys/class/infiniband_verbs";
 const UMAD: &str = "/sys/class/infiniband_mad";
 const PCI: &str = "/sys/bus/pci/devices";
@@ -61,7 +62,12 @@ pub fn places() -> io::Result<Vec<Place>> {
 
 /// Where the device is that this process sees as `uverbs`, such as `uverbs0`; `None` if that is none of ours.
 pub fn place(uverbs: &Path) -> Option<Place> {
-    let text = fs::read(Path::new(UVERBS).join(uverbs).join(NODE_FILE)).ok()?;
+    place_in(Path::new(UVERBS), uverbs)
+}
+
+/// The same of a view whose `/sys/class/infiniband_verbs` is at `class`, or a copy of it.
+pub fn place_in(class: &Path, uverbs: &Path) -> Option<Place> {
+    let text = fs::read(class.join(uverbs).join(NODE_FILE)).ok()?;
     Place::parse(&text).ok()
 }
 
@@ -73,6 +79,9 @@ pub fn project(
     node: &Path,
     provider: &Path,
 ) -> Result<(Vec<DeviceInfo>, Option<Projection>), LaunchError> {
+    if let Some(taken) = devices.iter().find(|d| is_of_host(d.name.as_ref())) {
+        return Err(LaunchError::NameTaken(taken.name.clone()));
+    }
     let first = first_free_uverbs()?;
     for d in &mut devices {
         d.uverbs += first;
@@ -85,10 +94,13 @@ pub fn project(
 
 /// Whether the view shows devices of the host beside ours.
 pub fn host_has_devices() -> io::Result<bool> {
-    let dir = Path::new(CLASS).join("infiniband");
-    let of_host =
-        |name: &OsString| fs::read_link(dir.join(name)).is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS));
-    Ok(names(&dir)?.iter().any(of_host))
+    Ok(names(Path::new(DEVICES_OF_VERBS))?.iter().any(|name| is_of_host(name)))
+}
+
+/// Whether the host has a verbs device of its own of this name.
+fn is_of_host(name: &OsStr) -> bool {
+    let link = fs::read_link(Path::new(DEVICES_OF_VERBS).join(name));
+    link.is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS))
 }
 
 /// The host's own uverbs and umad devices keep their numbers; ours follow.

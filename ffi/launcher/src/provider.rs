@@ -12,6 +12,8 @@ use super::LaunchError;
 const PROVIDER: &str = "libironverbs_provider.so";
 /// File name of what libibverbs loads, which then loads the provider.
 const LOADER: &str = "libironverbs_loader.so";
+/// File name of what is loaded before programs in virtual time.
+const CLOCKS: &str = "libironverbs_time.so";
 /// The link to the provider, by which the loader finds it.
 const PROVIDER_LINK: &str = "libironverbs.so";
 
@@ -34,20 +36,29 @@ pub struct Provider {
 /// # Errors
 /// One of them is in neither place.
 pub fn find(exe: &Path) -> Result<Provider, LaunchError> {
+    Ok(Provider { loader: object(exe, LOADER)?, provider: object(exe, PROVIDER)? })
+}
+
+/// Finds what stands in for the clocks of programs in virtual time (`ffi/time`), in the same places.
+///
+/// # Errors
+/// It is in neither.
+pub fn clocks(exe: &Path) -> Result<PathBuf, LaunchError> {
+    object(exe, CLOCKS)
+}
+
+fn object(exe: &Path, name: &str) -> Result<PathBuf, LaunchError> {
     let exe = fs::canonicalize(exe).unwrap_or_else(|_| exe.to_path_buf());
     let home = exe.parent().unwrap_or(Path::new("/"));
     let installed = home.parent().unwrap_or(Path::new("/")).join("lib/ironverbs");
     let places = [home.to_path_buf(), home.join("deps"), installed];
-    let one = |name: &str| {
-        places.iter().map(|p| p.join(name)).find(|p| p.is_file()).ok_or_else(|| {
-            LaunchError::Provider(format!(
-                "{name} is neither in {} nor in {}: 'make build' in the sources makes it, and the package has it",
-                places[0].display(),
-                places[2].display()
-            ))
-        })
-    };
-    Ok(Provider { loader: one(LOADER)?, provider: one(PROVIDER)? })
+    places.iter().map(|place| place.join(name)).find(|path| path.is_file()).ok_or_else(|| {
+        LaunchError::Provider(format!(
+            "{name} is neither in {} nor in {}: 'make build' in the sources makes it, and the package has it",
+            places[0].display(),
+            places[2].display()
+        ))
+    })
 }
 
 /// Makes `<node>/lib/libironverbs-rdmav{34,..}.so` lead to the loader and `libironverbs.so` beside them to the provider, and

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` reads who has which address), then
-//! the bearers: `dgram`, `stream`, `udp` with `outer`, `joined`.
+//! the bearers: `dgram`, `stream`, `udp` with `outer`, `tap`, `joined`.
 
 mod bearer;
 mod dgram;
@@ -22,6 +22,7 @@ mod port;
 mod sockets;
 mod spec;
 mod stream;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod udp;
@@ -201,6 +202,7 @@ fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
         LinkSpec::Dgram { local, peer } => Box::new(dgram::Dgram::new(local, peer)?),
         LinkSpec::Stream { listen, path } => Box::new(stream::Stream::new(path, *listen)?),
         LinkSpec::Udp { local, peers } => Box::new(udp::Udp::new(node, local, peers)?),
+        LinkSpec::Tap(name) => Box::new(tap::Tap::new(name)?),
         LinkSpec::Node(_) => Box::new(Arc::new(Joined::default())),
     })
 }

@@ -27,6 +27,11 @@ pub enum LinkSpec {
         /// Who is spoken to; none: anybody.
         peers: Vec<IpAddr>,
     },
+    /// A TAP device of this host: `tap:NAME`.
+    Tap(
+        /// Its name.
+        String,
+    ),
     /// Another node of this host: `node:DIR`.
     Node(
         /// Its directory.
@@ -37,8 +42,8 @@ pub enum LinkSpec {
 /// A link that is not spelt right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected a link like dgram:LOCAL,PEER, stream:listen:PATH, stream:connect:PATH, udp:10.0.0.5,peer=10.0.0.6 or node:DIR, \
-     found '{0}'"
+    "expected a link like dgram:LOCAL,PEER, stream:listen:PATH, stream:connect:PATH, udp:10.0.0.5,peer=10.0.0.6, \
+     tap:NAME or node:DIR, found '{0}'"
 )]
 pub struct LinkSpecError(String);
 
@@ -73,6 +78,7 @@ impl FromStr for LinkSpec {
                 }
                 Ok(Self::Udp { local, peers })
             }
+            "tap" if !rest.is_empty() => Ok(Self::Tap(rest.into())),
             "node" => Ok(Self::Node(path(rest)?)),
             _ => Err(wrong()),
         }
@@ -90,6 +96,7 @@ impl fmt::Display for LinkSpec {
                 let peers = peers.iter().map(|peer| format!("peer={peer}"));
                 write!(f, "udp:{}", local.chain(peers).collect::<Vec<_>>().join(","))
             }
+            Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Node(dir) => write!(f, "node:{}", dir.display()),
         }
     }
@@ -108,13 +115,23 @@ mod tests {
             "udp:",
             "udp:10.0.0.5",
             "udp:10.0.0.5,fd00::5,peer=10.0.0.6,peer=fd00::6",
+            "tap:wire0",
             "node:/dev/shm/other",
         ] {
             assert_eq!(text.parse::<LinkSpec>().unwrap().to_string(), text);
         }
-        for wrong in
-            ["", "dgram", "dgram:/a", "dgram:,/b", "stream:/a", "udp:x", "udp:peer=", "node:", "tcp:1"]
-        {
+        for wrong in [
+            "",
+            "dgram",
+            "dgram:/a",
+            "dgram:,/b",
+            "stream:/a",
+            "udp:x",
+            "udp:peer=",
+            "tap:",
+            "node:",
+            "tcp:1",
+        ] {
             assert!(
                 wrong.parse::<LinkSpec>().unwrap_err().to_string().contains("dgram:LOCAL,PEER"),
                 "{wrong}"

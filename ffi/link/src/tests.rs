@@ -120,6 +120,7 @@ fn what_cannot_be_linked_is_said() {
     };
     assert!(said(format!("node:{}", same.dir().display())).contains("has id 1"));
     assert!(said("node:/dev/shm/no-such-node".into()).contains("no node in"));
+    assert!(said("tap:a-name-too-long-for-it".into()).contains("at most 15 bytes"));
     assert!(said("udp:192.0.2.1".into()).contains("UDP port 4791 of 192.0.2.1"));
     let file = a.0.join("file");
     std::fs::write(&file, "").unwrap();

@@ -24,6 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+pub use sys::fork_apart;
 use umad::Umads;
 
 /// How old a counter below `/sys` may be while programs are on the node, less the time to write it.
@@ -60,7 +61,7 @@ pub struct View {
 /// It could not be started, and nothing of it remains.
 pub fn start(view: View) -> io::Result<Waiting> {
     let (waiting, supervisor) = pair()?;
-    sys::fork_apart(|| {
+    fork_apart(|| {
         // Everything else that is open is the program's.
         let Projection { functions, bus, classes, newest_first } = view.projection;
         let [functions, bus, classes, line] = sys::keep_only([functions, bus, classes, supervisor.line])?;

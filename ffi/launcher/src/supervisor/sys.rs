@@ -18,8 +18,10 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { last() } else { Ok(result) }
 }
 
-/// Runs `life` in a process that is no child of ours, in a session of its own, with nothing open on the standard
-/// descriptors.
+/// Runs `life` in a process that is no child of ours, in a session of its own. The calling process must have one thread.
+///
+/// # Errors
+/// It cannot be started.
 pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the caller has one thread, so the children may do whatever it could; they leave by `_exit` without returning
     // into our stack.
