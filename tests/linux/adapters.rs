@@ -1,6 +1,6 @@
 //! Several adapters in one guest, each with VFs of its own.
 
-use super::{CHECKS, COMPLAINTS, Place, VFS, complaints};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 
 /// Hosts of large machines have as many.
 const ADAPTERS: usize = 8;

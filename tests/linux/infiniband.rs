@@ -1,9 +1,10 @@
 //! A PF and its VFs on InfiniBand, as the kernel's own driver and IPoIB have them.
 
-use super::{CHECKS, COMPLAINTS, Place, complaints, part, traffic::MEETING};
+use super::traffic::MEETING;
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, complaints, part};
 
 /// Sets P_Keys as a subnet manager does.
-const PARTITIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/linux/partitions.py");
+pub const PARTITIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/linux/partitions.py");
 
 /// Shell functions: `numvfs N`; `active N`, whether so many ports are; `vf N` moves VF N, whose RDMA device is `mlx5_N`, into namespace nN, where its
 /// IPoIB device ib0 has 10.9.0.N.
@@ -80,7 +81,7 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
     }
     let ibstat = part(&said, "ibstat");
     assert_eq!(ibstat.matches("Link layer: InfiniBand").count(), 4, "{ibstat}");
-    assert!(ibstat.contains("Node GUID: 0x001b56fffe000003"), "{ibstat}");
+    assert!(ibstat.contains("Node GUID: 0x021b56fffe000003"), "{ibstat}");
     assert!(part(&said, "net").contains("ib3"), "{said}");
     assert!(part(&said, "ipoib").contains("ipoib pkey 0xffff mode datagram"), "{said}");
     let set = part(&said, "set").lines().find(|line| line.contains("vf 2 ")).unwrap();
@@ -92,7 +93,7 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
     assert!(part(&said, "given_net").contains(":00:11:22:33:44:55:66:78 "), "{said}");
     let down = part(&said, "down").lines().find(|line| line.starts_with("link mlx5_3/1 ")).unwrap();
     assert!(!down.contains("ACTIVE"), "{down}");
-    assert!(part(&said, "taken").contains("Port GUID: 0x001b56fffe000003"), "{said}");
+    assert!(part(&said, "taken").contains("Port GUID: 0x021b56fffe000003"), "{said}");
 }
 
 #[test]

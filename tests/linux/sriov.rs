@@ -1,6 +1,6 @@
 //! A PF and its VFs as the kernel's own driver has them.
 
-use super::{COMPLAINTS, Place, VFS, complaints};
+use ironverbs_tests::linux::{COMPLAINTS, Place, VFS, complaints};
 
 fn numbers_of_vfs(said: &str) -> Vec<u32> {
     let words = said.lines().filter_map(|line| line.strip_prefix("numvfs "));

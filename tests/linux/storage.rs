@@ -1,6 +1,6 @@
 //! Files and blocks of another node, by the kernel's own clients and servers: NFS over RDMA, NVMe over RDMA.
 
-use super::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 
 /// Shell functions of the server. `nfs FOLDER ADDRESS` exports a folder to one client, and answers what the kernel asks a mountd
 /// before it asks; `nvme FILE ADDRESS` offers a file's bytes as a disk at an address of its own.

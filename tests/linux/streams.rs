@@ -1,6 +1,6 @@
 //! The command's streams, status and files, and that nothing is left behind.
 
-use super::Place;
+use ironverbs_tests::linux::Place;
 use ironverbs_tests::program::built;
 use std::{
     fs,
@@ -75,7 +75,9 @@ fn a_guest_that_is_asked_to_stop_ends_its_command_first() {
 fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
     let Some(place) = Place::new() else { return };
     let mut command = place.command("linux");
-    command.args(["--", "sh", "-c", "echo up; sleep 1000"]);
+    // One that is busy on its processors, for such a kernel does not always end when it is asked to.
+    let busy = "for one in 1 2 3 4; do while :; do /bin/true; done & done; echo up; sleep 1000";
+    command.args(["--cpus", "2", "--", "sh", "-c", busy]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

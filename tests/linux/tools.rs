@@ -1,6 +1,6 @@
 //! What tools of Linux that ask about a card say of a PF and its VFs: pciutils, devlink, ethtool, iproute2's rdma, infiniband-diags.
 
-use super::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 
 #[test]
 fn tools_find_a_card_with_vfs() {

@@ -1,6 +1,6 @@
 //! Programs on two VFs, each in a network namespace of its own: every one of libibverbs' and perftest's patterns, rping and TCP.
 
-use super::{CHECKS, COMPLAINTS, Place, VFS, complaints};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 
 /// A shell function: `meets PROGRAM OPTION...` runs a server in namespace n1, which has 10.9.0.1, and its client in n2; says so if the client's
 /// 100 iterations were.

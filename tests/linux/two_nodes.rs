@@ -1,6 +1,6 @@
 //! Two Linux nodes on one wire, and a program of the host on a third.
 
-use super::{CHECKS, COMPLAINTS, LIMIT, Place, VFS, complaints};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, LIMIT, Place, VFS, complaints};
 use ironverbs_tests::program::built;
 use std::process::{Command, Stdio};
 

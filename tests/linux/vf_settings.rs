@@ -1,7 +1,7 @@
 //! What `ip link set PF vf N` does to frames, on the kernel's own driver of the PF: each setting is made, and frames and RDMA between
 //! VFs in namespaces, or to and from the wire, go or do not go.
 
-use super::{CHECKS, COMPLAINTS, Place, VFS, complaints};
+use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 use ironverbs_tests::program::{Program, built};
 use std::{
     os::unix::net::UnixDatagram,

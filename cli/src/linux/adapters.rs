@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use devmodel::Config;
+use nix::sys::signal::Signal;
 use node::NodeOptions;
 
 use super::child::Child;
@@ -130,7 +131,7 @@ impl Adapter {
             at.push(socket);
             command.arg("--plug-virtio").arg(at);
         }
-        let mut server = Child::start(&mut command, "the server")?;
+        let mut server = Child::start(&mut command, "the server", Signal::SIGTERM)?;
         let Some(stdout) = server.stdout() else { return Err("the server has no standard output".into()) };
         let (say, heard) = mpsc::channel();
         std::thread::spawn(move || {

@@ -23,12 +23,12 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it; `what` is its name in the error.
-    pub fn start(command: &mut Command, what: &str) -> Result<Self, String> {
-        let begin = || {
+    /// Starts it; `what` is its name in the error, and `orphan` the signal that it gets when this process ends without a word.
+    pub fn start(command: &mut Command, what: &str, orphan: Signal) -> Result<Self, String> {
+        let begin = move || {
             // Signals that we hold back would be held back in it too.
             SigSet::empty().thread_set_mask()?;
-            Ok(prctl::set_pdeathsig(Signal::SIGTERM)?)
+            Ok(prctl::set_pdeathsig(orphan)?)
         };
         // SAFETY: between fork and exec only async-signal-safe calls are allowed: these are two plain system calls, and their
         // errors are made of numbers.
@@ -99,7 +99,7 @@ mod tests {
     fn who_does_not_end_when_asked_is_killed_with_its_children() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; sleep 1000 & echo $!; wait"]).stdout(process::Stdio::piped());
-        let mut child = Child::start(&mut command, "a shell").unwrap();
+        let mut child = Child::start(&mut command, "a shell", Signal::SIGTERM).unwrap();
         let mut line = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout().unwrap()), &mut line).unwrap();
         child.end();
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_started_is_named() {
-        let why = Child::start(&mut Command::new("/nowhere/vmlinux"), "the kernel").err().unwrap();
+        let why =
+            Child::start(&mut Command::new("/nowhere/vmlinux"), "the kernel", Signal::SIGKILL).err().unwrap();
         assert!(why.starts_with("cannot start the kernel, /nowhere/vmlinux: "), "{why}");
     }
 }

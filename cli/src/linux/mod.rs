@@ -18,6 +18,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use node::{Signals, dir};
 
 use crate::options::Linux;
@@ -77,7 +78,9 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     };
     let mut command = boot.command(console.arguments());
     command.stdin(Stdio::null()).stdout(out).stderr(err);
-    let (mut lines, guest) = console.connect(|| Child::start(&mut command, "the kernel"))?;
+    // Asked to end, a busy kernel may wait for itself for ever, on a processor; when it is killed all its processes go.
+    let kernel = || Child::start(&mut command, "the kernel", Signal::SIGKILL);
+    let (mut lines, guest) = console.connect(kernel)?;
     let status = watch(&mut lines, world.dir(), guest, servers, signals);
     // The command's last bytes, and the log's.
     lines.drain();

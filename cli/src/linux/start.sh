@@ -20,16 +20,14 @@ ln -snf /proc/self/fd/0 /dev/stdin
 ln -snf /proc/self/fd/1 /dev/stdout
 ln -snf /proc/self/fd/2 /dev/stderr
 echo ironverbs >/proc/sys/kernel/hostname
-[ ! -s $here/mhz ] || {
-    sed "/^model name/r $here/mhz" /proc/cpuinfo >/run/cpuinfo
-    mount --bind /run/cpuinfo /proc/cpuinfo
-}
 for share in /run/shares/*; do
     [ -e "$share" ] || continue
     at=$(readlink "$here/shares/${share##*/}")
     mkdir -p "$at"
     mount --move "$share" "$at"
 done
+# What is mounted in one namespace appears in others, as programs that make containers expect.
+mount --make-rshared /
 # Without iproute2 in the root there is no loopback.
 ip link set lo up
 

@@ -80,8 +80,7 @@ impl World {
             self.script("init", include_bytes!("init.sh"))?;
             self.script("start", include_bytes!("start.sh"))?;
             fs::write(self.path("environment"), environment())?;
-            fs::write(self.path("command"), command(&linux.command))?;
-            fs::write(self.path("mhz"), mhz())
+            fs::write(self.path("command"), command(&linux.command))
         };
         write().map_err(|e| format!("cannot write to {}: {e}", self.dir.display()))
     }
@@ -166,12 +165,6 @@ fn command(words: &[std::ffi::OsString]) -> Vec<u8> {
     }
     text.push(b'\n');
     text
-}
-
-/// The host's `cpu MHz`, which user-mode Linux does not show and perftest computes with.
-fn mhz() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines().find(|line| line.starts_with("cpu MHz")).map(|line| format!("{line}\n")).unwrap_or_default()
 }
 
 #[cfg(test)]
